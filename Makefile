@@ -1,0 +1,45 @@
+# Needs Python 3.11 or newer; everything else is installed into .venv. Another interpreter: make test PYTHON=python3.12
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# For pip, and for the environment in which pip builds packages.
+export PIP_CONSTRAINT := constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types bench clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED)  ## compare four losses on long-tailed handwritten digits
+	$(BIN)/python demo/longtail_digits.py
+
+test: $(INSTALLED)  ## run the tests and the examples in the docstrings
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+lint: $(INSTALLED)  ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)  ## check the types of src, strictly
+	$(BIN)/mypy
+
+bench: $(INSTALLED)-bench  ## time the losses against torch and other libraries on the CPU
+	$(BIN)/python -m benchmarks losses --device cpu
+
+clean:  ## remove caches and build outputs; the environment stays
+	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("equipoise needs Python 3.11 or newer, \
+	$(PYTHON) is %d.%d; name another one: make PYTHON=python3.12" % sys.version_info[:2])'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(INSTALLED)-bench: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	@touch $@

@@ -1,0 +1,53 @@
+"""Buffers that keep their precision: ``.half()`` moves them, but never makes them coarser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__: list[str] = []
+
+
+class PreciseBuffers(nn.Module):
+    """Module whose own floating point buffers follow ``.to(device)`` but keep their dtype.
+
+    Class weights, recalls and exponents of float32 would lose their meaning in half precision, while the model around
+    the loss may well be cast as a whole. A saved state is loaded in its own precision and, where one value has become
+    one for each class, in its own size.
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PreciseBuffers:
+        own = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        for name in own:
+            self._buffers[name] = None
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in own.items():
+            # a float32 probe tells the device, also to backends without float64, which keep such buffers on the CPU
+            device = fn(torch.empty(0, dtype=torch.float32, device=buffer.device)).device
+            keep = device.type == "mps" and buffer.dtype is torch.float64
+            self._buffers[name] = buffer if keep else buffer.to(device)
+        return self
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:  # noqa: ANN401
+        for name, buffer in list(self._buffers.items()):
+            saved = state_dict.get(prefix + name)
+            if not isinstance(saved, Tensor) or buffer is None:
+                continue
+            if saved.dtype is torch.float64 and buffer.is_floating_point():
+                buffer = buffer.to(torch.float64)
+            if saved.numel() > buffer.numel() == 1:  # one value for all, made one for each class by the first batch
+                buffer = buffer.expand_as(saved).clone()
+            self._buffers[name] = buffer
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _widen(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """The buffer ``name`` on the device of the logits, made float64 from the first float64 logits on."""
+        buffer: Tensor = getattr(self, name)
+        wanted = torch.float64 if dtype is torch.float64 else buffer.dtype
+        if buffer.dtype is not wanted or buffer.device != device:
+            buffer = buffer.to(device, wanted)
+            setattr(self, name, buffer)
+        return buffer

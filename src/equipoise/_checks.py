@@ -1,0 +1,166 @@
+"""Argument checks. Every message says which argument, what was expected, what came and what to do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__: list[str] = []
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        known = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{name} must be one of {known}, got {value!r}; pick one of these words")
+
+
+def check_number(
+    name: str,
+    value: float,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    open_low: bool = False,
+    open_high: bool = False,
+) -> float:
+    """Return ``value`` as a float; raise unless it is a finite number between ``low`` and ``high``."""
+    brackets = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number in {brackets}, got {type(value).__name__} {value!r}; pass a float")
+    inside = (low < value if open_low else low <= value) and (value < high if open_high else value <= high)
+    if not math.isfinite(value) or not inside:
+        raise ValueError(
+            f"{name} must be a finite number in {brackets}, got {value!r}; choose a value inside that range"
+        )
+    return float(value)
+
+
+def check_counts(name: str, counts: Sequence[float] | Tensor) -> tuple[float, ...]:
+    """Return class counts as floats; raise unless they are a non-empty vector of numbers >= 0 with a positive sum."""
+    values = torch.as_tensor(counts, dtype=torch.float64).detach().cpu()
+    if values.ndim != 1 or values.numel() == 0:
+        raise ValueError(
+            f"{name} must be one number of training samples for each class, shape (C,), got shape "
+            f"{tuple(values.shape)}; pass e.g. torch.bincount(labels, minlength=C)"
+        )
+    if not bool(torch.isfinite(values).all()) or bool((values < 0).any()):
+        raise ValueError(
+            f"{name} must be finite and not negative, got {values.tolist()}; count the training labels of each class"
+        )
+    if float(values.sum()) == 0.0:
+        raise ValueError(f"{name} must hold at least one sample, got only zeros; count the training labels")
+    return tuple(values.tolist())
+
+
+def check_class_vector(name: str, vector: Sequence[float] | Tensor) -> tuple[float, ...]:
+    """Return a weight for each class as floats; raise unless it is a vector of finite numbers >= 0."""
+    values = torch.as_tensor(vector, dtype=torch.float64).detach().cpu()
+    if values.ndim != 1 or values.numel() == 0:
+        raise ValueError(
+            f"{name} must hold one number for each class, shape (C,), got shape {tuple(values.shape)}; pass a vector"
+        )
+    if not bool(torch.isfinite(values).all()) or bool((values < 0).any()):
+        raise ValueError(f"{name} must be finite and not negative, got {values.tolist()}; use 0 to leave a class out")
+    return tuple(values.tolist())
+
+
+def check_length(name: str, length: int, num_classes: int) -> None:
+    """Raise unless a per-class argument has as many entries as the logits have classes."""
+    if length != num_classes:
+        raise ValueError(
+            f"{name} must have one entry for each of the {num_classes} classes in dimension 1 of the logits, "
+            f"got {length} entries; check the number of outputs of the model"
+        )
+
+
+def check_logits(logits: Tensor) -> None:
+    """Raise unless logits are floating point with a class dimension."""
+    if logits.dtype not in FLOATS:
+        raise TypeError(
+            f"logits must be float16, bfloat16, float32 or float64, got {logits.dtype}; "
+            "pass the raw scores of the model (no softmax, no sigmoid, no argmax)"
+        )
+    if logits.ndim == 0:
+        raise ValueError("logits must have shape (N, C, d1, ..., dk) or (C,), got a scalar; keep the class dimension")
+
+
+def checks_values(tensor: Tensor, validate: bool) -> bool:
+    """Whether to look at values: always on request, otherwise on the CPU in eager mode, where looking is free."""
+    if validate:
+        return True
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not transforms_active()
+
+
+def transforms_active() -> bool:
+    """Whether a ``torch.func`` transform is running."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, validate: bool) -> bool:
+    """Check targets against logits ``(N, C, d1, ..., dk)``; return whether they are dense (a distribution a row)."""
+    shape, num_classes = logits.shape, logits.shape[1]
+    index_shape = (shape[0], *shape[2:])
+    if targets.is_floating_point():
+        if targets.shape != shape:
+            raise ValueError(
+                f"targets of {targets.dtype} are distributions over the classes and must have the shape of the logits "
+                f"{tuple(shape)}, got {tuple(targets.shape)}; for class indices call targets.long() first"
+            )
+        if targets.requires_grad:
+            raise ValueError("targets must not require a gradient, got dense targets that do; pass targets.detach()")
+        return True
+    if targets.dtype not in INDICES:
+        raise TypeError(
+            f"targets must be integer class indices of shape {index_shape} or floating point distributions of shape "
+            f"{tuple(shape)}, got {targets.dtype}; call targets.long() or targets.to(logits.dtype)"
+        )
+    if targets.shape != index_shape:
+        hint = "call targets.float() for one-hot targets" if targets.shape == shape else "drop or add dimensions"
+        raise ValueError(
+            f"targets must be class indices of shape {index_shape} for logits of shape {tuple(shape)}, "
+            f"got {tuple(targets.shape)}; {hint}"
+        )
+    if checks_values(targets, validate) and targets.numel():
+        low, high = (int(bound) for bound in targets.aminmax())
+        if low < 0 or high >= num_classes:
+            wrong = ((targets < 0) | (targets >= num_classes)) & (targets.long() != ignore_index)
+            if bool(wrong.any()):
+                raise ValueError(
+                    f"targets must be class indices in [0, {num_classes - 1}] or ignore_index={ignore_index}, got "
+                    f"{int(targets[wrong][0])}; check the labels, the number of classes or ignore_index"
+                )
+    return False
+
+
+def check_sigmoid_targets(logits: Tensor, targets: Tensor, ignore_value: float, validate: bool) -> bool:
+    """Check multi-label targets: shape, values in [0, 1] or ``ignore_value``; return whether any may be unknown."""
+    if targets.shape != logits.shape:
+        raise ValueError(
+            f"targets must have the shape of the logits {tuple(logits.shape)}, one value for each label, got "
+            f"{tuple(targets.shape)}; for class indices use a softmax loss or one_hot(targets, {logits.shape[-1]})"
+        )
+    if targets.is_complex():
+        raise TypeError(f"targets must be real numbers in [0, 1], got {targets.dtype}; pass 0, 1 or soft labels")
+    if targets.requires_grad:
+        raise ValueError("targets must not require a gradient, got targets that do; pass targets.detach()")
+    if targets.dtype is torch.bool:
+        return False
+    if not checks_values(targets, validate) or not targets.numel():
+        return True
+    low, high = (float(bound) for bound in targets.aminmax())
+    if low >= 0 and high <= 1:
+        return 0 <= ignore_value <= 1
+    wrong = ~((targets >= 0) & (targets <= 1)) & (targets != ignore_value)
+    if bool(wrong.any()):
+        raise ValueError(
+            f"targets must be in [0, 1] or ignore_value={ignore_value:g}, got {float(targets[wrong][0]):g}; "
+            "check the labels or ignore_value"
+        )
+    return True

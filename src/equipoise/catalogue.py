@@ -1,0 +1,372 @@
+"""The catalogue: every named loss with its formula, its source and when to use it.
+
+Tests, documentation and ``equipoise losses`` read it, so a new loss is known everywhere once it is listed here.
+
+Letters: z logits, p = softmax(z) or sigmoid(z), y the target class, p_y its probability, t a dense target, w a weight,
+n_c the training samples of class c, C classes, ε the label smoothing, ξ the share of the high-confidence term.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from torch import nn
+
+from equipoise.losses import (
+    AsymmetricLoss,
+    AsymmetricSoftmaxLoss,
+    BalancedSoftmaxLoss,
+    BinaryCrossEntropyLoss,
+    BinaryFocalLoss,
+    BrierLoss,
+    ClassBalancedLoss,
+    CrossEntropyLoss,
+    CyclicalAsymmetricLoss,
+    CyclicalFocalLoss,
+    DiceLoss,
+    DistributionBalancedLoss,
+    FocalLoss,
+    InverseFrequencyLoss,
+    LDAMLoss,
+    LogitAdjustedLoss,
+    Loss,
+    LovaszSoftmaxLoss,
+    MMCELoss,
+    OHEMLoss,
+    PrecisionLoss,
+    RecallLoss,
+    SampleDependentFocalLoss,
+    SoftIoULoss,
+    TverskyLoss,
+)
+
+__all__ = ["CATALOGUE", "Entry", "Link", "find", "long_tail"]
+
+Link = Literal["softmax", "sigmoid", "region"]
+
+_Scheduled = TypeVar("_Scheduled", bound=Loss)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One loss of the catalogue.
+
+    Args:
+        name: name of the class, ``getattr(equipoise, name)``.
+        build: number of classes (labels) to a ready example of the loss.
+        link: ``"softmax"`` (single labels, pixels, tokens), ``"sigmoid"`` (several labels a sample) or ``"region"``
+            (segmentation: the overlap of whole regions).
+        formula: the loss of one row, element or class, in the letters of this module.
+        source: authors, year, (title) and place.
+        use: when to use it and when not.
+        short_names: other names that ``find`` knows.
+    """
+
+    name: str
+    build: Callable[[int], nn.Module]
+    link: Link
+    formula: str
+    source: str
+    use: str
+    short_names: tuple[str, ...] = ()
+
+    @property
+    def paper(self) -> str:
+        """The source without the title: ``"Smith 2022, eq. 8–9"``."""
+        return re.sub(r" \([^()]*\)", "", self.source)
+
+
+def long_tail(num_classes: int, largest: int = 10_000, ratio: float = 100.0) -> list[int]:
+    """Made-up training counts that fall from ``largest`` to ``largest / ratio`` exponentially.
+
+    >>> long_tail(3)
+    [10000, 1000, 100]
+    """
+    last = max(num_classes - 1, 1)
+    return [max(1, round(largest * ratio ** (-index / last))) for index in range(num_classes)]
+
+
+def _moved(loss: _Scheduled) -> _Scheduled:
+    """The loss in its fourth epoch."""
+    loss.set_epoch(3)
+    return loss
+
+
+_LIN = "Lin et al. 2017 (Focal Loss for Dense Object Detection)"
+_MUKHOTI = "Mukhoti et al. 2020 (Calibrating Deep Neural Networks using Focal Loss)"
+_SMITH = "Smith 2022 (Cyclical Focal Loss)"
+_BEN_BARUCH = "Ben-Baruch, Ridnik et al. 2021 (Asymmetric Loss For Multi-Label Classification)"
+_TIAN = "Tian et al. 2021 (Recall Loss for Imbalanced Image Classification and Semantic Segmentation)"
+
+CATALOGUE: tuple[Entry, ...] = (
+    # ------------------------------------------------------------------------------------------------ softmax link
+    Entry(
+        "CrossEntropyLoss",
+        lambda num_classes: CrossEntropyLoss(),
+        "softmax",
+        "−log p_y",
+        "PyTorch (torch.nn.CrossEntropyLoss)",
+        "Use it as the baseline, and keep it when classes are balanced and probabilities need no care; on a long tail "
+        "it neglects rare classes, and large networks become overconfident.",
+        ("ce", "softmax-ce", "nll"),
+    ),
+    Entry(
+        "FocalLoss",
+        lambda num_classes: FocalLoss(gamma=2.0),
+        "softmax",
+        "−(1−p_y)^γ log p_y",
+        f"{_LIN}, eq. 4; {_MUKHOTI}, section 4",
+        "Use it when a network is overconfident or easy samples drown hard ones (γ from 1 to 3); not for γ above 5, "
+        "where gradients die early, and not as a cure for imbalance alone.",
+        ("fl",),
+    ),
+    Entry(
+        "SampleDependentFocalLoss",
+        lambda num_classes: SampleDependentFocalLoss(),
+        "softmax",
+        "−(1−p_y)^γ(p_y) log p_y,  γ = 5 for p_y < 0.2, else 3",
+        f"{_MUKHOTI}, sections 4 and 5.1",
+        "Use it first when calibrated probabilities are the aim and γ is not to be tuned; not when temperature scaling "
+        "on held-out data is enough for you.",
+        ("flsd", "flsd-53", "flsd53"),
+    ),
+    Entry(
+        "CyclicalFocalLoss",
+        lambda num_classes: _moved(CyclicalFocalLoss(epochs=10)),
+        "softmax",
+        "−[ξ(e)(1+p_y)^γ_hc + (1−ξ(e))(1−p_y)^γ_lc] log p_y",
+        f"{_SMITH}, eq. 8–9",
+        "Use it as a drop-in for cross-entropy on balanced and imbalanced data when the number of epochs is known; not "
+        "when training has no fixed end, and not with γ_hc above 3.5, where the gradient of samples near p = 0.3 turns "
+        "away from their class.",
+        ("cfl", "cyclical"),
+    ),
+    Entry(
+        "AsymmetricSoftmaxLoss",
+        lambda num_classes: AsymmetricSoftmaxLoss(),
+        "softmax",
+        "−(1−ε+ε/C)(1−p_y)^γ₊ log p_y − Σ_{k≠y} (ε/C) p_k^γ₋ log p_k",
+        f"{_BEN_BARUCH}, eq. 4 (in the form of the published code for single labels)",
+        "Use it for single labels with label smoothing whose pull towards unlikely classes should fade; without "
+        "smoothing γ₋ does nothing, so take FocalLoss then.",
+        ("asl-single", "asymmetric-single-label"),
+    ),
+    Entry(
+        "CyclicalAsymmetricLoss",
+        lambda num_classes: _moved(CyclicalAsymmetricLoss(epochs=10)),
+        "softmax",
+        "ξ(e) L_hc + (1−ξ(e)) L_asl,  L_hc = −(1+p_y)^γ_hc log p_y",
+        f"{_SMITH}, eq. 10",
+        "Use it where CyclicalFocalLoss fits and labels are smoothed (the paper finds the two about even, this one "
+        "ahead on Places-LT); not when training has no fixed end.",
+        ("casl",),
+    ),
+    Entry(
+        "RecallLoss",
+        lambda num_classes: RecallLoss(num_classes),
+        "softmax",
+        "−(1−R_y) log p_y,  R_c = TP_c / (TP_c + FN_c)",
+        f"{_TIAN}, eq. 5–8",
+        "Use it for imbalanced segmentation and classification when rare classes must be found without a flood of "
+        "false positives; with many classes and small batches give it momentum, and not where all classes are already "
+        "recalled.",
+        ("recall-ce",),
+    ),
+    Entry(
+        "PrecisionLoss",
+        lambda num_classes: PrecisionLoss(num_classes),
+        "softmax",
+        "−(1−P_y) log p_y,  P_c = TP_c / (TP_c + FP_c)",
+        f"{_TIAN}, eq. 9",
+        "Use it only to show why recall is the right weight; not for training: false positives of a class raise its "
+        "weight, which breeds more of them.",
+    ),
+    Entry(
+        "InverseFrequencyLoss",
+        lambda num_classes: InverseFrequencyLoss(long_tail(num_classes)),
+        "softmax",
+        "−w_y log p_y,  w_c ∝ 1/n_c",
+        f"{_TIAN}, eq. 2",
+        "Use it as the simplest reweighting when every class must count the same; not on extreme tails, where a few "
+        "samples dominate the gradient and false positives multiply.",
+        ("inverse", "inverse-freq", "inv-ce", "if"),
+    ),
+    Entry(
+        "ClassBalancedLoss",
+        lambda num_classes: ClassBalancedLoss(long_tail(num_classes)),
+        "softmax",
+        "−w_y log p_y,  w_c ∝ (1−β)/(1−β^n_c)",
+        "Cui et al. 2019 (Class-Balanced Loss Based on Effective Number of Samples)",
+        "Use it for long tails as a milder inverse frequency, best started late in training; not with β so close to 1 "
+        "that it becomes inverse frequency unless that is meant.",
+        ("cb", "effective-number"),
+    ),
+    Entry(
+        "LDAMLoss",
+        lambda num_classes: LDAMLoss(long_tail(num_classes)),
+        "softmax",
+        "−log p_y,  p = softmax(s(z − Δ_y e_y)),  Δ_c ∝ n_c^(−1/4)",
+        "Cao et al. 2019 (Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss)",
+        "Use it with cosine logits (a normalised classifier) and deferred reweighting on long tails; not with plain "
+        "linear logits, which the scale of 30 saturates.",
+    ),
+    Entry(
+        "LogitAdjustedLoss",
+        lambda num_classes: LogitAdjustedLoss(long_tail(num_classes)),
+        "softmax",
+        "−log p_y,  p = softmax(z + τ log π),  π_c = n_c / Σ n",
+        "Menon et al. 2021 (Long-tail learning via logit adjustment)",
+        "Use it on long tails when the test set is balanced or rare classes matter as much as common ones; not when "
+        "the test set has the training frequencies.",
+        ("la", "logit-adjustment"),
+    ),
+    Entry(
+        "BalancedSoftmaxLoss",
+        lambda num_classes: BalancedSoftmaxLoss(long_tail(num_classes)),
+        "softmax",
+        "−log p_y,  p_k ∝ n_k exp(z_k)",
+        "Ren et al. 2020 (Balanced Meta-Softmax for Long-Tailed Visual Recognition)",
+        "Use it like LogitAdjustedLoss with τ = 1, without anything to tune; not when the test set has the training "
+        "frequencies.",
+        ("bs", "balsm", "balanced-meta-softmax"),
+    ),
+    Entry(
+        "OHEMLoss",
+        lambda num_classes: OHEMLoss(keep=0.7),
+        "softmax",
+        "−log p_y of the k hardest rows,  k = ⌊keep · valid rows⌋",
+        "Shrivastava et al. 2016 (Training Region-based Object Detectors with Online Hard Example Mining)",
+        "Use it for segmentation and detection where most pixels are easy background; not with noisy labels, which are "
+        "the hardest rows of all.",
+        ("hard-example-mining",),
+    ),
+    Entry(
+        "BrierLoss",
+        lambda num_classes: BrierLoss(),
+        "softmax",
+        "Σ_k (p_k − t_k)²",
+        "Brier 1950 (Verification of Forecasts Expressed in Terms of Probability)",
+        "Use it for calibrated probabilities and some robustness to wrong labels, as its gradient is bounded; not with "
+        "very many classes, where confident mistakes hardly learn.",
+        ("squared-error",),
+    ),
+    Entry(
+        "MMCELoss",
+        lambda num_classes: MMCELoss(),
+        "softmax",
+        "−log p_y + λ MMCE,  MMCE² a kernel distance of right and wrong confidences",
+        "Kumar et al. 2018 (Trainable Calibration Measures for Neural Networks from Kernel Mean Embeddings)",
+        "Use it as a calibration baseline for classification with batches of some hundred rows; not for segmentation, "
+        "as it needs memory for all pairs of rows.",
+        ("maximum-mean-calibration-error",),
+    ),
+    # ------------------------------------------------------------------------------------------------ sigmoid link
+    Entry(
+        "BinaryCrossEntropyLoss",
+        lambda num_classes: BinaryCrossEntropyLoss(),
+        "sigmoid",
+        "−t log p − (1−t) log(1−p)",
+        "PyTorch (torch.nn.BCEWithLogitsLoss)",
+        "Use it as the multi-label baseline, also with unknown labels; not when negatives outnumber positives a "
+        "hundredfold.",
+        ("bce", "bce-with-logits"),
+    ),
+    Entry(
+        "BinaryFocalLoss",
+        lambda num_classes: BinaryFocalLoss(gamma=2.0),
+        "sigmoid",
+        "−t α (1−p)^γ log p − (1−t)(1−α) p^γ log(1−p)",
+        f"{_LIN}, eq. 4–5",
+        "Use it for dense detection, where nearly everything is an easy negative; not first for multi-label data, "
+        "where it also takes gradient from the rare positives (AsymmetricLoss does not).",
+        ("sigmoid-focal", "bfl", "retinanet"),
+    ),
+    Entry(
+        "AsymmetricLoss",
+        lambda num_classes: AsymmetricLoss(),
+        "sigmoid",
+        "−t (1−p)^γ₊ log p − (1−t) p_m^γ₋ log(1−p_m),  p_m = max(p−m, 0)",
+        f"{_BEN_BARUCH}, eq. 5–8",
+        "Use it first for multi-label data with few positives or missing labels; not for single labels "
+        "(AsymmetricSoftmaxLoss) and not where probabilities must be calibrated without a correction.",
+        ("asl", "asymmetric-multi-label"),
+    ),
+    Entry(
+        "DistributionBalancedLoss",
+        lambda num_classes: DistributionBalancedLoss(
+            long_tail(num_classes), num_samples=2 * max(long_tail(num_classes))
+        ),
+        "sigmoid",
+        "−w [t (1−p)^γ log p + (1−t) q^γ log(1−q)/λ],  p = σ(z+b), q = σ(λ(z+b))",
+        "Wu et al. 2020 (Distribution-Balanced Loss for Multi-Label Classification in Long-Tailed Datasets)",
+        "Use it for long-tailed multi-label data trained with class-aware resampling; not when labels are about "
+        "equally frequent: it has many parameters to set for nothing.",
+        ("db", "db-focal"),
+    ),
+    # ----------------------------------------------------------------------------------------------------- regions
+    Entry(
+        "SoftIoULoss",
+        lambda num_classes: SoftIoULoss(),
+        "region",
+        "1 − TP/(TP + FP + FN),  TP = Σ p t",
+        "Rahman & Wang 2016 (Optimizing Intersection-Over-Union in Deep Neural Networks for Image Segmentation)",
+        "Use it for segmentation judged by IoU, usually added to cross-entropy; not alone, as its gradient is weak at "
+        "the start and its probabilities are not calibrated.",
+        ("iou", "jaccard", "soft-jaccard"),
+    ),
+    Entry(
+        "DiceLoss",
+        lambda num_classes: DiceLoss(),
+        "region",
+        "1 − 2 Σ p t / (Σ p + Σ t)",
+        "Drozdzal et al. 2016 (The Importance of Skip Connections in Biomedical Image Segmentation)",
+        "Use it for segmentation of small structures, usually added to cross-entropy; not where probabilities must be "
+        "calibrated: it drives them to 0 and 1.",
+        ("soft-dice", "f1"),
+    ),
+    Entry(
+        "TverskyLoss",
+        lambda num_classes: TverskyLoss(alpha=0.3, beta=0.7),
+        "region",
+        "1 − TP/(TP + α FP + β FN)",
+        "Salehi et al. 2017 (Tversky loss function for image segmentation using 3D fully convolutional deep networks)",
+        "Use it like Dice when misses cost more than false alarms (β > α) or the other way round; not when you have no "
+        "reason to prefer one error: α = β = 0.5 is Dice.",
+    ),
+    Entry(
+        "LovaszSoftmaxLoss",
+        lambda num_classes: LovaszSoftmaxLoss(),
+        "region",
+        "Σ_k e_(k) (J_k − J_{k−1}),  e = |t − p| sorted, J the Jaccard loss",
+        "Berman et al. 2018 (The Lovász-Softmax loss: A tractable surrogate for the optimization of the "
+        "intersection-over-union measure in neural networks)",
+        "Use it to finish a segmentation network judged by IoU of its decisions; not from the first step, and not "
+        "where sorting all pixels is too slow.",
+        ("lovasz",),
+    ),
+)
+
+
+def _key(name: str) -> str:
+    """Letters and digits of a name in lower case, without a final "loss"."""
+    letters = re.sub(r"[^a-z0-9]", "", name.lower().replace("á", "a"))
+    return letters.removesuffix("loss") or letters
+
+
+def find(name: str) -> Entry:
+    """The entry of a loss by its name or a short name; case, dashes, underscores and "Loss" do not matter.
+
+    >>> find("flsd-53").name, find("focal").name, find("Cross_Entropy").name
+    ('SampleDependentFocalLoss', 'FocalLoss', 'CrossEntropyLoss')
+    """
+    known = {_key(word): entry for entry in CATALOGUE for word in (entry.name, *entry.short_names)}
+    if _key(name) in known:
+        return known[_key(name)]
+    close = dict.fromkeys(known[key].name for key in difflib.get_close_matches(_key(name), known, n=3))
+    hint = f"; did you mean {' or '.join(close)}?" if close else "."
+    names = ", ".join(entry.name for entry in CATALOGUE)
+    raise ValueError(f"name must be a loss of the catalogue, got {name!r}{hint} Known: {names}")

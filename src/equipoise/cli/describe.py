@@ -1,0 +1,106 @@
+"""A loss in words: its signature and docstring as plain text."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+
+from torch import nn
+
+import equipoise
+from equipoise.catalogue import Entry
+from equipoise.losses.base import Scalar
+
+__all__ = ["arguments_of", "call_of", "record", "signature_of", "summary_of"]
+
+
+def record(entry: Entry) -> dict[str, str | list[str]]:
+    """One loss as JSON has it."""
+    return {
+        "name": entry.name,
+        "link": entry.link,
+        "summary": summary_of(entry),
+        "formula": entry.formula,
+        "signature": call_of(entry),
+        "source": entry.source,
+        "use": entry.use,
+        "short_names": list(entry.short_names),
+    }
+
+
+def signature_of(entry: Entry) -> inspect.Signature:
+    """The constructor with the options that all losses of its kind take, written out with their defaults."""
+    loss_class = _class(entry)
+    own = list(inspect.signature(loss_class).parameters.values())
+    known = [parameter for parameter in own if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+    for parameter in own:
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            (options,) = typing.get_args(typing.get_type_hints(loss_class.__init__)[parameter.name])
+            known += _common_options(entry, set(typing.get_type_hints(options)))
+    return inspect.Signature([parameter.replace(annotation=inspect.Parameter.empty) for parameter in known])
+
+
+def _common_options(entry: Entry, names: set[str]) -> list[inspect.Parameter]:
+    """Inherited options in the order of the base class, each with the default that this loss gives it."""
+    example = entry.build(3)
+    scalars = {part.name: part.number for part in getattr(example, "parts", ()) if isinstance(part, Scalar)}
+    found: dict[str, inspect.Parameter] = {}
+    for base in _class(entry).__mro__[1:]:
+        for name, parameter in inspect.signature(base).parameters.items():
+            if name in names and name not in found:
+                default = scalars.get(name, parameter.default) if parameter.default is not None else None
+                found[name] = parameter.replace(
+                    kind=inspect.Parameter.KEYWORD_ONLY, default=getattr(example, name, default)
+                )
+    return list(found.values())
+
+
+def call_of(entry: Entry) -> str:
+    """The constructor as one would write it, every option with its default."""
+    return f"{entry.name}{signature_of(entry)}"
+
+
+def _class(entry: Entry) -> type[nn.Module]:
+    found: type[nn.Module] = getattr(equipoise, entry.name)
+    return found
+
+
+def summary_of(entry: Entry) -> str:
+    """First paragraph of the docstring as plain text."""
+    return _plain((inspect.getdoc(_class(entry)) or "").partition("\n\n")[0])
+
+
+def arguments_of(entry: Entry) -> dict[str, str]:
+    """What the docstrings of the class and its bases say about each argument."""
+    found: dict[str, str] = {}
+    for base in _class(entry).__mro__:
+        section = re.search(r"^Args:\n((?: +.*\n?|\n)+)", inspect.cleandoc(base.__doc__ or ""), flags=re.MULTILINE)
+        for name, text in re.findall(r"^ {4}(\w+): (.*\n?(?: {8}.*\n?)*)", section[1] if section else "", re.MULTILINE):
+            found.setdefault(name, _plain(text))
+    return found
+
+
+SIGNS = {
+    "gamma": "γ",
+    "alpha": "α",
+    "beta": "β",
+    "Delta": "Δ",
+    "tau": "τ",
+    "pi": "π",
+    "xi": "ξ",
+    "sigma": "σ",
+    "mu": "μ",
+}
+SIGNS |= {"log": "log", "propto": "∝", "sum": "Σ"}
+
+
+def _plain(text: str) -> str:
+    """Docstring markup to plain text."""
+    text = re.sub(r":math:`([^`]*)`", r"\1", text).replace("``", "").replace("\\,", " ")
+    text = re.sub(r"\\([a-zA-Z]+)", lambda sign: SIGNS.get(sign[1], ""), text)
+    for _ in range(2):  # inner braces first
+        text = re.sub(
+            r"\{([^{}]*)\}", lambda inner: inner[1] if re.fullmatch(r"\w+", inner[1]) else f"({inner[1]})", text
+        )
+    return " ".join(text.split())

@@ -1,0 +1,46 @@
+"""``equipoise losses``: the catalogue as a table, one loss in full, or its curves as a picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipoise.catalogue import CATALOGUE, find
+from equipoise.cli.describe import record
+from equipoise.cli.listing import details, overview
+
+
+def losses(
+    name: Annotated[str | None, typer.Argument(help="One loss, by its name or short name: focal, cfl, asl ...")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw weight and gradient of NAME against probability: .png, .svg or .pdf."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """List the losses with formula, paper and when to use them; with NAME show one of them."""
+    if plot is not None and (name is None or as_json):
+        trouble = "it draws one loss and needs a NAME" if name is None else "it cannot be combined with --json"
+        raise typer.BadParameter(
+            f"{trouble}; for example: equipoise losses focal --plot focal.png", param_hint="--plot"
+        )
+    try:
+        entry = None if name is None else find(name)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="NAME") from None
+    if plot is not None and entry is not None:
+        from equipoise.cli.draw import draw  # matplotlib is slow to import and only needed here
+        from equipoise.cli.figures import figure_of
+
+        try:
+            draw(figure_of(entry), plot)
+        except (ValueError, OSError) as error:
+            raise typer.BadParameter(str(error), param_hint="--plot") from None
+        typer.echo(f"{entry.name}: wrote {plot}")
+    elif as_json:
+        typer.echo(json.dumps([record(known) for known in CATALOGUE] if entry is None else record(entry), indent=2))
+    else:
+        overview() if entry is None else details(entry)

@@ -1,0 +1,426 @@
+"""The losses as functions without state. Arguments have the meaning and defaults of the classes of the same name.
+
+Common to the softmax losses, by keyword: ``weight`` (C,), ``label_smoothing``, ``ignore_index``, ``reduction``,
+``normalizer``, ``validate``; to the sigmoid losses: ``weight`` (C,), ``ignore_value``, ``reduction``,
+``element_weight``, ``normalizer``, ``validate``. What changes over a training (schedules, moving averages, adaptive
+exponents, statistics shared by processes) belongs to the classes.
+
+Shape: ``logits`` (N, C, d1, ..., dk), ``targets`` indices (N, d1, ..., dk) or dense like the logits; for the sigmoid
+losses both (N, C, d1, ..., dk). The result is a scalar, or unreduced for ``reduction="none"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypedDict, Unpack
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_choice, check_number
+from equipoise.kernels.hyper import accumulation_dtype, layout_of, pack
+from equipoise.losses.adjust import Adjustment, NegativeTolerance, logit_adjustment, margin_adjustment
+from equipoise.losses.base import Part, Scalar, fixed_exponents, merge_values
+from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
+from equipoise.losses.named import distribution_bias
+from equipoise.losses.objectives import calibration_term, keep_hardest
+from equipoise.losses.pipeline import Rows, sigmoid_parts, sigmoid_pipeline, softmax_parts, softmax_pipeline
+from equipoise.losses.reduce import check_reduction, reduce_loss
+from equipoise.losses.region import dice_loss, lovasz_softmax_loss, soft_iou_loss, tversky_loss
+from equipoise.schedules import Moment
+from equipoise.weights.deferred import ClassWeights
+from equipoise.weights.rebalanced import Rebalanced
+from equipoise.weights.recall import batch_precision_weights, batch_recall_weights
+from equipoise.weights.static import effective_number, inverse_frequency
+
+__all__ = [
+    "asymmetric_loss",
+    "asymmetric_softmax_loss",
+    "balanced_softmax_loss",
+    "binary_cross_entropy_loss",
+    "binary_focal_loss",
+    "brier_loss",
+    "class_balanced_loss",
+    "cross_entropy_loss",
+    "cyclical_asymmetric_loss",
+    "cyclical_focal_loss",
+    "dice_loss",
+    "distribution_balanced_loss",
+    "focal_loss",
+    "inverse_frequency_loss",
+    "ldam_loss",
+    "logit_adjusted_loss",
+    "lovasz_softmax_loss",
+    "mmce_loss",
+    "ohem_loss",
+    "precision_loss",
+    "recall_loss",
+    "sample_dependent_focal_loss",
+    "sigmoid_loss",
+    "soft_iou_loss",
+    "softmax_loss",
+    "tversky_loss",
+]
+
+
+class SoftmaxOptions(TypedDict, total=False):
+    """Keyword arguments that every softmax function takes."""
+
+    weight: Tensor | Sequence[float] | None
+    label_smoothing: float
+    ignore_index: int
+    reduction: str
+    normalizer: Tensor | float | None
+    validate: bool
+
+
+class SigmoidOptions(TypedDict, total=False):
+    """Keyword arguments that every sigmoid function takes."""
+
+    weight: Tensor | Sequence[float] | None
+    ignore_value: float
+    reduction: str
+    element_weight: Tensor | None
+    normalizer: Tensor | float | None
+    validate: bool
+
+
+def _softmax(
+    logits: Tensor,
+    targets: Tensor,
+    modulation: Modulation | None = None,
+    adjustment: Adjustment | None = None,
+    *,
+    class_weight: Tensor | None = None,
+    batch_weights: Sequence[Callable[[Tensor, Tensor, Tensor, bool], Tensor]] = (),
+    more_parts: Sequence[Part] = (),
+    finish: Callable[[Rows], Rows] | None = None,
+    weight: Tensor | Sequence[float] | None = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    normalizer: Tensor | float | None = None,
+    validate: bool = False,
+) -> Tensor:
+    check_reduction(reduction)
+    fixed = [ClassWeights(vector) for vector in (class_weight, weight) if vector is not None]
+    parts = softmax_parts(modulation, adjustment, fixed, label_smoothing, more_parts)
+    values = merge_values(parts, Moment())
+    rows = softmax_pipeline(
+        logits,
+        targets,
+        pack(values, accumulation_dtype(logits), logits.device),
+        layout_of(values, fixed_exponents(parts)),
+        batch_weights=batch_weights,
+        ignore_index=ignore_index,
+        validate=validate,
+    )
+    rows = rows if finish is None else finish(rows)
+    loss = rows.loss.squeeze(0) if logits.ndim == 1 and reduction == "none" else rows.loss
+    return reduce_loss(loss, reduction, rows.denominator, normalizer=normalizer)
+
+
+def softmax_loss(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    modulation: Modulation | None = None,
+    adjustment: Adjustment | None = None,
+    **options: Unpack[SoftmaxOptions],
+) -> Tensor:
+    """A softmax loss made of parts, see ``SoftmaxLoss``."""
+    return _softmax(logits, targets, modulation, adjustment, **options)
+
+
+def cross_entropy_loss(logits: Tensor, targets: Tensor, **options: Unpack[SoftmaxOptions]) -> Tensor:
+    """Cross-entropy, see ``CrossEntropyLoss``."""
+    return _softmax(logits, targets, **options)
+
+
+def focal_loss(logits: Tensor, targets: Tensor, *, gamma: Gamma = 2.0, **options: Unpack[SoftmaxOptions]) -> Tensor:
+    """Focal loss, see ``FocalLoss``.
+
+    >>> focal_loss(torch.zeros(1, 4), torch.tensor([0]), gamma=2.0)
+    tensor(0.7798)
+    """
+    return _softmax(logits, targets, focal(gamma), **options)
+
+
+def sample_dependent_focal_loss(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    table: Sequence[tuple[float, float]] = ((0.2, 5.0), (1.0, 3.0)),
+    **options: Unpack[SoftmaxOptions],
+) -> Tensor:
+    """Focal loss with the exponent chosen by confidence, see ``SampleDependentFocalLoss``."""
+    return _softmax(logits, targets, focal(ByConfidence(tuple((bound, gamma) for bound, gamma in table))), **options)
+
+
+def cyclical_focal_loss(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    xi: float,
+    gamma_hc: float = 3.0,
+    gamma_lc: Gamma = 2.0,
+    **options: Unpack[SoftmaxOptions],
+) -> Tensor:
+    """Cyclical focal loss at a given ``xi`` in [0, 1], see ``CyclicalFocalLoss`` and ``schedules.Cyclical``."""
+    return _softmax(logits, targets, cyclical(xi, gamma_hc, gamma_lc, gamma_lc), **options)
+
+
+def asymmetric_softmax_loss(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    gamma_pos: Gamma = 0.0,
+    gamma_neg: Gamma = 4.0,
+    **options: Unpack[SoftmaxOptions],
+) -> Tensor:
+    """Asymmetric softmax loss, see ``AsymmetricSoftmaxLoss``; ``label_smoothing`` is 0.1 by default."""
+    options.setdefault("label_smoothing", 0.1)
+    return _softmax(logits, targets, asymmetric(gamma_pos, gamma_neg), **options)
+
+
+def cyclical_asymmetric_loss(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    xi: float,
+    gamma_hc: float = 2.0,
+    gamma_pos: Gamma = 0.0,
+    gamma_neg: Gamma = 4.0,
+    **options: Unpack[SoftmaxOptions],
+) -> Tensor:
+    """Cyclical asymmetric loss at a given ``xi``, see ``CyclicalAsymmetricLoss``; smoothing 0.1 by default."""
+    options.setdefault("label_smoothing", 0.1)
+    return _softmax(logits, targets, cyclical(xi, gamma_hc, gamma_pos, gamma_neg), **options)
+
+
+def recall_loss(
+    logits: Tensor, targets: Tensor, *, min_errors: float = 1.0, **options: Unpack[SoftmaxOptions]
+) -> Tensor:
+    """Recall loss of the batch, see ``RecallLoss``; ``reduction`` is ``"valid_mean"`` by default."""
+    check_number("min_errors", min_errors, low=0.0)
+    options.setdefault("reduction", "valid_mean")
+
+    def weights(logits: Tensor, labels: Tensor, valid: Tensor, sync: bool) -> Tensor:
+        return batch_recall_weights(logits, labels, valid, min_errors, sync)
+
+    return _softmax(logits, targets, batch_weights=[weights], **options)
+
+
+def precision_loss(logits: Tensor, targets: Tensor, **options: Unpack[SoftmaxOptions]) -> Tensor:
+    """Precision loss of the batch, a counter-example, see ``PrecisionLoss``; ``"valid_mean"`` by default."""
+    options.setdefault("reduction", "valid_mean")
+    return _softmax(logits, targets, batch_weights=[batch_precision_weights], **options)
+
+
+def inverse_frequency_loss(
+    logits: Tensor, targets: Tensor, counts: Sequence[float] | Tensor, **options: Unpack[SoftmaxOptions]
+) -> Tensor:
+    """Cross-entropy weighted by inverse frequency, see ``InverseFrequencyLoss``."""
+    return _softmax(logits, targets, class_weight=inverse_frequency(counts), **options)
+
+
+def class_balanced_loss(
+    logits: Tensor,
+    targets: Tensor,
+    counts: Sequence[float] | Tensor,
+    *,
+    beta: float = 0.9999,
+    **options: Unpack[SoftmaxOptions],
+) -> Tensor:
+    """Cross-entropy weighted by effective numbers, see ``ClassBalancedLoss``."""
+    return _softmax(logits, targets, class_weight=effective_number(counts, beta), **options)
+
+
+def ldam_loss(
+    logits: Tensor,
+    targets: Tensor,
+    counts: Sequence[float] | Tensor,
+    *,
+    max_margin: float = 0.5,
+    scale: float = 30.0,
+    **options: Unpack[SoftmaxOptions],
+) -> Tensor:
+    """Label-distribution-aware margin loss, see ``LDAMLoss``."""
+    return _softmax(logits, targets, None, margin_adjustment(counts, max_margin, scale), **options)
+
+
+def logit_adjusted_loss(
+    logits: Tensor,
+    targets: Tensor,
+    counts: Sequence[float] | Tensor,
+    *,
+    tau: float = 1.0,
+    **options: Unpack[SoftmaxOptions],
+) -> Tensor:
+    """Logit-adjusted cross-entropy, see ``LogitAdjustedLoss``."""
+    return _softmax(logits, targets, None, logit_adjustment(counts, tau), **options)
+
+
+def balanced_softmax_loss(
+    logits: Tensor, targets: Tensor, counts: Sequence[float] | Tensor, **options: Unpack[SoftmaxOptions]
+) -> Tensor:
+    """Balanced softmax, see ``BalancedSoftmaxLoss``."""
+    return logit_adjusted_loss(logits, targets, counts, **options)
+
+
+def brier_loss(logits: Tensor, targets: Tensor, **options: Unpack[SoftmaxOptions]) -> Tensor:
+    """Brier score, see ``BrierLoss``."""
+    return _softmax(logits, targets, more_parts=[Scalar("squared_error", 1.0)], **options)
+
+
+def ohem_loss(
+    logits: Tensor, targets: Tensor, *, keep: float = 0.7, min_kept: int = 0, **options: Unpack[SoftmaxOptions]
+) -> Tensor:
+    """Cross-entropy of the hardest rows, see ``OHEMLoss``."""
+    check_number("keep", keep, low=0.0, high=1.0)
+    check_number("min_kept", min_kept, low=0)
+    share = torch.tensor(keep, dtype=torch.float64, device="cpu" if logits.device.type == "mps" else logits.device)
+    return _softmax(logits, targets, finish=lambda rows: keep_hardest(rows, share, min_kept), **options)
+
+
+def mmce_loss(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    strength: float = 2.0,
+    normalization: str = "published",
+    **options: Unpack[SoftmaxOptions],
+) -> Tensor:
+    """Cross-entropy plus the maximum mean calibration error, see ``MMCELoss``."""
+    check_choice("normalization", normalization, ("published", "definition"))
+    check_number("strength", strength, low=0.0)
+
+    def finish(rows: Rows) -> Rows:
+        return rows._replace(loss=rows.loss + calibration_term(rows, strength, normalization))
+
+    return _softmax(logits, targets, finish=finish, **options)
+
+
+def _sigmoid(
+    logits: Tensor,
+    targets: Tensor,
+    modulation: Modulation | None = None,
+    *,
+    more_parts: Sequence[Part] = (),
+    pos_weight: Tensor | Sequence[float] | None = None,
+    alpha: float | None = None,
+    margin: float = 0.0,
+    detach_focus: bool = False,
+    weight: Tensor | Sequence[float] | None = None,
+    ignore_value: float = -1,
+    reduction: str = "mean",
+    element_weight: Tensor | None = None,
+    normalizer: Tensor | float | None = None,
+    validate: bool = False,
+) -> Tensor:
+    check_reduction(reduction)
+    fixed: list[Part] = [] if weight is None else [ClassWeights(weight)]
+    parts = [*sigmoid_parts(modulation, fixed, pos_weight, alpha, margin), *more_parts]
+    values = merge_values(parts, Moment())
+    elements = sigmoid_pipeline(
+        logits,
+        targets,
+        pack(values, accumulation_dtype(logits), logits.device),
+        layout_of(values, fixed_exponents(parts)),
+        element_weight=element_weight,
+        ignore_value=ignore_value,
+        detach_focus=detach_focus,
+        validate=validate,
+    )
+    loss = elements.loss.view_as(logits) if reduction == "none" else elements.loss
+    return reduce_loss(loss, reduction, elements.denominator, normalizer=normalizer)
+
+
+def sigmoid_loss(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    modulation: Modulation | None = None,
+    adjustment: NegativeTolerance | None = None,
+    pos_weight: Tensor | Sequence[float] | None = None,
+    alpha: float | None = None,
+    margin: float = 0.0,
+    detach_focus: bool = False,
+    **options: Unpack[SigmoidOptions],
+) -> Tensor:
+    """A sigmoid loss made of parts, see ``SigmoidLoss``."""
+    return _sigmoid(
+        logits,
+        targets,
+        modulation,
+        more_parts=[] if adjustment is None else [adjustment],
+        pos_weight=pos_weight,
+        alpha=alpha,
+        margin=margin,
+        detach_focus=detach_focus,
+        **options,
+    )
+
+
+def binary_cross_entropy_loss(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    pos_weight: Tensor | Sequence[float] | None = None,
+    **options: Unpack[SigmoidOptions],
+) -> Tensor:
+    """Binary cross-entropy, see ``BinaryCrossEntropyLoss``."""
+    return _sigmoid(logits, targets, pos_weight=pos_weight, **options)
+
+
+def binary_focal_loss(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    gamma: Gamma = 2.0,
+    alpha: float | None = None,
+    **options: Unpack[SigmoidOptions],
+) -> Tensor:
+    """Sigmoid focal loss, see ``BinaryFocalLoss``."""
+    return _sigmoid(logits, targets, focal(gamma), alpha=alpha, **options)
+
+
+def asymmetric_loss(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    gamma_pos: Gamma = 0.0,
+    gamma_neg: Gamma = 4.0,
+    margin: float = 0.05,
+    detach_focus: bool = False,
+    **options: Unpack[SigmoidOptions],
+) -> Tensor:
+    """Asymmetric loss, see ``AsymmetricLoss``; ``reduction`` is ``"batch_mean"`` by default."""
+    options.setdefault("reduction", "batch_mean")
+    modulation = asymmetric(gamma_pos, gamma_neg)
+    return _sigmoid(logits, targets, modulation, margin=margin, detach_focus=detach_focus, **options)
+
+
+def distribution_balanced_loss(
+    logits: Tensor,
+    targets: Tensor,
+    counts: Sequence[float] | Tensor,
+    num_samples: float,
+    *,
+    alpha: float = 0.1,
+    beta: float = 10.0,
+    mu: float = 0.2,
+    neg_scale: float = 2.0,
+    init_bias: float = 0.05,
+    gamma: Gamma = 2.0,
+    balance: float = 2.0,
+    **options: Unpack[SigmoidOptions],
+) -> Tensor:
+    """Distribution-balanced loss, see ``DistributionBalancedLoss``."""
+    known, bias = distribution_bias(counts, num_samples, init_bias, neg_scale)
+    parts: list[Part] = [
+        NegativeTolerance(offset=bias, neg_scale=neg_scale),
+        Rebalanced(known, alpha, beta, mu),
+        Scalar("weight", balance, absent=1.0),
+    ]
+    return _sigmoid(logits, targets, focal(gamma), more_parts=parts, **options)

@@ -1,0 +1,74 @@
+"""Hyper-parameters on their way to a kernel: one flat tensor on the device and a static layout that names its pieces.
+
+A name that is missing from the layout is a part that the loss does not have, so a backend knows what to leave out
+without looking at values. Schedules and adaptive rules write into the tensor; nothing recompiles, nothing syncs. Only
+an exponent that is fixed for good and a small whole number is told to the backend beforehand, which then multiplies.
+
+Names: ``xi``, ``gamma_hc``, ``gamma_pos`` and ``gamma_neg`` (one number or one for each class), ``confidence_bounds``
+and ``confidence_gammas`` (gamma by confidence), ``label_smoothing``, ``weight``, and for the softmax link ``offset``,
+``true_margin``, ``scale``; for the sigmoid link ``offset``, ``neg_scale``, ``margin``, ``alpha``, ``pos_weight``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_length
+
+__all__ = ["Hyper", "Layout", "Piece", "Values", "accumulation_dtype", "check_layout", "layout_of", "pack"]
+
+Values: TypeAlias = Mapping[str, tuple[float, ...]]
+
+
+class Piece(NamedTuple):
+    """Where one hyper-parameter lies in the flat tensor."""
+
+    name: str
+    start: int
+    stop: int
+    whole: int | None = None  # a fixed exponent from 1 to 4
+
+
+Layout: TypeAlias = tuple[Piece, ...]
+
+EXPONENTS = ("gamma_pos", "gamma_neg")
+PER_CLASS = ("gamma_pos", "gamma_neg", "weight", "offset", "true_margin", "pos_weight")
+
+
+def accumulation_dtype(logits: Tensor) -> torch.dtype:
+    """float64 for float64 logits, float32 for all others."""
+    return torch.float64 if logits.dtype is torch.float64 else torch.float32
+
+
+def layout_of(values: Values, fixed: Container[str] = ()) -> Layout:
+    """Layout of the flat tensor; ``fixed``: names of exponents that never change."""
+    pieces, start = [], 0
+    for name, numbers in values.items():
+        whole = name in fixed and numbers in ((1.0,), (2.0,), (3.0,), (4.0,))
+        pieces.append(Piece(name, start, start + len(numbers), int(numbers[0]) if whole else None))
+        start += len(numbers)
+    return tuple(pieces)
+
+
+def pack(values: Values, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Tensor:
+    """All hyper-parameters in one flat tensor."""
+    return torch.tensor([number for numbers in values.values() for number in numbers], dtype=dtype, device=device)
+
+
+class Hyper(dict[str, Tensor]):
+    """Hyper-parameters by name, each a view of shape (1,) or (C,), and the exponents known to be whole."""
+
+    def __init__(self, hyper: Tensor, layout: Layout) -> None:
+        super().__init__({piece.name: hyper[piece.start : piece.stop] for piece in layout})
+        self.whole = {piece.name: piece.whole for piece in layout}
+
+
+def check_layout(layout: Layout, num_classes: int) -> None:
+    """Raise when a per-class hyper-parameter does not fit the number of classes of the logits."""
+    for name, start, stop, _ in layout:
+        if name in PER_CLASS and stop - start != 1:
+            check_length(name, stop - start, num_classes)

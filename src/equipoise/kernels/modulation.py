@@ -1,0 +1,93 @@
+r"""The modulations as numbers: factor m of a term :math:`-m \log p`, and h = m + m' p log p, that of its gradient.
+
+``None`` stands for 1, so that a part that is absent costs nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels.hyper import Hyper
+from equipoise.kernels.temporaries import times
+
+__all__ = ["along_classes", "gamma_of_classes", "gamma_of_rows", "mix", "other_form", "power", "select", "true_form"]
+
+
+def true_form(
+    log_p: Tensor, p: Tensor, q: Tensor, hyper: Hyper, gamma: Tensor | None
+) -> tuple[Tensor | None, Tensor | None]:
+    r""":math:`m = \xi (1 + p)^{g_{hc}} + (1 - \xi) q^{\gamma}` with q = 1 - p, and h."""
+    m = h = None
+    if gamma is not None:
+        m = power(q, gamma, hyper.whole.get("gamma_pos"))
+        # m' p log p = gamma q^gamma p (-log p / q); where q = 0, so is the factor in front of the ratio
+        h = m - m * gamma * p * (log_p / above_zero(q))
+    if "xi" not in hyper:
+        return m, h
+    gamma_hc = hyper["gamma_hc"]
+    high = (gamma_hc * p.log1p()).exp()
+    high_h = high * (1.0 + gamma_hc * p / (1.0 + p) * log_p)
+    return mix(hyper["xi"], high, m), mix(hyper["xi"], high_h, h)
+
+
+def other_form(log_p: Tensor, p: Tensor, hyper: Hyper) -> tuple[Tensor | None, Tensor | None]:
+    r""":math:`m = \xi + (1 - \xi) p^{g_{neg}}` and h, of every class."""
+    gamma = gamma_of_classes(hyper, "gamma_neg", p)
+    if gamma is None:
+        return None, None
+    m = power(p, gamma, hyper.whole.get("gamma_neg"))
+    h = m * (1.0 + gamma * log_p)
+    return (mix(hyper["xi"], None, m), mix(hyper["xi"], None, h)) if "xi" in hyper else (m, h)
+
+
+def power(base: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
+    """``base ** gamma`` of a probability that was computed with full relative precision, as a new tensor.
+
+    The floor keeps the logarithm finite at 0, where gamma = 0 must give 1 and everything else has vanished.
+    """
+    if whole is None:
+        return (gamma * above_zero(base).log()).exp()
+    result = base * base if whole > 1 else base.clone()
+    return result if whole < 3 else times(result, base if whole == 3 else result)
+
+
+def above_zero(probability: Tensor) -> Tensor:
+    """The probability, or the smallest normal number where it has vanished."""
+    return probability.clamp(min=torch.finfo(probability.dtype).tiny)
+
+
+def mix(xi: Tensor, high: Tensor | None, low: Tensor | None) -> Tensor:
+    r""":math:`\xi\,\text{high} + (1 - \xi)\,\text{low}`."""
+    return (xi if high is None else xi * high) + ((1.0 - xi) if low is None else (1.0 - xi) * low)
+
+
+def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """``torch.where`` for finite values: exact too, and without its branches, which are slow on the CPU."""
+    return torch.lerp(no, yes, condition.to(no.dtype).expand_as(no))
+
+
+def gamma_of_rows(hyper: Hyper, labels: Tensor, p: Tensor) -> Tensor | None:
+    """Exponent of the true class of each row: by confidence, by class, or one for all."""
+    if "confidence_bounds" in hyper:
+        return _by_confidence(hyper, p)
+    gamma = hyper.get("gamma_pos")
+    return gamma[labels] if gamma is not None and gamma.numel() > 1 else gamma
+
+
+def gamma_of_classes(hyper: Hyper, name: str, p: Tensor) -> Tensor | None:
+    """Exponent ``name`` of every class, ready to broadcast over (N, C, d1, ..., dk); p is what confidence it has."""
+    if name == "gamma_pos" and "confidence_bounds" in hyper:
+        return _by_confidence(hyper, p)
+    gamma = hyper.get(name)
+    return None if gamma is None else along_classes(gamma, p)
+
+
+def _by_confidence(hyper: Hyper, p: Tensor) -> Tensor:
+    """The exponent of the first bound above p; the last one at p = 1. No gradient flows through the choice."""
+    return hyper["confidence_gammas"][torch.bucketize(p.detach(), hyper["confidence_bounds"][:-1], right=True)]
+
+
+def along_classes(vector: Tensor, like: Tensor) -> Tensor:
+    """View (C,) as (C, 1, ..., 1) so that it broadcasts along dimension 1 of (N, C, d1, ..., dk)."""
+    return vector.view(-1, *(1 for _ in range(like.ndim - 2))) if vector.numel() > 1 else vector

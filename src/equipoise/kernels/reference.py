@@ -1,0 +1,143 @@
+"""The reference backend: plain PyTorch, the definition of right, on every device and in every dtype.
+
+One autograd function for each link around the closed forms of ``softmax_reference`` and ``sigmoid_reference``. Both
+work in log space in float32 (float64 for float64 logits), support double backward, ``torch.func`` and
+``torch.compile(fullgraph=True)``, and never write to the caller's tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels.hyper import Hyper, Layout
+from equipoise.kernels.sigmoid_reference import sigmoid_losses, sigmoid_slopes
+from equipoise.kernels.softmax_reference import softmax_terms
+
+__all__ = ["sigmoid_elements", "softmax_rows"]
+
+
+def softmax_rows(
+    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
+) -> Tensor:
+    """Unreduced softmax loss.
+
+    Shape: ``logits`` (N, C, d1, ..., dk), ``targets`` int64 (N, d1, ..., dk) or dense like the logits, ``weight``
+    (C,); result (N, d1, ..., dk) in the accumulation type, 0 at ignored rows.
+    """
+    function = SoftmaxRows if torch.compiler.is_compiling() else SoftmaxRowsForwardMode
+    rows: Tensor
+    rows, _ = function.apply(logits, targets, weight, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    return rows
+
+
+def sigmoid_elements(
+    logits: Tensor,
+    targets: Tensor,
+    element_weight: Tensor | None,
+    hyper: Tensor,
+    layout: Layout,
+    ignore_value: float | None,
+    detach_focus: bool,
+) -> Tensor:
+    """Unreduced sigmoid loss.
+
+    Shape: all tensors (N, C, d1, ..., dk), ``element_weight`` anything that broadcasts to it; result the same, in the
+    accumulation type, 0 where the target is ``ignore_value``; None promises that
+    no target is.
+    """
+    function = SigmoidElements if torch.compiler.is_compiling() else SigmoidElementsForwardMode
+    elements: Tensor = function.apply(  # type: ignore[no-untyped-call]
+        logits, targets, element_weight, hyper, layout, ignore_value, detach_focus
+    )
+    return elements
+
+
+class SoftmaxRows(torch.autograd.Function):
+    """Rows and their gradient in one pass; backward only scales that gradient by what comes in."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
+    ) -> tuple[Tensor, Tensor]:
+        """Rows, and the direction in which they grow."""
+        return softmax_terms(logits, targets, weight, Hyper(hyper, layout), ignore_index)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
+        """Keep the direction, and the inputs for a second derivative."""
+        logits, targets, weight, hyper, ctx.layout, ctx.ignore_index = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(logits, targets, weight, hyper, output[1])
+        ctx.save_for_forward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad_rows: Tensor | None, grad_direction: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient with respect to the logits."""
+        if grad_rows is None:
+            return (None,) * 6
+        logits, targets, weight, hyper, direction = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a gradient of this gradient is wanted: go through operations that have one
+            _, direction = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
+        return (direction * grad_rows.unsqueeze(1)).to(logits.dtype), None, None, None, None, None
+
+
+class SoftmaxRowsForwardMode(SoftmaxRows):
+    """With forward-mode derivatives, which ``torch.compile`` refuses to trace."""
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> tuple[Tensor | None, None]:  # noqa: ANN401
+        """Change of the rows along a change of the logits."""
+        (direction,) = ctx.saved_tensors
+        return (None if tangent is None else (direction * tangent).sum(1)), None
+
+
+class SigmoidElements(torch.autograd.Function):
+    """Elements of the loss; backward recomputes their slope, so only the inputs are held."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        logits: Tensor,
+        targets: Tensor,
+        element_weight: Tensor | None,
+        hyper: Tensor,
+        layout: Layout,
+        ignore_value: float | None,
+        detach_focus: bool,
+    ) -> Tensor:
+        """Unreduced losses."""
+        return sigmoid_losses(logits, targets, element_weight, Hyper(hyper, layout), ignore_value)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+        """Keep the inputs."""
+        *tensors, ctx.layout, ctx.ignore_value, ctx.detach_focus = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad_elements: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient with respect to the logits."""
+        return (_slopes(ctx) * grad_elements).to(ctx.saved_tensors[0].dtype), None, None, None, None, None, None
+
+
+class SigmoidElementsForwardMode(SigmoidElements):
+    """With forward-mode derivatives, which ``torch.compile`` refuses to trace."""
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> Tensor | None:  # noqa: ANN401
+        """Change of the elements along a change of the logits."""
+        return None if tangent is None else _slopes(ctx) * tangent
+
+
+def _slopes(ctx: Any) -> Tensor:  # noqa: ANN401
+    logits, targets, element_weight, hyper = ctx.saved_tensors
+    named = Hyper(hyper, ctx.layout)
+    return sigmoid_slopes(logits, targets, element_weight, named, ctx.ignore_value, ctx.detach_focus)

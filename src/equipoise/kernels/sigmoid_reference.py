@@ -1,0 +1,166 @@
+r"""Sigmoid link in plain PyTorch: elements and their slope in closed form.
+
+With :math:`p = \sigma(z)`, :math:`p_m = \max(p - \text{margin}, 0)`:
+:math:`L = t\, m_+(p)(-\log p) + (1 - t)\, m_-(p_m)(-\log(1 - p_m))`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from equipoise.kernels.blocks import in_blocks
+from equipoise.kernels.hyper import Hyper, accumulation_dtype
+from equipoise.kernels.modulation import above_zero, along_classes, gamma_of_classes, mix, power, select, true_form
+from equipoise.kernels.temporaries import at_least, minus, negative, plus, times
+
+__all__ = ["sigmoid_losses", "sigmoid_slopes"]
+
+LINEAR = 50.0  # from here on log(1 + exp(z)) is z in every precision
+
+
+def sigmoid_losses(
+    logits: Tensor, targets: Tensor, element_weight: Tensor | None, hyper: Hyper, ignore_value: float | None
+) -> Tensor:
+    """Unreduced losses (N, C, d1, ..., dk) in accumulation type."""
+    dtype = accumulation_dtype(logits)
+
+    def block(logits: Tensor, targets: Tensor, *element_weight: Tensor) -> Tensor:
+        z, z_neg = _adjusted(logits.to(dtype), hyper)
+        positive = softplus(-z, threshold=LINEAR)
+        m, _ = _positive_forms(z, positive, hyper)
+        positive = positive if m is None else times(positive, m)
+        negatives = _negative_loss(z_neg, hyper)
+        if "neg_scale" in hyper:
+            negatives = negatives / hyper["neg_scale"]
+        return _joined(positive, negatives, targets, element_weight, hyper, ignore_value)
+
+    more = () if element_weight is None else (element_weight,)
+    return in_blocks(block, logits, targets, dtype, *more)
+
+
+def sigmoid_slopes(
+    logits: Tensor,
+    targets: Tensor,
+    element_weight: Tensor | None,
+    hyper: Hyper,
+    ignore_value: float | None,
+    detach_focus: bool,
+) -> Tensor:
+    """Derivative of every element with respect to its logit (for negatives equation 8 of Ridnik et al. 2021)."""
+    dtype = accumulation_dtype(logits)
+
+    def block(logits: Tensor, targets: Tensor, *element_weight: Tensor) -> Tensor:
+        z, z_neg = _adjusted(logits.to(dtype), hyper)
+        positive = negative((-z).sigmoid())
+        m, h = _positive_forms(z, None, hyper)
+        factor = m if detach_focus else h
+        positive = positive if factor is None else times(positive, factor)
+        return _joined(
+            positive, _negative_slope(z_neg, hyper, detach_focus), targets, element_weight, hyper, ignore_value
+        )
+
+    more = () if element_weight is None else (element_weight,)
+    return in_blocks(block, logits, targets, dtype, *more)
+
+
+def _adjusted(z: Tensor, hyper: Hyper) -> tuple[Tensor, Tensor]:
+    """Logits of the positive and of the negative term."""
+    if "offset" in hyper:
+        z = z + along_classes(hyper["offset"], z)
+    return z, z * hyper["neg_scale"] if "neg_scale" in hyper else z
+
+
+def _positive_forms(z: Tensor, cost: Tensor | None, hyper: Hyper) -> tuple[Tensor | None, Tensor | None]:
+    """Factors of the loss and of its slope, given -log p where it is known already."""
+    if not hyper.keys() & {"gamma_pos", "confidence_bounds", "xi"}:
+        return None, None
+    p, q = z.sigmoid(), (-z).sigmoid()
+    log_p = -(softplus(-z, threshold=LINEAR) if cost is None else cost)
+    return true_form(log_p, p, q, hyper, gamma_of_classes(hyper, "gamma_pos", p))
+
+
+def _negative_loss(z: Tensor, hyper: Hyper) -> Tensor:
+    r""":math:`m_-(p_m)(-\log(1 - p_m))` with :math:`m_- = \xi + (1 - \xi) p_m^{g_{neg}}`."""
+    p_m = _shifted(z.sigmoid(), hyper)
+    cost = _negative_cost(z, p_m, hyper)
+    _, focus = _focus(p_m, hyper)
+    if focus is not None:
+        cost = times(cost, mix(hyper["xi"], None, focus) if "xi" in hyper else focus)
+    return cost
+
+
+def _negative_slope(z: Tensor, hyper: Hyper, detach_focus: bool) -> Tensor:
+    r""":math:`(m_- / (1 - p_m) - m_-' \log(1 - p_m))\, dp_m/dz`, with dp_m/dz = p (1 - p) above the margin."""
+    p, q = z.sigmoid(), (-z).sigmoid()
+    p_m = p if "margin" not in hyper else _shifted(p.clone(), hyper)
+    gamma, focus = _focus(p_m, hyper)
+    m = mix(hyper["xi"], None, focus) if "xi" in hyper and focus is not None else focus
+    if "margin" not in hyper:
+        direct = p if m is None else p * m
+        reach = q  # what is left of p (1 - p) / p_m
+    else:
+        share, reach = _share(q, p_m, hyper), times(p * q, p_m.sign())  # the sign: whether p lies above the margin
+        direct = times(share, reach if "thin_margin" not in hyper else p * p_m.sign())
+        direct = direct if m is None else times(direct, m)
+        reach = reach / above_zero(p_m)
+    if gamma is None or focus is None or detach_focus:
+        return direct
+    # m_-' = (1 - xi) gamma p_m^gamma / p_m
+    through = times(times(times(_negative_cost(z, p_m, hyper), focus), gamma), reach)
+    return plus(times(through, 1.0 - hyper["xi"]) if "xi" in hyper else through, direct)
+
+
+def _shifted(p: Tensor, hyper: Hyper) -> Tensor:
+    """p_m, in place of p."""
+    return at_least(minus(p, hyper["margin"]), 0.0) if "margin" in hyper else p
+
+
+def _negative_cost(z: Tensor, p_m: Tensor, hyper: Hyper) -> Tensor:
+    """-log(1 - p_m)."""
+    if "margin" not in hyper:
+        return softplus(z, threshold=LINEAR)
+    if "thin_margin" not in hyper:
+        return negative((-p_m).log1p())
+    # each end with its own precision; a margin of 0 leaves log(1 - p), which is linear where 1 - p vanishes
+    rest = (-z).sigmoid() + hyper["margin"]
+    gone = (rest <= 0).to(z.dtype)
+    return -select(p_m <= 0.5, (-p_m.clamp(max=0.5)).log1p(), (rest + gone).log() - gone * z)
+
+
+def _share(q: Tensor, p_m: Tensor, hyper: Hyper) -> Tensor:
+    """1 / (1 - p_m); with a thin margin (1 - p) / (1 - p_m), which is 1 where both vanish."""
+    if "thin_margin" not in hyper:
+        return (1.0 - p_m).reciprocal()
+    rest = q + hyper["margin"]
+    gone = (rest <= 0).to(q.dtype)
+    return (q + gone) / (rest + gone)
+
+
+def _focus(p_m: Tensor, hyper: Hyper) -> tuple[Tensor | None, Tensor | None]:
+    """Exponent of the negatives and p_m to its power; a focal loss has that of the positives."""
+    name = "gamma_neg" if "gamma_neg" in hyper else "gamma_pos"
+    gamma = gamma_of_classes(hyper, name, 1.0 - p_m if "confidence_bounds" in hyper else p_m)
+    return gamma, None if gamma is None else power(p_m, gamma, hyper.whole.get(name))
+
+
+def _joined(
+    positive: Tensor,
+    negatives: Tensor,
+    targets: Tensor,
+    element_weight: tuple[Tensor, ...],
+    hyper: Hyper,
+    ignore_value: float | None,
+) -> Tensor:
+    """``t positive + (1 - t) negatives`` with all weights, 0 where the target is ``ignore_value``, if any is."""
+    if "pos_weight" in hyper:
+        positive = times(positive, along_classes(hyper["pos_weight"], positive))
+    if "alpha" in hyper:
+        positive, negatives = times(positive, hyper["alpha"]), times(negatives, 1.0 - hyper["alpha"])
+    joined = torch.lerp(negatives, positive, targets.to(positive.dtype))
+    if "weight" in hyper:
+        joined = times(joined, along_classes(hyper["weight"], joined))
+    for weight in element_weight:
+        joined = times(joined, weight.to(joined.dtype))
+    return joined if ignore_value is None else joined.masked_fill(targets == ignore_value, 0.0)

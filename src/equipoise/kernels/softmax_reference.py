@@ -1,0 +1,193 @@
+r"""Softmax link in plain PyTorch: rows and their gradient in closed form.
+
+With :math:`z' = \text{scale}\,(z + a - t\,\Delta)`, :math:`p = \text{softmax}(z')`:
+
+.. math:: L = \sum_k w_k \big[t_k (1 - \epsilon + \epsilon/C)\, m_{true}(p_k)
+          + (1 - t_k)(\epsilon/C)\, m_{other}(p_k)\big](-\log p_k)
+
+and, with :math:`u_k = -w_k s_k (m_k + m_k' p_k \log p_k)`, s the mass of the term,
+:math:`dL/dz'_k = u_k - p_k \sum_j u_j`.
+
+The probability q of "not this class" is a sum over the other classes, never ``1 - p`` near p = 1, and log p comes from
+q there and from the logits elsewhere, so that both keep their relative precision at either end.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels.blocks import in_blocks
+from equipoise.kernels.hyper import Hyper, accumulation_dtype
+from equipoise.kernels.modulation import (
+    along_classes,
+    gamma_of_classes,
+    gamma_of_rows,
+    other_form,
+    select,
+    true_form,
+)
+from equipoise.kernels.temporaries import minus, put, times
+
+__all__ = ["softmax_terms"]
+
+
+def softmax_terms(
+    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """Rows (N, d1, ..., dk) and their gradient with respect to the logits (N, C, d1, ..., dk), in accumulation type."""
+    dtype = accumulation_dtype(logits)
+
+    def block(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        z = logits.to(dtype)
+        if "squared_error" in hyper:
+            return _brier(z, targets, weight, hyper, ignore_index)
+        if targets.is_floating_point():
+            return _dense(z, targets.to(dtype), weight, hyper)
+        return _index(z, targets, weight, hyper, ignore_index)
+
+    # where the true class is all that matters there are few passes over the logits, and blocks would not pay
+    heavy = hyper.keys() & {"label_smoothing", "squared_error", "offset", "scale", "true_margin"}
+    if targets.is_floating_point() or heavy:
+        return in_blocks(block, logits, targets, dtype)
+    return block(logits, targets)
+
+
+def _labels(targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Class of each row, 0 where it is ignored, and whether it counts; both (N, 1, d1, ..., dk)."""
+    targets = targets.unsqueeze(1)
+    valid = targets != ignore_index
+    return torch.where(valid, targets, 0), valid
+
+
+def _index(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Index targets: the true class is a per-row affair, the others matter through their sum or their smoothing."""
+    labels, valid = _labels(targets, ignore_index)
+    z, z_true = _adjusted(z, labels, hyper)
+    probs = z.softmax(1)
+    z_max, p_max = z.amax(1, keepdim=True), probs.amax(1, keepdim=True)
+    p = probs.gather(1, labels)
+    others = put(probs, labels, torch.zeros_like(p))  # the softmax without the true class
+    q = others.sum(1, keepdim=True)
+    log_p = select(q < 0.5, (-q.clamp(max=0.5)).log1p(), z_true - z_max + p_max.log())
+
+    m, h = true_form(log_p, p, q, hyper, gamma_of_rows(hyper, labels, p))
+    mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
+    share = other_cost = other_slope = None
+    if "label_smoothing" in hyper:
+        share = hyper["label_smoothing"] / z.shape[1]
+        mass = mass * (1.0 - hyper["label_smoothing"] + share)
+        log_probs = z - (z_max - p_max.log())
+        other_cost, other_slope = _other_terms(log_probs, others, labels, valid, weight, hyper, share)
+
+    rows = (-(mass if m is None else mass * m) * log_p).masked_fill(~valid, 0.0)
+    slope = mass if h is None else mass * h
+    if other_cost is None or other_slope is None:
+        slope = slope * hyper["scale"] if "scale" in hyper else slope
+        return rows.squeeze(1), put(times(others, slope), labels, -slope * q)
+    total = other_slope.sum(1, keepdim=True)
+    direction = minus(times(others, slope + total), other_slope)
+    direction = put(direction, labels, p * total - slope * q)
+    rows = (rows + other_cost).squeeze(1)
+    return rows, times(direction, hyper["scale"]) if "scale" in hyper else direction
+
+
+def _other_terms(
+    log_p: Tensor,
+    p: Tensor,
+    labels: Tensor,
+    valid: Tensor,
+    weight: Tensor | None,
+    hyper: Hyper,
+    share: Tensor,
+) -> tuple[Tensor, Tensor]:
+    r"""What smoothing adds, :math:`(\epsilon/C) \sum_{k \ne y} w_k m_{other}(-\log p_k)`, and its slopes."""
+    if "gamma_neg" in hyper or not hyper.keys() & {"gamma_pos", "confidence_bounds", "xi"}:
+        m, h = other_form(log_p, p, hyper)
+    else:  # a focal loss takes the form of the true class for every class (Mukhoti et al. 2020, appendix A)
+        m, h = true_form(log_p, p, 1.0 - p, hyper, gamma_of_classes(hyper, "gamma_pos", p))
+    share = share * valid
+    slope = share.expand_as(log_p).clone() if h is None else times(h, share)
+    if weight is not None:
+        by_class = along_classes(weight, log_p)
+        slope = times(slope, by_class)
+        m = by_class if m is None else times(m, by_class)
+    cost = put(log_p if m is None else times(log_p, m), labels, torch.zeros_like(share)).sum(1, keepdim=True)
+    return (-share * cost).masked_fill(~valid, 0.0), put(slope, labels, torch.zeros_like(share))
+
+
+def _dense(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper) -> tuple[Tensor, Tensor]:
+    """A distribution over the classes as target: every class has a true and, where smoothed, an other term."""
+    valid = targets.sum(1, keepdim=True) != 0
+    if "true_margin" in hyper:
+        z = z - targets * along_classes(hyper["true_margin"], z)
+    z, _ = _adjusted(z, None, hyper)
+    p = z.softmax(1)
+    log_p = z - (z.amax(1, keepdim=True) - p.amax(1, keepdim=True).log())
+    # only one class of a row can have p > 1/2: its q is the sum of the others
+    likely = (p > 0.5).to(p.dtype)
+    q_likely = (p - p * likely).sum(1, keepdim=True)
+    log_p = torch.lerp(log_p, (-q_likely.clamp(max=0.5)).log1p().expand_as(p), likely)
+
+    smoothing: Tensor | float = hyper.get("label_smoothing", 0.0)
+    share = (smoothing / z.shape[1]) * valid
+    q = torch.lerp(1.0 - p, q_likely.expand_as(p), likely)
+    m, h = true_form(log_p, p, q, hyper, gamma_of_classes(hyper, "gamma_pos", p))
+    other_m, other_h = other_form(log_p, p, hyper)
+    if other_m is None or other_h is None:
+        mass = targets * (1.0 - smoothing) + share if "label_smoothing" in hyper else targets
+        cost, slope = mass if m is None else mass * m, mass if h is None else mass * h
+    else:
+        true_mass, other_mass = targets * (1.0 - smoothing + share), (1.0 - targets) * share
+        cost = true_mass * (1.0 if m is None else m) + other_mass * other_m
+        slope = true_mass * (1.0 if h is None else h) + other_mass * other_h
+    if weight is not None:
+        by_class = along_classes(weight, z)
+        cost, slope = cost * by_class, slope * by_class
+    rows = (-(cost * log_p).sum(1, keepdim=True)).masked_fill(~valid, 0.0).squeeze(1)
+    direction = minus(times(p, slope.sum(1, keepdim=True)), slope)
+    return rows, times(direction, hyper["scale"]) if "scale" in hyper else direction
+
+
+def _brier(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, ignore_index: int) -> tuple[Tensor, Tensor]:
+    r"""Brier score :math:`w_y \sum_k (p_k - t_k)^2`: gradient :math:`2 p_k (d_k - \sum_j p_j d_j)` with d = p - t."""
+    probs = z.softmax(1)
+    if not targets.is_floating_point() and "label_smoothing" not in hyper:
+        labels, valid = _labels(targets, ignore_index)
+        p = probs.gather(1, labels)
+        others = put(probs, labels, torch.zeros_like(p))
+        q = others.sum(1, keepdim=True)  # minus the difference of the true class
+        squares = others.square().sum(1, keepdim=True)
+        pull = squares - p * q
+        mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
+        direction = put(times(others - pull, others), labels, -p * (q + pull))
+        rows = mass * (squares + q.square())
+    else:
+        t = targets.to(z.dtype)
+        if not targets.is_floating_point():
+            labels, valid = _labels(targets, ignore_index)
+            t = torch.zeros_like(z).scatter(1, labels, valid.to(z.dtype))
+        valid = t.sum(1, keepdim=True) != 0
+        mass = valid.to(z.dtype) if weight is None else (t * along_classes(weight, z)).sum(1, keepdim=True)
+        smoothing: Tensor | float = hyper.get("label_smoothing", 0.0)
+        difference = probs - (t * (1.0 - smoothing) + smoothing / z.shape[1])
+        rows = mass * difference.square().sum(1, keepdim=True)
+        direction = times(difference - (probs * difference).sum(1, keepdim=True), probs)
+    return rows.masked_fill(~valid, 0.0).squeeze(1), times(direction, 2.0 * mass)
+
+
+def _adjusted(z: Tensor, labels: Tensor | None, hyper: Hyper) -> tuple[Tensor, Tensor]:
+    """``scale * (z + offset - margin of the true class)``, and that logit of the true class where labels are given."""
+    fresh = "offset" in hyper or "scale" in hyper
+    if "offset" in hyper:
+        z = z + along_classes(hyper["offset"], z)
+    if "scale" in hyper:
+        z = z * hyper["scale"]
+    if labels is None:
+        return z, z
+    z_true = z.gather(1, labels)
+    if "true_margin" in hyper:
+        margin = hyper["true_margin"][labels]
+        z_true = z_true - (margin * hyper["scale"] if "scale" in hyper else margin)
+        z = put(z, labels, z_true) if fresh else z.scatter(1, labels, z_true)
+    return z, z_true

@@ -1,0 +1,49 @@
+"""Operations that overwrite their first argument, a temporary of ours, where nobody else can see it.
+
+Fresh memory is what elementwise chains on the CPU spend most of their time on. While autograd, a ``torch.func``
+transform or the compiler looks on, these are the plain operations.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import transforms_active
+
+__all__ = ["at_least", "minus", "negative", "plus", "put", "times"]
+
+
+def may_overwrite() -> bool:
+    """Whether temporaries may be overwritten."""
+    return not (torch.is_grad_enabled() or torch.compiler.is_compiling() or transforms_active())
+
+
+def times(temporary: Tensor, factor: Tensor | float) -> Tensor:
+    """Product."""
+    return temporary.mul_(factor) if may_overwrite() else temporary * factor
+
+
+def plus(temporary: Tensor, other: Tensor | float) -> Tensor:
+    """Sum."""
+    return temporary.add_(other) if may_overwrite() else temporary + other
+
+
+def minus(temporary: Tensor, other: Tensor | float) -> Tensor:
+    """Difference."""
+    return temporary.sub_(other) if may_overwrite() else temporary - other
+
+
+def negative(temporary: Tensor) -> Tensor:
+    """Minus the temporary."""
+    return temporary.neg_() if may_overwrite() else -temporary
+
+
+def at_least(temporary: Tensor, low: float) -> Tensor:
+    """The larger of the temporary and ``low``."""
+    return temporary.clamp_(min=low) if may_overwrite() else temporary.clamp(min=low)
+
+
+def put(temporary: Tensor, labels: Tensor, value: Tensor) -> Tensor:
+    """The temporary with the class ``labels`` (N, 1, d1, ..., dk) of each row set to ``value``."""
+    return temporary.scatter_(1, labels, value) if may_overwrite() else temporary.scatter(1, labels, value)

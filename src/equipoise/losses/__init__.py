@@ -1,0 +1,73 @@
+"""Losses: the pipeline, its parts, and the named compositions."""
+
+from __future__ import annotations
+
+from equipoise.losses.adjust import Adjustment, NegativeTolerance, logit_adjustment, margin_adjustment
+from equipoise.losses.asymmetry import AdaptiveAsymmetry
+from equipoise.losses.base import Loss
+from equipoise.losses.modulate import ByConfidence, Modulation, asymmetric, cyclical, focal
+from equipoise.losses.named import (
+    AsymmetricLoss,
+    AsymmetricSoftmaxLoss,
+    BalancedSoftmaxLoss,
+    BinaryCrossEntropyLoss,
+    BinaryFocalLoss,
+    ClassBalancedLoss,
+    CrossEntropyLoss,
+    CyclicalAsymmetricLoss,
+    CyclicalFocalLoss,
+    DistributionBalancedLoss,
+    FocalLoss,
+    InverseFrequencyLoss,
+    LDAMLoss,
+    LogitAdjustedLoss,
+    PrecisionLoss,
+    RecallLoss,
+    SampleDependentFocalLoss,
+)
+from equipoise.losses.objectives import BrierLoss, MMCELoss, OHEMLoss
+from equipoise.losses.pipeline import SigmoidLoss, SoftmaxLoss
+from equipoise.losses.region import DiceLoss, LovaszSoftmaxLoss, SoftIoULoss, TverskyLoss
+from equipoise.losses.theory import gamma_for, mislabel_point
+
+__all__ = [
+    "AdaptiveAsymmetry",
+    "Adjustment",
+    "AsymmetricLoss",
+    "AsymmetricSoftmaxLoss",
+    "BalancedSoftmaxLoss",
+    "BinaryCrossEntropyLoss",
+    "BinaryFocalLoss",
+    "BrierLoss",
+    "ByConfidence",
+    "ClassBalancedLoss",
+    "CrossEntropyLoss",
+    "CyclicalAsymmetricLoss",
+    "CyclicalFocalLoss",
+    "DiceLoss",
+    "DistributionBalancedLoss",
+    "FocalLoss",
+    "InverseFrequencyLoss",
+    "LDAMLoss",
+    "LogitAdjustedLoss",
+    "Loss",
+    "LovaszSoftmaxLoss",
+    "MMCELoss",
+    "Modulation",
+    "NegativeTolerance",
+    "OHEMLoss",
+    "PrecisionLoss",
+    "RecallLoss",
+    "SampleDependentFocalLoss",
+    "SigmoidLoss",
+    "SoftIoULoss",
+    "SoftmaxLoss",
+    "TverskyLoss",
+    "asymmetric",
+    "cyclical",
+    "focal",
+    "gamma_for",
+    "logit_adjustment",
+    "margin_adjustment",
+    "mislabel_point",
+]

@@ -1,0 +1,104 @@
+r"""Adaptive asymmetry: a focusing exponent of the negatives that keeps a chosen gap between the probabilities."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from equipoise._buffers import PreciseBuffers
+from equipoise._checks import check_length, check_number, transforms_active
+from equipoise.distributed import all_sum
+
+__all__ = ["AdaptiveAsymmetry"]
+
+
+class AdaptiveAsymmetry(PreciseBuffers):
+    r"""Steers :math:`\gamma_-` after each training batch (Ridnik et al. 2021, section 2.6).
+
+    .. math::
+        \gamma_- \leftarrow \text{clamp}(\gamma_- + \lambda\,(\Delta p_{target} - \Delta p),\ 0,\ \gamma_{max}), \qquad
+        \Delta p = \bar p_t(\text{positives}) - \bar p_t(\text{negatives})
+
+    with :math:`p_t = p` for positives and :math:`1 - p` for negatives. Too small a gap raises the exponent, which turns
+    the negatives down; equation 11 of the paper prints the opposite sign, which drives :math:`\gamma_-` to 0 and
+    contradicts its own table 3. The batch itself uses the old value. A batch without positives or without negatives
+    changes nothing.
+
+    Args:
+        target_gap: the gap aimed at, in [-1, 1].
+        start: first exponent.
+        gap_step: lambda.
+        gamma_max: upper end.
+        per_class: one exponent for each label instead of one for all.
+
+    Buffers, in ``state_dict``: ``gamma_neg`` and ``gap`` (NaN before the first update), (1,) or (C,), float32 (float64
+    once float64 logits came); on the device and without a host sync, ready to be logged.
+    """
+
+    gamma_neg: Tensor
+    gap: Tensor
+
+    def __init__(
+        self,
+        target_gap: float,
+        *,
+        start: float = 4.0,
+        gap_step: float = 0.01,
+        gamma_max: float = 10.0,
+        per_class: bool = False,
+    ) -> None:
+        super().__init__()
+        self.target_gap = check_number("target_gap", target_gap, low=-1.0, high=1.0)
+        self.gap_step = check_number("gap_step", gap_step, low=0.0)
+        self.gamma_max = check_number("gamma_max", gamma_max, low=0.0)
+        self.per_class = per_class
+        check_number("gamma_neg", start, low=0.0, high=gamma_max)
+        self.register_buffer("gamma_neg", torch.tensor([start], dtype=torch.float32))
+        self.register_buffer("gap", torch.tensor([math.nan], dtype=torch.float32))
+
+    def exponent(self, logits: Tensor) -> Tensor:
+        """The exponent of this batch, (1,) or (C,); with ``per_class`` the first batch tells the number of labels."""
+        gamma = self._placed("gamma_neg", logits)
+        if self.per_class and gamma.numel() == 1 != logits.shape[1]:
+            self.gamma_neg = gamma.expand(logits.shape[1]).clone()
+            self.gap = self._placed("gap", logits).expand(logits.shape[1]).clone()
+        if self.per_class:
+            check_length("gamma_neg", self.gamma_neg.numel(), logits.shape[1])
+        return self.gamma_neg
+
+    @torch.no_grad()
+    def update(self, logits: Tensor, targets: Tensor, ignore_value: float | None, sync: bool) -> None:
+        """Move the exponent by what this batch shows; (N, C, d1, ..., dk) logits and targets."""
+        if transforms_active():
+            raise RuntimeError(
+                "an adaptive exponent cannot be updated inside a torch.func transform, got training mode with "
+                f"target_gap={self.target_gap:g}; call loss.eval() first"
+            )
+        gamma, gap = self._placed("gamma_neg", logits), self._placed("gap", logits)
+        p, t = logits.to(gamma.dtype).sigmoid(), targets.to(gamma.dtype)
+        axes = [axis for axis in range(p.ndim) if axis != 1 or not self.per_class]
+        known = torch.ones((), dtype=p.dtype, device=p.device).expand_as(p)
+        if ignore_value is not None:
+            known = (targets != ignore_value).to(p.dtype)
+            p, t = p * known, t * known
+        sums = torch.stack([p.sum(axes), t.sum(axes), (p * t).sum(axes), known.sum(axes)]).view(4, -1)
+        p_all, positives, p_positive, everything = all_sum(sums) if sync else sums
+        negatives = everything - positives
+        p_negative = negatives - (p_all - p_positive)  # the sum of 1 - p over the negatives
+        both = (positives > 0) & (negatives > 0)
+        seen = p_positive / torch.where(both, positives, 1.0) - p_negative / torch.where(both, negatives, 1.0)
+        moved = (gamma + self.gap_step * (self.target_gap - seen)).clamp(0.0, self.gamma_max)
+        gamma.copy_(torch.where(both, moved, gamma))
+        gap.copy_(torch.where(both, seen, gap))
+
+    def _placed(self, name: str, logits: Tensor) -> Tensor:
+        return self._widen(name, logits.dtype, logits.device)
+
+    def extra_repr(self) -> str:
+        """Arguments for ``repr``."""
+        return (
+            f"target_gap={self.target_gap:g}, gap_step={self.gap_step:g}, gamma_max={self.gamma_max:g}, "
+            f"per_class={self.per_class}"
+        )

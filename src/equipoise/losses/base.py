@@ -1,0 +1,172 @@
+"""What every loss has: hyper-parameters that may be scheduled, and a position in training that is saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from equipoise._buffers import PreciseBuffers
+from equipoise._checks import check_choice, check_number
+from equipoise.kernels.hyper import EXPONENTS, layout_of, pack
+from equipoise.schedules import Moment, Number, Schedule
+from equipoise.weights.deferred import Deferred
+
+__all__ = ["Loss", "Part", "Scalar", "check_preset", "merge_values"]
+
+
+class Part(Protocol):
+    """A stateless part of a loss: a frozen dataclass that knows its hyper-parameters at any moment."""
+
+    def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
+        """Hyper-parameters by name; which names are there must not depend on the moment."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scalar:
+    """One number that belongs to no other part, absent when it plainly equals ``absent``."""
+
+    name: str
+    number: Number
+    low: float = 0.0
+    high: float = math.inf
+    absent: float | None = 0.0
+
+    def __post_init__(self) -> None:
+        self.values(Moment())
+
+    def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
+        """The number of this moment."""
+        if not isinstance(self.number, Schedule) and self.number == self.absent:
+            return {}
+        return {self.name: (check_number(self.name, moment.value(self.number), low=self.low, high=self.high),)}
+
+
+def merge_values(parts: Sequence[Part], moment: Moment) -> dict[str, tuple[float, ...]]:
+    """Hyper-parameters of all parts; where two parts give the same name, their product."""
+    merged: dict[str, tuple[float, ...]] = {}
+    for part in parts:
+        for name, numbers in part.values(moment).items():
+            known = merged.get(name, (1.0,))
+            length = max(len(known), len(numbers))
+            if {len(known), len(numbers)} <= {1, length}:
+                merged[name] = tuple(known[i % len(known)] * numbers[i % len(numbers)] for i in range(length))
+            else:
+                raise ValueError(
+                    f"{name} must have the same length everywhere, got {len(known)} and {len(numbers)} entries; "
+                    "check the number of classes"
+                )
+    return merged
+
+
+def fixed_exponents(parts: Sequence[Part]) -> list[str]:
+    """Names of the exponents that no schedule moves."""
+    return [name for name in EXPONENTS if any(isinstance(getattr(part, name, None), (int, float)) for part in parts)]
+
+
+def check_preset(preset: str | None) -> bool:
+    """Whether the published code is to be followed where it differs from the paper's text."""
+    if preset is not None:
+        check_choice("preset", preset, ("published",))
+    return preset == "published"
+
+
+class Loss(PreciseBuffers):
+    """Base of all losses: parts resolved to one tensor of hyper-parameters, again at every ``set_epoch``.
+
+    Args:
+        parts: stateless parts of the loss.
+        epochs: number of epochs E, needed for ``set_epoch`` when a hyper-parameter is scheduled.
+    """
+
+    hyper_single: Tensor
+    hyper_double: Tensor
+    position: Tensor
+
+    def __init__(self, parts: Sequence[Part], *, epochs: int | None = None) -> None:
+        super().__init__()
+        if epochs is not None:
+            check_number("epochs", epochs, low=1)
+        self.parts, self.epochs = tuple(parts), epochs
+        self.scheduled = any(_has_schedule(part) for part in self.parts)
+        self._warned = False
+        values = merge_values(self.parts, self._moment(0.0))
+        self.layout = layout_of(values, fixed_exponents(self.parts))
+        self.register_buffer("hyper_double", pack(values), persistent=False)
+        self.register_buffer("hyper_single", pack(values, torch.float32), persistent=False)
+        if self.scheduled:
+            # progress and epoch, NaN while unknown
+            self.register_buffer("position", torch.full((2,), math.nan, dtype=torch.float64))
+
+    def set_epoch(self, epoch: float) -> None:
+        """Move the schedules to ``epoch``, counted from 0; call it before each epoch. No effect without schedules."""
+        if self.epochs is None:
+            if self.scheduled:
+                raise ValueError("set_epoch needs the number of epochs, got epochs=None; give the loss epochs=E")
+            return
+        if not 0 <= epoch < self.epochs:
+            raise ValueError(
+                f"epoch must be in [0, {self.epochs - 1}] for epochs={self.epochs}, got {epoch!r}; count from 0 and "
+                "give the loss the epochs you train"
+            )
+        self._set_position(epoch / self.epochs, float(epoch))
+
+    def set_progress(self, fraction: float) -> None:
+        """Move the schedules to a fraction of the training in [0, 1], for example once every iteration."""
+        self._set_position(check_number("fraction", fraction, low=0.0, high=1.0), math.nan)
+
+    def _set_position(self, progress: float, epoch: float) -> None:
+        if not self.scheduled:
+            return
+        self.position.copy_(torch.tensor([progress, epoch], dtype=torch.float64))
+        self._resolve(progress, epoch)
+
+    def _resolve(self, progress: float, epoch: float) -> None:
+        """Write the hyper-parameters of this position in place, so that captured graphs see them."""
+        flat = pack(merge_values(self.parts, self._moment(progress, epoch)))
+        self.hyper_double.copy_(flat)
+        self.hyper_single.copy_(flat)
+
+    def _moment(self, progress: float, epoch: float = math.nan) -> Moment:
+        return Moment(progress, None if math.isnan(epoch) else epoch, self.epochs)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:  # noqa: ANN401
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        saved = state_dict.get(prefix + "position")
+        if self.scheduled and saved is not None:
+            progress, epoch = saved.tolist()
+            self._resolve(0.0 if math.isnan(progress) else progress, epoch)
+
+    def hyper(self, logits: Tensor) -> Tensor:
+        """Hyper-parameters for these logits: float64 for float64 logits, float32 otherwise, on their device."""
+        if self.hyper_single.device != logits.device:  # like torch's own losses, work without .to(device)
+            self.to(logits.device)
+        if self.scheduled and self.training and not self._warned and not torch.compiler.is_compiling():
+            self._warned = True
+            if math.isnan(float(self.position[0])):
+                warnings.warn(
+                    f"{type(self).__name__} has a schedule but was never moved, so it stays at the start; "
+                    "call loss.set_epoch(epoch) or loss.set_progress(fraction) in the training loop",
+                    stacklevel=4,
+                )
+        return self.hyper_double if logits.dtype is torch.float64 else self.hyper_single
+
+    def extra_repr(self) -> str:
+        """Parts for ``repr``."""
+        described = [repr(part) for part in self.parts]
+        return ",\n".join(described + ([f"epochs={self.epochs}"] if self.epochs is not None else []))
+
+
+def _has_schedule(part: object) -> bool:
+    if isinstance(part, (Schedule, Deferred)):
+        return True
+    if isinstance(part, tuple):
+        return any(_has_schedule(item) for item in part)
+    if dataclasses.is_dataclass(part):
+        return any(_has_schedule(getattr(part, field.name)) for field in dataclasses.fields(part))
+    return False

@@ -1,0 +1,615 @@
+"""The losses of the papers and their baselines by name. Each one is a docstring and a choice of parts.
+
+Common to the softmax losses, by keyword: ``weight``, ``label_smoothing``, ``ignore_index``, ``reduction``, ``sync``,
+``validate``, see ``SoftmaxLoss``; to the sigmoid losses: ``weight``, ``ignore_value``, ``reduction``, ``sync``,
+``validate``, see ``SigmoidLoss``. ``preset="published"`` turns the defaults into those of the published code where it
+differs from the paper's text; what you pass yourself stays. Shapes are those of ``SoftmaxLoss`` and ``SigmoidLoss``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypedDict, Unpack
+
+from torch import Tensor
+
+from equipoise._checks import check_counts, check_number
+from equipoise.losses.adjust import NegativeTolerance, logit_adjustment, margin_adjustment
+from equipoise.losses.asymmetry import AdaptiveAsymmetry
+from equipoise.losses.base import Scalar, check_preset
+from equipoise.losses.modulate import ByConfidence, Gamma, asymmetric, cyclical, focal
+from equipoise.losses.pipeline import SigmoidLoss, SoftmaxLoss, Weight, split_weights
+from equipoise.schedules import Cyclical, Number
+from equipoise.weights.rebalanced import Rebalanced
+from equipoise.weights.recall import PrecisionWeights, RecallWeights
+from equipoise.weights.static import Normalize, effective_number, inverse_frequency
+
+__all__ = [
+    "AsymmetricLoss",
+    "AsymmetricSoftmaxLoss",
+    "BalancedSoftmaxLoss",
+    "BinaryCrossEntropyLoss",
+    "BinaryFocalLoss",
+    "ClassBalancedLoss",
+    "CrossEntropyLoss",
+    "CyclicalAsymmetricLoss",
+    "CyclicalFocalLoss",
+    "DistributionBalancedLoss",
+    "FocalLoss",
+    "InverseFrequencyLoss",
+    "LDAMLoss",
+    "LogitAdjustedLoss",
+    "PrecisionLoss",
+    "RecallLoss",
+    "SampleDependentFocalLoss",
+    "distribution_bias",
+]
+
+
+class _Weighted(TypedDict, total=False):
+    weight: Weight | Sequence[Weight] | None
+
+
+class _Timed(TypedDict, total=False):
+    epochs: int | None
+
+
+class _Common(TypedDict, total=False):
+    reduction: str
+    sync: bool
+    validate: bool
+
+
+class _Rows(_Common, total=False):
+    label_smoothing: Number
+    ignore_index: int
+
+
+class SoftmaxOptions(_Rows, _Weighted, _Timed, total=False):
+    """Keyword arguments that every softmax loss takes."""
+
+
+class SigmoidOptions(_Common, _Weighted, _Timed, total=False):
+    """Keyword arguments that every sigmoid loss takes."""
+
+    ignore_value: float
+
+
+class _CrossEntropyOptions(_Rows, _Timed, total=False):
+    """The same without ``weight``, which stands in front."""
+
+
+class _CyclicalOptions(_Rows, _Weighted, total=False):
+    """The same without ``epochs``, which stands in front."""
+
+
+class _BinaryCrossEntropyOptions(_Common, _Timed, total=False):
+    """The same without ``weight``, which stands in front."""
+
+    ignore_value: float
+
+
+def _times(weight: Weight, given: Weight | Sequence[Weight] | None) -> list[Weight]:
+    """A weight of the loss itself, to be multiplied with what the user gave."""
+    fixed, batch = split_weights(given)
+    return [weight, *fixed, *batch]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Softmax link
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class CrossEntropyLoss(SoftmaxLoss):
+    r"""Cross-entropy :math:`-\log p_y`: ``torch.nn.CrossEntropyLoss``, all its options at once.
+
+    >>> import torch
+    >>> CrossEntropyLoss()(torch.zeros(1, 4), torch.tensor([0]))
+    tensor(1.3863)
+    """
+
+    def __init__(
+        self,
+        weight: Weight | Sequence[Weight] | None = None,
+        *,
+        preset: str | None = None,
+        **options: Unpack[_CrossEntropyOptions],
+    ) -> None:
+        check_preset(preset)
+        super().__init__(weight=weight, **options)
+
+
+class FocalLoss(SoftmaxLoss):
+    r"""Focal loss :math:`-(1 - p_y)^\gamma \log p_y` (Lin et al. 2017; for calibration Mukhoti et al. 2020).
+
+    gamma 0 is cross-entropy.
+
+    Args:
+        gamma: exponent >= 0: a number, one for each class, or a schedule. FLSc-531 is
+            ``FocalLoss(gamma=Steps((5, 3, 1), at=(100 / 350, 250 / 350)), epochs=350)``.
+        preset: ``"published"`` sums instead of averaging.
+        options: see the top of the module.
+
+    >>> import torch
+    >>> FocalLoss(gamma=2.0)(torch.zeros(1, 4), torch.tensor([0]))
+    tensor(0.7798)
+    """
+
+    def __init__(self, gamma: Gamma = 2.0, *, preset: str | None = None, **options: Unpack[SoftmaxOptions]) -> None:
+        if check_preset(preset):
+            options.setdefault("reduction", "sum")
+        super().__init__(focal(gamma), **options)
+
+
+class SampleDependentFocalLoss(SoftmaxLoss):
+    r"""FLSD, focal loss with an exponent by confidence: :math:`-(1 - p_y)^{\gamma(p_y)} \log p_y` (Mukhoti 2020).
+
+    Args:
+        table: ``(bound, gamma)`` pairs, gamma below each confidence bound. The default is FLSD-53; FLSD-532 is
+            ``((0.2, 5.0), (0.5, 3.0), (1.0, 2.0))``. No gradient flows through the choice. With smoothing or dense
+            targets every class is judged by its own probability.
+        preset: ``"published"`` sums instead of averaging.
+        options: see the top of the module.
+
+    >>> import torch
+    >>> SampleDependentFocalLoss()(torch.tensor([[0.0, 3.0], [3.0, 0.0]]), torch.tensor([0, 0]), normalizer=1)
+    tensor(2.3911)
+    """
+
+    def __init__(
+        self,
+        table: Sequence[tuple[float, Number]] = ((0.2, 5.0), (1.0, 3.0)),
+        *,
+        preset: str | None = None,
+        **options: Unpack[SoftmaxOptions],
+    ) -> None:
+        if check_preset(preset):
+            options.setdefault("reduction", "sum")
+        super().__init__(focal(ByConfidence(tuple((bound, gamma) for bound, gamma in table))), **options)
+
+
+class CyclicalFocalLoss(SoftmaxLoss):
+    r"""Cyclical focal loss :math:`-[\xi (1 + p_y)^{g_{hc}} + (1 - \xi)(1 - p_y)^{g_{lc}}] \log p_y` (Smith 2022).
+
+    :math:`\xi` falls from 1 to 0 in the first ``1 / factor`` of the training and rises back to 1: confident samples
+    first and last, hard ones in between. Call ``loss.set_epoch(e)`` before each epoch.
+
+    Args:
+        epochs: number of epochs E.
+        gamma_hc: exponent of the high-confidence term, 2 or 3; above 3.59 its gradient turns around near p = 0.3.
+        gamma_lc: focal exponent; smoothing gives the other classes :math:`p^{g_{lc}}`.
+        factor: f of the schedule.
+        end: ``"last_epoch"`` (published): xi is 1 at epoch E - 1; ``"epochs"`` (text): at epoch E.
+        preset: ``"published"`` smooths labels by 0.1.
+        options: see the top of the module.
+
+    >>> import torch
+    >>> loss = CyclicalFocalLoss(epochs=9)
+    >>> loss.set_epoch(2)
+    >>> loss(torch.zeros(1, 4), torch.tensor([0]))  # xi is 0 here: focal loss
+    tensor(0.7798)
+    """
+
+    def __init__(
+        self,
+        epochs: int,
+        *,
+        gamma_hc: Number = 3.0,
+        gamma_lc: Gamma = 2.0,
+        factor: float = 4.0,
+        end: str = "last_epoch",
+        preset: str | None = None,
+        **options: Unpack[_CyclicalOptions],
+    ) -> None:
+        if check_preset(preset):
+            options.setdefault("label_smoothing", 0.1)
+        gamma_neg = 0.0 if isinstance(gamma_lc, ByConfidence) else gamma_lc
+        super().__init__(cyclical(Cyclical(factor, end), gamma_hc, gamma_lc, gamma_neg), epochs=epochs, **options)
+
+
+class AsymmetricSoftmaxLoss(SoftmaxLoss):
+    r"""Single-label asymmetric loss: :math:`(1 - p_y)^{g_{pos}}` on the target, :math:`p_k^{g_{neg}}` on the others.
+
+    ``gamma_neg`` acts on the mass that smoothing gives to the other classes; without smoothing it has no effect.
+
+    Args:
+        gamma_pos: exponent of the true class.
+        gamma_neg: exponent of the others.
+        preset: the published code has the same defaults.
+        options: see the top of the module; ``label_smoothing`` is 0.1 by default.
+
+    >>> import torch
+    >>> AsymmetricSoftmaxLoss()(torch.zeros(1, 4), torch.tensor([0]))
+    tensor(1.2827)
+    """
+
+    def __init__(
+        self,
+        gamma_pos: Gamma = 0.0,
+        *,
+        gamma_neg: Gamma = 4.0,
+        preset: str | None = None,
+        **options: Unpack[SoftmaxOptions],
+    ) -> None:
+        check_preset(preset)
+        options.setdefault("label_smoothing", 0.1)
+        super().__init__(asymmetric(gamma_pos, gamma_neg), **options)
+
+
+class CyclicalAsymmetricLoss(SoftmaxLoss):
+    r"""Asymmetric softmax loss with the cyclical high-confidence term (Smith 2022; g_hc 2 as in its table 5).
+
+    Args:
+        epochs: number of epochs E.
+        gamma_hc: exponent of the high-confidence term.
+        gamma_pos: exponent of the true class.
+        gamma_neg: exponent of the others, which smoothing gives mass to.
+        factor: f of the schedule.
+        end: see ``CyclicalFocalLoss``.
+        preset: the published code has the same defaults.
+        options: see the top of the module; ``label_smoothing`` is 0.1 by default.
+
+    >>> import torch
+    >>> loss = CyclicalAsymmetricLoss(epochs=9)
+    >>> loss.set_epoch(2)
+    >>> loss(torch.zeros(1, 4), torch.tensor([0]))  # xi is 0 here: the asymmetric loss
+    tensor(1.2827)
+    """
+
+    def __init__(
+        self,
+        epochs: int,
+        *,
+        gamma_hc: Number = 2.0,
+        gamma_pos: Gamma = 0.0,
+        gamma_neg: Gamma = 4.0,
+        factor: float = 4.0,
+        end: str = "last_epoch",
+        preset: str | None = None,
+        **options: Unpack[_CyclicalOptions],
+    ) -> None:
+        check_preset(preset)
+        options.setdefault("label_smoothing", 0.1)
+        modulation = cyclical(Cyclical(factor, end), gamma_hc, gamma_pos, gamma_neg)
+        super().__init__(modulation, epochs=epochs, **options)
+
+
+class RecallLoss(SoftmaxLoss):
+    r"""Recall loss :math:`-(1 - R_y) \log p_y`: classes that are missed count more (Tian et al. 2021, eq. 5-8).
+
+    Between cross-entropy and inverse frequency: a rare class that is recognised already is not pushed further.
+
+    Args:
+        num_classes: C.
+        momentum: alpha of the moving average of eq. 8; None takes the recall of the batch.
+        min_errors: errors counted at least for a class in the batch; 1 as published, 0 as in the text.
+        init: how the moving average starts, see ``RecallWeights``.
+        preset: ``"published"``: ``init="published"`` and ``min_errors=1`` in the moving average too.
+        options: see the top of the module; by default ``sync=True``, counts of all processes, and
+            ``reduction="valid_mean"``, so that the scale falls as recall rises.
+
+    >>> import torch
+    >>> logits = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
+    >>> RecallLoss(num_classes=2, min_errors=0.0)(logits, torch.tensor([0, 0, 1]))  # class 0 is always right
+    tensor(0.7090)
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        momentum: float | None = None,
+        min_errors: float = 1.0,
+        init: str = "first",
+        preset: str | None = None,
+        **options: Unpack[SoftmaxOptions],
+    ) -> None:
+        published = check_preset(preset)
+        options.setdefault("sync", True)
+        options.setdefault("reduction", "valid_mean")
+        weights = RecallWeights(
+            num_classes,
+            momentum=momentum,
+            min_errors=min_errors,
+            init="published" if published else init,
+            floor_average=published,
+        )
+        options["weight"] = _times(weights, options.get("weight"))
+        super().__init__(**options)
+
+
+class PrecisionLoss(SoftmaxLoss):
+    r"""Precision loss :math:`-(1 - P_y) \log p_y` (Tian et al. 2021): a counter-example, not for training.
+
+    A class with many false positives gets a large weight, which makes the model predict it even more.
+
+    Args:
+        num_classes: C.
+        preset: there is no published code.
+        options: see the top of the module; by default ``sync=True`` and ``reduction="valid_mean"``.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        preset: str | None = None,
+        **options: Unpack[SoftmaxOptions],
+    ) -> None:
+        check_preset(preset)
+        options.setdefault("sync", True)
+        options.setdefault("reduction", "valid_mean")
+        options["weight"] = _times(PrecisionWeights(num_classes), options.get("weight"))
+        super().__init__(**options)
+
+
+class InverseFrequencyLoss(SoftmaxLoss):
+    r"""Cross-entropy with :math:`w_c \propto 1 / n_c`.
+
+    Args:
+        counts: training samples of each class.
+        normalize: see ``weights.inverse_frequency``.
+        preset: the published code has the same defaults.
+        options: see the top of the module.
+    """
+
+    def __init__(
+        self,
+        counts: Sequence[float] | Tensor,
+        *,
+        normalize: Normalize = "sum_to_C",
+        preset: str | None = None,
+        **options: Unpack[SoftmaxOptions],
+    ) -> None:
+        check_preset(preset)
+        options["weight"] = _times(inverse_frequency(counts, normalize), options.get("weight"))
+        super().__init__(**options)
+
+
+class ClassBalancedLoss(SoftmaxLoss):
+    r"""Cross-entropy with effective-number weights, :math:`(1 - \beta) / (1 - \beta^{n_c})` (Cui et al. 2019).
+
+    Args:
+        counts: training samples of each class.
+        beta: .9999, or .999 for thousands of classes.
+        normalize: see ``weights.effective_number``.
+        preset: the published code has the same defaults.
+        options: see the top of the module.
+    """
+
+    def __init__(
+        self,
+        counts: Sequence[float] | Tensor,
+        *,
+        beta: float = 0.9999,
+        normalize: Normalize = "sum_to_C",
+        preset: str | None = None,
+        **options: Unpack[SoftmaxOptions],
+    ) -> None:
+        check_preset(preset)
+        options["weight"] = _times(effective_number(counts, beta, normalize), options.get("weight"))
+        super().__init__(**options)
+
+
+class LDAMLoss(SoftmaxLoss):
+    r"""LDAM, label-distribution-aware margins: cross-entropy of :math:`s (z - \Delta_y e_y)` (Cao et al. 2019).
+
+    :math:`\Delta_c \propto n_c^{-1/4}`. Made for cosine logits (a normalised classifier). LDAM-DRW adds
+    ``weight=Deferred(effective_number(counts), start=0.8), epochs=E``.
+
+    Args:
+        counts: training samples of each class.
+        max_margin: the margin of the rarest class.
+        scale: s.
+        preset: the published code has the same defaults.
+        options: see the top of the module.
+    """
+
+    def __init__(
+        self,
+        counts: Sequence[float] | Tensor,
+        *,
+        max_margin: Number = 0.5,
+        scale: Number = 30.0,
+        preset: str | None = None,
+        **options: Unpack[SoftmaxOptions],
+    ) -> None:
+        check_preset(preset)
+        super().__init__(adjustment=margin_adjustment(counts, max_margin, scale), **options)
+
+
+class LogitAdjustedLoss(SoftmaxLoss):
+    r"""Cross-entropy of :math:`z + \tau \log \pi` with the class prior :math:`\pi` (Menon et al. 2021).
+
+    The raw logits then estimate the posterior under even classes.
+
+    Args:
+        counts: training samples of each class.
+        tau: strength.
+        preset: the published code has the same defaults.
+        options: see the top of the module.
+    """
+
+    def __init__(
+        self,
+        counts: Sequence[float] | Tensor,
+        *,
+        tau: Number = 1.0,
+        preset: str | None = None,
+        **options: Unpack[SoftmaxOptions],
+    ) -> None:
+        check_preset(preset)
+        super().__init__(adjustment=logit_adjustment(counts, tau), **options)
+
+
+class BalancedSoftmaxLoss(LogitAdjustedLoss):
+    r"""Balanced softmax: cross-entropy of :math:`z + \log n`, which is logit adjustment with tau 1 (Ren et al. 2020).
+
+    Args:
+        counts: training samples of each class.
+        preset: the published code has the same defaults.
+        options: see the top of the module.
+    """
+
+    def __init__(
+        self, counts: Sequence[float] | Tensor, *, preset: str | None = None, **options: Unpack[SoftmaxOptions]
+    ) -> None:
+        super().__init__(counts, tau=1.0, preset=preset, **options)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sigmoid link
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+class BinaryCrossEntropyLoss(SigmoidLoss):
+    r"""Binary cross-entropy :math:`-t \log p - (1 - t) \log(1 - p)`: ``BCEWithLogitsLoss`` that knows unknown labels.
+
+    Args:
+        weight: (C,) a weight for each label.
+        pos_weight: (C,) factor on the positives.
+        options: see the top of the module.
+
+    >>> import torch
+    >>> BinaryCrossEntropyLoss()(torch.zeros(1, 3), torch.tensor([[1.0, 0.0, -1.0]]))  # the last label is unknown
+    tensor(0.6931)
+    """
+
+    def __init__(
+        self,
+        weight: Weight | Sequence[Weight] | None = None,
+        *,
+        pos_weight: Tensor | Sequence[float] | None = None,
+        **options: Unpack[_BinaryCrossEntropyOptions],
+    ) -> None:
+        super().__init__(weight=weight, pos_weight=pos_weight, **options)
+
+
+class BinaryFocalLoss(SigmoidLoss):
+    r"""Sigmoid focal loss :math:`-t\,\alpha (1 - p)^\gamma \log p - (1 - t)(1 - \alpha) p^\gamma \log(1 - p)`.
+
+    Args:
+        gamma: exponent >= 0 (Lin et al. 2017).
+        alpha: share of the positives, None for no such factor; detection uses 0.25.
+        options: see the top of the module.
+
+    >>> import torch
+    >>> BinaryFocalLoss(alpha=0.25)(torch.zeros(1, 2), torch.tensor([[1.0, 0.0]]))
+    tensor(0.0866)
+    """
+
+    def __init__(self, gamma: Gamma = 2.0, *, alpha: Number | None = None, **options: Unpack[SigmoidOptions]) -> None:
+        super().__init__(focal(gamma), alpha=alpha, **options)
+
+
+class AsymmetricLoss(SigmoidLoss):
+    r"""Asymmetric loss for multi-label data (Ridnik et al. 2021): negatives are focused harder and have a margin.
+
+    .. math::
+        L = -t (1 - p)^{g_{pos}} \log p - (1 - t)\, p_m^{g_{neg}} \log(1 - p_m), \qquad p_m = \max(p - \text{margin}, 0)
+
+    Args:
+        gamma_pos: exponent of the positives.
+        gamma_neg: exponent of the negatives; the start value when ``target_gap`` is given.
+        margin: negatives below this probability count for nothing.
+        detach_focus: stop the gradient through the focusing factors.
+        target_gap: steer gamma_neg towards this probability gap, see ``AdaptiveAsymmetry``.
+        gap_step: step of that rule.
+        gamma_max: its upper end.
+        per_class: one exponent for each label.
+        preset: ``"published"``: ``detach_focus=True`` and ``reduction="sum"``.
+        options: see the top of the module; ``reduction`` is ``"batch_mean"`` by default, the sum over labels averaged
+            over the batch.
+
+    >>> import torch
+    >>> AsymmetricLoss()(torch.tensor([[2.0, 0.5, -4.0]]), torch.tensor([[1.0, 0.0, 0.0]]))
+    tensor(0.2182)
+    """
+
+    def __init__(
+        self,
+        gamma_pos: Gamma = 0.0,
+        *,
+        gamma_neg: Gamma = 4.0,
+        margin: Number = 0.05,
+        detach_focus: bool = False,
+        target_gap: float | None = None,
+        gap_step: float = 0.01,
+        gamma_max: float = 10.0,
+        per_class: bool = False,
+        preset: str | None = None,
+        **options: Unpack[SigmoidOptions],
+    ) -> None:
+        published = check_preset(preset)
+        options.setdefault("reduction", "sum" if published else "batch_mean")
+        if target_gap is None:
+            asymmetry, modulation = None, asymmetric(gamma_pos, gamma_neg)
+        else:
+            start = check_number("gamma_neg", gamma_neg, low=0.0)  # type: ignore[arg-type]
+            modulation = focal(gamma_pos)
+            asymmetry = AdaptiveAsymmetry(
+                target_gap, start=start, gap_step=gap_step, gamma_max=gamma_max, per_class=per_class
+            )
+        super().__init__(
+            modulation,
+            margin=margin,
+            detach_focus=detach_focus or published,
+            asymmetry=asymmetry,
+            **options,
+        )
+
+
+class DistributionBalancedLoss(SigmoidLoss):
+    r"""Distribution-balanced loss for long-tailed multi-label data (Wu et al. 2020).
+
+    Binary focal loss with a factor ``balance``, elements weighted by :math:`\sigma(\beta (r - \mu)) + \alpha`
+    (``weights.Rebalanced``), a bias :math:`-b \log(N / n_k - 1) / s` on the logits, and negatives whose logits are
+    multiplied by s and whose loss is divided by it.
+
+    Args:
+        counts: positives of each label in the training data.
+        num_samples: N, samples in the training data.
+        alpha: floor of the weights.
+        beta: steepness of the weights.
+        mu: middle of the weights.
+        neg_scale: s, factor on the logits of negatives.
+        init_bias: b.
+        gamma: focal exponent.
+        balance: factor on the whole loss.
+        options: see the top of the module.
+    """
+
+    def __init__(
+        self,
+        counts: Sequence[float] | Tensor,
+        num_samples: float,
+        *,
+        alpha: Number = 0.1,
+        beta: Number = 10.0,
+        mu: Number = 0.2,
+        neg_scale: float = 2.0,
+        init_bias: float = 0.05,
+        gamma: Gamma = 2.0,
+        balance: Number = 2.0,
+        **options: Unpack[SigmoidOptions],
+    ) -> None:
+        known, bias = distribution_bias(counts, num_samples, init_bias, neg_scale)
+        options["weight"] = _times(Scalar("weight", balance, absent=1.0), options.get("weight"))
+        super().__init__(
+            focal(gamma),
+            adjustment=NegativeTolerance(offset=bias, neg_scale=neg_scale),
+            rebalanced=Rebalanced(known, alpha, beta, mu),
+            **options,
+        )
+
+
+def distribution_bias(
+    counts: Sequence[float] | Tensor, num_samples: float, init_bias: float, neg_scale: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    r"""Checked counts, and the bias :math:`-b \log(N / n_k - 1) / s` of each label."""
+    known = check_counts("counts", counts)
+    check_number("num_samples", num_samples, low=max(known), open_low=True)
+    check_number("init_bias", init_bias)
+    check_number("neg_scale", neg_scale, low=0.0, open_low=True)
+    return known, tuple(-init_bias / neg_scale * math.log(num_samples / max(count, 1.0) - 1.0) for count in known)

@@ -1,0 +1,381 @@
+r"""Region losses: one minus the overlap of the predicted and the true region of each class, for segmentation.
+
+The Tversky index with its cases Dice and Jaccard (soft IoU), and the Lovász extension of the Jaccard loss. Each is a
+pure function of softmax probabilities; the module of the same name holds its options. ``tversky_loss`` explains the
+options, which are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar, TypeAlias, TypedDict, Unpack
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_choice, check_logits, check_number, check_softmax_targets
+from equipoise.distributed import all_sum, world_size
+from equipoise.kernels.hyper import accumulation_dtype
+from equipoise.losses.base import Loss
+from equipoise.losses.reduce import reduce_loss
+
+__all__ = [
+    "DiceLoss",
+    "LovaszSoftmaxLoss",
+    "SoftIoULoss",
+    "TverskyLoss",
+    "dice_loss",
+    "lovasz_softmax_loss",
+    "soft_iou_loss",
+    "tversky_loss",
+]
+
+Classes: TypeAlias = str | Sequence[int]
+
+
+class _Options(TypedDict, total=False):
+    per_image: bool
+    ignore_index: int
+    reduction: str
+    sync: bool
+    validate: bool
+
+
+class _FunctionOptions(_Options, total=False):
+    classes: Classes
+
+
+class _ModuleOptions(_Options, total=False):
+    preset: str | None
+
+
+def tversky_loss(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    alpha: float = 0.5,
+    beta: float = 0.5,
+    smooth: float = 0.0,
+    classes: Classes = "present",
+    per_image: bool = False,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    sync: bool = False,
+    validate: bool = False,
+) -> Tensor:
+    r"""One minus the Tversky index (Salehi et al. 2017) of each class, with p = softmax(logits).
+
+    .. math:: 1 - \frac{TP + s}{TP + \alpha FP + \beta FN + s}, \quad
+              TP = \sum p t,\; FP = \sum p (1 - t),\; FN = \sum (1 - p) t
+
+    ``alpha`` prices false positives, ``beta`` false negatives; 0/0 counts as index 1. The sums leave out pixels whose
+    target is ``ignore_index`` (dense targets: whose mass is zero) and run over the batch, or over each image with
+    ``per_image=True``. The (image, class) entries that count are the ``classes`` "present" in the targets, "all", or a
+    list of indices; "mean" averages them, of several images the mean of each, "none" returns every entry, 0 where it
+    does not count. When no entry counts the loss is 0 with a zero gradient. ``sync=True`` gives under DDP the gradient
+    of the joined batch; ``validate=True`` checks the values of the targets on any device.
+
+    Shape: logits (N, C, d1, ..., dk); targets (N, d1, ..., dk) indices or (N, C, d1, ..., dk) distributions; result a
+    scalar, with ``reduction="none"`` (C,) or (N, C). Half logits give a float32 loss.
+
+    >>> logits, targets = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    >>> tversky_loss(logits, targets, alpha=0.3, beta=0.7)
+    tensor(0.1958)
+    """
+    _check_prices(alpha, beta, smooth)
+    probs, truth, _ = _regions(logits, targets, ignore_index, validate, hard=False)
+    hit = probs * truth
+    pixels = 2 if per_image else (0, 2)
+    sums = torch.stack([hit.sum(pixels), (probs - hit).sum(pixels), (truth - hit).sum(pixels)])
+    if sync and not per_image:
+        # Global value, local gradient times the world size: DDP's averaging then gives the joined batch's gradient.
+        sums = all_sum(sums.detach()) + world_size() * (sums - sums.detach())
+    tp, fp, fn = sums.unbind()
+    missed = alpha * fp + beta * fn  # 1 - index = missed / whole: nothing cancels near 0
+    whole = tp + missed + smooth
+    # Sums of underflowed probabilities count as 0/0: dividing by them would overflow in the backward pass.
+    sound = whole > torch.finfo(whole.dtype).tiny / torch.finfo(whole.dtype).eps
+    losses = torch.where(sound, missed, 0.0) / torch.where(sound, whole, 1.0)
+    return _reduce(losses, tp + fn > 0, classes, reduction, sync=sync and per_image)
+
+
+def dice_loss(logits: Tensor, targets: Tensor, *, smooth: float = 0.0, **options: Unpack[_FunctionOptions]) -> Tensor:
+    r"""Soft Dice loss :math:`1 - 2 \sum p t / (\sum p + \sum t)` (Drozdzal et al. 2016): Tversky(.5, .5).
+
+    Shape and options: as ``tversky_loss``.
+
+    >>> dice_loss(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+    tensor(0.1952)
+    """
+    return tversky_loss(logits, targets, alpha=0.5, beta=0.5, smooth=smooth, **options)
+
+
+def soft_iou_loss(
+    logits: Tensor, targets: Tensor, *, smooth: float = 0.0, **options: Unpack[_FunctionOptions]
+) -> Tensor:
+    r"""Soft Jaccard loss :math:`1 - \sum p t / \sum (p + t - p t)` (Rahman & Wang 2016): Tversky(1, 1).
+
+    Shape and options: as ``tversky_loss``.
+
+    >>> soft_iou_loss(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+    tensor(0.3263)
+    """
+    return tversky_loss(logits, targets, alpha=1.0, beta=1.0, smooth=smooth, **options)
+
+
+def lovasz_softmax_loss(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    classes: Classes = "present",
+    per_image: bool = False,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    sync: bool = False,
+    validate: bool = False,
+) -> Tensor:
+    r"""Lovász-softmax loss (Berman et al. 2018): surrogate of 1 - IoU of the predicted classes.
+
+    .. math:: \sum_k e_{(k)} (J_k - J_{k-1}), \quad e = |t - p| \text{ from largest to smallest},
+
+    J_k being the Jaccard loss when the k worst pixels are wrong. Dense targets count by their argmax; equal errors keep
+    the order of the pixels, so the gradient is deterministic.
+
+    Shape and options: as ``tversky_loss``; ``sync=True`` needs ``per_image=True``.
+
+    >>> lovasz_softmax_loss(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+    tensor(0.2315)
+    """
+    _check_local_sort(sync, per_image)
+    probs, truth, valid = _regions(logits, targets, ignore_index, validate, hard=True)
+    if not per_image:
+        probs, truth, valid = (part.transpose(0, 1).flatten(1) for part in (probs, truth, valid))
+    foreground = truth > 0
+    errors = torch.where(foreground, 1 - probs, probs)
+    # Key -1 moves ignored pixels behind all others, where they change no J_k of a valid pixel.
+    ordered, order = torch.where(valid, errors, -1.0).sort(dim=-1, descending=True, stable=True)
+    losses = (ordered.clamp_min(0) * _jaccard_steps(foreground.gather(-1, order), ordered.dtype)).sum(-1)
+    return _reduce(losses, foreground.any(-1), classes, reduction, sync=sync)
+
+
+def _jaccard_steps(foreground: Tensor, dtype: torch.dtype) -> Tensor:
+    """J_k - J_(k-1) along the last dimension, in closed form: a difference of J loses its digits on large images.
+
+    With I and U the intersection and union after step k: 1/U where the pixel is foreground, I / (U (U - 1)) elsewhere,
+    and 1 at the first pixel of a class without foreground (U = 1). Counts are integers, exact at any image size.
+    """
+    whole = foreground.sum(-1, keepdim=True, dtype=torch.int32)
+    intersection = whole - foreground.cumsum(-1, dtype=torch.int32)
+    union = intersection + torch.arange(1, foreground.shape[-1] + 1, dtype=torch.int32, device=foreground.device)
+    intersection, union = intersection.to(dtype), union.to(dtype)
+    return torch.where(foreground | (union == 1), 1.0, intersection / (union - 1).clamp_min(1)) / union
+
+
+def _regions(
+    logits: Tensor, targets: Tensor, ignore_index: int, validate: bool, *, hard: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Probabilities and truth (N, C, P), both 0 at ignored pixels, and the mask of valid pixels (N, 1, P)."""
+    check_logits(logits)
+    if logits.ndim < 2:
+        raise ValueError(
+            f"logits must have shape (N, C, d1, ..., dk), got {tuple(logits.shape)}; add the batch dimension"
+        )
+    dense = check_softmax_targets(logits, targets, ignore_index, validate)
+    dtype = accumulation_dtype(logits)
+    scores = logits.flatten(2) if logits.ndim > 2 else logits.unsqueeze(2)
+    if dense:
+        truth = targets.to(dtype).reshape(scores.shape)
+        valid = truth.sum(1, keepdim=True) != 0
+    else:
+        truth = targets.long().reshape(scores.shape[0], 1, scores.shape[2])  # long: a uint8 156 equals -100 in torch
+        valid = truth != ignore_index
+    if hard or not dense:
+        labels = truth.argmax(1, keepdim=True) if dense else truth
+        truth = (valid & (labels == torch.arange(scores.shape[1], device=scores.device)[:, None])).to(dtype)
+    # Masked before softmax as well: NaN or inf in an ignored pixel would come back through its derivative.
+    probs = torch.where(valid, scores, 0.0).to(dtype).softmax(1)
+    return torch.where(valid, probs, 0.0), truth, valid
+
+
+def _reduce(losses: Tensor, present: Tensor, classes: Classes, reduction: str, *, sync: bool) -> Tensor:
+    """Reduce (C,) or (N, C) over the entries that count; a mean of images is that of each image's own mean."""
+    check_choice("reduction", reduction, ("mean", "sum", "none"))
+    chosen = _check_classes(classes, losses.shape[-1])
+    counted = present if chosen == "present" else torch.full_like(present, chosen == "all")
+    if not isinstance(chosen, str):
+        for index in chosen:
+            counted.select(-1, index).fill_(True)  # a fill each: a tensor of indices would wait for a host copy
+    losses = torch.where(counted, losses, 0.0)
+    if losses.ndim == 2 and reduction == "mean":
+        losses, counted = losses.sum(1) / counted.sum(1).clamp(min=1), counted.any(1)
+    return reduce_loss(losses, reduction, lambda _: counted.sum(), sync=sync)
+
+
+def _check_prices(alpha: float, beta: float, smooth: float) -> None:
+    for name, value in (("alpha", alpha), ("beta", beta), ("smooth", smooth)):
+        check_number(name, value, low=0.0)
+    if alpha == 0 and beta == 0:
+        raise ValueError(
+            "alpha and beta must not both be 0, got alpha=0 and beta=0, with which no error costs anything; "
+            "set alpha (price of false positives) or beta (price of false negatives) above 0"
+        )
+
+
+def _check_classes(classes: Classes, num_classes: int | None = None) -> str | tuple[int, ...]:
+    """Return the word, or the list as a tuple; its upper end is checked once the number of classes is known."""
+    if isinstance(classes, str) and classes in ("present", "all"):
+        return classes
+    chosen: tuple[int, ...] = tuple(classes) if isinstance(classes, (list, tuple, range)) else ()
+    end = math.inf if num_classes is None else num_classes
+    if chosen and all(type(c) is int and 0 <= c < end for c in chosen):  # type: booleans are a mask, not indices
+        return chosen
+    last = "C - 1" if num_classes is None else num_classes - 1
+    raise ValueError(
+        f"classes must be 'present', 'all' or a list of one or more class indices in [0, {last}], got {classes!r}; "
+        "use one of the words, or list the channels of the logits that count"
+    )
+
+
+def _check_local_sort(sync: bool, per_image: bool) -> None:
+    if sync and not per_image:
+        raise ValueError(
+            "per_image must be True for the Lovász-softmax loss with sync=True, got False, which needs a sort of the "
+            "pixels of all processes; set per_image=True, or sync=False for one loss for each process"
+        )
+
+
+class _RegionLoss(Loss):
+    """What the modules share: options, checked when they are set; in ``eval()`` nothing communicates."""
+
+    published: ClassVar[tuple[str, bool] | None] = None  # (classes, per_image) where published code differs
+
+    def __init__(
+        self,
+        classes: Classes = "present",
+        *,
+        per_image: bool = False,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        sync: bool = False,
+        validate: bool = False,
+        preset: str | None = None,
+    ) -> None:
+        super().__init__([])
+        check_choice("reduction", reduction, ("mean", "sum", "none"))
+        self.classes = _check_classes(classes)
+        self.per_image = per_image
+        self.ignore_index = ignore_index
+        self.reduction = reduction
+        self.sync = sync
+        self.validate = validate
+        if preset is not None:
+            check_choice("preset", preset, ("published",))
+            if self.published is not None:
+                if not isinstance(classes, str):
+                    raise ValueError(
+                        f"classes must stay at its default when preset='published' sets it to {self.published[0]!r}, "
+                        f"got {classes!r}; drop one of the two"
+                    )
+                self.classes, self.per_image = self.published
+
+    def options(self) -> _FunctionOptions:
+        """Options of the function behind this loss, as they hold in the present mode."""
+        return {
+            "classes": self.classes,
+            "per_image": self.per_image,
+            "ignore_index": self.ignore_index,
+            "reduction": self.reduction,
+            "sync": self.sync and self.training,
+            "validate": self.validate,
+        }
+
+    def extra_repr(self) -> str:
+        """Options as ``print`` shows them."""
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.options())
+
+
+class _OverlapLoss(_RegionLoss):
+    """A case of the Tversky loss; ``alpha`` and ``beta`` say which."""
+
+    alpha: float = 0.5
+    beta: float = 0.5
+
+    def __init__(self, classes: Classes = "present", *, smooth: float = 0.0, **options: Unpack[_ModuleOptions]) -> None:
+        super().__init__(classes, **options)
+        self.smooth = check_number("smooth", smooth, low=0.0)
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Loss of logits (N, C, d1, ..., dk) and their targets."""
+        return tversky_loss(logits, targets, alpha=self.alpha, beta=self.beta, smooth=self.smooth, **self.options())
+
+    def extra_repr(self) -> str:
+        """Options as ``print`` shows them."""
+        return f"alpha={self.alpha}, beta={self.beta}, smooth={self.smooth}, {super().extra_repr()}"
+
+
+class TverskyLoss(_OverlapLoss):
+    """One minus the Tversky index, ``tversky_loss`` as a module.
+
+    Shape and options: as ``tversky_loss``; ``preset="published"`` is the same.
+
+    >>> TverskyLoss(alpha=0.3, beta=0.7)(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+    tensor(0.1958)
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.5,
+        beta: float = 0.5,
+        *,
+        classes: Classes = "present",
+        smooth: float = 0.0,
+        **options: Unpack[_ModuleOptions],
+    ) -> None:
+        super().__init__(classes, smooth=smooth, **options)
+        _check_prices(alpha, beta, smooth)
+        self.alpha, self.beta = float(alpha), float(beta)
+
+
+class DiceLoss(_OverlapLoss):
+    """Soft Dice loss, ``dice_loss`` as a module.
+
+    Shape and options: as ``tversky_loss``; ``preset="published"`` is the same.
+
+    >>> DiceLoss()(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+    tensor(0.1952)
+    """
+
+    alpha = beta = 0.5
+
+
+class SoftIoULoss(_OverlapLoss):
+    """Soft Jaccard loss, ``soft_iou_loss`` as a module.
+
+    Shape and options: as ``tversky_loss``. ``preset="published"`` sets ``classes="all"`` and ``per_image=True``, as the
+    published code of the recall loss does; that returns this value minus 1 and leaves ignored pixels in the union.
+
+    >>> SoftIoULoss(classes=[1])(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+    tensor(0.3468)
+    """
+
+    alpha = beta = 1.0
+    published = ("all", True)
+
+
+class LovaszSoftmaxLoss(_RegionLoss):
+    """Lovász-softmax loss, ``lovasz_softmax_loss`` as a module.
+
+    Shape and options: as ``lovasz_softmax_loss``; ``preset="published"`` is the same.
+
+    >>> LovaszSoftmaxLoss()(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
+    tensor(0.2315)
+    """
+
+    def __init__(self, classes: Classes = "present", **options: Unpack[_ModuleOptions]) -> None:
+        super().__init__(classes, **options)
+        _check_local_sort(self.sync, self.per_image)
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Loss of logits (N, C, d1, ..., dk) and their targets."""
+        return lovasz_softmax_loss(logits, targets, **self.options())

@@ -1,0 +1,63 @@
+"""Deferred class weights: any weights that start late in training (LDAM-DRW starts them at .8 of it)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from equipoise._checks import check_class_vector, check_number
+from equipoise.schedules import Moment, Steps
+
+__all__ = ["ClassWeights", "Deferred"]
+
+
+@dataclass(frozen=True)
+class ClassWeights:
+    """One fixed weight for each class; ``name`` tells the kernels what they weigh."""
+
+    weight: tuple[float, ...]
+    name: str = "weight"
+
+    def __init__(self, weight: Sequence[float] | Tensor, *, name: str = "weight") -> None:
+        object.__setattr__(self, "weight", check_class_vector(name, weight))
+        object.__setattr__(self, "name", name)
+
+    def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
+        """Hyper-parameters of this moment by name."""
+        return {self.name: self.weight}
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """Weight 1 for all classes at first, ``weight`` from ``start`` on.
+
+    Args:
+        weight: (C,) weights, for example from ``effective_number``.
+        start: fraction of the training at which they start.
+        start_epoch: the epoch at which they start, instead of ``start``; epochs count from 0.
+    """
+
+    weight: tuple[float, ...]
+    start: float = 0.8
+    start_epoch: int | None = None
+
+    def __init__(self, weight: Sequence[float] | Tensor, *, start: float = 0.8, start_epoch: int | None = None) -> None:
+        object.__setattr__(self, "weight", check_class_vector("weight", weight))
+        object.__setattr__(self, "start", check_number("start", start, low=0.0, high=1.0))
+        if start_epoch is not None:
+            check_number("start_epoch", start_epoch, low=0)
+        object.__setattr__(self, "start_epoch", start_epoch)
+
+    def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
+        """Hyper-parameters of this moment by name."""
+        start = self.start
+        if self.start_epoch is not None:
+            if moment.epochs is None:
+                raise ValueError(
+                    f"start_epoch={self.start_epoch} needs the number of epochs, got None; give the loss epochs=E"
+                )
+            start = min(self.start_epoch / moment.epochs, 1.0)
+        on = Steps((0.0, 1.0), at=(start,))(moment.progress)
+        return {"weight": tuple(1.0 + on * (value - 1.0) for value in self.weight)}

@@ -1,0 +1,55 @@
+r"""Rebalanced weights of the distribution-balanced loss (Wu et al. 2020): multi-label data cannot be sampled evenly.
+
+A sample drawn for one of its labels brings its other labels along. With the share of label k among what drew sample
+i, :math:`r_{ik} = (1/n_k) / \sum_{j \in i} 1/n_j`, its elements are weighted by
+:math:`\sigma(\beta (r_{ik} - \mu)) + \alpha`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_number
+from equipoise.schedules import Moment, Number
+
+__all__ = ["Rebalanced", "rebalanced_weight"]
+
+
+@dataclass(frozen=True)
+class Rebalanced:
+    """Arguments of the weights: training counts of the labels, and the smooth step's height, steepness and middle."""
+
+    counts: tuple[float, ...]
+    alpha: Number = 0.1
+    beta: Number = 10.0
+    mu: Number = 0.2
+
+    def __post_init__(self) -> None:
+        self.values(Moment())
+
+    def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
+        """Hyper-parameters of this moment by name."""
+        alpha, beta, mu = moment.value(self.alpha), moment.value(self.beta), moment.value(self.mu)
+        check_number("alpha", alpha, low=0.0)
+        check_number("beta", beta)
+        check_number("mu", mu)
+        return {
+            "rebalance": (alpha, beta, mu),
+            "inverse_counts": tuple(1.0 / max(count, 1.0) for count in self.counts),
+        }
+
+
+def rebalanced_weight(targets: Tensor, inverse_counts: Tensor, rebalance: Tensor, ignore_value: float) -> Tensor:
+    """Weights of the elements, shaped like ``targets`` (N, C, d1, ..., dk).
+
+    A sample without positives was drawn for none of its labels: r is infinite there and the weight ``1 + alpha``.
+    """
+    alpha, beta, mu = rebalance
+    inverse = inverse_counts.view(-1, *(1 for _ in range(targets.ndim - 2)))
+    known = torch.where(targets == ignore_value, 0.0, targets.to(inverse.dtype))
+    drawn = (known * inverse).sum(1, keepdim=True)
+    weight: Tensor = (beta * (inverse / drawn - mu)).sigmoid() + alpha
+    return weight

@@ -1,0 +1,168 @@
+r"""Weights that follow how well each class is recognised: :math:`w_c = 1 - R_c`, counted on the batches themselves.
+
+Predictions are the argmax of the raw logits, lowest index on ties; no gradient flows through the counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from equipoise._buffers import PreciseBuffers
+from equipoise._checks import check_choice, check_length, check_number, transforms_active
+from equipoise.distributed import all_sum
+
+__all__ = ["PrecisionWeights", "RecallWeights"]
+
+
+class RecallWeights(PreciseBuffers):
+    r"""Recall weights :math:`w_c = 1 - R_c = FN_c / N_c` (Tian et al. 2021, eq. 5-8).
+
+    Without ``momentum``, from the current batch: :math:`w_c = \max(FN_c, \text{min\_errors}) / N_c`, 1 for a class that
+    is absent. With ``momentum`` alpha, a moving average over the batches that hold the class,
+    :math:`R_c \leftarrow \alpha_c R_c(\text{batch}) + (1 - \alpha_c) R_c`, and the updated value is used.
+
+    Args:
+        num_classes: C.
+        momentum: alpha in (0, 1], or None for the batch alone.
+        min_errors: least number of errors counted in batch mode; 1 keeps a perfectly recalled class at 1/N_c.
+        init: ``"first"``: alpha_c = max(alpha, 1 / number of batches that held c), so that the first sightings are a
+            plain average; ``"published"``: the first batch sets the recall of its classes, all others start at 0.
+        floor_average: apply ``min_errors`` in the moving average too, as the published code does.
+
+    Buffers of the moving average, in ``state_dict``: ``recall`` (C,) float32 (float64 once float64 logits came) and
+    ``batches`` (C,) int64. They change only in training mode with gradients enabled.
+
+    Shape: called with ``logits`` (N, C, d1, ..., dk), ``labels`` and ``valid`` (N, d1, ..., dk); result (C,).
+    """
+
+    recall: Tensor
+    batches: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        momentum: float | None = None,
+        min_errors: float = 1.0,
+        init: str = "first",
+        floor_average: bool = False,
+    ) -> None:
+        super().__init__()
+        check_number("num_classes", num_classes, low=1)
+        if momentum is not None:
+            check_number("momentum", momentum, low=0.0, high=1.0, open_low=True)
+        check_number("min_errors", min_errors, low=0.0)
+        check_choice("init", init, ("first", "published"))
+        self.num_classes, self.momentum, self.min_errors = num_classes, momentum, min_errors
+        self.init, self.floor_average = init, floor_average
+        if momentum is not None:
+            self.register_buffer("recall", torch.zeros(num_classes))
+            self.register_buffer("batches", torch.zeros(num_classes, dtype=torch.int64))
+
+    def forward(self, logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
+        """Weights of this batch; in training the moving average is updated, with ``sync`` by all processes."""
+        updates = self.training and torch.is_grad_enabled()
+        with torch.no_grad():
+            dtype = torch.float64 if logits.dtype is torch.float64 else torch.float32
+            if self.momentum is None:
+                check_length("num_classes", self.num_classes, logits.shape[1])
+                return batch_recall_weights(logits, labels, valid, self.min_errors, sync and self.training)
+            recall = self._widen("recall", dtype, logits.device)
+            if updates:
+                check_length("num_classes", self.num_classes, logits.shape[1])
+                self._update(recall, *_support_and_misses(logits, labels, valid, sync))
+            return (1.0 - recall).to(dtype)
+
+    def _update(self, recall: Tensor, support: Tensor, misses: Tensor) -> None:
+        assert self.momentum is not None
+        if transforms_active():
+            raise RuntimeError(
+                "a moving average of recalls cannot be updated inside a torch.func transform, got training mode with "
+                f"momentum={self.momentum:g}; call loss.eval() first or use momentum=None"
+            )
+        if self.floor_average:
+            misses = misses.clamp(min=self.min_errors)
+        present = support > 0
+        counted = self._widen("batches", torch.int64, support.device)
+        batches = counted + present
+        if self.init == "first":
+            rate = batches.clamp(min=1).to(recall.dtype).reciprocal().clamp(min=self.momentum)
+        else:
+            rate = torch.where(counted.sum() == 0, 1.0, torch.full_like(recall, self.momentum))
+        seen = 1.0 - misses / support.clamp(min=1)
+        recall.copy_(torch.where(present, rate * seen + (1.0 - rate) * recall, recall))
+        counted.copy_(batches)
+
+    def extra_repr(self) -> str:
+        """Arguments for ``repr``."""
+        return f"{self.num_classes}, momentum={self.momentum}, min_errors={self.min_errors:g}, init={self.init!r}"
+
+
+class PrecisionWeights(PreciseBuffers):
+    r"""Precision weights :math:`w_c = 1 - P_c = FP_c / (FP_c + TP_c)` of the batch; 1 where c is never predicted.
+
+    The counter-example of Tian et al. 2021: a class that is over-predicted is trained even harder.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        check_number("num_classes", num_classes, low=1)
+        self.num_classes = num_classes
+
+    def forward(self, logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
+        """Weights (C,) of this batch; ``sync``: counts of all processes."""
+        check_length("num_classes", self.num_classes, logits.shape[1])
+        return batch_precision_weights(logits, labels, valid, sync and self.training)
+
+    def extra_repr(self) -> str:
+        """Arguments for ``repr``."""
+        return f"{self.num_classes}"
+
+
+@torch.no_grad()
+def batch_recall_weights(
+    logits: Tensor, labels: Tensor, valid: Tensor, min_errors: float = 1.0, sync: bool = False
+) -> Tensor:
+    r""":math:`\max(FN_c, \text{min\_errors}) / N_c` of a batch, 1 for a class that is absent; (C,)."""
+    support, misses = _support_and_misses(logits, labels, valid, sync)
+    return torch.where(support > 0, misses.clamp(min=min_errors) / support.clamp(min=1), 1.0)
+
+
+@torch.no_grad()
+def batch_precision_weights(logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
+    """``FP_c / (FP_c + TP_c)`` of a batch, 1 for a class that is never predicted; (C,)."""
+    chosen = _predictions(logits)
+    counts = _count(chosen, (valid, valid & (chosen == labels)), logits, sync)
+    predicted, hits = counts
+    return torch.where(predicted > 0, (predicted - hits) / predicted.clamp(min=1), 1.0)
+
+
+def _support_and_misses(logits: Tensor, labels: Tensor, valid: Tensor, sync: bool) -> tuple[Tensor, Tensor]:
+    support, hits = _count(labels, (valid, valid & (_predictions(logits) == labels)), logits, sync)
+    return support, support - hits
+
+
+def _predictions(logits: Tensor) -> Tensor:
+    """Index of the largest logit, the first of equal ones."""
+    num_classes = logits.shape[1]
+    if logits.device.type != "cpu" or logits.ndim == 2 or num_classes > 256:
+        return logits.max(1).indices
+    # the same, three times as fast where the classes are not next to each other in memory
+    descending = torch.arange(num_classes - 1, -1, -1, dtype=torch.uint8).view(-1, *(1 for _ in logits.shape[2:]))
+    is_largest = (logits == logits.amax(1, keepdim=True)).to(torch.uint8)
+    return num_classes - 1 - (is_largest * descending).amax(1).long()
+
+
+def _count(classes: Tensor, masks: Sequence[Tensor], logits: Tensor, sync: bool) -> Tensor:
+    """How often each class occurs where a mask holds, (masks, C), without a host sync (unlike ``bincount``)."""
+    num_classes = logits.shape[1]
+    counts = []
+    for mask in masks:
+        slots = torch.where(mask, classes, num_classes).flatten()  # one bin more, for what does not count
+        bins = torch.zeros(num_classes + 1, dtype=torch.int64, device=slots.device)
+        counts.append(bins.scatter_add(0, slots, torch.ones_like(slots))[:num_classes])
+    stacked = torch.stack(counts)
+    return (all_sum(stacked) if sync else stacked).to(torch.float64 if logits.dtype is torch.float64 else torch.float32)
