@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from benchmarks import losses
-from benchmarks.cases import SHAPES, all_cases
+from benchmarks.cases import SHAPES
+from benchmarks.catalogue import all_cases
 from benchmarks.losses import Settings
 from benchmarks.machine import describe_machine, keep_freed_memory
 from benchmarks.table import format_run

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from benchmarks.cases import SHAPES, TORCH, Batch, Case, Link, all_cases, make_batch
+from benchmarks.cases import SHAPES, TORCH, Batch, Case, Link, make_batch
+from benchmarks.catalogue import all_cases
 from benchmarks.machine import installed_version
 from benchmarks.measure import Quartiles, Step, calls_for, held_for_backward, peak_bytes, time_calls
 

@@ -7,7 +7,8 @@ import torch
 
 from benchmarks import cases, losses, measure
 from benchmarks.__main__ import main
-from benchmarks.cases import TORCH, all_cases, make_batch
+from benchmarks.cases import TORCH, make_batch
+from benchmarks.catalogue import all_cases
 from benchmarks.losses import Settings
 from benchmarks.measure import Quartiles, Step, held_for_backward, peak_bytes
 

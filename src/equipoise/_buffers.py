@@ -38,8 +38,9 @@ class PreciseBuffers(nn.Module):
                 continue
             if saved.dtype is torch.float64 and buffer.is_floating_point():
                 buffer = buffer.to(torch.float64)
-            if saved.numel() > buffer.numel() == 1:  # one value for all, made one for each class by the first batch
-                buffer = buffer.expand_as(saved).clone()
+            if saved.shape != buffer.shape and 1 in (saved.numel(), buffer.numel()):
+                # one value for all became one for each class with the first batch, there or here
+                buffer = buffer.new_zeros(saved.shape)
             self._buffers[name] = buffer
         super()._load_from_state_dict(state_dict, prefix, *args)
 
@@ -48,6 +49,7 @@ class PreciseBuffers(nn.Module):
         buffer: Tensor = getattr(self, name)
         wanted = torch.float64 if dtype is torch.float64 else buffer.dtype
         if buffer.dtype is not wanted or buffer.device != device:
-            buffer = buffer.to(device, wanted)
+            with torch.inference_mode(False):  # a validation pass must not leave a buffer that cannot be updated
+                buffer = buffer.to(device, wanted)
             setattr(self, name, buffer)
         return buffer

@@ -20,7 +20,7 @@ from torch import Tensor
 from equipoise._checks import check_choice, check_number
 from equipoise.kernels.hyper import accumulation_dtype, layout_of, pack
 from equipoise.losses.adjust import Adjustment, NegativeTolerance, logit_adjustment, margin_adjustment
-from equipoise.losses.base import Part, Scalar, fixed_exponents, merge_values
+from equipoise.losses.base import Part, Scalar, argument_names, fixed_exponents, merge_values
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
 from equipoise.losses.named import distribution_bias
 from equipoise.losses.objectives import calibration_term, keep_hardest
@@ -103,14 +103,16 @@ def _softmax(
     validate: bool = False,
 ) -> Tensor:
     check_reduction(reduction)
-    fixed = [ClassWeights(vector) for vector in (class_weight, weight) if vector is not None]
+    fixed = [ClassWeights(weight)] if weight is not None else []
+    if class_weight is not None:
+        fixed.append(ClassWeights(class_weight, called="counts"))
     parts = softmax_parts(modulation, adjustment, fixed, label_smoothing, more_parts)
     values = merge_values(parts, Moment())
     rows = softmax_pipeline(
         logits,
         targets,
         pack(values, accumulation_dtype(logits), logits.device),
-        layout_of(values, fixed_exponents(parts)),
+        layout_of(values, fixed_exponents(parts), argument_names(parts)),
         batch_weights=batch_weights,
         ignore_index=ignore_index,
         validate=validate,
@@ -167,7 +169,8 @@ def cyclical_focal_loss(
     **options: Unpack[SoftmaxOptions],
 ) -> Tensor:
     """Cyclical focal loss at a given ``xi`` in [0, 1], see ``CyclicalFocalLoss`` and ``schedules.Cyclical``."""
-    return _softmax(logits, targets, cyclical(xi, gamma_hc, gamma_lc, gamma_lc), **options)
+    modulation = Modulation(gamma_lc, gamma_lc, xi, gamma_hc, called="gamma_lc")  # type: ignore[arg-type]
+    return _softmax(logits, targets, modulation, **options)
 
 
 def asymmetric_softmax_loss(
@@ -326,7 +329,7 @@ def _sigmoid(
         logits,
         targets,
         pack(values, accumulation_dtype(logits), logits.device),
-        layout_of(values, fixed_exponents(parts)),
+        layout_of(values, fixed_exponents(parts), argument_names(parts)),
         element_weight=element_weight,
         ignore_value=ignore_value,
         detach_focus=detach_focus,
@@ -419,7 +422,7 @@ def distribution_balanced_loss(
     """Distribution-balanced loss, see ``DistributionBalancedLoss``."""
     known, bias = distribution_bias(counts, num_samples, init_bias, neg_scale)
     parts: list[Part] = [
-        NegativeTolerance(offset=bias, neg_scale=neg_scale),
+        NegativeTolerance(offset=bias, neg_scale=neg_scale, called="counts"),
         Rebalanced(known, alpha, beta, mu),
         Scalar("weight", balance, absent=1.0),
     ]

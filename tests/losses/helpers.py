@@ -99,8 +99,7 @@ def value_and_gradient(loss, logits, *args, **options):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# SPEC 1 in plain differentiable operations. Nothing of the library is used, and nothing is done for speed or for
-# extreme logits.
+# SPEC 1 in plain differentiable operations in float64. Nothing of the library is used and nothing is done for speed.
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -149,8 +148,9 @@ def softmax_reference(
     z = scale * (z + per_class(offset, z) - t * per_class(margin, z))
     log_p = F.log_softmax(z, 1)
     p = log_p.exp()
-    others = 1 - torch.eye(num_classes, dtype=torch.float64)
-    q = torch.einsum("nj...,jk->nk...", p, others)
+    q = torch.einsum("nj...,jk->nk...", p, 1 - torch.eye(num_classes, dtype=torch.float64))
+    likely = q < 0.5  # log_softmax has no relative precision near 0
+    log_p = torch.where(likely, torch.log1p(-torch.where(likely, q, 0.0)), log_p)
     m_true = xi * (1 + p) ** gamma_hc + (1 - xi) * raised(q, exponent(gamma_pos, p))
     m_other = m_true if gamma_neg is None else xi + (1 - xi) * raised(p, exponent(gamma_neg, p))
     share = smoothing / num_classes
@@ -196,9 +196,13 @@ def sigmoid_reference(
     t = torch.where(known, t, 0.0)
     p, q = z.sigmoid(), (-z).sigmoid()
     positive = (xi * (1 + p) ** gamma_hc + (1 - xi) * raised(q, exponent(gamma_pos, p))) * -F.logsigmoid(z)
-    p_m = ((neg_scale * z).sigmoid() - margin).clamp(min=0)
+    z_neg = neg_scale * z
+    above, q_neg = z_neg > 0, (-z_neg).sigmoid()  # above 0 in terms of q, as 1 - p has no relative precision there
+    p_m = torch.where(above, (1 - margin) - q_neg, z_neg.sigmoid() - margin).clamp(min=0)
     focus = exponent(gamma_pos, 1 - p_m) if gamma_neg is None else exponent(gamma_neg, p_m)
-    log_rest = torch.log1p(-p_m) if margin else F.logsigmoid(-neg_scale * z)
+    log_rest = F.logsigmoid(-z_neg)
+    if margin:
+        log_rest = torch.where(above, (q_neg + margin).log(), torch.log1p(-torch.where(above, 0.0, p_m)))
     negative = (xi + (1 - xi) * raised(p_m, focus)) * -log_rest / neg_scale
     both = (1.0, 1.0) if alpha is None else (alpha, 1 - alpha)
     elements = t * per_class(pos_weight, z) * both[0] * positive + (1 - t) * both[1] * negative

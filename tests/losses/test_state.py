@@ -6,6 +6,7 @@ of a few dozen operations: ``EXACT`` is 1e-13, some 500 units in the last place 
 
 import copy
 import math
+import re
 import warnings
 
 import pytest
@@ -67,7 +68,7 @@ def batch_weights(logits, targets, min_errors):
 
 
 def weights_in(loss, logits, targets):
-    """The class weights a loss uses, read from its own rows: loss row / cross-entropy row, NaN where a class is absent."""
+    """The class weights a loss uses: its rows over those of cross-entropy, NaN where a class is absent."""
     c = logits.shape[1]
     own = loss(logits, targets)
     plain = eq.CrossEntropyLoss(reduction="none")(logits, targets)
@@ -138,8 +139,8 @@ def test_a_perfectly_recalled_class_keeps_one_error_or_none():
 @pytest.mark.parametrize("size", [(), (7,), (4, 5)], ids=str)
 def test_ties_go_to_the_lowest_index(dtype, size):
     draw = torch.Generator().manual_seed(3)
-    logits = torch.randint(0, 3, (40, 6, *size), generator=draw).to(dtype)  # three levels for six classes: ties everywhere
-    targets = torch.randint(0, 6, (40, *size), generator=draw)
+    logits = torch.randint(0, 3, (200, 6, *size), generator=draw).to(dtype)  # three levels, six classes: many ties
+    targets = torch.randint(0, 6, (200, *size), generator=draw)
     shared = (logits == logits.amax(1, keepdim=True)).sum(1) > 1
     assert shared.double().mean() > 0.5
     found = RecallWeights(6)(logits, targets, targets >= 0)
@@ -181,7 +182,9 @@ def test_dense_targets_count_by_their_argmax():
     found = eq.RecallLoss(4, reduction="sum")(logits, dense)
     assert_close(found, eq.CrossEntropyLoss(expected, reduction="sum")(logits, dense), **EXACT)
     marks = torch.nn.functional.one_hot(torch.arange(20) % 4, 4).double()
-    assert_close(eq.RecallLoss(4)(logits[..., 0], marks), eq.RecallLoss(4)(logits[..., 0], torch.arange(20) % 4), **EXACT)
+    assert_close(
+        eq.RecallLoss(4)(logits[..., 0], marks), eq.RecallLoss(4)(logits[..., 0], torch.arange(20) % 4), **EXACT
+    )
 
 
 def test_ignored_rows_count_for_nothing():
@@ -189,9 +192,8 @@ def test_ignored_rows_count_for_nothing():
     kept = targets != IGNORED
     assert not kept.all()
     assert_close(eq.RecallLoss(4)(logits, targets), eq.RecallLoss(4)(logits[kept], targets[kept]), **EXACT)
-    other = targets.masked_fill(~kept, 3)
-    assert_close(
-        eq.RecallLoss(4, ignore_index=3)(logits, other.masked_fill(targets == 3, 3)),
+    assert_close(  # a class may be the one to ignore
+        eq.RecallLoss(4, ignore_index=3)(logits, targets.masked_fill(~kept, 3)),
         eq.RecallLoss(4)(logits, targets.masked_fill(targets == 3, IGNORED)),
         **EXACT,
     )
@@ -241,13 +243,17 @@ def test_moving_average_of_the_recall(init, momentum, size):
     slow = MovingRecall(4, momentum, init)
     for seed, absent in enumerate(ABSENCES):
         logits, targets = rows(20, size=size, seed=seed, absent=absent)
-        logits = logits + 1.5 * torch.nn.functional.one_hot(targets.clamp(min=0), 4).movedim(-1, 1)  # recalls of about a half
+        logits = logits + 1.5 * torch.nn.functional.one_hot(targets.clamp(min=0), 4).movedim(
+            -1, 1
+        )  # recalls of about a half
         used = weights_in(loss, logits, targets)
         expected = slow.step(logits, targets)  # the updated value is used in the same batch
         assert any(0 < w < 1 for w in expected)
         for k in range(4):
             assert math.isnan(used[k]) == (k in absent)
-        same([used[k] for k in range(4) if k not in absent], [expected[k] for k in range(4) if k not in absent], **EXACT)
+        same(
+            [used[k] for k in range(4) if k not in absent], [expected[k] for k in range(4) if k not in absent], **EXACT
+        )
         same(loss.batch_weights[0].recall.tolist(), slow.recall, **EXACT)
         assert loss.batch_weights[0].batches.tolist() == slow.batches
 
@@ -454,7 +460,10 @@ def test_per_class_exponents_also_for_places():
 STATEFUL = {
     "recall": (lambda: eq.RecallLoss(4, momentum=0.3), rows),
     "recall published": (lambda: eq.RecallLoss(4, momentum=0.3, preset="published"), rows),
-    "two averages": (lambda: SoftmaxLoss(weight=[RecallWeights(4, momentum=0.3), RecallWeights(4, momentum=1.0)]), rows),
+    "two averages": (
+        lambda: SoftmaxLoss(weight=[RecallWeights(4, momentum=0.3), RecallWeights(4, momentum=1.0)]),
+        rows,
+    ),
     "adaptive": (lambda: eq.AsymmetricLoss(target_gap=0.3, gap_step=0.7), labels_of),
     "adaptive per class": (lambda: eq.AsymmetricLoss(target_gap=0.3, gap_step=0.7, per_class=True), labels_of),
     "scheduled": (lambda: eq.FocalLoss(Linear(0.0, 3.0), label_smoothing=Cosine(0.2, 0.0), epochs=6), rows),
@@ -463,7 +472,10 @@ STATEFUL = {
         lambda: SoftmaxLoss(focal(Linear(0.0, 2.0)), weight=RecallWeights(4, momentum=0.3), epochs=6),
         rows,
     ),
-    "scheduled adaptive": (lambda: eq.AsymmetricLoss(Linear(0.0, 1.0), target_gap=0.3, gap_step=0.7, epochs=6), labels_of),
+    "scheduled adaptive": (
+        lambda: eq.AsymmetricLoss(Linear(0.0, 1.0), target_gap=0.3, gap_step=0.7, epochs=6),
+        labels_of,
+    ),
 }
 each_stateful = pytest.mark.parametrize(("build", "example"), STATEFUL.values(), ids=STATEFUL)
 
@@ -499,7 +511,9 @@ def test_resume_is_exact(build, example, dtype, fresh, tmp_path):
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name
     unlike = train(build(), example, range(3, 6), dtype)
-    assert all(torch.equal(*pair) for pair in zip(expected, unlike, strict=True)) == (build().state_dict().keys() == {"position"})
+    assert all(torch.equal(*pair) for pair in zip(expected, unlike, strict=True)) == (
+        build().state_dict().keys() == {"position"}
+    )
 
 
 @each_stateful
@@ -531,7 +545,7 @@ def test_position_is_restored_and_hyper_parameters_follow():
     loss.set_epoch(6)
     fresh = eq.FocalLoss(Linear(0.0, 4.0), epochs=8)
     fresh.load_state_dict(loss.state_dict())
-    assert torch.equal(fresh(logits, targets), eq.FocalLoss(3.0)(logits, targets))
+    assert_close(fresh(logits, targets), eq.FocalLoss(3.0)(logits, targets), **EXACT)
     loss.set_progress(0.25)
     fresh.load_state_dict(loss.state_dict())
     assert_close(fresh(logits, targets), eq.FocalLoss(1.0)(logits, targets), **EXACT)
@@ -621,7 +635,7 @@ SCHEDULED = {
     "smoothing of Brier": (lambda v, **o: eq.BrierLoss(label_smoothing=v, **o), rows),
     "margin": (lambda v, **o: eq.AsymmetricLoss(margin=v, **o), labels_of),
     "gamma_pos, gamma_neg": (lambda v, **o: eq.AsymmetricLoss(v, gamma_neg=v, **o), labels_of),
-    "gamma_pos beside target_gap": (lambda v, **o: eq.AsymmetricLoss(v, target_gap=0.5, **o), labels_of),
+    "gamma_pos beside target_gap": (lambda v, **o: eq.AsymmetricLoss(v, target_gap=0.5, gap_step=0.0, **o), labels_of),
     "gamma of binary focal": (lambda v, **o: eq.BinaryFocalLoss(v, **o), labels_of),
     "alpha": (lambda v, **o: eq.BinaryFocalLoss(alpha=v, **o), labels_of),
     "alpha, beta, mu": (
@@ -756,11 +770,12 @@ def test_a_loss_that_was_never_moved_warns_once_in_training_only():
             warnings.simplefilter("error")
             loss.eval()(*batch)
         loss.train()
-        with pytest.warns(UserWarning, match=r"schedule.*never moved.*set_epoch.*set_progress") as caught:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             for _ in range(3):
                 loss(*batch)
-        assert len(caught) == 1
-        assert caught[0].filename == torch.nn.modules.module.__file__ or caught[0].filename == __file__
+        assert [warning.category for warning in caught] == [UserWarning]
+        assert re.search(r"schedule.*never moved.*set_epoch.*set_progress", str(caught[0].message))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for move in ("set_epoch", "set_progress"):
@@ -803,12 +818,18 @@ def test_moving_a_loss_between_forward_and_backward_does_not_change_the_gradient
         loss.set_epoch(0)
         value = loss(logits, targets)
         loss.set_epoch(1)
-        try:
-            (grad,) = torch.autograd.grad(value, logits)
-        except RuntimeError as error:
-            assert "modified by an inplace operation" in str(error)
-        else:
+        grad = gradient_unless_refused(value, logits)
+        if grad is not None:
             assert_close(grad, torch.autograd.grad(build(1.0)(logits, targets), logits)[0], **EXACT)
+
+
+def gradient_unless_refused(value, logits):
+    try:
+        return torch.autograd.grad(value, logits)[0]
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        return None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

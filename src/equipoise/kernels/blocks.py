@@ -34,8 +34,10 @@ def in_blocks(
         dtype: of the results.
         more: tensors that broadcast to the logits.
     """
+    if not may_overwrite() or logits.device.type != "cpu":
+        return function(logits, targets, *more)
     size = ELEMENTS_PER_THREAD * torch.get_num_threads()
-    if logits.device.type != "cpu" or logits.numel() <= 2 * size or not may_overwrite():
+    if logits.numel() <= 2 * size:
         return function(logits, targets, *more)
     samples, classes = logits.shape[:2]
     places = logits[0, 0].numel()

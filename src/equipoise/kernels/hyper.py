@@ -31,6 +31,7 @@ class Piece(NamedTuple):
     start: int
     stop: int
     whole: int | None = None  # a fixed exponent from 1 to 4
+    argument: str | None = None  # what the user calls it, where that is another name
 
 
 Layout: TypeAlias = tuple[Piece, ...]
@@ -44,12 +45,13 @@ def accumulation_dtype(logits: Tensor) -> torch.dtype:
     return torch.float64 if logits.dtype is torch.float64 else torch.float32
 
 
-def layout_of(values: Values, fixed: Container[str] = ()) -> Layout:
-    """Layout of the flat tensor; ``fixed``: names of exponents that never change."""
+def layout_of(values: Values, fixed: Container[str], arguments: Mapping[str, str]) -> Layout:
+    """Layout of the flat tensor; ``fixed``: names of exponents that never change; ``arguments``: users' names."""
     pieces, start = [], 0
     for name, numbers in values.items():
         whole = name in fixed and numbers in ((1.0,), (2.0,), (3.0,), (4.0,))
-        pieces.append(Piece(name, start, start + len(numbers), int(numbers[0]) if whole else None))
+        exponent = int(numbers[0]) if whole else None
+        pieces.append(Piece(name, start, start + len(numbers), exponent, arguments.get(name)))
         start += len(numbers)
     return tuple(pieces)
 
@@ -69,6 +71,6 @@ class Hyper(dict[str, Tensor]):
 
 def check_layout(layout: Layout, num_classes: int) -> None:
     """Raise when a per-class hyper-parameter does not fit the number of classes of the logits."""
-    for name, start, stop, _ in layout:
-        if name in PER_CLASS and stop - start != 1:
-            check_length(name, stop - start, num_classes)
+    for piece in layout:
+        if piece.name in PER_CLASS and piece.stop - piece.start != 1:
+            check_length(piece.argument or piece.name, piece.stop - piece.start, num_classes)

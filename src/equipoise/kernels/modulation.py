@@ -36,7 +36,9 @@ def other_form(log_p: Tensor, p: Tensor, hyper: Hyper) -> tuple[Tensor | None, T
     gamma = gamma_of_classes(hyper, "gamma_neg", p)
     if gamma is None:
         return None, None
-    m = power(p, gamma, hyper.whole.get("gamma_neg"))
+    whole = hyper.whole.get("gamma_neg")
+    # by the logarithm: -log p is large where p has vanished, so that a floor under p would show
+    m = (gamma * log_p).exp() if whole is None else power(p, gamma, whole)
     h = m * (1.0 + gamma * log_p)
     return (mix(hyper["xi"], None, m), mix(hyper["xi"], None, h)) if "xi" in hyper else (m, h)
 

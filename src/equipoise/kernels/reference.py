@@ -7,11 +7,12 @@ work in log space in float32 (float64 for float64 logits), support double backwa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from equipoise._checks import transforms_active
 from equipoise.kernels.hyper import Hyper, Layout
 from equipoise.kernels.sigmoid_reference import sigmoid_losses, sigmoid_slopes
 from equipoise.kernels.softmax_reference import softmax_terms
@@ -27,6 +28,7 @@ def softmax_rows(
     Shape: ``logits`` (N, C, d1, ..., dk), ``targets`` int64 (N, d1, ..., dk) or dense like the logits, ``weight``
     (C,); result (N, d1, ..., dk) in the accumulation type, 0 at ignored rows.
     """
+    _refuse_second_forward_derivative()
     function = SoftmaxRows if torch.compiler.is_compiling() else SoftmaxRowsForwardMode
     rows: Tensor
     rows, _ = function.apply(logits, targets, weight, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
@@ -48,11 +50,24 @@ def sigmoid_elements(
     accumulation type, 0 where the target is ``ignore_value``; None promises that
     no target is.
     """
+    _refuse_second_forward_derivative()
     function = SigmoidElements if torch.compiler.is_compiling() else SigmoidElementsForwardMode
     elements: Tensor = function.apply(  # type: ignore[no-untyped-call]
         logits, targets, element_weight, hyper, layout, ignore_value, detach_focus
     )
     return elements
+
+
+def _refuse_second_forward_derivative() -> None:
+    """Raise inside two ``torch.func.jvp``: PyTorch would take the second derivative of our functions for 0."""
+    if torch.compiler.is_compiling() or not transforms_active():
+        return
+    levels = [level.key() for level in torch._C._functorch.get_interpreter_stack() or ()]
+    if levels.count(torch._C._functorch.TransformType.Jvp) > 1:
+        raise RuntimeError(
+            "losses can be differentiated forward once, got torch.func.jvp or jacfwd inside another one; use "
+            "torch.func.hessian, or jacrev for the inner or the outer derivative"
+        )
 
 
 class SoftmaxRows(torch.autograd.Function):
@@ -74,17 +89,14 @@ class SoftmaxRows(torch.autograd.Function):
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(logits, targets, weight, hyper, output[1])
-        ctx.save_for_forward(output[1])
+        ctx.save_for_forward(logits, targets, weight, hyper, output[1])
 
     @staticmethod
     def backward(ctx: Any, grad_rows: Tensor | None, grad_direction: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient with respect to the logits."""
         if grad_rows is None:
             return (None,) * 6
-        logits, targets, weight, hyper, direction = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a gradient of this gradient is wanted: go through operations that have one
-            _, direction = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
-        return (direction * grad_rows.unsqueeze(1)).to(logits.dtype), None, None, None, None, None
+        return (_direction(ctx) * grad_rows.unsqueeze(1)).to(ctx.saved_tensors[0].dtype), None, None, None, None, None
 
 
 class SoftmaxRowsForwardMode(SoftmaxRows):
@@ -93,8 +105,15 @@ class SoftmaxRowsForwardMode(SoftmaxRows):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> tuple[Tensor | None, None]:  # noqa: ANN401
         """Change of the rows along a change of the logits."""
-        (direction,) = ctx.saved_tensors
-        return (None if tangent is None else (direction * tangent).sum(1)), None
+        return (None if tangent is None else (_direction(ctx) * tangent).sum(1)), None
+
+
+def _direction(ctx: Any) -> Tensor:  # noqa: ANN401
+    """The stored direction, or where a second derivative may be wanted the same through operations that have one."""
+    logits, targets, weight, hyper, direction = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        _, direction = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
+    return cast(Tensor, direction)
 
 
 class SigmoidElements(torch.autograd.Function):

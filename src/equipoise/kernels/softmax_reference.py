@@ -24,7 +24,6 @@ from equipoise.kernels.modulation import (
     gamma_of_classes,
     gamma_of_rows,
     other_form,
-    select,
     true_form,
 )
 from equipoise.kernels.temporaries import minus, put, times
@@ -69,7 +68,7 @@ def _index(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, igno
     p = probs.gather(1, labels)
     others = put(probs, labels, torch.zeros_like(p))  # the softmax without the true class
     q = others.sum(1, keepdim=True)
-    log_p = select(q < 0.5, (-q.clamp(max=0.5)).log1p(), z_true - z_max + p_max.log())
+    log_p = torch.where(q < 0.5, (-q.clamp(max=0.5)).log1p(), z_true - z_max + p_max.log())
 
     m, h = true_form(log_p, p, q, hyper, gamma_of_rows(hyper, labels, p))
     mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
@@ -145,7 +144,8 @@ def _dense(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper) -> t
         by_class = along_classes(weight, z)
         cost, slope = cost * by_class, slope * by_class
     rows = (-(cost * log_p).sum(1, keepdim=True)).masked_fill(~valid, 0.0).squeeze(1)
-    direction = minus(times(p, slope.sum(1, keepdim=True)), slope)
+    # p S - slope, written so that nothing cancels at p = 1
+    direction = minus(times(p, slope.sum(1, keepdim=True) - slope), slope * q)
     return rows, times(direction, hyper["scale"]) if "scale" in hyper else direction
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -24,6 +24,7 @@ class Adjustment:
         margin: Delta up to its scale, one number for each class, largest 1; taken from the logit of the true class.
         max_margin: the largest margin.
         scale: factor on the adjusted logits, above 0.
+        called: how a named loss calls what offset and margin come from, for messages.
     """
 
     offset: tuple[float, ...] = ()
@@ -31,6 +32,7 @@ class Adjustment:
     margin: tuple[float, ...] = ()
     max_margin: Number = 0.5
     scale: Number = 1.0
+    called: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self.values(Moment())
@@ -58,6 +60,7 @@ class NegativeTolerance:
 
     offset: tuple[float, ...] = ()
     neg_scale: Number = 1.0
+    called: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self.values(Moment())
@@ -74,10 +77,11 @@ def logit_adjustment(counts: Sequence[float] | Tensor, tau: Number = 1.0) -> Adj
     r""":math:`a_c = \tau \log \pi_c` with the prior :math:`\pi_c = \max(n_c, 1) / \sum_j \max(n_j, 1)`."""
     floored = [max(count, 1.0) for count in check_counts("counts", counts)]
     total = math.fsum(floored)
-    return Adjustment(offset=tuple(math.log(count / total) for count in floored), tau=tau)
+    return Adjustment(offset=tuple(math.log(count / total) for count in floored), tau=tau, called="counts")
 
 
 def margin_adjustment(counts: Sequence[float] | Tensor, max_margin: Number = 0.5, scale: Number = 30.0) -> Adjustment:
     r"""LDAM: :math:`\Delta_c \propto \max(n_c, 1)^{-1/4}`, the largest being ``max_margin``."""
     margins = [max(count, 1.0) ** -0.25 for count in check_counts("counts", counts)]
-    return Adjustment(margin=tuple(value / max(margins) for value in margins), max_margin=max_margin, scale=scale)
+    shape = tuple(value / max(margins) for value in margins)
+    return Adjustment(margin=shape, max_margin=max_margin, scale=scale, called="counts")

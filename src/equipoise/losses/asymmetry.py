@@ -54,16 +54,18 @@ class AdaptiveAsymmetry(PreciseBuffers):
         self.gap_step = check_number("gap_step", gap_step, low=0.0)
         self.gamma_max = check_number("gamma_max", gamma_max, low=0.0)
         self.per_class = per_class
-        check_number("gamma_neg", start, low=0.0, high=gamma_max)
+        self.start = check_number("gamma_neg", start, low=0.0, high=gamma_max)
         self.register_buffer("gamma_neg", torch.tensor([start], dtype=torch.float32))
+        self.start_single = self.gamma_neg.item()  # the start as float32 has it
         self.register_buffer("gap", torch.tensor([math.nan], dtype=torch.float32))
 
     def exponent(self, logits: Tensor) -> Tensor:
         """The exponent of this batch, (1,) or (C,); with ``per_class`` the first batch tells the number of labels."""
         gamma = self._placed("gamma_neg", logits)
         if self.per_class and gamma.numel() == 1 != logits.shape[1]:
-            self.gamma_neg = gamma.expand(logits.shape[1]).clone()
-            self.gap = self._placed("gap", logits).expand(logits.shape[1]).clone()
+            with torch.inference_mode(False):  # a validation pass must not leave buffers that cannot be updated
+                self.gamma_neg = gamma.expand(logits.shape[1]).clone()
+                self.gap = self._placed("gap", logits).expand(logits.shape[1]).clone()
         if self.per_class:
             check_length("gamma_neg", self.gamma_neg.numel(), logits.shape[1])
         return self.gamma_neg
@@ -81,8 +83,8 @@ class AdaptiveAsymmetry(PreciseBuffers):
         axes = [axis for axis in range(p.ndim) if axis != 1 or not self.per_class]
         known = torch.ones((), dtype=p.dtype, device=p.device).expand_as(p)
         if ignore_value is not None:
-            known = (targets != ignore_value).to(p.dtype)
-            p, t = p * known, t * known
+            unknown = targets == ignore_value
+            p, t, known = (values.masked_fill(unknown, 0.0) for values in (p, t, known))
         sums = torch.stack([p.sum(axes), t.sum(axes), (p * t).sum(axes), known.sum(axes)]).view(4, -1)
         p_all, positives, p_positive, everything = all_sum(sums) if sync else sums
         negatives = everything - positives
@@ -94,7 +96,11 @@ class AdaptiveAsymmetry(PreciseBuffers):
         gap.copy_(torch.where(both, seen, gap))
 
     def _placed(self, name: str, logits: Tensor) -> Tensor:
-        return self._widen(name, logits.dtype, logits.device)
+        before: Tensor = getattr(self, name)
+        buffer = self._widen(name, logits.dtype, logits.device)
+        if name == "gamma_neg" and buffer.dtype is not before.dtype:  # the start again, this time to the last digit
+            buffer.masked_fill_(buffer == self.start_single, self.start)
+        return buffer
 
     def extra_repr(self) -> str:
         """Arguments for ``repr``."""

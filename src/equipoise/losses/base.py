@@ -69,6 +69,16 @@ def fixed_exponents(parts: Sequence[Part]) -> list[str]:
     return [name for name in EXPONENTS if any(isinstance(getattr(part, name, None), (int, float)) for part in parts)]
 
 
+def argument_names(parts: Sequence[Part]) -> dict[str, str]:
+    """How the user calls what a hyper-parameter comes from, where that is not its own name."""
+    names: dict[str, str] = {}
+    for part in parts:
+        called: str | None = getattr(part, "called", None)
+        if called is not None:
+            names.update(dict.fromkeys(part.values(Moment()), called))
+    return names
+
+
 def check_preset(preset: str | None) -> bool:
     """Whether the published code is to be followed where it differs from the paper's text."""
     if preset is not None:
@@ -96,7 +106,7 @@ class Loss(PreciseBuffers):
         self.scheduled = any(_has_schedule(part) for part in self.parts)
         self._warned = False
         values = merge_values(self.parts, self._moment(0.0))
-        self.layout = layout_of(values, fixed_exponents(self.parts))
+        self.layout = layout_of(values, fixed_exponents(self.parts), argument_names(self.parts))
         self.register_buffer("hyper_double", pack(values), persistent=False)
         self.register_buffer("hyper_single", pack(values, torch.float32), persistent=False)
         if self.scheduled:
@@ -145,7 +155,8 @@ class Loss(PreciseBuffers):
     def hyper(self, logits: Tensor) -> Tensor:
         """Hyper-parameters for these logits: float64 for float64 logits, float32 otherwise, on their device."""
         if self.hyper_single.device != logits.device:  # like torch's own losses, work without .to(device)
-            self.to(logits.device)
+            with torch.inference_mode(False):
+                self.to(logits.device)
         if self.scheduled and self.training and not self._warned and not torch.compiler.is_compiling():
             self._warned = True
             if math.isnan(float(self.position[0])):

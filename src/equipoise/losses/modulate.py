@@ -10,7 +10,7 @@ One value class describes them all; ``focal``, ``asymmetric`` and ``cyclical`` a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -57,12 +57,14 @@ class Modulation:
             None: they are focused like the true class, which is what a focal loss does.
         xi: share of the high-confidence term.
         gamma_hc: exponent of ``1 + p`` in that term.
+        called: how a named loss calls both exponents, for messages.
     """
 
     gamma_pos: Number | ByConfidence | tuple[float, ...] = 0.0
     gamma_neg: Number | tuple[float, ...] | None = None
     xi: Number = 0.0
     gamma_hc: Number = 0.0
+    called: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("gamma_pos", "gamma_neg"):
@@ -84,9 +86,9 @@ class Modulation:
             found["confidence_bounds"] = tuple(bounds)
             found["confidence_gammas"] = tuple(check_number("gamma", moment.value(gamma), low=0.0) for gamma in gammas)
         elif isinstance(self.gamma_pos, Schedule) or self.gamma_pos != 0.0:
-            found["gamma_pos"] = _numbers("gamma_pos", self.gamma_pos, moment)
+            found["gamma_pos"] = _numbers(self.called or "gamma_pos", self.gamma_pos, moment)
         if self.gamma_neg is not None:
-            found["gamma_neg"] = _numbers("gamma_neg", self.gamma_neg, moment)
+            found["gamma_neg"] = _numbers(self.called or "gamma_neg", self.gamma_neg, moment)
         return found
 
 
@@ -97,7 +99,7 @@ def _numbers(name: str, gamma: Number | tuple[float, ...], moment: Moment) -> tu
 
 def focal(gamma: Gamma = 2.0) -> Modulation:
     r""":math:`m = (1 - p)^\gamma` for every term."""
-    return Modulation(gamma_pos=gamma)  # type: ignore[arg-type]  # sequences become tuples
+    return Modulation(gamma_pos=gamma, called="gamma")  # type: ignore[arg-type]  # sequences become tuples
 
 
 def asymmetric(gamma_pos: Gamma = 0.0, gamma_neg: Gamma = 4.0) -> Modulation:

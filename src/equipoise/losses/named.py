@@ -18,9 +18,10 @@ from equipoise._checks import check_counts, check_number
 from equipoise.losses.adjust import NegativeTolerance, logit_adjustment, margin_adjustment
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
 from equipoise.losses.base import Scalar, check_preset
-from equipoise.losses.modulate import ByConfidence, Gamma, asymmetric, cyclical, focal
+from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
 from equipoise.losses.pipeline import SigmoidLoss, SoftmaxLoss, Weight, split_weights
 from equipoise.schedules import Cyclical, Number
+from equipoise.weights.deferred import ClassWeights
 from equipoise.weights.rebalanced import Rebalanced
 from equipoise.weights.recall import PrecisionWeights, RecallWeights
 from equipoise.weights.static import Normalize, effective_number, inverse_frequency
@@ -204,8 +205,8 @@ class CyclicalFocalLoss(SoftmaxLoss):
     ) -> None:
         if check_preset(preset):
             options.setdefault("label_smoothing", 0.1)
-        gamma_neg = 0.0 if isinstance(gamma_lc, ByConfidence) else gamma_lc
-        super().__init__(cyclical(Cyclical(factor, end), gamma_hc, gamma_lc, gamma_neg), epochs=epochs, **options)
+        modulation = Modulation(gamma_lc, gamma_lc, Cyclical(factor, end), gamma_hc, called="gamma_lc")  # type: ignore[arg-type]
+        super().__init__(modulation, epochs=epochs, **options)
 
 
 class AsymmetricSoftmaxLoss(SoftmaxLoss):
@@ -284,7 +285,7 @@ class RecallLoss(SoftmaxLoss):
         num_classes: C.
         momentum: alpha of the moving average of eq. 8; None takes the recall of the batch.
         min_errors: errors counted at least for a class in the batch; 1 as published, 0 as in the text.
-        init: how the moving average starts, see ``RecallWeights``.
+        init: how the moving average starts, ``"first"`` by default, see ``RecallWeights``.
         preset: ``"published"``: ``init="published"`` and ``min_errors=1`` in the moving average too.
         options: see the top of the module; by default ``sync=True``, counts of all processes, and
             ``reduction="valid_mean"``, so that the scale falls as recall rises.
@@ -301,7 +302,7 @@ class RecallLoss(SoftmaxLoss):
         *,
         momentum: float | None = None,
         min_errors: float = 1.0,
-        init: str = "first",
+        init: str | None = None,
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
@@ -312,7 +313,7 @@ class RecallLoss(SoftmaxLoss):
             num_classes,
             momentum=momentum,
             min_errors=min_errors,
-            init="published" if published else init,
+            init=init if init is not None else "published" if published else "first",
             floor_average=published,
         )
         options["weight"] = _times(weights, options.get("weight"))
@@ -363,7 +364,9 @@ class InverseFrequencyLoss(SoftmaxLoss):
         **options: Unpack[SoftmaxOptions],
     ) -> None:
         check_preset(preset)
-        options["weight"] = _times(inverse_frequency(counts, normalize), options.get("weight"))
+        options["weight"] = _times(
+            ClassWeights(inverse_frequency(counts, normalize), called="counts"), options.get("weight")
+        )
         super().__init__(**options)
 
 
@@ -388,7 +391,9 @@ class ClassBalancedLoss(SoftmaxLoss):
         **options: Unpack[SoftmaxOptions],
     ) -> None:
         check_preset(preset)
-        options["weight"] = _times(effective_number(counts, beta, normalize), options.get("weight"))
+        options["weight"] = _times(
+            ClassWeights(effective_number(counts, beta, normalize), called="counts"), options.get("weight")
+        )
         super().__init__(**options)
 
 
@@ -513,7 +518,7 @@ class AsymmetricLoss(SigmoidLoss):
         gamma_pos: exponent of the positives.
         gamma_neg: exponent of the negatives; the start value when ``target_gap`` is given.
         margin: negatives below this probability count for nothing.
-        detach_focus: stop the gradient through the focusing factors.
+        detach_focus: stop the gradient through the focusing factors; by default it flows.
         target_gap: steer gamma_neg towards this probability gap, see ``AdaptiveAsymmetry``.
         gap_step: step of that rule.
         gamma_max: its upper end.
@@ -533,7 +538,7 @@ class AsymmetricLoss(SigmoidLoss):
         *,
         gamma_neg: Gamma = 4.0,
         margin: Number = 0.05,
-        detach_focus: bool = False,
+        detach_focus: bool | None = None,
         target_gap: float | None = None,
         gap_step: float = 0.01,
         gamma_max: float = 10.0,
@@ -547,14 +552,14 @@ class AsymmetricLoss(SigmoidLoss):
             asymmetry, modulation = None, asymmetric(gamma_pos, gamma_neg)
         else:
             start = check_number("gamma_neg", gamma_neg, low=0.0)  # type: ignore[arg-type]
-            modulation = focal(gamma_pos)
+            modulation = Modulation(gamma_pos)  # type: ignore[arg-type]
             asymmetry = AdaptiveAsymmetry(
                 target_gap, start=start, gap_step=gap_step, gamma_max=gamma_max, per_class=per_class
             )
         super().__init__(
             modulation,
             margin=margin,
-            detach_focus=detach_focus or published,
+            detach_focus=published if detach_focus is None else detach_focus,
             asymmetry=asymmetry,
             **options,
         )
@@ -598,7 +603,7 @@ class DistributionBalancedLoss(SigmoidLoss):
         options["weight"] = _times(Scalar("weight", balance, absent=1.0), options.get("weight"))
         super().__init__(
             focal(gamma),
-            adjustment=NegativeTolerance(offset=bias, neg_scale=neg_scale),
+            adjustment=NegativeTolerance(offset=bias, neg_scale=neg_scale, called="counts"),
             rebalanced=Rebalanced(known, alpha, beta, mu),
             **options,
         )

@@ -106,8 +106,7 @@ class MMCELoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
-        if check_preset(preset):
-            normalization = "published"
+        check_preset(preset)
         check_choice("normalization", normalization, ("published", "definition"))
         super().__init__(more_parts=[Scalar("strength", strength, absent=None)], **options)
         self.normalization = normalization
@@ -122,7 +121,7 @@ class MMCELoss(SoftmaxLoss):
 def calibration_term(rows: Rows, strength: Tensor | float, normalization: str) -> Tensor:
     """What the calibration error adds to each row: the same for every valid one, 0 elsewhere."""
     inputs = rows.inputs
-    probs = inputs.logits.to(rows.loss.dtype).softmax(1)
+    probs = inputs.logits.to(rows.loss.dtype).masked_fill(~inputs.valid.unsqueeze(1), 0.0).softmax(1)
     confidence, predicted = probs.max(1)
     error = mmce(confidence.flatten(), (predicted == inputs.labels).flatten(), inputs.valid.flatten(), normalization)
     return torch.where(inputs.valid, strength * error, 0.0)
@@ -137,7 +136,7 @@ def mmce(confidence: Tensor, right: Tensor, valid: Tensor, normalization: str) -
     m, n = is_right.sum(), is_wrong.sum()
     squared = torch.zeros_like(m)
     for pairs, a, b, factor in ((m * m, short, short, 1.0), (n * n, over, over, 1.0), (m * n, short, over, -2.0)):
-        total = a @ kernel @ b / pairs.clamp(min=1.0)
+        total = (a * (kernel * b).sum(1)).sum() / pairs.clamp(min=1.0)  # no @: autocast would round it
         squared = squared + factor * (total / (pairs + 1e-5) if normalization == "published" else total)
     both = (m > 0) & (n > 0)
     floor = 1e-10 if normalization == "published" else 0.0  # the published root never sees 0

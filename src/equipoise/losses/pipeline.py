@@ -246,13 +246,12 @@ def sigmoid_pipeline(
     unknown = ignore_value if check_sigmoid_targets(logits, targets, ignore_value, validate) else None
     check_layout(layout, logits.shape[1] if logits.ndim > 1 else 1)
     if element_weight is not None:
-        try:
-            torch.broadcast_shapes(element_weight.shape, logits.shape)  # type: ignore[no-untyped-call]
-        except RuntimeError:
+        trailing = zip(reversed(element_weight.shape), reversed(logits.shape), strict=False)
+        if element_weight.ndim > logits.ndim or any(size not in (1, full) for size, full in trailing):
             raise ValueError(
                 f"element_weight must broadcast to {tuple(logits.shape)}, got {tuple(element_weight.shape)}; "
                 "give one weight for each element"
-            ) from None
+            )
     if logits.ndim == 1:  # N samples of one label
         logits, targets = logits.unsqueeze(1), targets.unsqueeze(1)
         element_weight = None if element_weight is None else element_weight.unsqueeze(-1)

@@ -95,9 +95,9 @@ def tversky_loss(
     missed = alpha * fp + beta * fn  # 1 - index = missed / whole: nothing cancels near 0
     whole = tp + missed + smooth
     # Sums of underflowed probabilities count as 0/0: dividing by them would overflow in the backward pass.
-    sound = whole > torch.finfo(whole.dtype).tiny / torch.finfo(whole.dtype).eps
-    losses = torch.where(sound, missed, 0.0) / torch.where(sound, whole, 1.0)
-    return _reduce(losses, tp + fn > 0, classes, reduction, sync=sync and per_image)
+    empty = whole <= torch.finfo(whole.dtype).tiny / torch.finfo(whole.dtype).eps  # False for NaN, which must show
+    losses = torch.where(empty, 0.0, missed) / torch.where(empty, 1.0, whole)
+    return _reduce(losses, ~(tp + fn <= 0), classes, reduction, sync=sync and per_image)
 
 
 def dice_loss(logits: Tensor, targets: Tensor, *, smooth: float = 0.0, **options: Unpack[_FunctionOptions]) -> Tensor:

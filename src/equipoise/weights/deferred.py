@@ -8,21 +8,23 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from equipoise._checks import check_class_vector, check_number
-from equipoise.schedules import Moment, Steps
+from equipoise.schedules import Moment
 
 __all__ = ["ClassWeights", "Deferred"]
 
 
 @dataclass(frozen=True)
 class ClassWeights:
-    """One fixed weight for each class; ``name`` tells the kernels what they weigh."""
+    """One fixed weight for each class; ``name`` tells the kernels what they weigh, ``called`` is for messages."""
 
     weight: tuple[float, ...]
     name: str = "weight"
+    called: str | None = None
 
-    def __init__(self, weight: Sequence[float] | Tensor, *, name: str = "weight") -> None:
+    def __init__(self, weight: Sequence[float] | Tensor, *, name: str = "weight", called: str | None = None) -> None:
         object.__setattr__(self, "weight", check_class_vector(name, weight))
         object.__setattr__(self, "name", name)
+        object.__setattr__(self, "called", called)
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
         """Hyper-parameters of this moment by name."""
@@ -59,5 +61,4 @@ class Deferred:
                     f"start_epoch={self.start_epoch} needs the number of epochs, got None; give the loss epochs=E"
                 )
             start = min(self.start_epoch / moment.epochs, 1.0)
-        on = Steps((0.0, 1.0), at=(start,))(moment.progress)
-        return {"weight": tuple(1.0 + on * (value - 1.0) for value in self.weight)}
+        return {"weight": self.weight if moment.progress >= start else (1.0,) * len(self.weight)}

@@ -45,11 +45,12 @@ class Rebalanced:
 def rebalanced_weight(targets: Tensor, inverse_counts: Tensor, rebalance: Tensor, ignore_value: float) -> Tensor:
     """Weights of the elements, shaped like ``targets`` (N, C, d1, ..., dk).
 
-    A sample without positives was drawn for none of its labels: r is infinite there and the weight ``1 + alpha``.
+    A sample without positives was drawn for none of its labels: r is as good as infinite there, the weight
+    ``1 + alpha``.
     """
     alpha, beta, mu = rebalance
     inverse = inverse_counts.view(-1, *(1 for _ in range(targets.ndim - 2)))
     known = torch.where(targets == ignore_value, 0.0, targets.to(inverse.dtype))
-    drawn = (known * inverse).sum(1, keepdim=True)
+    drawn = (known * inverse).sum(1, keepdim=True).clamp(min=1e-30)
     weight: Tensor = (beta * (inverse / drawn - mu)).sigmoid() + alpha
     return weight

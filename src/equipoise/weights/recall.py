@@ -67,12 +67,11 @@ class RecallWeights(PreciseBuffers):
         updates = self.training and torch.is_grad_enabled()
         with torch.no_grad():
             dtype = torch.float64 if logits.dtype is torch.float64 else torch.float32
+            check_length("num_classes", self.num_classes, logits.shape[1])
             if self.momentum is None:
-                check_length("num_classes", self.num_classes, logits.shape[1])
                 return batch_recall_weights(logits, labels, valid, self.min_errors, sync and self.training)
             recall = self._widen("recall", dtype, logits.device)
             if updates:
-                check_length("num_classes", self.num_classes, logits.shape[1])
                 self._update(recall, *_support_and_misses(logits, labels, valid, sync))
             return (1.0 - recall).to(dtype)
 

@@ -1,0 +1,621 @@
+"""Bad input gets an error that names the argument, what was expected, what came and what to do.
+
+``says`` makes the four parts a pattern: the argument as the user wrote it opens the message, then come what was
+expected, "got" what came, and after a semicolon what to do.
+"""
+
+import math
+import re
+
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise import functional as F
+from equipoise.losses import SigmoidLoss, SoftmaxLoss, asymmetric, cyclical, focal
+from equipoise.schedules import Constant, Cosine, Cyclical, Join, Linear, Parabolic, Steps, join
+from equipoise.weights import (
+    ClassWeights,
+    Deferred,
+    PrecisionWeights,
+    RecallWeights,
+    effective_number,
+    inverse_frequency,
+    median_frequency,
+    square_root,
+)
+
+NAN, INF = math.nan, math.inf
+
+
+def says(argument, *parts):
+    advised = r"(?=.*got .*; \w+)"
+    return r"(?s)\A" + advised + ".*".join([re.escape(argument) + r"\b", *(re.escape(part) for part in parts)])
+
+
+def logits(c=3, *size, dtype=torch.float32):
+    return torch.randn(4, c, *size, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+SOFTMAX = {
+    "cross-entropy": lambda **o: eq.CrossEntropyLoss(**o),
+    "focal": lambda **o: eq.FocalLoss(**o),
+    "recall": lambda **o: eq.RecallLoss(3, **o),
+    "recall average": lambda **o: eq.RecallLoss(3, momentum=0.5, **o),
+    "ohem": lambda **o: eq.OHEMLoss(**o),
+    "mmce": lambda **o: eq.MMCELoss(**o),
+    "brier": lambda **o: eq.BrierLoss(**o),
+    "dice": lambda **o: eq.DiceLoss(**o),
+    "lovasz": lambda **o: eq.LovaszSoftmaxLoss(**o),
+    "ldam": lambda **o: eq.LDAMLoss([3, 2, 1], **o),
+}
+SIGMOID = {
+    "binary": lambda **o: eq.BinaryCrossEntropyLoss(**o),
+    "binary focal": lambda **o: eq.BinaryFocalLoss(alpha=0.25, **o),
+    "asymmetric": lambda **o: eq.AsymmetricLoss(**o),
+    "adaptive": lambda **o: eq.AsymmetricLoss(target_gap=0.5, **o),
+    "distribution balanced": lambda **o: eq.DistributionBalancedLoss([3, 2, 1], 9, **o),
+}
+each_softmax = pytest.mark.parametrize("build", SOFTMAX.values(), ids=SOFTMAX)
+each_sigmoid = pytest.mark.parametrize("build", SIGMOID.values(), ids=SIGMOID)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Targets and logits
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@each_softmax
+@pytest.mark.parametrize(
+    ("targets", "error", "parts"),
+    [
+        (torch.zeros(4), ValueError, ("float32", "(4, 3, 2)", "got (4,)", "targets.long()")),
+        (torch.zeros(4, 3), ValueError, ("(4, 3, 2)", "got (4, 3)", "targets.long()")),
+        (torch.zeros(4, 2, dtype=torch.bool), TypeError, ("integer", "(4, 2)", "got torch.bool", "targets.long()")),
+        (torch.zeros(4, 2, dtype=torch.complex64), TypeError, ("integer", "got torch.complex64", "targets.long()")),
+        (torch.zeros(4, dtype=torch.long), ValueError, ("shape (4, 2)", "got (4,)", "dimensions")),
+        (torch.zeros(5, 2, dtype=torch.long), ValueError, ("shape (4, 2)", "got (5, 2)", "dimensions")),
+        (torch.zeros(4, 3, 2, dtype=torch.long), ValueError, ("shape (4, 2)", "got (4, 3, 2)", "targets.float()")),
+    ],
+    ids=["float index", "dense without places", "bool", "complex", "no places", "batch size", "integer one-hot"],
+)
+def test_softmax_targets_of_wrong_type_or_shape(build, targets, error, parts):
+    with pytest.raises(error, match=says("targets", *parts)):
+        build()(logits(3, 2), targets)
+
+
+@each_softmax
+@pytest.mark.parametrize("label", [3, -1, 1000, -101])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16], ids=str)
+def test_labels_out_of_range(build, label, dtype):
+    targets = torch.tensor([0, -100, label, 2], dtype=dtype)
+    message = says("targets", "[0, 2] or ignore_index=-100", f"got {label}", "check the labels")
+    with pytest.raises(ValueError, match=message):
+        build()(logits(), targets)
+
+
+def test_labels_out_of_range_in_small_types_and_other_ignore_index():
+    with pytest.raises(ValueError, match=says("targets", "[0, 2] or ignore_index=-100", "got 156")):
+        eq.CrossEntropyLoss()(logits(), torch.tensor([0, 156, 1, 2], dtype=torch.uint8))
+    with pytest.raises(ValueError, match=says("targets", "ignore_index=255", "got -100")):
+        eq.CrossEntropyLoss(ignore_index=255)(logits(), torch.tensor([0, 255, -100, 2]))
+    assert eq.CrossEntropyLoss(ignore_index=255)(logits(), torch.tensor([0, 255, 1, 2])).isfinite()
+
+
+@each_softmax
+def test_dense_targets_must_not_require_a_gradient(build):
+    with pytest.raises(ValueError, match=says("targets", "must not require a gradient", "got", "detach()")):
+        build()(logits(), torch.full((4, 3), 1 / 3, requires_grad=True))
+
+
+@each_sigmoid
+@pytest.mark.parametrize(
+    ("targets", "parts"),
+    [
+        (torch.zeros(4), ("(4, 3)", "got (4,)", "one_hot")),
+        (torch.zeros(4, 2), ("(4, 3)", "got (4, 2)", "softmax loss")),
+        (torch.zeros(4, dtype=torch.long), ("(4, 3)", "got (4,)", "class indices")),
+        (torch.zeros(4, 3, 1), ("(4, 3)", "got (4, 3, 1)", "softmax loss")),
+    ],
+    ids=["no labels", "fewer labels", "indices", "one dimension more"],
+)
+def test_sigmoid_targets_of_wrong_shape(build, targets, parts):
+    with pytest.raises(ValueError, match=says("targets", *parts)):
+        build()(logits(), targets)
+
+
+@each_sigmoid
+def test_sigmoid_targets_of_wrong_type_or_with_a_gradient(build):
+    with pytest.raises(TypeError, match=says("targets", "in [0, 1]", "got torch.complex64", "pass")):
+        build()(logits(), torch.zeros(4, 3, dtype=torch.complex64))
+    with pytest.raises(ValueError, match=says("targets", "must not require a gradient", "got", "detach()")):
+        build()(logits(), torch.zeros(4, 3, requires_grad=True))
+
+
+@each_sigmoid
+@pytest.mark.parametrize(("value", "text"), [(2.0, "2"), (-0.5, "-0.5"), (1.001, "1.001"), (-2.0, "-2"), (NAN, "nan")])
+def test_sigmoid_targets_out_of_range(build, value, text):
+    targets = torch.tensor([[0.0, 1.0, -1.0]]).repeat(4, 1)
+    targets[2, 1] = value
+    with pytest.raises(
+        ValueError, match=says("targets", "[0, 1] or ignore_value=-1", f"got {text}", "check the labels")
+    ):
+        build()(logits(), targets)
+    if value == value and value == int(value):
+        with pytest.raises(ValueError, match=says("targets", "[0, 1] or ignore_value=-1", f"got {text}")):
+            build()(logits(), targets.long())
+        assert build(ignore_value=value)(
+            logits(), targets.clamp(min=0) if value > 0 else targets.where(targets != -1, 0)
+        ).isfinite()
+
+
+@pytest.mark.parametrize("build", [*SOFTMAX.values(), *SIGMOID.values()], ids=[*SOFTMAX, *SIGMOID])
+def test_logits_must_be_floating_point(build):
+    for dtype in (torch.int64, torch.bool, torch.complex64):
+        with pytest.raises(TypeError, match=says("logits", "float32", f"got {dtype}", "raw scores")):
+            build()(torch.zeros(4, 3, dtype=dtype), torch.zeros(4, dtype=torch.long))
+
+
+@pytest.mark.parametrize("build", [*SOFTMAX.values(), *SIGMOID.values()], ids=[*SOFTMAX, *SIGMOID])
+def test_logits_need_a_class_dimension(build):
+    with pytest.raises(ValueError, match=r"(?s)\Alogits must .*got .*"):
+        build()(torch.tensor(1.0), torch.tensor(0))
+
+
+def test_logits_need_a_class():
+    with pytest.raises(ValueError, match=says("logits", "at least one class", "got shape (4, 0)", "check the model")):
+        eq.CrossEntropyLoss()(torch.zeros(4, 0), torch.zeros(4, dtype=torch.long))
+
+
+BAD_LABELS = torch.tensor([0, 1, 7, 2])
+
+
+def test_validate_looks_at_labels_while_compiling():
+    torch.compiler.reset()
+    loss = torch.compile(eq.FocalLoss(validate=True), backend="eager")
+    with pytest.raises(ValueError, match=says("targets", "[0, 2] or ignore_index=-100", "got 7", "check the labels")):
+        loss(logits(), BAD_LABELS)
+    loss = torch.compile(eq.AsymmetricLoss(validate=True), backend="eager")
+    with pytest.raises(ValueError, match=says("targets", "[0, 1] or ignore_value=-1", "got 2", "check the labels")):
+        loss(logits(), torch.full((4, 3), 2.0))
+    torch.compiler.reset()
+
+
+def test_validate_looks_at_labels_under_torch_func():
+    for validate, loss in ((True, eq.FocalLoss(validate=True)), (False, eq.FocalLoss())):
+        grad = torch.func.grad(lambda z, loss=loss: loss(z, BAD_LABELS))
+        if validate:
+            with pytest.raises(ValueError, match=says("targets", "[0, 2] or ignore_index=-100", "got 7")):
+                grad(logits())
+        else:
+            with pytest.raises((RuntimeError, IndexError)) as caught:  # torch's own, from the gather
+                grad(logits())
+            assert "ignore_index" not in str(caught.value)
+    with pytest.raises(ValueError, match=says("targets", "[0, 1] or ignore_value=-1", "got 2")):
+        torch.func.grad(lambda z: eq.AsymmetricLoss(validate=True)(z, torch.full((4, 3), 2.0)))(logits())
+    assert torch.func.grad(lambda z: eq.AsymmetricLoss()(z, torch.full((4, 3), 2.0)))(logits()).isfinite().all()
+
+
+def test_statistics_cannot_be_updated_under_torch_func():
+    for loss, targets, name in (
+        (eq.RecallLoss(3, momentum=0.5), torch.tensor([0, 1, 2, 0]), "momentum"),
+        (eq.AsymmetricLoss(target_gap=0.5), torch.zeros(4, 3), "target_gap"),
+    ):
+        with pytest.raises(RuntimeError, match=rf"(?s)torch.func.*got training mode with {name}=0.5.*eval\(\)"):
+            torch.func.grad(lambda z, loss=loss, targets=targets: loss(z, targets))(logits())
+        assert torch.func.grad(lambda z, loss=loss, targets=targets: loss.eval()(z, targets))(logits()).isfinite().all()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Numbers
+# ---------------------------------------------------------------------------------------------------------------------
+
+COUNTS = [3, 2, 1]
+NUMBERS = {
+    "gamma": (lambda v: eq.FocalLoss(v), [NAN, INF, -0.5]),
+    "gamma (functional)": (lambda v: F.focal_loss(logits(), torch.zeros(4, dtype=torch.long), gamma=v), [NAN, -1.0]),
+    "gamma (per class)": (lambda v: eq.FocalLoss([1.0, v, 2.0]), [NAN, -1.0]),
+    "gamma (binary)": (lambda v: eq.BinaryFocalLoss(v), [NAN, -1.0]),
+    "gamma (schedule)": (lambda v: eq.FocalLoss(Linear(v, 1.0)), [-1.0]),
+    "gamma (table)": (lambda v: eq.SampleDependentFocalLoss(((0.5, v), (1.0, 1.0))), [NAN, -1.0]),
+    "gamma_hc": (lambda v: eq.CyclicalFocalLoss(5, gamma_hc=v), [NAN, -1.0]),
+    "gamma_lc": (lambda v: eq.CyclicalFocalLoss(5, gamma_lc=v), [NAN, -1.0]),
+    "gamma_pos": (lambda v: eq.AsymmetricLoss(v), [NAN, -1.0]),
+    "gamma_pos (softmax)": (lambda v: eq.AsymmetricSoftmaxLoss(v), [NAN, -1.0]),
+    "gamma_neg": (lambda v: eq.AsymmetricLoss(gamma_neg=v), [NAN, -1.0]),
+    "gamma_neg (start)": (lambda v: eq.AsymmetricLoss(gamma_neg=v, target_gap=0.5), [NAN, -1.0, 11.0]),
+    "gamma_neg (cyclical)": (lambda v: eq.CyclicalAsymmetricLoss(5, gamma_neg=v), [NAN, -1.0]),
+    "gamma_max": (lambda v: eq.AsymmetricLoss(target_gap=0.5, gamma_max=v), [NAN, -1.0, INF]),
+    "gap_step": (lambda v: eq.AsymmetricLoss(target_gap=0.5, gap_step=v), [NAN, -1.0]),
+    "target_gap": (lambda v: eq.AsymmetricLoss(target_gap=v), [NAN, 1.5, -2.0]),
+    "margin": (lambda v: eq.AsymmetricLoss(margin=v), [NAN, -0.1, 1.1]),
+    "alpha": (lambda v: eq.BinaryFocalLoss(alpha=v), [NAN, -0.1, 1.1]),
+    "label_smoothing": (lambda v: eq.CrossEntropyLoss(label_smoothing=v), [NAN, -0.1, 1.1]),
+    "xi": (lambda v: SoftmaxLoss(cyclical(v)), [NAN, -0.1, 1.1]),
+    "factor": (lambda v: eq.CyclicalFocalLoss(5, factor=v), [NAN, 0.5, INF]),
+    "epochs": (lambda v: eq.CyclicalFocalLoss(v), [0, -3, NAN]),
+    "momentum": (lambda v: eq.RecallLoss(3, momentum=v), [0.0, -0.1, 1.1, NAN]),
+    "min_errors": (lambda v: eq.RecallLoss(3, min_errors=v), [-1.0, NAN]),
+    "num_classes": (lambda v: eq.RecallLoss(v), [0, -2]),
+    "num_classes (precision)": (lambda v: eq.PrecisionLoss(v), [0]),
+    "tau": (lambda v: eq.LogitAdjustedLoss(COUNTS, tau=v), [NAN, INF]),
+    "max_margin": (lambda v: eq.LDAMLoss(COUNTS, max_margin=v), [NAN, -0.1]),
+    "scale": (lambda v: eq.LDAMLoss(COUNTS, scale=v), [NAN, 0.0, -1.0]),
+    "beta": (lambda v: eq.ClassBalancedLoss(COUNTS, beta=v), [NAN, -0.1, 1.1]),
+    "beta (weights)": (lambda v: effective_number(COUNTS, v), [NAN, -0.1, 1.1]),
+    "keep": (lambda v: eq.OHEMLoss(v), [NAN, -0.1, 1.1]),
+    "keep (functional)": (lambda v: F.ohem_loss(logits(), torch.zeros(4).long(), keep=v), [NAN, -0.1, 1.1]),
+    "min_kept": (lambda v: eq.OHEMLoss(min_kept=v), [-1]),
+    "strength": (lambda v: eq.MMCELoss(v), [NAN, -1.0]),
+    "num_samples": (lambda v: eq.DistributionBalancedLoss(COUNTS, v), [NAN, 3, 1]),
+    "neg_scale": (lambda v: eq.DistributionBalancedLoss(COUNTS, 9, neg_scale=v), [NAN, 0.0, -1.0]),
+    "init_bias": (lambda v: eq.DistributionBalancedLoss(COUNTS, 9, init_bias=v), [NAN]),
+    "mu": (lambda v: eq.DistributionBalancedLoss(COUNTS, 9, mu=v), [NAN]),
+    "start": (lambda v: Deferred(COUNTS, start=v), [NAN, -0.1, 1.1]),
+    "start_epoch": (lambda v: Deferred(COUNTS, start_epoch=v), [-1]),
+    "p0": (lambda v: eq.gamma_for(v), [NAN, 0.0, -0.1]),
+    "gamma (mislabel)": (lambda v: eq.mislabel_point(v, 0.05), [NAN, -1.0]),
+    "margin (mislabel)": (lambda v: eq.mislabel_point(4.0, v), [NAN, -0.1, 1.0]),
+    "value": (lambda v: Constant(v), [NAN]),
+    "start (linear)": (lambda v: Linear(v, 1.0), [NAN, INF]),
+    "stop": (lambda v: Cosine(1.0, v), [NAN]),
+    "stop (parabolic)": (lambda v: Parabolic(1.0, v), [NAN]),
+    "values": (lambda v: Steps((1.0, v), at=(0.5,)), [NAN]),
+}
+CASES = [
+    pytest.param(name.split(" ")[0], build, value, id=f"{name}={value}")
+    for name, (build, values) in NUMBERS.items()
+    for value in values
+]
+
+
+@pytest.mark.parametrize(("argument", "build", "value"), CASES)
+def test_numbers_out_of_range(argument, build, value):
+    with pytest.raises(ValueError, match=says(argument, "must be a finite number in ", f"got {value!r}", "choose")):
+        build(value)
+
+
+@pytest.mark.parametrize("value", ["2", None, torch.tensor(2.0), True, 2j], ids=repr)
+def test_numbers_of_wrong_type(value):
+    with pytest.raises(TypeError, match=says("gamma_hc", "must be a number in [0, inf]", "got ", "pass a float")):
+        eq.CyclicalFocalLoss(5, gamma_hc=value)
+    if value is not None:
+        with pytest.raises(TypeError, match=says("momentum", "must be a number in (0, 1]", "got ", "pass a float")):
+            eq.RecallLoss(3, momentum=value)
+
+
+def test_gamma_for_half_and_above():
+    for p0 in (0.5, 0.7, 1.0):
+        message = says("p0", "must be below 0.5", f"got {p0!r}", "no gamma > 0 gives the gradient of cross-entropy")
+        with pytest.raises(ValueError, match=message):
+            eq.gamma_for(p0)
+
+
+def test_number_checks_allow_the_ends():
+    assert eq.RecallLoss(1, momentum=1.0)(torch.zeros(2, 1), torch.zeros(2).long()).item() == 0
+    for build in (
+        lambda: eq.FocalLoss(0.0),
+        lambda: eq.CyclicalFocalLoss(1, factor=1.0),
+        lambda: eq.OHEMLoss(0.0),
+        lambda: eq.OHEMLoss(1.0),
+        lambda: eq.ClassBalancedLoss(COUNTS, beta=1.0),
+        lambda: eq.ClassBalancedLoss(COUNTS, beta=0.0),
+        lambda: eq.CrossEntropyLoss(label_smoothing=1.0),
+    ):
+        loss = build()
+        loss.set_epoch(0)
+        assert loss(logits(), torch.tensor([0, 1, 2, 0])).isfinite()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One number for each class
+# ---------------------------------------------------------------------------------------------------------------------
+
+INDICES, LABELS = torch.tensor([0, 1, 2, 0]), torch.zeros(4, 3)
+LENGTHS = {
+    "weight": (lambda: eq.CrossEntropyLoss([1.0, 2.0]), INDICES),
+    "weight (focal)": (lambda: eq.FocalLoss(weight=[1.0, 2.0, 3.0, 4.0]), INDICES),
+    "weight (deferred)": (lambda: eq.CrossEntropyLoss(Deferred([1.0, 2.0], start=0.0)), INDICES),
+    "weight (sigmoid)": (lambda: eq.AsymmetricLoss(weight=[1.0, 2.0]), LABELS),
+    "pos_weight": (lambda: eq.BinaryCrossEntropyLoss(pos_weight=[1.0, 2.0]), LABELS),
+    "gamma": (lambda: eq.FocalLoss([1.0, 2.0]), INDICES),
+    "gamma (tensor)": (lambda: eq.FocalLoss(torch.tensor([1.0, 2.0])), INDICES),
+    "gamma (binary)": (lambda: eq.BinaryFocalLoss([1.0, 2.0]), LABELS),
+    "gamma_neg": (lambda: eq.AsymmetricLoss(gamma_neg=[1.0, 2.0]), LABELS),
+    "gamma_pos": (lambda: eq.AsymmetricLoss([1.0, 2.0]), LABELS),
+    "counts": (lambda: eq.LogitAdjustedLoss([5, 3]), INDICES),
+    "counts (balanced softmax)": (lambda: eq.BalancedSoftmaxLoss([5, 3]), INDICES),
+    "counts (LDAM)": (lambda: eq.LDAMLoss([5, 3]), INDICES),
+    "counts (inverse frequency)": (lambda: eq.InverseFrequencyLoss([5, 3]), INDICES),
+    "counts (class balanced)": (lambda: eq.ClassBalancedLoss([5, 3, 2, 1]), INDICES),
+    "counts (distribution balanced)": (lambda: eq.DistributionBalancedLoss([5, 3], 9), LABELS),
+}
+
+
+@pytest.mark.parametrize(
+    ("argument", "build", "targets"),
+    [pytest.param(name.split(" ")[0], *case, id=name) for name, case in LENGTHS.items()],
+)
+def test_wrong_number_of_classes(argument, build, targets):
+    loss = build().eval()
+    with pytest.raises(ValueError, match=says(argument, "each of the 3 classes", "got ", "entries")):
+        loss(logits(), targets)
+
+
+@pytest.mark.parametrize("c", [2, 3, 5])
+def test_two_weights_of_different_length(c):
+    with pytest.raises(ValueError, match=says("weight", "same length", f"got 4 and {c} entries", "check the number")):
+        eq.CrossEntropyLoss([ClassWeights([1.0] * 4), [1.0] * c])
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("num_classes", [2, 5])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda c: eq.RecallLoss(c),
+        lambda c: eq.RecallLoss(c, momentum=0.5),
+        lambda c: eq.PrecisionLoss(c),
+    ],
+    ids=["batch", "average", "precision"],
+)
+def test_num_classes_that_the_logits_do_not_have(build, num_classes, training):
+    loss = build(num_classes).train(training)
+    message = says("num_classes", "each of the 3 classes", f"got {num_classes} entries", "check the number of outputs")
+    with pytest.raises(ValueError, match=message):
+        loss(logits(), INDICES)
+
+
+def test_a_per_class_exponent_keeps_its_number_of_labels():
+    loss = eq.AsymmetricLoss(target_gap=0.5, per_class=True)
+    loss(logits(), LABELS)
+    with pytest.raises(ValueError, match=says("gamma_neg", "each of the 2 classes", "got 3 entries")):
+        loss(logits(2), LABELS[:, :2])
+
+
+COUNTED = {
+    "inverse": lambda counts: inverse_frequency(counts),
+    "square root": lambda counts: square_root(counts),
+    "effective": lambda counts: effective_number(counts),
+    "median": lambda counts: median_frequency(counts),
+    "InverseFrequencyLoss": lambda counts: eq.InverseFrequencyLoss(counts),
+    "ClassBalancedLoss": lambda counts: eq.ClassBalancedLoss(counts),
+    "LDAMLoss": lambda counts: eq.LDAMLoss(counts),
+    "LogitAdjustedLoss": lambda counts: eq.LogitAdjustedLoss(counts),
+    "BalancedSoftmaxLoss": lambda counts: eq.BalancedSoftmaxLoss(counts),
+    "DistributionBalancedLoss": lambda counts: eq.DistributionBalancedLoss(counts, 100),
+}
+
+
+@pytest.mark.parametrize("build", COUNTED.values(), ids=COUNTED)
+def test_impossible_counts(build):
+    for counts, parts in (
+        ([3, -1], ("finite and not negative", "got [3.0, -1.0]", "count the training labels")),
+        ([3.0, NAN], ("finite and not negative", "got [3.0, nan]", "count")),
+        ([3.0, INF], ("finite and not negative", "got [3.0, inf]", "count")),
+        ([0, 0, 0], ("at least one sample", "got only zeros", "count the training labels")),
+        ([], ("shape (C,)", "got shape (0,)", "bincount")),
+        (torch.ones(2, 2), ("shape (C,)", "got shape (2, 2)", "bincount")),
+        (torch.tensor(5), ("shape (C,)", "got shape ()", "bincount")),
+    ):
+        with pytest.raises(ValueError, match=says("counts", *parts)):
+            build(counts)
+
+
+@pytest.mark.parametrize("name", ["weight", "pos_weight"])
+@pytest.mark.parametrize(
+    ("value", "parts"),
+    [
+        ([1.0, NAN, 1.0], ("finite and not negative", "got [1.0, nan, 1.0]", "0 to leave a class out")),
+        ([1.0, -1.0, 1.0], ("finite and not negative", "got [1.0, -1.0, 1.0]", "0 to leave a class out")),
+        ([1.0, INF, 1.0], ("finite and not negative", "got [1.0, inf, 1.0]", "0 to leave a class out")),
+        (torch.ones(1, 3), ("shape (C,)", "got shape (1, 3)")),
+        (torch.tensor(2.0), ("shape (C,)", "got shape ()")),
+    ],
+    ids=["NaN", "negative", "infinite", "matrix", "scalar"],
+)
+def test_impossible_weights(name, value, parts):
+    with pytest.raises(ValueError, match=says(name, *parts)):
+        eq.BinaryCrossEntropyLoss(**{name: value})
+    if name == "weight":
+        for build in (lambda: eq.FocalLoss(weight=value), lambda: Deferred(value)):
+            with pytest.raises(ValueError, match=says(name, *parts)):
+                build()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Words, tables, schedules, calls
+# ---------------------------------------------------------------------------------------------------------------------
+
+WORDS = {
+    "reduction": (lambda v: eq.CrossEntropyLoss(reduction=v), ["'mean'", "'valid_mean'", "'none'"]),
+    "reduction (sigmoid)": (lambda v: eq.AsymmetricLoss(reduction=v), ["'mean'", "'batch_mean'", "'none'"]),
+    "reduction (recall)": (lambda v: eq.RecallLoss(3, reduction=v), ["'mean'", "'none'"]),
+    "reduction (functional)": (lambda v: F.focal_loss(logits(), INDICES, reduction=v), ["'mean'", "'none'"]),
+    "reduction (functional sigmoid)": (lambda v: F.asymmetric_loss(logits(), LABELS, reduction=v), ["'mean'"]),
+    "reduction (region)": (lambda v: eq.DiceLoss(reduction=v), ["'mean'", "'none'"]),
+    "preset": (lambda v: eq.FocalLoss(preset=v), ["'published'"]),
+    "preset (cross-entropy)": (lambda v: eq.CrossEntropyLoss(preset=v), ["'published'"]),
+    "preset (asymmetric)": (lambda v: eq.AsymmetricLoss(preset=v), ["'published'"]),
+    "preset (recall)": (lambda v: eq.RecallLoss(3, preset=v), ["'published'"]),
+    "preset (OHEM)": (lambda v: eq.OHEMLoss(preset=v), ["'published'"]),
+    "preset (region)": (lambda v: eq.SoftIoULoss(preset=v), ["'published'"]),
+    "init": (lambda v: eq.RecallLoss(3, momentum=0.5, init=v), ["'first'", "'published'"]),
+    "normalization": (lambda v: eq.MMCELoss(normalization=v), ["'published'", "'definition'"]),
+    "normalization (functional)": (lambda v: F.mmce_loss(logits(), INDICES, normalization=v), ["'definition'"]),
+    "end": (lambda v: eq.CyclicalFocalLoss(5, end=v), ["'last_epoch'", "'epochs'"]),
+    "end (schedule)": (lambda v: Cyclical(4.0, v), ["'last_epoch'", "'epochs'"]),
+    "normalize": (lambda v: inverse_frequency(COUNTS, v), ["'sum_to_C'", "'mean_one_over_samples'"]),
+    "normalize (loss)": (lambda v: eq.ClassBalancedLoss(COUNTS, normalize=v), ["'sum_to_C'"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("argument", "build", "known"),
+    [pytest.param(name.split(" ")[0], *case, id=name) for name, case in WORDS.items()],
+)
+@pytest.mark.parametrize("word", ["typo", "", "Mean", 3], ids=repr)
+def test_unknown_words(argument, build, known, word):
+    with pytest.raises(ValueError, match=says(argument, "must be one of", *known, f"got {word!r}")):
+        build(word)
+
+
+@pytest.mark.parametrize("name", [name for name in eq.__all__ if name.endswith("Loss")])
+def test_unknown_keywords(name):
+    first = {
+        "RecallLoss": (3,), "PrecisionLoss": (3,), "CyclicalFocalLoss": (5,), "CyclicalAsymmetricLoss": (5,),
+        "DistributionBalancedLoss": (COUNTS, 9),
+        **dict.fromkeys(
+            ("InverseFrequencyLoss", "ClassBalancedLoss", "LDAMLoss", "BalancedSoftmaxLoss", "LogitAdjustedLoss"),
+            (COUNTS,),
+        ),
+    }.get(name, ())  # fmt: skip
+    getattr(eq, name)(*first)
+    for keyword in ("gama", "ignore", "smoothing"):
+        with pytest.raises(TypeError, match=rf"unexpected keyword argument '{keyword}'"):
+            getattr(eq, name)(*first, **{keyword: 1.0})
+
+
+@pytest.mark.parametrize("name", F.__all__)
+def test_unknown_keywords_of_functions(name):
+    needed = {}
+    if name.startswith("cyclical"):
+        needed = {"xi": 0.5}
+    elif name.startswith(("inverse", "class_balanced", "ldam", "logit_adjusted", "balanced_softmax")):
+        needed = {"counts": COUNTS}
+    elif name.startswith("distribution"):
+        needed = {"counts": COUNTS, "num_samples": 9}
+    targets = LABELS if name in BINARY else INDICES
+    assert getattr(F, name)(logits(), targets, **needed).isfinite()
+    with pytest.raises(TypeError, match="unexpected keyword argument 'gama'"):
+        getattr(F, name)(logits(), targets, gama=1.0, **needed)
+
+
+BINARY = (
+    "asymmetric_loss",
+    "binary_cross_entropy_loss",
+    "binary_focal_loss",
+    "distribution_balanced_loss",
+    "sigmoid_loss",
+)
+
+
+@pytest.mark.parametrize(
+    ("table", "parts"),
+    [
+        (((0.2, 5.0), (0.9, 3.0)), ("end at 1.0", "[0.2, 0.9]", "FLSD-53 is")),
+        (((0.5, 5.0), (0.2, 3.0), (1.0, 1.0)), ("increasing bounds", "[0.5, 0.2, 1.0]", "FLSD-53 is")),
+        (((0.5, 5.0), (0.5, 3.0), (1.0, 1.0)), ("increasing bounds", "[0.5, 0.5, 1.0]")),
+        ((), ("(bound, gamma) pairs", "got bounds []", "FLSD-53 is")),
+        (((1.2, 5.0),), ("[0, 1]", "got 1.2", "choose")),
+        (((-0.1, 5.0), (1.0, 1.0)), ("[0, 1]", "got -0.1", "choose")),
+        (((NAN, 5.0), (1.0, 1.0)), ("[0, 1]", "got nan", "choose")),
+    ],
+    ids=str,
+)
+def test_impossible_tables(table, parts):
+    with pytest.raises(ValueError, match=says("table", *parts)):
+        eq.SampleDependentFocalLoss(table)
+
+
+@pytest.mark.parametrize(
+    ("at", "parts"),
+    [
+        ((), ("2 increasing fractions", "3 pieces", "got ()", "divide epochs")),
+        ((0.5,), ("2 increasing fractions", "3 pieces", "got (0.5,)")),
+        ((0.2, 0.4, 0.6), ("2 increasing fractions", "got (0.2, 0.4, 0.6)")),
+        ((0.6, 0.4), ("2 increasing fractions", "got (0.6, 0.4)", "divide epochs")),
+        ((0.4, 0.4), ("2 increasing fractions", "got (0.4, 0.4)")),
+        ((100, 250), ("[0, 1]", "got 100", "choose")),
+        ((-0.1, 0.5), ("[0, 1]", "got -0.1", "choose")),
+    ],
+    ids=str,
+)
+def test_impossible_cuts(at, parts):
+    for build in (
+        lambda: Steps((5.0, 3.0, 1.0), at=at),
+        lambda: join([Constant(1.0)] * 3, at=at),
+        lambda: Join((Constant(1.0),) * 3, at),
+    ):
+        with pytest.raises(ValueError, match=says("at", *parts)):
+            build()
+
+
+def test_only_schedules_can_be_joined():
+    with pytest.raises(TypeError, match=says("schedules", "must be Schedule objects", "got 2.0", "Constant")):
+        join([Linear(0.0, 1.0), 2.0], at=[0.5])
+
+
+@pytest.mark.parametrize("epoch", [5, 6, 1000, -1, -0.5, NAN, INF])
+def test_epochs_beyond_the_schedule(epoch):
+    for loss in (eq.CyclicalFocalLoss(5), eq.FocalLoss(Linear(0.0, 1.0), epochs=5)):
+        message = says("epoch", "in [0, 4] for epochs=5", f"got {epoch!r}", "count from 0")
+        with pytest.raises(ValueError, match=message):
+            loss.set_epoch(epoch)
+        loss.set_epoch(4)
+        loss.set_epoch(0)
+
+
+def test_set_epoch_needs_epochs():
+    loss = eq.FocalLoss(Linear(0.0, 1.0))
+    with pytest.raises(ValueError, match=says("set_epoch", "number of epochs", "got epochs=None", "epochs=E")):
+        loss.set_epoch(0)
+    loss.set_progress(0.5)
+    for build in (
+        lambda: eq.CrossEntropyLoss(Deferred([1.0, 2.0], start_epoch=3)),
+        lambda: SigmoidLoss(weight=Deferred([1.0, 2.0], start_epoch=3)),
+    ):
+        with pytest.raises(ValueError, match=says("start_epoch", "number of epochs", "None", "epochs=E")):
+            build()
+
+
+@pytest.mark.parametrize("fraction", [-0.01, 1.01, 3, NAN])
+def test_progress_beyond_the_schedule(fraction):
+    for loss in (eq.CyclicalFocalLoss(5), eq.FocalLoss()):
+        with pytest.raises(ValueError, match=says("fraction", "[0, 1]", f"got {fraction!r}", "choose")):
+            loss.set_progress(fraction)
+
+
+def test_a_schedule_that_leaves_the_legal_range():
+    loss = eq.OHEMLoss(Linear(0.5, 1.5), epochs=10)
+    loss.set_epoch(5)
+    with pytest.raises(ValueError, match=says("keep", "[0, 1]", "got 1.4", "choose")):
+        loss.set_epoch(9)
+
+
+def test_a_normalizer_needs_a_reduction():
+    message = says("normalizer", "must be None for reduction='none'", "got one", "divide the result yourself")
+    for build, targets in (
+        (lambda: eq.FocalLoss(reduction="none"), INDICES),
+        (lambda: eq.AsymmetricLoss(reduction="none"), LABELS),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build()(logits(), targets, normalizer=2.0)
+    with pytest.raises(ValueError, match=message):
+        F.focal_loss(logits(), INDICES, reduction="none", normalizer=2.0)
+
+
+@each_sigmoid
+@pytest.mark.parametrize("shape", [(3, 3), (4, 2), (4,), (2, 4, 3)], ids=str)
+def test_element_weights_of_wrong_shape(build, shape):
+    message = says("element_weight", "broadcast", "(4, 3)", f"got {shape}")
+    with pytest.raises(ValueError, match=message):
+        build()(logits(), LABELS, element_weight=torch.ones(shape))
+
+
+def test_element_weights_that_broadcast():
+    for shape in ((4, 3), (1, 3), (4, 1), (3,), ()):
+        weight = torch.rand(shape, generator=torch.Generator().manual_seed(1))
+        expected = (eq.BinaryCrossEntropyLoss(reduction="none")(logits(), LABELS) * weight).mean()
+        torch.testing.assert_close(eq.BinaryCrossEntropyLoss()(logits(), LABELS, element_weight=weight), expected)
+
+
+def test_parts_that_exclude_one_another():
+    for weights in (RecallWeights(3), PrecisionWeights(3)):
+        with pytest.raises(TypeError, match=says("weight", "sigmoid loss", f"got {type(weights).__name__}", "softmax")):
+            SigmoidLoss(weight=weights)
+    with pytest.raises(ValueError, match=says("gamma_neg", "must be None", "got both", "asymmetry")):
+        SigmoidLoss(asymmetric(0.0, 4.0), asymmetry=eq.AsymmetricLoss(target_gap=0.5).asymmetry)
+    with pytest.raises(TypeError, match=says("gamma_neg", "must be a number", "got Linear", "pass a float")):
+        eq.AsymmetricLoss(gamma_neg=Linear(1.0, 2.0), target_gap=0.5)
+    assert SigmoidLoss(focal(1.0), asymmetry=eq.AsymmetricLoss(target_gap=0.5).asymmetry)(logits(), LABELS).isfinite()

@@ -1,0 +1,156 @@
+"""Class weights from counts against their formulas in plain Python, and what must be true of them."""
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import equipoise as eq
+from equipoise.weights import (
+    ClassWeights,
+    Deferred,
+    effective_number,
+    inverse_frequency,
+    median_frequency,
+    normalized,
+    square_root,
+)
+
+CLOSE = {"rtol": 1e-14, "atol": 0}  # a handful of float64 operations
+COUNTS = {
+    "long tail": [5000, 1200, 300, 42, 7, 1],
+    "even": [10, 10, 10],
+    "one class": [3],
+    "absent classes": [0, 9, 4, 0, 1],
+    "only one present": [0, 0, 8],
+    "fractions": [0.5, 2.25, 1e-3],
+    "huge": [1e12, 1.0],
+}
+each_counts = pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
+BETA = 0.9999
+
+
+def median(values):
+    values = sorted(values)
+    middle = len(values) // 2
+    return values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
+
+
+RULES = {
+    "inverse": (inverse_frequency, lambda n, counts: 1 / n),
+    "square root": (square_root, lambda n, counts: 1 / math.sqrt(n)),
+    "effective": (effective_number, lambda n, counts: (1 - BETA) / -math.expm1(n * math.log(BETA))),
+    "median": (median_frequency, lambda n, counts: median([m for m in counts if m > 0]) / n),
+}
+each_rule = pytest.mark.parametrize(("rule", "formula"), RULES.values(), ids=RULES)
+
+
+@each_rule
+@each_counts
+@pytest.mark.parametrize("normalize", [None, "sum_to_C", "mean_one_over_samples"])
+def test_rules_are_their_formulas(rule, formula, counts, normalize):
+    raw = [formula(n, counts) if n > 0 else 0.0 for n in counts]
+    factor = {
+        None: 1.0,
+        "sum_to_C": len(counts) / math.fsum(raw),
+        "mean_one_over_samples": math.fsum(counts) / math.fsum(n * w for n, w in zip(counts, raw, strict=True)),
+    }[normalize]
+    found = rule(counts, normalize=normalize)
+    assert found.dtype is torch.float64
+    assert_close(found, torch.tensor([w * factor for w in raw], dtype=torch.float64), **CLOSE)
+    assert [w == 0 for w in found.tolist()] == [n == 0 for n in counts]
+
+
+@each_rule
+def test_defaults_of_normalize(rule, formula):
+    default = None if rule is median_frequency else "sum_to_C"
+    assert torch.equal(rule(COUNTS["long tail"]), rule(COUNTS["long tail"], normalize=default))
+    assert not torch.equal(rule(COUNTS["long tail"]), rule(COUNTS["long tail"], normalize="mean_one_over_samples"))
+
+
+@each_rule
+@each_counts
+def test_what_the_normalisations_promise(rule, formula, counts):
+    n = torch.tensor(counts, dtype=torch.float64)
+    assert_close(rule(counts, normalize="sum_to_C").sum().item(), float(len(counts)), **CLOSE)
+    mean = (rule(counts, normalize="mean_one_over_samples") * n).sum() / n.sum()
+    assert_close(mean.item(), 1.0, **CLOSE)
+
+
+@each_rule
+def test_counts_may_be_any_sequence_of_numbers(rule, formula):
+    expected = rule([3, 5, 8])
+    for counts in (
+        (3, 5, 8),
+        torch.tensor([3, 5, 8]),
+        torch.tensor([3, 5, 8], dtype=torch.int32),
+        torch.tensor([3.0, 5, 8]),
+    ):
+        assert torch.equal(rule(counts), expected)
+    given = torch.tensor([3.0, 0.0, 8.0])
+    rule(given)
+    assert given.tolist() == [3.0, 0.0, 8.0]
+
+
+@pytest.mark.parametrize("counts", [[2, 3, 5, 0], [100, 10, 1]], ids=str)
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.9, 0.99])
+def test_effective_number_by_exact_fractions(counts, beta):
+    b = Fraction(beta)
+    exact = [float((1 - b) / (1 - b**n)) if n else 0.0 for n in counts]
+    assert_close(effective_number(counts, beta, None), torch.tensor(exact, dtype=torch.float64), rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("distance", [1e-6, 1e-9, 1e-12, 1e-15])
+def test_effective_number_goes_to_inverse_frequency_as_beta_goes_to_one(distance):
+    """(1 - b) / (1 - b^n) = 1/n (1 + (n - 1) (1 - b) / 2 + ...): the difference must fall with 1 - b, not grow."""
+    counts = torch.tensor([1000.0, 30.0, 1.0, 0.0], dtype=torch.float64)
+    beta = 1 - distance
+    gap = 1 - beta  # as a float has it
+    inverse = inverse_frequency(counts, None)
+    expected = inverse * (1 + (counts - 1) * gap / 2)
+    # the next term is (n gap)^2 / 12; log(beta) and 1 - beta are exact to a unit in the last place
+    assert_close(effective_number(counts, beta, None), expected, rtol=(1000 * gap) ** 2 / 12 + 1e-14, atol=0)
+    assert torch.equal(effective_number(counts, 1.0, None), inverse)
+    assert torch.equal(effective_number(counts, 1.0), inverse_frequency(counts))
+
+
+def test_beta_zero_gives_no_weights():
+    assert effective_number([50, 7, 1, 0], 0.0, None).tolist() == [1.0, 1.0, 1.0, 0.0]
+
+
+def test_weights_of_the_losses_are_these():
+    logits, targets = torch.randn(20, 4, dtype=torch.float64), torch.arange(20) % 4
+    counts = [90, 30, 5, 1]
+    for loss, weight in (
+        (eq.InverseFrequencyLoss(counts), inverse_frequency(counts)),
+        (eq.InverseFrequencyLoss(counts, normalize=None), inverse_frequency(counts, None)),
+        (eq.ClassBalancedLoss(counts), effective_number(counts, 0.9999)),
+        (eq.ClassBalancedLoss(counts, beta=0.9), effective_number(counts, 0.9)),
+        (
+            eq.ClassBalancedLoss(counts, beta=0.9, normalize="mean_one_over_samples"),
+            effective_number(counts, 0.9, "mean_one_over_samples"),
+        ),
+        (eq.ClassBalancedLoss(counts, weight=[1.0, 2.0, 3.0, 4.0]), effective_number(counts) * torch.arange(1, 5)),
+    ):
+        for call in ({}, {"normalizer": 3.0}):  # "mean" divides by the weights, so scale shows with a normalizer only
+            expected = torch.nn.functional.cross_entropy(logits, targets, weight, reduction="sum")
+            expected = expected / (call["normalizer"] if call else weight[targets].sum())
+            assert_close(loss(logits, targets, **call), expected, rtol=1e-13, atol=0)
+
+
+def test_normalized_gives_shares():
+    for weights in (torch.tensor([1.0, 3.0]), torch.tensor([0.0, 2.0, 6.0], dtype=torch.float64)):
+        shares = normalized(weights)
+        assert shares.dtype is weights.dtype
+        assert torch.equal(shares, weights / weights.sum())
+    assert normalized(torch.zeros(3)).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_parts_are_values():
+    assert ClassWeights([1, 2]) == ClassWeights(torch.tensor([1.0, 2.0]))
+    assert ClassWeights([1, 2]) != ClassWeights([1, 3])
+    assert Deferred([1, 2]) == Deferred((1.0, 2.0), start=0.8)
+    assert Deferred([1, 2]) != Deferred([1, 2], start=0.7)
+    assert hash(Deferred([1, 2], start_epoch=3)) == hash(Deferred([1, 2], start_epoch=3))
