@@ -238,8 +238,9 @@ def test_mmce_adds_to_a_mean_as_it_is(normalization, reduction):
 
 
 def test_class_weights_do_not_scale_the_calibration_error():
-    logits, targets = example(9, 3, ignored=0.3)
+    logits, targets = example(40, 3, ignored=0.3)
     pairs = [(probs, label) for probs, label in places(logits, targets) if label != IGNORED]
+    assert slow_mmce(pairs, "published") > 1e-3
     for weight in ([2.0, 2.0, 2.0], [0.1, 1.0, 5.0]):
         value = eq.MMCELoss(2.0, weight=weight)(logits, targets)
         plain = eq.CrossEntropyLoss(weight)(logits, targets)

@@ -525,7 +525,7 @@ class AsymmetricLoss(SigmoidLoss):
         per_class: one exponent for each label.
         preset: ``"published"``: ``detach_focus=True`` and ``reduction="sum"``.
         options: see the top of the module; ``reduction`` is ``"batch_mean"`` by default, the sum over labels averaged
-            over the batch.
+            over the batch, and ``sync`` is True when gamma_neg is steered, so that all processes have the same one.
 
     >>> import torch
     >>> AsymmetricLoss()(torch.tensor([[2.0, 0.5, -4.0]]), torch.tensor([[1.0, 0.0, 0.0]]))
@@ -548,6 +548,7 @@ class AsymmetricLoss(SigmoidLoss):
     ) -> None:
         published = check_preset(preset)
         options.setdefault("reduction", "sum" if published else "batch_mean")
+        options.setdefault("sync", target_gap is not None)
         if target_gap is None:
             asymmetry, modulation = None, asymmetric(gamma_pos, gamma_neg)
         else:

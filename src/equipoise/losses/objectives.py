@@ -119,12 +119,18 @@ class MMCELoss(SoftmaxLoss):
 
 
 def calibration_term(rows: Rows, strength: Tensor | float, normalization: str) -> Tensor:
-    """What the calibration error adds to each row: the same for every valid one, 0 elsewhere."""
+    """What the calibration error adds to each row, 0 where it is ignored.
+
+    In proportion to the weight of the row, so that the mean over the weights is the calibration error itself.
+    """
     inputs = rows.inputs
     probs = inputs.logits.to(rows.loss.dtype).masked_fill(~inputs.valid.unsqueeze(1), 0.0).softmax(1)
     confidence, predicted = probs.max(1)
     error = mmce(confidence.flatten(), (predicted == inputs.labels).flatten(), inputs.valid.flatten(), normalization)
-    return torch.where(inputs.valid, strength * error, 0.0)
+    share = strength * error
+    if rows.weight is not None and not inputs.dense:
+        share = share * rows.weight[inputs.labels]
+    return torch.where(inputs.valid, share, 0.0)
 
 
 def mmce(confidence: Tensor, right: Tensor, valid: Tensor, normalization: str) -> Tensor:
