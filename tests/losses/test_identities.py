@@ -851,8 +851,8 @@ BLOCKED = {
     "cyclical": SoftmaxLoss(cyclical(0.4), label_smoothing=0.1, reduction="none"),
     "by confidence": SoftmaxLoss(focal(ByConfidence(BOUNDS)), label_smoothing=0.1),
     "per class": SoftmaxLoss(asymmetric([1.0, 2.0, 0.0, 0.5], [0.5, 1.0, 2.0, 0.0]), label_smoothing=0.1),
-    "adjusted": SoftmaxLoss(focal(2.0), adjustment=logit_adjustment(COUNTS)),
-    "margin": LDAMLoss(COUNTS, scale=3.0, reduction="none"),
+    "adjusted": SoftmaxLoss(focal(2.0), adjustment=logit_adjustment(COUNTS), label_smoothing=0.1),
+    "margin": LDAMLoss(COUNTS, scale=3.0, label_smoothing=0.1, reduction="none"),
     "brier": equipoise.BrierLoss(weight=WEIGHT),
     "brier, smoothed": equipoise.BrierLoss(label_smoothing=0.1),
 }

@@ -18,7 +18,7 @@ __all__ = ["in_blocks"]
 
 Result = TypeVar("Result", Tensor, tuple[Tensor, Tensor])
 
-ELEMENTS_PER_THREAD = 65536
+ELEMENTS_PER_THREAD = 262144
 
 
 def in_blocks(
@@ -68,9 +68,12 @@ def _cut(tensor: Tensor, ndim: int, batch: slice, place: slice) -> Tensor:
 
 
 def _blocks(samples: int, classes: int, places: int, size: int) -> Iterator[tuple[slice, slice]]:
-    """Slices of the samples and of the places that hold about ``size`` elements together."""
+    """Slices of the samples and of the places that hold about ``size`` elements together.
+
+    A sample is cut only where it is several times as large, because its places are strided.
+    """
     step = max(1, size // (classes * places))
-    width = max(1, min(places, size // classes)) if step == 1 else places
+    width = places if classes * places <= 4 * size else max(1, size // classes)
     for start in range(0, samples, step):
         for place in range(0, places, width):
             yield slice(start, start + step), slice(place, place + width)

@@ -5,11 +5,13 @@ r"""The modulations as numbers: factor m of a term :math:`-m \log p`, and h = m 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from equipoise.kernels.hyper import Hyper
-from equipoise.kernels.temporaries import times
+from equipoise.kernels.temporaries import negative, plus, times
 
 __all__ = ["along_classes", "gamma_of_classes", "gamma_of_rows", "mix", "other_form", "power", "select", "true_form"]
 
@@ -22,7 +24,7 @@ def true_form(
     if gamma is not None:
         m = power(q, gamma, hyper.whole.get("gamma_pos"))
         # m' p log p = gamma q^gamma p (-log p / q); where q = 0, so is the factor in front of the ratio
-        h = m - m * gamma * p * (log_p / above_zero(q))
+        h = plus(negative(times(times(times(log_p / above_zero(q), p), gamma), m)), m)
     if "xi" not in hyper:
         return m, h
     gamma_hc = hyper["gamma_hc"]
@@ -38,8 +40,8 @@ def other_form(log_p: Tensor, p: Tensor, hyper: Hyper) -> tuple[Tensor | None, T
         return None, None
     whole = hyper.whole.get("gamma_neg")
     # by the logarithm: -log p is large where p has vanished, so that a floor under p would show
-    m = (gamma * log_p).exp() if whole is None else power(p, gamma, whole)
-    h = m * (1.0 + gamma * log_p)
+    m = exp_of(gamma * log_p) if whole is None else power(p, gamma, whole)
+    h = times(plus(gamma * log_p, 1.0), m)
     return (mix(hyper["xi"], None, m), mix(hyper["xi"], None, h)) if "xi" in hyper else (m, h)
 
 
@@ -49,9 +51,14 @@ def power(base: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
     The floor keeps the logarithm finite at 0, where gamma = 0 must give 1 and everything else has vanished.
     """
     if whole is None:
-        return (gamma * above_zero(base).log()).exp()
+        return exp_of(gamma * above_zero(base).log())
     result = base * base if whole > 1 else base.clone()
     return result if whole < 3 else times(result, base if whole == 3 else result)
+
+
+def exp_of(exponent: Tensor) -> Tensor:
+    """``exp`` down to about the smallest normal number: below it the CPU is slow, and nothing is left to be seen."""
+    return exponent.clamp(min=math.log(torch.finfo(exponent.dtype).tiny) + 1.0).exp()
 
 
 def above_zero(probability: Tensor) -> Tensor:
@@ -60,8 +67,10 @@ def above_zero(probability: Tensor) -> Tensor:
 
 
 def mix(xi: Tensor, high: Tensor | None, low: Tensor | None) -> Tensor:
-    r""":math:`\xi\,\text{high} + (1 - \xi)\,\text{low}`."""
-    return (xi if high is None else xi * high) + ((1.0 - xi) if low is None else (1.0 - xi) * low)
+    r""":math:`\xi\,\text{high} + (1 - \xi)\,\text{low}`, in place of ``low``."""
+    low = (1.0 - xi) if low is None else times(low, 1.0 - xi)
+    high = xi if high is None else xi * high
+    return plus(low, high) if low.numel() > 1 else low + high
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:

@@ -144,7 +144,7 @@ class SigmoidElements(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_elements: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient with respect to the logits."""
-        return (_slopes(ctx) * grad_elements).to(ctx.saved_tensors[0].dtype), None, None, None, None, None, None
+        return _slopes(ctx, grad_elements).to(ctx.saved_tensors[0].dtype), None, None, None, None, None, None
 
 
 class SigmoidElementsForwardMode(SigmoidElements):
@@ -153,10 +153,10 @@ class SigmoidElementsForwardMode(SigmoidElements):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> Tensor | None:  # noqa: ANN401
         """Change of the elements along a change of the logits."""
-        return None if tangent is None else _slopes(ctx) * tangent
+        return None if tangent is None else _slopes(ctx, tangent)
 
 
-def _slopes(ctx: Any) -> Tensor:  # noqa: ANN401
+def _slopes(ctx: Any, factor: Tensor) -> Tensor:  # noqa: ANN401
     logits, targets, element_weight, hyper = ctx.saved_tensors
     named = Hyper(hyper, ctx.layout)
-    return sigmoid_slopes(logits, targets, element_weight, named, ctx.ignore_value, ctx.detach_focus)
+    return sigmoid_slopes(logits, targets, element_weight, named, ctx.ignore_value, ctx.detach_focus, factor)

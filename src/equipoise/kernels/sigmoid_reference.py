@@ -6,14 +6,13 @@ With :math:`p = \sigma(z)`, :math:`p_m = \max(p - \text{margin}, 0)`:
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from equipoise.kernels.blocks import in_blocks
 from equipoise.kernels.hyper import Hyper, accumulation_dtype
 from equipoise.kernels.modulation import above_zero, along_classes, gamma_of_classes, mix, power, select, true_form
-from equipoise.kernels.temporaries import at_least, minus, negative, plus, times
+from equipoise.kernels.temporaries import at_least, between, inverse, log1p, minus, negative, plus, sigmoid, times
 
 __all__ = ["sigmoid_losses", "sigmoid_slopes"]
 
@@ -47,22 +46,25 @@ def sigmoid_slopes(
     hyper: Hyper,
     ignore_value: float | None,
     detach_focus: bool,
+    factor: Tensor,
 ) -> Tensor:
-    """Derivative of every element with respect to its logit (for negatives equation 8 of Ridnik et al. 2021)."""
+    """Derivative of every element with respect to its logit, times ``factor``.
+
+    For negatives equation 8 of Ridnik et al. 2021.
+    """
     dtype = accumulation_dtype(logits)
 
-    def block(logits: Tensor, targets: Tensor, *element_weight: Tensor) -> Tensor:
+    def block(logits: Tensor, targets: Tensor, factor: Tensor, *element_weight: Tensor) -> Tensor:
         z, z_neg = _adjusted(logits.to(dtype), hyper)
-        positive = negative((-z).sigmoid())
+        q = sigmoid(-z)
+        negatives = _negative_slope(z_neg, q if z is z_neg else sigmoid(-z_neg), hyper, detach_focus)
         m, h = _positive_forms(z, None, hyper)
-        factor = m if detach_focus else h
-        positive = positive if factor is None else times(positive, factor)
-        return _joined(
-            positive, _negative_slope(z_neg, hyper, detach_focus), targets, element_weight, hyper, ignore_value
-        )
+        focus = m if detach_focus else h
+        positive = negative(q) if focus is None else times(negative(q), focus)
+        return times(_joined(positive, negatives, targets, element_weight, hyper, ignore_value), factor)
 
     more = () if element_weight is None else (element_weight,)
-    return in_blocks(block, logits, targets, dtype, *more)
+    return in_blocks(block, logits, targets, dtype, factor, *more)
 
 
 def _adjusted(z: Tensor, hyper: Hyper) -> tuple[Tensor, Tensor]:
@@ -76,7 +78,7 @@ def _positive_forms(z: Tensor, cost: Tensor | None, hyper: Hyper) -> tuple[Tenso
     """Factors of the loss and of its slope, given -log p where it is known already."""
     if not hyper.keys() & {"gamma_pos", "confidence_bounds", "xi"}:
         return None, None
-    p, q = z.sigmoid(), (-z).sigmoid()
+    p, q = z.sigmoid(), sigmoid(-z)
     log_p = -(softplus(-z, threshold=LINEAR) if cost is None else cost)
     return true_form(log_p, p, q, hyper, gamma_of_classes(hyper, "gamma_pos", p))
 
@@ -91,12 +93,17 @@ def _negative_loss(z: Tensor, hyper: Hyper) -> Tensor:
     return cost
 
 
-def _negative_slope(z: Tensor, hyper: Hyper, detach_focus: bool) -> Tensor:
-    r""":math:`(m_- / (1 - p_m) - m_-' \log(1 - p_m))\, dp_m/dz`, with dp_m/dz = p (1 - p) above the margin."""
-    p, q = z.sigmoid(), (-z).sigmoid()
-    p_m = p if "margin" not in hyper else _shifted(p.clone(), hyper)
+def _negative_slope(z: Tensor, q: Tensor, hyper: Hyper, detach_focus: bool) -> Tensor:
+    r""":math:`(m_- / (1 - p_m) - m_-' \log(1 - p_m))\, dp_m/dz`, with dp_m/dz = p q above the margin, q = 1 - p."""
+    p = z.sigmoid()
+    p_m = p if "margin" not in hyper else at_least(p - hyper["margin"], 0.0)
+    whole = hyper.whole.get("gamma_neg")
+    special = hyper.keys() & {"thin_margin", "xi"} or detach_focus
+    if "margin" in hyper and whole is not None and whole > 1 and not special:  # without a quotient by p_m
+        inner = plus(times(_negative_cost(z, p_m, hyper), hyper["gamma_neg"]), times(inverse(1.0 - p_m), p_m))
+        return times(times(inner, power(p_m, hyper["gamma_neg"], whole - 1)), times(p, q))
     gamma, focus = _focus(p_m, hyper)
-    m = mix(hyper["xi"], None, focus) if "xi" in hyper and focus is not None else focus
+    m = mix(hyper["xi"], None, focus.clone()) if "xi" in hyper and focus is not None else focus
     if "margin" not in hyper:
         direct = p if m is None else p * m
         reach = q  # what is left of p (1 - p) / p_m
@@ -122,7 +129,7 @@ def _negative_cost(z: Tensor, p_m: Tensor, hyper: Hyper) -> Tensor:
     if "margin" not in hyper:
         return softplus(z, threshold=LINEAR)
     if "thin_margin" not in hyper:
-        return negative((-p_m).log1p())
+        return negative(log1p(-p_m))
     # each end with its own precision; a margin of 0 leaves log(1 - p), which is linear where 1 - p vanishes
     rest = (-z).sigmoid() + hyper["margin"]
     gone = (rest <= 0).to(z.dtype)
@@ -132,7 +139,7 @@ def _negative_cost(z: Tensor, p_m: Tensor, hyper: Hyper) -> Tensor:
 def _share(q: Tensor, p_m: Tensor, hyper: Hyper) -> Tensor:
     """1 / (1 - p_m); with a thin margin (1 - p) / (1 - p_m), which is 1 where both vanish."""
     if "thin_margin" not in hyper:
-        return (1.0 - p_m).reciprocal()
+        return inverse(1.0 - p_m)
     rest = q + hyper["margin"]
     gone = (rest <= 0).to(q.dtype)
     return (q + gone) / (rest + gone)
@@ -158,7 +165,7 @@ def _joined(
         positive = times(positive, along_classes(hyper["pos_weight"], positive))
     if "alpha" in hyper:
         positive, negatives = times(positive, hyper["alpha"]), times(negatives, 1.0 - hyper["alpha"])
-    joined = torch.lerp(negatives, positive, targets.to(positive.dtype))
+    joined = between(negatives, positive, targets.to(positive.dtype))
     if "weight" in hyper:
         joined = times(joined, along_classes(hyper["weight"], joined))
     for weight in element_weight:

@@ -46,10 +46,8 @@ def softmax_terms(
         return _index(z, targets, weight, hyper, ignore_index)
 
     # where the true class is all that matters there are few passes over the logits, and blocks would not pay
-    heavy = hyper.keys() & {"label_smoothing", "squared_error", "offset", "scale", "true_margin"}
-    if targets.is_floating_point() or heavy:
-        return in_blocks(block, logits, targets, dtype)
-    return block(logits, targets)
+    heavy = targets.is_floating_point() or "label_smoothing" in hyper or "squared_error" in hyper
+    return in_blocks(block, logits, targets, dtype) if heavy else block(logits, targets)
 
 
 def _labels(targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
@@ -65,11 +63,11 @@ def _index(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, igno
     z, z_true = _adjusted(z, labels, hyper)
     probs = z.softmax(1)
     z_max, p_max = z.amax(1, keepdim=True), probs.amax(1, keepdim=True)
-    p = probs.gather(1, labels)
-    others = put(probs, labels, torch.zeros_like(p))  # the softmax without the true class
+    others = put(probs, labels, torch.zeros_like(z_true))  # the softmax without the true class
     q = others.sum(1, keepdim=True)
     log_p = torch.where(q < 0.5, (-q.clamp(max=0.5)).log1p(), z_true - z_max + p_max.log())
 
+    p = log_p.exp()
     m, h = true_form(log_p, p, q, hyper, gamma_of_rows(hyper, labels, p))
     mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
     share = other_cost = other_slope = None

@@ -11,7 +11,19 @@ from torch import Tensor
 
 from equipoise._checks import transforms_active
 
-__all__ = ["at_least", "minus", "negative", "plus", "put", "times"]
+__all__ = [
+    "at_least",
+    "between",
+    "inverse",
+    "log1p",
+    "may_overwrite",
+    "minus",
+    "negative",
+    "plus",
+    "put",
+    "sigmoid",
+    "times",
+]
 
 
 def may_overwrite() -> bool:
@@ -42,6 +54,26 @@ def negative(temporary: Tensor) -> Tensor:
 def at_least(temporary: Tensor, low: float) -> Tensor:
     """The larger of the temporary and ``low``."""
     return temporary.clamp_(min=low) if may_overwrite() else temporary.clamp(min=low)
+
+
+def inverse(temporary: Tensor) -> Tensor:
+    """One over the temporary."""
+    return temporary.reciprocal_() if may_overwrite() else temporary.reciprocal()
+
+
+def log1p(temporary: Tensor) -> Tensor:
+    """Logarithm of one plus the temporary."""
+    return temporary.log1p_() if may_overwrite() else temporary.log1p()
+
+
+def sigmoid(temporary: Tensor) -> Tensor:
+    """Sigmoid of the temporary."""
+    return temporary.sigmoid_() if may_overwrite() else temporary.sigmoid()
+
+
+def between(temporary: Tensor, end: Tensor, share: Tensor) -> Tensor:
+    """``(1 - share) * temporary + share * end``."""
+    return temporary.lerp_(end, share) if may_overwrite() else torch.lerp(temporary, end, share)
 
 
 def put(temporary: Tensor, labels: Tensor, value: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 from equipoise._buffers import PreciseBuffers
 from equipoise._checks import check_choice, check_length, check_number, transforms_active
 from equipoise.distributed import all_sum
+from equipoise.kernels.temporaries import may_overwrite
 
 __all__ = ["PrecisionWeights", "RecallWeights"]
 
@@ -140,8 +141,21 @@ def batch_precision_weights(logits: Tensor, labels: Tensor, valid: Tensor, sync:
 
 
 def _support_and_misses(logits: Tensor, labels: Tensor, valid: Tensor, sync: bool) -> tuple[Tensor, Tensor]:
-    support, hits = _count(labels, (valid, valid & (_predictions(logits) == labels)), logits, sync)
+    support, hits = _count(labels, (valid, valid & _is_hit(logits, labels)), logits, sync)
     return support, support - hits
+
+
+def _is_hit(logits: Tensor, labels: Tensor) -> Tensor:
+    """Whether the label is the prediction, (N, d1, ..., dk) bool."""
+    if logits.device.type != "cpu" or not may_overwrite() or logits.numel() == 0:
+        return _predictions(logits) == labels
+    # on the CPU it is faster to look for the index only in the rows where the label has the largest logit
+    hit = logits.gather(1, labels.unsqueeze(1)).squeeze(1) == logits.amax(1)
+    if int(hit.sum()) > hit.numel() // 4:
+        return hit & (_predictions(logits) == labels)
+    rows = logits.movedim(1, -1)[hit]
+    hit[hit.clone()] = rows.max(1).indices == labels[hit]
+    return hit
 
 
 def _predictions(logits: Tensor) -> Tensor:
