@@ -92,5 +92,5 @@ SIGMOID = (
     _ours("BinaryCrossEntropyLoss", lambda b: eq.BinaryCrossEntropyLoss()),
     _ours("BinaryFocalLoss(2)", lambda b: eq.BinaryFocalLoss(2.0)),
     _ours("AsymmetricLoss", lambda b: eq.AsymmetricLoss(), ASYMMETRIC),
-    _ours("AsymmetricLoss, adaptive", lambda b: eq.AsymmetricLoss(target_gap=0.1), ASYMMETRIC),
+    _ours("AsymmetricLoss, adaptive", lambda b: eq.AsymmetricLoss(target_gap=0.1)),
 )

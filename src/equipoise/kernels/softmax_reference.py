@@ -26,7 +26,7 @@ from equipoise.kernels.modulation import (
     other_form,
     true_form,
 )
-from equipoise.kernels.temporaries import minus, put, times
+from equipoise.kernels.temporaries import may_overwrite, minus, minus_product, plus, put, times
 
 __all__ = ["softmax_terms"]
 
@@ -46,7 +46,7 @@ def softmax_terms(
         return _index(z, targets, weight, hyper, ignore_index)
 
     # where the true class is all that matters there are few passes over the logits, and blocks would not pay
-    heavy = targets.is_floating_point() or "label_smoothing" in hyper or "squared_error" in hyper
+    heavy = targets.is_floating_point() or hyper.keys() & {"label_smoothing", "squared_error", "scale"}
     return in_blocks(block, logits, targets, dtype) if heavy else block(logits, targets)
 
 
@@ -62,19 +62,21 @@ def _index(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, igno
     labels, valid = _labels(targets, ignore_index)
     z, z_true = _adjusted(z, labels, hyper)
     probs = z.softmax(1)
-    z_max, p_max = z.amax(1, keepdim=True), probs.amax(1, keepdim=True)
-    others = put(probs, labels, torch.zeros_like(z_true))  # the softmax without the true class
+    p = probs.gather(1, labels)
+    smoothed = "label_smoothing" in hyper
+    largest = None if not smoothed and _all_visible(p) else _largest(z, probs)
+    others = put(probs, labels, torch.zeros_like(p))  # the softmax without the true class
     q = others.sum(1, keepdim=True)
-    log_p = torch.where(q < 0.5, (-q.clamp(max=0.5)).log1p(), z_true - z_max + p_max.log())
+    log_p = p.log() if largest is None else z_true - largest[0] + largest[1]
+    log_p = torch.where(q < 0.5, (-q.clamp(max=0.5)).log1p(), log_p)
 
-    p = log_p.exp()
     m, h = true_form(log_p, p, q, hyper, gamma_of_rows(hyper, labels, p))
     mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
     share = other_cost = other_slope = None
-    if "label_smoothing" in hyper:
+    if smoothed and largest is not None:
         share = hyper["label_smoothing"] / z.shape[1]
         mass = mass * (1.0 - hyper["label_smoothing"] + share)
-        log_probs = z - (z_max - p_max.log())
+        log_probs = plus(z - largest[0], largest[1])
         other_cost, other_slope = _other_terms(log_probs, others, labels, valid, weight, hyper, share)
 
     rows = (-(mass if m is None else mass * m) * log_p).masked_fill(~valid, 0.0)
@@ -87,6 +89,16 @@ def _index(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, igno
     direction = put(direction, labels, p * total - slope * q)
     rows = (rows + other_cost).squeeze(1)
     return rows, times(direction, hyper["scale"]) if "scale" in hyper else direction
+
+
+def _all_visible(p: Tensor) -> bool:
+    """Whether no probability has vanished, so that ``p.log()`` will do; looks only where looking is free."""
+    return p.device.type == "cpu" and may_overwrite() and bool((p > 1e-30).all())
+
+
+def _largest(z: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
+    """Largest logit of each row and its log-probability, which tell those of all others; (N, 1, d1, ..., dk)."""
+    return z.amax(1, keepdim=True), probs.amax(1, keepdim=True).log()
 
 
 def _other_terms(
@@ -120,7 +132,8 @@ def _dense(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper) -> t
         z = z - targets * along_classes(hyper["true_margin"], z)
     z, _ = _adjusted(z, None, hyper)
     p = z.softmax(1)
-    log_p = z - (z.amax(1, keepdim=True) - p.amax(1, keepdim=True).log())
+    z_max, log_p_max = _largest(z, p)
+    log_p = plus(z - z_max, log_p_max)
     # only one class of a row can have p > 1/2: its q is the sum of the others
     likely = (p > 0.5).to(p.dtype)
     q_likely = (p - p * likely).sum(1, keepdim=True)
@@ -155,10 +168,11 @@ def _brier(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, igno
         p = probs.gather(1, labels)
         others = put(probs, labels, torch.zeros_like(p))
         q = others.sum(1, keepdim=True)  # minus the difference of the true class
-        squares = others.square().sum(1, keepdim=True)
+        squared = others * others
+        squares = squared.sum(1, keepdim=True)
         pull = squares - p * q
         mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
-        direction = put(times(others - pull, others), labels, -p * (q + pull))
+        direction = put(minus_product(squared, others, pull), labels, -p * (q + pull))
         rows = mass * (squares + q.square())
     else:
         t = targets.to(z.dtype)

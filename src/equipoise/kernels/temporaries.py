@@ -18,6 +18,7 @@ __all__ = [
     "log1p",
     "may_overwrite",
     "minus",
+    "minus_product",
     "negative",
     "plus",
     "put",
@@ -44,6 +45,11 @@ def plus(temporary: Tensor, other: Tensor | float) -> Tensor:
 def minus(temporary: Tensor, other: Tensor | float) -> Tensor:
     """Difference."""
     return temporary.sub_(other) if may_overwrite() else temporary - other
+
+
+def minus_product(temporary: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """The temporary minus ``a * b``."""
+    return temporary.addcmul_(a, b, value=-1) if may_overwrite() else temporary - a * b
 
 
 def negative(temporary: Tensor) -> Tensor:

@@ -147,26 +147,29 @@ def _support_and_misses(logits: Tensor, labels: Tensor, valid: Tensor, sync: boo
 
 def _is_hit(logits: Tensor, labels: Tensor) -> Tensor:
     """Whether the label is the prediction, (N, d1, ..., dk) bool."""
-    if logits.device.type != "cpu" or not may_overwrite() or logits.numel() == 0:
+    if logits.device.type != "cpu" or logits.ndim > 2 or logits.numel() == 0 or not may_overwrite():
         return _predictions(logits) == labels
     # on the CPU it is faster to look for the index only in the rows where the label has the largest logit
     hit = logits.gather(1, labels.unsqueeze(1)).squeeze(1) == logits.amax(1)
-    if int(hit.sum()) > hit.numel() // 4:
-        return hit & (_predictions(logits) == labels)
-    rows = logits.movedim(1, -1)[hit]
-    hit[hit.clone()] = rows.max(1).indices == labels[hit]
+    rows = hit.nonzero().squeeze(1)
+    hit[rows] = logits[rows].max(1).indices == labels[rows]
     return hit
 
 
 def _predictions(logits: Tensor) -> Tensor:
     """Index of the largest logit, the first of equal ones."""
-    num_classes = logits.shape[1]
-    if logits.device.type != "cpu" or logits.ndim == 2 or num_classes > 256:
+    if logits.device.type != "cpu" or logits.ndim == 2 or logits.numel() == 0 or not may_overwrite():
         return logits.max(1).indices
-    # the same, three times as fast where the classes are not next to each other in memory
-    descending = torch.arange(num_classes - 1, -1, -1, dtype=torch.uint8).view(-1, *(1 for _ in logits.shape[2:]))
-    is_largest = (logits == logits.amax(1, keepdim=True)).to(torch.uint8)
-    return num_classes - 1 - (is_largest * descending).amax(1).long()
+    # the same, several times as fast where the classes are not next to each other in memory: mark the largest logits
+    # of each place by how far they stand from the last class, in blocks that stay in the cache
+    classes = logits.shape[1]
+    distance = torch.arange(classes - 1, -1, -1, dtype=torch.float32).view(-1, *(1 for _ in logits.shape[2:]))
+    found = []
+    for block in torch.split(logits, max(1, 1_000_000 // logits[0].numel())):
+        marks = torch.empty(block.shape, dtype=torch.float32)
+        torch.eq(block, block.amax(1, keepdim=True), out=marks)
+        found.append(classes - 1 - marks.mul_(distance).amax(1).long())
+    return torch.cat(found)
 
 
 def _count(classes: Tensor, masks: Sequence[Tensor], logits: Tensor, sync: bool) -> Tensor:
