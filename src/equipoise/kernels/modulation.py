@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels.hyper import Hyper
-from equipoise.kernels.temporaries import negative, plus, times
+from equipoise.kernels.temporaries import inverse, plus, times
 
 __all__ = ["along_classes", "gamma_of_classes", "gamma_of_rows", "mix", "other_form", "power", "select", "true_form"]
 
@@ -22,15 +22,22 @@ def true_form(
     r""":math:`m = \xi (1 + p)^{g_{hc}} + (1 - \xi) q^{\gamma}` with q = 1 - p, and h."""
     m = h = None
     if gamma is not None:
-        m = power(q, gamma, hyper.whole.get("gamma_pos"))
-        # m' p log p = gamma q^gamma p (-log p / q); where q = 0, so is the factor in front of the ratio
-        h = plus(negative(times(times(times(log_p / above_zero(q), p), gamma), m)), m)
+        whole = hyper.whole.get("gamma_pos")
+        m = power(q, gamma, whole)
+        h = torch.addcmul(m, _lowered(log_p * p, q, m, gamma, whole), gamma, value=-1)  # m' p log p
     if "xi" not in hyper:
         return m, h
     gamma_hc = hyper["gamma_hc"]
     high = (gamma_hc * p.log1p()).exp()
     high_h = high * (1.0 + gamma_hc * p / (1.0 + p) * log_p)
     return mix(hyper["xi"], high, m), mix(hyper["xi"], high_h, h)
+
+
+def _lowered(value: Tensor, q: Tensor, m: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
+    """``value * q^(gamma - 1)``, in place of value; where q = 0, value = p log p is 0 too and stays it."""
+    if whole is None:
+        return times(times(value, m), inverse(above_zero(q)))
+    return value if whole == 1 else times(value, q if whole == 2 else power(q, gamma, whole - 1))
 
 
 def other_form(log_p: Tensor, p: Tensor, hyper: Hyper) -> tuple[Tensor | None, Tensor | None]:
@@ -62,7 +69,7 @@ def exp_of(exponent: Tensor) -> Tensor:
 
 
 def above_zero(probability: Tensor) -> Tensor:
-    """The probability, or the smallest normal number where it has vanished."""
+    """The probability, or the smallest normal number where it has vanished; a new tensor."""
     return probability.clamp(min=torch.finfo(probability.dtype).tiny)
 
 

@@ -12,7 +12,18 @@ from torch.nn.functional import softplus
 from equipoise.kernels.blocks import in_blocks
 from equipoise.kernels.hyper import Hyper, accumulation_dtype
 from equipoise.kernels.modulation import above_zero, along_classes, gamma_of_classes, mix, power, select, true_form
-from equipoise.kernels.temporaries import at_least, between, inverse, log1p, minus, negative, plus, sigmoid, times
+from equipoise.kernels.temporaries import (
+    at_least,
+    between,
+    inverse,
+    log1p,
+    minus,
+    negative,
+    plus,
+    plus_product,
+    sigmoid,
+    times,
+)
 
 __all__ = ["sigmoid_losses", "sigmoid_slopes"]
 
@@ -100,7 +111,7 @@ def _negative_slope(z: Tensor, q: Tensor, hyper: Hyper, detach_focus: bool) -> T
     whole = hyper.whole.get("gamma_neg")
     special = hyper.keys() & {"thin_margin", "xi"} or detach_focus
     if "margin" in hyper and whole is not None and whole > 1 and not special:  # without a quotient by p_m
-        inner = plus(times(_negative_cost(z, p_m, hyper), hyper["gamma_neg"]), times(inverse(1.0 - p_m), p_m))
+        inner = plus_product(times(log1p(-p_m), -hyper["gamma_neg"]), inverse(1.0 - p_m), p_m)
         return times(times(inner, power(p_m, hyper["gamma_neg"], whole - 1)), times(p, q))
     gamma, focus = _focus(p_m, hyper)
     m = mix(hyper["xi"], None, focus.clone()) if "xi" in hyper and focus is not None else focus

@@ -26,7 +26,7 @@ from equipoise.kernels.modulation import (
     other_form,
     true_form,
 )
-from equipoise.kernels.temporaries import may_overwrite, minus, minus_product, plus, put, times
+from equipoise.kernels.temporaries import may_overwrite, minus, plus, put, times
 
 __all__ = ["softmax_terms"]
 
@@ -168,12 +168,12 @@ def _brier(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, igno
         p = probs.gather(1, labels)
         others = put(probs, labels, torch.zeros_like(p))
         q = others.sum(1, keepdim=True)  # minus the difference of the true class
-        squared = others * others
-        squares = squared.sum(1, keepdim=True)
+        squares = (others * others).sum(1, keepdim=True)
         pull = squares - p * q
         mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
-        direction = put(minus_product(squared, others, pull), labels, -p * (q + pull))
-        rows = mass * (squares + q.square())
+        rows, twice = mass * (squares + q.square()), 2.0 * mass
+        direction = times(torch.addcmul(-twice * pull, others, twice), others)
+        direction = put(direction, labels, -twice * p * (q + pull))
     else:
         t = targets.to(z.dtype)
         if not targets.is_floating_point():
@@ -185,7 +185,8 @@ def _brier(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, igno
         difference = probs - (t * (1.0 - smoothing) + smoothing / z.shape[1])
         rows = mass * difference.square().sum(1, keepdim=True)
         direction = times(difference - (probs * difference).sum(1, keepdim=True), probs)
-    return rows.masked_fill(~valid, 0.0).squeeze(1), times(direction, 2.0 * mass)
+        direction = times(direction, 2.0 * mass)
+    return rows.masked_fill(~valid, 0.0).squeeze(1), direction
 
 
 def _adjusted(z: Tensor, labels: Tensor | None, hyper: Hyper) -> tuple[Tensor, Tensor]:

@@ -18,9 +18,9 @@ __all__ = [
     "log1p",
     "may_overwrite",
     "minus",
-    "minus_product",
     "negative",
     "plus",
+    "plus_product",
     "put",
     "sigmoid",
     "times",
@@ -47,9 +47,9 @@ def minus(temporary: Tensor, other: Tensor | float) -> Tensor:
     return temporary.sub_(other) if may_overwrite() else temporary - other
 
 
-def minus_product(temporary: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """The temporary minus ``a * b``."""
-    return temporary.addcmul_(a, b, value=-1) if may_overwrite() else temporary - a * b
+def plus_product(temporary: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """The temporary plus ``a * b``."""
+    return temporary.addcmul_(a, b) if may_overwrite() else torch.addcmul(temporary, a, b)
 
 
 def negative(temporary: Tensor) -> Tensor:
