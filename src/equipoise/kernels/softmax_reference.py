@@ -168,7 +168,10 @@ def _brier(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, igno
         p = probs.gather(1, labels)
         others = put(probs, labels, torch.zeros_like(p))
         q = others.sum(1, keepdim=True)  # minus the difference of the true class
-        squares = (others * others).sum(1, keepdim=True)
+        if z.ndim == 2:  # without a temporary, but slow where the classes are not next to each other in memory
+            squares = torch.linalg.vector_norm(others, dim=1, keepdim=True).square()
+        else:
+            squares = (others * others).sum(1, keepdim=True)
         pull = squares - p * q
         mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
         rows, twice = mass * (squares + q.square()), 2.0 * mass
