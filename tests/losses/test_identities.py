@@ -853,7 +853,7 @@ BLOCKED = {
     "per class": SoftmaxLoss(asymmetric([1.0, 2.0, 0.0, 0.5], [0.5, 1.0, 2.0, 0.0]), label_smoothing=0.1),
     "adjusted": SoftmaxLoss(focal(2.0), adjustment=logit_adjustment(COUNTS), label_smoothing=0.1),
     "margin": LDAMLoss(COUNTS, scale=3.0, label_smoothing=0.1, reduction="none"),
-    "brier": equipoise.BrierLoss(weight=WEIGHT),
+    "brier": equipoise.BrierLoss(weight=WEIGHT, label_smoothing=0.2),
     "brier, smoothed": equipoise.BrierLoss(label_smoothing=0.1),
 }
 SHAPES = [(23, C), (7, C, 9), (1, C, 40), (3, C, 5, 7), (2, C, 2, 3, 4)]

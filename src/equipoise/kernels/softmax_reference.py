@@ -46,7 +46,7 @@ def softmax_terms(
         return _index(z, targets, weight, hyper, ignore_index)
 
     # where the true class is all that matters there are few passes over the logits, and blocks would not pay
-    heavy = targets.is_floating_point() or hyper.keys() & {"label_smoothing", "squared_error", "scale"}
+    heavy = targets.is_floating_point() or hyper.keys() & {"label_smoothing", "scale"}
     return in_blocks(block, logits, targets, dtype) if heavy else block(logits, targets)
 
 
