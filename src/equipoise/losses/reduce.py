@@ -65,8 +65,5 @@ def reduce_loss(
     local = denominator(reduction)
     divisor = local if isinstance(local, Tensor) else torch.tensor(float(local), dtype=total.dtype, device=total.device)
     if factor != 1:
-        divisor, total = (
-            all_sum(divisor.to(torch.float64 if loss.dtype is torch.float64 else torch.float32)),
-            total * factor,
-        )
+        divisor, total = all_sum(divisor.to(total.dtype)), total * factor
     return total / torch.where(divisor > 0, divisor, 1.0).to(total.dtype)

@@ -13,6 +13,7 @@ from torch import Tensor
 from equipoise._buffers import PreciseBuffers
 from equipoise._checks import check_choice, check_length, check_number, transforms_active
 from equipoise.distributed import all_sum
+from equipoise.kernels.hyper import accumulation_dtype
 from equipoise.kernels.temporaries import may_overwrite
 
 __all__ = ["PrecisionWeights", "RecallWeights"]
@@ -67,7 +68,7 @@ class RecallWeights(PreciseBuffers):
         """Weights of this batch; in training the moving average is updated, with ``sync`` by all processes."""
         updates = self.training and torch.is_grad_enabled()
         with torch.no_grad():
-            dtype = torch.float64 if logits.dtype is torch.float64 else torch.float32
+            dtype = accumulation_dtype(logits)
             check_length("num_classes", self.num_classes, logits.shape[1])
             if self.momentum is None:
                 return batch_recall_weights(logits, labels, valid, self.min_errors, sync and self.training)
@@ -135,8 +136,7 @@ def batch_recall_weights(
 def batch_precision_weights(logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
     """``FP_c / (FP_c + TP_c)`` of a batch, 1 for a class that is never predicted; (C,)."""
     chosen = _predictions(logits)
-    counts = _count(chosen, (valid, valid & (chosen == labels)), logits, sync)
-    predicted, hits = counts
+    predicted, hits = _count(chosen, (valid, valid & (chosen == labels)), logits, sync)
     return torch.where(predicted > 0, (predicted - hits) / predicted.clamp(min=1), 1.0)
 
 
@@ -181,4 +181,4 @@ def _count(classes: Tensor, masks: Sequence[Tensor], logits: Tensor, sync: bool)
         bins = torch.zeros(num_classes + 1, dtype=torch.int64, device=slots.device)
         counts.append(bins.scatter_add(0, slots, torch.ones_like(slots))[:num_classes])
     stacked = torch.stack(counts)
-    return (all_sum(stacked) if sync else stacked).to(torch.float64 if logits.dtype is torch.float64 else torch.float32)
+    return (all_sum(stacked) if sync else stacked).to(accumulation_dtype(logits))
