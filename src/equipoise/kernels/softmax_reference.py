@@ -26,7 +26,7 @@ from equipoise.kernels.modulation import (
     other_form,
     true_form,
 )
-from equipoise.kernels.temporaries import may_overwrite, minus, plus, put, times
+from equipoise.kernels.temporaries import may_overwrite, minus, plus, put, softmax, times
 
 __all__ = ["softmax_terms"]
 
@@ -46,7 +46,7 @@ def softmax_terms(
         return _index(z, targets, weight, hyper, ignore_index)
 
     # where the true class is all that matters there are few passes over the logits, and blocks would not pay
-    heavy = targets.is_floating_point() or hyper.keys() & {"label_smoothing", "scale"}
+    heavy = targets.is_floating_point() or "label_smoothing" in hyper
     return in_blocks(block, logits, targets, dtype) if heavy else block(logits, targets)
 
 
@@ -61,10 +61,16 @@ def _index(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, igno
     """Index targets: the true class is a per-row affair, the others matter through their sum or their smoothing."""
     labels, valid = _labels(targets, ignore_index)
     z, z_true = _adjusted(z, labels, hyper)
-    probs = z.softmax(1)
-    p = probs.gather(1, labels)
     smoothed = "label_smoothing" in hyper
-    largest = None if not smoothed and _all_visible(p) else _largest(z, probs)
+    if smoothed or not hyper.keys() & {"offset", "scale"}:
+        probs = z.softmax(1)
+        p = probs.gather(1, labels)
+        largest = None if not smoothed and _all_visible(p) else _largest(z, probs)
+    else:  # the adjusted logits are ours: their softmax may take their place
+        z_max = z.amax(1, keepdim=True)
+        probs = softmax(z)
+        p = probs.gather(1, labels)
+        largest = None if _all_visible(p) else (z_max, probs.amax(1, keepdim=True).log())
     others = put(probs, labels, torch.zeros_like(p))  # the softmax without the true class
     q = others.sum(1, keepdim=True)
     log_p = p.log() if largest is None else z_true - largest[0] + largest[1]

@@ -23,6 +23,7 @@ __all__ = [
     "plus_product",
     "put",
     "sigmoid",
+    "softmax",
     "times",
 ]
 
@@ -75,6 +76,11 @@ def log1p(temporary: Tensor) -> Tensor:
 def sigmoid(temporary: Tensor) -> Tensor:
     """Sigmoid of the temporary."""
     return temporary.sigmoid_() if may_overwrite() else temporary.sigmoid()
+
+
+def softmax(temporary: Tensor) -> Tensor:
+    """Softmax of the temporary over dimension 1."""
+    return torch.softmax(temporary, 1, out=temporary) if may_overwrite() else temporary.softmax(1)
 
 
 def between(temporary: Tensor, end: Tensor, share: Tensor) -> Tensor:
