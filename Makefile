@@ -29,6 +29,13 @@ types: $(INSTALLED)  ## check the types of src, strictly
 bench: $(INSTALLED)-bench  ## time the losses against torch and other libraries on the CPU
 	$(BIN)/python -m benchmarks losses --device cpu
 
+.PHONY: bench-gpu
+bench-gpu: RESULTS := benchmarks/results
+bench-gpu: $(INSTALLED)-bench  ## time them on a CUDA device, with a training step, and write docs/performance.md
+	$(BIN)/python -m benchmarks losses --device cuda --json $(RESULTS)/losses-cuda.json
+	$(BIN)/python -m benchmarks training --device cuda --json $(RESULTS)/training-cuda.json
+	$(BIN)/python -m benchmarks table $(RESULTS)/losses-cuda.json $(RESULTS)/training-cuda.json --out docs/performance.md
+
 clean:  ## remove caches and build outputs; the environment stays
 	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks import losses
-from benchmarks.cases import SHAPES
+from benchmarks import losses, page, training
+from benchmarks.cases import CUDA_SHAPES, SHAPES, Link, Shapes
 from benchmarks.catalogue import all_cases
-from benchmarks.losses import Settings
+from benchmarks.gpu import copy_bandwidth
 from benchmarks.machine import describe_machine, keep_freed_memory
-from benchmarks.table import format_run
+from benchmarks.table import format_run, format_training
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+BOTH = ("float32", "bfloat16")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -24,49 +28,129 @@ def main(arguments: list[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     if options.benchmark is None:
         print(_contents())
-        return
-    if options.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("--device cuda needs a CUDA device and a build of torch for it, found none; use --device cpu")
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
+    elif options.benchmark == "table":
+        _table(options)
+    else:
+        if options.device == "cuda" and not torch.cuda.is_available():
+            sys.exit("--device cuda needs a CUDA device and a build of torch for it, found none; use --device cpu")
+        if options.threads is not None:
+            torch.set_num_threads(options.threads)
+        (_losses if options.benchmark == "losses" else _training)(options)
+
+
+def _losses(options: argparse.Namespace) -> None:
     if options.keep_memory:
         keep_freed_memory()
-    settings = Settings(torch.device(options.device), DTYPES[options.dtype], options.rounds, options.filter)
-    before = describe_machine(settings.device)
-    rows = losses.run(settings, progress=lambda text: print(text, file=sys.stderr, flush=True))
+    device = torch.device(options.device)
+    shapes = _shapes(options.shapes, CUDA_SHAPES if device.type == "cuda" else SHAPES)
+    names = _dtypes(options.dtype, device)
+    rounds = options.rounds or (9 if device.type == "cuda" else 25)
+    before = describe_machine(device)
+    bandwidth = copy_bandwidth(device, rounds) if device.type == "cuda" else None
+    settings = losses.Settings(
+        device,
+        tuple(DTYPES[name] for name in names),
+        rounds,
+        options.filter,
+        bandwidth.median if bandwidth else None,
+    )
+    rows = losses.run(settings, shapes, _progress)
     if not rows:
         sys.exit(f"--filter {options.filter!r} matches no loss and no shape; python -m benchmarks lists them")
     run = {
         "benchmark": "losses",
-        "machine": before | {"load_average_at_end": describe_machine(settings.device)["load_average"]},
-        "settings": {key: getattr(options, key) for key in ("dtype", "rounds", "filter", "keep_memory")},
+        "machine": before | {"load_average_at_end": describe_machine(device)["load_average"]},
+        "settings": {"dtypes": names, "rounds": rounds, "filter": options.filter, "keep_memory": options.keep_memory},
+        "shapes": {link: [list(shape) for shape in of_link] for link, of_link in shapes.items()},
+        "bandwidth": asdict(bandwidth) if bandwidth else None,
         "rows": rows,
     }
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(run, indent=1) + "\n")
+    _write(run, options.json)
     print(format_run(run))
     if any(row["status"] != "ok" and row["kind"] != "peer" for row in rows):
         sys.exit("a candidate that is no peer failed, see the table")
 
 
+def _training(options: argparse.Namespace) -> None:
+    device = torch.device(options.device)
+    chosen = {key: getattr(options, key) for key in ("rounds", "autocast", "filter")}
+    settings = training.Settings(device, shape=options.shape, width=options.width, **chosen)
+    rows = training.run(settings, _progress)
+    if not rows:
+        sys.exit(f"--filter {options.filter!r} matches no pointwise softmax loss; python -m benchmarks lists them")
+    run = {
+        "benchmark": "training",
+        "machine": describe_machine(device),
+        "settings": {"shape": list(settings.shape), "width": settings.width, **chosen},
+        "rows": rows,
+    }
+    _write(run, options.json)
+    print(format_training(run))
+
+
+def _table(options: argparse.Namespace) -> None:
+    run = _read(options.losses, "losses", {"shapes", "bandwidth"})
+    text = page.format_page(run, _read(options.training, "training", set()) if options.training else None)
+    if options.out is None:
+        print(text, end="")
+    else:
+        options.out.write_text(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Without a name: list what there is.")
     subparsers = parser.add_subparsers(dest="benchmark", metavar="NAME")
+    measured = argparse.ArgumentParser(add_help=False)
+    measured.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    measured.add_argument("--filter", default="", help="only losses or shapes that contain this text, plus baselines")
+    measured.add_argument("--threads", type=_positive, help="threads of torch on the CPU (torch's own choice)")
+    measured.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
+
     command = subparsers.add_parser(
-        "losses", help="time and memory of the losses against torch and other libraries", description=losses.__doc__
+        "losses",
+        parents=[measured],
+        help="time and memory of the losses against torch and other libraries",
+        description=losses.__doc__,
     )
-    command.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    command.add_argument("--dtype", choices=sorted(DTYPES), default="float32", help="of the logits (float32)")
-    command.add_argument("--rounds", type=_positive, default=25, help="timed rounds over all candidates (25)")
-    command.add_argument("--filter", default="", help="only losses or shapes that contain this text, plus baselines")
-    command.add_argument("--threads", type=_positive, help="threads of torch on the CPU (torch's own choice)")
+    command.add_argument(
+        "--dtype",
+        choices=(*sorted(DTYPES), "both"),
+        action="append",
+        help="of the logits, may be repeated; both is float32 and bfloat16 (cpu: float32, cuda: both)",
+    )
+    command.add_argument("--rounds", type=_positive, help="timed rounds over all candidates (cpu: 25, cuda: 9)")
+    command.add_argument(
+        "--shapes",
+        type=_shape,
+        nargs="+",
+        default=[],
+        metavar="[LINK:]SHAPE",
+        help="only these: 4096x80 is one of those listed, softmax:4096x80 may be any",
+    )
     command.add_argument(
         "--keep-memory",
         action="store_true",
         help="let the process keep freed memory, so that CPU times hold no page faults (glibc; see machine.py)",
     )
-    command.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
+
+    command = subparsers.add_parser(
+        "training",
+        parents=[measured],
+        help="time of a training step with each softmax loss against the same with torch's",
+        description=training.__doc__,
+    )
+    default = training.Settings(torch.device("cpu"))
+    command.add_argument("--shape", type=_image_shape, default=default.shape, help="of the logits (8x11x160x208)")
+    command.add_argument("--width", type=_positive, default=default.width, help="channels of the first level (32)")
+    command.add_argument("--rounds", type=_positive, default=default.rounds, help="timed rounds over all losses (15)")
+    command.add_argument("--autocast", action="store_true", help="forward and loss in bfloat16 where autocast says so")
+
+    command = subparsers.add_parser(
+        "table", help="the page of documentation that results give", description=page.__doc__
+    )
+    command.add_argument("losses", type=Path, metavar="RESULTS.json", help="of python -m benchmarks losses")
+    command.add_argument("training", type=Path, nargs="?", metavar="TRAINING.json", help="of python -m ... training")
+    command.add_argument("--out", type=Path, metavar="FILE", help="write the page here (standard output)")
     return parser
 
 
@@ -77,11 +161,68 @@ def _positive(text: str) -> int:
     return number
 
 
+def _shape(text: str) -> tuple[Link | None, tuple[int, ...]]:
+    link, _, sizes = text.rpartition(":")
+    if link not in ("", *SHAPES):
+        raise argparse.ArgumentTypeError(f"must start with softmax: or sigmoid: or neither, got {text!r}")
+    return link or None, tuple(_positive(size) for size in sizes.split("x"))  # type: ignore[return-value]
+
+
+def _image_shape(text: str) -> tuple[int, ...]:
+    _, shape = _shape(text)
+    if len(shape) != 4 or shape[2] % 16 or shape[3] % 16:
+        raise argparse.ArgumentTypeError(f"must be NxCxHxW with H and W multiples of 16, got {text!r}")
+    return shape
+
+
+def _shapes(wanted: Sequence[tuple[Link | None, tuple[int, ...]]], known: Shapes) -> Shapes:
+    """The shapes that were asked for, all known ones where nothing was."""
+    if not wanted:
+        return known
+    chosen: Mapping[Link, list[tuple[int, ...]]] = {link: [] for link in known}
+    for link, shape in wanted:
+        links = [link] if link else [each for each in known if shape in known[each]]
+        if not links:
+            sys.exit(f"--shapes {'x'.join(map(str, shape))} is none of those listed; write softmax: or sigmoid: before")
+        for each in links:
+            chosen[each].append(shape)
+    return chosen
+
+
+def _dtypes(wanted: list[str] | None, device: torch.device) -> list[str]:
+    named = wanted or ["both" if device.type == "cuda" else "float32"]
+    return list(dict.fromkeys(name for word in named for name in (BOTH if word == "both" else (word,))))
+
+
+def _progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _read(file: Path, benchmark: str, needed: set[str]) -> dict[str, Any]:
+    run: dict[str, Any] = json.loads(file.read_text())
+    if run.get("benchmark") != benchmark:
+        sys.exit(f"{file} must come from python -m benchmarks {benchmark}, got one of {run.get('benchmark')!r}")
+    if not needed <= run.keys():
+        sys.exit(f"{file} has no {' and no '.join(sorted(needed - run.keys()))}, it is too old; measure again")
+    return run
+
+
+def _write(run: dict[str, Any], file: Path | None) -> None:
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(run, indent=1) + "\n")
+
+
 def _contents() -> str:
     lines = ["losses: forward and backward of every loss, time and memory; python -m benchmarks losses --help"]
     for link, shapes in SHAPES.items():
         lines.append(f"\n  {link} link, logits {' and '.join(map(str, shapes))}")
-        lines.extend(f"    {case.kind:8}  {case.name}" for case in all_cases(link))
+        lines.append(f"  {'on CUDA':>{len(link) + 5}}, logits {', '.join(map(str, CUDA_SHAPES[link]))}")
+        lines.extend(
+            f"    {case.kind:8}  {case.name}{' (on CUDA)' if case.cuda_only else ''}" for case in all_cases(link)
+        )
+    lines.append("\ntraining: a training step with each softmax loss; python -m benchmarks training --help")
+    lines.append("table: the page of documentation that results give; python -m benchmarks table --help")
     return "\n".join(lines)
 
 

@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.measure import Forward
 
-__all__ = ["EAGER_ASYMMETRIC", "SHAPES", "TORCH", "Batch", "Case", "Limit", "Link", "make_batch"]
+__all__ = [
+    "CALL",
+    "CUDA_SHAPES",
+    "EAGER_ASYMMETRIC",
+    "SHAPES",
+    "TORCH",
+    "Batch",
+    "Case",
+    "Limit",
+    "Link",
+    "Shapes",
+    "long_tail",
+    "make_batch",
+]
 
 Link: TypeAlias = Literal["softmax", "sigmoid"]
 Shape: TypeAlias = tuple[int, ...]
+Shapes: TypeAlias = Mapping[Link, Sequence[Shape]]
 
 SHAPES: dict[Link, tuple[Shape, ...]] = {
     "softmax": ((8192, 1000), (8, 19, 256, 256)),
     "sigmoid": ((4096, 80), (1024, 9605)),
 }
+CUDA_SHAPES: dict[Link, tuple[Shape, ...]] = {
+    "softmax": ((65536, 1000), (16384, 8142), (8, 19, 769, 769), (4, 150, 512, 512), (2, 4, 128, 128, 128)),
+    "sigmoid": ((4096, 80), (4096, 9605)),
+}
 TORCH: dict[Link, str] = {"softmax": "torch cross_entropy", "sigmoid": "torch binary_cross_entropy_with_logits"}
 """The loss of torch that 'times torch' means."""
+CALL: dict[Link, str] = {"softmax": TORCH["softmax"], "sigmoid": "torch cross_entropy, one label"}
+"""The loss of torch whose call on a small batch may not be cheaper: its cross-entropy with integer targets."""
 EAGER_ASYMMETRIC = "asymmetric, eager formula"
 
 
@@ -44,7 +64,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Limit:
-    """The time allowed, as a multiple of another case's, and the logits-sized tensors held, inputs included."""
+    """On the CPU: the time allowed, as a multiple of another case's, and the tensors as large as the logits held."""
 
     times: float
     of: str
@@ -58,41 +78,57 @@ class Case:
     Args:
         name: unique for its link.
         build: batch to forward pass.
-        kind: torch itself, ours, a formula in plain torch operations, or another library.
-        limit: what was set as the target, None for information only.
+        kind: torch itself, ours, a formula in plain torch operations, the same compiled, or another library.
+        limit: the target on the CPU, None for information only.
         against: further cases whose time it is compared with, besides torch's.
+        compiled: the case that is the same loss under ``torch.compile``, which ours has to beat on a GPU.
+        rival: torch's loss to beat on a GPU where it is not the plain cross-entropy.
+        pointwise: a loss of ours that the targets on a GPU are for.
+        reads: the targets of its link, distributions like the logits, or one label for each row.
         package: what must be installed.
         spatial: only for logits (N, C, d1, ..., dk) with k > 0.
+        cuda_only: left out on the CPU.
+        module: ours, from the training samples of each class.
     """
 
     name: str
     build: Callable[[Batch], Forward]
-    kind: Literal["torch", "ours", "formula", "peer"]
+    kind: Literal["torch", "ours", "formula", "compiled", "peer"]
     limit: Limit | None = None
     against: tuple[str, ...] = ()
+    compiled: str | None = None
+    rival: str | None = None
+    pointwise: bool = False
+    reads: Literal["targets", "dense", "labels"] = "targets"
     package: str | None = None
     spatial: bool = False
+    cuda_only: bool = False
+    module: Callable[[list[float]], nn.Module] | None = None
+
+
+def long_tail(num_classes: int) -> list[float]:
+    """Made-up training samples of each class, from 1000 down to 10."""
+    return [max(1.0, 1000.0 * 0.01 ** (k / max(1, num_classes - 1))) for k in range(num_classes)]
 
 
 def make_batch(link: Link, shape: Shape, dtype: torch.dtype, device: torch.device) -> Batch:
-    """The same batch for every candidate, the same at every run."""
+    """The same batch for every candidate, the same at every run and on every device: it is drawn on the CPU."""
     draw = torch.Generator().manual_seed(0)
-    num_classes = shape[1]
-    counts = [max(1.0, 1000.0 * 0.01 ** (k / max(1, num_classes - 1))) for k in range(num_classes)]
-    noise = 2.0 * torch.randn(shape, generator=draw)
+    counts = long_tail(shape[1])
+    noise = (2.0 * torch.randn(shape, generator=draw)).to(device)
     if link == "sigmoid":
-        targets = (torch.rand(shape, generator=draw) < 0.04).float()
+        targets = (torch.rand(shape, generator=draw) < 0.04).to(device).float()
         logits, dense = noise - 3.0 + 4.0 * targets, targets
     else:
         rows = shape[0] * torch.Size(shape[2:]).numel()
-        targets = torch.multinomial(torch.tensor(counts), rows, replacement=True, generator=draw)
+        targets = torch.multinomial(torch.tensor(counts), rows, replacement=True, generator=draw).to(device)
         targets = targets.view(shape[0], *shape[2:])
-        one_hot = F.one_hot(targets, num_classes).movedim(-1, 1).to(noise.dtype)
+        one_hot = F.one_hot(targets, shape[1]).movedim(-1, 1).to(noise.dtype)
         logits, dense = noise + 5.0 * one_hot, 0.7 * one_hot + 0.3 * one_hot.roll(1, 0)  # as mixup gives them
     return Batch(
         link,
-        logits.to(device, dtype).contiguous().requires_grad_(),
-        targets.to(device, dtype) if link == "sigmoid" else targets.to(device),
-        dense.to(device, dtype).contiguous(),
+        logits.to(dtype).contiguous().requires_grad_(),
+        targets.to(dtype) if link == "sigmoid" else targets,
+        dense.to(dtype).contiguous(),
         counts,
     )

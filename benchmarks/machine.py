@@ -14,9 +14,9 @@ import torch
 
 import equipoise
 
-__all__ = ["describe_machine", "installed_version", "keep_freed_memory"]
+__all__ = ["PEERS", "describe_machine", "installed_version", "keep_freed_memory"]
 
-PEERS = ("monai", "kornia")
+PEERS = ("monai", "kornia", "torchvision", "timm", "liger_kernel")
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
@@ -33,7 +33,19 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "torch": torch.__version__,
         "equipoise": equipoise.__version__,
         **{peer: installed_version(peer) for peer in PEERS},
+        **(_describe_gpu(device) if device.type == "cuda" else {}),
         "load_average": [round(load, 2) for load in os.getloadavg()] if hasattr(os, "getloadavg") else None,
+    }
+
+
+def _describe_gpu(device: torch.device) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "memory_bytes": properties.total_memory,
+        "l2_bytes": properties.L2_cache_size,
+        "cuda": torch.version.cuda,
+        "triton": installed_version("triton"),
     }
 
 

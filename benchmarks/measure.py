@@ -1,6 +1,7 @@
 """Time and memory of one step, that is forward plus backward.
 
-Time is the wall clock around whole steps, with the device drained before and after.
+Time is the wall clock around whole steps, with the device drained before and after; ``gpu.py`` has the time that the
+device alone takes.
 
 Peak memory on the CPU comes from ``torch.profiler``: torch's allocator reports every block it hands out and takes
 back, also the temporaries inside an operator, which a count of Python's tensors would not see. The peak is that of the
@@ -13,11 +14,14 @@ the distinct storages, at least as large as the logits, that the graph of the lo
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import random
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +31,17 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["Forward", "Held", "Quartiles", "Step", "calls_for", "held_for_backward", "peak_bytes", "time_calls"]
+__all__ = [
+    "Forward",
+    "Held",
+    "Quartiles",
+    "Step",
+    "held_for_backward",
+    "no_collection",
+    "paired_ratio",
+    "peak_bytes",
+    "take_turns",
+]
 
 Forward: TypeAlias = Callable[[], Tensor]
 """Computes the loss, a scalar, of a batch that it knows."""
@@ -71,19 +85,58 @@ class Held:
     without_inputs: int
 
 
-def calls_for(step: Step) -> int:
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Collect garbage now and not again before the end, so that no memory goes at a moment of its own."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def take_turns(
+    steps: Mapping[str, Callable[[], None]], device: torch.device, rounds: int, block: float | None = None
+) -> dict[str, list[float]]:
+    """Seconds of a step by name, one number for each round; the order is a new one in every round.
+
+    Args:
+        steps: what is timed.
+        device: what is drained before and after a block of steps.
+        rounds: blocks of each.
+        block: seconds that a block takes at least, ``BLOCK_SECONDS`` by default.
+    """
+    least = BLOCK_SECONDS if block is None else block
+    calls = {name: _calls_for(step, device, least) for name, step in steps.items()}
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    order, draw = list(steps), random.Random(0)
+    with no_collection():
+        for _ in range(rounds):
+            draw.shuffle(order)
+            for name in order:
+                times[name].append(_time_calls(steps[name], device, calls[name]))
+    return times
+
+
+def paired_ratio(own: list[float], other: list[float]) -> Quartiles:
+    """Quartiles of the ratio within a round."""
+    return Quartiles.of([mine / theirs for mine, theirs in zip(own, other, strict=True)])
+
+
+def _calls_for(step: Callable[[], None], device: torch.device, seconds: float) -> int:
     """How many steps make a block that the clock resolves; also warms up."""
     step()
-    return max(1, math.ceil(BLOCK_SECONDS / min(time_calls(step, 1) for _ in range(2))))
+    return max(1, math.ceil(seconds / min(_time_calls(step, device, 1) for _ in range(2))))
 
 
-def time_calls(step: Step, calls: int) -> float:
+def _time_calls(step: Callable[[], None], device: torch.device, calls: int) -> float:
     """Seconds that one step takes, averaged over a block of ``calls``."""
-    _drain(step.logits.device)
+    _drain(device)
     start = time.perf_counter()
     for _ in range(calls):
         step()
-    _drain(step.logits.device)
+    _drain(device)
     return (time.perf_counter() - start) / calls
 
 

@@ -1,58 +1,172 @@
-"""The result as text, a block for each shape."""
+"""The result as text, a block for each shape and type."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeAlias
 
 from benchmarks.cases import TORCH
+from benchmarks.machine import PEERS
 
-__all__ = ["format_run"]
+__all__ = ["blocks", "format_run", "format_training", "missed", "targets_met", "versions"]
 
-HEADER = ("loss", "ms", "quartiles", "times torch", "quartiles", "target", "peak", "held", "own", "verdict")
-LEGEND = """\
+Row: TypeAlias = dict[str, Any]
+
+CPU_HEADER = ("loss", "ms", "quartiles", "times torch", "quartiles", "target", "peak", "held", "own", "verdict")
+CPU_LEGEND = """\
 times torch  median over the rounds of the ratio to the first row of the block, measured in the same round
 target       the largest ratio allowed; to another baseline where one is named, with the ratio measured
 peak         largest amount of memory allocated at once, gradient included, inputs not, in units of the logits
 held         tensors of at least the size of the logits that are kept for backward, inputs included
 own          the same without the inputs (logits, targets)"""
 
+CUDA_HEADER = ("loss", "device ms", "quartiles", "x floor", "x torch", "x compiled", "call us", "peak", "verdict")
+CUDA_LEGEND = """\
+device ms   time of the device for forward plus backward, from replays of a CUDA graph
+x floor     in units of the time in which the device could copy what has to be read and written at least
+x torch     in units of the first row of the block
+x compiled  in units of the same loss in plain operations under torch.compile
+call us     wall clock of one eager call, forward plus backward, launches included
+peak        largest amount of memory allocated at once, gradient included, inputs not, in units of the logits"""
+
+TRAINING_HEADER = ("loss", "step ms", "quartiles", "times torch", "quartiles", "verdict")
+
 
 def format_run(run: dict[str, Any]) -> str:
     """The table of a whole run, with the machine it was measured on."""
     machine, settings = run["machine"], run["settings"]
-    versions = ", ".join(
-        f"{name} {machine[name] or 'not installed'}" for name in ("torch", "equipoise", "monai", "kornia")
-    )
+    on_cuda = run["bandwidth"] is not None
     lines = [
-        f"{machine['device']}, {machine['threads']} threads of {machine['cores']} cores, {settings['dtype']}, "
-        f"{settings['rounds']} rounds, freed memory {'kept' if settings['keep_memory'] else 'as the system has it'}",
-        f"{versions}; load average {machine['load_average']} before, {machine['load_average_at_end']} after",
+        f"{machine['device']}, {machine['threads']} threads of {machine['cores']} cores, "
+        f"{' and '.join(settings['dtypes'])}, {settings['rounds']} rounds, "
+        f"freed memory {'kept' if settings['keep_memory'] else 'as the system has it'}",
+        f"{versions(machine)}; load average {machine['load_average']} before, {machine['load_average_at_end']} after",
     ]
-    for (link, shape), rows in groupby(run["rows"], key=lambda row: (row["link"], tuple(row["shape"]))):
-        lines += ["", f"{link} {shape}, forward plus backward; 'torch' is {TORCH[link]}", *_block(list(rows))]
-    return "\n".join([*lines, "", LEGEND, "", *_summary(run["rows"])])
+    if on_cuda:
+        bandwidth = {key: f"{value / 1e9:.0f}" for key, value in run["bandwidth"].items()}
+        lines.append(f"a copy moves {bandwidth['median']} GB/s ({bandwidth['low']}-{bandwidth['high']})")
+    for (link, shape, dtype), rows in blocks(run["rows"]):
+        title = f"{link} {shape} {dtype}, forward plus backward; 'torch' is {TORCH[link]}"
+        lines += ["", title, *(_cuda_block(rows, machine["l2_bytes"]) if on_cuda else _cpu_block(rows))]
+    return "\n".join([*lines, "", CUDA_LEGEND if on_cuda else CPU_LEGEND, "", *_summary(run["rows"])])
 
 
-def _block(rows: list[dict[str, Any]]) -> list[str]:
-    cells = [HEADER, *(_cells(row) for row in rows if row["status"] == "ok")]
-    widths = [max(len(line[k]) for line in cells) for k in range(len(HEADER))]
+def format_training(run: dict[str, Any]) -> str:
+    """The table of training steps."""
+    machine, settings = run["machine"], run["settings"]
+    cells = [
+        (
+            row["name"],
+            *_time(row["milliseconds"]),
+            f"{row['ratio']['median']:.3f}",
+            f"{row['ratio']['low']:.3f}-{row['ratio']['high']:.3f}",
+            _verdict(row),
+        )
+        for row in run["rows"]
+    ]
     lines = [
-        "  ".join(text.ljust(width) if k in (0, 5, 9) else text.rjust(width) for k, (text, width) in enumerate(pairs))
-        for pairs in (list(zip(line, widths, strict=True)) for line in cells)
+        f"{machine['device']}, logits {tuple(settings['shape'])}, "
+        f"{'bfloat16 autocast' if settings['autocast'] else 'float32'}, {settings['rounds']} rounds",
+        versions(machine),
+        "",
+        *_aligned(TRAINING_HEADER, cells, left=(0, 5)),
+        "",
+        *_summary(run["rows"]),
     ]
-    absent = [f"{row['name']}: {row['status']}" for row in rows if row["status"] != "ok"]
-    return [line.rstrip() for line in (lines[0], "-" * len(lines[0]), *lines[1:], *absent)]
+    return "\n".join(lines)
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    torch_name, time = TORCH[row["link"]], row["milliseconds"]
+def blocks(rows: list[Row]) -> list[tuple[tuple[str, tuple[int, ...], str], list[Row]]]:
+    """Rows of one link, shape and dtype together."""
+    grouped = groupby(rows, key=lambda row: (row["link"], tuple(row["shape"]), row["dtype"]))
+    return [(key, list(group)) for key, group in grouped]
+
+
+def versions(machine: dict[str, Any]) -> str:
+    """Of torch, of ours, and of the peers."""
+    names = [name for name in ("torch", "cuda", "triton", "equipoise", *PEERS) if name in machine]
+    absent = [name for name in names if machine[name] is None]
+    installed = ", ".join(f"{name} {machine[name]}" for name in names if name not in absent)
+    return f"{installed}; not installed: {', '.join(absent)}" if absent else installed
+
+
+def targets_met(rows: list[Row]) -> tuple[int, int]:
+    """Number of checks met and of all; a loss of ours that fails counts as one that is missed."""
+    verdicts = [check["met"] for row in rows for check in row.get("checks", [])]
+    return sum(verdicts), len(verdicts) + sum(_failed(row) for row in rows)
+
+
+def missed(rows: list[Row]) -> list[tuple[Row, str]]:
+    """Each target that is not met, with the reason."""
+    checks = [(row, _why(row, check)) for row in rows for check in row.get("checks", []) if not check["met"]]
+    return [*checks, *((row, row["status"]) for row in rows if _failed(row))]
+
+
+def _failed(row: Row) -> bool:
+    return row["kind"] == "ours" and row["status"] != "ok"
+
+
+def _why(row: Row, check: dict[str, Any]) -> str:
+    if check["measured"] is None:
+        return f"{check['name']} not measured, capture {row['capture']}"
+    return f"{check['measured']:.4g} {check['what']}, at most {check['limit']:.4g}"
+
+
+def _summary(rows: list[Row]) -> list[str]:
+    met, judged = targets_met(rows)
+    lines = [f"  {row['name']}{_place(row)}: {why}" for row, why in missed(rows)]
+    return [f"{met} of {judged} targets met", *(["missed:", *lines] if lines else [])]
+
+
+def _place(row: Row) -> str:
+    return f" at {tuple(row['shape'])} {row['dtype']}" if "shape" in row else ""
+
+
+def _aligned(header: Sequence[str], cells: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
+    widths = [max(len(line[k]) for line in (header, *cells)) for k in range(len(header))]
+    lines = [
+        "  ".join(text.ljust(width) if k in left else text.rjust(width) for k, (text, width) in enumerate(pairs))
+        for pairs in (list(zip(line, widths, strict=True)) for line in (header, *cells))
+    ]
+    return [line.rstrip() for line in (lines[0], "-" * len(lines[0]), *lines[1:])]
+
+
+def _absent(rows: list[Row]) -> list[str]:
+    return [f"{row['name']}: {row['status']}" for row in rows if row["status"] != "ok"]
+
+
+def _time(quartiles: dict[str, float]) -> tuple[str, str]:
+    """Median and quartiles with three digits or so."""
+    median = quartiles["median"]
+    digits = 1 if median >= 10 else 2 if median >= 1 else 3
+    return f"{median:.{digits}f}", f"{quartiles['low']:.{digits}f}-{quartiles['high']:.{digits}f}"
+
+
+def _verdict(row: Row) -> str:
+    """In one word, with the names of the checks that are missed."""
+    names = [check["name"] for check in row["checks"] if not check["met"]]
+    return f"missed: {', '.join(names)}" if names else "met" if row["checks"] else ""
+
+
+def _optional(number: float | None) -> str:
+    return "" if number is None else f"{number:.2f}"
+
+
+# ---------------------------------------------------------------------------------------------------------------- CPU
+
+
+def _cpu_block(rows: list[Row]) -> list[str]:
+    cells = [_cpu_cells(row) for row in rows if row["status"] == "ok"]
+    return [*_aligned(CPU_HEADER, cells, left=(0, 5, 9)), *_absent(rows)]
+
+
+def _cpu_cells(row: Row) -> tuple[str, ...]:
+    torch_name = TORCH[row["link"]]
     ratio = row["ratios"].get(torch_name)
-    digits = 2 if time["median"] < 10 else 1
     return (
         row["name"],
-        f"{time['median']:.{digits}f}",
-        f"{time['low']:.{digits}f}-{time['high']:.{digits}f}",
+        *_time(row["milliseconds"]),
         f"{ratio['median']:.2f}" if ratio else "",
         f"{ratio['low']:.2f}-{ratio['high']:.2f}" if ratio else "",
         _target(row, torch_name),
@@ -63,7 +177,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _target(row: dict[str, Any], torch_name: str) -> str:
+def _target(row: Row, torch_name: str) -> str:
     """The limit, and the ratios to baselines other than torch's plain loss."""
     limit = row["limit"]
     parts = [f"{limit['times']:g}x" + (f" of {limit['of']}" if limit["of"] != torch_name else "")] if limit else []
@@ -78,16 +192,35 @@ def _target(row: dict[str, Any], torch_name: str) -> str:
     return "; ".join([", ".join(parts), *measured] if parts else measured)
 
 
-def _summary(rows: list[dict[str, Any]]) -> list[str]:
-    judged = [row for row in rows if row.get("met") is not None]
-    missed = [f"  {row['name']} at {tuple(row['shape'])}: {_why(row)}" for row in judged if not row["met"]]
-    return [f"{len(judged) - len(missed)} of {len(judged)} targets met", *(["missed:", *missed] if missed else [])]
+# --------------------------------------------------------------------------------------------------------------- CUDA
 
 
-def _why(row: dict[str, Any]) -> str:
-    limit = row["limit"]
-    ratio = row["ratios"][limit["of"]]["median"]
-    reasons = [f"{ratio:.2f} times {limit['of']}, at most {limit['times']:g}"] if ratio > limit["times"] else []
-    if limit["held"] is not None and row["held"] > limit["held"]:
-        reasons.append(f"{row['held']} tensors held, at most {limit['held']}")
-    return "; ".join(reasons)
+def _cuda_block(rows: list[Row], l2_bytes: int) -> list[str]:
+    measured = [row for row in rows if row["status"] == "ok"]
+    notes = [f"{row['name']}: no device time, capture {row['capture']}" for row in measured if row["capture"] != "ok"]
+    cells = [_cuda_cells(row) for row in measured]
+    return [*_about(measured, l2_bytes), *_aligned(CUDA_HEADER, cells, left=(0, 8)), *notes, *_absent(rows)]
+
+
+def _about(rows: list[Row], l2_bytes: int) -> list[str]:
+    """Size and floor of the block."""
+    if not rows:
+        return []
+    size = rows[0]["logits_bytes"]
+    text = f"logits of {size / 1e6:.1f} MB, floor {rows[0]['floor_milliseconds']:.4f} ms"
+    cache = f"; they fit in the L2 cache of {l2_bytes / 1e6:.0f} MB, so times may be below the floor"
+    return [text + cache if size <= l2_bytes else text]
+
+
+def _cuda_cells(row: Row) -> tuple[str, ...]:
+    ratios = row["device_ratios"]
+    return (
+        row["name"],
+        *(_time(row["device_milliseconds"]) if row["device_milliseconds"] else ("", "")),
+        _optional(row["times_floor"]),
+        _optional(ratios.get(TORCH[row["link"]])),
+        _optional(ratios.get(row["compiled"])),
+        f"{1e3 * row['milliseconds']['median']:.1f}",
+        f"{row['peak_memory']:.2f}",
+        _verdict(row),
+    )

@@ -5,12 +5,16 @@ import json
 import pytest
 import torch
 
-from benchmarks import cases, losses, measure
+from benchmarks import cases, losses, measure, targets, training
 from benchmarks.__main__ import main
-from benchmarks.cases import TORCH, make_batch
+from benchmarks.cases import CALL, TORCH, Limit, make_batch
 from benchmarks.catalogue import all_cases
+from benchmarks.gpu import copy_bandwidth, device_seconds
 from benchmarks.losses import Settings
-from benchmarks.measure import Quartiles, Step, held_for_backward, peak_bytes
+from benchmarks.measure import Quartiles, Step, held_for_backward, paired_ratio, peak_bytes
+from benchmarks.page import format_page
+from benchmarks.table import format_run
+from benchmarks.targets import Check, cpu_checks, cuda_checks, floor_bytes
 
 CPU = torch.device("cpu")
 TINY = {"softmax": ((6, 5), (2, 3, 4, 4)), "sigmoid": ((6, 4),)}
@@ -27,7 +31,8 @@ def test_every_case_has_a_row_at_every_shape_it_is_for(rows):
     for link, shapes in TINY.items():
         for shape in shapes:
             names = [row["name"] for row in rows if row["link"] == link and row["shape"] == list(shape)]
-            assert names == [case.name for case in all_cases(link) if not case.spatial or len(shape) > 2]
+            expected = [case for case in all_cases(link) if not case.cuda_only]
+            assert names == [case.name for case in expected if not case.spatial or len(shape) > 2]
 
 
 def test_a_row_has_times_ratios_memory_and_a_verdict(rows):
@@ -41,7 +46,7 @@ def test_a_row_has_times_ratios_memory_and_a_verdict(rows):
         assert TORCH[row["link"]] in row["ratios"]
         assert row["peak_memory"] >= 1  # the gradient
         assert row["held"] >= row["held_without_inputs"] >= 0
-        assert (row["met"] is None) == (row["limit"] is None)
+        assert (row["met"] is None) == (row["limit"] is None) == (not row["checks"])
         if row["limit"] is not None:
             assert row["limit"]["of"] in row["ratios"]
 
@@ -59,6 +64,7 @@ def test_a_baseline_is_once_itself(rows):
         ("torch cross_entropy, smoothing 0.1", "CrossEntropyLoss, smoothing 0.1"),
         ("torch cross_entropy, dense targets", "CrossEntropyLoss, dense targets"),
         ("FocalLoss(2)", "focal, eager formula", "MONAI FocalLoss(2), softmax", "kornia focal_loss(2)"),
+        ("RecallLoss", "recall, eager formula"),
         ("DiceLoss", "MONAI DiceLoss"),
         (TORCH["sigmoid"], "BinaryCrossEntropyLoss"),
         ("BinaryFocalLoss(2)", "MONAI FocalLoss(2), sigmoid", "kornia binary_focal_loss_with_logits(2)"),
@@ -100,7 +106,9 @@ def test_the_command_prints_a_table_and_writes_the_rows(monkeypatch, tmp_path, c
     main(["losses", "--device", "cpu", "--rounds", "2", "--filter", "asymmetric", "--json", str(file)])
     run = json.loads(file.read_text())
     assert {"device", "cpu", "threads", "torch", "equipoise", "monai", "kornia"} <= run["machine"].keys()
-    assert run["settings"] == {"dtype": "float32", "rounds": 2, "filter": "asymmetric", "keep_memory": False}
+    assert run["settings"] == {"dtypes": ["float32"], "rounds": 2, "filter": "asymmetric", "keep_memory": False}
+    assert run["shapes"] == {link: [list(shape) for shape in shapes] for link, shapes in TINY.items()}
+    assert run["bandwidth"] is None
     names = {row["name"] for row in run["rows"]}
     assert {"AsymmetricLoss", "AsymmetricSoftmaxLoss", *TORCH.values()} <= names
     assert "FocalLoss(2)" not in names
@@ -127,7 +135,9 @@ def test_names_are_unique_and_baselines_exist():
         names = [case.name for case in all_cases(link)]
         assert len(set(names)) == len(names)
         for case in all_cases(link):
-            assert {*case.against, case.limit.of if case.limit else names[0]} <= set(names)
+            named = {*case.against, case.compiled, case.rival, case.limit.of if case.limit else None}
+            assert named - {None} <= set(names)
+        assert CALL[link] in names
 
 
 def test_the_batch_is_the_same_every_time_and_neither_easy_nor_hopeless():
@@ -164,3 +174,265 @@ def test_held_tensors_are_counted_once_with_and_without_the_inputs():
     assert held(lambda: (logits.view(8, 16).exp() * logits.view(8, 16)).sum()) == (2, 1)
     assert held(lambda: logits.sum(1).exp().sum()) == (0, 0)  # smaller than the logits
     assert held(lambda: logits.exp().sum().detach() + logits.sum()) == (0, 0)  # that graph is gone
+
+
+# ------------------------------------------------------------------------------------------------------ command line
+
+
+def test_shapes_and_types_can_be_chosen(monkeypatch, tmp_path):
+    monkeypatch.setattr(measure, "BLOCK_SECONDS", 0.0)
+    monkeypatch.setitem(cases.SHAPES, "softmax", ((6, 5), (4, 3)))
+    file = tmp_path / "rows.json"
+    arguments = ["losses", "--rounds", "1", "--filter", "ldam", "--json", str(file)]
+    main([*arguments, "--shapes", "4x3", "softmax:2x2", "--dtype", "both", "--dtype", "float64"])
+    found = {(row["link"], tuple(row["shape"]), row["dtype"]) for row in json.loads(file.read_text())["rows"]}
+    types = ("float32", "bfloat16", "float64")
+    assert found == {("softmax", shape, dtype) for shape in ((4, 3), (2, 2)) for dtype in types}
+    with pytest.raises(SystemExit, match="9x9 is none of those listed"):
+        main(["losses", "--shapes", "9x9"])
+
+
+# ----------------------------------------------------------------------------------------------------------- targets
+
+
+def test_the_floor_is_what_has_to_be_moved():
+    # 10 rows of 4 float32 and 10 int64: 3 * 160 for the logits, 2 * 80 for the targets, 2 * 2 * 4 for each row
+    assert floor_bytes("softmax", 160, 80, 10) == 480 + 160 + 160
+    # the same logits with targets like them, nothing for the rows
+    assert floor_bytes("sigmoid", 160, 160, 10) == 480 + 320
+
+
+def test_a_check_is_met_up_to_its_limit_and_not_without_a_number():
+    assert Check("floor", 1.3, 1.3, "").met
+    assert not Check("floor", 1.31, 1.3, "").met
+    assert not Check("floor", None, 1.3, "").met
+
+
+def test_the_ratio_is_taken_inside_a_round():
+    assert paired_ratio([2.0, 20.0, 6.0], [1.0, 10.0, 2.0]) == Quartiles(2.0, 2.0, 2.5)
+
+
+@pytest.mark.parametrize(("held", "missed"), [(2, []), (3, ["held"])])
+def test_checks_on_the_cpu_follow_the_limit(held, missed):
+    row = {"ratios": {"other": {"median": 0.6}}, "held": held}
+    checks = cpu_checks(row, Limit(0.7, "other", held=2))
+    assert [check.name for check in checks] == ["time", "held"]
+    assert [check.name for check in checks if not check.met] == missed
+    assert [check.met for check in cpu_checks(row, Limit(0.5, "other"))] == [False]
+    assert cpu_checks(row, Limit(0.7, "not measured")) == cpu_checks(row, None) == []
+
+
+def cuda_row(name, link="softmax", *, logits_bytes=400_000_000, itemsize=4, **changed):
+    """A row as a CUDA run gives it, and its case; every target is met."""
+    case = next(case for case in all_cases(link) if case.name == name)
+    row = {
+        "link": link,
+        "logits_bytes": logits_bytes,
+        "elements": logits_bytes // itemsize,
+        "times_floor": 1.2,
+        "peak_memory": 1.1,
+        "peak_allowed": 1.15,
+        "device_ratios": dict.fromkeys((TORCH[link], case.rival, case.compiled), 0.5),
+        "ratios": {CALL[link]: {"median": 0.9}},
+    }
+    del row["device_ratios"][None]
+    return row | changed, case
+
+
+@pytest.mark.parametrize(
+    ("row", "checked"),
+    [
+        (cuda_row("FocalLoss(2)"), ["floor", "memory", "torch", "compiled"]),
+        (cuda_row("LDAMLoss"), ["floor", "memory", "torch"]),
+        (cuda_row("LDAMLoss", logits_bytes=60_000_000), ["torch"]),
+        (cuda_row("LDAMLoss", logits_bytes=1_000_000), ["torch", "call"]),
+        (cuda_row("AsymmetricLoss", "sigmoid"), ["floor", "memory", "compiled"]),
+        (cuda_row("BinaryFocalLoss(2)", "sigmoid", logits_bytes=1_000_000), ["call"]),
+        (cuda_row("DiceLoss"), []),
+        (cuda_row("focal, eager formula"), []),
+    ],
+)
+def test_what_is_checked_on_cuda_depends_on_the_loss_and_the_size(row, checked):
+    checks = cuda_checks(*row)
+    assert [check.name for check in checks] == checked
+    assert all(check.met for check in checks)
+
+
+@pytest.mark.parametrize(
+    ("row", "missed"),
+    [
+        (cuda_row("LDAMLoss", times_floor=1.31), ["floor"]),
+        (cuda_row("LDAMLoss", times_floor=1.31, itemsize=2), []),
+        (cuda_row("LDAMLoss", times_floor=1.51, itemsize=2), ["floor"]),
+        (cuda_row("LDAMLoss", peak_memory=1.16), ["memory"]),
+        (cuda_row("LDAMLoss", peak_memory=1.16, peak_allowed=1.2), []),
+        (cuda_row("LDAMLoss", device_ratios={TORCH["softmax"]: 1.01}), ["torch"]),
+        (cuda_row("LDAMLoss", times_floor=None, device_ratios={TORCH["softmax"]: None}), ["floor", "torch"]),
+        (cuda_row("RecallLoss", device_ratios={"recall, compiled": 1.01}), ["compiled"]),
+        (cuda_row("CrossEntropyLoss, dense targets", device_ratios={TORCH["softmax"]: 2.0}), []),
+        (cuda_row("LDAMLoss", logits_bytes=10**6, ratios={TORCH["softmax"]: {"median": 1.01}}), ["call"]),
+        (cuda_row("AsymmetricLoss", "sigmoid", device_ratios={TORCH["sigmoid"]: 2.0}), []),
+    ],
+)
+def test_what_is_missed_on_cuda(row, missed):
+    assert [check.name for check in cuda_checks(*row) if not check.met] == missed
+
+
+@pytest.fixture
+def cuda_run(monkeypatch):
+    """A run as on CUDA, with device times made up: by name of the loss, the 5 ms of torch's for all others."""
+
+    def run(milliseconds, **settings):
+        monkeypatch.setattr(measure, "BLOCK_SECONDS", 0.0)
+        monkeypatch.setattr(targets, "LARGE", 0)  # so that tiny logits have all targets
+        names = {}
+
+        def prepare(case, batch, prepare=losses._prepare):
+            row = prepare(case, batch)
+            names[row.get("step")] = case.name
+            return row
+
+        def seconds(step, rounds):
+            found = milliseconds.get(names[step], 5.0)
+            if found is None:
+                raise RuntimeError("called a synchronizing CUDA operation")
+            return [1e-3 * found] * rounds
+
+        monkeypatch.setattr(losses, "_prepare", prepare)
+        monkeypatch.setattr(losses, "device_seconds", seconds)
+        # the floor of (6, 5) float32 with int64 labels is 3 * 120 + 2 * 48 + 2 * 48 bytes: 1 ms
+        rows = losses.run(Settings(CPU, rounds=2, bandwidth=552e3, **settings), {"softmax": ((6, 5),)})
+        machine = {
+            "date": "2026-01-01",
+            "device": "made up",
+            "device_type": "cuda",
+            "threads": 1,
+            "cores": 1,
+            "torch": "2",
+            "equipoise": "0",
+            "l2_bytes": 5 * 10**7,
+            "load_average": None,
+            "load_average_at_end": None,
+        }
+        return {
+            "benchmark": "losses",
+            "machine": machine,
+            "settings": {"dtypes": ["float32"], "rounds": 2, "filter": "", "keep_memory": False},
+            "shapes": {"softmax": [[6, 5]]},
+            "bandwidth": {"median": 552e3, "low": 552e3, "high": 552e3},
+            "rows": rows,
+        }
+
+    return run
+
+
+def test_a_row_of_cuda_stands_on_the_floor(cuda_run):
+    rows = {row["name"]: row for row in cuda_run({"LDAMLoss": 1.25, "BrierLoss": 1.5})["rows"]}
+    assert rows["LDAMLoss"]["floor_milliseconds"] == pytest.approx(1.0)
+    assert rows["LDAMLoss"]["times_floor"] == pytest.approx(1.25)
+    assert rows["LDAMLoss"]["device_ratios"] == {TORCH["softmax"]: pytest.approx(0.25)}
+    assert rows["LDAMLoss"]["peak_allowed"] == pytest.approx(1.15 + 8 / 20)
+    verdicts = {check["name"]: check["met"] for check in rows["BrierLoss"]["checks"]}
+    assert (verdicts["floor"], verdicts["torch"]) == (False, True)
+    # dense targets are floats like the logits: 5 * 120 bytes, and 96 for the rows
+    assert rows["CrossEntropyLoss, dense targets"]["floor_milliseconds"] == pytest.approx(696 / 552)
+
+
+def test_the_table_of_cuda_fits_a_screen_and_names_what_is_missed(cuda_run):
+    run = cuda_run({"LDAMLoss": 1.25, "BrierLoss": 1.5, "RecallLoss": None})
+    printed = format_run(run).splitlines()
+    assert max(map(len, printed)) <= 160
+    brier = next(line for line in printed if line.startswith("BrierLoss"))
+    assert brier.split()[:6] == ["BrierLoss", "1.50", "1.50-1.50", "1.50", "0.30", brier.split()[5]]
+    assert "missed: floor" in brier
+    assert "  BrierLoss at (6, 5) float32: 1.5 times the floor, at most 1.3" in "\n".join(printed)
+    assert any(line.startswith("RecallLoss: no device time") and "synchronizing" in line for line in printed)
+    judged = [check["met"] for row in run["rows"] if row["status"] == "ok" for check in row["checks"]]
+    assert f"{sum(judged)} of {len(judged)} targets met" in printed
+    assert "fit in the L2 cache of 50 MB" in "\n".join(printed)
+
+
+def test_a_loss_of_ours_that_fails_is_a_target_missed(cuda_run):
+    run = cuda_run({}, filter="ldam")
+    run["rows"] = [{"name": "LDAMLoss", "kind": "ours", "link": "softmax", "shape": [6, 5], "dtype": "float32"}]
+    run["rows"][0]["status"] = "failed: ValueError: no"
+    assert "0 of 1 targets met" in format_run(run)
+    assert "* `LDAMLoss`, (6, 5) float32: failed: ValueError: no" in format_page(run)
+
+
+# ------------------------------------------------------------------------------------------- training and the page
+
+
+def test_a_training_step_has_a_ratio_for_each_pointwise_softmax_loss():
+    rows = training.run(training.Settings(CPU, (1, 3, 16, 32), width=2, rounds=2, block=0.0))
+    assert [row["name"] for row in rows] == [
+        TORCH["softmax"],
+        *(case.name for case in all_cases("softmax") if case.pointwise and case.reads == "targets"),
+    ]
+    assert rows[0]["ratio"] == {"median": 1.0, "low": 1.0, "high": 1.0}
+    assert rows[0]["met"] is None
+    for row in rows[1:]:
+        assert row["met"] == (row["ratio"]["median"] <= 1.03)
+
+
+def test_the_network_has_the_size_it_is_said_to_have():
+    model = training.UNet(11)
+    assert 1e6 < sum(parameter.numel() for parameter in model.parameters()) < 2e6
+    assert model(torch.zeros(1, 3, 32, 48)).shape == (1, 11, 32, 48)
+
+
+def test_results_give_a_page(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(measure, "BLOCK_SECONDS", 0.0)
+    monkeypatch.setattr(training, "TARGET", 0.0)  # nothing can meet it
+    measured, trained, out = (tmp_path / name for name in ("losses.json", "training.json", "page.md"))
+    main(["losses", "--rounds", "1", "--shapes", "softmax:6x5", "--filter", "focal", "--json", str(measured)])
+    tiny = ["--shape", "2x3x16x16", "--width", "2", "--rounds", "1", "--filter", "ldam"]
+    main(["training", *tiny, "--json", str(trained)])
+    capsys.readouterr()
+    main(["table", str(measured), str(trained), "--out", str(out)])
+    page = out.read_text()
+    run, steps = json.loads(measured.read_text()), json.loads(trained.read_text())
+    rows = {row["name"]: row for row in run["rows"]}
+    focal = rows["FocalLoss(2)"]
+    assert f"| {focal['ratios'][TORCH['softmax']]['median']:.2f} | {focal['peak_memory']:.2f} |" in page
+    assert "| focal, eager formula |" in page
+    assert "| **LDAMLoss** |" in page
+    assert f"| {steps['rows'][1]['ratio']['median']:.3f} (" in page
+    for heading in ("# Performance", "## Softmax (6, 5), float32", "## A whole training step", "## Targets"):
+        assert f"{heading}\n" in page
+    assert "* `LDAMLoss`, training step:" in page
+    assert f"Measured on {run['machine']['date']} on {run['machine']['device']}" in page
+    main(["table", str(measured)])  # the training is not needed, and without a file the page is printed
+    printed = capsys.readouterr().out
+    assert "## Softmax (6, 5), float32" in printed
+    assert "training step" not in printed.partition("## Targets")[2]
+    with pytest.raises(SystemExit, match=r"losses\.json must come from python -m benchmarks training"):
+        main(["table", str(measured), str(measured)])
+
+
+def test_the_page_of_a_cuda_run_lists_what_is_missed(cuda_run):
+    page = format_page(cuda_run({"CrossEntropyLoss": 1.25, "BrierLoss": 1.5, "RecallLoss": None}))
+    assert "| **BrierLoss** | 1.50 (1.50–1.50) | 1.50 | 0.30 |" in page
+    missed = page.partition("## Targets")[2]
+    assert "* `BrierLoss`, (6, 5) float32: 1.5 times the floor, at most 1.3" in missed
+    assert "* `RecallLoss`, (6, 5) float32: floor not measured, capture failed: RuntimeError" in missed
+    assert "`CrossEntropyLoss`, (6, 5) float32: 1.25 times the floor" not in missed
+
+
+# ---------------------------------------------------------------------------------------------------------------- GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_device_times_are_those_of_the_device():
+    bandwidth = copy_bandwidth(torch.device("cuda"), rounds=3, nbytes=2**28)
+    assert 0 < bandwidth.low <= bandwidth.median <= bandwidth.high
+    logits = torch.randn(1 << 20, 32, device="cuda", requires_grad=True)
+    whole = device_seconds(Step(lambda: logits.exp().sum(), logits), rounds=3)
+    assert len(whole) == 3
+    assert logits.grad is None
+    # exp and sum read, exp writes; backward multiplies: no faster than a copy of what is read and written once
+    assert min(whole) > logits.nbytes / bandwidth.median
+    with pytest.raises(RuntimeError, match="synchronizing"):
+        device_seconds(Step(lambda: logits.sum() * logits.sum().item(), logits), rounds=1)
+    assert min(device_seconds(Step(lambda: logits.exp().sum(), logits), rounds=3)) > 0  # the failure leaves no trace

@@ -1,0 +1,191 @@
+"""The page of documentation on performance, written from the results of a run; no number in it comes from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from benchmarks.cases import TORCH
+from benchmarks.table import blocks, missed, targets_met, versions
+from benchmarks.targets import FLOORS, LARGE, PEAK, SMALL
+from benchmarks.training import TARGET
+
+__all__ = ["format_page"]
+
+Row: TypeAlias = dict[str, Any]
+
+MAIN = (
+    "CrossEntropyLoss",
+    "CrossEntropyLoss, smoothing 0.1",
+    "FocalLoss(2)",
+    "CyclicalFocalLoss",
+    "LDAMLoss",
+    "LogitAdjustedLoss",
+    "ClassBalancedLoss",
+    "BrierLoss",
+    "AsymmetricSoftmaxLoss",
+    "RecallLoss",
+    "BinaryCrossEntropyLoss",
+    "BinaryFocalLoss(2)",
+    "AsymmetricLoss",
+    "DiceLoss",
+)
+"""Ours that the page shows, if they were measured; besides them, all that is not ours."""
+
+CPU_COMMANDS = """\
+    python -m benchmarks losses --device cpu --json losses.json
+    python -m benchmarks table losses.json --out docs/performance.md"""
+CUDA_COMMANDS = """\
+    python -m benchmarks losses --device cuda --json losses.json
+    python -m benchmarks training --device cuda --json training.json
+    python -m benchmarks table losses.json training.json --out docs/performance.md"""
+
+CUDA_READING = """\
+* **ms** is the time of the device for forward plus backward, with the quartiles: a CUDA graph of the step, replayed.
+* **× floor** is that time in units of the floor, the time in which the device could copy what has to be moved at
+  least (logits and targets read twice, the gradient written once, two float32 for each row of a softmax written and
+  read), at the bandwidth of a large copy in the same run.
+* **× torch** is that time in units of torch's loss, the first row; **× compiled** in units of the same loss in plain
+  operations under `torch.compile`.
+* **call** is the wall clock of an eager call, forward plus backward, with what it costs to launch it.
+* **peak** is the memory allocated at once beyond the inputs, gradient included, in units of the logits.
+
+Logits that fit in the cache of the device ({l2} MB here) can be faster than the floor, which is that of its memory."""
+CPU_READING = """\
+* **ms** is the wall clock of forward plus backward, with the quartiles.
+* **× torch** is the ratio to torch's loss, the first row, measured in the same round.
+* **peak** is the memory allocated at once beyond the inputs, gradient included, in units of the logits."""
+
+
+CUDA_TARGETS = (
+    "Every loss of ours but those on whole regions is held to these: no more device time than torch's cross-entropy "
+    "(for a softmax) and than the same loss under `torch.compile`, where it was compiled; for logits of at least "
+    f"{LARGE / 1e6:.0f} MB at most {FLOORS[4]:g} times the floor in four bytes and {FLOORS[2]:g} in two, and at the "
+    f"peak {PEAK:g} times the logits besides two float32 for each row of a softmax; for logits of at most "
+    f"{SMALL / 1e6:.0f} MB a call no longer than torch's cross-entropy with integer targets.\n\n"
+)
+CPU_TARGETS = "A loss is allowed a multiple of the time of another, torch's as a rule.\n\n"
+
+
+def format_page(run: dict[str, Any], training: dict[str, Any] | None = None) -> str:
+    """Markdown of a run of ``losses`` and, if there is one, of ``training``."""
+    on_cuda = run["bandwidth"] is not None
+    sections = [
+        "# Performance",
+        _introduction(run, on_cuda),
+        "How to read the tables:\n\n"
+        + (CUDA_READING.format(l2=round(run["machine"]["l2_bytes"] / 1e6)) if on_cuda else CPU_READING),
+        *_shapes(run["rows"], on_cuda),
+        *(_training(training) if training else []),
+        "## Targets",
+        (CUDA_TARGETS if on_cuda else CPU_TARGETS) + _missed(run, training),
+        "## Measure it yourself",
+        "In a checkout of the project with `pip install -e '.[bench]'`:\n\n"
+        + (CUDA_COMMANDS if on_cuda else CPU_COMMANDS),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _introduction(run: dict[str, Any], on_cuda: bool) -> str:
+    machine = run["machine"]
+    bandwidth = run["bandwidth"]
+    copy = f", where a copy moves {bandwidth['median'] / 1e9:.0f} GB/s" if on_cuda else ""
+    return (
+        "What the losses cost in a training step, next to torch's own, the same formulas in plain torch operations"
+        f"{' (also under `torch.compile`)' if on_cuda else ''} and other libraries, all in one run. "
+        "This page is generated from its results.\n\n"
+        f"Measured on {machine['date']} on {machine['device']}{copy}. {_sentence(versions(machine))} "
+        f"Medians over {run['settings']['rounds']} rounds, quartiles in brackets."
+    )
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."
+
+
+def _shapes(rows: list[Row], on_cuda: bool) -> list[str]:
+    return [
+        text
+        for (link, shape, dtype), block in blocks(rows)
+        for text in (f"## {link.capitalize()} {shape}, {dtype}", _losses(_shown(block), on_cuda))
+    ]
+
+
+def _shown(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row["status"] == "ok" and (row["kind"] != "ours" or row["name"] in MAIN)]
+
+
+def _losses(rows: list[Row], on_cuda: bool) -> str:
+    if on_cuda:
+        header = ("loss", "ms", "× floor", "× torch", "× compiled", "call, µs", "peak")
+        return _markdown(header, [_cuda_cells(row) for row in rows])
+    return _markdown(("loss", "ms", "× torch", "peak"), [_cpu_cells(row) for row in rows])
+
+
+def _cuda_cells(row: Row) -> list[str]:
+    ratios = row["device_ratios"]
+    return [
+        _name(row),
+        _time(row["device_milliseconds"]),
+        _ratio(row["times_floor"]),
+        _ratio(ratios.get(TORCH[row["link"]])),
+        _ratio(ratios.get(row["compiled"])),
+        f"{1e3 * row['milliseconds']['median']:.0f}",
+        f"{row['peak_memory']:.2f}",
+    ]
+
+
+def _cpu_cells(row: Row) -> list[str]:
+    ratio = row["ratios"].get(TORCH[row["link"]])
+    return [_name(row), _time(row["milliseconds"]), _ratio(ratio and ratio["median"]), f"{row['peak_memory']:.2f}"]
+
+
+def _training(run: dict[str, Any]) -> list[str]:
+    settings = run["settings"]
+    rows = [
+        [
+            _name(row),
+            _time(row["milliseconds"]),
+            f"{row['ratio']['median']:.3f} ({row['ratio']['low']:.3f}–{row['ratio']['high']:.3f})",
+        ]
+        for row in run["rows"]
+    ]
+    about = (
+        f"Forward, backward and update of a small U-Net with logits {tuple(settings['shape'])} on "
+        f"{run['machine']['device']}, {'bfloat16 autocast' if settings['autocast'] else 'float32'}; the losses take "
+        f"turns on one network in {settings['rounds']} rounds. The target is at most {TARGET:g} times torch's."
+    )
+    return ["## A whole training step", about, _markdown(("loss", "ms", "× torch"), rows)]
+
+
+def _missed(run: dict[str, Any], training: dict[str, Any] | None) -> str:
+    """How many targets are met, and each that is not."""
+    rows = run["rows"] + (training["rows"] if training else [])
+    met, judged = targets_met(rows)
+    lines = [f"* `{row['name']}`, {_place(row)}: {why}" for row, why in missed(rows)]
+    count = f"{met} of {judged} targets are met"
+    return f"{count}; these are not:\n\n" + "\n".join(lines) if lines else f"{count}."
+
+
+def _place(row: Row) -> str:
+    return f"{tuple(row['shape'])} {row['dtype']}" if "shape" in row else "training step"
+
+
+def _name(row: Row) -> str:
+    return f"**{row['name']}**" if row["kind"] == "ours" else row["name"]
+
+
+def _time(quartiles: dict[str, float] | None) -> str:
+    if quartiles is None:
+        return "–"
+    digits = 1 if quartiles["median"] >= 10 else 2 if quartiles["median"] >= 1 else 3
+    return f"{quartiles['median']:.{digits}f} ({quartiles['low']:.{digits}f}–{quartiles['high']:.{digits}f})"
+
+
+def _ratio(number: float | None) -> str:
+    return "" if number is None else f"{number:.2f}"
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *("---:" for _ in header[1:])]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, rule, *rows))
