@@ -24,13 +24,21 @@ from equipoise.losses.base import Part, Scalar, argument_names, fixed_exponents,
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
 from equipoise.losses.named import distribution_bias
 from equipoise.losses.objectives import calibration_term, keep_hardest
-from equipoise.losses.pipeline import Rows, sigmoid_parts, sigmoid_pipeline, softmax_parts, softmax_pipeline
-from equipoise.losses.reduce import check_reduction, reduce_loss
+from equipoise.losses.pipeline import (
+    Rows,
+    reduce_rows,
+    sigmoid_parts,
+    sigmoid_reduced,
+    softmax_parts,
+    softmax_pipeline,
+    softmax_reduced,
+)
+from equipoise.losses.reduce import check_reduction
 from equipoise.losses.region import dice_loss, lovasz_softmax_loss, soft_iou_loss, tversky_loss
 from equipoise.schedules import Moment
 from equipoise.weights.deferred import ClassWeights
 from equipoise.weights.rebalanced import Rebalanced
-from equipoise.weights.recall import batch_precision_weights, batch_recall_weights
+from equipoise.weights.recall import BatchRecall, batch_precision_weights
 from equipoise.weights.static import effective_number, inverse_frequency
 
 __all__ = [
@@ -108,18 +116,30 @@ def _softmax(
         fixed.append(ClassWeights(class_weight, called="counts"))
     parts = softmax_parts(modulation, adjustment, fixed, label_smoothing, more_parts)
     values = merge_values(parts, Moment())
+    hyper = pack(values, accumulation_dtype(logits), logits.device)
+    layout = layout_of(values, fixed_exponents(parts), argument_names(parts))
+    if finish is None:
+        return softmax_reduced(
+            logits,
+            targets,
+            hyper,
+            layout,
+            batch_weights=batch_weights,
+            ignore_index=ignore_index,
+            reduction=reduction,
+            normalizer=normalizer,
+            validate=validate,
+        )
     rows = softmax_pipeline(
         logits,
         targets,
-        pack(values, accumulation_dtype(logits), logits.device),
-        layout_of(values, fixed_exponents(parts), argument_names(parts)),
+        hyper,
+        layout,
         batch_weights=batch_weights,
         ignore_index=ignore_index,
         validate=validate,
     )
-    rows = rows if finish is None else finish(rows)
-    loss = rows.loss.squeeze(0) if logits.ndim == 1 and reduction == "none" else rows.loss
-    return reduce_loss(loss, reduction, rows.denominator, normalizer=normalizer)
+    return reduce_rows(finish(rows), logits, reduction, normalizer)
 
 
 def softmax_loss(
@@ -207,11 +227,7 @@ def recall_loss(
     """Recall loss of the batch, see ``RecallLoss``; ``reduction`` is ``"valid_mean"`` by default."""
     check_number("min_errors", min_errors, low=0.0)
     options.setdefault("reduction", "valid_mean")
-
-    def weights(logits: Tensor, labels: Tensor, valid: Tensor, sync: bool) -> Tensor:
-        return batch_recall_weights(logits, labels, valid, min_errors, sync)
-
-    return _softmax(logits, targets, batch_weights=[weights], **options)
+    return _softmax(logits, targets, batch_weights=[BatchRecall(min_errors)], **options)
 
 
 def precision_loss(logits: Tensor, targets: Tensor, **options: Unpack[SoftmaxOptions]) -> Tensor:
@@ -325,7 +341,7 @@ def _sigmoid(
     fixed: list[Part] = [] if weight is None else [ClassWeights(weight)]
     parts = [*sigmoid_parts(modulation, fixed, pos_weight, alpha, margin), *more_parts]
     values = merge_values(parts, Moment())
-    elements = sigmoid_pipeline(
+    return sigmoid_reduced(
         logits,
         targets,
         pack(values, accumulation_dtype(logits), logits.device),
@@ -333,10 +349,10 @@ def _sigmoid(
         element_weight=element_weight,
         ignore_value=ignore_value,
         detach_focus=detach_focus,
+        reduction=reduction,
+        normalizer=normalizer,
         validate=validate,
     )
-    loss = elements.loss.view_as(logits) if reduction == "none" else elements.loss
-    return reduce_loss(loss, reduction, elements.denominator, normalizer=normalizer)
 
 
 def sigmoid_loss(

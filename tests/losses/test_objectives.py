@@ -11,8 +11,12 @@ from torch.testing import assert_close
 
 import equipoise as eq
 from equipoise import functional as F
+from equipoise.losses.objectives import _largest
+
+NEEDS_CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
+DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_CUDA)]
 IGNORED = -100
 
 
@@ -97,6 +101,23 @@ def test_of_equal_rows_the_first_are_kept():
     logits, targets = torch.zeros(7, 3), torch.tensor([0, IGNORED, 1, 2, 0, 1, 2])
     rows = eq.OHEMLoss(0.5, reduction="none")(logits, targets)
     assert (rows > 0).tolist() == [True, False, True, True, False, False, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_hardest_are_those_that_a_stable_sort_puts_first(dtype, device):
+    draw = torch.Generator().manual_seed(0)
+    values = torch.randn(4000, generator=draw, dtype=dtype) * 10 ** torch.randint(-30, 30, (4000,), generator=draw)
+    values[::3] = values[::3].round(decimals=1)  # ties, and zeros of either sign
+    values[7::50], values[11::70], values[13::90] = math.inf, math.nan, -math.nan
+    values[17::90] = torch.finfo(dtype).smallest_normal / 8
+    valid = torch.rand(4000, generator=draw) < 0.8
+    ranked = torch.where(valid, values, -math.inf).sort(descending=True, stable=True).indices
+    ranked = ranked[valid[ranked]]
+    for k in (0, 1, 2, 50, 51, 900, 1600, 3000, len(ranked), 5000):
+        kept = torch.zeros_like(valid)
+        kept[ranked[:k]] = True
+        assert torch.equal(_largest(values.to(device), valid.to(device), torch.tensor(k, device=device)).cpu(), kept), k
 
 
 def test_keeping_everything_is_cross_entropy():

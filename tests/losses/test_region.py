@@ -228,6 +228,15 @@ def test_lovasz_steps_keep_their_digits_on_large_images():
     assert_close(region._jaccard_steps(foreground, torch.float32).double(), exact, rtol=1e-6, atol=0)
 
 
+@each_extent
+def test_lovasz_sorts_in_parts(per_image, monkeypatch):
+    logits, targets = example(n=3)
+    whole = gradient(lovasz_softmax_loss, logits, targets, per_image=per_image)
+    for size in (1, 100):
+        monkeypatch.setattr(region, "SORTED_AT_ONCE", size)
+        assert torch.equal(gradient(lovasz_softmax_loss, logits, targets, per_image=per_image), whole)
+
+
 # What must be true
 
 

@@ -1,5 +1,11 @@
-"""Backends that compute the unreduced losses. ``dispatch`` is the only place that picks one."""
+"""Backends that compute the losses: a reference in plain PyTorch and fused Triton kernels.
+
+``use`` chooses between them, ``explain`` says what will run and why.
+"""
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from equipoise.kernels.choice import use
+from equipoise.kernels.explain import Explanation, explain
+
+__all__ = ["Explanation", "explain", "use"]

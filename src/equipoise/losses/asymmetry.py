@@ -73,19 +73,25 @@ class AdaptiveAsymmetry(PreciseBuffers):
     @torch.no_grad()
     def update(self, logits: Tensor, targets: Tensor, ignore_value: float | None, sync: bool) -> None:
         """Move the exponent by what this batch shows; (N, C, d1, ..., dk) logits and targets."""
-        if transforms_active():
-            raise RuntimeError(
-                "an adaptive exponent cannot be updated inside a torch.func transform, got training mode with "
-                f"target_gap={self.target_gap:g}; call loss.eval() first"
-            )
-        gamma, gap = self._placed("gamma_neg", logits), self._placed("gap", logits)
-        p, t = logits.to(gamma.dtype).sigmoid(), targets.to(gamma.dtype)
+        dtype = self._placed("gamma_neg", logits).dtype
+        p, t = logits.to(dtype).sigmoid(), targets.to(dtype)
         axes = [axis for axis in range(p.ndim) if axis != 1 or not self.per_class]
         known = torch.ones((), dtype=p.dtype, device=p.device).expand_as(p)
         if ignore_value is not None:
             unknown = targets == ignore_value
             p, t, known = (values.masked_fill(unknown, 0.0) for values in (p, t, known))
         sums = torch.stack([p.sum(axes), t.sum(axes), (p * t).sum(axes), known.sum(axes)]).view(4, -1)
+        self.move(sums, logits, sync)
+
+    @torch.no_grad()
+    def move(self, sums: Tensor, logits: Tensor, sync: bool) -> None:
+        """Move the exponent given the sums of p, t, p t and 1 over the known elements, (4, 1) or (4, C)."""
+        if transforms_active():
+            raise RuntimeError(
+                "an adaptive exponent cannot be updated inside a torch.func transform, got training mode with "
+                f"target_gap={self.target_gap:g}; call loss.eval() first"
+            )
+        gamma, gap = self._placed("gamma_neg", logits), self._placed("gap", logits)
         p_all, positives, p_positive, everything = all_sum(sums) if sync else sums
         negatives = everything - positives
         p_negative = negatives - (p_all - p_positive)  # the sum of 1 - p over the negatives

@@ -11,7 +11,7 @@ from equipoise._checks import check_choice, check_number
 from equipoise.kernels.hyper import Hyper
 from equipoise.losses.base import Scalar, check_preset
 from equipoise.losses.named import SoftmaxOptions
-from equipoise.losses.pipeline import Rows, SoftmaxLoss
+from equipoise.losses.pipeline import RowLoss, Rows, SoftmaxLoss
 from equipoise.schedules import Number
 
 __all__ = ["BrierLoss", "MMCELoss", "OHEMLoss", "calibration_term", "keep_hardest", "mmce"]
@@ -33,7 +33,7 @@ class BrierLoss(SoftmaxLoss):
         super().__init__(more_parts=[Scalar("squared_error", 1.0)], **options)
 
 
-class OHEMLoss(SoftmaxLoss):
+class OHEMLoss(RowLoss):
     """Cross-entropy of the hardest rows of the batch: online hard example mining.
 
     Of V valid rows (pixels) the ``k = max(1, min_kept, floor(keep * V))`` with the largest loss count, in this process.
@@ -71,15 +71,34 @@ def keep_hardest(rows: Rows, keep: Tensor, min_kept: int) -> Rows:
     """
     valid = rows.inputs.valid.flatten()
     wanted = (keep * valid.sum().to(keep)).floor().clamp(min=max(1, min_kept)).to(valid.device)
-    hardness = torch.where(valid, rows.loss.detach().flatten(), -torch.inf)
-    rank = hardness.sort(descending=True, stable=True).indices
-    position = torch.arange(len(rank), device=rank.device)
-    kept = torch.zeros_like(valid).scatter(0, rank, position < wanted) & valid
-    kept = kept.view_as(rows.loss)
+    kept = _largest(rows.loss.detach().flatten(), valid, wanted).view_as(rows.loss)
     return rows._replace(loss=torch.where(kept, rows.loss, 0.0), inputs=rows.inputs._replace(valid=kept))
 
 
-class MMCELoss(SoftmaxLoss):
+def _largest(values: Tensor, candidates: Tensor, k: Tensor) -> Tensor:
+    """Mask of the k largest candidates (R,), all where they are fewer; of equal ones the first, NaN above all others.
+
+    A radix select: the k-th largest is found 16 bits at a time, by counting the candidates that share the bits above.
+    """
+    integer, bits = (torch.int64, 64) if values.dtype is torch.float64 else (torch.int32, 32)
+    values = torch.where(values.isnan(), torch.nan, values + 0.0)  # one NaN, of positive sign, and one zero
+    pattern = values.view(integer)
+    pattern = torch.where(pattern < 0, ~pattern, pattern ^ torch.iinfo(integer).min)  # in the order of the values
+    left = torch.minimum(k, candidates.sum())
+    above, undecided = torch.zeros_like(candidates), candidates
+    for shift in range(bits - 16, -1, -16):
+        digit = ((pattern >> shift) & 0xFFFF).long()
+        counts = torch.zeros(2**16, dtype=torch.int32, device=digit.device)
+        counts = counts.scatter_add(0, digit, undecided.to(torch.int32))
+        at_least = counts.flip(0).cumsum(0).flip(0)  # undecided candidates of this digit or a larger one
+        last = (at_least >= left).sum() - 1
+        left = left - torch.where(at_least < left, at_least, 0).amax()
+        above = above | (undecided & (digit > last))
+        undecided = undecided & (digit == last)
+    return above | (undecided & (undecided.cumsum(0) <= left))
+
+
+class MMCELoss(RowLoss):
     r"""Cross-entropy plus ``strength`` times the maximum mean calibration error (Kumar et al. 2018).
 
     With r the largest probability of a row, k the kernel :math:`\exp(-|r_i - r_j| / 0.4)`, m rows right and n wrong:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise._checks import check_logits, check_sigmoid_targets, check_softmax_targets
+from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.dispatch import sigmoid_elements, softmax_rows
 from equipoise.kernels.hyper import Hyper, Layout, Piece, check_layout
 from equipoise.losses.adjust import Adjustment, NegativeTolerance
@@ -24,7 +25,16 @@ from equipoise.weights.deferred import ClassWeights, Deferred
 from equipoise.weights.rebalanced import Rebalanced, rebalanced_weight
 from equipoise.weights.recall import PrecisionWeights, RecallWeights
 
-__all__ = ["SigmoidLoss", "SoftmaxLoss", "Weight", "sigmoid_pipeline", "softmax_pipeline"]
+__all__ = [
+    "RowLoss",
+    "SigmoidLoss",
+    "SoftmaxLoss",
+    "Weight",
+    "reduce_rows",
+    "sigmoid_reduced",
+    "softmax_pipeline",
+    "softmax_reduced",
+]
 
 BatchWeights: TypeAlias = RecallWeights | PrecisionWeights
 FixedWeights: TypeAlias = ClassWeights | Deferred | Scalar
@@ -64,14 +74,20 @@ class Rows(NamedTuple):
         return valid.sum(dtype=self.loss.dtype)
 
 
-def softmax_inputs(logits: Tensor, targets: Tensor, ignore_index: int, validate: bool) -> SoftmaxInputs:
-    """Check a batch and find out which rows count."""
+def softmax_batch(logits: Tensor, targets: Tensor, ignore_index: int, validate: bool) -> tuple[Tensor, Tensor, bool]:
+    """Check a batch; logits and targets with a batch dimension, and whether the targets are dense."""
     check_logits(logits)
     if logits.ndim == 1:  # one row without a batch dimension
         logits, targets = logits.unsqueeze(0), targets.unsqueeze(0)
     if logits.shape[1] == 0:
         raise ValueError(f"logits must have at least one class, got shape {tuple(logits.shape)}; check the model")
-    if check_softmax_targets(logits, targets, ignore_index, validate):
+    return logits, targets, check_softmax_targets(logits, targets, ignore_index, validate)
+
+
+def softmax_inputs(logits: Tensor, targets: Tensor, ignore_index: int, validate: bool) -> SoftmaxInputs:
+    """Check a batch and find out which rows count."""
+    logits, targets, dense = softmax_batch(logits, targets, ignore_index, validate)
+    if dense:
         return SoftmaxInputs(logits, targets, targets.max(1).indices, targets.sum(1) != 0, dense=True)
     targets = targets.long()  # first: a comparison in uint8 would take 156 for an ignore_index of -100
     valid = targets != ignore_index
@@ -98,6 +114,61 @@ def softmax_pipeline(
         weight = dynamic if weight is None else weight * dynamic
     rows = softmax_rows(inputs.logits, inputs.targets, weight, hyper, layout, ignore_index)
     return Rows(rows, inputs, weight)
+
+
+def softmax_reduced(
+    logits: Tensor,
+    targets: Tensor,
+    hyper: Tensor,
+    layout: Layout,
+    *,
+    batch_weights: Sequence[Callable[[Tensor, Tensor, Tensor, bool], Tensor]] = (),
+    ignore_index: int = -100,
+    reduction: str,
+    normalizer: Tensor | float | None = None,
+    validate: bool = False,
+    sync_counts: bool = False,
+    sync: bool = False,
+) -> Tensor:
+    """The whole pipeline: fused where the kernels serve, elsewhere by its rows."""
+    if reduction != "none" and triton_serves(logits):
+        from equipoise.losses.fused import fused_softmax_loss  # Triton is optional
+
+        batch, labels, _ = softmax_batch(logits, targets, ignore_index, validate)
+        check_layout(layout, batch.shape[1])
+        loss = fused_softmax_loss(
+            batch,
+            labels,
+            hyper,
+            layout,
+            batch_weights,
+            ignore_index,
+            reduction=reduction,
+            normalizer=normalizer,
+            sync_counts=sync_counts,
+            sync=sync,
+        )
+        if loss is not None:
+            return loss
+    rows = softmax_pipeline(
+        logits,
+        targets,
+        hyper,
+        layout,
+        batch_weights=batch_weights,
+        ignore_index=ignore_index,
+        validate=validate,
+        sync=sync_counts,
+    )
+    return reduce_rows(rows, logits, reduction, normalizer, sync=sync)
+
+
+def reduce_rows(
+    rows: Rows, logits: Tensor, reduction: str, normalizer: Tensor | float | None, *, sync: bool = False
+) -> Tensor:
+    """Reduce rows; those of a single row without a batch dimension lose it again."""
+    loss = rows.loss.squeeze(0) if logits.ndim == 1 and reduction == "none" else rows.loss
+    return reduce_loss(loss, reduction, rows.denominator, sync=sync, normalizer=normalizer)
 
 
 class SoftmaxLoss(Loss):
@@ -154,7 +225,33 @@ class SoftmaxLoss(Loss):
 
     def forward(self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
-        return self.reduce(self.rows(logits, targets), logits, normalizer)
+        return softmax_reduced(
+            logits,
+            targets,
+            self.hyper(logits),
+            self.layout,
+            batch_weights=list(self.batch_weights),
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+            normalizer=normalizer,
+            validate=self.validate,
+            sync_counts=self.sync,
+            sync=self.sync and self.training,
+        )
+
+    def extra_repr(self) -> str:
+        """Parts and options for ``repr``."""
+        options = f"ignore_index={self.ignore_index}, reduction={self.reduction!r}, sync={self.sync}"
+        return ",\n".join(text for text in (super().extra_repr(), options) if text)
+
+
+class RowLoss(SoftmaxLoss):
+    """A softmax loss that looks at its rows before they are reduced."""
+
+    def forward(self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None) -> Tensor:
+        """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
+        rows = self.rows(logits, targets)
+        return reduce_rows(rows, logits, self.reduction, normalizer, sync=self.sync and self.training)
 
     def rows(self, logits: Tensor, targets: Tensor) -> Rows:
         """The pipeline up to the reduction."""
@@ -168,17 +265,6 @@ class SoftmaxLoss(Loss):
             validate=self.validate,
             sync=self.sync,
         )
-
-    def reduce(self, rows: Rows, logits: Tensor, normalizer: Tensor | float | None) -> Tensor:
-        """Reduce rows as the loss was told to."""
-        loss = rows.loss.squeeze(0) if logits.ndim == 1 and self.reduction == "none" else rows.loss
-        sync = self.sync and self.training
-        return reduce_loss(loss, self.reduction, rows.denominator, sync=sync, normalizer=normalizer)
-
-    def extra_repr(self) -> str:
-        """Parts and options for ``repr``."""
-        options = f"ignore_index={self.ignore_index}, reduction={self.reduction!r}, sync={self.sync}"
-        return ",\n".join(text for text in (super().extra_repr(), options) if text)
 
 
 def softmax_parts(
@@ -213,6 +299,15 @@ def split_weights(weight: Weight | Sequence[Weight] | None) -> tuple[list[FixedW
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+class SigmoidInputs(NamedTuple):
+    """A batch as the sigmoid losses see it."""
+
+    logits: Tensor  # (N, C, d1, ..., dk)
+    targets: Tensor  # the same
+    element_weight: Tensor | None  # broadcasts to them
+    ignore_value: float | None  # None: every target is known
+
+
 class Elements(NamedTuple):
     """Unreduced losses and what their reduction needs."""
 
@@ -230,7 +325,7 @@ class Elements(NamedTuple):
         return (valid if reduction == "mean" else valid.any(1)).sum(dtype=self.loss.dtype)
 
 
-def sigmoid_pipeline(
+def sigmoid_reduced(
     logits: Tensor,
     targets: Tensor,
     hyper: Tensor,
@@ -239,9 +334,55 @@ def sigmoid_pipeline(
     element_weight: Tensor | None = None,
     ignore_value: float = -1,
     detach_focus: bool = False,
+    asymmetry: AdaptiveAsymmetry | None = None,
+    reduction: str,
+    normalizer: Tensor | float | None = None,
     validate: bool = False,
-) -> Elements:
-    """The pipeline up to the reduction."""
+    sync: bool = False,
+) -> Tensor:
+    """The whole pipeline: fused where the kernels serve, elsewhere by its elements; moves ``asymmetry`` if given."""
+    batch = sigmoid_batch(logits, targets, hyper, layout, element_weight, ignore_value, validate)
+    if reduction != "none" and triton_serves(logits):
+        from equipoise.losses.fused import fused_sigmoid_loss  # Triton is optional
+
+        fused = fused_sigmoid_loss(
+            batch.logits,
+            batch.targets,
+            batch.element_weight,
+            hyper,
+            layout,
+            batch.ignore_value,
+            detach_focus,
+            asymmetry,
+            reduction=reduction,
+            normalizer=normalizer,
+            sync=sync,
+        )
+        if fused is not None:
+            return fused
+    elements = Elements(
+        sigmoid_elements(
+            batch.logits, batch.targets, batch.element_weight, hyper, layout, batch.ignore_value, detach_focus
+        ),
+        batch.targets,
+        batch.ignore_value,
+    )
+    if asymmetry is not None:
+        asymmetry.update(batch.logits.detach(), batch.targets, batch.ignore_value, sync)
+    loss = elements.loss.view_as(logits) if reduction == "none" else elements.loss
+    return reduce_loss(loss, reduction, elements.denominator, sync=sync, normalizer=normalizer)
+
+
+def sigmoid_batch(
+    logits: Tensor,
+    targets: Tensor,
+    hyper: Tensor,
+    layout: Layout,
+    element_weight: Tensor | None,
+    ignore_value: float,
+    validate: bool,
+) -> SigmoidInputs:
+    """Check a batch and gather the weights of its elements."""
     check_logits(logits)
     unknown = ignore_value if check_sigmoid_targets(logits, targets, ignore_value, validate) else None
     check_layout(layout, logits.shape[1] if logits.ndim > 1 else 1)
@@ -259,8 +400,7 @@ def sigmoid_pipeline(
     if "rebalance" in named:
         rebalanced = rebalanced_weight(targets, named["inverse_counts"], named["rebalance"], ignore_value)
         element_weight = rebalanced if element_weight is None else rebalanced * element_weight
-    elements = sigmoid_elements(logits, targets, element_weight, hyper, layout, unknown, detach_focus)
-    return Elements(elements, targets, unknown)
+    return SigmoidInputs(logits, targets, element_weight, unknown)
 
 
 class SigmoidLoss(Loss):
@@ -343,7 +483,7 @@ class SigmoidLoss(Loss):
             gamma = self.asymmetry.exponent(rows).to(hyper.dtype)
             layout = (*layout, Piece("gamma_neg", hyper.numel(), hyper.numel() + gamma.numel()))
             hyper = torch.cat([hyper, gamma])  # a copy: the exponent moves on before backward reads it
-        elements = sigmoid_pipeline(
+        return sigmoid_reduced(
             logits,
             targets,
             hyper,
@@ -351,13 +491,12 @@ class SigmoidLoss(Loss):
             element_weight=element_weight,
             ignore_value=self.ignore_value,
             detach_focus=self.detach_focus,
+            asymmetry=self.asymmetry if self.training and torch.is_grad_enabled() else None,
+            reduction=self.reduction,
+            normalizer=normalizer,
             validate=self.validate,
+            sync=self.sync and self.training,
         )
-        sync = self.sync and self.training
-        if self.asymmetry is not None and self.training and torch.is_grad_enabled():
-            self.asymmetry.update(rows.detach(), elements.targets, elements.ignore_value, sync)
-        loss = elements.loss.view_as(logits) if self.reduction == "none" else elements.loss
-        return reduce_loss(loss, self.reduction, elements.denominator, sync=sync, normalizer=normalizer)
 
     def extra_repr(self) -> str:
         """Parts and options for ``repr``."""

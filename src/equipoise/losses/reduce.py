@@ -43,7 +43,7 @@ def reduce_loss(
     """Reduce unreduced values, 0 at ignored places, to what ``reduction`` says.
 
     Args:
-        loss: unreduced values of any shape.
+        loss: unreduced values of any shape, or their sum.
         reduction: one of the words above.
         denominator: word to local denominator, asked only for the three means.
         sync: ``world size * local sum / global denominator``, so that DDP's averaging of gradients gives the result of
@@ -56,14 +56,17 @@ def reduce_loss(
         if normalizer is not None:
             raise ValueError("normalizer must be None for reduction='none', got one; divide the result yourself")
         return loss
-    total = loss.sum()
+    total = loss.sum() if loss.ndim else loss
     if normalizer is not None:
         return total / normalizer
     factor = world_size() if sync else 1
     if reduction == "sum":
         return total * factor if factor != 1 else total
     local = denominator(reduction)
-    divisor = local if isinstance(local, Tensor) else torch.tensor(float(local), dtype=total.dtype, device=total.device)
+    if factor == 1 and not isinstance(local, Tensor):
+        return total / max(local, 1)
+    # a fill, not a copy from the host, which would wait for the device
+    divisor = local if isinstance(local, Tensor) else torch.full((), local, dtype=total.dtype, device=total.device)
     if factor != 1:
         divisor, total = all_sum(divisor.to(total.dtype)), total * factor
     return total / torch.where(divisor > 0, divisor, 1.0).to(total.dtype)

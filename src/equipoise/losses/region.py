@@ -16,7 +16,8 @@ from torch import Tensor
 
 from equipoise._checks import check_choice, check_logits, check_number, check_softmax_targets
 from equipoise.distributed import all_sum, world_size
-from equipoise.kernels.hyper import accumulation_dtype
+from equipoise.kernels.choice import triton_serves
+from equipoise.kernels.region_reference import overlap_sums, probabilities, truth_of
 from equipoise.losses.base import Loss
 from equipoise.losses.reduce import reduce_loss
 
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 Classes: TypeAlias = str | Sequence[int]
+
+SORTED_AT_ONCE = 2**22  # errors
 
 
 class _Options(TypedDict, total=False):
@@ -84,10 +87,8 @@ def tversky_loss(
     tensor(0.1958)
     """
     _check_prices(alpha, beta, smooth)
-    probs, truth, _ = _regions(logits, targets, ignore_index, validate, hard=False)
-    hit = probs * truth
-    pixels = 2 if per_image else (0, 2)
-    sums = torch.stack([hit.sum(pixels), (probs - hit).sum(pixels), (truth - hit).sum(pixels)])
+    _check_inputs(logits, targets, ignore_index, validate)
+    sums = _overlap_sums(logits, targets, ignore_index, per_image)
     if sync and not per_image:
         # Global value, local gradient times the world size: DDP's averaging then gives the joined batch's gradient.
         sums = all_sum(sums.detach()) + world_size() * (sums - sums.detach())
@@ -148,15 +149,41 @@ def lovasz_softmax_loss(
     tensor(0.2315)
     """
     _check_local_sort(sync, per_image)
-    probs, truth, valid = _regions(logits, targets, ignore_index, validate, hard=True)
-    if not per_image:
-        probs, truth, valid = (part.transpose(0, 1).flatten(1) for part in (probs, truth, valid))
-    foreground = truth > 0
-    errors = torch.where(foreground, 1 - probs, probs)
+    _check_inputs(logits, targets, ignore_index, validate)
+    foreground, valid = truth_of(logits, targets, ignore_index, hard=True)
+    probs = probabilities(logits, valid)
+    # Given the order of the errors the loss is linear in them, so the sort stays out of the graph.
+    slopes = _lovasz_slopes(probs.detach(), foreground, valid, per_image)
+    signed_errors = torch.add(probs, foreground, alpha=-1)  # a minus does not take masks
+    losses = (slopes * signed_errors).sum(2 if per_image else (0, 2))
+    present = foreground.any(2) if per_image else foreground.any(2).any(0)
+    return _reduce(losses, present, classes, reduction, sync=sync)
+
+
+def _lovasz_slopes(probs: Tensor, foreground: Tensor, valid: Tensor, per_image: bool) -> Tensor:
+    """Derivative of the losses with respect to probs (N, C, P), 0 at ignored pixels.
+
+    A few classes or images at a time: a sort needs several times the memory of what it sorts.
+    """
+    along = 0 if per_image else 1
+    count = max(1, probs.shape[along])
+    size = count if torch.compiler.is_compiling() else max(1, SORTED_AT_ONCE // max(1, probs.numel() // count))
+    parts = (torch.split(tensor, size, along) for tensor in (probs, foreground, valid.expand_as(probs)))
+    slopes = [_sorted_slopes(p, f, v, per_image) for p, f, v in zip(*parts, strict=True)]
+    return torch.cat(slopes, along) if len(slopes) > 1 else slopes[0]
+
+
+def _sorted_slopes(probs: Tensor, foreground: Tensor, valid: Tensor, per_image: bool) -> Tensor:
+    """The same for some of the classes or images, all at once."""
     # Key -1 moves ignored pixels behind all others, where they change no J_k of a valid pixel.
-    ordered, order = torch.where(valid, errors, -1.0).sort(dim=-1, descending=True, stable=True)
-    losses = (ordered.clamp_min(0) * _jaccard_steps(foreground.gather(-1, order), ordered.dtype)).sum(-1)
-    return _reduce(losses, foreground.any(-1), classes, reduction, sync=sync)
+    errors = torch.where(valid, torch.where(foreground, 1 - probs, probs), -1.0)
+    if not per_image:
+        errors, foreground = errors.transpose(0, 1).flatten(1), foreground.transpose(0, 1).flatten(1)
+    ordered, order = errors.sort(dim=-1, descending=True, stable=True)
+    foreground = foreground.gather(-1, order)
+    steps = torch.where(ordered < 0, 0.0, _jaccard_steps(foreground, ordered.dtype))
+    slopes = steps.scatter(-1, order, torch.where(foreground, -steps, steps))  # every place is written
+    return slopes if per_image else slopes.reshape(probs.transpose(0, 1).shape).transpose(0, 1)
 
 
 def _jaccard_steps(foreground: Tensor, dtype: torch.dtype) -> Tensor:
@@ -169,33 +196,25 @@ def _jaccard_steps(foreground: Tensor, dtype: torch.dtype) -> Tensor:
     intersection = whole - foreground.cumsum(-1, dtype=torch.int32)
     union = intersection + torch.arange(1, foreground.shape[-1] + 1, dtype=torch.int32, device=foreground.device)
     intersection, union = intersection.to(dtype), union.to(dtype)
-    return torch.where(foreground | (union == 1), 1.0, intersection / (union - 1).clamp_min(1)) / union
+    return torch.where(foreground | (union == 1), 1.0, intersection / (union - 1)) / union
 
 
-def _regions(
-    logits: Tensor, targets: Tensor, ignore_index: int, validate: bool, *, hard: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Probabilities and truth (N, C, P), both 0 at ignored pixels, and the mask of valid pixels (N, 1, P)."""
+def _overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
+    """TP, FP and FN of each class, (3, C) or (3, N, C), by whichever backend serves."""
+    if triton_serves(logits):
+        from equipoise.kernels import region_fused  # not at the top: triton is optional
+
+        return region_fused.overlap_sums(logits, targets, ignore_index, per_image)
+    return overlap_sums(logits, targets, ignore_index, per_image)
+
+
+def _check_inputs(logits: Tensor, targets: Tensor, ignore_index: int, validate: bool) -> None:
     check_logits(logits)
     if logits.ndim < 2:
         raise ValueError(
             f"logits must have shape (N, C, d1, ..., dk), got {tuple(logits.shape)}; add the batch dimension"
         )
-    dense = check_softmax_targets(logits, targets, ignore_index, validate)
-    dtype = accumulation_dtype(logits)
-    scores = logits.flatten(2) if logits.ndim > 2 else logits.unsqueeze(2)
-    if dense:
-        truth = targets.to(dtype).reshape(scores.shape)
-        valid = truth.sum(1, keepdim=True) != 0
-    else:
-        truth = targets.long().reshape(scores.shape[0], 1, scores.shape[2])  # long: a uint8 156 equals -100 in torch
-        valid = truth != ignore_index
-    if hard or not dense:
-        labels = truth.argmax(1, keepdim=True) if dense else truth
-        truth = (valid & (labels == torch.arange(scores.shape[1], device=scores.device)[:, None])).to(dtype)
-    # Masked before softmax as well: NaN or inf in an ignored pixel would come back through its derivative.
-    probs = torch.where(valid, scores, 0.0).to(dtype).softmax(1)
-    return torch.where(valid, probs, 0.0), truth, valid
+    check_softmax_targets(logits, targets, ignore_index, validate)
 
 
 def _reduce(losses: Tensor, present: Tensor, classes: Classes, reduction: str, *, sync: bool) -> Tensor:

@@ -6,6 +6,7 @@ Predictions are the argmax of the raw logits, lowest index on ties; no gradient 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -66,16 +67,26 @@ class RecallWeights(PreciseBuffers):
 
     def forward(self, logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
         """Weights of this batch; in training the moving average is updated, with ``sync`` by all processes."""
-        updates = self.training and torch.is_grad_enabled()
-        with torch.no_grad():
-            dtype = accumulation_dtype(logits)
-            check_length("num_classes", self.num_classes, logits.shape[1])
-            if self.momentum is None:
-                return batch_recall_weights(logits, labels, valid, self.min_errors, sync and self.training)
-            recall = self._widen("recall", dtype, logits.device)
-            if updates:
-                self._update(recall, *_support_and_misses(logits, labels, valid, sync))
-            return (1.0 - recall).to(dtype)
+        check_length("num_classes", self.num_classes, logits.shape[1])
+        counts = support_and_hits(logits, labels, valid) if self.looks() else None
+        return self.weigh(counts, logits, sync)
+
+    def looks(self) -> bool:
+        """Whether the next weights depend on the batch."""
+        return self.momentum is None or (self.training and torch.is_grad_enabled())
+
+    @torch.no_grad()
+    def weigh(self, counts: Tensor | None, logits: Tensor, sync: bool) -> Tensor:
+        """Weights (C,) given rows and hits of each class in this process, (2, C), where the batch matters."""
+        if self.momentum is None:
+            assert counts is not None
+            return _batch_weights(counts, logits, self.min_errors, sync and self.training)
+        dtype = accumulation_dtype(logits)
+        recall = self._widen("recall", dtype, logits.device)
+        if counts is not None:
+            support, hits = (all_sum(counts) if sync else counts).to(dtype)
+            self._update(recall, support, support - hits)
+        return (1.0 - recall).to(dtype)
 
     def _update(self, recall: Tensor, support: Tensor, misses: Tensor) -> None:
         assert self.momentum is not None
@@ -102,6 +113,31 @@ class RecallWeights(PreciseBuffers):
         return f"{self.num_classes}, momentum={self.momentum}, min_errors={self.min_errors:g}, init={self.init!r}"
 
 
+@dataclass(frozen=True)
+class BatchRecall:
+    r""":math:`\max(FN_c, \text{min\_errors}) / N_c` of a batch, 1 for a class that is absent."""
+
+    min_errors: float = 1.0
+
+    def __call__(self, logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
+        """Weights (C,) of a batch."""
+        return self.weigh(support_and_hits(logits, labels, valid), logits, sync)
+
+    def looks(self) -> bool:
+        """Whether the next weights depend on the batch."""
+        return True
+
+    @torch.no_grad()
+    def weigh(self, counts: Tensor, logits: Tensor, sync: bool) -> Tensor:
+        """Weights (C,) given rows and hits of each class in this process, (2, C)."""
+        return _batch_weights(counts, logits, self.min_errors, sync)
+
+
+def _batch_weights(counts: Tensor, logits: Tensor, min_errors: float, sync: bool) -> Tensor:
+    support, hits = (all_sum(counts) if sync else counts).to(accumulation_dtype(logits))
+    return torch.where(support > 0, (support - hits).clamp(min=min_errors) / support.clamp(min=1), 1.0)
+
+
 class PrecisionWeights(PreciseBuffers):
     r"""Precision weights :math:`w_c = 1 - P_c = FP_c / (FP_c + TP_c)` of the batch; 1 where c is never predicted.
 
@@ -124,25 +160,18 @@ class PrecisionWeights(PreciseBuffers):
 
 
 @torch.no_grad()
-def batch_recall_weights(
-    logits: Tensor, labels: Tensor, valid: Tensor, min_errors: float = 1.0, sync: bool = False
-) -> Tensor:
-    r""":math:`\max(FN_c, \text{min\_errors}) / N_c` of a batch, 1 for a class that is absent; (C,)."""
-    support, misses = _support_and_misses(logits, labels, valid, sync)
-    return torch.where(support > 0, misses.clamp(min=min_errors) / support.clamp(min=1), 1.0)
-
-
-@torch.no_grad()
 def batch_precision_weights(logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
     """``FP_c / (FP_c + TP_c)`` of a batch, 1 for a class that is never predicted; (C,)."""
     chosen = _predictions(logits)
-    predicted, hits = _count(chosen, (valid, valid & (chosen == labels)), logits, sync)
+    counts = _count(chosen, (valid, valid & (chosen == labels)), logits.shape[1])
+    predicted, hits = (all_sum(counts) if sync else counts).to(accumulation_dtype(logits))
     return torch.where(predicted > 0, (predicted - hits) / predicted.clamp(min=1), 1.0)
 
 
-def _support_and_misses(logits: Tensor, labels: Tensor, valid: Tensor, sync: bool) -> tuple[Tensor, Tensor]:
-    support, hits = _count(labels, (valid, valid & _is_hit(logits, labels)), logits, sync)
-    return support, support - hits
+@torch.no_grad()
+def support_and_hits(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+    """Rows of each class and how many of them are predicted, in this process; (2, C) int64."""
+    return _count(labels, (valid, valid & _is_hit(logits, labels)), logits.shape[1])
 
 
 def _is_hit(logits: Tensor, labels: Tensor) -> Tensor:
@@ -172,13 +201,11 @@ def _predictions(logits: Tensor) -> Tensor:
     return torch.cat(found)
 
 
-def _count(classes: Tensor, masks: Sequence[Tensor], logits: Tensor, sync: bool) -> Tensor:
+def _count(classes: Tensor, masks: Sequence[Tensor], num_classes: int) -> Tensor:
     """How often each class occurs where a mask holds, (masks, C), without a host sync (unlike ``bincount``)."""
-    num_classes = logits.shape[1]
     counts = []
     for mask in masks:
         slots = torch.where(mask, classes, num_classes).flatten()  # one bin more, for what does not count
         bins = torch.zeros(num_classes + 1, dtype=torch.int64, device=slots.device)
         counts.append(bins.scatter_add(0, slots, torch.ones_like(slots))[:num_classes])
-    stacked = torch.stack(counts)
-    return (all_sum(stacked) if sync else stacked).to(accumulation_dtype(logits))
+    return torch.stack(counts)

@@ -1,0 +1,92 @@
+"""Which backend runs: the reference in plain PyTorch, or the fused Triton kernels.
+
+A backend that is asked for by name runs or raises; ``"auto"`` takes Triton on CUDA devices and falls back to the
+reference wherever that cannot serve.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from types import TracebackType
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from equipoise._checks import check_choice, transforms_active
+
+__all__ = ["Backend", "obstacle", "triton_serves", "use", "wanted"]
+
+Backend: TypeAlias = Literal["auto", "reference", "triton"]
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+INSTALLED = importlib.util.find_spec("triton") is not None
+
+_wanted: list[str] = ["auto"]
+
+
+class use:  # noqa: N801 - reads as a verb, like torch.no_grad
+    """Choose the backend of all losses, for good or for a ``with`` block.
+
+    Args:
+        backend: ``"auto"`` (Triton on CUDA devices where it can serve), ``"reference"`` or ``"triton"``, which raises
+            where it cannot serve.
+
+    >>> import torch, equipoise
+    >>> with equipoise.kernels.use("reference"):
+    ...     equipoise.FocalLoss()(torch.zeros(1, 2), torch.tensor([0]))
+    tensor(0.1733)
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        check_choice("backend", backend, ("auto", "reference", "triton"))
+        self.before = _wanted[0]
+        _wanted[0] = backend
+
+    def __enter__(self) -> use:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _wanted[0] = self.before
+
+
+def wanted() -> str:
+    """The backend that is asked for."""
+    return _wanted[0]
+
+
+def triton_serves(logits: Tensor) -> bool:
+    """Whether the kernels are to run for these logits; raises where they were asked for by name and cannot."""
+    if _wanted[0] == "reference":
+        return False
+    if _wanted[0] == "auto":
+        return logits.is_cuda and obstacle(logits) is None
+    reason = obstacle(logits)
+    if reason is not None:
+        raise RuntimeError(f"backend 'triton' cannot run: {reason}; use equipoise.kernels.use('auto') to fall back")
+    return True
+
+
+def obstacle(logits: Tensor) -> str | None:
+    """Why the kernels cannot run for these logits, or None."""
+    if not INSTALLED:
+        return "the package triton is not installed"
+    if not logits.is_cuda and not (_interpreted() and logits.device.type == "cpu"):
+        return f"the logits are on {logits.device}, and the kernels need a CUDA device"
+    if logits.dtype not in DTYPES:
+        return f"the logits are {logits.dtype}, and the kernels know float16, bfloat16, float32 and float64"
+    if torch.version.hip is not None:
+        return "this PyTorch is built for ROCm, and the kernels are written for CUDA"
+    if not torch.compiler.is_compiling() and (transforms_active() or forward_ad._current_level >= 0):
+        return "torch.func or forward-mode differentiation is active, which sees through plain operations only"
+    return None
+
+
+def _interpreted() -> bool:
+    """Whether Triton runs kernels in Python, on tensors of the CPU: slow, for tests."""
+    return os.environ.get("TRITON_INTERPRET") == "1"

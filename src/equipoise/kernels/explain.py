@@ -1,0 +1,53 @@
+"""What will run for a loss and a batch, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from equipoise.kernels.choice import obstacle, wanted
+
+__all__ = ["Explanation", "explain"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Backend and the reason for it; ``print`` gives both as a sentence."""
+
+    backend: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.backend}: {self.reason}"
+
+
+def explain(loss: nn.Module, logits: Tensor) -> Explanation:
+    """Say which backend ``loss`` will use for ``logits``.
+
+    >>> import torch, equipoise
+    >>> print(equipoise.kernels.explain(equipoise.FocalLoss(), torch.zeros(8, 10)))
+    reference: the logits are on cpu, and the kernels need a CUDA device
+    """
+    from equipoise.losses.objectives import MMCELoss, OHEMLoss  # they import this package
+    from equipoise.losses.region import LovaszSoftmaxLoss
+
+    name = type(loss).__name__
+    if isinstance(loss, LovaszSoftmaxLoss):
+        return Explanation("reference", f"{name} sorts the errors of every class, which PyTorch's own sort does best")
+    choice, reason = wanted(), obstacle(logits)
+    if choice == "reference":
+        return Explanation("reference", "equipoise.kernels.use('reference') asks for it")
+    if reason is None and (choice == "triton" or logits.is_cuda):
+        how = "one fused kernel forward and one backward"
+        if isinstance(loss, (OHEMLoss, MMCELoss)):
+            how = "fused kernels for the rows, PyTorch for what compares them with each other"
+        asked = (
+            "equipoise.kernels.use('triton') asks for it" if choice == "triton" else "the logits are on a CUDA device"
+        )
+        return Explanation("triton", f"{asked}; {how}")
+    if reason is None:
+        reason = f"the logits are on {logits.device}, where the kernels run interpreted only"
+    if choice == "triton":
+        return Explanation("none", f"equipoise.kernels.use('triton') asks for what cannot run: {reason}")
+    return Explanation("reference", reason)

@@ -1,0 +1,368 @@
+"""The Triton backend: autograd functions around the fused kernels.
+
+Forward keeps the inputs and two numbers a row (three where every class has a term); backward reads the logits again.
+Where a second derivative may be wanted, the gradient is computed by the plain operations of the reference, which have
+one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels.hyper import Hyper, Layout, accumulation_dtype
+from equipoise.kernels.ops import (
+    sigmoid_backward,
+    sigmoid_forward,
+    softmax_backward,
+    softmax_by_class,
+    softmax_forward,
+)
+from equipoise.kernels.sigmoid_launch import Seen
+from equipoise.kernels.sigmoid_reference import sigmoid_slopes
+from equipoise.kernels.softmax_launch import finish
+from equipoise.kernels.softmax_reference import softmax_terms
+
+__all__ = [
+    "sigmoid_elements",
+    "sigmoid_reduced",
+    "sigmoid_totals",
+    "softmax_class_totals",
+    "softmax_reduced",
+    "softmax_rows",
+    "softmax_totals",
+    "support_and_hits",
+]
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Softmax link
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def softmax_reduced(
+    logits: Tensor,
+    targets: Tensor,
+    weight: Tensor | None,
+    hyper: Tensor,
+    layout: Layout,
+    ignore_index: int,
+    reduction: str,
+) -> Tensor:
+    """Softmax loss reduced to a scalar."""
+    loss: Tensor = SoftmaxReduced.apply(logits, targets, weight, hyper, layout, ignore_index, reduction)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def softmax_totals(
+    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Summed softmax loss, and without gradient the class weights of the valid targets and the number of valid rows.
+
+    For dense targets both are the number of valid rows.
+    """
+    totals: tuple[Tensor, Tensor, Tensor] = SoftmaxTotals.apply(logits, targets, weight, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    return totals
+
+
+def softmax_rows(
+    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
+) -> Tensor:
+    """Unreduced softmax loss, as ``reference.softmax_rows``."""
+    rows: Tensor = SoftmaxRows.apply(logits, targets, weight, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    return rows
+
+
+def softmax_class_totals(
+    logits: Tensor, targets: Tensor, hyper: Tensor, layout: Layout, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """Summed loss of each true class (C,), its rows and hits (2, C) int64; index targets without smoothing.
+
+    The weights of the classes may come after: only the losses have a gradient, and what comes in for them takes the
+    place of class weights.
+    """
+    totals: tuple[Tensor, Tensor] = SoftmaxClassTotals.apply(logits, targets, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    return totals
+
+
+@torch.no_grad()
+def support_and_hits(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
+    """Rows and hits of each class, (2, C) int64."""
+    nothing = torch.empty(0, dtype=accumulation_dtype(logits), device=logits.device)
+    return _class_totals(None, logits, targets, nothing, (), ignore_index)[1]
+
+
+class SoftmaxReduced(torch.autograd.Function):
+    """Reduced loss; backward divides inside the kernel."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        logits: Tensor,
+        targets: Tensor,
+        weight: Tensor | None,
+        hyper: Tensor,
+        layout: Layout,
+        ignore_index: int,
+        reduction: str,
+    ) -> Tensor:
+        """Loss."""
+        done = softmax_forward(logits, targets, weight, hyper, layout, ignore_index)
+        loss, inverse = finish(done.sums, reduction, logits.shape[0]).unbind()
+        _keep(ctx, (logits, targets, weight, hyper), layout, ignore_index, done.state, inverse)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits."""
+        return _gradient(ctx, grad), None, None, None, None, None, None
+
+
+class SoftmaxTotals(torch.autograd.Function):
+    """Loss, mass and number of valid rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        logits: Tensor,
+        targets: Tensor,
+        weight: Tensor | None,
+        hyper: Tensor,
+        layout: Layout,
+        ignore_index: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Sums."""
+        done = softmax_forward(logits, targets, weight, hyper, layout, ignore_index)
+        _keep(ctx, (logits, targets, weight, hyper), layout, ignore_index, done.state, None)
+        loss, mass, valid = done.sums.sum(1)
+        ctx.mark_non_differentiable(mass, valid)
+        ctx.set_materialize_grads(False)
+        return loss, mass, valid
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits."""
+        return _gradient(ctx, grad), None, None, None, None, None
+
+
+class SoftmaxRows(torch.autograd.Function):
+    """Unreduced losses."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        logits: Tensor,
+        targets: Tensor,
+        weight: Tensor | None,
+        hyper: Tensor,
+        layout: Layout,
+        ignore_index: int,
+    ) -> Tensor:
+        """Rows."""
+        done = softmax_forward(logits, targets, weight, hyper, layout, ignore_index, keep_rows=True)
+        _keep(ctx, (logits, targets, weight, hyper), layout, ignore_index, done.state, None)
+        assert done.rows is not None
+        return done.rows.view(logits.shape[:1] + logits.shape[2:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits."""
+        return _gradient(ctx, grad), None, None, None, None, None
+
+
+class SoftmaxClassTotals(torch.autograd.Function):
+    """Losses by true class; their incoming gradient takes the place of class weights."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        logits: Tensor,
+        targets: Tensor,
+        hyper: Tensor,
+        layout: Layout,
+        ignore_index: int,
+    ) -> tuple[Tensor, Tensor]:
+        """Losses; rows and hits."""
+        loss, counts = _class_totals(ctx, logits, targets, hyper, layout, ignore_index)
+        ctx.mark_non_differentiable(counts)
+        ctx.set_materialize_grads(False)
+        return loss, counts
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits."""
+        return _gradient(ctx, None, grad), None, None, None, None
+
+
+def _class_totals(
+    ctx: Any,  # noqa: ANN401
+    logits: Tensor,
+    targets: Tensor,
+    hyper: Tensor,
+    layout: Layout,
+    ignore_index: int,
+) -> tuple[Tensor, Tensor]:
+    done = softmax_forward(logits, targets, None, hyper, layout, ignore_index, keep_rows=True, hits=True)
+    assert done.rows is not None
+    assert done.hits is not None
+    if ctx is not None:
+        _keep(ctx, (logits, targets, None, hyper), layout, ignore_index, done.state, None)
+    return softmax_by_class(targets, done.rows, done.hits, logits.shape[1], ignore_index)
+
+
+def _keep(
+    ctx: Any,  # noqa: ANN401
+    inputs: tuple[Tensor | None, ...],
+    layout: Layout,
+    ignore_index: int,
+    state: Tensor,
+    inverse: Tensor | None,
+) -> None:
+    ctx.layout, ctx.ignore_index = layout, ignore_index
+    ctx.save_for_backward(*inputs, state, inverse)
+
+
+def _gradient(ctx: Any, grad: Tensor | None, by_class: Tensor | None = None) -> Tensor | None:  # noqa: ANN401
+    """Gradient of the logits for that of a scalar, of the rows or of the classes."""
+    if grad is None and by_class is None:
+        return None
+    logits, targets, weight, hyper, state, inverse = ctx.saved_tensors
+    weight = weight if by_class is None else by_class
+    if not torch.is_grad_enabled():
+        return softmax_backward(logits, targets, weight, hyper, ctx.layout, state, grad, inverse)
+    _, direction = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
+    if grad is not None:
+        grad = grad if inverse is None else grad * inverse
+        direction = direction * (grad.unsqueeze(1) if grad.ndim else grad)
+    return direction.to(logits.dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Sigmoid link
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def sigmoid_elements(
+    logits: Tensor,
+    targets: Tensor,
+    element_weight: Tensor | None,
+    hyper: Tensor,
+    layout: Layout,
+    ignore_value: float | None,
+    detach_focus: bool,
+) -> Tensor:
+    """Unreduced sigmoid loss, as ``reference.sigmoid_elements``."""
+    elements: Tensor = SigmoidElements.apply(  # type: ignore[no-untyped-call]
+        logits, targets, element_weight, hyper, layout, ignore_value, detach_focus
+    )
+    return elements
+
+
+def sigmoid_reduced(
+    logits: Tensor,
+    targets: Tensor,
+    element_weight: Tensor | None,
+    hyper: Tensor,
+    layout: Layout,
+    ignore_value: float | None,
+    detach_focus: bool,
+    reduction: str,
+) -> Tensor:
+    """Sigmoid loss reduced to a scalar by ``"sum"``, ``"mean"`` or ``"batch_mean"``."""
+    loss: Tensor = SigmoidReduced.apply(  # type: ignore[no-untyped-call]
+        logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, reduction
+    )
+    return loss
+
+
+def sigmoid_totals(
+    logits: Tensor,
+    targets: Tensor,
+    element_weight: Tensor | None,
+    hyper: Tensor,
+    layout: Layout,
+    ignore_value: float | None,
+    detach_focus: bool,
+    seen: Seen = "nothing",
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Summed sigmoid loss, and without gradient the number of known elements and the sums of p, t, p t and 1.
+
+    The last are (4, 1) for ``"all"`` labels together, (4, C) for each of the ``"labels"``, else None.
+    """
+    totals: tuple[Tensor, Tensor, Tensor | None] = SigmoidTotals.apply(  # type: ignore[no-untyped-call]
+        logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, seen
+    )
+    return totals
+
+
+class SigmoidElements(torch.autograd.Function):
+    """Unreduced losses."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:  # noqa: ANN401
+        """Elements."""
+        logits, targets, element_weight, hyper, layout, ignore_value, _ = inputs
+        done = sigmoid_forward(logits, targets, element_weight, hyper, layout, ignore_value, keep_elements=True)
+        _keep_elements(ctx, inputs, None)
+        assert done.elements is not None
+        return done.elements
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits."""
+        return _elements_gradient(ctx, grad), None, None, None, None, None, None
+
+
+class SigmoidReduced(torch.autograd.Function):
+    """Reduced loss; backward divides inside the kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:  # noqa: ANN401
+        """Loss."""
+        logits, targets, element_weight, hyper, layout, ignore_value, _, reduction = inputs
+        done = sigmoid_forward(logits, targets, element_weight, hyper, layout, ignore_value)
+        loss, inverse = finish(done.sums, reduction, logits.shape[0]).unbind()
+        _keep_elements(ctx, inputs[:-1], inverse)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits."""
+        return _elements_gradient(ctx, grad), None, None, None, None, None, None, None
+
+
+class SigmoidTotals(torch.autograd.Function):
+    """Loss, number of known elements, and what adaptive asymmetry looks at."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor | None]:  # noqa: ANN401
+        """Sums."""
+        logits, targets, element_weight, hyper, layout, ignore_value, _, seen = inputs
+        done = sigmoid_forward(logits, targets, element_weight, hyper, layout, ignore_value, seen=seen)
+        _keep_elements(ctx, inputs[:-1], None)
+        loss, known = done.sums.sum(1)
+        ctx.mark_non_differentiable(known, *(() if done.seen is None else (done.seen,)))
+        ctx.set_materialize_grads(False)
+        return loss, known, done.seen
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits."""
+        return None if grad is None else _elements_gradient(ctx, grad), None, None, None, None, None, None, None
+
+
+def _keep_elements(ctx: Any, inputs: tuple[Any, ...], inverse: Tensor | None) -> None:  # noqa: ANN401
+    *tensors, ctx.layout, ctx.ignore_value, ctx.detach_focus = inputs
+    ctx.save_for_backward(*tensors, inverse)
+
+
+def _elements_gradient(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ANN401
+    """Gradient of the logits for that of a scalar or of the elements."""
+    logits, targets, weight, hyper, inverse = ctx.saved_tensors
+    layout, ignore_value, detach_focus = ctx.layout, ctx.ignore_value, ctx.detach_focus
+    if not torch.is_grad_enabled():
+        return sigmoid_backward(logits, targets, weight, hyper, layout, ignore_value, detach_focus, grad, inverse)
+    grad = grad if inverse is None else grad * inverse
+    slopes = sigmoid_slopes(logits, targets, weight, Hyper(hyper, layout), ignore_value, detach_focus, grad)
+    return slopes.to(logits.dtype)

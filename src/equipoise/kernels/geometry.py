@@ -1,0 +1,88 @@
+"""Where the rows of a batch lie in memory, so that kernels can walk any strides without a copy.
+
+A row is one sample, pixel or token: all C logits of one (n, d1, ..., dk). Dimensions that lie behind each other in
+every tensor are merged; what is left is counted by at most three indices.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from torch import Tensor
+
+__all__ = ["Geometry", "is_long", "rows_of"]
+
+DIMENSIONS = 3
+SMALL = 2**31 - 2**16  # offsets below this fit into 32 bits, with room for the last block
+
+
+class Geometry(NamedTuple):
+    """Rows in row-major order over ``sizes``, and the strides of each tensor along them."""
+
+    sizes: tuple[int, ...]  # three of them, the fastest last
+    strides: tuple[tuple[int, ...], ...]  # (tensors, 3)
+
+    def walk(self, tensor: int) -> tuple[int, tuple[int, ...]]:
+        """The largest unit of up to 16 elements that divides all strides of a tensor, and the strides in that unit."""
+        unit = math.gcd(16, *self.strides[tensor])
+        return unit, tuple(stride // unit for stride in self.strides[tensor])
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        product = 1
+        for size in self.sizes:
+            product *= size
+        return product
+
+    def programs(self, block: int) -> tuple[bool, int]:
+        """How many programs of ``block`` rows, and whether each stays within the innermost size, where it is long."""
+        inner = self.sizes[-1]
+        if inner == self.rows or inner >= 4 * block:
+            return True, self.rows // max(inner, 1) * -(-inner // block)
+        return False, -(-self.rows // block)
+
+
+def rows_of(*tensors: Tensor, per_class: int) -> Geometry | None:
+    """Geometry of tensors that share their rows; None where more than three dimensions cannot be merged.
+
+    Args:
+        tensors: the first ``per_class`` have a class dimension, (N, C, d1, ..., dk), the others (N, d1, ..., dk) have
+            none.
+        per_class: how many have one.
+    """
+    first = tensors[0]
+    shape = [*first.shape[:1], *first.shape[2:]]
+    strides = [
+        [*tensor.stride()[:1], *tensor.stride()[2:]] if place < per_class else list(tensor.stride())
+        for place, tensor in enumerate(tensors)
+    ]
+    sizes: list[int] = []
+    kept: list[list[int]] = []  # strides of all tensors for each dimension that is left
+    for axis, size in enumerate(shape):
+        if size == 1:
+            continue
+        steps = [stride[axis] for stride in strides]
+        if sizes and all(outer == size * inner for outer, inner in zip(kept[-1], steps, strict=True)):
+            sizes[-1] *= size
+            kept[-1] = steps
+        else:
+            sizes.append(size)
+            kept.append(steps)
+    if len(sizes) > DIMENSIONS:
+        return None
+    missing = DIMENSIONS - len(sizes)
+    sizes = [1] * missing + sizes
+    kept = [[0] * len(tensors) for _ in range(missing)] + kept
+    return Geometry(tuple(sizes), tuple(zip(*kept, strict=True)))
+
+
+def is_long(rows: int, *tensors: Tensor) -> bool:
+    """Whether the offset of a row or of an element may need 64 bits."""
+    return rows >= SMALL or any(_extent(tensor) >= SMALL for tensor in tensors)
+
+
+def _extent(tensor: Tensor) -> int:
+    """Largest offset of an element."""
+    return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,0 +1,247 @@
+r"""Sigmoid link as fused Triton kernels: the closed forms of ``sigmoid_reference``, one tile of elements a program.
+
+With :math:`p = \sigma(z)`, q = 1 - p, :math:`p_m = \max(p - \text{margin}, 0)`, so that :math:`1 - p_m = q +
+\text{margin}` above the margin:
+:math:`L = t\, m_+(p)(-\log p) + (1 - t)\, m_-(p_m)(-\log(1 - p_m))`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from equipoise.kernels.triton_forms import TINY, confidence_gamma, exp, log1p, power, true_form
+from equipoise.kernels.triton_walk import load_tile, offsets, places, rows_of_program
+
+__all__ = ["elements_backward_kernel", "elements_forward_kernel"]
+
+
+@triton.jit
+def _by_class(start: tl.constexpr, STEP: tl.constexpr, k, hyper, C):
+    """One number for all labels, or those of a tile; 1 in the padding."""
+    if STEP == 1:
+        number = tl.load(hyper + start + k, mask=k < C, other=1.0)[None, :]
+    else:
+        number = tl.load(hyper + start)
+    return number
+
+
+@triton.jit
+def _logistic(z):
+    """P, q = 1 - p and -log p, each with its own precision at either end; -log q is that plus z."""
+    e = exp(-tl.abs(z))
+    u = 1.0 + e
+    likely = 1.0 / u
+    unlikely = e * likely
+    up = z >= 0.0
+    # log(1 + e) by log(u), corrected for the rounding of u
+    log_u = tl.log(u) + (e - (u - 1.0)) * likely
+    return tl.where(up, likely, unlikely), tl.where(up, unlikely, likely), tl.maximum(-z, 0.0) + log_u, log_u
+
+
+@triton.jit
+def _positive(p, q, cost, k, hyper, C, PLAN: tl.constexpr):
+    """Loss of a positive, and its slope in z with and without what comes through the focus."""
+    m = tl.full(p.shape, 1.0, p.dtype)
+    h = m
+    if PLAN.modulated:
+        gamma = p
+        if PLAN.confidence_bounds >= 0:
+            gamma = confidence_gamma(p, hyper, PLAN)
+        elif PLAN.gamma_pos >= 0:
+            gamma = _by_class(PLAN.gamma_pos, PLAN.gamma_pos_step, k, hyper, C)
+        m, h = true_form(-cost, p, q, gamma, hyper, PLAN)
+    return m * cost, -q * h, -q * m
+
+
+@triton.jit
+def _negative(z, p, q, log_u, k, hyper, C, PLAN: tl.constexpr):
+    """Loss of a negative, and its slope in z with and without what comes through the focus (Ridnik et al. 2021, 8)."""
+    if PLAN.margin >= 0:
+        margin = tl.load(hyper + PLAN.margin)
+        above = p > margin
+        p_m = tl.where(above, p - margin, 0.0)
+        rest = q + margin
+        if PLAN.thin_margin >= 0:
+            gone = rest <= 0.0  # a margin of 0 leaves log q, which is linear where q vanishes
+            safe = tl.where(gone, 1.0, rest)
+            near = log1p(-tl.minimum(p_m, 0.5))
+            cost = tl.where(p_m <= 0.5, -near, tl.where(gone, z, -tl.log(safe)))
+            reach = tl.where(gone, 1.0, q / safe)
+        else:
+            cost = -log1p(-p_m)
+            reach = q / rest
+        reach = tl.where(above, p * reach, 0.0)  # dp_m / dz over 1 - p_m
+        slide = tl.where(above, p * q, 0.0)  # dp_m / dz
+    else:
+        p_m = p
+        cost = tl.maximum(z, 0.0) + log_u
+        reach = p
+        slide = p * q
+    if PLAN.gamma_neg >= 0:
+        gamma = _by_class(PLAN.gamma_neg, PLAN.gamma_neg_step, k, hyper, C)
+        whole: tl.constexpr = PLAN.gamma_neg_whole
+    elif PLAN.confidence_bounds >= 0:
+        gamma = confidence_gamma(1.0 - p_m, hyper, PLAN)
+        whole: tl.constexpr = 0
+    elif PLAN.gamma_pos >= 0:  # a focal loss has the exponent of the positives
+        gamma = _by_class(PLAN.gamma_pos, PLAN.gamma_pos_step, k, hyper, C)
+        whole: tl.constexpr = PLAN.gamma_pos_whole
+    else:
+        gamma = tl.zeros_like(p)
+        whole: tl.constexpr = -1
+    if whole == -1:
+        loss = cost
+        slope = reach
+        direct = reach
+    else:
+        if whole == 1:
+            focus = p_m
+            through = gamma * cost * slide
+        elif whole == 0:
+            focus = power(p_m, gamma, 0)
+            if PLAN.margin >= 0:
+                through = gamma * cost * (focus / tl.maximum(p_m, TINY)) * slide
+            else:
+                through = gamma * cost * focus * q  # slide / p is q
+        else:
+            lowered = power(p_m, gamma, whole - 1)
+            focus = lowered * p_m
+            through = gamma * cost * lowered * slide
+        m = focus
+        if PLAN.xi >= 0:
+            xi = tl.load(hyper + PLAN.xi)
+            m = xi + (1.0 - xi) * focus
+            through *= 1.0 - xi
+        loss = m * cost
+        direct = m * reach
+        slope = direct + through
+    return loss, slope, direct
+
+
+@triton.jit
+def _weighted(positive, negative, t, k, hyper, C, PLAN: tl.constexpr):
+    """``t positive + (1 - t) negative`` with the weights of both sides and of the labels."""
+    if PLAN.pos_weight >= 0:
+        positive *= _by_class(PLAN.pos_weight, PLAN.pos_weight_step, k, hyper, C)
+    if PLAN.alpha >= 0:
+        alpha = tl.load(hyper + PLAN.alpha)
+        positive *= alpha
+        negative *= 1.0 - alpha
+    joined = t * positive + (1.0 - t) * negative
+    if PLAN.weight >= 0:
+        joined *= _by_class(PLAN.weight, PLAN.weight_step, k, hyper, C)
+    return joined
+
+
+@triton.jit
+def _terms(z, t, k, hyper, C, PLAN: tl.constexpr, DETACH: tl.constexpr, SLOPE: tl.constexpr):
+    """Loss or slope of every element of a tile, without the weights of the elements."""
+    if PLAN.offset >= 0:
+        z += _by_class(PLAN.offset, PLAN.offset_step, k, hyper, C)
+    p, q, cost, log_u = _logistic(z)
+    loss, slope, direct = _positive(p, q, cost, k, hyper, C, PLAN)
+    scale = 1.0
+    if PLAN.neg_scale >= 0:
+        scale = tl.load(hyper + PLAN.neg_scale)
+        z *= scale
+        p, q, cost, log_u = _logistic(z)
+    negative_loss, negative_slope, negative_direct = _negative(z, p, q, log_u, k, hyper, C, PLAN)
+    if SLOPE:
+        if DETACH:
+            joined = _weighted(direct, negative_direct, t, k, hyper, C, PLAN)
+        else:
+            joined = _weighted(slope, negative_slope, t, k, hyper, C, PLAN)
+    else:
+        joined = _weighted(loss, negative_loss / scale, t, k, hyper, C, PLAN)
+    return joined
+
+
+@triton.jit
+def elements_forward_kernel(
+    logits, targets, weight, hyper, out, sums_out, seen_out,
+    rows, size_1, size_2, C, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, w_0, w_1, w_2, w_c, o_0, o_1, o_2, o_c,
+    PLAN: tl.constexpr, IGNORE: tl.constexpr, WEIGHTED: tl.constexpr, ELEMENTS: tl.constexpr, SEEN: tl.constexpr,
+    Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, W_UNIT: tl.constexpr, O_UNIT: tl.constexpr, LONG: tl.constexpr,
+    SPLIT: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Losses of a tile of elements.
+
+    With ELEMENTS writes them; else the sums of loss and known elements of this program, (2, programs). SEEN: 1 sums of
+    p, t, p t and known elements of this program, (4, programs); 2 the same for each label, (4, row blocks, C).
+    """
+    blocks = tl.cdiv(C, BLOCK_C)
+    program = tl.program_id(0)
+    block = program // blocks
+    _, live, outer, i_2 = rows_of_program(block, rows, size_2, SPLIT, LONG, BLOCK_R)
+    k = (program % blocks) * BLOCK_C + tl.arange(0, BLOCK_C)
+    at = places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG)
+    t_at = places(outer, i_2, size_1, t_0, t_1, t_2, T_UNIT, LONG)
+    raw = load_tile(logits, at, k, z_c, live, C, 0.0, hyper, LONG)
+    t = load_tile(targets, t_at, k, t_c, live, C, 0.0, hyper, LONG)
+    known = live[:, None] & (k < C)[None, :]
+    if IGNORE is not None:
+        known = known & (t != IGNORE)
+    loss = _terms(raw, t, k, hyper, C, PLAN, False, False)
+    if WEIGHTED:
+        w_at = places(outer, i_2, size_1, w_0, w_1, w_2, W_UNIT, LONG)
+        loss *= load_tile(weight, w_at, k, w_c, live, C, 0.0, hyper, LONG)
+    loss = tl.where(known, loss, 0.0)
+    if ELEMENTS:
+        place = out + places(outer, i_2, size_1, o_0, o_1, o_2, O_UNIT, LONG)[:, None] + offsets(k, o_c, LONG)[None, :]
+        tl.store(place, loss, mask=live[:, None] & (k < C)[None, :])
+    programs = tl.num_programs(0)
+    count = known.to(loss.dtype)
+    tl.store(sums_out + program, tl.sum(loss))
+    tl.store(sums_out + programs + program, tl.sum(count))
+    if SEEN != 0:
+        p = tl.where(known, 1.0 / (1.0 + exp(-raw)), 0.0)
+        t = tl.where(known, t, 0.0)
+        if SEEN == 1:
+            tl.store(seen_out + program, tl.sum(p))
+            tl.store(seen_out + programs + program, tl.sum(t))
+            tl.store(seen_out + 2 * programs + program, tl.sum(p * t))
+            tl.store(seen_out + 3 * programs + program, tl.sum(count))
+        else:
+            step = programs // blocks * C
+            at = seen_out + block * C + k
+            tl.store(at, tl.sum(p, 0), mask=k < C)
+            tl.store(at + step, tl.sum(t, 0), mask=k < C)
+            tl.store(at + 2 * step, tl.sum(p * t, 0), mask=k < C)
+            tl.store(at + 3 * step, tl.sum(count, 0), mask=k < C)
+
+
+@triton.jit
+def elements_backward_kernel(
+    logits, targets, weight, hyper, grad, inverse, out,
+    rows, size_1, size_2, C, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, w_0, w_1, w_2, w_c, o_0, o_1, o_2, o_c,
+    g_0, g_1, g_2, g_c,
+    PLAN: tl.constexpr, IGNORE: tl.constexpr, WEIGHTED: tl.constexpr, DETACH: tl.constexpr, GRAD: tl.constexpr,
+    Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, W_UNIT: tl.constexpr, O_UNIT: tl.constexpr, G_UNIT: tl.constexpr,
+    LONG: tl.constexpr, SPLIT: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Gradient of a tile of elements; GRAD: 1 a scalar comes in, 2 one for each element, 3 a scalar to be divided."""
+    blocks = tl.cdiv(C, BLOCK_C)
+    program = tl.program_id(0)
+    _, live, outer, i_2 = rows_of_program(program // blocks, rows, size_2, SPLIT, LONG, BLOCK_R)
+    k = (program % blocks) * BLOCK_C + tl.arange(0, BLOCK_C)
+    at = places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG)
+    t_at = places(outer, i_2, size_1, t_0, t_1, t_2, T_UNIT, LONG)
+    z = load_tile(logits, at, k, z_c, live, C, 0.0, hyper, LONG)
+    t = load_tile(targets, t_at, k, t_c, live, C, 0.0, hyper, LONG)
+    slope = _terms(z, t, k, hyper, C, PLAN, DETACH, True)
+    if WEIGHTED:
+        w_at = places(outer, i_2, size_1, w_0, w_1, w_2, W_UNIT, LONG)
+        slope *= load_tile(weight, w_at, k, w_c, live, C, 0.0, hyper, LONG)
+    if GRAD == 2:
+        g_at = places(outer, i_2, size_1, g_0, g_1, g_2, G_UNIT, LONG)
+        slope *= load_tile(grad, g_at, k, g_c, live, C, 0.0, hyper, LONG)
+    else:
+        factor = tl.load(grad).to(slope.dtype)
+        if GRAD == 3:
+            factor *= tl.load(inverse)
+        slope *= factor
+    if IGNORE is not None:
+        slope = tl.where(t != IGNORE, slope, 0.0)
+    place = out + places(outer, i_2, size_1, o_0, o_1, o_2, O_UNIT, LONG)[:, None] + offsets(k, o_c, LONG)[None, :]
+    tl.store(place, slope.to(out.dtype.element_ty), mask=live[:, None] & (k < C)[None, :])

@@ -1,0 +1,195 @@
+"""Launching the softmax kernels: strides, block sizes, and the tensors that they fill."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels.geometry import is_long, rows_of
+from equipoise.kernels.hyper import Layout, accumulation_dtype
+from equipoise.kernels.launch import Launcher
+from equipoise.kernels.softmax_triton import backward_kernel, by_class_kernel, finish_kernel, forward_kernel
+from equipoise.kernels.triton_forms import Plan, plan_of
+
+__all__ = ["Forward", "finish", "is_spread", "softmax_backward", "softmax_by_class", "softmax_forward"]
+
+MANY_CLASSES = 128  # beyond, counting by class goes through scatter_add
+MANY_PROGRAMS = 4096  # beyond, their sums are added up before the last step
+REDUCTIONS = {"sum": 0, "mean": 1, "valid_mean": 2, "batch_mean": 3}
+
+_forward = Launcher(forward_kernel)
+_backward = Launcher(backward_kernel)
+_by_class = Launcher(by_class_kernel)
+_finish = Launcher(finish_kernel)
+
+
+class Forward(NamedTuple):
+    """What the forward kernel leaves behind."""
+
+    state: Tensor  # (2 or 3, rows) in the accumulation type, for backward
+    sums: Tensor  # (3, programs) loss, mass, valid rows
+    rows: Tensor | None  # (rows,) losses
+    hits: Tensor | None  # (rows,) uint8
+
+
+class Blocks(NamedTuple):
+    """Tile of one program."""
+
+    rows: int
+    classes: int
+    warps: int
+
+
+def softmax_forward(
+    logits: Tensor,
+    targets: Tensor,
+    weight: Tensor | None,
+    hyper: Tensor,
+    layout: Layout,
+    ignore_index: int,
+    *,
+    keep_rows: bool = False,
+    hits: bool = False,
+) -> Forward:
+    """Losses of (N, C, d1, ..., dk) logits; ``targets`` indices or dense, as they lie in memory."""
+    dense, plan = targets.is_floating_point(), plan_of(layout)
+    geometry = rows_of(logits, targets, per_class=1 + dense)
+    if geometry is None:
+        logits, targets = logits.contiguous(), targets.contiguous()
+        geometry = rows_of(logits, targets, per_class=1 + dense)
+        assert geometry is not None
+    dtype, device, rows = accumulation_dtype(logits), logits.device, geometry.rows
+    blocks = blocks_for(logits, plan, dense, backward=False)
+    split, programs = geometry.programs(blocks.rows)
+    state = torch.empty((3 if is_spread(plan, dense) else 2, rows), dtype=dtype, device=device)
+    sums = torch.empty((3, programs), dtype=dtype, device=device)
+    losses = torch.empty(rows, dtype=dtype, device=device) if keep_rows else None
+    hit = torch.empty(rows, dtype=torch.uint8, device=device) if hits else None
+    if programs:
+        (z_unit, z), (t_unit, t) = geometry.walk(0), geometry.walk(1)
+        _forward(
+            programs,
+            (logits, targets, hyper if weight is None else weight, hyper, state,
+             state if losses is None else losses, state if hit is None else hit, sums),
+            (rows, *geometry.sizes[1:], *z, logits.stride(1), *t, targets.stride(1) if dense else 0, ignore_index),
+            (logits.shape[1], plan, dense, weight is not None, hits, keep_rows, z_unit, t_unit,
+             is_long(rows, logits, targets), split, blocks.rows, blocks.classes),
+            blocks.warps,
+        )  # fmt: skip
+    return Forward(state, sums, losses, hit)
+
+
+def finish(sums: Tensor, reduction: str, samples: int) -> Tensor:
+    """The reduced loss and the inverse of its denominator, (2,)."""
+    out = torch.empty(2, dtype=sums.dtype, device=sums.device)
+    if sums.shape[1] > MANY_PROGRAMS:
+        sums = sums.sum(1, keepdim=True)
+    _finish(1, (sums, out), (sums.shape[1], samples), (REDUCTIONS[reduction], 1024), 4)
+    return out
+
+
+def softmax_backward(
+    logits: Tensor,
+    targets: Tensor,
+    weight: Tensor | None,
+    hyper: Tensor,
+    layout: Layout,
+    state: Tensor,
+    grad: Tensor | None,
+    inverse: Tensor | None = None,
+) -> Tensor:
+    """Gradient of the logits.
+
+    ``grad`` is a scalar, one for each row, or None where it is in the weights; ``inverse`` is that of the denominator.
+    """
+    dense, plan = targets.is_floating_point(), plan_of(layout)
+    out = torch.empty_like(logits)
+    geometry = rows_of(logits, out, targets, per_class=2 + dense)
+    if geometry is None:
+        logits, out, targets = logits.contiguous(), out.contiguous(), targets.contiguous()
+        geometry = rows_of(logits, out, targets, per_class=2 + dense)
+        assert geometry is not None
+    rows, blocks = geometry.rows, blocks_for(logits, plan, dense, backward=True)
+    if rows:
+        (z_unit, z), (g_unit, g), (t_unit, t) = geometry.walk(0), geometry.walk(1), geometry.walk(2)
+        kind = 0 if grad is None else 2 if grad.ndim else 1 if inverse is None else 3
+        split, programs = geometry.programs(blocks.rows)
+        _backward(
+            programs,
+            (logits, targets, hyper if weight is None else weight, hyper, state,
+             hyper if grad is None else grad.contiguous(), hyper if inverse is None else inverse, out),
+            (rows, *geometry.sizes[1:], *z, logits.stride(1), *t, targets.stride(1) if dense else 0, *g, out.stride(1)),
+            (logits.shape[1], plan, dense, weight is not None, kind, z_unit, t_unit, g_unit,
+             is_long(rows, logits, targets, out), split, blocks.rows, blocks.classes),
+            blocks.warps,
+        )  # fmt: skip
+    return out
+
+
+def softmax_by_class(
+    targets: Tensor, losses: Tensor, hits: Tensor, classes: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """Losses of each class (C,), and its rows and hits (2, C) int64; without float atomics while C is small."""
+    rows, device = losses.numel(), losses.device
+    if classes > MANY_CLASSES or rows == 0:
+        flat = targets.flatten().long()
+        valid = flat != ignore_index
+        flat = torch.where(valid & (flat >= 0) & (flat < classes), flat, 0)
+        table = torch.zeros((2, classes), dtype=torch.int64, device=device)
+        table.scatter_add_(1, flat.expand(2, -1), torch.stack([valid, hits != 0]).long())
+        return torch.zeros(classes, dtype=losses.dtype, device=device).scatter_add_(0, flat, losses), table
+    geometry = rows_of(targets.unsqueeze(1), per_class=1)
+    if geometry is None:
+        targets = targets.contiguous()
+        geometry = rows_of(targets.unsqueeze(1), per_class=1)
+        assert geometry is not None
+    block = _power_of_2(classes)
+    block_rows = 4096 // block
+    programs = min(-(-rows // (4 * block_rows)), 1024)
+    counts = torch.empty((programs, 2, classes), dtype=torch.int32, device=device)
+    sums = torch.empty((programs, classes), dtype=losses.dtype, device=device)
+    _by_class(
+        programs,
+        (targets, losses, hits, counts, sums),
+        (rows, *geometry.sizes[1:], *geometry.strides[0], ignore_index),
+        (classes, is_long(rows, targets), block_rows, block),
+        4,
+    )
+    return sums.sum(0), counts.sum(0)
+
+
+def is_spread(plan: Plan, dense: bool) -> bool:
+    """Whether every class of a row has a term of its own."""
+    return dense or plan.label_smoothing >= 0 or plan.squared_error >= 0
+
+
+def _power_of_2(number: int) -> int:
+    """The next power of two, at least 2."""
+    return 1 << max(1, (number - 1).bit_length())
+
+
+def blocks_for(logits: Tensor, plan: Plan, dense: bool, *, backward: bool) -> Blocks:
+    """Tile for these logits, by measurements on an H200.
+
+    Classes next to each other: one warp walks along a row, several rows at once where they are short. Strided classes:
+    neighbouring threads have neighbouring rows, as many to a thread as one load can hold, and keep all classes of a
+    tile to themselves, so that sums over classes need no exchange.
+    """
+    width = _power_of_2(logits.shape[1])
+    if logits.stride(1) == 1:
+        if backward and not is_spread(plan, dense):
+            width = min(width, 8192)
+            return Blocks(max(1, 1024 // width), width, max(1, width // 1024))
+        width = min(width, 1024)
+        return Blocks(1024 // width, width, 1)
+    vector = 16 // logits.element_size() if _vectorises(logits) else 1
+    warps = 8 if vector == 1 else 4
+    return Blocks(32 * warps * vector, min(width, 64 // vector, 32 if vector == 1 else 8), warps)
+
+
+def _vectorises(logits: Tensor) -> bool:
+    """Whether neighbouring rows of every class can be loaded together, as Triton sees it."""
+    strides = [stride for size, stride in zip(logits.shape, logits.stride(), strict=True) if size > 1 and stride != 1]
+    return logits.data_ptr() % 16 == 0 and all(stride % 16 == 0 for stride in strides)

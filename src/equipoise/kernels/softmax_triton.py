@@ -1,0 +1,561 @@
+r"""Softmax link as fused Triton kernels: the closed forms of ``softmax_reference`` with per-row arithmetic inside.
+
+A program takes a tile of rows and walks over the classes in blocks. Forward reads the logits once, by an online
+softmax, and keeps two numbers a row: the largest adjusted logit, and the sum of the exponentials of all classes but
+the true one relative to it, so that q = 1 - p keeps its precision at p = 1. Backward reads the logits once more and
+writes the gradient. Where every class has a term (smoothing, dense targets, Brier) a row that is longer than a tile is
+read again while it is in the cache, and a third number is kept.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from equipoise.kernels.triton_forms import (
+    confidence_gamma,
+    exp,
+    exp_relative,
+    log1p,
+    log_relative,
+    other_form,
+    relative,
+    true_form,
+)
+from equipoise.kernels.triton_walk import load_tile, offsets, places, rows_of_program
+
+__all__ = ["backward_kernel", "by_class_kernel", "finish_kernel", "forward_kernel"]
+
+
+@triton.jit
+def _adjusted(z, t, k, hyper, C: tl.constexpr, PLAN: tl.constexpr):
+    """``scale * (z + offset - t * margin)``."""
+    inside = k < C
+    if PLAN.offset >= 0:
+        z += tl.load(hyper + PLAN.offset + k * PLAN.offset_step, mask=inside, other=0.0)[None, :]
+    if PLAN.true_margin >= 0:
+        z -= t * tl.load(hyper + PLAN.true_margin + k * PLAN.true_margin_step, mask=inside, other=0.0)[None, :]
+    if PLAN.scale >= 0:
+        z *= tl.load(hyper + PLAN.scale)
+    return z
+
+
+@triton.jit
+def _targets(targets, at, k, stride_c, label, live, C: tl.constexpr, hyper, DENSE: tl.constexpr, LONG: tl.constexpr):
+    """Target distribution of a tile."""
+    if DENSE:
+        t = load_tile(targets, at, k, stride_c, live, C, 0.0, hyper, LONG)
+    else:
+        t = (k[None, :] == label[:, None]).to(hyper.dtype.element_ty)
+    return t
+
+
+@triton.jit
+def _tile(
+    logits, targets, at, t_at, k, z_c, t_c, label, live, hyper,
+    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, LONG: tl.constexpr,
+):  # fmt: skip
+    """Adjusted logits and targets of a tile."""
+    z = load_tile(logits, at, k, z_c, live, C, float("-inf"), hyper, LONG)
+    t = _targets(targets, t_at, k, t_c, label, live, C, hyper, DENSE, LONG)
+    return _adjusted(z, t, k, hyper, C, PLAN), t
+
+
+@triton.jit
+def _scanned(z, peak, total):
+    """Peak of each row and the exponentials relative to it, with one more tile: an online softmax."""
+    top = tl.max(z, 1)
+    finite = tl.where(top == float("-inf"), 0.0, top)
+    more = tl.sum(exp_relative(relative(z, finite[:, None])), 1) / exp_relative(relative(finite, finite))
+    fade = exp(tl.where(top == peak, 0.0, -tl.abs(top - peak)))
+    total = tl.where(top > peak, more + total * fade, total + more * fade)
+    return tl.maximum(peak, top), total
+
+
+@triton.jit
+def _scanned_rest(z, peak, rest):
+    """The same without the peak itself, which counts 1; where several classes share it, all but one are in the rest."""
+    top = tl.max(z, 1)
+    finite = tl.where(top == float("-inf"), 0.0, top)
+    largest = z == top[:, None]
+    below = tl.sum(tl.where(largest, 0.0, exp_relative(relative(z, finite[:, None]))), 1)
+    below = below / exp_relative(relative(finite, finite)) + tl.sum(largest.to(tl.int32), 1).to(z.dtype) - 1.0
+    fade = exp(tl.where(top == peak, 0.0, -tl.abs(top - peak)))
+    rest = tl.where(top > peak, below + (1.0 + rest) * fade, rest + (1.0 + below) * fade)
+    return tl.maximum(peak, top), rest
+
+
+@triton.jit
+def _row_forms(z, peak, others, label, hyper, PLAN: tl.constexpr, PRECISE: tl.constexpr):
+    """Log p, q, m and h of the true class of each row, and the sum of all exponentials.
+
+    The others' sum, or the rest of the peak, gives q, and log p near p = 1, without a difference.
+    """
+    own = exp(z - peak)
+    if PRECISE:
+        total = 1.0 + others
+        p = own / total
+        q = tl.where(p > 0.5, others / total, 1.0 - p)
+        log_p = z - peak - log1p(others)
+    else:
+        total = own + others
+        inverse = 1.0 / total
+        p = own * inverse
+        q = others * inverse
+        # the quotient is at most 1 where it is used
+        log_p = tl.where(q < 0.5, -log1p(others / tl.where(q < 0.5, own, 1.0)), z - peak - tl.log(total))
+    gamma = p
+    if PLAN.confidence_bounds >= 0:
+        gamma = confidence_gamma(p, hyper, PLAN)
+    elif PLAN.gamma_pos >= 0:
+        gamma = tl.load(hyper + PLAN.gamma_pos + label * PLAN.gamma_pos_step)
+    m, h = true_form(log_p, p, q, gamma, hyper, PLAN)
+    return log_p, q, m, h, total
+
+
+@triton.jit
+def _class_gamma(start: tl.constexpr, STEP: tl.constexpr, k, hyper, C: tl.constexpr):
+    """One exponent for all classes, or those of a tile."""
+    if STEP == 1:
+        gamma = tl.load(hyper + start + k, mask=k < C, other=1.0)[None, :]
+    else:
+        gamma = tl.load(hyper + start)
+    return gamma
+
+
+@triton.jit
+def _true_forms(log_p, p, rest, k, hyper, C: tl.constexpr, PLAN: tl.constexpr):
+    """M and h of every class of a tile, in the form of the true class.
+
+    A fractional power shows every digit of q, so that of the peak is taken from the rest.
+    """
+    q = 1.0 - p
+    if PLAN.fractional:
+        q = tl.where(p > 0.5, (rest / (1.0 + rest))[:, None], q)
+        log_p = tl.where(p > 0.5, -log1p(rest)[:, None], log_p)
+    gamma = p
+    if PLAN.confidence_bounds >= 0:
+        gamma = confidence_gamma(p, hyper, PLAN)
+    elif PLAN.gamma_pos >= 0:
+        gamma = _class_gamma(PLAN.gamma_pos, PLAN.gamma_pos_step, k, hyper, C)
+    return true_form(log_p, p, q, gamma, hyper, PLAN)
+
+
+@triton.jit
+def _share(hyper, C: tl.constexpr, PLAN: tl.constexpr):
+    """Smoothing, and what of it falls to each class."""
+    smoothing = 0.0
+    if PLAN.label_smoothing >= 0:
+        smoothing = tl.load(hyper + PLAN.label_smoothing)
+    return smoothing, smoothing / C
+
+
+@triton.jit
+def _other_terms(
+    z, peak, rest, inverse, log_total, k, label, weight, hyper,
+    C: tl.constexpr, PLAN: tl.constexpr, WEIGHTED: tl.constexpr,
+):  # fmt: skip
+    """What smoothing adds for the classes that are not the label's: m log p, h, and p. Of the others 0, 0 and p.
+
+    A focal loss takes the form of the true class for every class (Mukhoti et al. 2020, appendix A).
+    """
+    counts = (k < C)[None, :] & (k[None, :] != label[:, None])
+    x = relative(z, peak[:, None])
+    p = exp_relative(x) * inverse[:, None]
+    log_p = log_relative(x) - log_total[:, None]
+    if PLAN.gamma_neg >= 0:
+        m, h = other_form(log_p, p, _class_gamma(PLAN.gamma_neg, PLAN.gamma_neg_step, k, hyper, C), hyper, PLAN)
+    else:
+        m, h = _true_forms(log_p, p, rest, k, hyper, C, PLAN)
+    if WEIGHTED:
+        by_class = tl.load(weight + k, mask=k < C, other=0.0)[None, :]
+        m *= by_class
+        h *= by_class
+    return tl.where(counts, m * log_p, 0.0), tl.where(counts, h, 0.0), p
+
+
+@triton.jit
+def _dense_terms(
+    z, t, peak, rest, inverse, log_total, k, weight, hyper, C: tl.constexpr, PLAN: tl.constexpr, WEIGHTED: tl.constexpr
+):  # fmt: skip
+    """Mass times m log p, mass times h, and p of every class of a tile."""
+    inside = (k < C)[None, :]
+    x = relative(z, peak[:, None])
+    p = exp_relative(x) * inverse[:, None]
+    log_p = tl.where(inside, log_relative(x) - log_total[:, None], 0.0)
+    smoothing, share = _share(hyper, C, PLAN)
+    m, h = _true_forms(log_p, p, rest, k, hyper, C, PLAN)
+    if PLAN.gamma_neg >= 0:
+        gamma_neg = _class_gamma(PLAN.gamma_neg, PLAN.gamma_neg_step, k, hyper, C)
+        other_m, other_h = other_form(log_p, p, gamma_neg, hyper, PLAN)
+        mass = t * (1.0 - smoothing + share)
+        other_mass = (1.0 - t) * share
+        cost = mass * m + other_mass * other_m
+        slope = mass * h + other_mass * other_h
+    else:
+        mass = t * (1.0 - smoothing) + share
+        cost = mass * m
+        slope = mass * h
+    if WEIGHTED:
+        by_class = tl.load(weight + k, mask=k < C, other=0.0)[None, :]
+        cost *= by_class
+        slope *= by_class
+    return cost * log_p, tl.where(inside, slope, 0.0), p
+
+
+@triton.jit
+def _differences(
+    z, t, peak, inverse, q_label, k, hyper, C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr
+):  # fmt: skip
+    """P - t of every class, t smoothed, and p."""
+    p = exp_relative(relative(z, peak[:, None])) * inverse[:, None]
+    smoothing, share = _share(hyper, C, PLAN)
+    smooth = t * (1.0 - smoothing) + share
+    difference = p - smooth
+    if not DENSE:
+        difference = tl.where(t != 0.0, (1.0 - smooth) - q_label[:, None], difference)
+    return tl.where((k < C)[None, :], difference, 0.0), p
+
+
+@triton.jit
+def _row_sums(
+    z, t, peak, rest, inverse, log_total, q_label, k, label, weight, hyper,
+    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr,
+):  # fmt: skip
+    """What a tile adds to the loss of its rows and to the number that every gradient of the row needs."""
+    if PLAN.squared_error >= 0:
+        difference, p = _differences(z, t, peak, inverse, q_label, k, hyper, C, PLAN, DENSE)
+        loss = difference * difference
+        pull = difference * p
+    elif DENSE:
+        loss, pull, p = _dense_terms(z, t, peak, rest, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED)
+    else:
+        loss, pull, p = _other_terms(z, peak, rest, inverse, log_total, k, label, weight, hyper, C, PLAN, WEIGHTED)
+    return tl.sum(loss, 1), tl.sum(pull, 1)
+
+
+@triton.jit
+def _target_weight(targets, t_at, t_c, live, weight, hyper, C: tl.constexpr, LONG: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Class weights of dense targets, summed over each row."""
+    total = tl.zeros(t_at.shape, hyper.dtype.element_ty)
+    for start in range(0, C, BLOCK_C):
+        k = start + tl.arange(0, BLOCK_C)
+        t = load_tile(targets, t_at, k, t_c, live, C, 0.0, hyper, LONG)
+        total += tl.sum(t * tl.load(weight + k, mask=k < C, other=0.0)[None, :], 1)
+    return total
+
+
+@triton.jit
+def forward_kernel(
+    logits, targets, weight, hyper, state, rows_out, hits_out, sums_out,
+    rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, ignore_index,
+    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr, HITS: tl.constexpr,
+    ROWS: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, LONG: tl.constexpr, SPLIT: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Losses of a tile of rows.
+
+    Writes to ``state`` (2 or 3, rows) the peak, the others' sum (-1 where the row is ignored) and, where every class
+    has a term, the sum that all gradients of the row share; with ROWS the losses; with HITS whether the label is the
+    first of the largest logits; and the sums of loss, mass and valid rows of this program, (3, programs).
+    """
+    row, live, outer, i_2 = rows_of_program(tl.program_id(0), rows, size_2, SPLIT, LONG, BLOCK_R)
+    at = places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG)
+    t_at = places(outer, i_2, size_1, t_0, t_1, t_2, T_UNIT, LONG)
+    brier: tl.constexpr = PLAN.squared_error >= 0
+    spread: tl.constexpr = DENSE or brier or PLAN.label_smoothing >= 0
+    precise: tl.constexpr = spread and not brier and PLAN.fractional and (DENSE or PLAN.gamma_neg < 0)
+    whole: tl.constexpr = C <= BLOCK_C
+
+    valid = live
+    known = live
+    label = tl.zeros([BLOCK_R], tl.int32)
+    if not DENSE:
+        target = tl.load(targets + t_at, mask=live, other=0).to(tl.int64)
+        valid = live & (target != ignore_index)
+        known = (target >= 0) & (target < C)  # anything else shows up as NaN
+        label = tl.where(valid & known, target, 0).to(tl.int32)
+    z_label = tl.load(logits + at + offsets(label, z_c, LONG), mask=live, other=0.0).to(hyper.dtype.element_ty)
+
+    peak = tl.full([BLOCK_R], float("-inf"), hyper.dtype.element_ty)
+    others = tl.zeros([BLOCK_R], hyper.dtype.element_ty)  # of dense targets: all
+    given = tl.zeros([BLOCK_R], hyper.dtype.element_ty)  # mass of dense targets
+    beaten = tl.zeros([BLOCK_R], tl.int32)
+    if whole:
+        k = tl.arange(0, BLOCK_C)
+        z = load_tile(logits, at, k, z_c, live, C, float("-inf"), hyper, LONG)
+        if HITS:
+            beaten = _beaten(z, k, z_label, label)
+        t = _targets(targets, t_at, k, t_c, label, live, C, hyper, DENSE, LONG)
+        if DENSE:
+            given = tl.sum(t, 1)
+        z = _adjusted(z, t, k, hyper, C, PLAN)
+        if precise:
+            peak, others = _scanned_rest(z, peak, others)
+        else:
+            peak, others = _scanned(_without_label(z, k, label, DENSE), peak, others)
+    else:
+        for start in range(0, C, BLOCK_C):
+            k = start + tl.arange(0, BLOCK_C)
+            z = load_tile(logits, at, k, z_c, live, C, float("-inf"), hyper, LONG)
+            if HITS:
+                beaten = tl.maximum(beaten, _beaten(z, k, z_label, label))
+            t = z
+            if DENSE or PLAN.true_margin >= 0:
+                t = _targets(targets, t_at, k, t_c, label, live, C, hyper, DENSE, LONG)
+            if DENSE:
+                given += tl.sum(t, 1)
+            z = _adjusted(z, t, k, hyper, C, PLAN)
+            if precise:
+                peak, others = _scanned_rest(z, peak, others)
+            else:
+                peak, others = _scanned(_without_label(z, k, label, DENSE), peak, others)
+
+    mass = tl.full([BLOCK_R], 1.0, hyper.dtype.element_ty)
+    if DENSE:
+        valid = live & (given != 0.0)
+        total = others + 1.0 if precise else others
+        q = others
+        log_p = others
+    else:
+        if WEIGHTED:
+            mass = tl.load(weight + label)
+        z_label = _true_logit(z_label, label, hyper, PLAN)
+        if not precise:
+            top = tl.maximum(peak, z_label)
+            others *= exp(peak - top)
+            peak = top
+        log_p, q, m, h, total = _row_forms(z_label, peak, others, label, hyper, PLAN, precise)
+    unit = exp_relative(relative(peak, peak))
+    inverse = 1.0 / (total * unit)
+    log_total = tl.log(total * unit)
+    if spread:
+        if whole:
+            loss, pull = _row_sums(
+                z, t, peak, others, inverse, log_total, q, k, label, weight, hyper, C, PLAN, DENSE, WEIGHTED
+            )  # fmt: skip
+        else:
+            loss = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
+            pull = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
+            for start in range(0, C, BLOCK_C):
+                k = start + tl.arange(0, BLOCK_C)
+                z, t = _tile(logits, targets, at, t_at, k, z_c, t_c, label, live, hyper, C, PLAN, DENSE, LONG)
+                more_loss, more_pull = _row_sums(
+                    z, t, peak, others, inverse, log_total, q, k, label, weight, hyper, C, PLAN, DENSE, WEIGHTED
+                )  # fmt: skip
+                loss += more_loss
+                pull += more_pull
+        if brier:
+            if DENSE and WEIGHTED:
+                loss *= _target_weight(targets, t_at, t_c, live, weight, hyper, C, LONG, BLOCK_C)
+            else:
+                loss *= mass
+        elif DENSE:
+            loss = -loss
+        else:
+            smoothing, share = _share(hyper, C, PLAN)
+            own = mass * (1.0 - smoothing + share)
+            loss = -(own * m * log_p + share * loss)
+            pull = own * h + share * pull
+        tl.store(state + 2 * rows + row, pull, mask=live)
+    else:
+        loss = -mass * m * log_p
+    loss = tl.where(valid, tl.where(known, loss, float("nan")), 0.0)
+
+    tl.store(state + row, peak, mask=live)
+    tl.store(state + rows + row, tl.where(valid, others, -1.0), mask=live)
+    if ROWS:
+        tl.store(rows_out + row, loss, mask=live)
+    if HITS:
+        tl.store(hits_out + row, (valid & (beaten == 0)).to(tl.uint8), mask=live)
+    program = tl.program_id(0)
+    programs = tl.num_programs(0)
+    tl.store(sums_out + program, tl.sum(loss))
+    tl.store(sums_out + programs + program, tl.sum(tl.where(valid, mass, 0.0)))
+    tl.store(sums_out + 2 * programs + program, tl.sum(valid.to(loss.dtype)))
+
+
+@triton.jit
+def _without_label(z, k, label, DENSE: tl.constexpr):
+    """The logits of the other classes, -inf in place of the label's."""
+    if not DENSE:
+        z = tl.where(k[None, :] == label[:, None], float("-inf"), z)
+    return z
+
+
+@triton.jit
+def _beaten(z, k, z_label, label):
+    """1 where a logit of the tile comes before that of the label: it is larger, or equal and of an earlier class."""
+    ahead = (z > z_label[:, None]) | ((z == z_label[:, None]) & (k[None, :] < label[:, None]))
+    return tl.max(ahead.to(tl.int32), 1)
+
+
+@triton.jit
+def _true_logit(z, label, hyper, PLAN: tl.constexpr):
+    """The adjusted logit of the true class of each row."""
+    if PLAN.offset >= 0:
+        z += tl.load(hyper + PLAN.offset + label * PLAN.offset_step)
+    if PLAN.true_margin >= 0:
+        z -= tl.load(hyper + PLAN.true_margin + label * PLAN.true_margin_step)
+    if PLAN.scale >= 0:
+        z *= tl.load(hyper + PLAN.scale)
+    return z
+
+
+@triton.jit
+def backward_kernel(
+    logits, targets, weight, hyper, state, grad, inverse, out,
+    rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, g_0, g_1, g_2, g_c,
+    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr, GRAD: tl.constexpr,
+    Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, G_UNIT: tl.constexpr, LONG: tl.constexpr, SPLIT: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Gradient of a tile of rows.
+
+    GRAD says what comes in: 0 nothing (it is in the weights), 1 a scalar, 2 a row's own, 3 a scalar and the inverse of
+    the denominator that divided the loss.
+    """
+    row, live, outer, i_2 = rows_of_program(tl.program_id(0), rows, size_2, SPLIT, LONG, BLOCK_R)
+    at = places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG)
+    g_at = places(outer, i_2, size_1, g_0, g_1, g_2, G_UNIT, LONG)
+    t_at = places(outer, i_2, size_1, t_0, t_1, t_2, T_UNIT, LONG)
+    brier: tl.constexpr = PLAN.squared_error >= 0
+    spread: tl.constexpr = DENSE or brier or PLAN.label_smoothing >= 0
+    precise: tl.constexpr = spread and not brier and PLAN.fractional and (DENSE or PLAN.gamma_neg < 0)
+
+    peak = tl.load(state + row, mask=live, other=0.0)
+    others = tl.load(state + rows + row, mask=live, other=-1.0)
+    valid = live & (others != -1.0)
+    others = tl.where(valid, others, 0.0)
+    factor = tl.full([BLOCK_R], 1.0, hyper.dtype.element_ty)
+    if GRAD == 2:
+        factor = tl.load(grad + row, mask=live, other=0.0).to(hyper.dtype.element_ty)
+    elif GRAD != 0:
+        factor *= tl.load(grad).to(hyper.dtype.element_ty)
+    if GRAD == 3:
+        factor *= tl.load(inverse)
+    if PLAN.scale >= 0:
+        factor *= tl.load(hyper + PLAN.scale)
+    label = tl.zeros([BLOCK_R], tl.int32)
+    if not DENSE:
+        target = tl.load(targets + t_at, mask=live, other=0).to(tl.int64)
+        known = (target >= 0) & (target < C)
+        label = tl.where(valid & known, target, 0).to(tl.int32)
+        factor = tl.where(known, factor, float("nan"))
+    if WEIGHTED and (brier or not spread):
+        if DENSE:
+            factor *= _target_weight(targets, t_at, t_c, live, weight, hyper, C, LONG, BLOCK_C)
+        else:
+            factor *= tl.load(weight + label)
+    factor = tl.where(valid, factor, 0.0)
+    if DENSE:
+        total = others + 1.0 if precise else others
+        q = others
+    else:
+        z_label = tl.load(logits + at + offsets(label, z_c, LONG), mask=live, other=0.0).to(hyper.dtype.element_ty)
+        z_label = _true_logit(z_label, label, hyper, PLAN)
+        _log_p, q, _m, h, total = _row_forms(z_label, peak, others, label, hyper, PLAN, precise)
+    total = tl.where(valid, total, 1.0) * exp_relative(relative(peak, peak))
+    inverse = 1.0 / total
+    log_total = tl.log(total)
+    if spread:
+        pull = tl.load(state + 2 * rows + row, mask=live, other=0.0)
+    if not brier and not DENSE:
+        own = tl.where(valid, factor * h, 0.0)
+        back = tl.where(valid, -own * q, 0.0)
+        strength = own * inverse
+        if spread:
+            smoothing, share = _share(hyper, C, PLAN)
+            own = h * (1.0 - smoothing + share)
+            if WEIGHTED:
+                own *= tl.load(weight + label)
+            back = factor * ((1.0 - q) * (pull - own) - own * q)
+            back = tl.where(valid, back, 0.0)
+            strength = tl.where(valid, factor * pull, 0.0)
+            share = tl.where(valid, factor * share, 0.0)
+
+    for start in range(0, C, BLOCK_C):
+        k = start + tl.arange(0, BLOCK_C)
+        z, t = _tile(logits, targets, at, t_at, k, z_c, t_c, label, live, hyper, C, PLAN, DENSE, LONG)
+        if brier:
+            difference, p = _differences(z, t, peak, inverse, q, k, hyper, C, PLAN, DENSE)
+            gradient = 2.0 * factor[:, None] * p * (difference - pull[:, None])
+            gradient = tl.where(valid[:, None], gradient, 0.0)
+        elif DENSE:
+            _cost, slope, p = _dense_terms(
+                z, t, peak, others, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED
+            )  # fmt: skip
+            # p times the sum minus the slope, written so that less cancels at p = 1
+            gradient = factor[:, None] * (p * (pull[:, None] - slope) - slope * (1.0 - p))
+            gradient = tl.where(valid[:, None], gradient, 0.0)
+        else:
+            if spread:
+                _cost, slope, p = _other_terms(
+                    z, peak, others, inverse, log_total, k, label, weight, hyper, C, PLAN, WEIGHTED
+                )  # fmt: skip
+                gradient = p * strength[:, None] - share[:, None] * slope
+            else:
+                gradient = strength[:, None] * exp_relative(relative(z, peak[:, None]))
+            gradient = tl.where(k[None, :] == label[:, None], back[:, None], gradient)
+        inside = live[:, None] & (k < C)[None, :]
+        place = out + g_at[:, None] + offsets(k, g_c, LONG)[None, :]
+        tl.store(place, gradient.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def finish_kernel(
+    sums, out, programs, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The reduced loss of (3, programs) sums and the inverse of its denominator, 0 where nothing is valid.
+
+    REDUCTION: 0 sum, 1 mean (mass), 2 valid_mean (rows), 3 batch_mean (samples).
+    """
+    total = tl.zeros([BLOCK], sums.dtype.element_ty)
+    below = tl.zeros([BLOCK], sums.dtype.element_ty)
+    for start in range(0, programs, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        total += tl.load(sums + i, mask=i < programs, other=0.0)
+        if REDUCTION == 1:
+            below += tl.load(sums + programs + i, mask=i < programs, other=0.0)
+        elif REDUCTION == 2:
+            below += tl.load(sums + 2 * programs + i, mask=i < programs, other=0.0)
+    if REDUCTION == 0:
+        inverse = 1.0
+    elif REDUCTION == 3:
+        inverse = 1.0 / tl.maximum(samples, 1).to(sums.dtype.element_ty)
+    else:
+        divisor = tl.sum(below)
+        inverse = tl.where(divisor > 0.0, 1.0 / tl.where(divisor > 0.0, divisor, 1.0), 1.0)
+    tl.store(out, tl.sum(total) * inverse)
+    tl.store(out + 1, inverse)
+
+
+@triton.jit
+def by_class_kernel(
+    targets, losses, hits, counts_out, losses_out, rows, size_1, size_2, t_0, t_1, t_2, ignore_index,
+    C: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Rows, hits and losses of each class: (programs, 2, C) integers and (programs, C) sums. BLOCK_C covers C."""
+    program = tl.program_id(0)
+    if LONG:
+        program = program.to(tl.int64)
+    k = tl.arange(0, BLOCK_C)
+    count = tl.zeros([BLOCK_R, BLOCK_C], tl.int32)
+    hit = tl.zeros([BLOCK_R, BLOCK_C], tl.int32)
+    loss = tl.zeros([BLOCK_R, BLOCK_C], losses.dtype.element_ty)
+    step = tl.num_programs(0) * BLOCK_R
+    for start in range(program * BLOCK_R, rows, step):
+        row = start + tl.arange(0, BLOCK_R)
+        live = row < rows
+        target = tl.load(
+            targets + places(row // size_2, row % size_2, size_1, t_0, t_1, t_2, 1, LONG), mask=live, other=0
+        ).to(tl.int64)
+        valid = live & (target != ignore_index)
+        label = tl.where((target >= 0) & (target < C), target, 0).to(tl.int32)  # the NaN of a wrong label must show
+        own = valid[:, None] & (label[:, None] == k[None, :])
+        count += own.to(tl.int32)
+        hit += (own & (tl.load(hits + row, mask=live, other=0) != 0)[:, None]).to(tl.int32)
+        loss += tl.where(own, tl.load(losses + row, mask=live, other=0.0)[:, None], 0.0)
+    tl.store(counts_out + program * 2 * C + k, tl.sum(count, 0), mask=k < C)
+    tl.store(counts_out + (program * 2 + 1) * C + k, tl.sum(hit, 0), mask=k < C)
+    tl.store(losses_out + program * C + k, tl.sum(loss, 0), mask=k < C)

@@ -1,0 +1,249 @@
+r"""The modulations as Triton functions, and the plan that tells a kernel which parts a loss has.
+
+The same forms as ``modulation``: factor m of a term :math:`-m \log p`, and h = m + m' p log p, that of its gradient.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+
+import triton
+import triton.language as tl
+
+from equipoise.kernels.hyper import Layout
+
+__all__ = [
+    "Plan",
+    "confidence_gamma",
+    "exp",
+    "exp_relative",
+    "log1p",
+    "log_relative",
+    "other_form",
+    "plan_of",
+    "power",
+    "relative",
+    "true_form",
+]
+
+ABSENT = -1
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+TINY = tl.constexpr(1.1754943508222875e-38)  # smallest normal number of float32: a floor under logarithms
+
+
+@dataclass(frozen=True, eq=False)  # one for each layout: compared by identity, which costs a launch nothing
+class Plan:
+    """Where each hyper-parameter starts in the flat tensor, -1 where the loss does not have that part.
+
+    A step is 1 where there is one number for each class and 0 where there is one for all; ``whole`` is an exponent
+    that is a small whole number for good, 0 otherwise; ``bounds`` is the number of bounds of gamma by confidence.
+    """
+
+    xi: int = ABSENT
+    gamma_hc: int = ABSENT
+    gamma_pos: int = ABSENT
+    gamma_pos_step: int = 0
+    gamma_pos_whole: int = 0
+    gamma_neg: int = ABSENT
+    gamma_neg_step: int = 0
+    gamma_neg_whole: int = 0
+    confidence_bounds: int = ABSENT
+    confidence_gammas: int = ABSENT
+    bounds: int = 0
+    label_smoothing: int = ABSENT
+    offset: int = ABSENT
+    offset_step: int = 0
+    true_margin: int = ABSENT
+    true_margin_step: int = 0
+    scale: int = ABSENT
+    squared_error: int = ABSENT
+    neg_scale: int = ABSENT
+    margin: int = ABSENT
+    thin_margin: int = ABSENT
+    alpha: int = ABSENT
+    pos_weight: int = ABSENT
+    pos_weight_step: int = 0
+    weight: int = ABSENT
+    weight_step: int = 0
+
+    @property
+    def focal(self) -> bool:
+        """Whether the true class has an exponent."""
+        return self.gamma_pos >= 0 or self.confidence_bounds >= 0
+
+    @property
+    def fractional(self) -> bool:
+        """Whether that exponent may be any number."""
+        return self.focal and self.gamma_pos_whole == 0
+
+    @property
+    def modulated(self) -> bool:
+        """Whether the true class has a factor at all."""
+        return self.focal or self.xi >= 0
+
+
+@lru_cache(maxsize=1024)
+def plan_of(layout: Layout) -> Plan:
+    """The plan of a layout; pieces that never reach a kernel are left out."""
+    fields: dict[str, int] = {}
+    for piece in layout:
+        if piece.name not in Plan.__dataclass_fields__:
+            continue
+        fields[piece.name] = piece.start
+        if f"{piece.name}_step" in Plan.__dataclass_fields__:
+            fields[f"{piece.name}_step"] = int(piece.stop - piece.start > 1)
+        if piece.whole is not None:
+            fields[f"{piece.name}_whole"] = piece.whole
+        if piece.name == "confidence_bounds":
+            fields["bounds"] = piece.stop - piece.start
+    return Plan(**fields)
+
+
+if os.environ.get("TRITON_INTERPRET") == "1":  # which knows neither fused products nor assembly
+
+    @triton.jit
+    def _exp2(x):
+        return tl.exp2(x)
+
+    @triton.jit
+    def _log2(x):
+        return tl.log2(x)
+
+    @triton.jit
+    def _scaled(z, peak):
+        return (z - peak) * LOG2E
+
+else:
+
+    @triton.jit
+    def _exp2(x):
+        """Without the care for denormal results, which costs twice the exponential itself."""
+        if x.dtype == tl.float32:
+            y = tl.inline_asm_elementwise(
+                "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+            )
+        else:
+            y = tl.exp2(x)
+        return y
+
+    @triton.jit
+    def _log2(x):
+        """To about 1e-7, absolute around 1: enough for an exponent."""
+        if x.dtype == tl.float32:
+            y = tl.inline_asm_elementwise(
+                "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+            )
+        else:
+            y = tl.log2(x)
+        return y
+
+    @triton.jit
+    def _scaled(z, peak):
+        """Rounded once, at the end: the peak's own rounding is the same for all classes of a row."""
+        return tl.fma(z, LOG2E + tl.zeros_like(z), -(peak * LOG2E) + tl.zeros_like(z))
+
+
+@triton.jit
+def relative(z, peak):
+    """Logits relative to the peak of their row, in units of log 2 and up to one shift for the whole row."""
+    return _scaled(z, peak)
+
+
+@triton.jit
+def exp(x):
+    """E to the power of x."""
+    return _exp2(x * LOG2E)
+
+
+@triton.jit
+def exp_relative(x):
+    """Exponential of what ``relative`` returns."""
+    return _exp2(x)
+
+
+@triton.jit
+def log_relative(x):
+    """What ``relative`` returns, in natural units."""
+    return x * LN2
+
+
+@triton.jit
+def log1p(x):
+    """Log(1 + x) for x > -1 with full relative precision: log(u) is corrected for the rounding of u = 1 + x."""
+    u = 1.0 + x
+    gained = tl.where(u == 1.0, 1.0, u - 1.0)
+    return tl.where(u == 1.0, x, tl.log(u) * (x / gained))
+
+
+@triton.jit
+def power(base, gamma, WHOLE: tl.constexpr):
+    """``base ** gamma`` of a probability that has full relative precision."""
+    if WHOLE == 0:
+        result = _exp2(gamma * _log2(tl.maximum(base, TINY)))
+    elif WHOLE == 1:
+        result = base
+    else:
+        result = base * base
+        if WHOLE == 3:
+            result = result * base
+        elif WHOLE == 4:
+            result = result * result
+    return result
+
+
+@triton.jit
+def confidence_gamma(p, hyper, PLAN: tl.constexpr):
+    """The exponent of the first bound above p, the last one at p = 1."""
+    gamma = tl.load(hyper + PLAN.confidence_gammas + PLAN.bounds - 1) + tl.zeros_like(p)
+    bounds: tl.constexpr = PLAN.bounds
+    for i in tl.static_range(1, bounds):
+        place = PLAN.bounds - 1 - i
+        below = p < tl.load(hyper + PLAN.confidence_bounds + place)
+        gamma = tl.where(below, tl.load(hyper + PLAN.confidence_gammas + place), gamma)
+    return gamma
+
+
+@triton.jit
+def true_form(log_p, p, q, gamma, hyper, PLAN: tl.constexpr):
+    r""":math:`m = \xi (1 + p)^{g_{hc}} + (1 - \xi) q^{\gamma}` and h; ``gamma`` is not read where there is none."""
+    m = tl.full(p.shape, 1.0, p.dtype)
+    h = m
+    if PLAN.focal:
+        if PLAN.gamma_pos_whole == 0:
+            m = power(q, gamma, 0)
+            lowered = m / tl.maximum(q, TINY)  # q^(gamma - 1); where q = 0, p log p is 0 too
+            h = m - gamma * p * log_p * lowered
+        elif PLAN.gamma_pos_whole == 1:
+            m = q
+            h = q - gamma * p * log_p
+        else:
+            lowered = power(q, gamma, PLAN.gamma_pos_whole - 1)
+            m = lowered * q
+            h = lowered * (q - gamma * p * log_p)
+    if PLAN.xi >= 0:
+        xi = tl.load(hyper + PLAN.xi)
+        gamma_hc = tl.load(hyper + PLAN.gamma_hc)
+        high = _exp2(gamma_hc * _log2(1.0 + p))
+        m = xi * high + (1.0 - xi) * m
+        h = xi * high * (1.0 + gamma_hc * p / (1.0 + p) * log_p) + (1.0 - xi) * h
+    return m, h
+
+
+@triton.jit
+def other_form(log_p, p, gamma, hyper, PLAN: tl.constexpr):
+    r""":math:`m = \xi + (1 - \xi) p^{g_{neg}}` and h."""
+    # by the logarithm: -log p is large where p has vanished, so that a floor under p would show
+    if PLAN.gamma_neg_whole == 0:
+        m = exp(gamma * log_p)
+    else:
+        m = power(p, gamma, PLAN.gamma_neg_whole)
+    # where p has vanished for good, so has the product, whatever the logarithm says
+    h = tl.where(m == 0.0, 0.0, m * (1.0 + gamma * log_p))
+    if PLAN.xi >= 0:
+        xi = tl.load(hyper + PLAN.xi)
+        m = xi + (1.0 - xi) * m
+        h = xi + (1.0 - xi) * h
+    return m, h

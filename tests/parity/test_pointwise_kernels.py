@@ -1,0 +1,347 @@
+"""The fused kernels of the pointwise losses against plain PyTorch: as close to the float64 truth."""
+
+import copy
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import equipoise as eq
+from equipoise.kernels import dispatch, explain, use
+from equipoise.losses import SigmoidLoss, SoftmaxLoss, asymmetric, cyclical, focal, logit_adjustment, margin_adjustment
+from tests.losses.helpers import (
+    IGNORED,
+    REDUCTIONS,
+    SIGMOID,
+    SOFTMAX,
+    batch_of,
+    dense_of,
+    each,
+    indices_of,
+    logits_of,
+    make,
+    multilabel_of,
+    value_and_gradient,
+)
+from tests.parity.budget import CUDA, DEVICE, DTYPES, check_parity, needs_kernels
+
+pytest.importorskip("triton")
+pytestmark = [needs_kernels, pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")]
+
+# On and off the block sizes: one tile and several, rows next to each other and strided, more classes than a tile holds.
+SHAPES = [(33, 5), (1, 2), (3, 1), (2, 1100), (130, 3), (2, 19, 9, 31), (1, 4, 300), (2, 70, 11), (2, 3, 2, 3, 4)]
+
+
+@each(SOFTMAX)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_softmax_loss(entry, dtype):
+    loss = make(entry, 7)
+    for shape in ((37, 7), (2, 7, 5, 9)):
+        logits, targets = batch_of(entry, shape, ignored=0.2, dtype=dtype, size=2.0)
+        check_parity(loss, logits, targets)
+
+
+@each(SIGMOID)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_sigmoid_loss(entry, dtype):
+    loss = make(entry, 7)
+    for shape in ((37, 7), (2, 7, 5, 9)):
+        logits, targets = batch_of(entry, shape, ignored=0.2, dtype=dtype, size=2.0)
+        check_parity(loss, logits, targets)
+
+
+def softmax_loss(num_classes, **options):
+    counts = [1000.0 / (1 + k) for k in range(num_classes)]
+    return SoftmaxLoss(
+        focal(1.5),
+        weight=[0.5 + k % 3 for k in range(num_classes)],
+        adjustment=logit_adjustment(counts),
+        **options,
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1], ids=["plain", "smooth"])
+def test_softmax_shapes(shape, smoothing):
+    loss = softmax_loss(shape[1], label_smoothing=smoothing)
+    check_parity(loss, logits_of(*shape, dtype=torch.float32, size=2.0), indices_of(shape, ignored=0.2))
+    check_parity(loss, logits_of(*shape, dtype=torch.float32, size=2.0), dense_of(shape, ignored=0.2).float())
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sigmoid_shapes(shape):
+    loss = SigmoidLoss(asymmetric(1.0, 2.5), margin=0.05, weight=[0.5 + k % 3 for k in range(shape[1])])
+    check_parity(loss, logits_of(*shape, dtype=torch.float32), multilabel_of(shape, ignored=0.2).float())
+
+
+def parts(num_classes):
+    by_class = [0.5 + k % 3 for k in range(num_classes)]
+    counts = [1000.0 / (1 + k) for k in range(num_classes)]
+    return {
+        "cross-entropy": {},
+        "focal": {"modulation": focal(2.0)},
+        "focal by class": {"modulation": focal(by_class)},
+        "cyclical": {"modulation": cyclical(0.3, 2.5, 1.0, 3.0)},
+        "asymmetric": {"modulation": asymmetric(1.0, 4.0)},
+        "asymmetric by class": {"modulation": asymmetric(by_class, by_class)},
+        "weighted": {"weight": by_class},
+        "margin and scale": {"adjustment": margin_adjustment(counts, scale=3.0)},
+        "offset": {"adjustment": logit_adjustment(counts), "modulation": focal(1.5), "weight": by_class},
+    }
+
+
+@pytest.mark.parametrize("name", parts(3))
+@pytest.mark.parametrize("smoothing", [0.0, 0.2], ids=["plain", "smooth"])
+@pytest.mark.parametrize("kind", ["index", "dense"])
+def test_softmax_parts(name, smoothing, kind):
+    shape = (3, 6, 20)
+    loss = SoftmaxLoss(**parts(6)[name], label_smoothing=smoothing)
+    targets = indices_of(shape, ignored=0.2) if kind == "index" else dense_of(shape, ignored=0.2).float()
+    check_parity(loss, logits_of(*shape, dtype=torch.float32, size=2.0), targets)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.001, 0.05, 0.3])
+@pytest.mark.parametrize("gammas", [(0.0, 0.0), (0.0, 1.0), (1.0, 4.0), (0.5, 2.5), (2.0, 0.0)], ids=str)
+@pytest.mark.parametrize("detach", [False, True], ids=["through", "detached"])
+def test_sigmoid_parts(margin, gammas, detach):
+    shape = (11, 9)
+    loss = SigmoidLoss(
+        asymmetric(*gammas), margin=margin, detach_focus=detach, pos_weight=[2.0] * 9, alpha=0.3, reduction="sum"
+    )
+    weight = torch.rand(11, 1, generator=torch.Generator().manual_seed(3))
+    for soft in (False, True):
+        targets = multilabel_of(shape, ignored=0.2, soft=soft).float()
+        check_parity(loss, logits_of(*shape, dtype=torch.float32, size=3.0), targets, element_weight=weight)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_reductions_and_statistics(reduction):
+    shape = (3, 7, 4, 5)
+    logits, targets = logits_of(*shape, dtype=torch.float32), indices_of(shape, ignored=0.2, absent=(2,))
+    labels = multilabel_of(shape, ignored=0.2).float()
+    for loss in (
+        eq.FocalLoss(weight=[1.0, 2, 3, 4, 5, 6, 7], reduction=reduction),
+        eq.RecallLoss(7, reduction=reduction),
+        eq.RecallLoss(7, momentum=0.1, reduction=reduction),
+        eq.RecallLoss(7, label_smoothing=0.1, weight=[1.0, 2, 3, 4, 5, 6, 7], reduction=reduction),
+        eq.PrecisionLoss(7, reduction=reduction),
+        eq.OHEMLoss(0.5, reduction=reduction),
+    ):
+        check_parity(loss, logits, targets)
+        check_parity(loss.eval(), logits, targets)
+    check_parity(eq.RecallLoss(7, reduction=reduction), logits, dense_of(shape, ignored=0.2).float())
+    for loss in (
+        eq.AsymmetricLoss(target_gap=0.2, reduction=reduction),
+        eq.AsymmetricLoss(target_gap=0.2, per_class=True, reduction=reduction),
+        eq.BinaryFocalLoss(reduction=reduction),
+    ):
+        check_parity(loss, logits, labels)
+    if reduction != "none":
+        check_parity(eq.RecallLoss(7, reduction=reduction), logits, targets, normalizer=17.0)
+        check_parity(eq.FocalLoss(reduction=reduction), logits, targets, normalizer=torch.tensor(17.0))
+        check_parity(eq.AsymmetricLoss(reduction=reduction), logits, labels, normalizer=17.0)
+
+
+def test_counting_by_class_beyond_the_table():
+    shape = (40, 150)
+    check_parity(eq.RecallLoss(150), logits_of(*shape, dtype=torch.float32), indices_of(shape, ignored=0.2))
+
+
+def test_ties_go_to_the_first_class():
+    logits = torch.tensor([[1.0, 1.0, 0.0], [0.0, 2.0, 2.0], [3.0, 3.0, 3.0]])
+    check_parity(eq.RecallLoss(3, min_errors=0.0), logits, torch.tensor([1, 1, 2]))
+    check_parity(eq.RecallLoss(3, min_errors=0.0), logits, torch.tensor([0, 2, 0]))
+
+
+@pytest.mark.parametrize("targets", [torch.int64, torch.int32, torch.int16, torch.uint8], ids=str)
+def test_integer_targets_as_they_are(targets):
+    shape = (3, 5, 40)
+    drawn = indices_of(shape, ignored=0.2, ignore_index=255 if targets is torch.uint8 else IGNORED)
+    ignored = 255 if targets is torch.uint8 else IGNORED
+    for loss in (eq.FocalLoss(ignore_index=ignored), eq.RecallLoss(5, ignore_index=ignored)):
+        check_parity(loss, logits_of(*shape, dtype=torch.float32), drawn.to(targets))
+    check_parity(eq.BinaryFocalLoss(), logits_of(3, 5, dtype=torch.float32), multilabel_of((3, 5)).to(targets))
+
+
+def strided(shape):
+    """The same logits in several layouts."""
+    logits = logits_of(*shape, dtype=torch.float32, size=2.0, grad=False)
+    wide = torch.zeros(shape[0], shape[1] + 1, shape[2] + 1, shape[3] + 2)
+    wide[:, 1:, 1:, :-2] = logits
+    wide = wide.to(DEVICE)
+    return {
+        "channels last": logits.to(memory_format=torch.channels_last),
+        "slice": wide[:, 1:, 1:, :-2],
+        "transposed": logits.transpose(2, 3).contiguous().transpose(2, 3),
+        "batch last": logits.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2),
+        "expanded": logits[:1].expand(shape),
+    }
+
+
+@pytest.mark.parametrize("layout", strided((2, 5, 6, 7)))
+def test_any_strides(layout):
+    shape = (2, 5, 6, 7)
+    logits = strided(shape)[layout].to(DEVICE)
+    targets = indices_of(shape, ignored=0.2).transpose(1, 2).contiguous().transpose(1, 2)
+    before = logits.clone()
+    check_parity(eq.FocalLoss(), logits, targets)
+    check_parity(eq.FocalLoss(label_smoothing=0.1), logits, dense_of(shape).float())
+    check_parity(eq.AsymmetricLoss(), logits, multilabel_of(shape, ignored=0.2).float())
+    check_parity(eq.AsymmetricLoss(weight=[1.0, 2, 3, 4, 5]), logits, multilabel_of(shape, ignored=0.2).float())
+    assert torch.equal(logits, before)
+
+
+def test_dimensions_that_cannot_be_merged():
+    shape = (2, 3, 4, 5, 2, 3)
+    logits = logits_of(*(size + 1 for size in shape), dtype=torch.float32, grad=False)[1:, 1:, 1:, 1:, 1:, 1:]
+    check_parity(eq.FocalLoss(), logits, indices_of(shape, ignored=0.2))
+    check_parity(eq.AsymmetricLoss(weight=[1.0, 2.0, 3.0]), logits, multilabel_of(shape).float())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("gamma", [0.0, 0.1, 0.5, 1.0, 2.0, 5.0])
+def test_extreme_logits(dtype, gamma):
+    size = 6e4 if dtype is torch.float16 else 1e4
+    draw = torch.Generator().manual_seed(0)
+    logits = (size * (2.0 * torch.rand(40, 6, generator=draw) - 1.0)).to(dtype)
+    logits[:6] = size * (2.0 * torch.eye(6) - 1.0)
+    targets = torch.arange(40) % 6
+    for loss in (eq.FocalLoss(gamma), eq.FocalLoss(gamma, label_smoothing=0.1)):
+        check_parity(loss, logits, targets)
+        value, gradient = value_and_gradient(loss, logits.to(DEVICE), targets.to(DEVICE))
+        assert value.isfinite()
+        assert gradient.isfinite().all()
+    labels = (torch.rand(40, 6, generator=draw) < 0.5).float()
+    for margin in (0.0, 0.05):
+        check_parity(eq.AsymmetricLoss(gamma, gamma_neg=gamma, margin=margin), logits, labels)
+
+
+def test_nothing_to_count():
+    with use("triton"):
+        for shape in ((0, 5), (2, 5, 0), (4, 5)):
+            targets = torch.full((shape[0], *shape[2:]), IGNORED, device=DEVICE)
+            for loss in (eq.FocalLoss(), eq.RecallLoss(5), eq.FocalLoss(label_smoothing=0.1)):
+                logits = torch.randn(shape, device=DEVICE, requires_grad=True)
+                value = loss(logits, targets)
+                value.backward()
+                assert value.item() == 0.0
+                assert torch.equal(logits.grad, torch.zeros_like(logits))
+            logits = torch.randn(shape, device=DEVICE, requires_grad=True)
+            value = eq.AsymmetricLoss(reduction="mean")(logits, torch.full(shape, -1.0, device=DEVICE))
+            value.backward()
+            assert value.item() == 0.0
+            assert torch.equal(logits.grad, torch.zeros_like(logits))
+
+
+def test_a_label_out_of_range_is_not_a_number():
+    with use("triton"):
+        for loss in (eq.FocalLoss(), eq.FocalLoss(label_smoothing=0.1)):
+            logits = torch.randn(3, 5, 4, device=DEVICE)
+            targets = torch.tensor([[0, 5, 1, -1], [2, 2, 2, 2], [4, 3, 1, 77]], device=DEVICE)
+            wrong = (targets < 0) | (targets > 4)
+            values = dispatch.softmax_rows(logits, targets, None, loss.hyper(logits), loss.layout, IGNORED)
+            assert torch.equal(values.isnan(), wrong)
+
+
+def test_second_derivatives_and_transforms():
+    shape = (4, 5, 3)
+    targets = indices_of(shape).to(DEVICE)
+    logits = logits_of(*shape).detach().to(DEVICE).requires_grad_()
+    for loss in (eq.FocalLoss(1.5), eq.RecallLoss(5), eq.FocalLoss(reduction="none")):
+        with use("triton"):
+            assert torch.autograd.gradgradcheck(lambda z, loss=loss: loss(z, targets).sum(), logits)
+    labels = multilabel_of(shape).to(DEVICE)
+    with use("triton"):
+        assert torch.autograd.gradgradcheck(lambda z: eq.AsymmetricLoss(margin=0.0)(z, labels), logits)
+    # torch.func sees through plain operations only: the automatic choice falls back, an explicit one says so
+    value = torch.func.grad(lambda z: eq.FocalLoss()(z, targets))(logits.detach())
+    assert value.shape == logits.shape
+    with use("triton"), pytest.raises(RuntimeError, match=r"torch\.func"):
+        torch.func.grad(lambda z: eq.FocalLoss()(z, targets))(logits.detach())
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_compiles_without_a_graph_break(reduction):
+    shape = (4, 7, 3, 5)
+    labels = multilabel_of(shape, ignored=0.2).float()
+    cases = [
+        (eq.FocalLoss(reduction=reduction), indices_of(shape, ignored=0.2)),
+        (eq.FocalLoss(label_smoothing=0.1, reduction=reduction), dense_of(shape).float()),
+        (eq.RecallLoss(7, momentum=0.1, reduction=reduction), indices_of(shape, ignored=0.2)),
+        (eq.AsymmetricLoss(target_gap=0.1, reduction=reduction), labels),
+    ]
+    for loss, targets in cases:
+        torch.compiler.reset()
+        logits, targets = logits_of(*shape, dtype=torch.float32).detach().to(DEVICE), targets.to(DEVICE)
+        twin = copy.deepcopy(loss)
+        with use("triton"):
+            compiled = torch.compile(twin, fullgraph=True, backend="inductor" if CUDA else "aot_eager")
+            for got, wanted in zip(
+                value_and_gradient(compiled, logits, targets), value_and_gradient(loss, logits, targets), strict=True
+            ):
+                torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+def test_captured_in_a_cuda_graph_without_a_sync():
+    shape = (4, 7, 33, 5)
+    cases = [
+        (eq.FocalLoss(), indices_of(shape, ignored=0.2)),
+        (eq.RecallLoss(7, momentum=0.1), indices_of(shape, ignored=0.2)),
+        (eq.AsymmetricLoss(target_gap=0.1), multilabel_of(shape, ignored=0.2).float()),
+    ]
+    for loss, targets in cases:
+        loss, targets = loss.cuda(), targets.cuda()
+        logits = torch.randn(shape, device="cuda", requires_grad=True)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                for _ in range(2):
+                    torch.autograd.grad(loss(logits, targets), logits)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            value = loss(logits, targets)
+            (gradient,) = torch.autograd.grad(value, logits)
+        before = copy.deepcopy(loss)
+        with torch.no_grad():
+            logits.copy_(torch.randn(shape, device="cuda"))
+        graph.replay()
+        wanted = value_and_gradient(before, logits, targets)
+        torch.testing.assert_close(value.detach(), wanted[0])
+        torch.testing.assert_close(gradient, wanted[1])
+
+
+def test_explain_says_what_runs():
+    logits = torch.zeros(2, 3, device=DEVICE)
+    with use("reference"):
+        assert explain(eq.FocalLoss(), logits).backend == "reference"
+    with use("triton"):
+        assert explain(eq.FocalLoss(), logits).backend == "triton"
+        assert "one fused kernel" in str(explain(eq.FocalLoss(), logits))
+        assert explain(eq.LovaszSoftmaxLoss(), logits).backend == "reference"
+        assert explain(eq.FocalLoss(), logits.to("meta")).backend == "none"
+        with pytest.raises(RuntimeError, match="meta"):
+            eq.FocalLoss()(logits.to("meta"), torch.zeros(2, dtype=torch.int64, device="meta"))
+    assert explain(eq.FocalLoss(), logits).backend == ("triton" if CUDA else "reference")
+    with pytest.raises(ValueError, match="backend"):
+        use("cuda")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("link", "least"), [("softmax", 40), ("sigmoid", 16)])
+def test_kernels_compile_for_gpus_that_are_not_here(link, least, tmp_path):
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tests.parity.compile_ahead", link]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout.split()[-1]) >= least
