@@ -46,8 +46,8 @@ def explain(loss: nn.Module, logits: Tensor) -> Explanation:
             "equipoise.kernels.use('triton') asks for it" if choice == "triton" else "the logits are on a CUDA device"
         )
         return Explanation("triton", f"{asked}; {how}")
-    if reason is None:
-        reason = f"the logits are on {logits.device}, where the kernels run interpreted only"
+    if reason is None:  # in Triton's interpreter they would run, for tests
+        reason = f"the logits are on {logits.device}, and the kernels need a CUDA device"
     if choice == "triton":
         return Explanation("none", f"equipoise.kernels.use('triton') asks for what cannot run: {reason}")
     return Explanation("reference", reason)

@@ -134,7 +134,7 @@ def _walk(tensors: tuple[Tensor, ...], plan: Plan, *, by_label: bool) -> tuple[t
     alike = all(tensor.stride() == first.stride() for tensor in tensors)
     if not (_differs_by_label(plan) or by_label) and alike and _is_dense(first):
         flat = Geometry((1, 1, 1), ((0, 0, 0),) * len(tensors))
-        return tensors, Walk(flat, first.numel(), (1,) * len(tensors), 1, 1024, 4)
+        return tensors, Walk(flat, first.numel(), (1,) * len(tensors), 1, 2048, 4)
     geometry = rows_of(*tensors, per_class=len(tensors))
     if geometry is None:
         tensors = tuple(tensor.contiguous() for tensor in tensors)
@@ -143,10 +143,10 @@ def _walk(tensors: tuple[Tensor, ...], plan: Plan, *, by_label: bool) -> tuple[t
     first = tensors[0]
     classes = first.shape[1]
     if first.stride(1) == 1:
-        columns = min(1 << max(1, (classes - 1).bit_length()), 1024)
-        rows = 1024 // columns
+        columns = min(1 << max(1, (classes - 1).bit_length()), 2048)
+        rows = 2048 // columns
     else:
-        columns, rows = 1, 1024
+        columns, rows = 1, 2048
     return tensors, Walk(geometry, classes, tuple(tensor.stride(1) for tensor in tensors), rows, columns, 4)
 
 

@@ -10,7 +10,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from equipoise.kernels.triton_forms import TINY, confidence_gamma, exp, log1p, power, true_form
+from equipoise.kernels.triton_forms import (
+    TINY,
+    confidence_gamma,
+    exp,
+    log1p,
+    power,
+    quick_log1p,
+    reciprocal,
+    true_form,
+)
 from equipoise.kernels.triton_walk import load_tile, offsets, places, rows_of_program
 
 __all__ = ["elements_backward_kernel", "elements_forward_kernel"]
@@ -28,14 +37,12 @@ def _by_class(start: tl.constexpr, STEP: tl.constexpr, k, hyper, C):
 
 @triton.jit
 def _logistic(z):
-    """P, q = 1 - p and -log p, each with its own precision at either end; -log q is that plus z."""
+    """P, q = 1 - p, -log p, each with its own precision at either end, and log(1 + exp(-abs(z)))."""
     e = exp(-tl.abs(z))
-    u = 1.0 + e
-    likely = 1.0 / u
+    likely = reciprocal(1.0 + e)
     unlikely = e * likely
     up = z >= 0.0
-    # log(1 + e) by log(u), corrected for the rounding of u
-    log_u = tl.log(u) + (e - (u - 1.0)) * likely
+    log_u = quick_log1p(e)
     return tl.where(up, likely, unlikely), tl.where(up, unlikely, likely), tl.maximum(-z, 0.0) + log_u, log_u
 
 
@@ -69,8 +76,8 @@ def _negative(z, p, q, log_u, k, hyper, C, PLAN: tl.constexpr):
             cost = tl.where(p_m <= 0.5, -near, tl.where(gone, z, -tl.log(safe)))
             reach = tl.where(gone, 1.0, q / safe)
         else:
-            cost = -log1p(-p_m)
-            reach = q / rest
+            cost = -quick_log1p(-p_m)
+            reach = q * reciprocal(rest)
         reach = tl.where(above, p * reach, 0.0)  # dp_m / dz over 1 - p_m
         slide = tl.where(above, p * q, 0.0)  # dp_m / dz
     else:
@@ -195,7 +202,7 @@ def elements_forward_kernel(
     tl.store(sums_out + program, tl.sum(loss))
     tl.store(sums_out + programs + program, tl.sum(count))
     if SEEN != 0:
-        p = tl.where(known, 1.0 / (1.0 + exp(-raw)), 0.0)
+        p = tl.where(known, reciprocal(1.0 + exp(-raw)), 0.0)
         t = tl.where(known, t, 0.0)
         if SEEN == 1:
             tl.store(seen_out + program, tl.sum(p))

@@ -10,18 +10,27 @@ from torch import Tensor
 from equipoise.kernels.geometry import is_long, rows_of
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launcher
-from equipoise.kernels.softmax_triton import backward_kernel, by_class_kernel, finish_kernel, forward_kernel
+from equipoise.kernels.softmax_triton import (
+    backward_kernel,
+    by_class_finish_kernel,
+    by_class_kernel,
+    finish_kernel,
+    forward_kernel,
+)
 from equipoise.kernels.triton_forms import Plan, plan_of
 
 __all__ = ["Forward", "finish", "is_spread", "softmax_backward", "softmax_by_class", "softmax_forward"]
 
-MANY_CLASSES = 128  # beyond, counting by class goes through scatter_add
+MANY_CLASSES = 1024  # beyond, counting by class goes through scatter_add
+TABLE = 4096  # rows times classes that a program counts at a time
+TABLES = 512  # programs that count
 MANY_PROGRAMS = 4096  # beyond, their sums are added up before the last step
 REDUCTIONS = {"sum": 0, "mean": 1, "valid_mean": 2, "batch_mean": 3}
 
 _forward = Launcher(forward_kernel)
 _backward = Launcher(backward_kernel)
 _by_class = Launcher(by_class_kernel)
+_by_class_finish = Launcher(by_class_finish_kernel)
 _finish = Launcher(finish_kernel)
 
 
@@ -146,8 +155,8 @@ def softmax_by_class(
         geometry = rows_of(targets.unsqueeze(1), per_class=1)
         assert geometry is not None
     block = _power_of_2(classes)
-    block_rows = 4096 // block
-    programs = min(-(-rows // (4 * block_rows)), 1024)
+    block_rows = max(TABLE // block, 1)
+    programs = min(-(-rows // (4 * block_rows)), TABLES)
     counts = torch.empty((programs, 2, classes), dtype=torch.int32, device=device)
     sums = torch.empty((programs, classes), dtype=losses.dtype, device=device)
     _by_class(
@@ -157,7 +166,10 @@ def softmax_by_class(
         (classes, is_long(rows, targets), block_rows, block),
         4,
     )
-    return sums.sum(0), counts.sum(0)
+    count = torch.empty((2, classes), dtype=torch.int64, device=device)
+    loss = torch.empty(classes, dtype=losses.dtype, device=device)
+    _by_class_finish(-(-classes // 32), (counts, sums, count, loss), (programs, classes), (32, 32), 4)
+    return loss, count
 
 
 def is_spread(plan: Plan, dense: bool) -> bool:

@@ -24,16 +24,16 @@ from equipoise.kernels.triton_forms import (
 )
 from equipoise.kernels.triton_walk import load_tile, offsets, places, rows_of_program
 
-__all__ = ["backward_kernel", "by_class_kernel", "finish_kernel", "forward_kernel"]
+__all__ = ["backward_kernel", "by_class_finish_kernel", "by_class_kernel", "finish_kernel", "forward_kernel"]
 
 
 @triton.jit
-def _adjusted(z, t, k, hyper, C: tl.constexpr, PLAN: tl.constexpr):
-    """``scale * (z + offset - t * margin)``."""
+def _adjusted(z, t, k, hyper, C: tl.constexpr, PLAN: tl.constexpr, MARGIN: tl.constexpr):
+    """``scale * (z + offset - t * margin)``; the margin only where the label's logit is not treated by itself."""
     inside = k < C
     if PLAN.offset >= 0:
         z += tl.load(hyper + PLAN.offset + k * PLAN.offset_step, mask=inside, other=0.0)[None, :]
-    if PLAN.true_margin >= 0:
+    if MARGIN and PLAN.true_margin >= 0:
         z -= t * tl.load(hyper + PLAN.true_margin + k * PLAN.true_margin_step, mask=inside, other=0.0)[None, :]
     if PLAN.scale >= 0:
         z *= tl.load(hyper + PLAN.scale)
@@ -58,18 +58,27 @@ def _tile(
     """Adjusted logits and targets of a tile."""
     z = load_tile(logits, at, k, z_c, live, C, float("-inf"), hyper, LONG)
     t = _targets(targets, t_at, k, t_c, label, live, C, hyper, DENSE, LONG)
-    return _adjusted(z, t, k, hyper, C, PLAN), t
+    return _adjusted(z, t, k, hyper, C, PLAN, DENSE), t
 
 
 @triton.jit
-def _scanned(z, peak, total):
+def _exponentials(x, k, label, DENSE: tl.constexpr):
+    """Sum of the exponentials of each row, for index targets without the label's."""
+    e = exp_relative(x)
+    if not DENSE:
+        e = tl.where(k[None, :] == label[:, None], 0.0, e)
+    return tl.sum(e, 1)
+
+
+@triton.jit
+def _scanned(z, k, label, peak, others, DENSE: tl.constexpr):
     """Peak of each row and the exponentials relative to it, with one more tile: an online softmax."""
     top = tl.max(z, 1)
     finite = tl.where(top == float("-inf"), 0.0, top)
-    more = tl.sum(exp_relative(relative(z, finite[:, None])), 1) / exp_relative(relative(finite, finite))
+    more = _exponentials(relative(z, finite[:, None]), k, label, DENSE) / exp_relative(relative(finite, finite))
     fade = exp(tl.where(top == peak, 0.0, -tl.abs(top - peak)))
-    total = tl.where(top > peak, more + total * fade, total + more * fade)
-    return tl.maximum(peak, top), total
+    others = tl.where(top > peak, more + others * fade, others + more * fade)
+    return tl.maximum(peak, top), others
 
 
 @triton.jit
@@ -152,7 +161,7 @@ def _share(hyper, C: tl.constexpr, PLAN: tl.constexpr):
 
 @triton.jit
 def _other_terms(
-    z, peak, rest, inverse, log_total, k, label, weight, hyper,
+    x, rest, inverse, log_total, k, label, weight, hyper,
     C: tl.constexpr, PLAN: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
     """What smoothing adds for the classes that are not the label's: m log p, h, and p. Of the others 0, 0 and p.
@@ -160,7 +169,6 @@ def _other_terms(
     A focal loss takes the form of the true class for every class (Mukhoti et al. 2020, appendix A).
     """
     counts = (k < C)[None, :] & (k[None, :] != label[:, None])
-    x = relative(z, peak[:, None])
     p = exp_relative(x) * inverse[:, None]
     log_p = log_relative(x) - log_total[:, None]
     if PLAN.gamma_neg >= 0:
@@ -176,11 +184,10 @@ def _other_terms(
 
 @triton.jit
 def _dense_terms(
-    z, t, peak, rest, inverse, log_total, k, weight, hyper, C: tl.constexpr, PLAN: tl.constexpr, WEIGHTED: tl.constexpr
+    x, t, rest, inverse, log_total, k, weight, hyper, C: tl.constexpr, PLAN: tl.constexpr, WEIGHTED: tl.constexpr
 ):  # fmt: skip
     """Mass times m log p, mass times h, and p of every class of a tile."""
     inside = (k < C)[None, :]
-    x = relative(z, peak[:, None])
     p = exp_relative(x) * inverse[:, None]
     log_p = tl.where(inside, log_relative(x) - log_total[:, None], 0.0)
     smoothing, share = _share(hyper, C, PLAN)
@@ -205,10 +212,10 @@ def _dense_terms(
 
 @triton.jit
 def _differences(
-    z, t, peak, inverse, q_label, k, hyper, C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr
+    x, t, inverse, q_label, k, hyper, C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr
 ):  # fmt: skip
     """P - t of every class, t smoothed, and p."""
-    p = exp_relative(relative(z, peak[:, None])) * inverse[:, None]
+    p = exp_relative(x) * inverse[:, None]
     smoothing, share = _share(hyper, C, PLAN)
     smooth = t * (1.0 - smoothing) + share
     difference = p - smooth
@@ -219,18 +226,18 @@ def _differences(
 
 @triton.jit
 def _row_sums(
-    z, t, peak, rest, inverse, log_total, q_label, k, label, weight, hyper,
+    x, t, rest, inverse, log_total, q_label, k, label, weight, hyper,
     C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
     """What a tile adds to the loss of its rows and to the number that every gradient of the row needs."""
     if PLAN.squared_error >= 0:
-        difference, p = _differences(z, t, peak, inverse, q_label, k, hyper, C, PLAN, DENSE)
+        difference, p = _differences(x, t, inverse, q_label, k, hyper, C, PLAN, DENSE)
         loss = difference * difference
         pull = difference * p
     elif DENSE:
-        loss, pull, p = _dense_terms(z, t, peak, rest, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED)
+        loss, pull, p = _dense_terms(x, t, rest, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED)
     else:
-        loss, pull, p = _other_terms(z, peak, rest, inverse, log_total, k, label, weight, hyper, C, PLAN, WEIGHTED)
+        loss, pull, p = _other_terms(x, rest, inverse, log_total, k, label, weight, hyper, C, PLAN, WEIGHTED)
     return tl.sum(loss, 1), tl.sum(pull, 1)
 
 
@@ -243,6 +250,38 @@ def _target_weight(targets, t_at, t_c, live, weight, hyper, C: tl.constexpr, LON
         t = load_tile(targets, t_at, k, t_c, live, C, 0.0, hyper, LONG)
         total += tl.sum(t * tl.load(weight + k, mask=k < C, other=0.0)[None, :], 1)
     return total
+
+
+@triton.jit
+def _leaned(
+    height, weighed, before, peak, z, t, k, label, weight, hyper,
+    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr,
+):  # fmt: skip
+    """Mass of the classes times how far they stand below the peak, and mass, summed; of the label's class nothing.
+
+    All that cross-entropy needs of them, so that one pass will do; ``before`` is the peak so far.
+    """
+    height -= tl.where(weighed == 0.0, 0.0, (peak - before) * weighed)
+    low = z - peak[:, None]
+    if DENSE:
+        counts = (k < C)[None, :]
+        smoothing, share = _share(hyper, C, PLAN)
+        mass = t * (1.0 - smoothing) + share
+        if WEIGHTED:
+            mass *= tl.load(weight + k, mask=k < C, other=0.0)[None, :]
+        low *= mass
+        weighed += tl.sum(tl.where(counts, mass, 0.0), 1)
+    else:
+        counts = (k < C)[None, :] & (k[None, :] != label[:, None])
+        if WEIGHTED:
+            mass = tl.load(weight + k, mask=k < C, other=0.0)[None, :] + tl.zeros_like(z)
+            low *= mass
+            weighed += tl.sum(tl.where(counts, mass, 0.0), 1)
+        else:  # so many classes, without asking each
+            first = tl.min(k)
+            last = tl.minimum(tl.max(k), C - 1)
+            weighed += (last - first + 1 - ((label >= first) & (label <= last)).to(tl.int32)).to(z.dtype)
+    return height + tl.sum(tl.where(counts, low, 0.0), 1), weighed
 
 
 @triton.jit
@@ -265,6 +304,7 @@ def forward_kernel(
     brier: tl.constexpr = PLAN.squared_error >= 0
     spread: tl.constexpr = DENSE or brier or PLAN.label_smoothing >= 0
     precise: tl.constexpr = spread and not brier and PLAN.fractional and (DENSE or PLAN.gamma_neg < 0)
+    plain: tl.constexpr = spread and not brier and not PLAN.modulated and PLAN.gamma_neg < 0
     whole: tl.constexpr = C <= BLOCK_C
 
     valid = live
@@ -280,6 +320,8 @@ def forward_kernel(
     peak = tl.full([BLOCK_R], float("-inf"), hyper.dtype.element_ty)
     others = tl.zeros([BLOCK_R], hyper.dtype.element_ty)  # of dense targets: all
     given = tl.zeros([BLOCK_R], hyper.dtype.element_ty)  # mass of dense targets
+    height = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
+    weighed = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
     beaten = tl.zeros([BLOCK_R], tl.int32)
     if whole:
         k = tl.arange(0, BLOCK_C)
@@ -289,11 +331,19 @@ def forward_kernel(
         t = _targets(targets, t_at, k, t_c, label, live, C, hyper, DENSE, LONG)
         if DENSE:
             given = tl.sum(t, 1)
-        z = _adjusted(z, t, k, hyper, C, PLAN)
+        z = _adjusted(z, t, k, hyper, C, PLAN, DENSE or precise)
         if precise:
             peak, others = _scanned_rest(z, peak, others)
-        else:
-            peak, others = _scanned(_without_label(z, k, label, DENSE), peak, others)
+            x = relative(z, peak[:, None])
+        else:  # the exponentials are needed once
+            top = tl.max(z, 1)
+            peak = tl.where(top == float("-inf"), 0.0, top)
+            x = relative(z, peak[:, None])
+            others = _exponentials(x, k, label, DENSE) / exp_relative(relative(peak, peak))
+            if plain:
+                height, weighed = _leaned(
+                    height, weighed, peak, peak, z, t, k, label, weight, hyper, C, PLAN, DENSE, WEIGHTED
+                )
     else:
         for start in range(0, C, BLOCK_C):
             k = start + tl.arange(0, BLOCK_C)
@@ -301,15 +351,20 @@ def forward_kernel(
             if HITS:
                 beaten = tl.maximum(beaten, _beaten(z, k, z_label, label))
             t = z
-            if DENSE or PLAN.true_margin >= 0:
+            if DENSE or (precise and PLAN.true_margin >= 0):
                 t = _targets(targets, t_at, k, t_c, label, live, C, hyper, DENSE, LONG)
             if DENSE:
                 given += tl.sum(t, 1)
-            z = _adjusted(z, t, k, hyper, C, PLAN)
+            z = _adjusted(z, t, k, hyper, C, PLAN, DENSE or precise)
             if precise:
                 peak, others = _scanned_rest(z, peak, others)
             else:
-                peak, others = _scanned(_without_label(z, k, label, DENSE), peak, others)
+                before = peak
+                peak, others = _scanned(z, k, label, peak, others, DENSE)
+                if plain:
+                    height, weighed = _leaned(
+                        height, weighed, before, peak, z, t, k, label, weight, hyper, C, PLAN, DENSE, WEIGHTED
+                    )
 
     mass = tl.full([BLOCK_R], 1.0, hyper.dtype.element_ty)
     if DENSE:
@@ -321,18 +376,17 @@ def forward_kernel(
         if WEIGHTED:
             mass = tl.load(weight + label)
         z_label = _true_logit(z_label, label, hyper, PLAN)
-        if not precise:
-            top = tl.maximum(peak, z_label)
-            others *= exp(peak - top)
-            peak = top
         log_p, q, m, h, total = _row_forms(z_label, peak, others, label, hyper, PLAN, precise)
     unit = exp_relative(relative(peak, peak))
     inverse = 1.0 / (total * unit)
     log_total = tl.log(total * unit)
-    if spread:
+    if plain:
+        loss = height - tl.log(total) * weighed
+        pull = weighed
+    elif spread:
         if whole:
             loss, pull = _row_sums(
-                z, t, peak, others, inverse, log_total, q, k, label, weight, hyper, C, PLAN, DENSE, WEIGHTED
+                x, t, others, inverse, log_total, q, k, label, weight, hyper, C, PLAN, DENSE, WEIGHTED
             )  # fmt: skip
         else:
             loss = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
@@ -340,11 +394,13 @@ def forward_kernel(
             for start in range(0, C, BLOCK_C):
                 k = start + tl.arange(0, BLOCK_C)
                 z, t = _tile(logits, targets, at, t_at, k, z_c, t_c, label, live, hyper, C, PLAN, DENSE, LONG)
+                x = relative(z, peak[:, None])
                 more_loss, more_pull = _row_sums(
-                    z, t, peak, others, inverse, log_total, q, k, label, weight, hyper, C, PLAN, DENSE, WEIGHTED
+                    x, t, others, inverse, log_total, q, k, label, weight, hyper, C, PLAN, DENSE, WEIGHTED
                 )  # fmt: skip
                 loss += more_loss
                 pull += more_pull
+    if spread:
         if brier:
             if DENSE and WEIGHTED:
                 loss *= _target_weight(targets, t_at, t_c, live, weight, hyper, C, LONG, BLOCK_C)
@@ -373,14 +429,6 @@ def forward_kernel(
     tl.store(sums_out + program, tl.sum(loss))
     tl.store(sums_out + programs + program, tl.sum(tl.where(valid, mass, 0.0)))
     tl.store(sums_out + 2 * programs + program, tl.sum(valid.to(loss.dtype)))
-
-
-@triton.jit
-def _without_label(z, k, label, DENSE: tl.constexpr):
-    """The logits of the other classes, -inf in place of the label's."""
-    if not DENSE:
-        z = tl.where(k[None, :] == label[:, None], float("-inf"), z)
-    return z
 
 
 @triton.jit
@@ -477,13 +525,14 @@ def backward_kernel(
     for start in range(0, C, BLOCK_C):
         k = start + tl.arange(0, BLOCK_C)
         z, t = _tile(logits, targets, at, t_at, k, z_c, t_c, label, live, hyper, C, PLAN, DENSE, LONG)
+        x = relative(z, peak[:, None])
         if brier:
-            difference, p = _differences(z, t, peak, inverse, q, k, hyper, C, PLAN, DENSE)
+            difference, p = _differences(x, t, inverse, q, k, hyper, C, PLAN, DENSE)
             gradient = 2.0 * factor[:, None] * p * (difference - pull[:, None])
             gradient = tl.where(valid[:, None], gradient, 0.0)
         elif DENSE:
             _cost, slope, p = _dense_terms(
-                z, t, peak, others, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED
+                x, t, others, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED
             )  # fmt: skip
             # p times the sum minus the slope, written so that less cancels at p = 1
             gradient = factor[:, None] * (p * (pull[:, None] - slope) - slope * (1.0 - p))
@@ -491,11 +540,11 @@ def backward_kernel(
         else:
             if spread:
                 _cost, slope, p = _other_terms(
-                    z, peak, others, inverse, log_total, k, label, weight, hyper, C, PLAN, WEIGHTED
+                    x, others, inverse, log_total, k, label, weight, hyper, C, PLAN, WEIGHTED
                 )  # fmt: skip
                 gradient = p * strength[:, None] - share[:, None] * slope
             else:
-                gradient = strength[:, None] * exp_relative(relative(z, peak[:, None]))
+                gradient = strength[:, None] * exp_relative(x)
             gradient = tl.where(k[None, :] == label[:, None], back[:, None], gradient)
         inside = live[:, None] & (k < C)[None, :]
         place = out + g_at[:, None] + offsets(k, g_c, LONG)[None, :]
@@ -559,3 +608,24 @@ def by_class_kernel(
     tl.store(counts_out + program * 2 * C + k, tl.sum(count, 0), mask=k < C)
     tl.store(counts_out + (program * 2 + 1) * C + k, tl.sum(hit, 0), mask=k < C)
     tl.store(losses_out + program * C + k, tl.sum(loss, 0), mask=k < C)
+
+
+@triton.jit
+def by_class_finish_kernel(
+    counts, losses, counts_out, losses_out, programs, C, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr
+):  # fmt: skip
+    """Sums of ``by_class_kernel`` over its programs: (2, C) 64-bit integers and (C,)."""
+    k = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    count = tl.zeros([BLOCK_P, BLOCK_C], tl.int64)
+    hit = tl.zeros([BLOCK_P, BLOCK_C], tl.int64)
+    loss = tl.zeros([BLOCK_P, BLOCK_C], losses.dtype.element_ty)
+    for start in range(0, programs, BLOCK_P):
+        program = start + tl.arange(0, BLOCK_P)
+        inside = (program < programs)[:, None] & (k < C)[None, :]
+        at = program[:, None] * C + k[None, :]
+        count += tl.load(counts + at + program[:, None] * C, mask=inside, other=0)
+        hit += tl.load(counts + at + program[:, None] * C + C, mask=inside, other=0)
+        loss += tl.load(losses + at, mask=inside, other=0.0)
+    tl.store(counts_out + k, tl.sum(count, 0), mask=k < C)
+    tl.store(counts_out + C + k, tl.sum(hit, 0), mask=k < C)
+    tl.store(losses_out + k, tl.sum(loss, 0), mask=k < C)

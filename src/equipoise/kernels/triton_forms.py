@@ -24,6 +24,8 @@ __all__ = [
     "other_form",
     "plan_of",
     "power",
+    "quick_log1p",
+    "reciprocal",
     "relative",
     "true_form",
 ]
@@ -113,6 +115,10 @@ if os.environ.get("TRITON_INTERPRET") == "1":  # which knows neither fused produ
         return tl.log2(x)
 
     @triton.jit
+    def reciprocal(x):
+        return 1.0 / x
+
+    @triton.jit
     def _scaled(z, peak):
         return (z - peak) * LOG2E
 
@@ -138,6 +144,17 @@ else:
             )
         else:
             y = tl.log2(x)
+        return y
+
+    @triton.jit
+    def reciprocal(x):
+        """1 / x to one unit in the last place, of a normal number."""
+        if x.dtype == tl.float32:
+            y = tl.inline_asm_elementwise(
+                "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+            )
+        else:
+            y = 1.0 / x
         return y
 
     @triton.jit
@@ -176,6 +193,17 @@ def log1p(x):
     u = 1.0 + x
     gained = tl.where(u == 1.0, 1.0, u - 1.0)
     return tl.where(u == 1.0, x, tl.log(u) * (x / gained))
+
+
+@triton.jit
+def quick_log1p(x):
+    """Log(1 + x) for x in (-1, 1]: a few units in the last place near 0, about 1e-7 elsewhere; float64 as ``log1p``."""
+    if x.dtype == tl.float32:
+        series = x * (1.0 - x * (0.5 - x * (0.3333333333 - x * 0.25)))
+        y = tl.where(tl.abs(x) < 0.03125, series, _log2(1.0 + x) * LN2)
+    else:
+        y = log1p(x)
+    return y
 
 
 @triton.jit

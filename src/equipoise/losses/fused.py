@@ -59,11 +59,17 @@ def fused_softmax_loss(
         weight = dynamic if weight is None else weight * dynamic
     sync = sync and world_size() > 1
     if losses is not None and counts is not None and weight is not None:
-        total, mass, valid = (losses * weight).sum(), (counts[0] * weight).sum(), counts[0].sum()
-    elif normalizer is None and not sync and not torch.compiler.is_compiling():
+        total, support = (losses * weight).sum(), counts[0]
+
+        def denominator(reduction: str) -> Tensor | float:
+            if reduction == "batch_mean":
+                return logits.shape[0]
+            return (support * weight).sum() if reduction == "mean" else support.sum()
+
+        return reduce_loss(total, reduction, denominator, sync=sync, normalizer=normalizer)
+    if normalizer is None and not sync and not torch.compiler.is_compiling():
         return fused.softmax_reduced(logits, targets, weight, hyper, layout, ignore_index, reduction)
-    else:
-        total, mass, valid = fused.softmax_totals(logits, targets, weight, hyper, layout, ignore_index)
+    total, mass, valid = fused.softmax_totals(logits, targets, weight, hyper, layout, ignore_index)
     denominators: dict[str, Tensor | float] = {"mean": mass, "valid_mean": valid, "batch_mean": logits.shape[0]}
     return reduce_loss(total, reduction, denominators.__getitem__, sync=sync, normalizer=normalizer)
 
