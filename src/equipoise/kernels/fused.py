@@ -7,6 +7,7 @@ one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,22 +18,24 @@ from equipoise.kernels.ops import (
     sigmoid_backward,
     sigmoid_forward,
     softmax_backward,
-    softmax_by_class,
+    softmax_counts,
     softmax_forward,
 )
 from equipoise.kernels.sigmoid_launch import Seen
 from equipoise.kernels.sigmoid_reference import sigmoid_slopes
 from equipoise.kernels.softmax_launch import finish
+from equipoise.kernels.softmax_launch import softmax_weighed as launch_weighed
 from equipoise.kernels.softmax_reference import softmax_terms
 
 __all__ = [
     "sigmoid_elements",
     "sigmoid_reduced",
     "sigmoid_totals",
-    "softmax_class_totals",
     "softmax_reduced",
     "softmax_rows",
+    "softmax_rows_and_hits",
     "softmax_totals",
+    "softmax_weighed",
     "support_and_hits",
 ]
 
@@ -74,23 +77,42 @@ def softmax_rows(
     return rows
 
 
-def softmax_class_totals(
+def softmax_weighed(
+    logits: Tensor,
+    targets: Tensor,
+    hyper: Tensor,
+    layout: Layout,
+    ignore_index: int,
+    weigh: Callable[[Tensor], Tensor],
+    reduction: str | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Softmax loss whose class weights follow from the batch; index targets without smoothing, not while compiling.
+
+    ``weigh`` turns rows and hits of each class, (2, C) int64, into weights (C,), and is called once, in between: no
+    gradient needs them before backward. Reduced where a reduction is given, else a sum; with it, as in
+    ``softmax_totals``, the mass and the number of valid rows.
+    """
+    totals: tuple[Tensor, Tensor, Tensor] = SoftmaxWeighed.apply(  # type: ignore[no-untyped-call]
+        logits, targets, hyper, layout, ignore_index, weigh, reduction
+    )
+    return totals
+
+
+def softmax_rows_and_hits(
     logits: Tensor, targets: Tensor, hyper: Tensor, layout: Layout, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
-    """Summed loss of each true class (C,), its rows and hits (2, C) int64; index targets without smoothing.
-
-    The weights of the classes may come after: only the losses have a gradient, and what comes in for them takes the
-    place of class weights.
-    """
-    totals: tuple[Tensor, Tensor] = SoftmaxClassTotals.apply(logits, targets, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
-    return totals
+    """Unreduced softmax loss without class weights, and without gradient the rows and hits of each class, (2, C)."""
+    rows, hits = SoftmaxRowsAndHits.apply(logits, targets, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    return rows, softmax_counts(targets, hits, logits.shape[1], ignore_index)
 
 
 @torch.no_grad()
 def support_and_hits(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
     """Rows and hits of each class, (2, C) int64."""
     nothing = torch.empty(0, dtype=accumulation_dtype(logits), device=logits.device)
-    return _class_totals(None, logits, targets, nothing, (), ignore_index)[1]
+    done = softmax_forward(logits, targets, None, nothing, (), ignore_index, hits=True)
+    assert done.hits is not None
+    return softmax_counts(targets, done.hits, logits.shape[1], ignore_index)
 
 
 class SoftmaxReduced(torch.autograd.Function):
@@ -171,8 +193,8 @@ class SoftmaxRows(torch.autograd.Function):
         return _gradient(ctx, grad), None, None, None, None, None
 
 
-class SoftmaxClassTotals(torch.autograd.Function):
-    """Losses by true class; their incoming gradient takes the place of class weights."""
+class SoftmaxRowsAndHits(torch.autograd.Function):
+    """Unreduced losses, and whether each row's label is its prediction."""
 
     @staticmethod
     def forward(
@@ -183,32 +205,56 @@ class SoftmaxClassTotals(torch.autograd.Function):
         layout: Layout,
         ignore_index: int,
     ) -> tuple[Tensor, Tensor]:
-        """Losses; rows and hits."""
-        loss, counts = _class_totals(ctx, logits, targets, hyper, layout, ignore_index)
-        ctx.mark_non_differentiable(counts)
+        """Rows, hits."""
+        done = softmax_forward(logits, targets, None, hyper, layout, ignore_index, keep_rows=True, hits=True)
+        _keep(ctx, (logits, targets, None, hyper), layout, ignore_index, done.state, None)
+        assert done.rows is not None
+        assert done.hits is not None
+        ctx.mark_non_differentiable(done.hits)
         ctx.set_materialize_grads(False)
-        return loss, counts
+        return done.rows.view(logits.shape[:1] + logits.shape[2:]), done.hits
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits."""
+        return _gradient(ctx, grad), None, None, None, None
+
+
+class SoftmaxWeighed(torch.autograd.Function):
+    """Loss, mass and number of valid rows with weights that are found on the way."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        logits: Tensor,
+        targets: Tensor,
+        hyper: Tensor,
+        layout: Layout,
+        ignore_index: int,
+        weigh: Callable[[Tensor], Tensor],
+        reduction: str | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Loss, or its sum."""
+        done = softmax_forward(logits, targets, None, hyper, layout, ignore_index, keep_rows=True, hits=True)
+        assert done.rows is not None
+        assert done.hits is not None
+        weight = weigh(softmax_counts(targets, done.hits, logits.shape[1], ignore_index))
+        sums = launch_weighed(targets, done.rows, weight, ignore_index)
+        inverse = None
+        if reduction is None:
+            loss, mass, valid = sums.sum(1).unbind()
+        else:
+            loss, inverse = finish(sums, reduction, logits.shape[0]).unbind()
+            mass = valid = inverse
+        _keep(ctx, (logits, targets, weight, hyper), layout, ignore_index, done.state, inverse)
+        ctx.mark_non_differentiable(mass, valid)
+        ctx.set_materialize_grads(False)
+        return loss, mass, valid
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient of the logits."""
-        return _gradient(ctx, None, grad), None, None, None, None
-
-
-def _class_totals(
-    ctx: Any,  # noqa: ANN401
-    logits: Tensor,
-    targets: Tensor,
-    hyper: Tensor,
-    layout: Layout,
-    ignore_index: int,
-) -> tuple[Tensor, Tensor]:
-    done = softmax_forward(logits, targets, None, hyper, layout, ignore_index, keep_rows=True, hits=True)
-    assert done.rows is not None
-    assert done.hits is not None
-    if ctx is not None:
-        _keep(ctx, (logits, targets, None, hyper), layout, ignore_index, done.state, None)
-    return softmax_by_class(targets, done.rows, done.hits, logits.shape[1], ignore_index)
+        return _gradient(ctx, grad), None, None, None, None, None, None
 
 
 def _keep(
@@ -223,19 +269,16 @@ def _keep(
     ctx.save_for_backward(*inputs, state, inverse)
 
 
-def _gradient(ctx: Any, grad: Tensor | None, by_class: Tensor | None = None) -> Tensor | None:  # noqa: ANN401
-    """Gradient of the logits for that of a scalar, of the rows or of the classes."""
-    if grad is None and by_class is None:
+def _gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: ANN401
+    """Gradient of the logits for that of a scalar or of the rows."""
+    if grad is None:
         return None
     logits, targets, weight, hyper, state, inverse = ctx.saved_tensors
-    weight = weight if by_class is None else by_class
     if not torch.is_grad_enabled():
         return softmax_backward(logits, targets, weight, hyper, ctx.layout, state, grad, inverse)
     _, direction = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
-    if grad is not None:
-        grad = grad if inverse is None else grad * inverse
-        direction = direction * (grad.unsqueeze(1) if grad.ndim else grad)
-    return direction.to(logits.dtype)
+    grad = grad if inverse is None else grad * inverse
+    return (direction * (grad.unsqueeze(1) if grad.ndim else grad)).to(logits.dtype)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

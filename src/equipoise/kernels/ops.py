@@ -14,7 +14,7 @@ from equipoise.kernels.hyper import Layout, Piece, accumulation_dtype
 from equipoise.kernels.sigmoid_launch import Seen
 from equipoise.kernels.triton_forms import plan_of
 
-__all__ = ["sigmoid_backward", "sigmoid_forward", "softmax_backward", "softmax_by_class", "softmax_forward"]
+__all__ = ["sigmoid_backward", "sigmoid_forward", "softmax_backward", "softmax_counts", "softmax_forward"]
 
 
 def _encoded(layout: Layout) -> str:
@@ -101,7 +101,7 @@ def softmax_backward(
     hyper: Tensor,
     layout: Layout,
     state: Tensor,
-    grad: Tensor | None,
+    grad: Tensor,
     inverse: Tensor | None = None,
 ) -> Tensor:
     """See ``softmax_launch.softmax_backward``."""
@@ -119,7 +119,7 @@ def _softmax_backward(
     hyper: Tensor,
     layout: str,
     state: Tensor,
-    grad: Tensor | None,
+    grad: Tensor,
 ) -> Tensor:
     return softmax_launch.softmax_backward(logits, targets, weight, hyper, _decoded(layout), state, grad)
 
@@ -132,31 +132,27 @@ def _(
     hyper: Tensor,
     layout: str,
     state: Tensor,
-    grad: Tensor | None,
+    grad: Tensor,
 ) -> Tensor:
     return torch.empty_like(logits)
 
 
-def softmax_by_class(
-    targets: Tensor, losses: Tensor, hits: Tensor, classes: int, ignore_index: int
-) -> tuple[Tensor, Tensor]:
-    """See ``softmax_launch.softmax_by_class``."""
+def softmax_counts(targets: Tensor, hits: Tensor, classes: int, ignore_index: int) -> Tensor:
+    """See ``softmax_launch.softmax_counts``."""
     if not torch.compiler.is_compiling():
-        return softmax_launch.softmax_by_class(targets, losses, hits, classes, ignore_index)
-    sums: tuple[Tensor, Tensor] = _softmax_by_class(targets, losses, hits, classes, ignore_index)
-    return sums
+        return softmax_launch.softmax_counts(targets, hits, classes, ignore_index)
+    counts: Tensor = _softmax_counts(targets, hits, classes, ignore_index)
+    return counts
 
 
-@torch.library.custom_op("equipoise::softmax_by_class", mutates_args=())
-def _softmax_by_class(
-    targets: Tensor, losses: Tensor, hits: Tensor, classes: int, ignore_index: int
-) -> tuple[Tensor, Tensor]:
-    return softmax_launch.softmax_by_class(targets, losses, hits, classes, ignore_index)
+@torch.library.custom_op("equipoise::softmax_counts", mutates_args=())
+def _softmax_counts(targets: Tensor, hits: Tensor, classes: int, ignore_index: int) -> Tensor:
+    return softmax_launch.softmax_counts(targets, hits, classes, ignore_index)
 
 
-@_softmax_by_class.register_fake
-def _(targets: Tensor, losses: Tensor, hits: Tensor, classes: int, ignore_index: int) -> tuple[Tensor, Tensor]:
-    return losses.new_empty(classes), losses.new_empty((2, classes), dtype=torch.int64)
+@_softmax_counts.register_fake
+def _(targets: Tensor, hits: Tensor, classes: int, ignore_index: int) -> Tensor:
+    return hits.new_empty((2, classes), dtype=torch.int64)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -12,25 +12,25 @@ from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launcher
 from equipoise.kernels.softmax_triton import (
     backward_kernel,
-    by_class_finish_kernel,
-    by_class_kernel,
+    count_kernel,
     finish_kernel,
     forward_kernel,
+    weigh_kernel,
 )
 from equipoise.kernels.triton_forms import Plan, plan_of
 
-__all__ = ["Forward", "finish", "is_spread", "softmax_backward", "softmax_by_class", "softmax_forward"]
+__all__ = ["Forward", "finish", "is_spread", "softmax_backward", "softmax_counts", "softmax_forward", "softmax_weighed"]
 
-MANY_CLASSES = 1024  # beyond, counting by class goes through scatter_add
-TABLE = 4096  # rows times classes that a program counts at a time
-TABLES = 512  # programs that count
+FEW_CLASSES = 256  # up to here a program counts in a table of its own
+LINE = 1024  # rows that a program counts or weighs at a time
+SWEEPS = 1024  # programs that do so
 MANY_PROGRAMS = 4096  # beyond, their sums are added up before the last step
 REDUCTIONS = {"sum": 0, "mean": 1, "valid_mean": 2, "batch_mean": 3}
 
 _forward = Launcher(forward_kernel)
 _backward = Launcher(backward_kernel)
-_by_class = Launcher(by_class_kernel)
-_by_class_finish = Launcher(by_class_finish_kernel)
+_count = Launcher(count_kernel)
+_weigh = Launcher(weigh_kernel)
 _finish = Launcher(finish_kernel)
 
 
@@ -106,13 +106,10 @@ def softmax_backward(
     hyper: Tensor,
     layout: Layout,
     state: Tensor,
-    grad: Tensor | None,
+    grad: Tensor,
     inverse: Tensor | None = None,
 ) -> Tensor:
-    """Gradient of the logits.
-
-    ``grad`` is a scalar, one for each row, or None where it is in the weights; ``inverse`` is that of the denominator.
-    """
+    """Gradient of the logits; ``grad`` is a scalar or one for each row, ``inverse`` that of the denominator."""
     dense, plan = targets.is_floating_point(), plan_of(layout)
     out = torch.empty_like(logits)
     geometry = rows_of(logits, out, targets, per_class=2 + dense)
@@ -123,12 +120,12 @@ def softmax_backward(
     rows, blocks = geometry.rows, blocks_for(logits, plan, dense, backward=True)
     if rows:
         (z_unit, z), (g_unit, g), (t_unit, t) = geometry.walk(0), geometry.walk(1), geometry.walk(2)
-        kind = 0 if grad is None else 2 if grad.ndim else 1 if inverse is None else 3
+        kind = 2 if grad.ndim else 1 if inverse is None else 3
         split, programs = geometry.programs(blocks.rows)
         _backward(
             programs,
             (logits, targets, hyper if weight is None else weight, hyper, state,
-             hyper if grad is None else grad.contiguous(), hyper if inverse is None else inverse, out),
+             grad.contiguous(), hyper if inverse is None else inverse, out),
             (rows, *geometry.sizes[1:], *z, logits.stride(1), *t, targets.stride(1) if dense else 0, *g, out.stride(1)),
             (logits.shape[1], plan, dense, weight is not None, kind, z_unit, t_unit, g_unit,
              is_long(rows, logits, targets, out), split, blocks.rows, blocks.classes),
@@ -137,39 +134,36 @@ def softmax_backward(
     return out
 
 
-def softmax_by_class(
-    targets: Tensor, losses: Tensor, hits: Tensor, classes: int, ignore_index: int
-) -> tuple[Tensor, Tensor]:
-    """Losses of each class (C,), and its rows and hits (2, C) int64; without float atomics while C is small."""
-    rows, device = losses.numel(), losses.device
-    if classes > MANY_CLASSES or rows == 0:
-        flat = targets.flatten().long()
-        valid = flat != ignore_index
-        flat = torch.where(valid & (flat >= 0) & (flat < classes), flat, 0)
-        table = torch.zeros((2, classes), dtype=torch.int64, device=device)
-        table.scatter_add_(1, flat.expand(2, -1), torch.stack([valid, hits != 0]).long())
-        return torch.zeros(classes, dtype=losses.dtype, device=device).scatter_add_(0, flat, losses), table
+def softmax_counts(targets: Tensor, hits: Tensor, classes: int, ignore_index: int) -> Tensor:
+    """Rows of each class and its hits, (2, C) int64, of index targets."""
+    targets, rows, numbers, long = _rows_of_targets(targets, ignore_index)
+    counts = torch.zeros((2, classes), dtype=torch.int64, device=targets.device)
+    bins = _power_of_2(2 * classes) if classes <= FEW_CLASSES else 0
+    if rows:
+        programs = min(-(-rows // LINE), SWEEPS)
+        _count(programs, (targets, hits, counts), numbers, (classes, bins, long, LINE), 4)
+    return counts
+
+
+def softmax_weighed(targets: Tensor, losses: Tensor, weight: Tensor, ignore_index: int) -> Tensor:
+    """Loss, mass and valid rows, (3, programs), of losses (rows,) that lack the class weights (C,)."""
+    targets, rows, numbers, long = _rows_of_targets(targets, ignore_index)
+    programs = min(-(-rows // LINE), SWEEPS)
+    sums = torch.empty((3, programs), dtype=losses.dtype, device=losses.device)
+    if rows:
+        _weigh(programs, (targets, losses, weight, sums), numbers, (weight.numel(), long, LINE), 4)
+    return sums
+
+
+def _rows_of_targets(targets: Tensor, ignore_index: int) -> tuple[Tensor, int, tuple[int, ...], bool]:
+    """Index targets as the kernels walk over them: their number, the integers that say how, and whether 64-bit."""
     geometry = rows_of(targets.unsqueeze(1), per_class=1)
     if geometry is None:
         targets = targets.contiguous()
         geometry = rows_of(targets.unsqueeze(1), per_class=1)
         assert geometry is not None
-    block = _power_of_2(classes)
-    block_rows = max(TABLE // block, 1)
-    programs = min(-(-rows // (4 * block_rows)), TABLES)
-    counts = torch.empty((programs, 2, classes), dtype=torch.int32, device=device)
-    sums = torch.empty((programs, classes), dtype=losses.dtype, device=device)
-    _by_class(
-        programs,
-        (targets, losses, hits, counts, sums),
-        (rows, *geometry.sizes[1:], *geometry.strides[0], ignore_index),
-        (classes, is_long(rows, targets), block_rows, block),
-        4,
-    )
-    count = torch.empty((2, classes), dtype=torch.int64, device=device)
-    loss = torch.empty(classes, dtype=losses.dtype, device=device)
-    _by_class_finish(-(-classes // 32), (counts, sums, count, loss), (programs, classes), (32, 32), 4)
-    return loss, count
+    rows = geometry.rows
+    return targets, rows, (rows, *geometry.sizes[1:], *geometry.strides[0], ignore_index), is_long(rows, targets)
 
 
 def is_spread(plan: Plan, dense: bool) -> bool:

@@ -24,7 +24,7 @@ from equipoise.kernels.triton_forms import (
 )
 from equipoise.kernels.triton_walk import load_tile, offsets, places, rows_of_program
 
-__all__ = ["backward_kernel", "by_class_finish_kernel", "by_class_kernel", "finish_kernel", "forward_kernel"]
+__all__ = ["backward_kernel", "count_kernel", "finish_kernel", "forward_kernel", "weigh_kernel"]
 
 
 @triton.jit
@@ -322,12 +322,13 @@ def forward_kernel(
     given = tl.zeros([BLOCK_R], hyper.dtype.element_ty)  # mass of dense targets
     height = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
     weighed = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
-    beaten = tl.zeros([BLOCK_R], tl.int32)
+    lead = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
+    z_below = _next_below(z_label)
     if whole:
         k = tl.arange(0, BLOCK_C)
         z = load_tile(logits, at, k, z_c, live, C, float("-inf"), hyper, LONG)
         if HITS:
-            beaten = _beaten(z, k, z_label, label)
+            lead = _lead(z, k, z_label, z_below, label)
         t = _targets(targets, t_at, k, t_c, label, live, C, hyper, DENSE, LONG)
         if DENSE:
             given = tl.sum(t, 1)
@@ -349,7 +350,7 @@ def forward_kernel(
             k = start + tl.arange(0, BLOCK_C)
             z = load_tile(logits, at, k, z_c, live, C, float("-inf"), hyper, LONG)
             if HITS:
-                beaten = tl.maximum(beaten, _beaten(z, k, z_label, label))
+                lead = tl.maximum(lead, _lead(z, k, z_label, z_below, label))
             t = z
             if DENSE or (precise and PLAN.true_margin >= 0):
                 t = _targets(targets, t_at, k, t_c, label, live, C, hyper, DENSE, LONG)
@@ -423,19 +424,36 @@ def forward_kernel(
     if ROWS:
         tl.store(rows_out + row, loss, mask=live)
     if HITS:
-        tl.store(hits_out + row, (valid & (beaten == 0)).to(tl.uint8), mask=live)
+        tl.store(hits_out + row, (valid & (lead <= 0.0)).to(tl.uint8), mask=live)
     program = tl.program_id(0)
     programs = tl.num_programs(0)
     tl.store(sums_out + program, tl.sum(loss))
-    tl.store(sums_out + programs + program, tl.sum(tl.where(valid, mass, 0.0)))
-    tl.store(sums_out + 2 * programs + program, tl.sum(valid.to(loss.dtype)))
+    count = tl.sum(valid.to(tl.int32)).to(loss.dtype)
+    if WEIGHTED and not DENSE:
+        tl.store(sums_out + programs + program, tl.sum(tl.where(valid, mass, 0.0)))
+    else:
+        tl.store(sums_out + programs + program, count)
+    tl.store(sums_out + 2 * programs + program, count)
 
 
 @triton.jit
-def _beaten(z, k, z_label, label):
-    """1 where a logit of the tile comes before that of the label: it is larger, or equal and of an earlier class."""
-    ahead = (z > z_label[:, None]) | ((z == z_label[:, None]) & (k[None, :] < label[:, None]))
-    return tl.max(ahead.to(tl.int32), 1)
+def _lead(z, k, z_label, z_below, label):
+    """By how much a logit of the tile beats that of the label; an earlier class does so when it is equal."""
+    return tl.max(z - tl.where(k[None, :] < label[:, None], z_below[:, None], z_label[:, None]), 1)
+
+
+@triton.jit
+def _next_below(z):
+    """The largest number below z."""
+    if z.dtype == tl.float64:
+        bits = z.to(tl.int64, bitcast=True)
+        bits = tl.where(z == 0.0, -0x7FFFFFFFFFFFFFFF, tl.where(z > 0.0, bits - 1, bits + 1))
+        below = bits.to(tl.float64, bitcast=True)
+    else:
+        bits = z.to(tl.int32, bitcast=True)
+        bits = tl.where(z == 0.0, -0x7FFFFFFF, tl.where(z > 0.0, bits - 1, bits + 1))
+        below = bits.to(tl.float32, bitcast=True)
+    return below
 
 
 @triton.jit
@@ -460,8 +478,7 @@ def backward_kernel(
 ):  # fmt: skip
     """Gradient of a tile of rows.
 
-    GRAD says what comes in: 0 nothing (it is in the weights), 1 a scalar, 2 a row's own, 3 a scalar and the inverse of
-    the denominator that divided the loss.
+    GRAD says what comes in: 1 a scalar, 2 a row's own, 3 a scalar and the inverse of the denominator of the loss.
     """
     row, live, outer, i_2 = rows_of_program(tl.program_id(0), rows, size_2, SPLIT, LONG, BLOCK_R)
     at = places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG)
@@ -478,7 +495,7 @@ def backward_kernel(
     factor = tl.full([BLOCK_R], 1.0, hyper.dtype.element_ty)
     if GRAD == 2:
         factor = tl.load(grad + row, mask=live, other=0.0).to(hyper.dtype.element_ty)
-    elif GRAD != 0:
+    else:
         factor *= tl.load(grad).to(hyper.dtype.element_ty)
     if GRAD == 3:
         factor *= tl.load(inverse)
@@ -580,52 +597,70 @@ def finish_kernel(
 
 
 @triton.jit
-def by_class_kernel(
-    targets, losses, hits, counts_out, losses_out, rows, size_1, size_2, t_0, t_1, t_2, ignore_index,
-    C: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+def count_kernel(
+    targets, hits, counts, rows, size_1, size_2, t_0, t_1, t_2, ignore_index,
+    C: tl.constexpr, BINS: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Rows, hits and losses of each class: (programs, 2, C) integers and (programs, C) sums. BLOCK_C covers C."""
+    """Adds to ``counts`` (2, C) the rows of each class and its hits; integers, so in any order.
+
+    BINS, at least 2 C: a histogram in each program; 0: too many classes for that, one row at a time.
+    """
     program = tl.program_id(0)
     if LONG:
         program = program.to(tl.int64)
-    k = tl.arange(0, BLOCK_C)
-    count = tl.zeros([BLOCK_R, BLOCK_C], tl.int32)
-    hit = tl.zeros([BLOCK_R, BLOCK_C], tl.int32)
-    loss = tl.zeros([BLOCK_R, BLOCK_C], losses.dtype.element_ty)
-    step = tl.num_programs(0) * BLOCK_R
-    for start in range(program * BLOCK_R, rows, step):
-        row = start + tl.arange(0, BLOCK_R)
-        live = row < rows
-        target = tl.load(
-            targets + places(row // size_2, row % size_2, size_1, t_0, t_1, t_2, 1, LONG), mask=live, other=0
-        ).to(tl.int64)
-        valid = live & (target != ignore_index)
-        label = tl.where((target >= 0) & (target < C), target, 0).to(tl.int32)  # the NaN of a wrong label must show
-        own = valid[:, None] & (label[:, None] == k[None, :])
-        count += own.to(tl.int32)
-        hit += (own & (tl.load(hits + row, mask=live, other=0) != 0)[:, None]).to(tl.int32)
-        loss += tl.where(own, tl.load(losses + row, mask=live, other=0.0)[:, None], 0.0)
-    tl.store(counts_out + program * 2 * C + k, tl.sum(count, 0), mask=k < C)
-    tl.store(counts_out + (program * 2 + 1) * C + k, tl.sum(hit, 0), mask=k < C)
-    tl.store(losses_out + program * C + k, tl.sum(loss, 0), mask=k < C)
+    if BINS > 0:
+        table = tl.zeros([BINS], tl.int32)
+    for start in range(program * BLOCK_R, rows, tl.num_programs(0) * BLOCK_R):
+        label, valid, _row = _labels(
+            targets, start, rows, size_1, size_2, t_0, t_1, t_2, ignore_index, C, LONG, BLOCK_R
+        )
+        hit = tl.load(hits + _row, mask=valid, other=0).to(tl.int32)
+        if BINS > 0:
+            table += tl.histogram(label + hit * C, BINS, mask=valid)
+        else:
+            tl.atomic_add(counts + label, 1, mask=valid)
+            tl.atomic_add(counts + C + label, hit, mask=valid & (hit != 0))
+    if BINS > 0:
+        k = tl.arange(0, BINS)
+        tl.atomic_add(counts + tl.where(k < C, k, k - C), table, mask=k < 2 * C)
+        tl.atomic_add(counts + k, table, mask=(k >= C) & (k < 2 * C))
 
 
 @triton.jit
-def by_class_finish_kernel(
-    counts, losses, counts_out, losses_out, programs, C, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr
+def weigh_kernel(
+    targets, losses, weight, sums, rows, size_1, size_2, t_0, t_1, t_2, ignore_index,
+    C: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
-    """Sums of ``by_class_kernel`` over its programs: (2, C) 64-bit integers and (C,)."""
-    k = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    count = tl.zeros([BLOCK_P, BLOCK_C], tl.int64)
-    hit = tl.zeros([BLOCK_P, BLOCK_C], tl.int64)
-    loss = tl.zeros([BLOCK_P, BLOCK_C], losses.dtype.element_ty)
-    for start in range(0, programs, BLOCK_P):
-        program = start + tl.arange(0, BLOCK_P)
-        inside = (program < programs)[:, None] & (k < C)[None, :]
-        at = program[:, None] * C + k[None, :]
-        count += tl.load(counts + at + program[:, None] * C, mask=inside, other=0)
-        hit += tl.load(counts + at + program[:, None] * C + C, mask=inside, other=0)
-        loss += tl.load(losses + at, mask=inside, other=0.0)
-    tl.store(counts_out + k, tl.sum(count, 0), mask=k < C)
-    tl.store(counts_out + C + k, tl.sum(hit, 0), mask=k < C)
-    tl.store(losses_out + k, tl.sum(loss, 0), mask=k < C)
+    """Sums of loss, mass and valid rows of this program, (3, programs), with the weights that ``losses`` lack."""
+    program = tl.program_id(0)
+    if LONG:
+        program = program.to(tl.int64)
+    loss = tl.zeros([BLOCK_R], losses.dtype.element_ty)
+    mass = tl.zeros([BLOCK_R], losses.dtype.element_ty)
+    count = tl.zeros([BLOCK_R], losses.dtype.element_ty)
+    for start in range(program * BLOCK_R, rows, tl.num_programs(0) * BLOCK_R):
+        label, valid, _row = _labels(
+            targets, start, rows, size_1, size_2, t_0, t_1, t_2, ignore_index, C, LONG, BLOCK_R
+        )
+        own = tl.load(weight + label, mask=valid, other=0.0)
+        loss += own * tl.load(losses + _row, mask=valid, other=0.0)
+        mass += own
+        count += valid.to(losses.dtype.element_ty)
+    programs = tl.num_programs(0)
+    tl.store(sums + program, tl.sum(loss))
+    tl.store(sums + programs + program, tl.sum(mass))
+    tl.store(sums + 2 * programs + program, tl.sum(count))
+
+
+@triton.jit
+def _labels(
+    targets, start, rows, size_1, size_2, t_0, t_1, t_2, ignore_index,
+    C: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr,
+):  # fmt: skip
+    """Class of each row, 0 where it is out of range (its loss is not a number), whether it counts, and its number."""
+    row = start + tl.arange(0, BLOCK_R)
+    live = row < rows
+    target = tl.load(targets + places(row // size_2, row % size_2, size_1, t_0, t_1, t_2, 1, LONG), mask=live, other=0)
+    target = target.to(tl.int64)
+    label = tl.where((target >= 0) & (target < C), target, 0).to(tl.int32)
+    return label, live & (target != ignore_index), row

@@ -47,30 +47,44 @@ def fused_softmax_loss(
     for weights in recalls:
         if isinstance(weights, RecallWeights):
             check_length("num_classes", weights.num_classes, logits.shape[1])
-    counted = any(weights.looks() for weights in recalls)
-    losses = counts = None
-    if counted and not named.keys() & {"label_smoothing", "squared_error"}:
-        # each row counts for its own class alone, so the weights may come after the sums
-        losses, counts = fused.softmax_class_totals(logits, targets, hyper, layout, ignore_index)
-    elif counted:
-        counts = fused.support_and_hits(logits, targets, ignore_index)
-    for weights in recalls:
-        dynamic = weights.weigh(counts if weights.looks() else None, logits, sync_counts)  # type: ignore[arg-type]
-        weight = dynamic if weight is None else weight * dynamic
     sync = sync and world_size() > 1
-    if losses is not None and counts is not None and weight is not None:
-        total, support = (losses * weight).sum(), counts[0]
+    alone = normalizer is None and not sync and not torch.compiler.is_compiling()  # the compiler joins what follows
 
-        def denominator(reduction: str) -> Tensor | float:
-            if reduction == "batch_mean":
-                return logits.shape[0]
-            return (support * weight).sum() if reduction == "mean" else support.sum()
+    looking = [weights.looks() for weights in recalls]  # asked here: inside an autograd function nobody trains
 
-        return reduce_loss(total, reduction, denominator, sync=sync, normalizer=normalizer)
-    if normalizer is None and not sync and not torch.compiler.is_compiling():
+    def weigh(counts: Tensor | None) -> Tensor:
+        product = named.get("weight")
+        for weights, looks in zip(recalls, looking, strict=True):
+            dynamic = weights.weigh(counts if looks else None, logits, sync_counts)  # type: ignore[arg-type]
+            product = dynamic if product is None else product * dynamic
+        assert product is not None
+        return product
+
+    denominators: dict[str, Tensor | float] = {"batch_mean": logits.shape[0]}
+    if any(looking):
+        if named.keys() & {"label_smoothing", "squared_error"}:  # the weights stand inside a sum over the classes
+            weight = weigh(fused.support_and_hits(logits, targets, ignore_index))
+        elif torch.compiler.is_compiling():
+            rows, counts = fused.softmax_rows_and_hits(logits, targets, hyper, layout, ignore_index)
+            weight = weigh(counts)
+            labels = torch.where(targets == ignore_index, 0, targets.long())
+            denominators["mean"], denominators["valid_mean"] = (counts[0] * weight).sum(), counts[0].sum()
+            total = (rows * weight[labels]).sum()
+            return reduce_loss(total, reduction, denominators.__getitem__, sync=sync, normalizer=normalizer)
+        else:
+            total, denominators["mean"], denominators["valid_mean"] = fused.softmax_weighed(
+                logits, targets, hyper, layout, ignore_index, weigh, reduction if alone else None
+            )
+            if alone:
+                return total
+            return reduce_loss(total, reduction, denominators.__getitem__, sync=sync, normalizer=normalizer)
+    elif recalls:
+        weight = weigh(None)
+    if alone:
         return fused.softmax_reduced(logits, targets, weight, hyper, layout, ignore_index, reduction)
-    total, mass, valid = fused.softmax_totals(logits, targets, weight, hyper, layout, ignore_index)
-    denominators: dict[str, Tensor | float] = {"mean": mass, "valid_mean": valid, "batch_mean": logits.shape[0]}
+    total, denominators["mean"], denominators["valid_mean"] = fused.softmax_totals(
+        logits, targets, weight, hyper, layout, ignore_index
+    )
     return reduce_loss(total, reduction, denominators.__getitem__, sync=sync, normalizer=normalizer)
 
 
