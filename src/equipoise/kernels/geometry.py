@@ -36,12 +36,23 @@ class Geometry(NamedTuple):
             product *= size
         return product
 
-    def programs(self, block: int) -> tuple[bool, int]:
-        """How many programs of ``block`` rows, and whether each stays within the innermost size, where it is long."""
+    @property
+    def single(self) -> bool:
+        """Whether one index is enough."""
+        return self.sizes[-1] == self.rows
+
+    def programs(self, block: int) -> tuple[int, int]:
+        """How the rows are shared out in blocks, and how many programs that makes.
+
+        0: one block after the other over all sizes; 1: each block within the innermost size, where that is long;
+        2: there is no other size.
+        """
         inner = self.sizes[-1]
-        if inner == self.rows or inner >= 4 * block:
-            return True, self.rows // max(inner, 1) * -(-inner // block)
-        return False, -(-self.rows // block)
+        if self.single:
+            return 2, -(-inner // block)
+        if inner >= 4 * block:
+            return 1, self.rows // inner * -(-inner // block)
+        return 0, -(-self.rows // block)
 
 
 def rows_of(*tensors: Tensor, per_class: int) -> Geometry | None:
@@ -72,9 +83,10 @@ def rows_of(*tensors: Tensor, per_class: int) -> Geometry | None:
             kept.append(steps)
     if len(sizes) > DIMENSIONS:
         return None
-    missing = DIMENSIONS - len(sizes)
-    sizes = [1] * missing + sizes
-    kept = [[0] * len(tensors) for _ in range(missing)] + kept
+    while len(sizes) < DIMENSIONS:  # in the middle, where dividing by 1 costs nothing
+        place = max(0, len(sizes) - 1)
+        sizes.insert(place, 1)
+        kept.insert(place, [0] * len(tensors))
     return Geometry(tuple(sizes), tuple(zip(*kept, strict=True)))
 
 

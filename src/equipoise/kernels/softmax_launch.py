@@ -136,34 +136,35 @@ def softmax_backward(
 
 def softmax_counts(targets: Tensor, hits: Tensor, classes: int, ignore_index: int) -> Tensor:
     """Rows of each class and its hits, (2, C) int64, of index targets."""
-    targets, rows, numbers, long = _rows_of_targets(targets, ignore_index)
+    targets, rows, numbers, how = _rows_of_targets(targets, ignore_index)
     counts = torch.zeros((2, classes), dtype=torch.int64, device=targets.device)
     bins = _power_of_2(2 * classes) if classes <= FEW_CLASSES else 0
     if rows:
         programs = min(-(-rows // LINE), SWEEPS)
-        _count(programs, (targets, hits, counts), numbers, (classes, bins, long, LINE), 4)
+        _count(programs, (targets, hits, counts), numbers, (classes, bins, *how, LINE), 4)
     return counts
 
 
 def softmax_weighed(targets: Tensor, losses: Tensor, weight: Tensor, ignore_index: int) -> Tensor:
     """Loss, mass and valid rows, (3, programs), of losses (rows,) that lack the class weights (C,)."""
-    targets, rows, numbers, long = _rows_of_targets(targets, ignore_index)
+    targets, rows, numbers, how = _rows_of_targets(targets, ignore_index)
     programs = min(-(-rows // LINE), SWEEPS)
     sums = torch.empty((3, programs), dtype=losses.dtype, device=losses.device)
     if rows:
-        _weigh(programs, (targets, losses, weight, sums), numbers, (weight.numel(), long, LINE), 4)
+        _weigh(programs, (targets, losses, weight, sums), numbers, (weight.numel(), *how, LINE), 4)
     return sums
 
 
-def _rows_of_targets(targets: Tensor, ignore_index: int) -> tuple[Tensor, int, tuple[int, ...], bool]:
-    """Index targets as the kernels walk over them: their number, the integers that say how, and whether 64-bit."""
+def _rows_of_targets(targets: Tensor, ignore_index: int) -> tuple[Tensor, int, tuple[int, ...], tuple[bool, bool]]:
+    """Index targets as the kernels walk over them: number, the integers that say how, whether single and 64-bit."""
     geometry = rows_of(targets.unsqueeze(1), per_class=1)
     if geometry is None:
         targets = targets.contiguous()
         geometry = rows_of(targets.unsqueeze(1), per_class=1)
         assert geometry is not None
     rows = geometry.rows
-    return targets, rows, (rows, *geometry.sizes[1:], *geometry.strides[0], ignore_index), is_long(rows, targets)
+    numbers = (rows, *geometry.sizes[1:], *geometry.strides[0], ignore_index)
+    return targets, rows, numbers, (geometry.single, is_long(rows, targets))
 
 
 def is_spread(plan: Plan, dense: bool) -> bool:

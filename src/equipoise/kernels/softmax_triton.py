@@ -599,7 +599,7 @@ def finish_kernel(
 @triton.jit
 def count_kernel(
     targets, hits, counts, rows, size_1, size_2, t_0, t_1, t_2, ignore_index,
-    C: tl.constexpr, BINS: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr,
+    C: tl.constexpr, BINS: tl.constexpr, SINGLE: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Adds to ``counts`` (2, C) the rows of each class and its hits; integers, so in any order.
 
@@ -611,10 +611,10 @@ def count_kernel(
     if BINS > 0:
         table = tl.zeros([BINS], tl.int32)
     for start in range(program * BLOCK_R, rows, tl.num_programs(0) * BLOCK_R):
-        label, valid, _row = _labels(
-            targets, start, rows, size_1, size_2, t_0, t_1, t_2, ignore_index, C, LONG, BLOCK_R
+        label, valid, row = _labels(
+            targets, start, rows, size_1, size_2, t_0, t_1, t_2, ignore_index, C, SINGLE, LONG, BLOCK_R
         )
-        hit = tl.load(hits + _row, mask=valid, other=0).to(tl.int32)
+        hit = tl.load(hits + row, mask=valid, other=0).to(tl.int32)
         if BINS > 0:
             table += tl.histogram(label + hit * C, BINS, mask=valid)
         else:
@@ -629,7 +629,7 @@ def count_kernel(
 @triton.jit
 def weigh_kernel(
     targets, losses, weight, sums, rows, size_1, size_2, t_0, t_1, t_2, ignore_index,
-    C: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr,
+    C: tl.constexpr, SINGLE: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Sums of loss, mass and valid rows of this program, (3, programs), with the weights that ``losses`` lack."""
     program = tl.program_id(0)
@@ -639,11 +639,11 @@ def weigh_kernel(
     mass = tl.zeros([BLOCK_R], losses.dtype.element_ty)
     count = tl.zeros([BLOCK_R], losses.dtype.element_ty)
     for start in range(program * BLOCK_R, rows, tl.num_programs(0) * BLOCK_R):
-        label, valid, _row = _labels(
-            targets, start, rows, size_1, size_2, t_0, t_1, t_2, ignore_index, C, LONG, BLOCK_R
+        label, valid, row = _labels(
+            targets, start, rows, size_1, size_2, t_0, t_1, t_2, ignore_index, C, SINGLE, LONG, BLOCK_R
         )
         own = tl.load(weight + label, mask=valid, other=0.0)
-        loss += own * tl.load(losses + _row, mask=valid, other=0.0)
+        loss += own * tl.load(losses + row, mask=valid, other=0.0)
         mass += own
         count += valid.to(losses.dtype.element_ty)
     programs = tl.num_programs(0)
@@ -655,12 +655,15 @@ def weigh_kernel(
 @triton.jit
 def _labels(
     targets, start, rows, size_1, size_2, t_0, t_1, t_2, ignore_index,
-    C: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr,
+    C: tl.constexpr, SINGLE: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr,
 ):  # fmt: skip
     """Class of each row, 0 where it is out of range (its loss is not a number), whether it counts, and its number."""
     row = start + tl.arange(0, BLOCK_R)
     live = row < rows
-    target = tl.load(targets + places(row // size_2, row % size_2, size_1, t_0, t_1, t_2, 1, LONG), mask=live, other=0)
-    target = target.to(tl.int64)
+    if SINGLE:
+        at = row * t_2
+    else:
+        at = places(row // size_2, row % size_2, size_1, t_0, t_1, t_2, 1, LONG)
+    target = tl.load(targets + at, mask=live, other=0).to(tl.int64)
     label = tl.where((target >= 0) & (target < C), target, 0).to(tl.int32)
     return label, live & (target != ignore_index), row

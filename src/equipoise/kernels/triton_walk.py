@@ -12,11 +12,17 @@ __all__ = ["load_tile", "offsets", "places", "rows_of_program"]
 def rows_of_program(program, rows, size_2, SPLIT: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr):
     """Row numbers of a program, which of them there are, and their indices: of all outer sizes, and the innermost.
 
-    SPLIT: a program stays within the innermost size, so that its rows are known to lie next to each other.
+    SPLIT: 1, a program stays within the innermost size, so that its rows are known to lie next to each other; 2, there
+    is no other size; 0, neither.
     """
     if LONG:
         program = program.to(tl.int64)
-    if SPLIT:
+    if SPLIT == 2:
+        row = program * BLOCK_R + tl.arange(0, BLOCK_R)
+        outer = program * 0
+        i_2 = row
+        live = row < rows
+    elif SPLIT == 1:
         blocks = tl.cdiv(size_2, BLOCK_R)
         outer = program // blocks
         i_2 = (program % blocks) * BLOCK_R + tl.arange(0, BLOCK_R)
