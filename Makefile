@@ -8,16 +8,20 @@ INSTALLED := $(VENV)/.installed
 export PIP_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench clean
+.PHONY: help demo test test-gpu lint types bench bench-gpu clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED)  ## compare four losses on long-tailed handwritten digits
 	$(BIN)/python demo/longtail_digits.py
 
 test: $(INSTALLED)  ## run the tests and the examples in the docstrings
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+test-gpu: $(INSTALLED)  ## run what needs a CUDA device, and the parity tests of the kernels on it
+	$(BIN)/python -m pytest -n 4 -m gpu tests
+	$(BIN)/python -m pytest -n 4 tests/parity
 
 lint: $(INSTALLED)  ## check style and formatting
 	$(BIN)/ruff check .
@@ -29,7 +33,6 @@ types: $(INSTALLED)  ## check the types of src, strictly
 bench: $(INSTALLED)-bench  ## time the losses against torch and other libraries on the CPU
 	$(BIN)/python -m benchmarks losses --device cpu
 
-.PHONY: bench-gpu
 bench-gpu: RESULTS := benchmarks/results
 bench-gpu: $(INSTALLED)-bench  ## time them on a CUDA device, with a training step, and write docs/performance.md
 	$(BIN)/python -m benchmarks losses --device cuda --json $(RESULTS)/losses-cuda.json

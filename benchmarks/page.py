@@ -64,6 +64,18 @@ CUDA_TARGETS = (
     f"peak {PEAK:g} times the logits besides two float32 for each row of a softmax; for logits of at most "
     f"{SMALL / 1e6:.0f} MB a call no longer than torch's cross-entropy with integer targets.\n\n"
 )
+CUDA_REASONS = """\
+Why not, where that is known:
+
+* *A call* of ours goes through Python forward and, for autograd, backward; torch's cross-entropy stays in C++. It costs
+  some hundred microseconds, whatever the size, and shows where a whole training step is bound by launches.
+* *Smoothed, asymmetric and Brier losses* have a term for every class, so that arithmetic, not memory, is the limit in
+  two bytes; rows that are longer than a tile are read once more, from the cache if it holds them.
+* *Recall losses* count, weigh and divide in a dozen small kernels between the two large ones, and write the unweighted
+  losses and hits of the rows.
+* *In two bytes at 19 classes* planes of 769 x 769 pixels start at odd addresses, so that each pixel is loaded by
+  itself.
+* *At 1000 classes in four bytes* a program for each row leaves many sums to add up, which `torch.compile` avoids."""
 CPU_TARGETS = "A loss is allowed a multiple of the time of another, torch's as a rule.\n\n"
 
 
@@ -79,6 +91,7 @@ def format_page(run: dict[str, Any], training: dict[str, Any] | None = None) -> 
         *(_training(training) if training else []),
         "## Targets",
         (CUDA_TARGETS if on_cuda else CPU_TARGETS) + _missed(run, training),
+        *([CUDA_REASONS] if on_cuda else []),
         "## Measure it yourself",
         "In a checkout of the project with `pip install -e '.[bench]'`:\n\n"
         + (CUDA_COMMANDS if on_cuda else CPU_COMMANDS),

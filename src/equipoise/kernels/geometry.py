@@ -1,40 +1,44 @@
 """Where the rows of a batch lie in memory, so that kernels can walk any strides without a copy.
 
 A row is one sample, pixel or token: all C logits of one (n, d1, ..., dk). Dimensions that lie behind each other in
-every tensor are merged; what is left is counted by at most three indices.
+every tensor are merged; what is left is counted by at most three indices. Answers are remembered, because the same
+shapes come again with every batch.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 from torch import Tensor
 
-__all__ = ["Geometry", "is_long", "rows_of"]
+__all__ = ["Geometry", "is_long", "merged", "rows_of"]
 
 DIMENSIONS = 3
 SMALL = 2**31 - 2**16  # offsets below this fit into 32 bits, with room for the last block
 
 
-class Geometry(NamedTuple):
+@dataclass(frozen=True)
+class Geometry:
     """Rows in row-major order over ``sizes``, and the strides of each tensor along them."""
 
     sizes: tuple[int, ...]  # three of them, the fastest last
     strides: tuple[tuple[int, ...], ...]  # (tensors, 3)
 
-    def walk(self, tensor: int) -> tuple[int, tuple[int, ...]]:
-        """The largest unit of up to 16 elements that divides all strides of a tensor, and the strides in that unit."""
-        unit = math.gcd(16, *self.strides[tensor])
-        return unit, tuple(stride // unit for stride in self.strides[tensor])
+    @cached_property
+    def walks(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """For each tensor the largest unit of up to 16 elements that divides its strides, and the strides in it."""
+        units = [math.gcd(16, *strides) for strides in self.strides]
+        return tuple(
+            (unit, tuple(stride // unit for stride in strides))
+            for unit, strides in zip(units, self.strides, strict=True)
+        )
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Number of rows."""
-        product = 1
-        for size in self.sizes:
-            product *= size
-        return product
+        return math.prod(self.sizes)
 
     @property
     def single(self) -> bool:
@@ -63,18 +67,19 @@ def rows_of(*tensors: Tensor, per_class: int) -> Geometry | None:
             none.
         per_class: how many have one.
     """
-    first = tensors[0]
-    shape = [*first.shape[:1], *first.shape[2:]]
-    strides = [
-        [*tensor.stride()[:1], *tensor.stride()[2:]] if place < per_class else list(tensor.stride())
-        for place, tensor in enumerate(tensors)
-    ]
+    return merged(tensors[0].shape, tuple([tensor.stride() for tensor in tensors]), per_class)
+
+
+@lru_cache(maxsize=1024)
+def merged(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], per_class: int) -> Geometry | None:
+    """The same of a shape (N, C, d1, ..., dk) and the strides of each tensor."""
+    without = [[*stride[:1], *stride[2:]] if place < per_class else stride for place, stride in enumerate(strides)]
     sizes: list[int] = []
     kept: list[list[int]] = []  # strides of all tensors for each dimension that is left
-    for axis, size in enumerate(shape):
+    for axis, size in enumerate((*shape[:1], *shape[2:])):
         if size == 1:
             continue
-        steps = [stride[axis] for stride in strides]
+        steps = [stride[axis] for stride in without]
         if sizes and all(outer == size * inner for outer, inner in zip(kept[-1], steps, strict=True)):
             sizes[-1] *= size
             kept[-1] = steps
@@ -86,15 +91,16 @@ def rows_of(*tensors: Tensor, per_class: int) -> Geometry | None:
     while len(sizes) < DIMENSIONS:  # in the middle, where dividing by 1 costs nothing
         place = max(0, len(sizes) - 1)
         sizes.insert(place, 1)
-        kept.insert(place, [0] * len(tensors))
+        kept.insert(place, [0] * len(strides))
     return Geometry(tuple(sizes), tuple(zip(*kept, strict=True)))
 
 
 def is_long(rows: int, *tensors: Tensor) -> bool:
     """Whether the offset of a row or of an element may need 64 bits."""
-    return rows >= SMALL or any(_extent(tensor) >= SMALL for tensor in tensors)
+    return rows >= SMALL or any(_extent(tensor.shape, tensor.stride()) >= SMALL for tensor in tensors)
 
 
-def _extent(tensor: Tensor) -> int:
+@lru_cache(maxsize=1024)
+def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     """Largest offset of an element."""
-    return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from equipoise.kernels.geometry import Geometry, is_long, rows_of
+from equipoise.kernels.geometry import Geometry, is_long, merged
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launcher
 from equipoise.kernels.sigmoid_triton import elements_backward_kernel, elements_forward_kernel
@@ -29,7 +32,8 @@ class Forward(NamedTuple):
     seen: Tensor | None  # (4, 1) or (4, C): sums of p, t, p t and known elements
 
 
-class Walk(NamedTuple):
+@dataclass(frozen=True)
+class Walk:
     """How the kernels walk over a batch."""
 
     geometry: Geometry
@@ -39,13 +43,32 @@ class Walk(NamedTuple):
     columns: int
     warps: int
 
-    @property
-    def programs(self) -> int:
-        return self.geometry.programs(self.rows)[1] * -(-self.classes // self.columns)
+    @cached_property
+    def split(self) -> int:
+        """How the rows are shared out, see ``Geometry.programs``."""
+        return self.geometry.programs(self.rows)[0]
 
-    @property
+    @cached_property
     def row_blocks(self) -> int:
+        """Programs along the rows."""
         return self.geometry.programs(self.rows)[1]
+
+    @cached_property
+    def programs(self) -> int:
+        """All programs."""
+        return self.row_blocks * -(-self.classes // self.columns)
+
+    @cached_property
+    def units(self) -> tuple[int, ...]:
+        """Units of the tensors' strides."""
+        return tuple(unit for unit, _ in self.geometry.walks)
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """The integers that the kernels take."""
+        steps = zip(self.geometry.walks, self.strides, strict=True)
+        strides = [step for (_, along), class_stride in steps for step in (*along, class_stride)]
+        return (self.geometry.rows, *self.geometry.sizes[1:], self.classes, *strides)
 
 
 def sigmoid_forward(
@@ -71,13 +94,12 @@ def sigmoid_forward(
     elif seen == "labels":
         partial = torch.empty((4, walk.row_blocks, walk.classes), dtype=dtype, device=device)
     if logits.numel():
-        units, numbers = _numbers(walk)
         _forward(
             walk.programs,
             (logits, targets, weight, hyper, out, sums, partial),
-            numbers,
+            walk.numbers,
             (plan, ignore_value, element_weight is not None, keep_elements, ("nothing", "all", "labels").index(seen),
-             *units, is_long(walk.geometry.rows, logits, targets, weight, out), walk.geometry.programs(walk.rows)[0],
+             *walk.units, is_long(walk.geometry.rows, logits, targets, weight, out), walk.split,
              walk.rows, walk.columns),
             walk.warps,
         )  # fmt: skip
@@ -103,51 +125,43 @@ def sigmoid_backward(
     each = grad if grad.ndim else logits
     (logits, targets, weight, out, each), walk = _walk((logits, targets, weight, result, each), plan, by_label=False)
     if logits.numel():
-        units, numbers = _numbers(walk)
         _backward(
             walk.programs,
             (logits, targets, weight, hyper, each if grad.ndim else grad, hyper if inverse is None else inverse, out),
-            numbers,
+            walk.numbers,
             (plan, ignore_value, element_weight is not None, detach_focus,
              2 if grad.ndim else 1 if inverse is None else 3,
-             *units, is_long(walk.geometry.rows, logits, targets, weight, out, each),
-             walk.geometry.programs(walk.rows)[0], walk.rows, walk.columns),
+             *walk.units, is_long(walk.geometry.rows, logits, targets, weight, out, each),
+             walk.split, walk.rows, walk.columns),
             walk.warps,
         )  # fmt: skip
     return result if out.data_ptr() == result.data_ptr() else out
 
 
-def _numbers(walk: Walk) -> tuple[list[int], tuple[int, ...]]:
-    """Units of the tensors' strides, and the integers that the kernels take."""
-    units: list[int] = []
-    numbers = [walk.geometry.rows, *walk.geometry.sizes[1:], walk.classes]
-    for tensor, class_stride in enumerate(walk.strides):
-        unit, strides = walk.geometry.walk(tensor)
-        units.append(unit)
-        numbers += [*strides, class_stride]
-    return units, tuple(numbers)
-
-
 def _walk(tensors: tuple[Tensor, ...], plan: Plan, *, by_label: bool) -> tuple[tuple[Tensor, ...], Walk]:
     """Where no label differs from another and all tensors lie alike, one long row; else rows of labels."""
-    first = tensors[0]
-    alike = all(tensor.stride() == first.stride() for tensor in tensors)
-    if not (_differs_by_label(plan) or by_label) and alike and _is_dense(first):
-        flat = Geometry((1, 1, 1), ((0, 0, 0),) * len(tensors))
-        return tensors, Walk(flat, first.numel(), (1,) * len(tensors), 1, 2048, 4)
-    geometry = rows_of(*tensors, per_class=len(tensors))
-    if geometry is None:
+    shape, strides = tensors[0].shape, tuple([tensor.stride() for tensor in tensors])
+    walk = _walk_over(shape, strides, by_label or _differs_by_label(plan))
+    if walk is None:
         tensors = tuple(tensor.contiguous() for tensor in tensors)
-        geometry = rows_of(*tensors, per_class=len(tensors))
-        assert geometry is not None
-    first = tensors[0]
-    classes = first.shape[1]
-    if first.stride(1) == 1:
-        columns = min(1 << max(1, (classes - 1).bit_length()), 2048)
-        rows = 2048 // columns
-    else:
-        columns, rows = 1, 2048
-    return tensors, Walk(geometry, classes, tuple(tensor.stride(1) for tensor in tensors), rows, columns, 4)
+        walk = _walk_over(shape, tuple([tensor.stride() for tensor in tensors]), by_label or _differs_by_label(plan))
+        assert walk is not None
+    return tensors, walk
+
+
+@lru_cache(maxsize=1024)
+def _walk_over(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], by_label: bool) -> Walk | None:
+    """The same of shape and strides; None where more than three dimensions cannot be merged."""
+    if not by_label and len(set(strides)) == 1 and _is_dense(shape, strides[0]):
+        flat = Geometry((1, 1, 1), ((0, 0, 0),) * len(strides))
+        return Walk(flat, math.prod(shape), (1,) * len(strides), 1, 2048, 4)
+    geometry = merged(shape, strides, len(strides))
+    if geometry is None:
+        return None
+    columns = 1
+    if strides[0][1] == 1:
+        columns = min(1 << max(1, (shape[1] - 1).bit_length()), 2048)
+    return Walk(geometry, shape[1], tuple(stride[1] for stride in strides), 2048 // columns, columns, 4)
 
 
 def _differs_by_label(plan: Plan) -> bool:
@@ -155,10 +169,10 @@ def _differs_by_label(plan: Plan) -> bool:
     return any(steps)
 
 
-def _is_dense(tensor: Tensor) -> bool:
+def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether the elements fill a stretch of memory without gaps or overlap."""
     expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+    for stride, size in sorted(zip(strides, shape, strict=True)):
         if size != 1:
             if stride != expected:
                 return False

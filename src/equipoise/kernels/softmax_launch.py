@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -77,7 +78,7 @@ def softmax_forward(
     losses = torch.empty(rows, dtype=dtype, device=device) if keep_rows else None
     hit = torch.empty(rows, dtype=torch.uint8, device=device) if hits else None
     if programs:
-        (z_unit, z), (t_unit, t) = geometry.walk(0), geometry.walk(1)
+        (z_unit, z), (t_unit, t) = geometry.walks
         _forward(
             programs,
             (logits, targets, hyper if weight is None else weight, hyper, state,
@@ -119,7 +120,7 @@ def softmax_backward(
         assert geometry is not None
     rows, blocks = geometry.rows, blocks_for(logits, plan, dense, backward=True)
     if rows:
-        (z_unit, z), (g_unit, g), (t_unit, t) = geometry.walk(0), geometry.walk(1), geometry.walk(2)
+        (z_unit, z), (g_unit, g), (t_unit, t) = geometry.walks
         kind = 2 if grad.ndim else 1 if inverse is None else 3
         split, programs = geometry.programs(blocks.rows)
         _backward(
@@ -178,25 +179,29 @@ def _power_of_2(number: int) -> int:
 
 
 def blocks_for(logits: Tensor, plan: Plan, dense: bool, *, backward: bool) -> Blocks:
-    """Tile for these logits, by measurements on an H200.
+    """Tile for these logits."""
+    aligned = logits.data_ptr() % 16 == 0
+    lone = backward and not is_spread(plan, dense)
+    return _blocks(logits.shape, logits.stride(), logits.element_size(), aligned, lone)
+
+
+@lru_cache(maxsize=1024)
+def _blocks(shape: tuple[int, ...], strides: tuple[int, ...], element_size: int, aligned: bool, lone: bool) -> Blocks:
+    """By measurements on an H200; ``lone``: no sum over the classes is needed.
 
     Classes next to each other: one warp walks along a row, several rows at once where they are short. Strided classes:
     neighbouring threads have neighbouring rows, as many to a thread as one load can hold, and keep all classes of a
     tile to themselves, so that sums over classes need no exchange.
     """
-    width = _power_of_2(logits.shape[1])
-    if logits.stride(1) == 1:
-        if backward and not is_spread(plan, dense):
+    width = _power_of_2(shape[1])
+    if strides[1] == 1:
+        if lone:
             width = min(width, 8192)
             return Blocks(max(1, 1024 // width), width, max(1, width // 1024))
         width = min(width, 1024)
         return Blocks(1024 // width, width, 1)
-    vector = 16 // logits.element_size() if _vectorises(logits) else 1
+    steps = [stride for size, stride in zip(shape, strides, strict=True) if size > 1 and stride != 1]
+    together = aligned and all(stride % 16 == 0 for stride in steps)  # neighbouring rows, as Triton sees it
+    vector = 16 // element_size if together else 1
     warps = 8 if vector == 1 else 4
     return Blocks(32 * warps * vector, min(width, 64 // vector, 32 if vector == 1 else 8), warps)
-
-
-def _vectorises(logits: Tensor) -> bool:
-    """Whether neighbouring rows of every class can be loaded together, as Triton sees it."""
-    strides = [stride for size, stride in zip(logits.shape, logits.stride(), strict=True) if size > 1 and stride != 1]
-    return logits.data_ptr() % 16 == 0 and all(stride % 16 == 0 for stride in strides)

@@ -39,8 +39,8 @@ def fused_softmax_loss(
     sync: bool,
 ) -> Tensor | None:
     """Softmax loss of a checked batch (N, C, d1, ..., dk), reduced."""
-    named = Hyper(hyper, layout)
-    weight = named.get("weight")
+    names = {piece.name for piece in layout}
+    fixed = weight = Hyper(hyper, layout)["weight"] if "weight" in names else None
     recalls = [weights for weights in batch_weights if isinstance(weights, (RecallWeights, BatchRecall))]
     if len(recalls) < len(batch_weights) or (recalls and targets.is_floating_point()):
         return None  # predictions, or the labels of dense targets, have to be written out
@@ -53,7 +53,7 @@ def fused_softmax_loss(
     looking = [weights.looks() for weights in recalls]  # asked here: inside an autograd function nobody trains
 
     def weigh(counts: Tensor | None) -> Tensor:
-        product = named.get("weight")
+        product = fixed
         for weights, looks in zip(recalls, looking, strict=True):
             dynamic = weights.weigh(counts if looks else None, logits, sync_counts)  # type: ignore[arg-type]
             product = dynamic if product is None else product * dynamic
@@ -62,7 +62,7 @@ def fused_softmax_loss(
 
     denominators: dict[str, Tensor | float] = {"batch_mean": logits.shape[0]}
     if any(looking):
-        if named.keys() & {"label_smoothing", "squared_error"}:  # the weights stand inside a sum over the classes
+        if names & {"label_smoothing", "squared_error"}:  # the weights stand inside a sum over the classes
             weight = weigh(fused.support_and_hits(logits, targets, ignore_index))
         elif torch.compiler.is_compiling():
             rows, counts = fused.softmax_rows_and_hits(logits, targets, hyper, layout, ignore_index)
