@@ -276,9 +276,9 @@ def _gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: ANN401
     logits, targets, weight, hyper, state, inverse = ctx.saved_tensors
     if not torch.is_grad_enabled():
         return softmax_backward(logits, targets, weight, hyper, ctx.layout, state, grad, inverse)
-    _, direction = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
+    _, direction, length = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
     grad = grad if inverse is None else grad * inverse
-    return (direction * (grad.unsqueeze(1) if grad.ndim else grad)).to(logits.dtype)
+    return (direction * (length * (grad.unsqueeze(1) if grad.ndim else grad))).to(logits.dtype)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

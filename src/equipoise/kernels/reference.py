@@ -7,7 +7,7 @@ work in log space in float32 (float64 for float64 logits), support double backwa
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ def softmax_rows(
     _refuse_second_forward_derivative()
     function = SoftmaxRows if torch.compiler.is_compiling() else SoftmaxRowsForwardMode
     rows: Tensor
-    rows, _ = function.apply(logits, targets, weight, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    rows, _, _ = function.apply(logits, targets, weight, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
     return rows
 
 
@@ -71,49 +71,54 @@ def _refuse_second_forward_derivative() -> None:
 
 
 class SoftmaxRows(torch.autograd.Function):
-    """Rows and their gradient in one pass; backward only scales that gradient by what comes in."""
+    """Rows and their gradient in two factors; backward multiplies them with what comes in."""
 
     generate_vmap_rule = True
 
     @staticmethod
     def forward(
         logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
-    ) -> tuple[Tensor, Tensor]:
-        """Rows, and the direction in which they grow."""
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, and the two factors of their gradient."""
         return softmax_terms(logits, targets, weight, Hyper(hyper, layout), ignore_index)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
-        """Keep the direction, and the inputs for a second derivative."""
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:  # noqa: ANN401
+        """Keep the factors, and the inputs for a second derivative."""
         logits, targets, weight, hyper, ctx.layout, ctx.ignore_index = inputs
-        ctx.mark_non_differentiable(output[1])
+        ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(logits, targets, weight, hyper, output[1])
-        ctx.save_for_forward(logits, targets, weight, hyper, output[1])
+        ctx.save_for_backward(logits, targets, weight, hyper, *output[1:])
+        ctx.save_for_forward(logits, targets, weight, hyper, *output[1:])
 
     @staticmethod
-    def backward(ctx: Any, grad_rows: Tensor | None, grad_direction: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, grad_rows: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient with respect to the logits."""
         if grad_rows is None:
             return (None,) * 6
-        return (_direction(ctx) * grad_rows.unsqueeze(1)).to(ctx.saved_tensors[0].dtype), None, None, None, None, None
+        direction, length = _factors(ctx)
+        gradient = direction * (length * grad_rows.unsqueeze(1))
+        return gradient.to(ctx.saved_tensors[0].dtype), None, None, None, None, None
 
 
 class SoftmaxRowsForwardMode(SoftmaxRows):
     """With forward-mode derivatives, which ``torch.compile`` refuses to trace."""
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> tuple[Tensor | None, None]:  # noqa: ANN401
+    def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> tuple[Tensor | None, None, None]:  # noqa: ANN401
         """Change of the rows along a change of the logits."""
-        return (None if tangent is None else (_direction(ctx) * tangent).sum(1)), None
+        if tangent is None:
+            return None, None, None
+        direction, length = _factors(ctx)
+        return (direction * tangent * length).sum(1), None, None
 
 
-def _direction(ctx: Any) -> Tensor:  # noqa: ANN401
-    """The stored direction, or where a second derivative may be wanted the same through operations that have one."""
-    logits, targets, weight, hyper, direction = ctx.saved_tensors
+def _factors(ctx: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+    """The stored factors, or where a second derivative may be wanted the same through operations that have one."""
+    logits, targets, weight, hyper, direction, length = ctx.saved_tensors
     if torch.is_grad_enabled():
-        _, direction = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
-    return cast(Tensor, direction)
+        _, direction, length = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
+    return direction, length
 
 
 class SigmoidElements(torch.autograd.Function):

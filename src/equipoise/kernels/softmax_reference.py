@@ -33,8 +33,12 @@ __all__ = ["softmax_terms"]
 
 def softmax_terms(
     logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, ignore_index: int
-) -> tuple[Tensor, Tensor]:
-    """Rows (N, d1, ..., dk) and their gradient with respect to the logits (N, C, d1, ..., dk), in accumulation type."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows (N, d1, ..., dk), and in two factors their gradient with respect to the logits, in accumulation type.
+
+    The direction is (N, C, d1, ..., dk), its length (N, 1, d1, ..., dk) or a scalar: who multiplies by what comes in
+    from above has to go over all logits anyway.
+    """
     dtype = accumulation_dtype(logits)
 
     def block(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,11 +47,15 @@ def softmax_terms(
             return _brier(z, targets, weight, hyper, ignore_index)
         if targets.is_floating_point():
             return _dense(z, targets.to(dtype), weight, hyper)
-        return _index(z, targets, weight, hyper, ignore_index)
+        return _smoothed(z, targets, weight, hyper, ignore_index)
 
-    # where the true class is all that matters there are few passes over the logits, and blocks would not pay
-    heavy = targets.is_floating_point() or "label_smoothing" in hyper
-    return in_blocks(block, logits, targets, dtype) if heavy else block(logits, targets)
+    if targets.is_floating_point() or "label_smoothing" in hyper:
+        rows, direction = in_blocks(block, logits, targets, dtype)
+    elif "squared_error" in hyper:
+        rows, direction = block(logits, targets)
+    else:  # few passes over the logits, so that blocks would not pay
+        return _index(logits.to(dtype), targets, weight, hyper, ignore_index)
+    return rows, direction, torch.ones((), dtype=dtype, device=logits.device)
 
 
 def _labels(targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
@@ -57,39 +65,58 @@ def _labels(targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     return torch.where(valid, targets, 0), valid
 
 
-def _index(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """Index targets: the true class is a per-row affair, the others matter through their sum or their smoothing."""
+def _index(
+    z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, ignore_index: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Index targets without smoothing: the true class is a per-row affair, the others matter through their sum."""
     labels, valid = _labels(targets, ignore_index)
     z, z_true = _adjusted(z, labels, hyper)
-    smoothed = "label_smoothing" in hyper
-    if smoothed or not hyper.keys() & {"offset", "scale"}:
-        probs = z.softmax(1)
-        p = probs.gather(1, labels)
-        largest = None if not smoothed and _all_visible(p) else _largest(z, probs)
-    else:  # the adjusted logits are ours: their softmax may take their place
+    if hyper.keys() & {"offset", "scale"}:  # the adjusted logits are ours: their softmax may take their place
         z_max = z.amax(1, keepdim=True)
         probs = softmax(z)
         p = probs.gather(1, labels)
         largest = None if _all_visible(p) else (z_max, probs.amax(1, keepdim=True).log())
-    others = put(probs, labels, torch.zeros_like(p))  # the softmax without the true class
-    q = others.sum(1, keepdim=True)
-    log_p = p.log() if largest is None else z_true - largest[0] + largest[1]
-    log_p = torch.where(q < 0.5, (-q.clamp(max=0.5)).log1p(), log_p)
-
+    else:
+        probs = z.softmax(1)
+        p = probs.gather(1, labels)
+        largest = None if _all_visible(p) else _largest(z, probs)
+    log_p, others, q = _true_class(p, probs, z_true, labels, largest)
     m, h = true_form(log_p, p, q, hyper, gamma_of_rows(hyper, labels, p))
     mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
-    share = other_cost = other_slope = None
-    if smoothed and largest is not None:
-        share = hyper["label_smoothing"] / z.shape[1]
-        mass = mass * (1.0 - hyper["label_smoothing"] + share)
-        log_probs = plus(z - largest[0], largest[1])
-        other_cost, other_slope = _other_terms(log_probs, others, labels, valid, weight, hyper, share)
+    rows = (-(mass if m is None else mass * m) * log_p).masked_fill(~valid, 0.0)
+    slope = mass if h is None else mass * h
+    return rows.squeeze(1), put(others, labels, -q), slope * hyper["scale"] if "scale" in hyper else slope
+
+
+def _true_class(
+    p: Tensor, probs: Tensor, z_true: Tensor, labels: Tensor, largest: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Log p of the true class, the softmax without it (in place of ``probs``), and the sum of that, q."""
+    others = put(probs, labels, torch.zeros_like(p))
+    q = others.sum(1, keepdim=True)
+    log_p = p.log() if largest is None else z_true - largest[0] + largest[1]
+    return torch.where(q < 0.5, (-q.clamp(max=0.5)).log1p(), log_p), others, q
+
+
+def _smoothed(
+    z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """Index targets with smoothing: every class has a term."""
+    labels, valid = _labels(targets, ignore_index)
+    z, z_true = _adjusted(z, labels, hyper)
+    probs = z.softmax(1)
+    p = probs.gather(1, labels)
+    largest = _largest(z, probs)
+    log_p, others, q = _true_class(p, probs, z_true, labels, largest)
+    m, h = true_form(log_p, p, q, hyper, gamma_of_rows(hyper, labels, p))
+    share = hyper["label_smoothing"] / z.shape[1]
+    mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
+    mass = mass * (1.0 - hyper["label_smoothing"] + share)
+    log_probs = plus(z - largest[0], largest[1])
+    other_cost, other_slope = _other_terms(log_probs, others, labels, valid, weight, hyper, share)
 
     rows = (-(mass if m is None else mass * m) * log_p).masked_fill(~valid, 0.0)
     slope = mass if h is None else mass * h
-    if other_cost is None or other_slope is None:
-        slope = slope * hyper["scale"] if "scale" in hyper else slope
-        return rows.squeeze(1), put(times(others, slope), labels, -slope * q)
     total = other_slope.sum(1, keepdim=True)
     direction = minus(times(others, slope + total), other_slope)
     direction = put(direction, labels, p * total - slope * q)
