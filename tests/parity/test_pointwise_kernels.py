@@ -219,6 +219,24 @@ def test_extreme_logits(dtype, gamma):
         check_parity(eq.AsymmetricLoss(gamma, gamma_neg=gamma, margin=margin), logits, labels)
 
 
+@pytest.mark.parametrize("classes", [5, 1100])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_margin_wider_than_the_exponential_reaches(classes, smoothing):
+    loss = SoftmaxLoss(
+        focal(1.5),
+        adjustment=margin_adjustment([1.0] * classes, max_margin=2.0, scale=100.0),
+        label_smoothing=smoothing,
+    )
+    logits = logits_of(6, classes, dtype=torch.float32, grad=False)
+    targets = torch.arange(6) % classes
+    logits[torch.arange(6), targets] += torch.tensor([1.0, 2.0, 4.0, 5.0, 6.0, 9.0])
+    check_parity(loss, logits, targets)
+    with use("triton"):
+        assert all(
+            result.isfinite().all() for result in value_and_gradient(loss, logits.to(DEVICE), targets.to(DEVICE))
+        )
+
+
 def test_nothing_to_count():
     with use("triton"):
         for shape in ((0, 5), (2, 5, 0), (4, 5)):

@@ -28,15 +28,23 @@ __all__ = ["backward_kernel", "count_kernel", "finish_kernel", "forward_kernel",
 
 
 @triton.jit
-def _adjusted(z, t, k, hyper, C: tl.constexpr, PLAN: tl.constexpr, MARGIN: tl.constexpr):
-    """``scale * (z + offset - t * margin)``; the margin only where the label's logit is not treated by itself."""
+def _adjusted(z, t, k, hyper, C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr):
+    """``scale * (z + offset - t * margin)``; for index targets without the margin, which is the label's alone."""
     inside = k < C
     if PLAN.offset >= 0:
         z += tl.load(hyper + PLAN.offset + k * PLAN.offset_step, mask=inside, other=0.0)[None, :]
-    if MARGIN and PLAN.true_margin >= 0:
+    if DENSE and PLAN.true_margin >= 0:
         z -= t * tl.load(hyper + PLAN.true_margin + k * PLAN.true_margin_step, mask=inside, other=0.0)[None, :]
     if PLAN.scale >= 0:
         z *= tl.load(hyper + PLAN.scale)
+    return z
+
+
+@triton.jit
+def _with_margin(z, k, label, z_true, PLAN: tl.constexpr, DENSE: tl.constexpr):
+    """Adjusted logits of index targets with the margin of the label, so that the peak is that of the softmax."""
+    if not DENSE and PLAN.true_margin >= 0:
+        z = tl.where(k[None, :] == label[:, None], z_true[:, None], z)
     return z
 
 
@@ -316,6 +324,7 @@ def forward_kernel(
         known = (target >= 0) & (target < C)  # anything else shows up as NaN
         label = tl.where(valid & known, target, 0).to(tl.int32)
     z_label = tl.load(logits + at + offsets(label, z_c, LONG), mask=live, other=0.0).to(hyper.dtype.element_ty)
+    z_true = _true_logit(z_label, label, hyper, PLAN)
 
     peak = tl.full([BLOCK_R], float("-inf"), hyper.dtype.element_ty)
     others = tl.zeros([BLOCK_R], hyper.dtype.element_ty)  # of dense targets: all
@@ -332,7 +341,7 @@ def forward_kernel(
         t = _targets(targets, t_at, k, t_c, label, live, C, hyper, DENSE, LONG)
         if DENSE:
             given = tl.sum(t, 1)
-        z = _adjusted(z, t, k, hyper, C, PLAN, DENSE or precise)
+        z = _with_margin(_adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE)
         if precise:
             peak, others = _scanned_rest(z, peak, others)
             x = relative(z, peak[:, None])
@@ -352,11 +361,11 @@ def forward_kernel(
             if HITS:
                 lead = tl.maximum(lead, _lead(z, k, z_label, z_below, label))
             t = z
-            if DENSE or (precise and PLAN.true_margin >= 0):
+            if DENSE:
                 t = _targets(targets, t_at, k, t_c, label, live, C, hyper, DENSE, LONG)
             if DENSE:
                 given += tl.sum(t, 1)
-            z = _adjusted(z, t, k, hyper, C, PLAN, DENSE or precise)
+            z = _with_margin(_adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE)
             if precise:
                 peak, others = _scanned_rest(z, peak, others)
             else:
@@ -376,8 +385,7 @@ def forward_kernel(
     else:
         if WEIGHTED:
             mass = tl.load(weight + label)
-        z_label = _true_logit(z_label, label, hyper, PLAN)
-        log_p, q, m, h, total = _row_forms(z_label, peak, others, label, hyper, PLAN, precise)
+        log_p, q, m, h, total = _row_forms(z_true, peak, others, label, hyper, PLAN, precise)
     unit = exp_relative(relative(peak, peak))
     inverse = 1.0 / (total * unit)
     log_total = tl.log(total * unit)
