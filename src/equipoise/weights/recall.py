@@ -171,7 +171,12 @@ def batch_precision_weights(logits: Tensor, labels: Tensor, valid: Tensor, sync:
 @torch.no_grad()
 def support_and_hits(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     """Rows of each class and how many of them are predicted, in this process; (2, C) int64."""
-    return _count(labels, (valid, valid & _is_hit(logits, labels)), logits.shape[1])
+    classes = logits.shape[1]
+    # one sweep: misses in the first C bins, hits in the next, what does not count in the last
+    slots = torch.where(valid, labels + classes * _is_hit(logits, labels), 2 * classes).flatten()
+    bins = torch.zeros(2 * classes + 1, dtype=torch.int64, device=slots.device)
+    misses, hits = bins.scatter_add(0, slots, torch.ones_like(slots))[: 2 * classes].view(2, classes)
+    return torch.stack([misses + hits, hits])
 
 
 def _is_hit(logits: Tensor, labels: Tensor) -> Tensor:
@@ -193,12 +198,13 @@ def _predictions(logits: Tensor) -> Tensor:
     # of each place by how far they stand from the last class, in blocks that stay in the cache
     classes = logits.shape[1]
     distance = torch.arange(classes - 1, -1, -1, dtype=torch.float32).view(-1, *(1 for _ in logits.shape[2:]))
-    found = []
-    for block in torch.split(logits, max(1, 1_000_000 // logits[0].numel())):
-        marks = torch.empty(block.shape, dtype=torch.float32)
-        torch.eq(block, block.amax(1, keepdim=True), out=marks)
-        found.append(classes - 1 - marks.mul_(distance).amax(1).long())
-    return torch.cat(found)
+    found = torch.empty(logits.shape[:1] + logits.shape[2:], dtype=torch.float32)
+    size = max(1, 1_000_000 // logits[0].numel())
+    buffer = torch.empty(logits[:size].shape, dtype=torch.float32)  # one for all blocks: fresh memory is slow
+    for block, result in zip(torch.split(logits, size), torch.split(found, size), strict=True):
+        marks = torch.eq(block, block.amax(1, keepdim=True), out=buffer[: len(block)])
+        torch.amax(marks.mul_(distance), 1, out=result)
+    return (classes - 1) - found.long()
 
 
 def _count(classes: Tensor, masks: Sequence[Tensor], num_classes: int) -> Tensor:
