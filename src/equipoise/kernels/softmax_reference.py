@@ -26,7 +26,7 @@ from equipoise.kernels.modulation import (
     other_form,
     true_form,
 )
-from equipoise.kernels.temporaries import may_overwrite, minus, plus, put, softmax, times
+from equipoise.kernels.temporaries import may_overwrite, minus, plus, plus_product, put, softmax, times
 
 __all__ = ["softmax_terms"]
 
@@ -44,18 +44,17 @@ def softmax_terms(
     def block(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         z = logits.to(dtype)
         if "squared_error" in hyper:
-            return _brier(z, targets, weight, hyper, ignore_index)
+            return _dense_brier(z, targets, weight, hyper, ignore_index)
         if targets.is_floating_point():
             return _dense(z, targets.to(dtype), weight, hyper)
         return _smoothed(z, targets, weight, hyper, ignore_index)
 
     if targets.is_floating_point() or "label_smoothing" in hyper:
         rows, direction = in_blocks(block, logits, targets, dtype)
-    elif "squared_error" in hyper:
-        rows, direction = block(logits, targets)
-    else:  # few passes over the logits, so that blocks would not pay
-        return _index(logits.to(dtype), targets, weight, hyper, ignore_index)
-    return rows, direction, torch.ones((), dtype=dtype, device=logits.device)
+        return rows, direction, torch.ones((), dtype=dtype, device=logits.device)
+    # few passes over the logits, so that blocks would not pay
+    score = _brier if "squared_error" in hyper else _index
+    return score(logits.to(dtype), targets, weight, hyper, ignore_index)
 
 
 def _labels(targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
@@ -193,36 +192,43 @@ def _dense(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper) -> t
     return rows, times(direction, hyper["scale"]) if "scale" in hyper else direction
 
 
-def _brier(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, ignore_index: int) -> tuple[Tensor, Tensor]:
-    r"""Brier score :math:`w_y \sum_k (p_k - t_k)^2`: gradient :math:`2 p_k (d_k - \sum_j p_j d_j)` with d = p - t."""
+def _brier(
+    z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, ignore_index: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Brier score :math:`w_y \sum_k (p_k - t_k)^2` of index targets without smoothing.
+
+    Direction :math:`p_k (d_k - \sum_j p_j d_j)` with d = p - t, length :math:`2 w_y`.
+    """
+    labels, valid = _labels(targets, ignore_index)
     probs = z.softmax(1)
-    if not targets.is_floating_point() and "label_smoothing" not in hyper:
+    p = probs.gather(1, labels)
+    others = put(probs, labels, torch.zeros_like(p))
+    q = others.sum(1, keepdim=True)  # minus the difference of the true class
+    squared = others * others
+    squares = squared.sum(1, keepdim=True)
+    pull = squares - p * q
+    mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
+    rows = (mass * (squares + q.square())).masked_fill(~valid, 0.0)
+    direction = put(plus_product(squared, others, -pull), labels, -p * (q + pull))
+    return rows.squeeze(1), direction, 2.0 * mass
+
+
+def _dense_brier(
+    z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """The same for dense or smoothed targets."""
+    probs = z.softmax(1)
+    t = targets.to(z.dtype)
+    if not targets.is_floating_point():
         labels, valid = _labels(targets, ignore_index)
-        p = probs.gather(1, labels)
-        others = put(probs, labels, torch.zeros_like(p))
-        q = others.sum(1, keepdim=True)  # minus the difference of the true class
-        if z.ndim == 2:  # without a temporary, but slow where the classes are not next to each other in memory
-            squares = torch.linalg.vector_norm(others, dim=1, keepdim=True).square()
-        else:
-            squares = (others * others).sum(1, keepdim=True)
-        pull = squares - p * q
-        mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
-        rows, twice = mass * (squares + q.square()), 2.0 * mass
-        direction = times(torch.addcmul(-twice * pull, others, twice), others)
-        direction = put(direction, labels, -twice * p * (q + pull))
-    else:
-        t = targets.to(z.dtype)
-        if not targets.is_floating_point():
-            labels, valid = _labels(targets, ignore_index)
-            t = torch.zeros_like(z).scatter(1, labels, valid.to(z.dtype))
-        valid = t.sum(1, keepdim=True) != 0
-        mass = valid.to(z.dtype) if weight is None else (t * along_classes(weight, z)).sum(1, keepdim=True)
-        smoothing: Tensor | float = hyper.get("label_smoothing", 0.0)
-        difference = probs - (t * (1.0 - smoothing) + smoothing / z.shape[1])
-        rows = mass * difference.square().sum(1, keepdim=True)
-        direction = times(difference - (probs * difference).sum(1, keepdim=True), probs)
-        direction = times(direction, 2.0 * mass)
-    return rows.masked_fill(~valid, 0.0).squeeze(1), direction
+        t = torch.zeros_like(z).scatter(1, labels, valid.to(z.dtype))
+    valid = t.sum(1, keepdim=True) != 0
+    mass = valid.to(z.dtype) if weight is None else (t * along_classes(weight, z)).sum(1, keepdim=True)
+    smoothing: Tensor | float = hyper.get("label_smoothing", 0.0)
+    difference = probs - (t * (1.0 - smoothing) + smoothing / z.shape[1])
+    rows = mass * difference.square().sum(1, keepdim=True)
+    direction = times(difference - (probs * difference).sum(1, keepdim=True), probs)
+    return rows.masked_fill(~valid, 0.0).squeeze(1), times(direction, 2.0 * mass)
 
 
 def _adjusted(z: Tensor, labels: Tensor | None, hyper: Hyper) -> tuple[Tensor, Tensor]:
