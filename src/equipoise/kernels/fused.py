@@ -7,7 +7,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,10 +21,10 @@ from equipoise.kernels.ops import (
     softmax_counts,
     softmax_forward,
 )
+from equipoise.kernels.rows_launch import finish
+from equipoise.kernels.rows_launch import weigh as sum_weighed
 from equipoise.kernels.sigmoid_launch import Seen
 from equipoise.kernels.sigmoid_reference import sigmoid_slopes
-from equipoise.kernels.softmax_launch import finish
-from equipoise.kernels.softmax_launch import softmax_weighed as launch_weighed
 from equipoise.kernels.softmax_reference import softmax_terms
 
 __all__ = [
@@ -93,7 +93,7 @@ def softmax_weighed(
     ``softmax_totals``, the mass and the number of valid rows.
     """
     totals: tuple[Tensor, Tensor, Tensor] = SoftmaxWeighed.apply(  # type: ignore[no-untyped-call]
-        logits, targets, hyper, layout, ignore_index, weigh, reduction
+        logits, targets, None, hyper, layout, ignore_index, weigh, reduction
     )
     return totals
 
@@ -102,7 +102,7 @@ def softmax_rows_and_hits(
     logits: Tensor, targets: Tensor, hyper: Tensor, layout: Layout, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
     """Unreduced softmax loss without class weights, and without gradient the rows and hits of each class, (2, C)."""
-    rows, hits = SoftmaxRowsAndHits.apply(logits, targets, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    rows, hits = SoftmaxRowsAndHits.apply(logits, targets, None, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
     return rows, softmax_counts(targets, hits, logits.shape[1], ignore_index)
 
 
@@ -119,20 +119,12 @@ class SoftmaxReduced(torch.autograd.Function):
     """Reduced loss; backward divides inside the kernel."""
 
     @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        logits: Tensor,
-        targets: Tensor,
-        weight: Tensor | None,
-        hyper: Tensor,
-        layout: Layout,
-        ignore_index: int,
-        reduction: str,
-    ) -> Tensor:
+    def forward(ctx: Any, *inputs: Any) -> Tensor:  # noqa: ANN401
         """Loss."""
-        done = softmax_forward(logits, targets, weight, hyper, layout, ignore_index)
-        loss, inverse = finish(done.sums, reduction, logits.shape[0]).unbind()
-        _keep(ctx, (logits, targets, weight, hyper), layout, ignore_index, done.state, inverse)
+        *arguments, reduction = inputs
+        done = softmax_forward(*arguments)
+        loss, inverse = finish(done.sums, reduction, inputs[0].shape[0]).unbind()
+        _keep(ctx, arguments, done.state, inverse)
         return loss
 
     @staticmethod
@@ -145,18 +137,10 @@ class SoftmaxTotals(torch.autograd.Function):
     """Loss, mass and number of valid rows."""
 
     @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        logits: Tensor,
-        targets: Tensor,
-        weight: Tensor | None,
-        hyper: Tensor,
-        layout: Layout,
-        ignore_index: int,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
         """Sums."""
-        done = softmax_forward(logits, targets, weight, hyper, layout, ignore_index)
-        _keep(ctx, (logits, targets, weight, hyper), layout, ignore_index, done.state, None)
+        done = softmax_forward(*inputs)
+        _keep(ctx, inputs, done.state, None)
         loss, mass, valid = done.sums.sum(1)
         ctx.mark_non_differentiable(mass, valid)
         ctx.set_materialize_grads(False)
@@ -172,20 +156,11 @@ class SoftmaxRows(torch.autograd.Function):
     """Unreduced losses."""
 
     @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        logits: Tensor,
-        targets: Tensor,
-        weight: Tensor | None,
-        hyper: Tensor,
-        layout: Layout,
-        ignore_index: int,
-    ) -> Tensor:
+    def forward(ctx: Any, *inputs: Any) -> Tensor:  # noqa: ANN401
         """Rows."""
-        done = softmax_forward(logits, targets, weight, hyper, layout, ignore_index, keep_rows=True)
-        _keep(ctx, (logits, targets, weight, hyper), layout, ignore_index, done.state, None)
-        assert done.rows is not None
-        return done.rows.view(logits.shape[:1] + logits.shape[2:])
+        done = softmax_forward(*inputs, keep_rows=True)
+        _keep(ctx, inputs, done.state, None)
+        return _shaped(done.rows, inputs[0])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
@@ -197,56 +172,41 @@ class SoftmaxRowsAndHits(torch.autograd.Function):
     """Unreduced losses, and whether each row's label is its prediction."""
 
     @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        logits: Tensor,
-        targets: Tensor,
-        hyper: Tensor,
-        layout: Layout,
-        ignore_index: int,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         """Rows, hits."""
-        done = softmax_forward(logits, targets, None, hyper, layout, ignore_index, keep_rows=True, hits=True)
-        _keep(ctx, (logits, targets, None, hyper), layout, ignore_index, done.state, None)
-        assert done.rows is not None
+        done = softmax_forward(*inputs, keep_rows=True, hits=True)
+        _keep(ctx, inputs, done.state, None)
         assert done.hits is not None
         ctx.mark_non_differentiable(done.hits)
         ctx.set_materialize_grads(False)
-        return done.rows.view(logits.shape[:1] + logits.shape[2:]), done.hits
+        return _shaped(done.rows, inputs[0]), done.hits
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient of the logits."""
-        return _gradient(ctx, grad), None, None, None, None
+        return _gradient(ctx, grad), None, None, None, None, None
 
 
 class SoftmaxWeighed(torch.autograd.Function):
     """Loss, mass and number of valid rows with weights that are found on the way."""
 
     @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401
-        logits: Tensor,
-        targets: Tensor,
-        hyper: Tensor,
-        layout: Layout,
-        ignore_index: int,
-        weigh: Callable[[Tensor], Tensor],
-        reduction: str | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
         """Loss, or its sum."""
-        done = softmax_forward(logits, targets, None, hyper, layout, ignore_index, keep_rows=True, hits=True)
+        *arguments, weigh, reduction = inputs
+        logits, targets, _, hyper, layout, ignore_index = arguments
+        done = softmax_forward(*arguments, keep_rows=True, hits=True)
         assert done.rows is not None
         assert done.hits is not None
         weight = weigh(softmax_counts(targets, done.hits, logits.shape[1], ignore_index))
-        sums = launch_weighed(targets, done.rows, weight, ignore_index)
+        sums = sum_weighed(targets, done.rows, weight, ignore_index)
         inverse = None
         if reduction is None:
             loss, mass, valid = sums.sum(1).unbind()
         else:
             loss, inverse = finish(sums, reduction, logits.shape[0]).unbind()
             mass = valid = inverse
-        _keep(ctx, (logits, targets, weight, hyper), layout, ignore_index, done.state, inverse)
+        _keep(ctx, (logits, targets, weight, hyper, layout, ignore_index), done.state, inverse)
         ctx.mark_non_differentiable(mass, valid)
         ctx.set_materialize_grads(False)
         return loss, mass, valid
@@ -254,19 +214,18 @@ class SoftmaxWeighed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient of the logits."""
-        return _gradient(ctx, grad), None, None, None, None, None, None
+        return _gradient(ctx, grad), None, None, None, None, None, None, None
 
 
-def _keep(
-    ctx: Any,  # noqa: ANN401
-    inputs: tuple[Tensor | None, ...],
-    layout: Layout,
-    ignore_index: int,
-    state: Tensor,
-    inverse: Tensor | None,
-) -> None:
-    ctx.layout, ctx.ignore_index = layout, ignore_index
-    ctx.save_for_backward(*inputs, state, inverse)
+def _shaped(rows: Tensor | None, logits: Tensor) -> Tensor:
+    """Losses (rows,) as (N, d1, ..., dk)."""
+    assert rows is not None
+    return rows.view(logits.shape[:1] + logits.shape[2:])
+
+
+def _keep(ctx: Any, inputs: Sequence[Any], state: Tensor, inverse: Tensor | None) -> None:  # noqa: ANN401
+    *tensors, ctx.layout, ctx.ignore_index = inputs
+    ctx.save_for_backward(*tensors, state, inverse)
 
 
 def _gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: ANN401
@@ -395,7 +354,7 @@ class SigmoidTotals(torch.autograd.Function):
         return None if grad is None else _elements_gradient(ctx, grad), None, None, None, None, None, None, None
 
 
-def _keep_elements(ctx: Any, inputs: tuple[Any, ...], inverse: Tensor | None) -> None:  # noqa: ANN401
+def _keep_elements(ctx: Any, inputs: Sequence[Any], inverse: Tensor | None) -> None:  # noqa: ANN401
     *tensors, ctx.layout, ctx.ignore_value, ctx.detach_focus = inputs
     ctx.save_for_backward(*tensors, inverse)
 

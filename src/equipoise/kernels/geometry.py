@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 
 from torch import Tensor
 
-__all__ = ["Geometry", "is_long", "merged", "rows_of"]
+__all__ = ["Geometry", "is_long", "merged", "power_of_2", "rows_of"]
 
 DIMENSIONS = 3
 SMALL = 2**31 - 2**16  # offsets below this fit into 32 bits, with room for the last block
@@ -104,3 +104,8 @@ def is_long(rows: int, *tensors: Tensor) -> bool:
 def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     """Largest offset of an element."""
     return sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
+def power_of_2(number: int) -> int:
+    """The next power of two, at least 2."""
+    return 1 << max(1, (number - 1).bit_length())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise.kernels import sigmoid_launch, softmax_launch
+from equipoise.kernels import rows_launch, sigmoid_launch, softmax_launch
 from equipoise.kernels.hyper import Layout, Piece, accumulation_dtype
 from equipoise.kernels.sigmoid_launch import Seen
 from equipoise.kernels.triton_forms import plan_of
@@ -138,16 +138,16 @@ def _(
 
 
 def softmax_counts(targets: Tensor, hits: Tensor, classes: int, ignore_index: int) -> Tensor:
-    """See ``softmax_launch.softmax_counts``."""
+    """See ``rows_launch.count``."""
     if not torch.compiler.is_compiling():
-        return softmax_launch.softmax_counts(targets, hits, classes, ignore_index)
+        return rows_launch.count(targets, hits, classes, ignore_index)
     counts: Tensor = _softmax_counts(targets, hits, classes, ignore_index)
     return counts
 
 
 @torch.library.custom_op("equipoise::softmax_counts", mutates_args=())
 def _softmax_counts(targets: Tensor, hits: Tensor, classes: int, ignore_index: int) -> Tensor:
-    return softmax_launch.softmax_counts(targets, hits, classes, ignore_index)
+    return rows_launch.count(targets, hits, classes, ignore_index)
 
 
 @_softmax_counts.register_fake

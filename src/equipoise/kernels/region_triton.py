@@ -16,6 +16,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from equipoise.kernels.triton_walk import offsets, places
+
 __all__ = ["gradient_kernel", "softmax_kernel", "sums_kernel"]
 
 
@@ -106,7 +108,7 @@ def gradient_kernel(
         p, valid = _known_softmax(z, softmaxes, row, live)
         mean = tl.load(softmaxes + row * 3 + 2, mask=live, other=0.0)
     gradient = tl.where(valid[:, None], p * (a - mean[:, None]), 0.0)
-    at = out + _places(row, sizes, g_strides, LONG)[:, None] + _offsets(k, g_strides, LONG)[None, :]
+    at = out + _places(row, sizes, g_strides, LONG)[:, None] + offsets(k, g_strides[3], LONG)[None, :]
     tl.store(at, gradient.to(out.dtype.element_ty), mask=live[:, None] & (k < C)[None, :])
 
 
@@ -177,16 +179,7 @@ def _program(LONG: tl.constexpr):
 @triton.jit
 def _places(row, sizes, strides, LONG: tl.constexpr):
     """Offset of each row."""
-    outer = row // sizes[2]
-    kind: tl.constexpr = tl.int64 if LONG else tl.int32
-    near = (row % sizes[2]).to(kind) * strides[2]
-    return (outer // sizes[1]).to(kind) * strides[0] + (outer % sizes[1]).to(kind) * strides[1] + near
-
-
-@triton.jit
-def _offsets(k, strides, LONG: tl.constexpr):
-    """Offset of each class."""
-    return k.to(tl.int64 if LONG else tl.int32) * strides[3]
+    return places(row // sizes[2], row % sizes[2], sizes[1], strides[0], strides[1], strides[2], 1, LONG)
 
 
 @triton.jit
@@ -213,14 +206,14 @@ def _read(
     at = targets + _places(row, sizes, t_strides, LONG)
     if DENSE:
         valid = live
-        at = at[:, None] + _offsets(k, t_strides, LONG)[None, :]
+        at = at[:, None] + offsets(k, t_strides[3], LONG)[None, :]
         t = tl.load(at, mask=live[:, None] & inside, other=0.0).to(kind)
     else:
         target = tl.load(at, mask=live, other=0).to(tl.int64)
         valid = live & (target != ignore_index)
         label = tl.where(valid & (target >= 0) & (target < C), target, -1).to(tl.int32)
         t = (label[:, None] == k[None, :]).to(kind)
-    at = logits + _places(row, sizes, z_strides, LONG)[:, None] + _offsets(k, z_strides, LONG)[None, :]
+    at = logits + _places(row, sizes, z_strides, LONG)[:, None] + offsets(k, z_strides[3], LONG)[None, :]
     return tl.load(at, mask=valid[:, None] & inside, other=float("-inf")).to(kind), t, valid
 
 

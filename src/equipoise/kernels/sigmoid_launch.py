@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.kernels.geometry import Geometry, is_long, merged
+from equipoise.kernels.geometry import Geometry, is_long, merged, power_of_2
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launcher
 from equipoise.kernels.sigmoid_triton import elements_backward_kernel, elements_forward_kernel
@@ -160,7 +160,7 @@ def _walk_over(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], by_
         return None
     columns = 1
     if strides[0][1] == 1:
-        columns = min(1 << max(1, (shape[1] - 1).bit_length()), 2048)
+        columns = min(power_of_2(shape[1]), 2048)
     return Walk(geometry, shape[1], tuple(stride[1] for stride in strides), 2048 // columns, columns, 4)
 
 

@@ -8,31 +8,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.kernels.geometry import is_long, rows_of
+from equipoise.kernels.geometry import is_long, power_of_2, rows_of
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launcher
-from equipoise.kernels.softmax_triton import (
-    backward_kernel,
-    count_kernel,
-    finish_kernel,
-    forward_kernel,
-    weigh_kernel,
-)
+from equipoise.kernels.softmax_triton import backward_kernel, forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
 
-__all__ = ["Forward", "finish", "is_spread", "softmax_backward", "softmax_counts", "softmax_forward", "softmax_weighed"]
-
-FEW_CLASSES = 256  # up to here a program counts in a table of its own
-LINE = 1024  # rows that a program counts or weighs at a time
-SWEEPS = 1024  # programs that do so
-MANY_PROGRAMS = 4096  # beyond, their sums are added up before the last step
-REDUCTIONS = {"sum": 0, "mean": 1, "valid_mean": 2, "batch_mean": 3}
+__all__ = ["Forward", "is_spread", "softmax_backward", "softmax_forward"]
 
 _forward = Launcher(forward_kernel)
 _backward = Launcher(backward_kernel)
-_count = Launcher(count_kernel)
-_weigh = Launcher(weigh_kernel)
-_finish = Launcher(finish_kernel)
 
 
 class Forward(NamedTuple):
@@ -91,15 +76,6 @@ def softmax_forward(
     return Forward(state, sums, losses, hit)
 
 
-def finish(sums: Tensor, reduction: str, samples: int) -> Tensor:
-    """The reduced loss and the inverse of its denominator, (2,)."""
-    out = torch.empty(2, dtype=sums.dtype, device=sums.device)
-    if sums.shape[1] > MANY_PROGRAMS:
-        sums = sums.sum(1, keepdim=True)
-    _finish(1, (sums, out), (sums.shape[1], samples), (REDUCTIONS[reduction], 1024), 4)
-    return out
-
-
 def softmax_backward(
     logits: Tensor,
     targets: Tensor,
@@ -135,47 +111,9 @@ def softmax_backward(
     return out
 
 
-def softmax_counts(targets: Tensor, hits: Tensor, classes: int, ignore_index: int) -> Tensor:
-    """Rows of each class and its hits, (2, C) int64, of index targets."""
-    targets, rows, numbers, how = _rows_of_targets(targets, ignore_index)
-    counts = torch.zeros((2, classes), dtype=torch.int64, device=targets.device)
-    bins = _power_of_2(2 * classes) if classes <= FEW_CLASSES else 0
-    if rows:
-        programs = min(-(-rows // LINE), SWEEPS)
-        _count(programs, (targets, hits, counts), numbers, (classes, bins, *how, LINE), 4)
-    return counts
-
-
-def softmax_weighed(targets: Tensor, losses: Tensor, weight: Tensor, ignore_index: int) -> Tensor:
-    """Loss, mass and valid rows, (3, programs), of losses (rows,) that lack the class weights (C,)."""
-    targets, rows, numbers, how = _rows_of_targets(targets, ignore_index)
-    programs = min(-(-rows // LINE), SWEEPS)
-    sums = torch.empty((3, programs), dtype=losses.dtype, device=losses.device)
-    if rows:
-        _weigh(programs, (targets, losses, weight, sums), numbers, (weight.numel(), *how, LINE), 4)
-    return sums
-
-
-def _rows_of_targets(targets: Tensor, ignore_index: int) -> tuple[Tensor, int, tuple[int, ...], tuple[bool, bool]]:
-    """Index targets as the kernels walk over them: number, the integers that say how, whether single and 64-bit."""
-    geometry = rows_of(targets.unsqueeze(1), per_class=1)
-    if geometry is None:
-        targets = targets.contiguous()
-        geometry = rows_of(targets.unsqueeze(1), per_class=1)
-        assert geometry is not None
-    rows = geometry.rows
-    numbers = (rows, *geometry.sizes[1:], *geometry.strides[0], ignore_index)
-    return targets, rows, numbers, (geometry.single, is_long(rows, targets))
-
-
 def is_spread(plan: Plan, dense: bool) -> bool:
     """Whether every class of a row has a term of its own."""
     return dense or plan.label_smoothing >= 0 or plan.squared_error >= 0
-
-
-def _power_of_2(number: int) -> int:
-    """The next power of two, at least 2."""
-    return 1 << max(1, (number - 1).bit_length())
 
 
 def blocks_for(logits: Tensor, plan: Plan, dense: bool, *, backward: bool) -> Blocks:
@@ -193,7 +131,7 @@ def _blocks(shape: tuple[int, ...], strides: tuple[int, ...], element_size: int,
     neighbouring threads have neighbouring rows, as many to a thread as one load can hold, and keep all classes of a
     tile to themselves, so that sums over classes need no exchange.
     """
-    width = _power_of_2(shape[1])
+    width = power_of_2(shape[1])
     if strides[1] == 1:
         if lone:
             width = min(width, 8192)
