@@ -92,7 +92,8 @@ SOFTMAX = (
     _ours("FocalLoss, gamma of each class", lambda counts: eq.FocalLoss(_weights(counts)), POINTWISE),
     _ours("SampleDependentFocalLoss", lambda counts: eq.SampleDependentFocalLoss(), POINTWISE),
     _ours("CyclicalFocalLoss", lambda counts: _midway(eq.CyclicalFocalLoss(9)), POINTWISE),
-    _ours("LDAMLoss", lambda counts: eq.LDAMLoss(counts), POINTWISE),
+    # made for cosines: three times these logits is as wide as its usual 30 times cosines
+    _ours("LDAMLoss", lambda counts: eq.LDAMLoss(counts, scale=3.0), POINTWISE),
     _ours("LogitAdjustedLoss", lambda counts: eq.LogitAdjustedLoss(counts), POINTWISE),
     _ours("ClassBalancedLoss", lambda counts: eq.ClassBalancedLoss(counts), POINTWISE),
     _ours("BrierLoss", lambda counts: eq.BrierLoss(), POINTWISE),

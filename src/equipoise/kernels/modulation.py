@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels.hyper import Hyper
-from equipoise.kernels.temporaries import inverse, plus, times
+from equipoise.kernels.temporaries import inverse, plus, plus_product, times
 
 __all__ = ["along_classes", "gamma_of_classes", "gamma_of_rows", "mix", "other_form", "power", "select", "true_form"]
 
@@ -40,16 +40,17 @@ def _lowered(value: Tensor, q: Tensor, m: Tensor, gamma: Tensor, whole: int | No
     return value if whole == 1 else times(value, q if whole == 2 else power(q, gamma, whole - 1))
 
 
-def other_form(log_p: Tensor, p: Tensor, hyper: Hyper) -> tuple[Tensor | None, Tensor | None]:
-    r""":math:`m = \xi + (1 - \xi) p^{g_{neg}}` and h, of every class."""
+def other_form(log_p: Tensor, p: Tensor, hyper: Hyper) -> tuple[Tensor, Tensor | None]:
+    r""":math:`m \log p` with :math:`m = \xi + (1 - \xi) p^{g_{neg}}`, and h, of every class."""
     gamma = gamma_of_classes(hyper, "gamma_neg", p)
     if gamma is None:
-        return None, None
+        return log_p, None
     whole = hyper.whole.get("gamma_neg")
     # by the logarithm: -log p is large where p has vanished, so that a floor under p would show
     m = exp_of(gamma * log_p) if whole is None else power(p, gamma, whole)
-    h = times(plus(gamma * log_p, 1.0), m)
-    return (mix(hyper["xi"], None, m), mix(hyper["xi"], None, h)) if "xi" in hyper else (m, h)
+    cost = log_p * m
+    h = plus_product(m, cost, gamma)  # m' p log p = gamma m log p
+    return (mix(hyper["xi"], log_p, cost), mix(hyper["xi"], None, h)) if "xi" in hyper else (cost, h)
 
 
 def power(base: Tensor, gamma: Tensor, whole: int | None) -> Tensor:

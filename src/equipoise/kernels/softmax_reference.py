@@ -69,17 +69,16 @@ def _index(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Index targets without smoothing: the true class is a per-row affair, the others matter through their sum."""
     labels, valid = _labels(targets, ignore_index)
-    z, z_true = _adjusted(z, labels, hyper)
-    if hyper.keys() & {"offset", "scale"}:  # the adjusted logits are ours: their softmax may take their place
-        z_max = z.amax(1, keepdim=True)
-        probs = softmax(z)
-        p = probs.gather(1, labels)
-        largest = None if _all_visible(p) else (z_max, probs.amax(1, keepdim=True).log())
+    adjusted = _adjusted(z, labels, hyper)
+    ours = adjusted is not z and _looking_is_free(z)  # fresh memory is slow there, and the softmax may take its place
+    probs = softmax(adjusted) if ours else adjusted.softmax(1)
+    p = probs.gather(1, labels)
+    if _looking_is_free(z):
+        log_p = _log_with_vanished(p, z, labels, hyper)
     else:
-        probs = z.softmax(1)
-        p = probs.gather(1, labels)
-        largest = None if _all_visible(p) else _largest(z, probs)
-    log_p, others, q = _true_class(p, probs, z_true, labels, largest)
+        z_max, log_p_max = _largest(adjusted, probs)
+        log_p = adjusted.gather(1, labels) - z_max + log_p_max
+    log_p, others, q = _true_class(p, log_p, probs, labels)
     m, h = true_form(log_p, p, q, hyper, gamma_of_rows(hyper, labels, p))
     mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
     rows = (-(mass if m is None else mass * m) * log_p).masked_fill(~valid, 0.0)
@@ -87,14 +86,27 @@ def _index(
     return rows.squeeze(1), put(others, labels, -q), slope * hyper["scale"] if "scale" in hyper else slope
 
 
-def _true_class(
-    p: Tensor, probs: Tensor, z_true: Tensor, labels: Tensor, largest: tuple[Tensor, Tensor] | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Log p of the true class, the softmax without it (in place of ``probs``), and the sum of that, q."""
+def _true_class(p: Tensor, log_p: Tensor, probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log p of the true class from q where p is large, the softmax without it (in place of ``probs``), its sum q."""
     others = put(probs, labels, torch.zeros_like(p))
     q = others.sum(1, keepdim=True)
-    log_p = p.log() if largest is None else z_true - largest[0] + largest[1]
     return torch.where(q < 0.5, (-q.clamp(max=0.5)).log1p(), log_p), others, q
+
+
+def _looking_is_free(z: Tensor) -> bool:
+    """Whether the values may decide what is computed: on the CPU, and nobody else looks on."""
+    return z.device.type == "cpu" and may_overwrite()
+
+
+def _log_with_vanished(p: Tensor, z: Tensor, labels: Tensor, hyper: Hyper) -> Tensor:
+    """Logarithm of the probability of the true class; from the logits in the rows where it has all but vanished."""
+    log_p = p.log()
+    vanished = (p < 1e-30).squeeze(1)
+    if vanished.any():
+        labels = labels.squeeze(1)[vanished].unsqueeze(1)
+        few = _adjusted(z.movedim(1, -1)[vanished], labels, hyper)
+        log_p.squeeze(1)[vanished] = few.log_softmax(1).gather(1, labels).squeeze(1)
+    return log_p
 
 
 def _smoothed(
@@ -102,16 +114,13 @@ def _smoothed(
 ) -> tuple[Tensor, Tensor]:
     """Index targets with smoothing: every class has a term."""
     labels, valid = _labels(targets, ignore_index)
-    z, z_true = _adjusted(z, labels, hyper)
-    probs = z.softmax(1)
+    log_probs, probs = _both_softmax(_adjusted(z, labels, hyper))
     p = probs.gather(1, labels)
-    largest = _largest(z, probs)
-    log_p, others, q = _true_class(p, probs, z_true, labels, largest)
+    log_p, others, q = _true_class(p, log_probs.gather(1, labels), probs, labels)
     m, h = true_form(log_p, p, q, hyper, gamma_of_rows(hyper, labels, p))
     share = hyper["label_smoothing"] / z.shape[1]
     mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
     mass = mass * (1.0 - hyper["label_smoothing"] + share)
-    log_probs = plus(z - largest[0], largest[1])
     other_cost, other_slope = _other_terms(log_probs, others, labels, valid, weight, hyper, share)
 
     rows = (-(mass if m is None else mass * m) * log_p).masked_fill(~valid, 0.0)
@@ -123,14 +132,19 @@ def _smoothed(
     return rows, times(direction, hyper["scale"]) if "scale" in hyper else direction
 
 
-def _all_visible(p: Tensor) -> bool:
-    """Whether no probability has vanished, so that ``p.log()`` will do; looks only where looking is free."""
-    return p.device.type == "cpu" and may_overwrite() and bool((p > 1e-30).all())
-
-
 def _largest(z: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
     """Largest logit of each row and its log-probability, which tell those of all others; (N, 1, d1, ..., dk)."""
     return z.amax(1, keepdim=True), probs.amax(1, keepdim=True).log()
+
+
+def _both_softmax(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-softmax and softmax over dimension 1, by whichever costs less given the other."""
+    if z.ndim > 2:
+        log_probs = z.log_softmax(1)
+        return log_probs, log_probs.exp()
+    probs = z.softmax(1)
+    z_max, log_p_max = _largest(z, probs)
+    return plus(z - z_max, log_p_max), probs
 
 
 def _other_terms(
@@ -144,16 +158,16 @@ def _other_terms(
 ) -> tuple[Tensor, Tensor]:
     r"""What smoothing adds, :math:`(\epsilon/C) \sum_{k \ne y} w_k m_{other}(-\log p_k)`, and its slopes."""
     if "gamma_neg" in hyper or not hyper.keys() & {"gamma_pos", "confidence_bounds", "xi"}:
-        m, h = other_form(log_p, p, hyper)
+        cost, h = other_form(log_p, p, hyper)
     else:  # a focal loss takes the form of the true class for every class (Mukhoti et al. 2020, appendix A)
         m, h = true_form(log_p, p, 1.0 - p, hyper, gamma_of_classes(hyper, "gamma_pos", p))
+        cost = log_p if m is None else times(m, log_p)
     share = share * valid
     slope = share.expand_as(log_p).clone() if h is None else times(h, share)
     if weight is not None:
         by_class = along_classes(weight, log_p)
-        slope = times(slope, by_class)
-        m = by_class if m is None else times(m, by_class)
-    cost = put(log_p if m is None else times(log_p, m), labels, torch.zeros_like(share)).sum(1, keepdim=True)
+        slope, cost = times(slope, by_class), times(cost, by_class)
+    cost = put(cost, labels, torch.zeros_like(share)).sum(1, keepdim=True)
     return (-share * cost).masked_fill(~valid, 0.0), put(slope, labels, torch.zeros_like(share))
 
 
@@ -162,10 +176,8 @@ def _dense(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper) -> t
     valid = targets.sum(1, keepdim=True) != 0
     if "true_margin" in hyper:
         z = z - targets * along_classes(hyper["true_margin"], z)
-    z, _ = _adjusted(z, None, hyper)
-    p = z.softmax(1)
-    z_max, log_p_max = _largest(z, p)
-    log_p = plus(z - z_max, log_p_max)
+    z = _adjusted(z, None, hyper)
+    log_p, p = _both_softmax(z)
     # only one class of a row can have p > 1/2: its q is the sum of the others
     likely = (p > 0.5).to(p.dtype)
     q_likely = (p - p * likely).sum(1, keepdim=True)
@@ -175,18 +187,18 @@ def _dense(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper) -> t
     share = (smoothing / z.shape[1]) * valid
     q = torch.lerp(1.0 - p, q_likely.expand_as(p), likely)
     m, h = true_form(log_p, p, q, hyper, gamma_of_classes(hyper, "gamma_pos", p))
-    other_m, other_h = other_form(log_p, p, hyper)
-    if other_m is None or other_h is None:
-        mass = targets * (1.0 - smoothing) + share if "label_smoothing" in hyper else targets
-        cost, slope = mass if m is None else mass * m, mass if h is None else mass * h
-    else:
+    other_cost, other_h = other_form(log_p, p, hyper)
+    if other_h is not None:
         true_mass, other_mass = targets * (1.0 - smoothing + share), (1.0 - targets) * share
-        cost = true_mass * (1.0 if m is None else m) + other_mass * other_m
+        cost = true_mass * (log_p if m is None else m * log_p) + other_mass * other_cost
         slope = true_mass * (1.0 if h is None else h) + other_mass * other_h
+    else:
+        mass = targets * (1.0 - smoothing) + share if "label_smoothing" in hyper else targets
+        cost, slope = (mass if m is None else mass * m) * log_p, mass if h is None else mass * h
     if weight is not None:
         by_class = along_classes(weight, z)
         cost, slope = cost * by_class, slope * by_class
-    rows = (-(cost * log_p).sum(1, keepdim=True)).masked_fill(~valid, 0.0).squeeze(1)
+    rows = (-cost.sum(1, keepdim=True)).masked_fill(~valid, 0.0).squeeze(1)
     # p S - slope, written so that nothing cancels at p = 1
     direction = minus(times(p, slope.sum(1, keepdim=True) - slope), slope * q)
     return rows, times(direction, hyper["scale"]) if "scale" in hyper else direction
@@ -231,18 +243,15 @@ def _dense_brier(
     return rows.masked_fill(~valid, 0.0).squeeze(1), times(direction, 2.0 * mass)
 
 
-def _adjusted(z: Tensor, labels: Tensor | None, hyper: Hyper) -> tuple[Tensor, Tensor]:
-    """``scale * (z + offset - margin of the true class)``, and that logit of the true class where labels are given."""
+def _adjusted(z: Tensor, labels: Tensor | None, hyper: Hyper) -> Tensor:
+    """``scale * (z + offset - margin of the true class)``; the margin only where labels are given."""
     fresh = "offset" in hyper or "scale" in hyper
     if "offset" in hyper:
         z = z + along_classes(hyper["offset"], z)
     if "scale" in hyper:
         z = z * hyper["scale"]
-    if labels is None:
-        return z, z
-    z_true = z.gather(1, labels)
-    if "true_margin" in hyper:
-        margin = hyper["true_margin"][labels]
-        z_true = z_true - (margin * hyper["scale"] if "scale" in hyper else margin)
-        z = put(z, labels, z_true) if fresh else z.scatter(1, labels, z_true)
-    return z, z_true
+    if labels is None or "true_margin" not in hyper:
+        return z
+    margin = hyper["true_margin"][labels]
+    z_true = z.gather(1, labels) - (margin * hyper["scale"] if "scale" in hyper else margin)
+    return put(z, labels, z_true) if fresh else z.scatter(1, labels, z_true)
