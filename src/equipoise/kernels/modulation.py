@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels.hyper import Hyper
-from equipoise.kernels.temporaries import inverse, plus, plus_product, times
+from equipoise.kernels.temporaries import between, inverse, plus, plus_product, times
 
 __all__ = ["along_classes", "gamma_of_classes", "gamma_of_rows", "mix", "other_form", "power", "select", "true_form"]
 
@@ -76,9 +76,9 @@ def above_zero(probability: Tensor) -> Tensor:
 
 def mix(xi: Tensor, high: Tensor | None, low: Tensor | None) -> Tensor:
     r""":math:`\xi\,\text{high} + (1 - \xi)\,\text{low}`, in place of ``low``."""
-    low = (1.0 - xi) if low is None else times(low, 1.0 - xi)
-    high = xi if high is None else xi * high
-    return plus(low, high) if low.numel() > 1 else low + high
+    if low is None:
+        return (1.0 - xi) + (xi if high is None else xi * high)
+    return plus(times(low, 1.0 - xi), xi) if high is None else between(low, high, xi)
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:

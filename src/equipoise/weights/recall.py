@@ -5,7 +5,7 @@ Predictions are the argmax of the raw logits, lowest index on ties; no gradient 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -162,7 +162,7 @@ class PrecisionWeights(PreciseBuffers):
 @torch.no_grad()
 def batch_precision_weights(logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
     """``FP_c / (FP_c + TP_c)`` of a batch, 1 for a class that is never predicted; (C,)."""
-    chosen = _predictions(logits)
+    chosen = torch.cat([chosen for _, chosen in _predictions(logits)])
     counts = _count(chosen, (valid, valid & (chosen == labels)), logits.shape[1])
     predicted, hits = (all_sum(counts) if sync else counts).to(accumulation_dtype(logits))
     return torch.where(predicted > 0, (predicted - hits) / predicted.clamp(min=1), 1.0)
@@ -172,39 +172,43 @@ def batch_precision_weights(logits: Tensor, labels: Tensor, valid: Tensor, sync:
 def support_and_hits(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     """Rows of each class and how many of them are predicted, in this process; (2, C) int64."""
     classes = logits.shape[1]
-    # one sweep: misses in the first C bins, hits in the next, what does not count in the last
-    slots = torch.where(valid, labels + classes * _is_hit(logits, labels), 2 * classes).flatten()
-    bins = torch.zeros(2 * classes + 1, dtype=torch.int64, device=slots.device)
-    misses, hits = bins.scatter_add(0, slots, torch.ones_like(slots))[: 2 * classes].view(2, classes)
+    bins = torch.zeros(2 * classes + 1, dtype=torch.int64, device=logits.device)
+    for part, hit in _hits(logits, labels):
+        # one sweep: misses in the first C bins, hits in the next, what does not count in the last
+        slots = torch.where(valid[part], labels[part] + classes * hit, 2 * classes).flatten()
+        bins = bins.scatter_add(0, slots, torch.ones_like(slots))
+    misses, hits = bins[: 2 * classes].view(2, classes)
     return torch.stack([misses + hits, hits])
 
 
-def _is_hit(logits: Tensor, labels: Tensor) -> Tensor:
-    """Whether the label is the prediction, (N, d1, ..., dk) bool."""
+def _hits(logits: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Whether the label is the prediction, (n, d1, ..., dk) bool, for some samples at a time."""
     if logits.device.type != "cpu" or logits.ndim > 2 or logits.numel() == 0 or not may_overwrite():
-        return _predictions(logits) == labels
+        yield from ((part, chosen == labels[part]) for part, chosen in _predictions(logits))
+        return
     # on the CPU it is faster to look for the index only in the rows where the label has the largest logit
     hit = logits.gather(1, labels.unsqueeze(1)).squeeze(1) == logits.amax(1)
     rows = hit.nonzero().squeeze(1)
     hit[rows] = logits[rows].max(1).indices == labels[rows]
-    return hit
+    yield slice(None), hit
 
 
-def _predictions(logits: Tensor) -> Tensor:
-    """Index of the largest logit, the first of equal ones."""
+def _predictions(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Index of the largest logit, the first of equal ones, for some samples at a time."""
     if logits.device.type != "cpu" or logits.ndim == 2 or logits.numel() == 0 or not may_overwrite():
-        return logits.max(1).indices
+        yield slice(None), logits.max(1).indices
+        return
     # the same, several times as fast where the classes are not next to each other in memory: mark the largest logits
     # of each place by how far they stand from the last class, in blocks that stay in the cache
     classes = logits.shape[1]
     distance = torch.arange(classes - 1, -1, -1, dtype=torch.float32).view(-1, *(1 for _ in logits.shape[2:]))
-    found = torch.empty(logits.shape[:1] + logits.shape[2:], dtype=torch.float32)
     size = max(1, 1_000_000 // logits[0].numel())
     buffer = torch.empty(logits[:size].shape, dtype=torch.float32)  # one for all blocks: fresh memory is slow
-    for block, result in zip(torch.split(logits, size), torch.split(found, size), strict=True):
+    for start in range(0, len(logits), size):
+        part = slice(start, start + size)
+        block = logits[part]
         marks = torch.eq(block, block.amax(1, keepdim=True), out=buffer[: len(block)])
-        torch.amax(marks.mul_(distance), 1, out=result)
-    return (classes - 1) - found.long()
+        yield part, (classes - 1) - marks.mul_(distance).amax(1).long()
 
 
 def _count(classes: Tensor, masks: Sequence[Tensor], num_classes: int) -> Tensor:
