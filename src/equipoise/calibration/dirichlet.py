@@ -1,0 +1,157 @@
+r"""Dirichlet calibration: a matrix and a bias on log-probabilities (Kull et al. 2019)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_number
+from equipoise.calibration.fitted import Fitted, announce, as_floats, column
+from equipoise.calibration.inputs import SingleRows, blocks, join_notes, missing, single_rows
+from equipoise.calibration.linear import Minimum, Standard, minimise, residual, standardise
+
+__all__ = ["DirichletCalibration", "fit_dirichlet"]
+
+# From "a temperature and biases for each class" to nearly free; each is tried by cross-validation.
+SHRINKAGES = (10_000.0, 1_000.0, 100.0, 10.0)
+FOLDS = 3
+
+
+@dataclass(frozen=True, repr=False)
+class DirichletCalibration(Fitted):
+    r""":math:`z' = W \log p + b` with :math:`p = \text{softmax}(z)`. Changes predictions, so accuracy may rise or fall.
+
+    >>> DirichletCalibration(((1.0, 0.0), (0.0, 1.0)), (0.0, 0.0))(torch.tensor([[0.0, 0.0]]))
+    tensor([[-0.6931, -0.6931]])
+    """
+
+    kind: ClassVar[str] = "dirichlet"
+
+    weight: tuple[tuple[float, ...], ...]
+    bias: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        classes = len(as_floats("bias", self.bias))
+        if not isinstance(self.weight, tuple) or {len(as_floats("weight", row)) for row in self.weight} != {classes}:
+            raise ValueError(f"weight must be {classes} rows of {classes} numbers, got others; fit again")
+        if len(self.weight) != classes:
+            raise ValueError(
+                f"weight must be {classes} rows of {classes} numbers, got {len(self.weight)} rows; fit again"
+            )
+        object.__setattr__(self, "num_classes", classes)
+
+    def _apply(self, logits: Tensor) -> Tensor:
+        weight = torch.tensor(self.weight, dtype=logits.dtype, device=logits.device)
+        mixed = torch.einsum("kc,nc...->nk...", weight, logits.log_softmax(1))
+        return mixed + column(self.bias, logits)
+
+    def describe(self) -> str:
+        """One line for people."""
+        diagonal = [row[c] for c, row in enumerate(self.weight)]
+        mixing = max(
+            (abs(value) for c, row in enumerate(self.weight) for k, value in enumerate(row) if k != c), default=0.0
+        )
+        return (
+            f"Dirichlet calibration, diagonal {min(diagonal):.3g} to {max(diagonal):.3g}, "
+            f"largest mixing of classes {mixing:.3g}{self._origin()}"
+        )
+
+
+def fit_dirichlet(
+    logits: Tensor, targets: Tensor, *, shrinkage: float | None = None, ignore_index: int = -100
+) -> DirichletCalibration:
+    r"""Dirichlet calibration with off-diagonal and intercept regularisation (ODIR). May change predictions.
+
+    With :math:`x = \log p / T`, T of :func:`~equipoise.calibration.fit_temperature`, and m, s the mean and standard
+    deviation of each class's x, it minimises
+
+    .. math:: \sum_i \text{NLL}_i + \frac{\lambda}{2} \sum_{c \ne k} u_{ck}^2 + \frac{1}{2} \sum_c (u_{cc}^2 + d_c^2)
+
+    for the logits :math:`x_c + \sum_k u_{ck} (x_k - m_k) / s_k + d_c`. C (C + 1) parameters: use it with many rows for
+    each class.
+
+    Args:
+        logits: (N, C, d1, ..., dk).
+        targets: class indices (N, d1, ..., dk).
+        shrinkage: lambda, above 0; None: the best of 10, 100, 1000, 10000 by likelihood in three-fold cross-validation.
+        ignore_index: targets that do not count.
+
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> logits = torch.randn(600, 3, generator=draw)
+    >>> seen = torch.multinomial(logits.softmax(1), 1, generator=draw).squeeze(1)
+    >>> targets = torch.where((seen == 0) & (torch.rand(600, generator=draw) < 0.5), 1, seen)  # half of 0 are called 1
+    >>> fitted = fit_dirichlet(logits, targets, shrinkage=1.0)
+    >>> round(float(fitted(logits).softmax(1)[:, 1].mean()), 1), round(float((targets == 1).double().mean()), 1)
+    (0.5, 0.5)
+    """
+    if shrinkage is not None:
+        check_number("shrinkage", shrinkage, low=0.0, open_low=True)
+    rows = single_rows(logits, targets, ignore_index)
+    samples, classes = rows.logits.shape
+    x = standardise(SingleRows(rows.logits.log_softmax(1), rows.labels))
+    start = x.scaled.new_zeros(classes + 1, classes)
+    if shrinkage is None:
+        shrinkage = _cross_validate(x, rows.labels, start) if samples >= 2 * FOLDS else SHRINKAGES[0]
+    found = _solve(x, rows.labels, shrinkage, start)
+    change, shift = found.parameters[:-1] / x.deviation[:, None], found.parameters[-1]
+    weight = (torch.eye(classes, dtype=torch.float64, device=change.device) + change.T) * x.slope
+    bias = shift - x.mean @ change
+    few = f"{samples} rows for {classes * (classes + 1)} parameters" if samples < classes * (classes + 1) else ""
+    return announce(
+        DirichletCalibration(
+            tuple(map(tuple, weight.tolist())),
+            tuple(bias.tolist()),
+            samples=samples,
+            converged=found.converged,
+            note=join_notes(found.note, missing(rows.labels, classes), few),
+        )
+    )
+
+
+def _solve(x: Standard, labels: Tensor, shrinkage: float, start: Tensor, tolerance: float = 1e-13) -> Minimum:
+    """Transposed u, and d below it, (C + 1, C), of the least penalised likelihood."""
+    samples = len(labels)
+    strength = torch.full_like(start, shrinkage)
+    strength.fill_diagonal_(1.0)
+    strength[-1] = 1.0
+    # the search sees each parameter in units of how far it can go, so that strong and weak shrinkage are one problem
+    size = (strength / samples + 0.25 / start.shape[1]).rsqrt()
+
+    def objective(searched: Tensor) -> tuple[float, Tensor]:
+        parameters = searched * size
+        value, gradient = 0.5 * float((strength * parameters.square()).sum()), strength * parameters
+        for part in blocks(x.scaled):
+            units = x.units[part]
+            loss, pull = residual(x.scaled[part] + units @ parameters[:-1] + parameters[-1], labels[part])
+            value += loss
+            gradient = gradient + torch.cat([units.T @ pull, pull.sum(0, keepdim=True)])
+        return value / samples, gradient * size / samples
+
+    found = minimise(objective, start / size, tolerance=tolerance)
+    return found._replace(parameters=found.parameters * size)
+
+
+def _cross_validate(x: Standard, labels: Tensor, start: Tensor) -> float:
+    """The shrinkage of the best held-out likelihood, from the strongest down as long as it helps."""
+    fold = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).to(labels.device) % FOLDS
+    reached, best, best_score = [start] * FOLDS, SHRINKAGES[0], math.inf
+    for shrinkage in SHRINKAGES:
+        score = 0.0
+        for held in range(FOLDS):
+            kept, rest = _rows(x, fold != held), _rows(x, fold == held)
+            at = _solve(kept, labels[fold != held], shrinkage, reached[held], tolerance=1e-9).parameters
+            score += residual(rest.scaled + rest.units @ at[:-1] + at[-1], labels[fold == held])[0]
+            reached[held] = at
+        if score >= best_score:
+            break
+        best, best_score = shrinkage, score
+    return best
+
+
+def _rows(x: Standard, chosen: Tensor) -> Standard:
+    return x._replace(scaled=x.scaled[chosen], units=x.units[chosen])

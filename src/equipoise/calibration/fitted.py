@@ -1,0 +1,157 @@
+"""What every fitted method is: a value that turns logits into logits."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_choice, check_logits
+
+__all__ = ["CalibrationWarning", "Fitted", "Task"]
+
+Task = Literal["single", "multi"]
+
+
+class CalibrationWarning(UserWarning):
+    """A fit that came out but should not be trusted blindly; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Fitted(ABC):
+    """A fitted method: ``fitted(logits)`` gives logits of the same shape, dtype and device.
+
+    A frozen dataclass of plain numbers: it compares, prints, and goes to and from a file with
+    :func:`~equipoise.calibration.save` and :func:`~equipoise.calibration.load`.
+
+    Args:
+        task: ``"single"``: one class a row, a softmax over dimension 1; ``"multi"``: a sigmoid for each label in it.
+        num_classes: number of classes or labels it was fitted for; None: any.
+        samples: rows it was fitted on.
+        converged: False where the search did not reach an optimum or the data hold none.
+        note: what to know about the fit; empty if nothing.
+
+    Shape: logits (N, C, d1, ..., dk), result the same. Half precision is computed in float32.
+    """
+
+    kind: ClassVar[str]
+
+    task: Task = "single"
+    num_classes: int | None = None
+    samples: int | None = None
+    converged: bool = True
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        check_choice("task", self.task, ("single", "multi"))
+        for name in ("num_classes", "samples"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} must be a whole number above 0 or None, got {value!r}; leave it out for None")
+        if not isinstance(self.converged, bool) or not isinstance(self.note, str):
+            raise TypeError(
+                f"converged must be a bool and note a str, got {self.converged!r} and {self.note!r}; leave them out"
+            )
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Logits (N, C, d1, ..., dk) after the correction, in the same shape, dtype and device."""
+        check_shape(logits, self.task, self.num_classes)
+        wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        return _fit_in(self._apply(wide), logits.dtype, self.task)
+
+    @abstractmethod
+    def _apply(self, logits: Tensor) -> Tensor:
+        """The correction for float32 or float64 logits with the classes in dimension 1."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for people."""
+
+    def _origin(self) -> str:
+        """What every description ends with."""
+        things = "classes" if self.task == "single" else "labels"
+        parts = [f"{self.num_classes} {things}"] if self.num_classes else []
+        parts += [f"fitted on {self.samples} rows"] if self.samples else []
+        origin = f" ({', '.join(parts)})" if parts else ""
+        return f"{origin}; {self.note}" if self.note else origin
+
+    def __repr__(self) -> str:
+        shown = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
+        inside = ", ".join(f"{name}={_short(value)}" for name, value, default in shown if value != default)
+        return f"{type(self).__name__}({inside})"
+
+
+F = TypeVar("F", bound=Fitted)
+
+
+def announce(fitted: F) -> F:
+    """Warn with the note of a fit, if it has one; returns the fit."""
+    if fitted.note:
+        warnings.warn(f"{fitted.kind}: {fitted.note}", CalibrationWarning, stacklevel=3)
+    return fitted
+
+
+def check_shape(logits: Tensor, task: Task, num_classes: int | None = None) -> None:
+    """Raise unless logits are floating point (N, C, d1, ..., dk) with the number of classes that is expected."""
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"logits must be a tensor, got {type(logits).__name__}; use torch.as_tensor(logits)")
+    check_logits(logits)
+    least = 2 if task == "single" else 1
+    things = "classes" if task == "single" else "labels"
+    if logits.ndim < 2 or logits.shape[1] < least:
+        raise ValueError(
+            f"logits must have shape (N, C, d1, ..., dk) with at least {least} {things} in dimension 1, got "
+            f"{tuple(logits.shape)}; for a single row use logits[None]"
+        )
+    if num_classes is not None and logits.shape[1] != num_classes:
+        raise ValueError(
+            f"logits must have the {num_classes} {things} of the fit in dimension 1, got shape {tuple(logits.shape)}; "
+            "use the outputs of the model that it was fitted for"
+        )
+
+
+def as_floats(name: str, values: Sequence[float], *, positive: bool = False) -> tuple[float, ...]:
+    """Return numbers as a tuple of floats; raise unless they are finite, and above 0 where asked."""
+    numbers = tuple(values) if isinstance(values, Sequence) and not isinstance(values, str) else None
+    if not numbers or any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in numbers):
+        raise TypeError(f"{name} must be a sequence of numbers, got {_short(values)}; pass a tuple of floats")
+    finite = torch.tensor(numbers, dtype=torch.float64)
+    if not bool(finite.isfinite().all()) or (positive and bool((finite <= 0).any())):
+        wanted = "finite and above 0" if positive else "finite"
+        raise ValueError(f"{name} must be {wanted}, got {_short(numbers)}; fit again on finite logits")
+    return tuple(float(value) for value in numbers)
+
+
+def column(values: Sequence[float], logits: Tensor) -> Tensor:
+    """One number a class, shaped to broadcast along dimension 1 of the logits."""
+    vector = torch.tensor(values, dtype=logits.dtype, device=logits.device)
+    return vector.view(-1, *(1 for _ in logits.shape[2:]))
+
+
+def _fit_in(logits: Tensor, dtype: torch.dtype, task: Task) -> Tensor:
+    """Cast to a dtype whose range may be smaller; a row that would overflow is moved or cut to stay finite."""
+    if logits.dtype == dtype:
+        return logits
+    limit = torch.finfo(dtype).max
+    if task == "single":  # a constant a row does not change its softmax
+        top = logits.amax(1, keepdim=True)
+        logits = torch.where(top.abs() > limit, logits - top, logits)
+    return logits.clamp(-limit, limit).to(dtype)
+
+
+def _short(value: object) -> str:
+    """``repr``, with the middle of long sequences left out and floats at six digits."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (tuple, list)):
+        inside = (
+            [_short(item) for item in value] if len(value) <= 6 else [*map(_short, value[:3]), "...", _short(value[-1])]
+        )
+        size = f" [{len(value)}]" if len(value) > 6 else ""
+        return f"({', '.join(inside)}{',' if len(value) == 1 else ''}){size}"
+    return repr(value)

@@ -1,0 +1,134 @@
+r"""A temperature for each group of classes, such as many, medium and few: :math:`z' = z / T_{g(\hat y)}`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_length, check_number
+from equipoise.calibration.fitted import Fitted, announce, as_floats
+from equipoise.calibration.inputs import SingleRows, join_notes, single_rows
+from equipoise.calibration.temperature import BOUNDS, check_bounds, slope_by_nll
+
+__all__ = ["GroupTemperatures", "fit_group_temperatures"]
+
+
+@dataclass(frozen=True, repr=False)
+class GroupTemperatures(Fitted):
+    r""":math:`z' = z / T_g`, g the group of the predicted class, since the true one is unknown. Keeps it.
+
+    Args:
+        temperatures: one for each group.
+        groups: for each class the index of its group.
+        names: of the groups.
+
+    >>> GroupTemperatures((1.0, 2.0), groups=(0, 1), names=("head", "tail"))(torch.tensor([[2.0, 0.0], [0.0, 2.0]]))
+    tensor([[2., 0.],
+            [0., 1.]])
+    """
+
+    kind: ClassVar[str] = "group-temperatures"
+
+    temperatures: tuple[float, ...]
+    groups: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count = len(as_floats("temperatures", self.temperatures, positive=True))
+        if (
+            not isinstance(self.names, tuple)
+            or len(self.names) != count
+            or not all(isinstance(n, str) for n in self.names)
+        ):
+            raise ValueError(f"names must be one str for each of the {count} groups, got {self.names!r}; fit again")
+        allowed = set(range(count))
+        if not isinstance(self.groups, tuple) or any(type(g) is not int or g not in allowed for g in self.groups):
+            raise ValueError(f"groups must be indices of the {count} temperatures, got {self.groups!r}; fit again")
+        object.__setattr__(self, "num_classes", len(self.groups))
+
+    def _apply(self, logits: Tensor) -> Tensor:
+        by_group = torch.tensor(self.temperatures, dtype=logits.dtype, device=logits.device)
+        by_class = by_group[torch.tensor(self.groups, device=logits.device)]
+        return logits / by_class[logits.argmax(1, keepdim=True)]
+
+    def describe(self) -> str:
+        """One line for people."""
+        listed = ", ".join(f"{name} {t:.4g}" for name, t in zip(self.names, self.temperatures, strict=True))
+        return f"temperature by group of the predicted class: {listed}; same predictions{self._origin()}"
+
+
+def fit_group_temperatures(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    groups: Sequence[int] | Sequence[str] | Tensor,
+    shrinkage: float = 10.0,
+    bounds: tuple[float, float] = BOUNDS,
+    ignore_index: int = -100,
+) -> GroupTemperatures:
+    r"""A temperature for the rows predicted in each group, shrunk to the common one. Keeps the predicted class.
+
+    For group g the minimum of :math:`\sum_i \text{NLL}_i + \frac{\lambda}{2} (T_0 / T_g - 1)^2` over the rows whose
+    predicted class lies in g, :math:`T_0` the common temperature: few rows stay near it, a group that is never
+    predicted takes it.
+
+    Args:
+        logits: (N, C, d1, ..., dk).
+        targets: class indices (N, d1, ..., dk).
+        groups: for each class the group it belongs to, a name or a number.
+        shrinkage: lambda; 0 for independent groups.
+        bounds: least and greatest temperature.
+        ignore_index: targets that do not count.
+
+    >>> logits = torch.tensor([[2.0, 0.0, 0.0]] * 30 + [[0.0, 0.0, 2.0]] * 30)
+    >>> targets = torch.tensor([0] * 25 + [1] * 5 + [2] * 15 + [1] * 15)
+    >>> print(fit_group_temperatures(logits, targets, groups=["many", "many", "few"]).describe())
+    temperature by group of the predicted class: many 1.094, few 2.045; same predictions (3 classes, fitted on 60 rows)
+    """
+    check_number("shrinkage", shrinkage, low=0.0)
+    low, high = check_bounds(bounds)
+    rows = single_rows(logits, targets, ignore_index)
+    names, members = _named(groups)
+    check_length("groups", len(members), rows.logits.shape[1])
+    common = slope_by_nll(rows, low, high)
+    predicted = torch.tensor(members, device=rows.logits.device)[rows.logits.argmax(1)]
+    temperatures, notes = [], [common.note]
+    for group, name in enumerate(names):
+        chosen = predicted == group
+        if not bool(chosen.any()):
+            temperatures.append(common.temperature)
+            notes.append(f"group {name} is never predicted and takes the common temperature")
+            continue
+        part = SingleRows(rows.logits[chosen], rows.labels[chosen])
+        found = slope_by_nll(part, low, high, anchor=common.temperature, shrinkage=shrinkage)
+        temperatures.append(found.temperature)
+        notes.append(f"group {name}: {found.note}" if found.note and not common.note else "")
+    return announce(
+        GroupTemperatures(
+            tuple(temperatures),
+            members,
+            names,
+            samples=len(rows.labels),
+            converged=common.inside and not any(":" in note for note in notes),
+            note=join_notes(*notes),
+        )
+    )
+
+
+def _named(groups: Sequence[int] | Sequence[str] | Tensor) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Names in order of appearance, and the index of each class's group."""
+    values = groups.tolist() if isinstance(groups, Tensor) else groups
+    if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
+        raise TypeError(f"groups must name the group of each class, got {groups!r}; pass e.g. ['many', 'few', 'few']")
+    if any(isinstance(value, bool) or not isinstance(value, (int, str)) for value in values):
+        raise TypeError(
+            f"groups must be names or whole numbers, got {list(values)!r}; pass e.g. ['many', 'few', 'few']"
+        )
+    words = [str(value) for value in values]
+    names = tuple(dict.fromkeys(words))
+    return names, tuple(names.index(word) for word in words)

@@ -1,0 +1,205 @@
+"""What fits read: logits and targets, checked, flattened to rows, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_choice, check_number, check_sigmoid_targets, check_softmax_targets
+from equipoise.calibration.fitted import Task, check_shape
+
+__all__ = ["logits_from_probs"]
+
+# Elements of a block: large enough to keep the vector units busy, small enough for its temporaries to stay cheap.
+BLOCK = 1 << 20
+
+
+class SingleRows(NamedTuple):
+    """Rows of a softmax that count."""
+
+    logits: Tensor  # (R, C) float64
+    labels: Tensor  # (R,) int64
+
+
+class MultiRows(NamedTuple):
+    """Rows of a multi-label problem."""
+
+    logits: Tensor  # (R, K) float64
+    positive: Tensor  # (R, K) bool
+    known: Tensor  # (R, K) bool
+
+
+def single_rows(logits: Tensor, targets: Tensor, ignore_index: int) -> SingleRows:
+    """Logits (N, C, d1, ..., dk) and class indices (N, d1, ..., dk) as rows, without those of ``ignore_index``."""
+    check_finite(logits, "single")
+    _check_tensor(targets)
+    if targets.is_floating_point() or targets.shape == logits.shape:
+        raise ValueError(
+            f"targets must be integer class indices of shape {(len(logits), *logits.shape[2:])}, got {targets.dtype} "
+            f"of shape {tuple(targets.shape)}; use targets.argmax(1) for one-hot targets, or a multi-label method"
+        )
+    check_softmax_targets(logits, targets, ignore_index, validate=True)
+    labels = targets.detach().long().reshape(-1)
+    rows = flat_rows(logits)
+    valid = labels != ignore_index
+    if not bool(valid.any()):
+        raise ValueError(
+            f"targets must hold at least one label, got {labels.numel()} targets that are all ignore_index="
+            f"{ignore_index}; pass held-out data with labels"
+        )
+    if not bool(valid.all()):
+        rows, labels = rows[valid], labels[valid]
+    return SingleRows(rows, labels.to(rows.device))
+
+
+def multi_rows(logits: Tensor, targets: Tensor, ignore_value: float) -> MultiRows:
+    """Logits and targets of 0, 1 or ``ignore_value``, both (N, K, d1, ..., dk), as rows."""
+    check_finite(logits, "multi")
+    _check_tensor(targets)
+    check_sigmoid_targets(logits, targets, ignore_value, validate=True)
+    rows, labels = flat_rows(logits), flat_rows(targets)
+    known = torch.ones_like(labels, dtype=torch.bool) if targets.dtype is torch.bool else labels != ignore_value
+    positive = known & (labels == 1)
+    if bool((known & (labels != 1) & (labels != 0)).any()):
+        raise ValueError(
+            f"targets must be 0, 1 or ignore_value={ignore_value:g}, got soft labels; use (targets > 0.5) for decisions"
+        )
+    if not bool(known.any()):
+        raise ValueError(
+            f"targets must hold at least one label, got {labels.numel()} targets that are all ignore_value="
+            f"{ignore_value:g}; pass held-out data with labels"
+        )
+    return MultiRows(rows, positive, known)
+
+
+def task_of(logits: Tensor, targets: Tensor, task: Task | None) -> Task:
+    """The declared task, or the one that the shape of the targets tells: as the logits is multi-label."""
+    if task is None:
+        _check_tensor(targets)
+        return "multi" if targets.ndim == logits.ndim else "single"
+    check_choice("task", task, ("single", "multi"))
+    return task
+
+
+def flat_rows(logits: Tensor) -> Tensor:
+    """(N, C, d1, ..., dk) as (R, C) float64."""
+    rows = logits.detach().movedim(1, -1).reshape(-1, logits.shape[1])
+    return (rows.cpu() if rows.device.type == "mps" else rows).double()
+
+
+def blocks(rows: Tensor) -> Iterator[slice]:
+    """Slices over the rows whose temporaries stay small."""
+    step = max(1, BLOCK // rows.shape[1])
+    return (slice(start, start + step) for start in range(0, len(rows), step))
+
+
+def label_blocks(rows: MultiRows) -> Iterator[MultiRows]:
+    """Some labels at a time, all rows, whose temporaries stay small."""
+    step = max(1, 4 * BLOCK // max(1, len(rows.logits)))
+    for start in range(0, rows.logits.shape[1], step):
+        yield MultiRows(*(part[:, start : start + step] for part in rows))
+
+
+def softplus(values: Tensor) -> Tensor:
+    """``log(1 + exp(values))`` to the last digit; torch's own is cut at 20."""
+    return -torch.nn.functional.logsigmoid(-values)
+
+
+def missing(labels: Tensor, num_classes: int) -> str:
+    """A remark on classes without samples, or nothing."""
+    counts = torch.bincount(labels, minlength=num_classes)
+    return remark_on_classes((counts == 0).nonzero().squeeze(1).tolist(), "has no sample", "have no sample")
+
+
+def remark_on_classes(classes: list[int], one: str, many: str, what: tuple[str, str] = ("class", "classes")) -> str:
+    """``class 3 has no sample``, ``classes 1, 2, 3 ... (17 in all) have no sample``."""
+    if not classes:
+        return ""
+    if len(classes) == 1:
+        return f"{what[0]} {classes[0]} {one}"
+    listed = ", ".join(map(str, classes[:5])) + (f" ... ({len(classes)} in all)" if len(classes) > 5 else "")
+    return f"{what[1]} {listed} {many}"
+
+
+def join_notes(*notes: str) -> str:
+    """Remarks in one line."""
+    return "; ".join(note for note in notes if note)
+
+
+def logits_from_probs(probs: Tensor, *, task: Task = "single", floor: float = 1e-12) -> Tensor:
+    r"""Logits of given probabilities: :math:`\log p` (single) or :math:`\log p - \log(1 - p)` (multi).
+
+    Both are finite: p is taken inside [floor, 1 - floor], since a probability that was rounded to 0 or 1 can be known
+    no better; 1e-12 gives logits between -27.6 and 27.6.
+
+    Args:
+        probs: probabilities; of a single label they sum to 1 over dimension 1 (to 0.01).
+        task: ``"single"`` or ``"multi"``.
+        floor: least probability, in (0, 0.5).
+
+    Shape: ``probs`` (N, C, d1, ..., dk); result the same, in the same dtype.
+
+    >>> logits_from_probs(torch.tensor([[0.5, 0.5, 0.0]]))
+    tensor([[ -0.6931,  -0.6931, -27.6310]])
+    >>> logits_from_probs(torch.tensor([[0.5, 1.0]]), task="multi")
+    tensor([[ 0.0000, 27.6310]])
+    """
+    check_choice("task", task, ("single", "multi"))
+    check_number("floor", floor, low=0.0, high=0.5, open_low=True, open_high=True)
+    check_probs(probs, task)
+    wide = probs.double()
+    log_p = wide.clamp(min=floor).log()
+    if task == "multi":
+        log_p = log_p.clamp(max=math.log1p(-floor)) - (1.0 - wide).clamp(min=floor, max=1.0 - floor).log()
+    return log_p.to(probs.dtype)
+
+
+def check_probs(probs: Tensor, task: Task) -> None:
+    """Raise unless ``probs`` are probabilities of the task."""
+    if not isinstance(probs, Tensor):
+        raise TypeError(f"probs must be a tensor, got {type(probs).__name__}; use torch.as_tensor(probs)")
+    if not probs.is_floating_point():
+        raise TypeError(f"probs must be floating point, got {probs.dtype}; pass the probabilities of the model")
+    least = 2 if task == "single" else 1
+    if probs.ndim < 2 or probs.shape[1] < least:
+        raise ValueError(
+            f"probs must have shape (N, C, d1, ..., dk) with at least {least} entries in dimension 1, got "
+            f"{tuple(probs.shape)}; for a single row use probs[None]"
+        )
+    slack = max(1e-4, torch.finfo(probs.dtype).eps)  # sums of rounded numbers end a little above 1
+    wrong = ~((probs >= -slack) & (probs <= 1 + slack))  # True for NaN
+    if bool(wrong.any()):
+        raise ValueError(
+            f"probs must be probabilities in [0, 1], got {float(probs[wrong][0])!r}; apply the softmax or sigmoid first"
+        )
+    if task == "single" and probs.numel():
+        total = probs.double().sum(1)
+        worst = total.flatten()[(total - 1.0).abs().argmax()]
+        if abs(float(worst) - 1.0) > 0.01:
+            raise ValueError(
+                f"probs must sum to 1 over dimension 1, got a sum of {float(worst):g}; normalise them, or use "
+                "task='multi' if each label has a probability of its own"
+            )
+
+
+def check_finite(logits: Tensor, task: Task) -> None:
+    """Raise unless there are logits and all of them are finite."""
+    check_shape(logits, task)
+    if not logits.numel():
+        raise ValueError(
+            f"logits must hold at least one row, got shape {tuple(logits.shape)}; pass the logits of held-out data"
+        )
+    if not bool(logits.isfinite().all()):
+        bad = logits[~logits.isfinite()][0]
+        raise ValueError(
+            f"logits must be finite, got {float(bad):g}; check the model, and use logits_from_probs for probabilities"
+        )
+
+
+def _check_tensor(targets: Tensor) -> None:
+    if not isinstance(targets, Tensor):
+        raise TypeError(f"targets must be a tensor, got {type(targets).__name__}; use torch.as_tensor(targets)")

@@ -1,0 +1,118 @@
+"""Isotonic regression of each class against the rest (Zadrozny & Elkan 2002)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from equipoise.calibration.fitted import Fitted, Task, announce, as_floats
+from equipoise.calibration.inputs import task_of
+from equipoise.calibration.one_vs_rest import ClassScores, one_vs_rest, per_class, to_logits
+
+__all__ = ["IsotonicCalibration", "fit_isotonic"]
+
+Curve = tuple[tuple[float, ...], tuple[float, ...]]
+
+
+@dataclass(frozen=True, repr=False)
+class IsotonicCalibration(Fitted):
+    """A rising curve for each class from its log-odds to a probability, linear between its knots.
+
+    Single-label probabilities are then normalised; predictions may change. Of a label they keep the ranking up to ties.
+
+    Args:
+        curves: for each class its knots (log-odds rising, probabilities in (0, 1) not falling).
+    """
+
+    kind: ClassVar[str] = "isotonic"
+
+    curves: tuple[Curve, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_curves(self.curves)
+        for odds, probs in self.curves:
+            if len(odds) != len(probs):
+                raise ValueError(f"curves must have as many odds as probs, got {len(odds)} and {len(probs)}; fit again")
+        object.__setattr__(self, "num_classes", len(self.curves))
+
+    def _apply(self, logits: Tensor) -> Tensor:
+        probs = [_interpolate(scores, self.curves[c]) for c, scores in per_class(logits, self.task)]
+        return to_logits(torch.stack(probs, 1), self.task).to(logits.dtype)
+
+    def describe(self) -> str:
+        """One line for people."""
+        knots = sum(len(odds) for odds, _ in self.curves) / len(self.curves)
+        return f"isotonic regression, {knots:.0f} knots a curve{self._origin()}"
+
+
+def fit_isotonic(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    task: Task | None = None,
+    ignore_index: int = -100,
+    ignore_value: float = -1,
+) -> IsotonicCalibration:
+    """Isotonic regression by scikit-learn, for each class (softmax) or label (multi-label). May change predictions.
+
+    Probabilities stay inside (0, 1), so that their logarithms are finite: they are cut at 1 / (C (N + 1)) from either
+    end, one sample of N + 1 shared by C classes (C = 2 for a label). It needs many positives for each class.
+
+    Args:
+        logits: (N, C, d1, ..., dk).
+        targets: class indices (N, d1, ..., dk), or 0/1 in the shape of the logits for multi-label.
+        task: ``"single"`` or ``"multi"``; None: as the shape of the targets tells.
+        ignore_index: single-label targets that do not count.
+        ignore_value: multi-label targets that do not count.
+
+    >>> logits = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
+    >>> fitted = fit_isotonic(logits, torch.tensor([[0], [1], [0], [1]]))
+    >>> fitted(logits).sigmoid().squeeze()
+    tensor([0.1000, 0.5000, 0.5000, 0.9000])
+    """
+    task = task_of(logits, targets, task)
+    problem = one_vs_rest(logits, targets, task, ignore_index, ignore_value)
+    curves = tuple(_fit_curve(scores, problem.floor) for scores in problem.classes)
+    return announce(IsotonicCalibration(curves, task=task, samples=problem.samples, note=problem.note))
+
+
+def check_curves(curves: tuple[Curve, ...]) -> None:
+    """Raise unless curves are pairs of rising log-odds and probabilities inside (0, 1)."""
+    if not isinstance(curves, tuple) or not curves or any(not isinstance(c, tuple) or len(c) != 2 for c in curves):
+        raise TypeError("curves must be a pair (log-odds, probabilities) for each class, got others; fit again")
+    for odds, probs in curves:
+        values = as_floats("probabilities of a curve", probs, positive=True)
+        steps = as_floats("log-odds of a curve", odds) if odds else ()
+        if max(values) >= 1 or any(right < left for left, right in pairwise(steps)):
+            raise ValueError("curves must have rising log-odds and probabilities below 1, got others; fit again")
+
+
+def _fit_curve(known: ClassScores, floor: float) -> Curve:
+    if not len(known.scores):
+        return (0.0,), (0.5,)
+    try:
+        from sklearn.isotonic import IsotonicRegression  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise ImportError(
+            "fit_isotonic needs scikit-learn, which is not installed; pip install scikit-learn"
+        ) from error
+    regression = IsotonicRegression(y_min=floor, y_max=1.0 - floor, out_of_bounds="clip")
+    regression.fit(known.scores.cpu().numpy(), known.positive.double().cpu().numpy())
+    return tuple(regression.X_thresholds_.tolist()), tuple(regression.y_thresholds_.tolist())
+
+
+def _interpolate(scores: Tensor, curve: Curve) -> Tensor:
+    """Linear between the knots, constant beyond them."""
+    odds, probs = (torch.tensor(values, dtype=scores.dtype, device=scores.device) for values in curve)
+    if len(odds) == 1:
+        return probs.expand_as(scores)
+    right = torch.searchsorted(odds, scores.detach().contiguous()).clamp(1, len(odds) - 1)
+    left = right - 1
+    width = odds[right] - odds[left]
+    share = ((scores - odds[left]) / torch.where(width > 0, width, 1.0)).clamp(0.0, 1.0)
+    return torch.lerp(probs[left], probs[right], share)

@@ -1,0 +1,74 @@
+"""Minimising the likelihood of scaled logits: the search shared by vector scaling and Dirichlet calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.calibration.inputs import SingleRows
+from equipoise.calibration.temperature import BOUNDS, slope_by_nll
+
+__all__: list[str] = []
+
+
+class Minimum(NamedTuple):
+    """Where a search ended."""
+
+    parameters: Tensor
+    converged: bool
+    note: str
+
+
+def minimise(
+    objective: Callable[[Tensor], tuple[float, Tensor]], start: Tensor, *, tolerance: float = 1e-13
+) -> Minimum:
+    """L-BFGS on a smooth convex function that returns its value and gradient, both in float64."""
+    from scipy.optimize import minimize  # here, so that importing equipoise stays light
+
+    def value_and_gradient(flat: object) -> tuple[float, object]:
+        value, gradient = objective(torch.as_tensor(flat).view(start.shape).to(start.device))
+        return value, gradient.reshape(-1).cpu().numpy()
+
+    options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 20, "ftol": tolerance, "gtol": 1e-8}
+    found = minimize(value_and_gradient, start.reshape(-1).cpu().numpy(), jac=True, method="L-BFGS-B", options=options)
+    # the line search may give up at the last digits; what counts is how flat it is there
+    converged = bool(found.success) or float(abs(found.jac).max()) < 1e-5
+    note = "" if converged else f"the search stopped before the optimum ({found.message})"
+    return Minimum(torch.as_tensor(found.x).view(start.shape).to(start.device), converged, note)
+
+
+class Standard(NamedTuple):
+    r"""Rows at the common temperature, and the same in standard units: :math:`x` and :math:`(x - m) / s`.
+
+    Fits search for a deviation from x that is linear in the standard units: its parameters are alike in size, whatever
+    the scale of the logits, and 0 is the common temperature.
+    """
+
+    scaled: Tensor  # (R, C)
+    units: Tensor  # (R, C)
+    mean: Tensor  # (C,)
+    deviation: Tensor  # (C,)
+    slope: float
+
+
+def standardise(rows: SingleRows) -> Standard:
+    """Scale by 1/T of the temperature fit (1 where the data hold none) and take each class's column to mean 0, sd 1."""
+    found = slope_by_nll(rows, *BOUNDS)
+    slope = 1.0 / found.temperature if found.inside else 1.0
+    scaled = rows.logits * slope
+    mean, deviation = scaled.mean(0), scaled.std(0, correction=0)
+    deviation = torch.where(deviation > 1e-12, deviation, 1.0)
+    return Standard(scaled, (scaled - mean) / deviation, mean, deviation, slope)
+
+
+def residual(scaled: Tensor, labels: Tensor) -> tuple[float, Tensor]:
+    """Summed negative log-likelihood and its gradient ``softmax - onehot`` with respect to the scaled logits."""
+    log_p = scaled.log_softmax(1)
+    at = labels[:, None]
+    value = -float(log_p.gather(1, at).sum())
+    gradient = log_p.exp_()
+    gradient.scatter_add_(1, at, torch.full_like(at, -1.0, dtype=gradient.dtype))
+    return value, gradient

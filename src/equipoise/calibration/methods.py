@@ -1,0 +1,97 @@
+"""Every method by name: what a program needs to offer them to its users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+
+from equipoise.calibration.dirichlet import fit_dirichlet
+from equipoise.calibration.fitted import Fitted, Task
+from equipoise.calibration.focal import fit_focal
+from equipoise.calibration.groups import fit_group_temperatures
+from equipoise.calibration.histogram import fit_histogram
+from equipoise.calibration.isotonic import fit_isotonic
+from equipoise.calibration.labels import fit_label_temperatures
+from equipoise.calibration.prior import fit_prior
+from equipoise.calibration.temperature import fit_temperature
+from equipoise.calibration.thresholds import fit_thresholds
+from equipoise.calibration.vector import fit_vector
+
+__all__ = ["METHODS", "Method"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to fit: ``method.fit(logits, targets, **needs)``.
+
+    Args:
+        name: as on the command line.
+        fit: the fit function.
+        tasks: which of ``"single"`` and ``"multi"`` it serves; a method of both tells them by the shape of the targets.
+        keeps_accuracy: whether no prediction changes (multi-label: no decision at probability 1/2).
+        summary: one line.
+        needs: keyword arguments that ``fit`` cannot do without.
+    """
+
+    name: str
+    fit: Callable[..., Fitted]
+    tasks: frozenset[Task]
+    keeps_accuracy: bool
+    summary: str
+    needs: tuple[str, ...] = ()
+
+
+SINGLE: frozenset[Task] = frozenset({"single"})
+MULTI: frozenset[Task] = frozenset({"multi"})
+BOTH: frozenset[Task] = SINGLE | MULTI
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        method.name: method
+        for method in (
+            Method(
+                "temperature", fit_temperature, SINGLE, True, "one temperature by likelihood; the safe first choice"
+            ),
+            Method(
+                "temperature-ece",
+                partial(fit_temperature, by="ece"),
+                SINGLE,
+                True,
+                "one temperature by calibration error on the grid 0.1 ... 10",
+            ),
+            Method("vector", fit_vector, SINGLE, False, "a factor and a bias for each class"),
+            Method("dirichlet", fit_dirichlet, SINGLE, False, "a shrunk matrix on log-probabilities; needs many rows"),
+            Method("isotonic", fit_isotonic, BOTH, False, "a rising curve for each class; needs many rows"),
+            Method("histogram", fit_histogram, BOTH, False, "the share of positives in bins of each class"),
+            Method(
+                "label-temperatures",
+                fit_label_temperatures,
+                MULTI,
+                True,
+                "a temperature for each label, shrunk to the common one",
+            ),
+            Method(
+                "group-temperatures",
+                fit_group_temperatures,
+                SINGLE,
+                True,
+                "a temperature for each group of predicted classes, shrunk to the common one",
+                needs=("groups",),
+            ),
+            Method(
+                "prior",
+                fit_prior,
+                SINGLE,
+                False,
+                "from the class frequencies of training to those in use, given or estimated",
+                needs=("train_counts",),
+            ),
+            Method(
+                "focal", fit_focal, BOTH, True, "the posterior behind the scores of a model trained with focal loss"
+            ),
+            Method("thresholds", fit_thresholds, MULTI, False, "a decision threshold for each label, for F1"),
+        )
+    }
+)

@@ -1,0 +1,72 @@
+"""One curve a class from its log-odds to a probability: what isotonic regression and histogram binning share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.calibration.fitted import Task
+from equipoise.calibration.inputs import multi_rows, remark_on_classes, single_rows
+
+__all__: list[str] = []
+
+
+class ClassScores(NamedTuple):
+    """What is known of one class."""
+
+    scores: Tensor  # (R,) float64, log-odds of the class
+    positive: Tensor  # (R,) bool
+
+
+class Problem(NamedTuple):
+    """Scores of every class against the rest."""
+
+    classes: list[ClassScores]
+    floor: float
+    samples: int
+    note: str
+
+
+def one_vs_rest(logits: Tensor, targets: Tensor, task: Task, ignore_index: int, ignore_value: float) -> Problem:
+    """Split logits and targets of either task into one binary problem a class."""
+    if task == "single":
+        rows = single_rows(logits, targets, ignore_index)
+        odds = log_odds(rows.logits)
+        classes = [ClassScores(odds[:, c], rows.labels == c) for c in range(odds.shape[1])]
+    else:
+        table = multi_rows(logits, targets, ignore_value)
+        classes = [
+            ClassScores(table.logits[known, c], table.positive[known, c])
+            for c, known in enumerate(table.known.unbind(1))
+        ]
+    samples = max(len(scores) for scores, _ in classes)
+    outcomes = len(classes) if task == "single" else 2
+    lonely = [c for c, (_, positive) in enumerate(classes) if not bool(positive.any())]
+    words = ("class", "classes") if task == "single" else ("label", "labels")
+    note = remark_on_classes(lonely, "has no positive sample", "have no positive sample", words)
+    return Problem(classes, 1.0 / (outcomes * (samples + 1)), samples, note)
+
+
+def log_odds(logits: Tensor) -> Tensor:
+    r""":math:`\log p_c - \log(1 - p_c)` of a softmax over dimension 1, exact also where p is next to 0 or 1."""
+    log_p = logits.log_softmax(1)
+    top, at = logits.max(1, keepdim=True)
+    others = logits.scatter(1, at, -torch.inf).logsumexp(1, keepdim=True)
+    # at most one class has p > 1/2, and then it is the largest; elsewhere log(1 - p) is harmless
+    odds = log_p - torch.log1p(-log_p.exp().clamp(max=0.5))
+    return odds.scatter(1, at, top - others)
+
+
+def per_class(logits: Tensor, task: Task) -> Iterator[tuple[int, Tensor]]:
+    """Log-odds of each class in float64, (N, d1, ..., dk)."""
+    wide = logits.float() if logits.device.type == "mps" else logits.double()  # as in the fit: knots are exact scores
+    return enumerate((log_odds(wide) if task == "single" else wide).unbind(1))
+
+
+def to_logits(probs: Tensor, task: Task) -> Tensor:
+    """Logits of one probability a class, inside (0, 1); of a softmax they are normalised."""
+    log_p = probs.log()
+    return log_p.log_softmax(1) if task == "single" else log_p - torch.log1p(-probs)

@@ -1,0 +1,194 @@
+r"""From the class frequencies of the training data to those of the place of use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_class_vector, check_counts, check_length, check_number
+from equipoise.calibration.fitted import Fitted, announce, as_floats, column
+from equipoise.calibration.inputs import check_finite, flat_rows, single_rows
+
+__all__ = ["PriorCorrection", "correct_prior", "estimate_prior", "fit_prior"]
+
+# What the estimate of a share is kept above, so that its logarithm is finite.
+LEAST_SHARE = 1e-12
+Vector = Sequence[float] | Tensor
+
+
+@dataclass(frozen=True, repr=False)
+class PriorCorrection(Fitted):
+    r""":math:`z'_c = z_c + \log \pi'_c - \log \pi_c`, the posterior under other priors (Saerens et al. 2002, eq. 2.4).
+
+    Changes predictions: towards the classes that are more frequent in the place of use.
+
+    Args:
+        train_prior: pi, share of each class in the data that the model was trained on (or was balanced to).
+        target_prior: pi', share of each class in the place of use.
+
+    >>> PriorCorrection((0.5, 0.5), (0.9, 0.1))(torch.tensor([[0.0, 0.0]])).softmax(1)
+    tensor([[0.9000, 0.1000]])
+    """
+
+    kind: ClassVar[str] = "prior"
+
+    train_prior: tuple[float, ...]
+    target_prior: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        classes = len(as_floats("train_prior", self.train_prior, positive=True))
+        if len(as_floats("target_prior", self.target_prior, positive=True)) != classes:
+            raise ValueError(
+                f"target_prior must have one share for each of the {classes} classes, got {len(self.target_prior)}; "
+                "pass shares of the same classes"
+            )
+        object.__setattr__(self, "num_classes", classes)
+
+    def _apply(self, logits: Tensor) -> Tensor:
+        pairs = zip(self.train_prior, self.target_prior, strict=True)
+        return logits + column([math.log(target) - math.log(train) for train, target in pairs], logits)
+
+    def describe(self) -> str:
+        """One line for people."""
+        ratio = [target / train for train, target in zip(self.train_prior, self.target_prior, strict=True)]
+        most = max(range(len(ratio)), key=ratio.__getitem__)
+        least = min(range(len(ratio)), key=ratio.__getitem__)
+        return (
+            f"prior correction: class {most} is {ratio[most]:.3g} times, class {least} {ratio[least]:.3g} times as "
+            f"frequent as in training{self._origin()}"
+        )
+
+
+def correct_prior(
+    logits: Tensor,
+    *,
+    train_prior: Vector | None = None,
+    train_counts: Vector | None = None,
+    target_prior: Vector | None = None,
+) -> Tensor:
+    r"""Logits under the target prior: :math:`z_c + \log \pi'_c - \log \pi_c`. May change predictions.
+
+    Without ``target_prior`` it is estimated from these very logits, :func:`estimate_prior`. See :func:`fit_prior` for
+    the arguments and for a correction that is estimated once and applied to other logits.
+
+    Shape: ``logits`` (N, C, d1, ..., dk); result the same.
+
+    >>> correct_prior(torch.zeros(1, 2), train_counts=[90, 10], target_prior=[0.5, 0.5]).softmax(1)
+    tensor([[0.1000, 0.9000]])
+    """
+    fitted = fit_prior(logits, train_prior=train_prior, train_counts=train_counts, target_prior=target_prior)
+    return fitted(logits)
+
+
+def fit_prior(
+    logits: Tensor,
+    targets: Tensor | None = None,
+    *,
+    train_prior: Vector | None = None,
+    train_counts: Vector | None = None,
+    target_prior: Vector | None = None,
+    ignore_index: int = -100,
+) -> PriorCorrection:
+    """A prior correction; the target prior is estimated by EM from the logits where it is not given.
+
+    A model trained with balancing (logit adjustment, balanced softmax, class-balanced sampling, weights of inverse
+    frequency) has a uniform training prior: ``train_prior=[1] * C``.
+
+    Args:
+        logits: of the place of use, (N, C, d1, ..., dk).
+        targets: no labels are needed; if given, rows of ``ignore_index`` do not count in the estimate.
+        train_prior: share of each class in training, above 0; normalised.
+        train_counts: or their counts; a class without samples counts 1.
+        target_prior: share of each class in the place of use, above 0; None: estimated.
+        ignore_index: targets that do not count.
+
+    >>> fit_prior(torch.zeros(4, 2), train_counts=[3, 1], target_prior=[1, 1])
+    PriorCorrection(num_classes=2, train_prior=(0.75, 0.25), target_prior=(0.5, 0.5))
+    """
+    check_finite(logits, "single")
+    train = _train_prior(train_prior, train_counts)
+    check_length("train_prior" if train_counts is None else "train_counts", len(train), logits.shape[1])
+    if target_prior is not None:
+        target = _shares("target_prior", target_prior)
+        check_length("target_prior", len(target), logits.shape[1])
+        return PriorCorrection(train, target)
+    rows = flat_rows(logits) if targets is None else single_rows(logits, targets, ignore_index).logits
+    found = _em(rows, train, max_iter=1000, tolerance=1e-8)
+    return announce(PriorCorrection(train, found.prior, samples=len(rows), converged=found.converged, note=found.note))
+
+
+def estimate_prior(
+    logits: Tensor,
+    *,
+    train_prior: Vector | None = None,
+    train_counts: Vector | None = None,
+    max_iter: int = 1000,
+    tolerance: float = 1e-8,
+) -> tuple[float, ...]:
+    r"""Share of each class in unlabelled data, by EM (Saerens, Latinne & Decaestecker 2002).
+
+    Maximises the likelihood :math:`\sum_i \log \sum_c \pi'_c \, p_{ic} / \pi_c` over :math:`\pi'`, from :math:`\pi` on,
+    until no share moves by more than ``tolerance``. Only the class frequencies may differ from training, and the
+    probabilities must be calibrated there: fit a temperature first. Shares are kept above 1e-12.
+
+    Shape: ``logits`` (N, C, d1, ..., dk); C shares.
+
+    >>> logits = torch.tensor([[5.0, -5.0]] * 3 + [[-5.0, 5.0]])
+    >>> [round(share, 3) for share in estimate_prior(logits, train_counts=[1, 1])]
+    [0.75, 0.25]
+    """
+    check_finite(logits, "single")
+    train = _train_prior(train_prior, train_counts)
+    check_length("train_prior" if train_counts is None else "train_counts", len(train), logits.shape[1])
+    check_number("max_iter", max_iter, low=1)
+    check_number("tolerance", tolerance, low=0.0)
+    return _em(flat_rows(logits), train, int(max_iter), tolerance).prior
+
+
+class Estimate(NamedTuple):
+    """Where EM ended."""
+
+    prior: tuple[float, ...]
+    converged: bool
+    note: str
+
+
+def _em(rows: Tensor, train: tuple[float, ...], max_iter: int, tolerance: float) -> Estimate:
+    log_train = torch.tensor(train, dtype=torch.float64, device=rows.device).log()
+    log_ratio = rows - log_train  # p / pi of a row up to its own factor, which cancels
+    ratio = (log_ratio - log_ratio.amax(1, keepdim=True)).exp_()
+    share, moved, steps = log_train.exp(), math.inf, 0
+    while moved > tolerance and steps < max_iter:
+        new = share * (ratio.T @ (ratio @ share).reciprocal()) / len(rows)
+        new = new.clamp(min=LEAST_SHARE)
+        new /= new.sum()
+        moved, share, steps = float((new - share).abs().max()), new, steps + 1
+    converged = moved <= tolerance
+    note = "" if converged else f"EM still moved by {moved:.2g} after {steps} steps"
+    return Estimate(tuple(share.tolist()), converged, note)
+
+
+def _train_prior(prior: Vector | None, counts: Vector | None) -> tuple[float, ...]:
+    if (prior is None) == (counts is None):
+        came = "neither" if prior is None else "both"
+        raise ValueError(
+            f"train_prior or train_counts must be given, one of them, got {came}; pass the training counts"
+        )
+    if counts is not None:
+        floored = [max(count, 1.0) for count in check_counts("train_counts", counts)]
+        return tuple(count / math.fsum(floored) for count in floored)
+    assert prior is not None
+    return _shares("train_prior", prior)
+
+
+def _shares(name: str, values: Vector) -> tuple[float, ...]:
+    shares = check_class_vector(name, values)
+    if min(shares) <= 0.0:
+        raise ValueError(f"{name} must be above 0 for every class, got {min(shares):g}; use a small share instead of 0")
+    return tuple(share / math.fsum(shares) for share in shares)

@@ -1,0 +1,119 @@
+"""Fitted methods in files: JSON with a format name and a version, no code, every float exactly as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from equipoise.calibration.dirichlet import DirichletCalibration
+from equipoise.calibration.fitted import Fitted
+from equipoise.calibration.focal import FocalPosterior
+from equipoise.calibration.groups import GroupTemperatures
+from equipoise.calibration.histogram import HistogramBinning
+from equipoise.calibration.isotonic import IsotonicCalibration
+from equipoise.calibration.labels import LabelTemperatures
+from equipoise.calibration.prior import PriorCorrection
+from equipoise.calibration.temperature import Temperature
+from equipoise.calibration.thresholds import Thresholds
+from equipoise.calibration.vector import VectorScaling
+
+__all__ = ["load", "save"]
+
+FORMAT, VERSION = "equipoise.calibration", 1
+KINDS: dict[str, type[Fitted]] = {
+    cls.kind: cls
+    for cls in (
+        Temperature,
+        VectorScaling,
+        DirichletCalibration,
+        IsotonicCalibration,
+        HistogramBinning,
+        LabelTemperatures,
+        GroupTemperatures,
+        PriorCorrection,
+        FocalPosterior,
+        Thresholds,
+    )
+}
+
+
+def save(fitted: Fitted, path: str | os.PathLike[str]) -> None:
+    """Write a fitted method to a JSON file; an existing file is replaced as a whole or not at all.
+
+    >>> import tempfile
+    >>> from equipoise.calibration import Temperature
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(Temperature(1.25, num_classes=10), f"{folder}/fitted.json")
+    ...     load(f"{folder}/fitted.json")
+    Temperature(num_classes=10, temperature=1.25)
+    """
+    if type(fitted) not in KINDS.values():
+        raise TypeError(
+            f"fitted must be one of {', '.join(cls.__name__ for cls in KINDS.values())}, got {type(fitted).__name__}; "
+            "save what a fit function returned"
+        )
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "kind": fitted.kind,
+        "fields": {field.name: getattr(fitted, field.name) for field in fields(fitted)},
+    }
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    path = Path(path)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load(path: str | os.PathLike[str]) -> Fitted:
+    """Read a fitted method that :func:`save` wrote. Nothing in the file is executed.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it is no such file, it was damaged, or a newer version wrote it; the message says which.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constants)
+    except (ValueError, RecursionError) as error:  # broken text is a ValueError too
+        raise ValueError(f"{_file(path)}, got a file that is no JSON ({error}); save the fit again") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise ValueError(f"{_file(path)}, got JSON without format {FORMAT!r}; check the path")
+    version = content.get("version")
+    if type(version) is not int or version < 1:
+        raise ValueError(f"{_file(path)}, got version {version!r}; save the fit again")
+    if version > VERSION:
+        raise ValueError(
+            f"{_file(path)} up to version {VERSION}, got version {version}; upgrade equipoise or save the fit again"
+        )
+    kind, values = content.get("kind"), content.get("fields")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"{_file(path)}, got the unknown kind {kind!r}; the kinds are {', '.join(KINDS)}")
+    names = {field.name for field in fields(KINDS[kind])}
+    if not isinstance(values, dict) or set(values) != names:
+        came = sorted(values) if isinstance(values, dict) else values
+        raise ValueError(f"{_file(path)} with the fields {sorted(names)}, got {came}; save the fit again")
+    try:
+        return KINDS[kind](**{name: _tuples(value) for name, value in values.items()})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{_file(path)}, got damaged numbers: {error}") from error
+
+
+def _file(path: str | os.PathLike[str]) -> str:
+    return f"path must be a file that equipoise.calibration.save wrote ({os.fspath(path)})"
+
+
+def _tuples(value: Any) -> Any:  # noqa: ANN401 (JSON)
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _no_constants(name: str) -> float:
+    raise ValueError(f"{name} is no number")

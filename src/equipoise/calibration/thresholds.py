@@ -1,0 +1,201 @@
+"""A decision threshold for each label that maximises its F1."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_number
+from equipoise.calibration.fitted import Fitted, Task, announce, as_floats, check_shape, column
+from equipoise.calibration.inputs import MultiRows, join_notes, label_blocks, multi_rows, remark_on_classes
+
+__all__ = ["Thresholds", "fit_thresholds"]
+
+
+@dataclass(frozen=True, repr=False)
+class Thresholds(Fitted):
+    r""":math:`z'_k = z_k - t_k`, so that a label is chosen where :math:`z'_k > 0`, that is at probability 1/2.
+
+    For decisions: the shifted logits are no calibrated probabilities. Keeps the ranking of a label. Calibrate first,
+    then fit thresholds on the calibrated logits.
+
+    Args:
+        thresholds: t, one logit for each label.
+        f1: F1 of each label to expect on new data, by cross-fitting; None for a label without positives.
+
+    >>> Thresholds((-1.0, 0.5)).decide(torch.tensor([[-0.5, 0.0]]))
+    tensor([[ True, False]])
+    """
+
+    kind: ClassVar[str] = "thresholds"
+
+    thresholds: tuple[float, ...]
+    f1: tuple[float | None, ...] = ()
+    task: Task = field(default="multi", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        labels = len(as_floats("thresholds", self.thresholds))
+        if self.f1 and (len(self.f1) != labels or any(v is not None and not 0 <= v <= 1 for v in self.f1)):
+            raise ValueError(f"f1 must be one number in [0, 1] or None for each of the {labels} labels; fit again")
+        object.__setattr__(self, "num_classes", labels)
+
+    @property
+    def probabilities(self) -> tuple[float, ...]:
+        """The thresholds as probabilities of the logits that they were fitted on."""
+        return tuple(torch.tensor(self.thresholds, dtype=torch.float64).sigmoid().tolist())
+
+    @property
+    def macro_f1(self) -> float:
+        """Mean F1 to expect over the labels with positives; NaN where there is none."""
+        known = [value for value in self.f1 if value is not None]
+        return math.fsum(known) / len(known) if known else math.nan
+
+    def decide(self, logits: Tensor) -> Tensor:
+        """Whether each label is chosen, bool in the shape of the logits."""
+        check_shape(logits, self.task, self.num_classes)
+        return self._apply(logits) > 0
+
+    def _apply(self, logits: Tensor) -> Tensor:
+        wide = logits.float() if logits.device.type == "mps" else logits.double()  # the sign is what counts
+        return (wide - column(self.thresholds, wide)).to(logits.dtype)
+
+    def describe(self) -> str:
+        """One line for people."""
+        chances = self.probabilities
+        expected = f", macro F1 {self.macro_f1:.4g} expected" if not math.isnan(self.macro_f1) else ""
+        return f"thresholds at probability {min(chances):.3g} to {max(chances):.3g}{expected}{self._origin()}"
+
+
+def fit_thresholds(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    folds: int = 5,
+    min_positives: int = 5,
+    shrinkage: float = 2.0,
+    ignore_value: float = -1,
+) -> Thresholds:
+    r"""The threshold of the best F1 for each label, halfway between two scores; of equal ones the highest.
+
+    Where positives are few the best cut is mostly luck: a label with n positives gets
+    :math:`(n\, t_k + \lambda\, t_0) / (n + \lambda)`, :math:`t_0` the median threshold of the labels with at least
+    ``min_positives``, and one with fewer gets :math:`t_0` (0, probability 1/2, if there is no such label).
+
+    ``f1`` of the result is what to expect on new data: the same choice is made on all folds but one and scored on that
+    one, counts summed over the folds. The F1 on the data of the choice itself would be too high.
+
+    Args:
+        logits: (N, K, d1, ..., dk).
+        targets: 0, 1 or ``ignore_value``, in the shape of the logits.
+        folds: of the cross-fitting, at least 2; 0 leaves it out.
+        min_positives: least number of positives for a threshold of its own.
+        shrinkage: lambda, in positives; 0 for none.
+        ignore_value: targets that do not count.
+
+    >>> logits = torch.tensor([[-3.0], [-2.0], [-1.0], [0.0], [1.0], [2.0]])
+    >>> targets = torch.tensor([[0], [0], [1], [1], [1], [1]])
+    >>> fitted = fit_thresholds(logits, targets, folds=0, min_positives=1)
+    >>> fitted.thresholds
+    (-1.5,)
+    """
+    check_number("shrinkage", shrinkage, low=0.0)
+    check_number("min_positives", min_positives, low=1)
+    check_number("folds", folds, low=0)
+    if folds == 1:
+        raise ValueError("folds must be 0 or at least 2, got 1; one fold leaves nothing to choose on")
+    rows = multi_rows(logits, targets, ignore_value)
+    samples = len(rows.logits)
+    folds = int(min(folds, samples)) if samples > 1 else 0
+    parts = [_sorted(block) for block in label_blocks(rows)]
+    everything = torch.zeros(samples, dtype=torch.bool, device=rows.logits.device)
+    thresholds = _choose(parts, everything, min_positives, shrinkage)
+    positives = rows.positive.sum(0)
+    f1 = _cross_fit(parts, rows, folds, min_positives, shrinkage) if folds else ()
+    few = remark_on_classes(
+        (positives < min_positives).nonzero().squeeze(1).tolist(),
+        f"has fewer than {min_positives} positives and takes the common threshold",
+        f"have fewer than {min_positives} positives and take the common threshold",
+        ("label", "labels"),
+    )
+    none_known = (
+        "" if bool((positives >= min_positives).any()) else "no label has enough positives, so nothing was learnt"
+    )
+    return announce(
+        Thresholds(
+            tuple(thresholds.tolist()),
+            f1,
+            samples=samples,
+            converged=not none_known,
+            note=join_notes(few, none_known),
+        )
+    )
+
+
+class Sorted(NamedTuple):
+    """Some labels, each with its rows in order of falling score; (K, R)."""
+
+    scores: Tensor  # -inf where the target is unknown
+    positive: Tensor
+    known: Tensor
+    row: Tensor
+
+
+def _sorted(rows: MultiRows) -> Sorted:
+    scores, row = rows.logits.masked_fill(~rows.known, -math.inf).T.sort(descending=True)
+    return Sorted(scores, rows.positive.T.gather(1, row), rows.known.T.gather(1, row), row)
+
+
+def _without(part: Sorted, held_out: Tensor) -> Sorted:
+    """The rows that are not held out, still in order: every label loses the same number of rows."""
+    kept = ~held_out[part.row]
+    return Sorted(*(values[kept].view(len(kept), -1) for values in part))
+
+
+def _choose(parts: list[Sorted], held_out: Tensor, min_positives: float, shrinkage: float) -> Tensor:
+    """Thresholds (K,) from the rows that are not held out."""
+    own, counts = [], []
+    for part in parts:
+        left = _without(part, held_out) if bool(held_out.any()) else part
+        own.append(_best_cuts(left))
+        counts.append(left.positive.sum(1))
+    cuts, positives = torch.cat(own), torch.cat(counts).double()
+    enough = positives >= min_positives
+    common = statistics.median(cuts[enough].tolist()) if bool(enough.any()) else 0.0
+    shrunk = (positives * cuts + shrinkage * common) / (positives + shrinkage).clamp(min=1e-300)
+    return torch.where(enough, shrunk, common)
+
+
+def _best_cuts(part: Sorted) -> Tensor:
+    """Cut of the best F1 = 2 TP / (chosen + positives) for each label; 0 where there are no positives."""
+    hits, chosen = part.positive.cumsum(1), part.known.cumsum(1)
+    below = torch.cat([part.scores[:, 1:], torch.full_like(part.scores[:, :1], -math.inf)], 1)
+    between = part.scores > below  # equal scores fall on the same side
+    f1 = torch.where(between, 2.0 * hits / (chosen + hits[:, -1:]).clamp(min=1), -1.0)
+    at = f1.argmax(1, keepdim=True)
+    upper, lower = part.scores.gather(1, at).squeeze(1), below.gather(1, at).squeeze(1)
+    middle = upper + 0.5 * (lower - upper)
+    just_below = torch.nextafter(upper - 1e-6 * upper.abs().clamp(min=1), torch.full_like(upper, -math.inf))
+    cuts = torch.where(lower.isinf(), just_below, torch.where(middle < upper, middle, lower))
+    return torch.where(hits[:, -1] > 0, cuts, 0.0)
+
+
+def _cross_fit(
+    parts: list[Sorted], rows: MultiRows, folds: int, min_positives: float, shrinkage: float
+) -> tuple[float | None, ...]:
+    samples, labels = rows.logits.shape
+    fold = torch.randperm(samples, generator=torch.Generator().manual_seed(0)).to(rows.logits.device) % folds
+    hits, chosen = torch.zeros(2, labels, dtype=torch.int64, device=rows.logits.device)
+    for held in range(folds):
+        out = fold == held
+        decided = (rows.logits[out] > _choose(parts, out, min_positives, shrinkage)) & rows.known[out]
+        hits += (decided & rows.positive[out]).sum(0)
+        chosen += decided.sum(0)
+    positives = rows.positive.sum(0)
+    f1 = (2.0 * hits / (chosen + positives).clamp(min=1)).tolist()
+    return tuple(value if count else None for value, count in zip(f1, positives.tolist(), strict=True))

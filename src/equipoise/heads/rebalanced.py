@@ -1,0 +1,123 @@
+"""Linear classifiers rebalanced after training (Kang et al. 2020, "Decoupling representation and classifier")."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_number, check_softmax_targets
+
+__all__ = ["TauChoice", "choose_tau", "scaled_classifier", "tau_normalize"]
+
+TAUS = tuple(step / 10 for step in range(21))
+
+
+def tau_normalize(weight: Tensor, tau: float) -> Tensor:
+    r"""Tau-normalisation :math:`W_c / \|W_c\|^\tau` of each row of a classifier (Kang et al. 2020, eq. 3).
+
+    Rare classes have short rows; tau = 1 makes all rows equally long, tau = 0 changes nothing. Drop the bias with it as
+    the paper does, or keep it: ``features @ tau_normalize(weight, tau).T (+ bias)``. A row of zeros stays zero.
+
+    Shape: ``weight`` (C, D); result the same.
+
+    >>> tau_normalize(torch.tensor([[3.0, 4.0], [0.6, 0.8]]), tau=1.0)
+    tensor([[0.6000, 0.8000],
+            [0.6000, 0.8000]])
+    """
+    check_number("tau", tau, low=0.0)
+    if weight.ndim != 2 or not weight.is_floating_point():
+        raise ValueError(
+            f"weight must be a floating point matrix (C, D), got {weight.dtype} of shape {tuple(weight.shape)}; "
+            "pass the weight of the linear classifier"
+        )
+    norm = weight.norm(dim=1, keepdim=True)
+    return weight / torch.where(norm > 0, norm, 1.0).pow(tau)
+
+
+@dataclass(frozen=True)
+class TauChoice:
+    """What :func:`choose_tau` found: ``tau``, and the mean class accuracy for every tau that was tried."""
+
+    tau: float
+    taus: tuple[float, ...]
+    accuracies: tuple[float, ...]
+
+
+@torch.no_grad()
+def choose_tau(
+    features: Tensor,
+    targets: Tensor,
+    weight: Tensor,
+    *,
+    bias: Tensor | None = None,
+    taus: Sequence[float] = TAUS,
+    ignore_index: int = -100,
+) -> TauChoice:
+    """The tau of the best mean class accuracy on validation data (never on the test set); of equal ones the least.
+
+    Args:
+        features: what the classifier sees, (N, D).
+        targets: class indices (N,).
+        weight: of the classifier, (C, D).
+        bias: (C,) to keep it as it is, None to drop it as the paper does.
+        taus: values to try.
+        ignore_index: targets that do not count.
+
+    >>> weight = torch.tensor([[4.0, 0.0], [0.0, 0.5]])  # a frequent and a rare class
+    >>> features = torch.tensor([[1.0, 0.2], [0.3, 1.0]])
+    >>> choose_tau(features, torch.tensor([0, 1]), weight, taus=(0.0, 0.5, 1.0)).tau
+    0.5
+    """
+    tried = tuple(check_number("taus", tau, low=0.0) for tau in taus)
+    if not tried:
+        raise ValueError("taus must hold at least one value, got none; leave it out for 0, 0.1, ..., 2")
+    if features.ndim != 2 or weight.ndim != 2 or features.shape[1] != weight.shape[1]:
+        raise ValueError(
+            f"features must have shape (N, D) for a weight of shape (C, D), got {tuple(features.shape)} and "
+            f"{tuple(weight.shape)}; pass the inputs of the linear classifier"
+        )
+    wide, rows = features.double(), weight.double()
+    check_softmax_targets(wide @ rows.T, targets, ignore_index, validate=True)
+    valid = targets != ignore_index
+    labels = targets[valid].long()
+    if not len(labels):
+        raise ValueError("targets must hold at least one label, got none; pass validation data with labels")
+    accuracies = []
+    for tau in tried:
+        logits = wide[valid] @ tau_normalize(rows, tau).T + (0.0 if bias is None else bias.double())
+        accuracies.append(_mean_class_accuracy(logits.argmax(1), labels, len(weight)))
+    best = max(range(len(tried)), key=lambda at: (accuracies[at], -tried[at]))
+    return TauChoice(tried[best], tried, tuple(accuracies))
+
+
+def scaled_classifier(features: Tensor, weight: Tensor, scales: Tensor, *, bias: Tensor | None = None) -> Tensor:
+    r"""Learnable weight scaling :math:`s_c (W_c x + b_c)` (Kang et al. 2020, eq. 5); only the scales get a gradient.
+
+    The bias is scaled too, as in the published code.
+
+    Shape: ``features`` (N, D), ``weight`` (C, D), ``scales`` and ``bias`` (C,); result (N, C).
+
+    >>> scaled_classifier(torch.tensor([[1.0, 2.0]]), torch.eye(2), torch.tensor([1.0, 0.5]))
+    tensor([[1., 1.]])
+    """
+    if scales.shape != weight.shape[:1]:
+        raise ValueError(
+            f"scales must have one number for each of the {len(weight)} classes, got shape {tuple(scales.shape)}; "
+            "start with torch.ones(C)"
+        )
+    with torch.no_grad():
+        logits = torch.nn.functional.linear(features, weight, bias)
+    return logits * scales
+
+
+def _mean_class_accuracy(predicted: Tensor, labels: Tensor, num_classes: int) -> float:
+    """Over the classes that occur."""
+    support = torch.bincount(labels, minlength=num_classes)
+    hits = torch.bincount(labels[predicted == labels], minlength=num_classes)
+    present = support > 0
+    recall = hits[present].double() / support[present]
+    return math.fsum(recall.tolist()) / len(recall)

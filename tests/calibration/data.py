@@ -1,0 +1,48 @@
+"""Data that the tests fit on, and every method applied to them."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from equipoise.calibration import METHODS, Fitted
+
+SINGLE = [name for name, method in METHODS.items() if "single" in method.tasks]
+MULTI = [name for name, method in METHODS.items() if "multi" in method.tasks]
+EVERY = [(name, "single") for name in SINGLE] + [(name, "multi") for name in MULTI]
+
+
+def single(rows=400, classes=4, scale=2.0, seed=0, size=()):
+    """Overconfident logits: the labels are drawn at half their sharpness."""
+    draw = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(rows, classes, *size, generator=draw, dtype=torch.float64)
+    flat = (0.5 * logits).softmax(1).movedim(1, -1).reshape(-1, classes)
+    labels = torch.multinomial(flat, 1, generator=draw).squeeze(1).view(rows, *size)
+    return logits, labels
+
+
+def multi(rows=400, labels=3, scale=2.0, seed=0, size=()):
+    draw = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(rows, labels, *size, generator=draw, dtype=torch.float64) - 1.0
+    return logits, torch.bernoulli((0.5 * logits).sigmoid(), generator=draw).long()
+
+
+def of(task, **options):
+    return single(**options) if task == "single" else multi(**options)
+
+
+def fit(name: str, logits: Tensor, targets: Tensor, **options: object) -> Fitted:
+    """Fit a method of the registry, with what it needs, and without its warnings."""
+    needs = {"groups": [c % 2 for c in range(logits.shape[1])], "train_counts": list(range(1, logits.shape[1] + 1))}
+    given = {key: needs[key] for key in METHODS[name].needs} | options
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return METHODS[name].fit(logits, targets, **given)
+
+
+def nll(logits: Tensor, targets: Tensor) -> float:
+    if targets.shape == logits.shape:
+        return float(torch.nn.functional.binary_cross_entropy_with_logits(logits.double(), targets.double()))
+    return float(torch.nn.functional.cross_entropy(logits.double(), targets))
