@@ -1,0 +1,43 @@
+"""Metrics of accuracy on rare classes and of calibration: streaming, merged over batches and processes.
+
+``metric.update(scores, targets)`` adds a batch and ``metric.compute()`` gives the value in float64. Scores are logits
+unless ``from_logits=False`` declares probabilities; nothing is guessed from values. The state has a fixed size, except
+where a value needs a sort and ``exact=True``. Sums are float64 and counts int64, so any batching gives the same value.
+"""
+
+from __future__ import annotations
+
+from equipoise.metrics.accuracy import Accuracy, ShotAccuracy, shot_groups
+from equipoise.metrics.average_precision import MultilabelAveragePrecision, average_precision
+from equipoise.metrics.binning import BinSums, ReliabilityCurve, bin_edges, bin_index, bin_sums, binned_error
+from equipoise.metrics.bootstrap import Interval, bootstrap
+from equipoise.metrics.calibration import CalibrationError
+from equipoise.metrics.confidence import ConfidenceProfile, ConfidentShare
+from equipoise.metrics.multilabel import MultilabelScores
+from equipoise.metrics.open_set import OpenSetScores
+from equipoise.metrics.scoring import BrierScore, NegativeLogLikelihood
+from equipoise.metrics.segmentation import SegmentationScores
+
+__all__ = [
+    "Accuracy",
+    "BinSums",
+    "BrierScore",
+    "CalibrationError",
+    "ConfidenceProfile",
+    "ConfidentShare",
+    "Interval",
+    "MultilabelAveragePrecision",
+    "MultilabelScores",
+    "NegativeLogLikelihood",
+    "OpenSetScores",
+    "ReliabilityCurve",
+    "SegmentationScores",
+    "ShotAccuracy",
+    "average_precision",
+    "bin_edges",
+    "bin_index",
+    "bin_sums",
+    "binned_error",
+    "bootstrap",
+    "shot_groups",
+]

@@ -1,0 +1,241 @@
+"""What every metric reads: scores and targets, checked and cut into blocks whose temporaries stay small.
+
+Scores are (N, C, d1, ..., dk), the classes or labels in dimension 1. A block is a few samples, or some places of one
+sample, as (n, C) or (n, C, p). float16 and bfloat16 are read as float32. What does not count is masked rather than
+left out, so that nothing waits for a device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import FLOATS, check_sigmoid_targets, check_softmax_targets, checks_values
+
+__all__: list[str] = []
+
+CACHE = 2**16
+"""Scores that stay in the cache of a core together with their temporaries."""
+BLOCK = 2**20
+"""Scores in a block on the CPU."""
+DEVICE_BLOCK = 2**25
+"""Scores in a block elsewhere: large enough to keep a device busy."""
+
+
+class ClassBlock(NamedTuple):
+    """Scores (n, C[, p]) with labels and validity (n[, p]); a label that does not count is 0."""
+
+    scores: Tensor
+    labels: Tensor
+    valid: Tensor
+
+
+class LabelBlock(NamedTuple):
+    """Scores (n, L[, p]) with what is positive and what is known, both like the scores."""
+
+    scores: Tensor
+    positive: Tensor
+    known: Tensor
+
+
+def class_blocks(
+    scores: Tensor, targets: Tensor, *, from_logits: bool, ignore_index: int, validate: bool = False
+) -> Iterator[ClassBlock]:
+    """Check single-label input and walk over it."""
+    check_scores(scores)
+    if targets.is_floating_point():
+        raise TypeError(
+            f"targets must be integer class indices of shape {(scores.shape[0], *scores.shape[2:])}, got "
+            f"{targets.dtype}; call targets.long(), or targets.argmax(1) for distributions"
+        )
+    check_softmax_targets(scores, targets, ignore_index, validate)
+    for block, labels in cut(scores, targets):
+        check_values(block, from_logits, True, validate)
+        labels = labels.long()
+        valid = labels != ignore_index
+        yield ClassBlock(block, labels.where(valid, 0), valid)
+
+
+def label_blocks(
+    scores: Tensor, targets: Tensor, *, from_logits: bool, ignore_value: int, validate: bool = False
+) -> Iterator[LabelBlock]:
+    """Check multi-label input and walk over it."""
+    check_scores(scores)
+    check_sigmoid_targets(scores, targets, ignore_value, validate)
+    for block, given in cut(scores, targets):
+        check_values(block, from_logits, False, validate)
+        positive = given == 1
+        known = torch.ones_like(positive) if given.dtype is torch.bool else given != ignore_value
+        if checks_values(given, validate) and not bool((positive | (given == 0) | ~known).all()):
+            soft = given[~positive & (given != 0) & known]
+            raise ValueError(
+                f"targets must be 0, 1 or ignore_value={ignore_value}, got {float(soft[0]):g}; metrics count labels, "
+                "round soft ones first"
+            )
+        yield LabelBlock(block, positive & known, known)
+
+
+def check_scores(scores: Tensor) -> None:
+    """Raise unless scores are floating point with classes in dimension 1."""
+    if scores.dtype not in FLOATS:
+        raise TypeError(
+            f"scores must be float16, bfloat16, float32 or float64, got {scores.dtype}; pass logits, or probabilities "
+            "with from_logits=False"
+        )
+    if scores.ndim < 2 or scores.shape[1] == 0:
+        raise ValueError(
+            f"scores must have shape (N, C, d1, ..., dk) with at least one class, got {tuple(scores.shape)}; "
+            "put the classes in dimension 1"
+        )
+
+
+def check_classes(scores: Tensor, expected: int, name: str) -> None:
+    """Raise unless dimension 1 of the scores has the size that an argument said."""
+    if scores.ndim > 1 and scores.shape[1] != expected:
+        raise ValueError(
+            f"scores must have {expected} entries in dimension 1, as {name} says, got shape {tuple(scores.shape)}; "
+            f"check the outputs of the model or {name}"
+        )
+
+
+def check_values(block: Tensor, from_logits: bool, normalized: bool, validate: bool) -> None:
+    """Raise where logits are not finite, or probabilities not in [0, 1] or, if ``normalized``, not of sum 1."""
+    if not checks_values(block, validate) or not block.numel():
+        return
+    if from_logits:
+        # one sum finds NaN and infinity; it may also overflow, hence the second look
+        if not math.isfinite(float(block.sum())) and not bool(block.isfinite().all()):
+            wrong = float(block[~block.isfinite()][0])
+            raise ValueError(f"scores must be finite, got {wrong:g}; look for a division by zero or an overflow")
+        return
+    low, high = (float(bound) for bound in block.aminmax())
+    if not (low >= 0.0 and high <= 1.0):
+        raise ValueError(
+            f"scores must be probabilities in [0, 1] with from_logits=False, got values from {low:g} to {high:g}; "
+            "pass logits with from_logits=True, or apply softmax or sigmoid"
+        )
+    if normalized:
+        sums = block.sum(1)
+        off = (sums - 1).abs().argmax()
+        if abs(float(sums.flatten()[off]) - 1) > 1e-2:  # room for probabilities that were rounded to bfloat16
+            raise ValueError(
+                f"scores must be probabilities that sum to 1 over dimension 1, got a sum of "
+                f"{float(sums.flatten()[off]):g}; normalise them, or use a multi-label metric"
+            )
+
+
+def cut(scores: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Blocks of the scores and the targets that belong to them; targets may have a class dimension or not."""
+    by_class = targets.ndim == scores.ndim
+    size = BLOCK if scores.device.type == "cpu" else DEVICE_BLOCK
+    for samples in _samples(scores, size):
+        block, given = scores[samples], targets[samples]
+        if scores.ndim > 2:  # samples before places, so that a copy, where memory is not in order, is one of a sample
+            block, given = block.flatten(2), given.flatten(2 if by_class else 1)
+        for places in _places(block, size):
+            part = block[places]
+            if part.dtype in (torch.float16, torch.bfloat16):
+                part = part.float()
+            yield part, given[places if by_class or block.ndim == 2 else places[:1] + places[2:]]
+
+
+def _samples(scores: Tensor, size: int) -> Iterator[slice]:
+    """Some samples at a time, at least one."""
+    each = scores[:1].numel()
+    step = max(1, size // max(1, each))
+    return (slice(start, start + step) for start in range(0, len(scores) if each else 0, step))
+
+
+def _places(block: Tensor, size: int) -> Iterator[tuple[slice, ...]]:
+    """All of a block (n, C[, p]), or some places at a time where it is too large."""
+    if block.ndim == 2:
+        return iter([(slice(None),)])
+    step = max(1, size // (len(block) * block.shape[1])) if block.numel() > size else block.shape[2]
+    return ((slice(None), slice(None), slice(at, at + step)) for at in range(0, block.shape[2], step))
+
+
+def in_cache(function: Callable[..., tuple[Tensor, ...]], scores: Tensor, *aligned: Tensor) -> tuple[Tensor, ...]:
+    """Tensors (n[, p]) that a function makes of scores (n, C[, p]) and of tensors (n[, p]), piece by piece on the CPU.
+
+    A temporary as large as a block would have to be fetched from memory again by every operation.
+    """
+    if scores.device.type != "cpu" or scores.numel() <= CACHE:
+        return function(scores, *aligned)
+    results: tuple[Tensor, ...] = ()
+    for samples in _samples(scores, CACHE):
+        for places in _places(scores[samples], CACHE):
+            at = (samples, *places[2:])
+            parts = function(scores[samples][places], *(tensor[at] for tensor in aligned))
+            if not results:
+                shape = (len(scores), *scores.shape[2:])
+                results = tuple(part.new_empty(shape) for part in parts)
+            for result, part in zip(results, parts, strict=True):
+                result[at] = part
+    return results
+
+
+# ------------------------------------------------------------------------------------------------------- arithmetic
+
+
+def tally(slots: Tensor, size: int, weight: Tensor | None = None) -> Tensor:
+    """Count, or sum of ``weight`` in float64, for each slot in [0, size); (size,) int64 or float64."""
+    slots = slots.flatten()
+    if slots.device.type == "cpu":
+        return torch.bincount(slots, None if weight is None else weight.flatten().double(), size)
+    if weight is None:
+        return tally_into(torch.zeros(size, dtype=torch.int64, device=slots.device), slots)
+    found = torch.zeros(size, dtype=torch.float64, device=slots.device)
+    return found.scatter_add_(0, slots, weight.flatten().double())
+
+
+def tally_into(counts: Tensor, slots: Tensor) -> Tensor:
+    """Add the count of each slot to ``counts`` (size,), in place and without waiting for a device."""
+    slots = slots.flatten()
+    return counts.scatter_add_(0, slots, torch.ones_like(slots))
+
+
+def predictions(scores: Tensor) -> Tensor:
+    """Index of the largest score in dimension 1, the first of equal ones; (n[, p])."""
+    if scores.ndim == 2 or scores.device.type != "cpu" or scores.numel() == 0:
+        return scores.argmax(1)
+    # the same, several times as fast where the classes are not next to each other in memory
+    classes = scores.shape[1]
+    distance = torch.arange(classes - 1, -1, -1, dtype=torch.float32).view(-1, 1)
+
+    def first_largest(scores: Tensor) -> tuple[Tensor]:
+        marks = torch.empty(scores.shape, dtype=torch.float32)
+        torch.eq(scores, scores.amax(1, keepdim=True), out=marks)
+        return ((classes - 1) - marks.mul_(distance).amax(1).long(),)
+
+    return in_cache(first_largest, scores)[0]
+
+
+def top_match(scores: Tensor, labels: Tensor, from_logits: bool) -> tuple[Tensor, Tensor]:
+    """Largest probability of each row, and whether the label is the prediction; both (n[, p])."""
+
+    def match(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        probs = scores.softmax(1) if from_logits else scores.clone()
+        column = labels.unsqueeze(1)
+        own = probs.gather(1, column).squeeze(1)
+        others = probs.scatter_(1, column, -1.0).amax(1)
+        return torch.maximum(own, others), own - others
+
+    confidence, lead = in_cache(match, scores, labels)
+    hit = lead > 0
+    # so near that rounding may have made or broken a tie: the scores themselves have to say
+    close = lead.abs() <= 1e-5 * confidence
+    if scores.device.type != "cpu":
+        return confidence, hit.where(~close, scores.argmax(1) == labels)
+    if bool(close.any()):
+        rows = scores.movedim(1, -1)[close]
+        hit[close] = rows.argmax(1) == labels[close]
+    return confidence, hit
+
+
+def true_scores(scores: Tensor, labels: Tensor) -> Tensor:
+    """The score of the true class, (n[, p])."""
+    return scores.gather(1, labels.unsqueeze(1)).squeeze(1)

@@ -1,0 +1,91 @@
+"""What all metrics share: how they merge over batches and processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torchmetrics import Metric
+
+__all__: list[str] = []
+
+
+class StreamingMetric(Metric):
+    """A metric whose states are sums, added over batches and processes, or lists of scores, joined.
+
+    Two things go beyond ``torchmetrics.Metric``. A process that saw no batch takes part: its lists are empty tensors of
+    the type and shape of the others', and sums that learn the number of classes from the first batch, marked by
+    ``by_class``, take the size they have elsewhere. And lists of scores travel as float64 whatever type they came in.
+    """
+
+    is_differentiable = False
+    full_state_update = False
+
+    def __init__(self, *, from_logits: bool, validate: bool, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(**options)
+        self.from_logits, self.validate = from_logits, validate
+        self._kept: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        self._by_class: list[str] = []
+
+    def add_sum(self, name: str, *shape: int, dtype: torch.dtype = torch.int64, by_class: bool = False) -> None:
+        """A state that is added up; with ``by_class`` the first of ``shape`` is 1 until a batch says how many."""
+        self.add_state(name, torch.zeros(shape, dtype=dtype), dist_reduce_fx="sum")
+        if by_class:
+            self._by_class.append(name)
+
+    def add_kept(self, name: str, *shape: int, dtype: torch.dtype = torch.float64) -> None:
+        """A state that keeps a tensor (n, *shape) of each batch."""
+        self.add_state(name, [], dist_reduce_fx="cat")
+        self._kept[name] = (shape, dtype)
+
+    def joined(self, name: str) -> Tensor:
+        """All that a kept state holds, (n, *shape)."""
+        state = getattr(self, name)
+        if isinstance(state, Tensor):  # joined already, by a synchronisation
+            return state
+        shape, dtype = self._kept[name]
+        return torch.cat(state) if state else torch.zeros(0, *shape, dtype=dtype, device=self.device)
+
+    def add_to(self, **increments: Tensor) -> None:
+        """Add to the sums; a sum by class grows to the number of classes with the first batch."""
+        for name, increment in increments.items():
+            setattr(self, name, getattr(self, name) + increment)
+
+    @contextmanager
+    def synced(self) -> Iterator[None]:
+        """States of all processes inside, those of this one after; what ``compute`` does by itself."""
+        with self.sync_context(should_sync=self.sync_on_compute and not self._is_synced, should_unsync=True):
+            yield
+
+    def sync(
+        self,
+        dist_sync_fn: Callable[..., Any] | None = None,
+        process_group: Any | None = None,  # noqa: ANN401
+        should_sync: bool = True,
+        distributed_available: Callable[[], bool] | None = None,
+    ) -> None:
+        """Gather the states of all processes; see ``torchmetrics.Metric.sync``."""
+        available = distributed_available or self.distributed_available_fn or _distributed
+        if should_sync and not self._is_synced and available():
+            self._make_alike(process_group or self.process_group)
+        super().sync(dist_sync_fn or self.dist_sync_fn, process_group, should_sync, distributed_available)
+
+    def _make_alike(self, group: Any) -> None:  # noqa: ANN401
+        for name, (_, dtype) in self._kept.items():
+            setattr(self, name, [self.joined(name).to(dtype)])
+        if not self._by_class:
+            return
+        rows = torch.tensor(len(getattr(self, self._by_class[0])), device=self.device)
+        dist.all_reduce(rows, dist.ReduceOp.MAX, group=group)
+        for name in self._by_class:
+            state = getattr(self, name)
+            if len(state) == 1:
+                setattr(self, name, torch.cat([state, state.new_zeros(int(rows) - 1, *state.shape[1:])]))
+
+
+def _distributed() -> bool:
+    return dist.is_available() and dist.is_initialized()

@@ -1,0 +1,203 @@
+"""Accuracy over all samples, by class, and by how often a class was seen in training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_choice, check_counts, check_number
+from equipoise.metrics._inputs import ClassBlock, check_classes, class_blocks, predictions, tally, true_scores
+from equipoise.metrics._metric import StreamingMetric
+
+__all__ = ["CONVENTIONS", "Accuracy", "ShotAccuracy", "class_counts", "f1_scores", "ranks", "shot_groups"]
+
+CONVENTIONS = ("kang", "oltr")
+
+
+class ClassCounts(NamedTuple):
+    """How often each class is true, predicted, and both; each (C,) int64."""
+
+    support: Tensor
+    predicted: Tensor
+    hits: Tensor
+
+
+def class_counts(predicted: Tensor, labels: Tensor, valid: Tensor, num_classes: int) -> ClassCounts:
+    """Counts of one block; what is not valid counts nowhere."""
+    right = valid & (predicted == labels)
+    kinds = ((labels, valid), (predicted, valid), (labels, right))
+    found = (tally(values.where(mask, num_classes), num_classes + 1)[:num_classes] for values, mask in kinds)
+    return ClassCounts(*found)
+
+
+def f1_scores(counts: ClassCounts) -> Tensor:
+    """F1 of each class, (C,) float64; NaN for a class that is neither true nor predicted anywhere."""
+    return 2 * counts.hits / (counts.support + counts.predicted).double()
+
+
+def ranks(block: ClassBlock) -> Tensor:
+    """How many classes come before the true one, (n[, p]): those with a higher score, of equal ones those before it."""
+    scores, labels, _ = block
+    own = true_scores(scores, labels).unsqueeze(1)
+    numbers = torch.arange(scores.shape[1], device=scores.device).view(-1, *(1 for _ in scores.shape[2:]))
+    return ((scores > own) | ((scores == own) & (numbers < labels.unsqueeze(1)))).sum(1)
+
+
+class Accuracy(StreamingMetric):
+    """Accuracy among the first k, mean and per class, and macro F1.
+
+    Args:
+        num_classes: C.
+        top_k: the k of ``top1``, ``top5`` and so on; 1 where k exceeds C. Of equal scores the lower class comes first.
+        from_logits: False where scores are probabilities.
+        ignore_index: target that does not count.
+        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        options: of ``torchmetrics.Metric``.
+
+    Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk). Result: a dict of ``top1``, ``top5``, ... (as ``top_k``
+    says), ``mean_class`` (accuracy averaged over the classes that occur), ``macro_f1`` (averaged over the classes that
+    occur or are predicted), and ``per_class`` (accuracy), ``f1`` of shape (C,), NaN where nothing was seen.
+
+    >>> metric = Accuracy(3, top_k=(1, 2))
+    >>> found = metric(torch.tensor([[3.0, 2, 1], [1, 3, 2], [2, 3, 1]]), torch.tensor([0, 1, 0]))
+    >>> found["top1"], found["top2"], found["mean_class"]
+    (tensor(0.6667, dtype=torch.float64), tensor(1., dtype=torch.float64), tensor(0.7500, dtype=torch.float64))
+    """
+
+    higher_is_better = True
+    counts: Tensor
+    among: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        top_k: Sequence[int] = (1, 5),
+        from_logits: bool = True,
+        ignore_index: int = -100,
+        validate: bool = False,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(from_logits=from_logits, validate=validate, **options)
+        check_number("num_classes", num_classes, low=1)
+        for k in top_k:
+            check_number("top_k", k, low=1)
+        self.num_classes, self.top_k, self.ignore_index = num_classes, tuple(top_k), ignore_index
+        self.add_sum("counts", 3, num_classes)
+        self.add_sum("among", len(self.top_k))
+
+    def update(self, scores: Tensor, targets: Tensor) -> None:
+        """Add a batch."""
+        check_classes(scores, self.num_classes, "num_classes")
+        for block in class_blocks(
+            scores, targets, from_logits=self.from_logits, ignore_index=self.ignore_index, validate=self.validate
+        ):
+            rank = ranks(block).where(block.valid, self.num_classes + max(self.top_k, default=0))
+            among = [(rank < k).sum() for k in self.top_k]
+            counts = class_counts(predictions(block.scores), block.labels, block.valid, self.num_classes)
+            self.add_to(counts=torch.stack(counts), among=torch.stack(among) if among else self.among)
+
+    def compute(self) -> dict[str, Tensor]:
+        """All values in float64; NaN where nothing was seen."""
+        counts = ClassCounts(*self.counts)
+        per_class, f1 = counts.hits / counts.support.double(), f1_scores(counts)
+        among = self.among / counts.support.sum().double()
+        return {
+            **{f"top{k}": value for k, value in zip(self.top_k, among, strict=True)},
+            "mean_class": per_class.nanmean(),
+            "macro_f1": f1.nanmean(),
+            "per_class": per_class,
+            "f1": f1,
+        }
+
+
+def shot_groups(
+    train_counts: Sequence[float] | Tensor, *, convention: str = "kang", cuts: tuple[float, float] = (20, 100)
+) -> Tensor:
+    """Group of each class by its number of training samples: 0 many, 1 medium, 2 few; (C,) int64.
+
+    Args:
+        train_counts: (C,) training samples of each class.
+        convention: ``"kang"``: many > 100, few < 20 (Kang et al. 2020; also Tian et al. 2021). ``"oltr"``: many >= 100,
+            few <= 20 (Liu et al. 2019).
+        cuts: the two numbers, (few, many), to be used in place of 20 and 100.
+
+    >>> shot_groups([500, 100, 20, 3]), shot_groups([500, 100, 20, 3], convention="oltr")
+    (tensor([0, 1, 1, 2]), tensor([0, 0, 2, 2]))
+    """
+    check_choice("convention", convention, CONVENTIONS)
+    counts = torch.tensor(check_counts("train_counts", train_counts), dtype=torch.float64)
+    low, high = (check_number("cuts", cut) for cut in cuts)
+    if low > high:
+        raise ValueError(f"cuts must be (few, many) with few <= many, got {tuple(cuts)}; exchange them")
+    if convention == "oltr":
+        many, few = counts >= high, counts <= low
+    else:
+        many, few = counts > high, counts < low
+    return torch.ones(len(counts), dtype=torch.int64).masked_fill(few, 2).masked_fill(many, 0)
+
+
+class ShotAccuracy(StreamingMetric):
+    """Accuracy of classes with many, a medium number of and few training samples.
+
+    The value of a group is the mean over its classes of the accuracy of each, classes without test samples left out
+    (Liu et al. 2019). ``all`` is the accuracy over all samples.
+
+    Args:
+        train_counts: (C,) training samples of each class.
+        convention: ``"kang"`` (many > 100, few < 20) or ``"oltr"`` (many >= 100, few <= 20).
+        cuts: the two numbers, (few, many), to be used in place of 20 and 100.
+        from_logits: False where scores are probabilities.
+        ignore_index: target that does not count.
+        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        options: of ``torchmetrics.Metric``.
+
+    Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk). Result: a dict of ``many``, ``medium``, ``few``
+    and ``all``.
+
+    >>> metric = ShotAccuracy([500, 50, 5])
+    >>> found = metric(torch.eye(3)[[0, 0, 2]], torch.tensor([0, 1, 2]))
+    >>> [round(float(value), 3) for value in found.values()]
+    [1.0, 0.0, 1.0, 0.667]
+    """
+
+    higher_is_better = True
+    NAMES = ("many", "medium", "few")
+    counts: Tensor
+    groups: Tensor
+
+    def __init__(
+        self,
+        train_counts: Sequence[float] | Tensor,
+        *,
+        convention: str = "kang",
+        cuts: tuple[float, float] = (20, 100),
+        from_logits: bool = True,
+        ignore_index: int = -100,
+        validate: bool = False,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(from_logits=from_logits, validate=validate, **options)
+        self.register_buffer("groups", shot_groups(train_counts, convention=convention, cuts=cuts), persistent=False)
+        self.num_classes, self.ignore_index = len(self.groups), ignore_index
+        self.add_sum("counts", 3, self.num_classes)
+
+    def update(self, scores: Tensor, targets: Tensor) -> None:
+        """Add a batch."""
+        check_classes(scores, self.num_classes, "train_counts")
+        for block in class_blocks(
+            scores, targets, from_logits=self.from_logits, ignore_index=self.ignore_index, validate=self.validate
+        ):
+            counts = class_counts(predictions(block.scores), block.labels, block.valid, self.num_classes)
+            self.add_to(counts=torch.stack(counts))
+
+    def compute(self) -> dict[str, Tensor]:
+        """Accuracies in float64; NaN for a group without classes or samples."""
+        support, _, hits = self.counts
+        per_class = hits / support.double()
+        seen = support > 0
+        means = tally(self.groups, 3, per_class.where(seen, 0.0)) / tally(self.groups, 3, seen)
+        return {**dict(zip(self.NAMES, means, strict=True)), "all": hits.sum() / support.sum().double()}

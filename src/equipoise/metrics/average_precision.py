@@ -1,0 +1,214 @@
+"""Average precision of many labels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_choice, check_number
+from equipoise.metrics._inputs import LabelBlock, check_classes, label_blocks, tally_into
+from equipoise.metrics._metric import StreamingMetric
+from equipoise.metrics.binning import bin_index, fine_edges
+
+__all__ = ["MultilabelAveragePrecision", "average_precision", "histogram_average_precision", "label_average_precision"]
+
+AVERAGES = ("macro", "micro", "none")
+TOGETHER = 2**24
+"""Scores that are sorted at a time."""
+
+
+def average_precision(scores: Tensor, positive: Tensor, known: Tensor | None = None) -> Tensor:
+    r"""Average precision of each row, (L,) float64; NaN where nothing is positive.
+
+    .. math:: \text{AP} = \frac{1}{P} \sum_{i : y_i = 1} \frac{|\{j : y_j = 1, s_j \ge s_i\}|}{|\{j : s_j \ge s_i\}|}
+
+    Equal scores share one threshold, so their order does not matter. Only values are sorted and their order is
+    not kept: the counts are found by bisection for the positive ones, which are few where data is imbalanced.
+
+    Args:
+        scores: (L, n), one row for each label.
+        positive: (L, n) bool.
+        known: (L, n) bool; False leaves an entry out.
+
+    >>> average_precision(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[True, False, True]]))
+    tensor([0.8333], dtype=torch.float64)
+    """
+    low = -torch.inf  # before all scores: what does not count, and padding
+    everything = _sorted(scores if known is None else scores.where(known, low))
+    positives = positive.sum(1)
+    most = int(positives.max()) if len(positives) else 0
+    if not most:
+        return torch.full((len(scores),), torch.nan, dtype=torch.float64, device=scores.device)
+    own = scores.new_full((len(scores), most), low)  # the positive scores of each row
+    row, place = positive.nonzero(as_tuple=True)
+    before = positives.cumsum(0) - positives
+    own[row, torch.arange(len(row), device=row.device) - before[row]] = scores[row, place]
+    own = _sorted(own)
+    not_below = scores.shape[1] - torch.searchsorted(everything, own)
+    positive_not_below = most - torch.searchsorted(own, own)
+    precision = positive_not_below.double() / not_below.clamp(min=1)
+    return precision.where(own > low, 0.0).sum(1) / positives
+
+
+def _sorted(values: Tensor) -> Tensor:
+    """Values of each row in ascending order; numpy's sort keeps no indices and is several times as fast."""
+    if values.device.type != "cpu":
+        return values.sort(1).values
+    return torch.from_numpy(np.sort(values.contiguous().numpy(), axis=1))
+
+
+def label_average_precision(scores: Tensor, outcomes: Tensor) -> Tensor:
+    """Average precision of each label, (L,); scores (n, L), outcomes 1, 0 or, unknown, -1. Some labels at a time."""
+    step = max(1, TOGETHER // max(1, len(scores)))
+    complete = not bool((outcomes < 0).any())
+
+    def some(part: tuple[Tensor, Tensor]) -> Tensor:
+        values, given = (each.t().contiguous() for each in part)
+        return average_precision(values, given == 1, None if complete else given >= 0)
+
+    return torch.cat(
+        [some(part) for part in zip(*(torch.split(each, step, 1) for each in (scores, outcomes)), strict=True)]
+    )
+
+
+def histogram_average_precision(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Least and largest average precision of each row for counts in cells of ascending score, (L, cells).
+
+    Above a cell are a positives and b negatives, in it p and n. The least has all n first, then the p one by one:
+
+    .. math:: \sum_{i=1}^{p} \frac{a + i}{a + b + n + i} = p - (b + n) (\psi(a + b + n + p + 1) - \psi(a + b + n + 1))
+
+    The largest has the p first and equal: :math:`p \frac{a + p}{a + p + b}`.
+    """
+    p, n = positives.double(), negatives.double()
+    a = p.flip(-1).cumsum(-1).flip(-1) - p
+    b = n.flip(-1).cumsum(-1).flip(-1) - n
+    below = a + b + n + 1.0
+    least = p - (b + n) * ((below + p).digamma() - below.digamma())
+    largest = p * (a + p) / (a + p + b).clamp(min=1.0)
+    total = p.sum(-1)
+    return least.sum(-1) / total, largest.sum(-1) / total
+
+
+class MultilabelAveragePrecision(StreamingMetric):
+    r"""Mean over the labels of average precision (mAP); labels without a positive are left out.
+
+    .. math:: \text{AP} = \frac{1}{P} \sum_{i : y_i = 1} \text{precision at the threshold } s_i
+
+    Equal scores share one threshold. Logits are compared as they are, so that none become equal by rounding to 1.
+
+    Args:
+        num_labels: L.
+        average: ``"macro"``: mean over the labels that have a positive. ``"micro"``: one value for all pairs of sample
+            and label. ``"none"``: (L,), NaN for a label without a positive.
+        exact: True keeps all scores; False keeps a histogram of ``resolution`` cells for each label. The value then is
+            the middle of ``bounds()``, between which the exact one lies, so it is off by half their distance at most.
+        resolution: cells of the histogram, of equal width on the scale of logits from -16 to 16.
+        from_logits: False where scores are probabilities.
+        ignore_value: target that does not count.
+        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        options: of ``torchmetrics.Metric``.
+
+    Shape: scores (N, L, d1, ..., dk) and targets of the same shape, 0, 1 or ``ignore_value``.
+
+    >>> metric = MultilabelAveragePrecision(2)
+    >>> metric.update(torch.tensor([[2.0, 1.0], [1.0, 2.0], [0.0, 3.0]]), torch.tensor([[1, 0], [0, 0], [1, 0]]))
+    >>> metric.compute(), metric.left_out()
+    (tensor(0.8333, dtype=torch.float64), tensor(1))
+    """
+
+    higher_is_better = True
+    scores: list[Tensor]
+    outcomes: list[Tensor]
+    cells: Tensor
+
+    def __init__(
+        self,
+        num_labels: int,
+        *,
+        average: str = "macro",
+        exact: bool = True,
+        resolution: int = 4096,
+        from_logits: bool = True,
+        ignore_value: int = -1,
+        validate: bool = False,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(from_logits=from_logits, validate=validate, **options)
+        check_number("num_labels", num_labels, low=1)
+        check_number("resolution", resolution, low=2)
+        check_choice("average", average, AVERAGES)
+        self.num_labels, self.average, self.exact = num_labels, average, exact
+        self.resolution, self.ignore_value = resolution, ignore_value
+        if exact:
+            self.add_kept("scores", num_labels)
+            self.add_kept("outcomes", num_labels, dtype=torch.int8)
+        else:
+            self.add_sum("cells", 2, num_labels, resolution)  # negatives, positives
+
+    def update(self, scores: Tensor, targets: Tensor) -> None:
+        """Add a batch."""
+        check_classes(scores, self.num_labels, "num_labels")
+        blocks = label_blocks(
+            scores, targets, from_logits=self.from_logits, ignore_value=self.ignore_value, validate=self.validate
+        )
+        if self.exact:
+            outcomes = [block.positive.to(torch.int8).where(block.known, -1) for block in blocks]
+            self._keep(scores, outcomes)
+        else:
+            counts = torch.zeros(self.cells.numel() + 1, dtype=torch.int64, device=self.cells.device)
+            for block in blocks:
+                tally_into(counts, self._slots(block))
+            self.add_to(cells=counts[:-1].view_as(self.cells))
+
+    def _keep(self, scores: Tensor, outcomes: list[Tensor]) -> None:
+        for values in outcomes:
+            self.outcomes.append(_by_label(values))
+        copy = scores.detach().to(torch.promote_types(scores.dtype, torch.float32), copy=True)
+        self.scores.append(_by_label(copy))
+
+    def _slots(self, block: LabelBlock) -> Tensor:
+        cells = self.resolution
+        if self.from_logits:  # the same cells, without the rounding of the sigmoid
+            place = ((block.scores.double() + 16.0) * (cells / 32.0)).clamp(0, cells - 1).long()
+        else:
+            place = bin_index(block.scores, fine_edges(cells, block.scores.device))
+        numbers = torch.arange(self.num_labels, device=place.device).view(-1, *(1 for _ in place.shape[2:]))
+        size = self.num_labels * cells
+        return (place + cells * numbers + size * block.positive).where(block.known, 2 * size)
+
+    def compute(self) -> Tensor:
+        """The value in float64; NaN where no label has a positive."""
+        low, high = self._bounds()
+        return (low + high) / 2
+
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Between which the exact value lies: twice the value itself where scores are kept."""
+        with self.synced():
+            return self._bounds()
+
+    def _bounds(self) -> tuple[Tensor, Tensor]:
+        micro = self.average == "micro"
+        if self.exact:
+            scores, outcomes = self.joined("scores"), self.joined("outcomes")
+            if micro:
+                scores, outcomes = scores.reshape(-1, 1), outcomes.reshape(-1, 1)
+            low = high = label_average_precision(scores, outcomes)
+        else:
+            negatives, positives = self.cells.sum(1, keepdim=True) if micro else self.cells
+            low, high = histogram_average_precision(positives, negatives)
+        return (low, high) if self.average == "none" else (low.nanmean(), high.nanmean())
+
+    def left_out(self) -> Tensor:
+        """Number of labels without a positive."""
+        with self.synced():
+            positive = self.cells[1].sum(1) > 0 if not self.exact else (self.joined("outcomes") == 1).any(0)
+        return (~positive).sum()
+
+
+def _by_label(values: Tensor) -> Tensor:
+    """(n, L[, p]) as (m, L)."""
+    return values if values.ndim == 2 else values.movedim(1, -1).reshape(-1, values.shape[1])

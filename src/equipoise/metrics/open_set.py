@@ -1,0 +1,141 @@
+"""Open set: samples of classes that training did not have should be rejected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_choice, check_number
+from equipoise.metrics._inputs import class_blocks, cut, tally, top_match
+from equipoise.metrics._metric import StreamingMetric
+from equipoise.metrics.binning import bin_index, fine_edges
+
+__all__ = ["OpenSetScores", "auroc", "histogram_auroc"]
+
+
+def auroc(known: Tensor, unknown: Tensor) -> Tensor:
+    """Chance that a known sample has more confidence than an unknown one, equal ones count half; float64 scalar."""
+    if not len(known) or not len(unknown):
+        return torch.full((), torch.nan, dtype=torch.float64, device=known.device)
+    ordered = unknown.double().sort().values
+    below = torch.searchsorted(ordered, known.double())
+    not_above = torch.searchsorted(ordered, known.double(), right=True)
+    return (below + not_above).sum() / (2.0 * len(known) * len(unknown))
+
+
+def histogram_auroc(known: Tensor, unknown: Tensor) -> Tensor:
+    """The same from counts in cells of ascending confidence, (cells,); confidences of a cell are taken for equal."""
+    known, unknown = known.double(), unknown.double()
+    below = unknown.cumsum(0) - unknown
+    return (known * (below + 0.5 * unknown)).sum() / (known.sum() * unknown.sum())
+
+
+class OpenSetScores(StreamingMetric):
+    r"""F-measure with rejection below a confidence (Liu et al. 2019), and AUROC of the largest probability.
+
+    A sample is rejected where its largest probability is below the threshold. :math:`TP`: known samples predicted
+    right; :math:`FN`: unknown ones accepted; :math:`FP`: known ones predicted wrong. :math:`F = 2PR / (P + R)` with
+    :math:`P = TP / (TP + FP)` and :math:`R = TP / (TP + FN)`.
+
+    Args:
+        threshold: confidence below which a sample is rejected.
+        convention: ``"oltr"``: a known sample that is rejected is a false positive (the code of Liu et al. since 2020);
+            ``"kang"``: it is none (Kang et al. 2020).
+        unknown: target of samples that belong to no class of training.
+        exact: for AUROC: True keeps all confidences; False keeps a histogram of ``resolution`` cells. That is off by at
+            most half the share of the pairs of a known and an unknown sample that are in the same cell.
+        resolution: cells of that histogram; they are narrow near 0 and 1.
+        from_logits: False where scores are probabilities.
+        ignore_index: target that does not count.
+        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        options: of ``torchmetrics.Metric``.
+
+    Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk). Result: a dict of ``f_measure``, ``precision``,
+    ``recall``, ``auroc`` (known against unknown) and ``accuracy`` (of the known samples; a rejected one is wrong).
+
+    >>> metric = OpenSetScores(0.6, from_logits=False)
+    >>> found = metric(torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7]]), torch.tensor([0, -1, 0]))
+    >>> {name: round(float(value), 3) for name, value in found.items()}
+    {'f_measure': 0.667, 'precision': 0.5, 'recall': 1.0, 'auroc': 1.0, 'accuracy': 0.5}
+    """
+
+    higher_is_better = True
+    counts: Tensor
+    confidences: list[Tensor]
+    sides: list[Tensor]
+    cells: Tensor
+
+    def __init__(
+        self,
+        threshold: float = 0.1,
+        *,
+        convention: str = "oltr",
+        unknown: int = -1,
+        exact: bool = True,
+        resolution: int = 8192,
+        from_logits: bool = True,
+        ignore_index: int = -100,
+        validate: bool = False,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(from_logits=from_logits, validate=validate, **options)
+        self.threshold = check_number("threshold", threshold, low=0.0, high=1.0)
+        check_choice("convention", convention, ("oltr", "kang"))
+        check_number("resolution", resolution, low=2)
+        if unknown == ignore_index:
+            raise ValueError(f"unknown must differ from ignore_index, got {unknown} for both; choose another number")
+        self.convention, self.unknown, self.exact = convention, unknown, exact
+        self.resolution, self.ignore_index = resolution, ignore_index
+        self.add_sum("counts", 4)  # known and right, known and wrong, known and rejected, unknown and accepted
+        if exact:
+            self.add_kept("confidences")
+            self.add_kept("sides", dtype=torch.int8)
+        else:
+            self.add_sum("cells", 2, resolution)  # known, unknown
+
+    def update(self, scores: Tensor, targets: Tensor) -> None:
+        """Add a batch."""
+        strange = targets == self.unknown
+        blocks = class_blocks(
+            scores,
+            targets.masked_fill(strange, self.ignore_index),
+            from_logits=self.from_logits,
+            ignore_index=self.ignore_index,
+            validate=self.validate,
+        )
+        for block, (_, unknown) in zip(blocks, cut(scores, strange), strict=True):
+            (confidence, right), known = top_match(block.scores, block.labels, self.from_logits), block.valid
+            accepted = confidence >= self.threshold
+            kinds = (known & accepted & right, known & accepted & ~right, known & ~accepted, unknown & accepted)
+            self.add_to(counts=torch.stack([kind.sum() for kind in kinds]))
+            self._add_confidence(confidence, known, unknown)
+
+    def _add_confidence(self, confidence: Tensor, known: Tensor, unknown: Tensor) -> None:
+        if self.exact:
+            seen = known | unknown
+            self.confidences.append(confidence[seen])
+            self.sides.append(unknown[seen].to(torch.int8))
+        else:
+            place = bin_index(confidence, fine_edges(self.resolution, confidence.device))
+            slots = (place + self.resolution * unknown).where(known | unknown, 2 * self.resolution)
+            self.add_to(cells=tally(slots, 2 * self.resolution + 1)[:-1].view(2, -1))
+
+    def compute(self) -> dict[str, Tensor]:
+        """All values in float64; NaN where nothing was seen."""
+        right, wrong, rejected, accepted = self.counts.double()
+        false_positives = wrong + rejected if self.convention == "oltr" else wrong
+        precision, recall = right / (right + false_positives), right / (right + accepted)
+        if self.exact:
+            confidences, sides = self.joined("confidences"), self.joined("sides")
+            area = auroc(confidences[sides == 0], confidences[sides == 1])
+        else:
+            area = histogram_auroc(*self.cells)
+        return {
+            "f_measure": 2 * right / (2 * right + false_positives + accepted),
+            "precision": precision,
+            "recall": recall,
+            "auroc": area,
+            "accuracy": right / (right + wrong + rejected),
+        }

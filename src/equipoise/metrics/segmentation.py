@@ -1,0 +1,136 @@
+"""Scores of label maps, all from one confusion matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import INDICES, check_choice, check_number, checks_values
+from equipoise.metrics._inputs import BLOCK, DEVICE_BLOCK, check_classes, class_blocks, predictions, tally
+from equipoise.metrics._metric import StreamingMetric
+
+__all__ = ["SegmentationScores", "confusion", "segmentation_scores"]
+
+
+def confusion(predicted: Tensor, labels: Tensor, valid: Tensor, num_classes: int) -> Tensor:
+    """How often class i is predicted as j, (C, C) int64; all arguments of one shape."""
+    size = num_classes * num_classes
+    slots = (num_classes * labels + predicted).where(valid, size)  # one slot more, for what does not count
+    return tally(slots, size + 1)[:size].view(num_classes, num_classes)
+
+
+def segmentation_scores(matrix: Tensor) -> dict[str, Tensor]:
+    r"""Values from a confusion matrix (C, C), rows true and columns predicted.
+
+    Of each class: IoU :math:`TP / (TP + FP + FN)`, accuracy (recall) :math:`TP / (TP + FN)`, precision
+    :math:`TP / (TP + FP)`; 0 / 0 is NaN, and means are over the classes that have a value.
+    """
+    matrix = matrix.double()
+    hits, support, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
+    iou, accuracy, precision = hits / (support + predicted - hits), hits / support, hits / predicted
+    total = support.sum()
+    return {
+        "mean_iou": iou.nanmean(),
+        "mean_accuracy": accuracy.nanmean(),
+        "mean_precision": precision.nanmean(),
+        "pixel_accuracy": hits.sum() / total,
+        "frequency_weighted_iou": (support * iou).nansum() / total,
+        "iou": iou,
+        "accuracy": accuracy,
+        "precision": precision,
+    }
+
+
+class SegmentationScores(StreamingMetric):
+    """IoU, accuracy and precision of each class, and their means.
+
+    A class that neither occurs nor is predicted has no IoU (NaN) and is in no mean; one that is predicted but never
+    occurs has IoU 0.
+
+    Args:
+        num_classes: C.
+        ignore_index: target that does not count.
+        predictions: ``"scores"`` (N, C, d1, ..., dk), or ``"labels"``, maps of class indices shaped as the targets.
+        from_logits: False where scores are probabilities.
+        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        options: of ``torchmetrics.Metric``.
+
+    Shape: targets (N, d1, ..., dk). Result: a dict of ``mean_iou``, ``mean_accuracy``, ``mean_precision``,
+    ``pixel_accuracy``, ``frequency_weighted_iou``, and ``iou``, ``accuracy``, ``precision`` of shape (C,). The state
+    ``confusion`` is the (C, C) matrix, rows true and columns predicted.
+
+    >>> metric = SegmentationScores(3, predictions="labels", ignore_index=255)
+    >>> found = metric(torch.tensor([[0, 0], [1, 1]]), torch.tensor([[0, 1], [1, 255]]))
+    >>> found["iou"]
+    tensor([0.5000, 0.5000,    nan], dtype=torch.float64)
+    """
+
+    higher_is_better = True
+    confusion: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        ignore_index: int = -100,
+        predictions: str = "scores",
+        from_logits: bool = True,
+        validate: bool = False,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        super().__init__(from_logits=from_logits, validate=validate, **options)
+        check_number("num_classes", num_classes, low=1)
+        check_choice("predictions", predictions, ("scores", "labels"))
+        self.num_classes, self.ignore_index, self.predictions = num_classes, ignore_index, predictions
+        self.add_sum("confusion", num_classes, num_classes)
+
+    def update(self, scores: Tensor, targets: Tensor) -> None:
+        """Add a batch."""
+        if self.predictions == "labels":
+            self._update_labels(scores, targets)
+            return
+        check_classes(scores, self.num_classes, "num_classes")
+        for block in class_blocks(
+            scores, targets, from_logits=self.from_logits, ignore_index=self.ignore_index, validate=self.validate
+        ):
+            found = confusion(predictions(block.scores), block.labels, block.valid, self.num_classes)
+            self.add_to(confusion=found)
+
+    def _update_labels(self, predicted: Tensor, targets: Tensor) -> None:
+        for name, labels in (("predictions", predicted), ("targets", targets)):
+            if labels.dtype not in INDICES:
+                raise TypeError(
+                    f"{name} must be integer class indices, got {labels.dtype}; call .long(), or for scores use "
+                    "predictions='scores'"
+                )
+        if predicted.shape != targets.shape:
+            raise ValueError(
+                f"predictions must have the shape of the targets {tuple(targets.shape)}, got {tuple(predicted.shape)}; "
+                "for scores (N, C, d1, ..., dk) use predictions='scores'"
+            )
+        size = BLOCK if targets.device.type == "cpu" else DEVICE_BLOCK
+        parts = zip(*(torch.split(each.flatten(), size) for each in (predicted, targets)), strict=True)
+        for chosen, labels in parts:
+            chosen, labels = chosen.long(), labels.long()
+            valid = labels != self.ignore_index
+            for name, values in (("predictions", chosen), ("targets", labels)):
+                self._check_range(name, values, valid)
+            found = confusion(chosen.where(valid, 0), labels.where(valid, 0), valid, self.num_classes)
+            self.add_to(confusion=found)
+
+    def _check_range(self, name: str, values: Tensor, valid: Tensor) -> None:
+        if not checks_values(values, self.validate):
+            return
+        wrong = valid & ((values < 0) | (values >= self.num_classes))
+        if bool(wrong.any()):
+            raise ValueError(
+                f"{name} must be class indices in [0, {self.num_classes - 1}] where the target is not "
+                f"ignore_index={self.ignore_index}, got {int(values[wrong][0])}; check the labels, num_classes or "
+                "ignore_index"
+            )
+
+    def compute(self) -> dict[str, Tensor]:
+        """All values in float64; NaN where nothing was seen."""
+        return segmentation_scores(self.confusion)
