@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from equipoise import __version__
+from equipoise.cli.calibrate import calibrate
+from equipoise.cli.evaluate import evaluate
 from equipoise.cli.losses import losses
 
 app = typer.Typer(
@@ -33,4 +35,6 @@ def common(
     """Learning from imbalanced data with probabilities that can be trusted."""
 
 
+app.command()(evaluate)
+app.command()(calibrate)
 app.command()(losses)

@@ -1,0 +1,201 @@
+"""``equipoise calibrate``: fit a correction on held-out predictions, say what it is worth, apply it to others."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from equipoise.cli.inputs import Counts, IgnoreIndex, TaskOption, bad_input, opened, walking
+from equipoise.predictions import Chunk, InputError, Predictions, write_predictions
+
+if TYPE_CHECKING:
+    from equipoise.calibration import Fitted, Method
+
+__all__ = ["calibrate"]
+
+
+def calibrate(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Predictions, as for equipoise evaluate.")],
+    out: Annotated[Path, typer.Option(help="Where the fit goes (.json); with --apply, the predictions.")],
+    method: Annotated[
+        str,
+        typer.Option(
+            help="temperature, temperature-ece, vector, dirichlet, isotonic, histogram, group-temperatures, prior, "
+            "focal; for several labels label-temperatures, isotonic, histogram, focal, thresholds."
+        ),
+    ] = "",
+    apply: Annotated[Path | None, typer.Option(metavar="FITTED", help="Apply this fit to FILE instead.")] = None,
+    on: Annotated[
+        Path | None, typer.Option(metavar="FILE2", help="Report on these predictions; FILE is used whole for the fit.")
+    ] = None,
+    split: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Without --on: share of FILE to fit on; the rest is reported on.")
+    ] = 0.5,
+    task: TaskOption = None,
+    train_counts: Counts = None,
+    ignore_index: IgnoreIndex = -100,
+    gamma: Annotated[float | None, typer.Option(min=0.0, help="For focal: gamma of training, if it was one.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Fit a correction of the probabilities on one part and report on another, or apply a fit to a file."""
+    with bad_input():
+        source = opened(file, task, train_counts, ignore_index)
+        if apply is not None:
+            if method or on is not None:
+                raise InputError("--apply takes a fit that is there; leave out --method and --on")
+            message = _apply(apply, source, out)
+            typer.echo(message)
+            return
+        if not out.parent.is_dir():
+            raise InputError(f"--out: the folder {str(out.parent)!r} must exist, found none; create it first")
+        if out.suffix != ".json":
+            raise InputError(f"--out: a fit is written as .json, got {out.name!r}; for example --out fit.json")
+        other = None if on is None else opened(on, task or source.task, train_counts, ignore_index)
+        report = _fit(source, other, method, out, split, gamma, seed)
+    if as_json:
+        typer.echo(json.dumps(report, indent=2, allow_nan=False))
+    else:
+        _print(report)
+        typer.echo(f"wrote {out}; apply it: equipoise calibrate --apply {out} FILE --out FILE2")
+
+
+def _fit(
+    source: Predictions,
+    other: Predictions | None,
+    name: str,
+    out: Path,
+    split: float,
+    gamma: float | None,
+    seed: int,
+) -> dict[str, Any]:
+    from equipoise.calibration import save
+    from equipoise.evaluation.meters import meter_for
+    from equipoise.evaluation.split import Picker, Split
+
+    method = _method(name, source)
+    options = _needs(method, source, gamma)
+    if other is None and not 0.0 < split < 1.0:
+        raise InputError(
+            f"--split must be between 0 and 1 so that both parts have samples, got {split:g}; or give --on FILE2"
+        )
+    if other is not None and (other.num_classes, other.task) != (source.num_classes, source.task):
+        raise InputError(
+            f"{other.path}: it must have the task and classes of {source.path.name}, {source.task} with "
+            f"{source.num_classes}, found {other.task} with {other.num_classes}"
+        )
+    with walking(source, walks=2 if other is None else 1) as progress:
+        samples = Split(source, seed, 1.0 if other is not None else split, progress)
+        picker = Picker(samples, first=True)
+        for part in samples.parts():
+            picker.add(part)
+        with warnings.catch_warnings(record=True):  # the fit carries a note that says the same
+            warnings.simplefilter("always")
+            fitted = method.fit(*picker.rows(), **options)
+        judged = samples if other is None else Split(other, seed, 0.0)
+        meters = [meter_for(judged.source, from_logits=True, bins=15) for _ in range(2)]
+        reported = 0
+        for part in judged.parts():
+            rest = ~part.first
+            logits, targets = part.logits[rest], part.targets[rest]
+            reported += len(logits)
+            for meter, values in zip(meters, (logits, fitted(logits)), strict=True):
+                meter.update(values, targets)
+    if reported == 0:
+        raise InputError(f"{source.path}: no sample is left to report on; lower --split or give --on FILE2")
+    save(fitted, out)
+    return {
+        "method": name,
+        "fitted": fitted.describe(),
+        "converged": fitted.converged,
+        "note": fitted.note,
+        "fitted_on": fitted.samples,
+        "reported_on": reported,
+        "before": meters[0].overall(),
+        "after": meters[1].overall(),
+    }
+
+
+def _method(name: str, source: Predictions) -> Method:
+    """The method of that name, if it serves the task."""
+    import difflib
+
+    from equipoise.calibration import METHODS
+
+    task = "multi" if source.task == "multi" else "single"
+    known = [method.name for method in METHODS.values() if task in method.tasks]
+    if name not in METHODS:
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {close[0]}?" if close else f"for this file: {', '.join(known)}"
+        raise InputError(f"--method must be the name of a method, got {name!r}; {hint}")
+    if name not in known:
+        things = "several labels a sample" if task == "multi" else "one label a sample"
+        raise InputError(f"--method {name} does not serve {things}; for this file: {', '.join(known)}")
+    return METHODS[name]
+
+
+def _needs(method: Method, source: Predictions, gamma: float | None) -> dict[str, Any]:
+    """Keyword arguments of a fit."""
+    options: dict[str, Any] = {}
+    if source.task != "multi":
+        options["ignore_index"] = source.ignore_index
+    if gamma is not None:
+        if method.name != "focal":
+            raise InputError(f"--gamma belongs to --method focal, got --method {method.name}; leave it out")
+        options["gamma"] = gamma
+    if method.needs:
+        if source.train_counts is None:
+            raise InputError(
+                f"{source.path}: --method {method.name} needs the training samples of each class; add train_counts to "
+                "the file or pass --train-counts"
+            )
+        if "groups" in method.needs:
+            from equipoise.metrics import shot_groups
+
+            options["groups"] = shot_groups(source.train_counts)
+        if "train_counts" in method.needs:
+            options["train_counts"] = source.train_counts
+    return options
+
+
+def _apply(path: Path, source: Predictions, out: Path) -> str:
+    from equipoise.calibration import load
+
+    fitted = load(path)
+    task = "multi" if source.task == "multi" else "single"
+    if fitted.task != task:
+        raise InputError(f"{path}: the fit is for task {fitted.task}, {source.path} is {source.task}; use another fit")
+    if fitted.num_classes is not None and fitted.num_classes != source.num_classes:
+        raise InputError(
+            f"{path}: the fit is for {fitted.num_classes} classes, {source.path} has {source.num_classes}; use another"
+        )
+    write_predictions(out, source, _corrected(fitted, source))
+    return f"{fitted.describe()}\nwrote {out}"
+
+
+def _corrected(fitted: Fitted, source: Predictions) -> Iterator[Chunk]:
+    from equipoise.evaluation.split import Split
+
+    with walking(source, walks=1) as progress:
+        for part in Split(source, 0, progress=progress).parts():
+            yield Chunk(fitted(part.logits).numpy(), part.targets.numpy())
+
+
+def _print(report: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from equipoise.cli.summary import plain_table
+    from equipoise.report.words import LABELS, shown
+
+    console = Console(highlight=False)
+    console.print(report["fitted"], markup=False)
+    console.print(f"reported on {report['reported_on']:,} other samples", markup=False)
+    table = plain_table("", "before", "after")
+    for name, value in report["before"].items():
+        table.add_row(LABELS[name], shown(name, value), shown(name, report["after"][name]))
+    console.print(table)

@@ -1,0 +1,88 @@
+"""What the commands on saved predictions share: opening a file, progress, and one clear message for bad input."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from equipoise.predictions import InputError, Predictions, Task, open_predictions
+
+__all__ = ["Counts", "IgnoreIndex", "TaskOption", "bad_input", "opened", "read_counts", "walking"]
+
+TaskOption = Annotated[
+    str | None,
+    typer.Option("--task", metavar="TASK", help="single, multi or segmentation, where the shapes do not tell it."),
+]
+Counts = Annotated[
+    str | None,
+    typer.Option(
+        "--train-counts",
+        metavar="COUNTS",
+        help="Training samples of each class: numbers with commas, or a .npy, .txt or .csv file of them.",
+    ),
+]
+IgnoreIndex = Annotated[int, typer.Option("--ignore-index", help="Target that counts for nothing.")]
+TASKS = ("single", "multi", "segmentation")
+
+
+@contextmanager
+def bad_input() -> Iterator[None]:
+    """Turn what is wrong with the input into one message and exit status 2."""
+    try:
+        yield
+    except (InputError, OSError, ValueError) as error:
+        typer.echo(f"equipoise: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def opened(path: Path, task: str | None, train_counts: str | None, ignore_index: int) -> Predictions:
+    """Open predictions as the options say."""
+    if task is not None and task not in TASKS:
+        raise InputError(f"--task must be one of {', '.join(TASKS)}, got {task!r}; pick one of these words")
+    known: Task | None = task  # type: ignore[assignment]
+    counts = None if train_counts is None else read_counts(train_counts)
+    return open_predictions(path, task=known, train_counts=counts, ignore_index=ignore_index)
+
+
+def read_counts(text: str) -> tuple[float, ...]:
+    """Counts from numbers with commas, or from a file of numbers."""
+    path = Path(text)
+    try:
+        if path.suffix == ".npy":
+            values = np.load(path, allow_pickle=False).ravel().tolist()
+        elif path.suffix in (".txt", ".csv"):
+            values = [float(word) for word in path.read_text(encoding="utf-8").replace(",", " ").split()]
+        else:
+            values = [float(word) for word in text.split(",")]
+    except (ValueError, OSError) as error:
+        raise InputError(
+            f"counts must be numbers with commas such as 5000,500,50, or a .npy, .txt or .csv file of numbers, got "
+            f"{text!r} ({error})"
+        ) from None
+    if not values or not all(0 <= value < float("inf") for value in values):
+        raise InputError(f"counts must be finite and not negative, got {text!r}; count the training labels")
+    return tuple(float(value) for value in values)
+
+
+@contextmanager
+def walking(source: Predictions, walks: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar over ``walks`` walks through the samples, on a terminal and only where it takes long."""
+    total = None if source.samples is None else source.samples * walks
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,} samples"),
+        TimeRemainingColumn(),
+    )
+    console = Console(file=sys.stderr)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"reading {source.path.name}", total=total)
+        yield lambda samples: progress.advance(task, samples)

@@ -1,0 +1,65 @@
+"""An evaluation in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from equipoise.report.words import LABELS, described, shown, verdicts, worst_classes
+
+__all__ = ["plain_table", "print_evaluation"]
+
+
+def print_evaluation(found: Mapping[str, Any], worst: int) -> None:
+    """Print tables and sentences; shares are in percent."""
+    console = Console(highlight=False)
+    console.print(f"{found['file']}: {described(found)}", markup=False)
+    after = found["calibration"]["after"]
+    intervals = found["intervals"]
+    table = plain_table(
+        "", "value", *(["95 % interval"] if intervals else []), *(["after temperature"] if after else [])
+    )
+    for name, value in found["overall"].items():
+        cells = [LABELS[name], shown(name, value)]
+        if intervals:
+            limits = intervals.get(name)
+            cells.append("" if limits is None else f"{shown(name, limits[0])} – {shown(name, limits[1])}")
+        if after:
+            cells.append(shown(name, after[name]) if name in after else "")
+        table.add_row(*cells)
+    console.print(table)
+    key = found["main"]
+    if found["groups"]:
+        table = plain_table("training samples", "classes", "support", f"mean {LABELS[key]}", "ECE")
+        for row in found["groups"]:
+            cells = [f"{row['classes']:,}", f"{row['support']:,}", shown(key, row[key]), shown("ece", row["ece"])]
+            table.add_row(row["name"], *cells)
+        console.print(table)
+    rows = worst_classes(found, worst)
+    if rows:
+        names = [name for name in rows[0] if name in LABELS]
+        table = plain_table(
+            "worst classes" if found["task"] != "multi" else "worst labels", "support", *(LABELS[n] for n in names)
+        )
+        for row in rows:
+            table.add_row(_literal(row["name"]), f"{row['support']:,}", *(shown(name, row[name]) for name in names))
+        console.print(table)
+    for sentence in verdicts(found):
+        console.print(sentence, markup=False)
+
+
+def plain_table(first: str, *others: str) -> Table:
+    """A table without lines; the first column is text, the others are numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _literal(name: str) -> str:
+    """A class name without meaning to the terminal."""
+    return name.replace("[", r"\[")

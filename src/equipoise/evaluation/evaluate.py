@@ -1,0 +1,105 @@
+"""One walk over the predictions for what they are worth, and one for what a temperature would make of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from equipoise.calibration import Fitted, fit_label_temperatures, fit_temperature
+from equipoise.evaluation.intervals import Resampling
+from equipoise.evaluation.meters import meter_for
+from equipoise.evaluation.split import Picker, Split
+from equipoise.predictions import Predictions
+
+__all__ = ["FORMAT", "evaluate"]
+
+FORMAT = "equipoise evaluation 1"
+
+
+def evaluate(
+    source: Predictions,
+    *,
+    bins: int = 15,
+    bootstrap: int = 0,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda samples: None,
+) -> dict[str, Any]:
+    """All numbers of an evaluation.
+
+    Args:
+        source: from ``open_predictions``.
+        bins: of the calibration errors.
+        bootstrap: number of resamplings for 95 % intervals; 0 for none.
+        seed: of the halves that the temperature is cross-fitted on, and of the resampling.
+        progress: called with the number of samples that were read since the last call; all are read twice.
+
+    Returns:
+        A dict for JSON: ``overall`` (name to value), ``intervals`` (name to low and high), ``calibration`` (``before``
+        and ``after`` a temperature, with ``fits`` and a ``note``), ``groups`` and ``per_class`` (rows), ``reliability``
+        (group to ``before`` and ``after`` to a curve), and what is known about the file.
+    """
+    split = Split(source, seed, progress=progress)
+    before = meter_for(source, from_logits=source.from_logits, bins=bins)
+    resampling = Resampling(source, bins) if bootstrap else None
+    pickers = (Picker(split, False), Picker(split, True))
+    samples = 0
+    for part in split.parts():
+        before.update(part.scores, part.targets)
+        samples += len(part.scores)
+        for picker in pickers:
+            picker.add(part)
+        if resampling is not None:
+            resampling.add(part.logits, part.targets)
+    (second, second_note), (first, first_note) = (_temperature(source, *picker.rows()) for picker in pickers)
+    after = None
+    if first is not None and second is not None:
+        after = meter_for(source, from_logits=True, bins=bins)
+        for part in split.parts():  # no sample is judged by a fit that it took part in
+            own = part.first.view(-1, *(1 for _ in part.logits.shape[1:]))
+            after.update(torch.where(own, second(part.logits), first(part.logits)), part.targets)
+
+    per_class = before.per_class()
+    curves = before.curves()
+    curves_after = after.curves() if after is not None else {}
+    return {
+        "format": FORMAT,
+        "file": source.path.name,
+        "task": source.task,
+        "samples": samples,
+        "classes": source.num_classes,
+        "scores": "logits" if source.from_logits else "probabilities",
+        "bins": bins,
+        "main": before.key,
+        "overall": before.overall(),
+        "intervals": resampling.intervals(bootstrap, seed) if resampling is not None else {},
+        "calibration": {
+            "before": before.calibration(),
+            "after": after.calibration() if after is not None else None,
+            "fits": [fit.describe() for fit in (first, second) if fit is not None],
+            "note": "; ".join(dict.fromkeys(note for note in (first_note, second_note) if note)),
+        },
+        "groups": before.group_rows(per_class, before.key),
+        "per_class": per_class,
+        "reliability": {
+            name: {"before": curve} | ({"after": curves_after[name]} if name in curves_after else {})
+            for name, curve in curves.items()
+        },
+    }
+
+
+def _temperature(source: Predictions, logits: Tensor, targets: Tensor) -> tuple[Fitted | None, str]:
+    """A temperature, or one for each label; and why there is none, or what is odd about it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the note says the same
+        try:
+            if source.task == "multi":
+                fitted: Fitted = fit_label_temperatures(logits, targets)
+            else:
+                fitted = fit_temperature(logits, targets, ignore_index=source.ignore_index)
+        except ValueError as error:
+            return None, str(error)
+    return fitted, fitted.note

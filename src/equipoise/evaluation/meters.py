@@ -1,0 +1,256 @@
+"""What is measured in each task: the metrics that run along with the chunks, and the numbers they end in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from equipoise.metrics import (
+    Accuracy,
+    BrierScore,
+    CalibrationError,
+    ConfidentShare,
+    MultilabelAveragePrecision,
+    MultilabelScores,
+    NegativeLogLikelihood,
+    ReliabilityCurve,
+    SegmentationScores,
+    shot_groups,
+)
+from equipoise.predictions import Predictions
+
+__all__ = ["CALIBRATION", "GROUPS", "Meter", "meter_for", "plain"]
+
+GROUPS = ("many", "medium", "few")
+CALIBRATION = ("nll", "brier", "ece", "ada_ece", "classwise_ece", "mce")
+"""Numbers that a calibration may change; lower is better."""
+KEPT = 20_000_000
+"""Scores up to which values that need a sort are computed exactly."""
+
+Row = dict[str, Any]
+
+
+def plain(value: Tensor | float) -> float | None:
+    """A number for JSON, None where there is none."""
+    number = float(value)
+    return None if math.isnan(number) else number
+
+
+class Meter:
+    """Metrics that run along; a subclass says which and how they are called."""
+
+    kind = "top"
+
+    def __init__(self, source: Predictions, from_logits: bool, bins: int) -> None:
+        self.source = source
+        exact = (source.samples or 0) * source.places <= KEPT
+        common: dict[str, Any] = {"from_logits": from_logits}
+        if self.kind != "multilabel":
+            common["ignore_index"] = source.ignore_index
+        calibration = {**common, "bins": bins, "kind": self.kind}
+        scoring = {**common, "kind": "multilabel"} if self.kind == "multilabel" else common
+        self.groups = None if source.train_counts is None else shot_groups(source.train_counts)
+        self.metrics: dict[str, Any] = {
+            "nll": NegativeLogLikelihood(**scoring),
+            "brier": BrierScore(**scoring),
+            "ece": CalibrationError(**calibration),
+            "ada_ece": CalibrationError(**calibration, binning="mass", exact=exact),
+        }
+        if self.groups is not None:
+            self.metrics["group_ece"] = CalibrationError(**calibration, groups=self.groups)
+        self.common = common
+        self.bins = bins
+
+    def update(self, scores: Tensor, targets: Tensor) -> None:
+        """Add a chunk."""
+        for metric in self.metrics.values():
+            metric.update(scores, targets)
+
+    def calibration(self) -> dict[str, float | None]:
+        """The numbers of ``CALIBRATION`` that the task has."""
+        curve = self.metrics["ece"].curve()
+        gaps = (curve.accuracy - curve.confidence).abs()
+        found = {name: plain(self.metrics[name].compute()) for name in CALIBRATION if name in self.metrics}
+        found["mce"] = plain(gaps.nan_to_num().max()) if bool(curve.count.sum()) else None
+        return {name: found[name] for name in CALIBRATION if name in found}
+
+    def curves(self) -> dict[str, dict[str, list[float | None]]]:
+        """Reliability diagrams: of everything, and of each group that has samples."""
+        found = {"all": as_lists(self.metrics["ece"].curve())}
+        if "group_ece" in self.metrics:
+            curve = self.metrics["group_ece"].curve()
+            for number in range(len(curve.count)):
+                part = ReliabilityCurve(curve.edges, *(values[number] for values in curve[1:]))
+                if int(part.count.sum()):
+                    found[GROUPS[number]] = as_lists(part)
+        return found
+
+    def group_rows(self, per_class: Sequence[Row], key: str) -> list[Row]:
+        """For each group: how many classes, the mean of ``key`` over those that have it, its calibration error."""
+        if self.groups is None:
+            return []
+        errors = self.metrics["group_ece"].compute()
+        rows = []
+        for number, name in enumerate(GROUPS[: len(errors)]):
+            members = [row for row, group in zip(per_class, self.groups.tolist(), strict=True) if group == number]
+            values = [row[key] for row in members if row[key] is not None]
+            rows.append(
+                {
+                    "name": name,
+                    "classes": len(members),
+                    "support": sum(row["support"] for row in members),
+                    key: sum(values) / len(values) if values else None,
+                    "ece": plain(errors[number]),
+                }
+            )
+        return [row for row in rows if row["classes"]]
+
+    def names(self) -> list[Row]:
+        """A row for each class with its name, group and training samples."""
+        counts = self.source.train_counts
+        groups = None if self.groups is None else self.groups.tolist()
+        return [
+            {
+                "name": name,
+                "group": None if groups is None else GROUPS[groups[k]],
+                "train_count": None if counts is None else counts[k],
+            }
+            for k, name in enumerate(self.source.class_names)
+        ]
+
+
+class SingleMeter(Meter):
+    """One label a sample."""
+
+    key = "accuracy"
+
+    def __init__(self, source: Predictions, from_logits: bool, bins: int) -> None:
+        super().__init__(source, from_logits, bins)
+        top = (1, 5) if source.num_classes > 5 else (1,)
+        self.metrics["accuracy"] = Accuracy(source.num_classes, top_k=top, **self.common)
+        self.metrics["classwise_ece"] = CalibrationError(bins, kind="classwise", **self.common)
+        self.metrics["confident"] = ConfidentShare(**self.common)
+
+    def overall(self) -> dict[str, float | None]:
+        """Numbers of all samples."""
+        found, sure = self.metrics["accuracy"].compute(), self.metrics["confident"].compute()
+        names = {
+            "top1": "accuracy",
+            "top5": "top5_accuracy",
+            "mean_class": "mean_class_accuracy",
+            "macro_f1": "macro_f1",
+        }
+        scores = {name: plain(found[key]) for key, name in names.items() if key in found}
+        return {
+            **scores,
+            **self.calibration(),
+            "s99_share": plain(sure["share"]),
+            "s99_accuracy": plain(sure["accuracy"]),
+        }
+
+    def per_class(self) -> list[Row]:
+        """Numbers of each class."""
+        found, errors = self.metrics["accuracy"].compute(), self.metrics["classwise_ece"].per_class()
+        support = self.metrics["accuracy"].counts[0]
+        return [
+            row
+            | {
+                "support": int(support[k]),
+                "accuracy": plain(found["per_class"][k]),
+                "f1": plain(found["f1"][k]),
+                "ece": plain(errors[k]),
+            }
+            for k, row in enumerate(self.names())
+        ]
+
+
+class SegmentationMeter(Meter):
+    """One label a pixel."""
+
+    key = "iou"
+
+    def __init__(self, source: Predictions, from_logits: bool, bins: int) -> None:
+        super().__init__(source, from_logits, bins)
+        self.metrics["overlap"] = SegmentationScores(source.num_classes, **self.common)
+
+    def overall(self) -> dict[str, float | None]:
+        """Numbers of all pixels."""
+        found = self.metrics["overlap"].compute()
+        names = ("mean_iou", "mean_accuracy", "pixel_accuracy", "frequency_weighted_iou")
+        return {**{name: plain(found[name]) for name in names}, **self.calibration()}
+
+    def per_class(self) -> list[Row]:
+        """Numbers of each class."""
+        found = self.metrics["overlap"].compute()
+        support = self.metrics["overlap"].confusion.sum(1)
+        return [
+            row
+            | {"support": int(support[k]), **{name: plain(found[name][k]) for name in ("iou", "accuracy", "precision")}}
+            for k, row in enumerate(self.names())
+        ]
+
+
+class MultiMeter(Meter):
+    """Several labels a sample."""
+
+    kind = "multilabel"
+    key = "average_precision"
+
+    def __init__(self, source: Predictions, from_logits: bool, bins: int) -> None:
+        super().__init__(source, from_logits, bins)
+        labels = source.num_classes
+        exact = (source.samples or 0) * labels <= KEPT
+        self.metrics["average_precision"] = MultilabelAveragePrecision(
+            labels, average="none", exact=exact, **self.common
+        )
+        self.metrics["at_threshold"] = MultilabelScores(labels, **self.common)
+        if labels > 3:
+            self.metrics["top3"] = MultilabelScores(labels, top_k=3, **self.common)
+
+    def overall(self) -> dict[str, float | None]:
+        """Numbers of all samples and labels."""
+        words = ("CP", "CR", "CF1", "OP", "OR", "OF1")
+        scores: dict[str, float | None] = {
+            "mean_average_precision": plain(self.metrics["average_precision"].compute().nanmean())
+        }
+        for name, ending in (("at_threshold", ""), ("top3", "_top3")):
+            if name in self.metrics:
+                found = self.metrics[name].compute()
+                scores |= {f"{word}{ending}": plain(found[word]) for word in words}
+        return {**scores, **self.calibration()}
+
+    def per_class(self) -> list[Row]:
+        """Numbers of each label."""
+        precision, errors = self.metrics["average_precision"].compute(), self.metrics["ece"].per_class()
+        predicted, positive, hits = self.metrics["at_threshold"].counts.double()
+        f1 = 2 * hits / (predicted + positive)
+        return [
+            row
+            | {
+                "support": int(positive[k]),
+                "average_precision": plain(precision[k]),
+                "f1": plain(f1[k]),
+                "ece": plain(errors[k]),
+            }
+            for k, row in enumerate(self.names())
+        ]
+
+
+METERS: Mapping[str, type[SingleMeter] | type[MultiMeter] | type[SegmentationMeter]] = {
+    "single": SingleMeter,
+    "multi": MultiMeter,
+    "segmentation": SegmentationMeter,
+}
+
+
+def meter_for(source: Predictions, *, from_logits: bool, bins: int) -> SingleMeter | MultiMeter | SegmentationMeter:
+    """The meter of the task."""
+    return METERS[source.task](source, from_logits, bins)
+
+
+def as_lists(curve: ReliabilityCurve) -> dict[str, list[float | None]]:
+    """A reliability curve for JSON."""
+    return {name: [plain(value) for value in values] for name, values in curve._asdict().items()}

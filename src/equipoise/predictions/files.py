@@ -1,0 +1,62 @@
+"""Opens a file or folder by its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from equipoise.predictions.arrays import open_arrays, open_folder
+from equipoise.predictions.source import InputError, Predictions, Task
+from equipoise.predictions.tables import open_table
+
+__all__ = ["FORMATS", "open_predictions"]
+
+FORMATS = (
+    ".npz with logits or probs, targets, and optionally train_counts and class_names; a folder with the same as .npy "
+    "files, which may be larger than memory; .csv or .parquet with columns logit_<class> or prob_<class> and target, "
+    "or target_<class> for several labels"
+)
+
+
+def open_predictions(
+    path: Path | str,
+    *,
+    task: Task | None = None,
+    train_counts: Sequence[float] | None = None,
+    ignore_index: int = -100,
+) -> Predictions:
+    """Open saved predictions; shapes and names are checked at once, numbers as they are read.
+
+    Args:
+        path: an ``.npz``, a folder of ``.npy`` files, a ``.csv`` or a ``.parquet`` (see ``FORMATS``).
+        task: ``"single"``, ``"multi"`` or ``"segmentation"``, where the shapes do not tell it.
+        train_counts: training samples of each class; wins over those of the file.
+        ignore_index: target that counts for nothing.
+
+    Raises:
+        InputError: where the file is missing, of another kind, or does not fit together.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file or folder; check the path")
+    if path.is_dir():
+        found = open_folder(path, task, ignore_index)
+    elif path.stat().st_size == 0:
+        raise InputError(f"{path}: the file must hold predictions, found it empty; check what wrote it")
+    elif path.suffix == ".npz":
+        found = open_arrays(path, task, ignore_index)
+    elif path.suffix in (".csv", ".parquet"):
+        found = open_table(path, task, ignore_index)
+    else:
+        raise InputError(f"{path}: the file must be {FORMATS}; found the suffix {path.suffix!r}")
+    counts = found.train_counts if train_counts is None else tuple(float(count) for count in train_counts)
+    if counts is not None:
+        if len(counts) != found.num_classes:
+            raise InputError(
+                f"{path}: train_counts must have one number for each of the {found.num_classes} classes, got "
+                f"{len(counts)}; count the training labels of every class, 0 where there are none"
+            )
+        if not all(0 <= count < float("inf") for count in counts):
+            raise InputError(f"{path}: train_counts must be finite and not negative, got {list(counts)}; recount them")
+    return replace(found, train_counts=counts)

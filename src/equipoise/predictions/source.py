@@ -1,0 +1,157 @@
+"""What saved predictions are, whatever file they come from, and the checks of their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["TASKS", "Array", "Chunk", "InputError", "Predictions", "Task", "told_task"]
+
+Array: TypeAlias = NDArray[Any]
+Task = Literal["single", "multi", "segmentation"]
+TASKS: tuple[Task, ...] = ("single", "multi", "segmentation")
+
+CHUNK_ELEMENTS = 4_000_000
+"""Scores that are held at a time."""
+UNKNOWN = -1
+"""Target of a label that nobody has looked at (multi-label)."""
+
+
+class InputError(ValueError):
+    """A file that cannot be used; the message says what was expected, what came and what to do."""
+
+
+class Chunk(NamedTuple):
+    """Some samples: scores (n, C, d1, ..., dk) and targets (n, d1, ..., dk), or (n, C) for several labels."""
+
+    scores: Array
+    targets: Array
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Scores and targets of one file or folder.
+
+    Args:
+        path: where they lie.
+        task: ``"single"`` label, ``"multi"`` label, or ``"segmentation"``.
+        from_logits: whether the scores are logits; otherwise they are probabilities.
+        num_classes: C.
+        samples: N, or None where only reading tells (CSV).
+        read: number of samples to the chunks, in order.
+        class_names: one for each class; their numbers where the file has no names.
+        train_counts: training samples of each class, where the file has them.
+        ignore_index: target that counts for nothing (single label and segmentation).
+        places: d1 * ... * dk.
+    """
+
+    path: Path
+    task: Task
+    from_logits: bool
+    num_classes: int
+    samples: int | None
+    read: Callable[[int], Iterator[Chunk]]
+    class_names: tuple[str, ...]
+    train_counts: tuple[float, ...] | None = None
+    ignore_index: int = -100
+    places: int = 1
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All samples in order, checked, some at a time."""
+        size = max(1, CHUNK_ELEMENTS // (self.num_classes * self.places))
+        seen = 0
+        for chunk in self.read(size):
+            self._check(chunk, seen)
+            seen += len(chunk.scores)
+            # a softmax may round to a little above 1
+            yield chunk if self.from_logits else chunk._replace(scores=chunk.scores.clip(0.0, 1.0))
+        if seen == 0:
+            raise InputError(f"{self.path}: there must be at least one sample, found none; check what wrote the file")
+
+    def _check(self, chunk: Chunk, first: int) -> None:
+        """Raise for numbers that no metric can be computed of."""
+        scores, targets = chunk
+        name = "logits" if self.from_logits else "probs"
+        if not np.isfinite(scores).all():
+            where = _place(~np.isfinite(scores), first)
+            raise InputError(
+                f"{self.path}: {name} must be finite, found {scores[~np.isfinite(scores)][0]} at {where}; "
+                "check the model for overflow"
+            )
+        if not self.from_logits:
+            self._check_probabilities(scores, first)
+        if self.task == "multi":
+            wrong = (targets != 0) & (targets != 1) & (targets != UNKNOWN)
+            if wrong.any():
+                raise InputError(
+                    f"{self.path}: targets must be 0, 1 or {UNKNOWN} (unknown) for several labels a sample, found "
+                    f"{targets[wrong][0]} at {_place(wrong, first)}; for class indices use --task single"
+                )
+            return
+        wrong = ((targets < 0) | (targets >= self.num_classes)) & (targets != self.ignore_index)
+        if wrong.any():
+            raise InputError(
+                f"{self.path}: targets must be class indices from 0 to {self.num_classes - 1} or the ignored "
+                f"{self.ignore_index}, found {targets[wrong][0]} at {_place(wrong, first)}; check the labels or pass "
+                "--ignore-index"
+            )
+
+    def _check_probabilities(self, scores: Array, first: int) -> None:
+        slack = 1e-2 if scores.dtype == np.float16 else 1e-3
+        outside = (scores < -slack) | (scores > 1.0 + slack)
+        if outside.any():
+            raise InputError(
+                f"{self.path}: probs must be between 0 and 1, found {scores[outside][0]:g} at "
+                f"{_place(outside, first)}; call the array logits if that is what they are"
+            )
+        if self.task == "multi":
+            return
+        sums = scores.sum(1, dtype=np.float64)
+        off = np.abs(sums - 1.0) > slack
+        if off.any():
+            raise InputError(
+                f"{self.path}: probs must sum to 1 over the classes, found {sums[off][0]:g} at {_place(off, first)}; "
+                "apply the softmax first, or use --task multi for independent labels"
+            )
+
+
+def _place(wrong: Array, first: int) -> str:
+    """The first place where ``wrong`` holds, in words."""
+    index = [int(i) for i in np.argwhere(wrong)[0]]
+    index[0] += first
+    return f"sample {index[0]}" + (f", position {tuple(index[1:])}" if index[1:] else "")
+
+
+def told_task(path: Path, scores: tuple[int, ...], targets: tuple[int, ...], wanted: Task | None) -> Task:
+    """The task that the shapes tell, or that was asked for; raise where they do not fit."""
+    shapes = f"scores {scores} and targets {targets}"
+    if len(scores) < 2:
+        raise InputError(
+            f"{path}: scores must be (N, C) or (N, C, d1, ..., dk), found {scores}; for one binary label store them as "
+            "(N, 1) with targets (N, 1) and --task multi"
+        )
+    if scores[0] != targets[0] if targets else True:
+        raise InputError(f"{path}: scores and targets must have as many samples, found {shapes}; check what wrote them")
+    index_shape = (scores[0], *scores[2:])
+    fits: dict[Task, bool] = {
+        "single": targets == index_shape and len(scores) == 2,
+        "multi": targets == scores and len(scores) == 2,
+        "segmentation": targets == index_shape and len(scores) > 2,
+    }
+    if wanted is not None:
+        if not fits[wanted]:
+            expected = f"{scores}" if wanted == "multi" else f"{index_shape}"
+            raise InputError(f"{path}: --task {wanted} needs targets of shape {expected}, found {shapes}; check both")
+        return wanted
+    told = [task for task, fit in fits.items() if fit]
+    if len(told) != 1:
+        raise InputError(
+            f"{path}: the shapes tell no task, found {shapes}; expected targets (N,) for one label a sample, (N, C) "
+            "for several, (N, d1, ..., dk) for segmentation with scores (N, C, d1, ..., dk)"
+        )
+    return told[0]

@@ -1,0 +1,150 @@
+"""Predictions as a table: ``.csv`` or ``.parquet``, one row a sample, read block by block.
+
+Columns ``logit_<class>`` or ``prob_<class>`` are the scores, in the order of the classes; ``target`` is a class name or
+number, or ``target_<class>`` are 0, 1, or nothing where a label is unknown. Other columns are left alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, Task, told_task
+
+__all__ = ["Columns", "batches", "columns_of", "open_table"]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold what."""
+
+    scores: tuple[str, ...]
+    targets: tuple[str, ...]
+    classes: tuple[str, ...]
+    from_logits: bool
+    multi: bool
+
+
+def open_table(path: Path, task: Task | None, ignore_index: int) -> Predictions:
+    """Predictions of a table."""
+    columns = columns_of(path, _schema(path))
+    classes = len(columns.classes)
+    told = told_task(path, (-1, classes), (-1, classes) if columns.multi else (-1,), task)
+    if told == "single" and classes < 2:
+        raise InputError(f"{path}: there must be scores of at least two classes, found {columns.scores[0]!r} alone")
+
+    def read(size: int) -> Iterator[Chunk]:
+        for batch in batches(path, size):
+            scores = np.stack([_numbers(path, batch, name) for name in columns.scores], axis=1)
+            if columns.multi:
+                labels = np.stack([_numbers(path, batch, name, missing=UNKNOWN) for name in columns.targets], axis=1)
+            else:
+                labels = _labels(path, batch.column("target"), columns.classes)
+            yield Chunk(scores, labels)
+
+    return Predictions(path, told, columns.from_logits, classes, _rows(path), read, columns.classes, None, ignore_index)
+
+
+def columns_of(path: Path, names: Sequence[str]) -> Columns:
+    """Sort the columns of a table."""
+    scores = {prefix: [name for name in names if name.startswith(prefix)] for prefix in ("logit_", "prob_")}
+    given = [prefix for prefix, columns in scores.items() if columns]
+    shown = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
+    if len(given) != 1:
+        raise InputError(
+            f"{path}: there must be columns logit_<class> or prob_<class> (one kind), found {shown}; rename the columns"
+        )
+    prefix = given[0]
+    classes = tuple(name.removeprefix(prefix) for name in scores[prefix])
+    numbered = sorted(classes, key=int) if all(name.isdecimal() for name in classes) else None
+    if numbered == [str(number) for number in range(len(classes))]:
+        classes = tuple(numbered)  # class numbers: in their order, whatever that of the columns
+    targets = tuple(f"target_{name}" for name in classes)
+    present = [name for name in targets if name in names]
+    if present and len(present) < len(targets):
+        absent = next(name for name in targets if name not in names)
+        raise InputError(f"{path}: there must be a target column for each label, found none called {absent!r}; add it")
+    if not present and "target" not in names:
+        raise InputError(
+            f"{path}: there must be a column target (class name or number), or target_<class> of 0 and 1 for several "
+            f"labels, found {shown}; add the true labels"
+        )
+    multi = bool(present)
+    return Columns(
+        tuple(prefix + name for name in classes), targets if multi else ("target",), classes, prefix == "logit_", multi
+    )
+
+
+def _arrow() -> Any:  # noqa: ANN401  (pyarrow has no types)
+    try:
+        import pyarrow
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise InputError(
+            'reading .csv and .parquet needs pyarrow; install it with: pip install "equipoise[cli]"'
+        ) from None
+    return pyarrow
+
+
+def _schema(path: Path) -> list[str]:
+    arrow = _arrow()
+    try:
+        if path.suffix == ".parquet":
+            return list(arrow.parquet.read_schema(path).names)
+        with arrow.csv.open_csv(path) as reader:
+            return list(reader.schema.names)
+    except (arrow.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path}: the file cannot be read as {path.suffix} ({error}); write it again") from None
+
+
+def _rows(path: Path) -> int | None:
+    return int(_arrow().parquet.read_metadata(path).num_rows) if path.suffix == ".parquet" else None
+
+
+def batches(path: Path, size: int) -> Iterator[Any]:
+    """Record batches of at most ``size`` rows."""
+    arrow = _arrow()
+    try:
+        if path.suffix == ".parquet":
+            with arrow.parquet.ParquetFile(path) as file:
+                yield from file.iter_batches(size)
+        else:
+            with arrow.csv.open_csv(path) as reader:
+                for batch in reader:
+                    for start in range(0, batch.num_rows, size):
+                        yield batch.slice(start, size)
+    except arrow.ArrowInvalid as error:
+        raise InputError(f"{path}: the table cannot be read ({error}); a column must keep its type") from None
+
+
+def _numbers(path: Path, batch: Any, name: str, missing: float = np.nan) -> Array:  # noqa: ANN401
+    """A column as float64, ``missing`` where it is empty."""
+    try:
+        column = batch.column(name).cast("float64")
+    except _arrow().ArrowInvalid as error:
+        raise InputError(f"{path}: column {name!r} must hold numbers ({error}); check the file") from None
+    numbers: Array = column.to_numpy(zero_copy_only=False)
+    return np.where(np.isnan(numbers), missing, numbers)
+
+
+def _labels(path: Path, column: Any, classes: tuple[str, ...]) -> Array:  # noqa: ANN401
+    """Class numbers of a column of names or numbers."""
+    values = column.to_pylist()
+    if all(isinstance(value, int) for value in values):
+        return np.array(values, dtype=np.int64)
+    numbers = {name: number for number, name in enumerate(classes)}
+    try:
+        return np.array([numbers[str(value)] for value in values], dtype=np.int64)
+    except KeyError as error:
+        unknown = str(error.args[0])
+        close = difflib.get_close_matches(unknown, classes, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"the classes are {', '.join(classes[:8])} ..."
+        raise InputError(
+            f"{path}: target must be the name or number of a class that has a score column, found {unknown!r}; {hint}"
+        ) from None

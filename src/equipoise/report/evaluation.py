@@ -1,0 +1,101 @@
+"""The page of an evaluation, from its numbers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from equipoise.report.figures import class_bars, confidence_histogram, reliability_diagrams
+from equipoise.report.page import Picture, Section, Table, render
+from equipoise.report.words import LABELS, described, shown, verdicts
+
+__all__ = ["evaluation_page"]
+
+
+def evaluation_page(found: Mapping[str, Any], *, command: str = "") -> str:
+    """The page as HTML.
+
+    Args:
+        found: what ``equipoise.evaluation.evaluate`` gives, or its JSON read again.
+        command: what made it, shown at the end.
+    """
+    sections = [_overall(found), _calibration(found)]
+    if found["groups"]:
+        sections.append(_groups(found))
+    sections.append(_classes(found))
+    footer = f"Made by: {command}" if command else "Made by equipoise evaluate."
+    return render(f"Evaluation of {found['file']}", described(found), verdicts(found), sections, footer)
+
+
+def _overall(found: Mapping[str, Any]) -> Section:
+    intervals = found["intervals"]
+    head = ["", "value", "95 % interval"] if intervals else ["", "value"]
+    rows = []
+    for name, value in found["overall"].items():
+        row = [LABELS[name], shown(name, value)]
+        if intervals:
+            limits = intervals.get(name)
+            row.append("–" if limits is None else f"{shown(name, limits[0])} to {shown(name, limits[1])}")
+        rows.append(row)
+    return Section("Overall", "Shares in percent; NLL and Brier score as they are.", tables=[Table(head, rows)])
+
+
+def _calibration(found: Mapping[str, Any]) -> Section:
+    calibration = found["calibration"]
+    after = calibration["after"]
+    rows = [
+        [LABELS[name], shown(name, value), *([shown(name, after[name])] if after else [])]
+        for name, value in calibration["before"].items()
+    ]
+    notes = [*calibration["fits"], *([calibration["note"]] if calibration["note"] else [])]
+    panels = {
+        ("all samples" if name == "all" else f"{name} training samples"): curves
+        for name, curves in found["reliability"].items()
+    }
+    what = "announced probability" if found["task"] == "multi" else "confidence"
+    histogram = confidence_histogram(found["reliability"]["all"]["before"])
+    return Section(
+        "Calibration",
+        "Each half of the samples is calibrated by a temperature fitted on the other half.",
+        tables=[Table(["", "before", *(["after"] if after else [])], rows)],
+        figures=[
+            Picture(reliability_diagrams(panels), f"Points below the diagonal: {what} above what comes true."),
+            Picture(histogram, "Right and wrong predictions by confidence, before calibration."),
+        ],
+        notes=notes,
+    )
+
+
+def _groups(found: Mapping[str, Any]) -> Section:
+    key = found["main"]
+    rows = [
+        [row["name"], f"{row['classes']:,}", f"{row['support']:,}", shown(key, row[key]), shown("ece", row["ece"])]
+        for row in found["groups"]
+    ]
+    head = ["training samples", "classes", "support", f"mean {LABELS[key]}", "ECE"]
+    return Section(
+        "Groups of classes", "Many: more than 100 training samples; few: fewer than 20.", tables=[Table(head, rows)]
+    )
+
+
+def _classes(found: Mapping[str, Any]) -> Section:
+    key = found["main"]
+    classes = found["per_class"]
+    names = [name for name in classes[0] if name in LABELS]
+    counted = classes[0]["train_count"] is not None
+    head = ["class", *(["training samples"] if counted else []), "support", *(LABELS[name] for name in names)]
+    rows = [
+        [
+            row["name"],
+            *([f"{row['train_count']:,.0f}"] if counted else []),
+            f"{row['support']:,}",
+            *(shown(name, row[name]) for name in names),
+        ]
+        for row in classes
+    ]
+    order = sorted(classes, key=lambda row: -(row["train_count"] or 0)) if counted else classes
+    return Section(
+        "Labels" if found["task"] == "multi" else "Classes",
+        tables=[Table(head, rows, folded=f"all {len(rows)} in numbers" if len(rows) > 12 else "")],
+        figures=[Picture(class_bars(order, key, LABELS[key]))],
+    )

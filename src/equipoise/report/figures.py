@@ -1,0 +1,130 @@
+"""Figures of an evaluation: reliability, confidence, classes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from equipoise.report.theme import INK, MUTED, SERIES, as_svg, page_style
+
+__all__ = ["class_bars", "confidence_histogram", "reliability_diagrams"]
+
+Curve = Mapping[str, Sequence[float]]
+MOST_BARS = 40
+
+
+def reliability_diagrams(panels: Mapping[str, Mapping[str, Curve]]) -> str:
+    """For each panel its curves, before and after calibration: accuracy against confidence, and how many samples.
+
+    Args:
+        panels: title to name of a curve to ``edges``, ``count``, ``confidence`` and ``accuracy``.
+    """
+    columns = min(len(panels), 4)
+    rows = math.ceil(len(panels) / columns)
+    with page_style():
+        figure = Figure(figsize=(3.1 * columns + 0.3, 4.0 * rows), layout="constrained")
+        grid = figure.add_gridspec(2 * rows, columns, height_ratios=[3.2, 1.0] * rows)
+        for number, (title, curves) in enumerate(panels.items()):
+            row, column = divmod(number, columns)
+            top = figure.add_subplot(grid[2 * row, column])
+            bottom = figure.add_subplot(grid[2 * row + 1, column], sharex=top)
+            _reliability(top, curves)
+            top.set_title(title)
+            _counts(bottom, curves)
+            if column == 0:
+                top.set_ylabel("accuracy")
+                bottom.set_ylabel("share")
+            if number == 0:
+                top.legend(loc="upper left", handlelength=1.4)
+    return as_svg(figure, f"Reliability diagrams: {', '.join(panels)}")
+
+
+def _reliability(axes: Axes, curves: Mapping[str, Curve]) -> None:
+    axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=(0, (3, 3)), label="perfect")
+    for number, (name, curve) in enumerate(curves.items()):
+        seen = [
+            (confidence, accuracy, count)
+            for confidence, accuracy, count in zip(curve["confidence"], curve["accuracy"], curve["count"], strict=True)
+            if count > 0
+        ]
+        if seen:
+            x, y, counts = zip(*seen, strict=True)
+            total = sum(counts)
+            axes.plot(x, y, color=SERIES[number], linewidth=1.6, label=name)
+            axes.scatter(
+                x, y, s=[8 + 70 * math.sqrt(count / total) for count in counts], color=SERIES[number], zorder=3
+            )
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.set_aspect("equal", adjustable="box")
+    axes.tick_params(labelbottom=False)
+
+
+def _counts(axes: Axes, curves: Mapping[str, Curve]) -> None:
+    for number, curve in enumerate(curves.values()):
+        total = max(sum(curve["count"]), 1)
+        shares = [count / total for count in curve["count"]]
+        axes.stairs(shares, curve["edges"], color=SERIES[number], fill=number == 0, alpha=0.45 if number == 0 else 1.0)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.set_xlabel("confidence")
+
+
+def confidence_histogram(curve: Curve) -> str:
+    """How many predictions of each confidence are right and how many wrong."""
+    edges, count = curve["edges"], curve["count"]
+    total = max(sum(count), 1)
+    right = [n * (a if n else 0.0) / total for n, a in zip(count, curve["accuracy"], strict=True)]
+    wrong = [n / total - r for n, r in zip(count, right, strict=True)]
+    width = [high - low for low, high in itertools.pairwise(edges)]
+    with page_style():
+        figure = Figure(figsize=(4.6, 2.6), layout="constrained")
+        axes = figure.add_subplot()
+        axes.bar(edges[:-1], right, width, align="edge", color=SERIES[0], label="right", linewidth=0)
+        axes.bar(edges[:-1], wrong, width, align="edge", bottom=right, color=SERIES[1], label="wrong", linewidth=0)
+        axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share of the predictions")
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.grid(visible=False, axis="x")
+        axes.legend(loc="upper left")
+    return as_svg(figure, "Histogram of confidence, right and wrong predictions")
+
+
+def class_bars(classes: Sequence[Mapping[str, Any]], key: str, title: str) -> str:
+    """One bar a class, in the order given; where there are too many, those at either end of the order of ``key``.
+
+    Args:
+        classes: ``name``, ``group`` (or None) and ``key``, None where it is not defined.
+        key: what the bars show, between 0 and 1.
+        title: of the figure.
+    """
+    shown = [item for item in classes if item[key] is not None]
+    if len(shown) > MOST_BARS:
+        ranked = sorted(shown, key=lambda item: item[key])
+        chosen = {id(item) for item in (*ranked[: MOST_BARS // 2], *ranked[-MOST_BARS // 2 :])}
+        title = f"{title}: the {MOST_BARS // 2} lowest and the {MOST_BARS // 2} highest of {len(shown)}"
+        shown = [item for item in shown if id(item) in chosen]
+    groups = list(dict.fromkeys(item["group"] for item in shown))
+    with page_style():
+        figure = Figure(figsize=(6.4, 0.75 + 0.2 * max(len(shown), 3)), layout="constrained")
+        axes = figure.add_subplot()
+        for group in groups:
+            places = [place for place, item in enumerate(shown) if item["group"] == group]
+            colour = SERIES[groups.index(group) % len(SERIES)]
+            axes.barh(places, [shown[place][key] for place in places], 0.7, color=colour, label=group, linewidth=0)
+        axes.set_yticks(range(len(shown)), [_short(item["name"]) for item in shown])
+        axes.set(xlim=(0, 1), title=title)
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.spines["left"].set_color(MUTED)
+        if len(groups) > 1:
+            figure.legend(loc="outside upper right", ncols=len(groups))
+    return as_svg(figure, f"{title}, one bar for each of {len(shown)} classes")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 28 else name[:27] + "…"

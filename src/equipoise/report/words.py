@@ -1,0 +1,125 @@
+"""How numbers and names of an evaluation are said to people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["LABELS", "TITLES", "described", "shown", "verdicts", "worst_classes"]
+
+LABELS: Mapping[str, str] = {
+    "accuracy": "accuracy",
+    "top5_accuracy": "top-5 accuracy",
+    "mean_class_accuracy": "mean class accuracy",
+    "macro_f1": "macro F1",
+    "mean_average_precision": "mAP",
+    "average_precision": "average precision",
+    "mean_iou": "mean IoU",
+    "mean_accuracy": "mean class accuracy",
+    "pixel_accuracy": "pixel accuracy",
+    "frequency_weighted_iou": "frequency-weighted IoU",
+    "iou": "IoU",
+    "precision": "precision",
+    "f1": "F1",
+    "nll": "NLL",
+    "brier": "Brier score",
+    "ece": "ECE",
+    "ada_ece": "AdaECE",
+    "classwise_ece": "classwise ECE",
+    "mce": "MCE",
+    "s99_share": "share above 0.99",
+    "s99_accuracy": "accuracy above 0.99",
+    **{
+        f"{word}{ending}": f"{word}{title}"
+        for word in ("CP", "CR", "CF1", "OP", "OR", "OF1")
+        for ending, title in (("", ""), ("_top3", ", top 3"))
+    },
+}
+NATURAL = ("nll", "brier")
+"""Numbers that are no shares and are not shown in percent."""
+TITLES: Mapping[str, str] = {
+    "single": "one label a sample",
+    "multi": "several labels a sample",
+    "segmentation": "segmentation",
+}
+
+
+def shown(name: str, value: float | None) -> str:
+    """A number as it is printed: shares in percent, the others with four digits behind the point."""
+    if value is None:
+        return "–"
+    if math.isinf(value):
+        return "inf"
+    return f"{value:.4f}" if name in NATURAL else f"{100 * value:.2f}"
+
+
+def described(found: Mapping[str, Any]) -> str:
+    """What was evaluated, in a line."""
+    things = "labels" if found["task"] == "multi" else "classes"
+    return (
+        f"{found['samples']:,} samples, {found['classes']:,} {things}, {TITLES[found['task']]}, from {found['scores']}"
+    )
+
+
+def worst_classes(found: Mapping[str, Any], count: int) -> list[Mapping[str, Any]]:
+    """The classes with the lowest main number."""
+    rated = [row for row in found["per_class"] if row[found["main"]] is not None]
+    return sorted(rated, key=lambda row: row[found["main"]])[:count]
+
+
+def verdicts(found: Mapping[str, Any]) -> list[str]:
+    """What the numbers say, in sentences."""
+    before, after = found["calibration"]["before"], found["calibration"]["after"]
+    sentences = [*_trust(found)]
+    if after is not None and before["ece"] is not None:
+        change = "lowers" if after["ece"] < before["ece"] else "raises"
+        kind = "a temperature for each label" if found["task"] == "multi" else "a temperature"
+        sentences.append(
+            f"Fitted on the other half of the samples, {kind} {change} the ECE from {shown('ece', before['ece'])} to "
+            f"{shown('ece', after['ece'])} % and changes the NLL from {shown('nll', before['nll'])} to "
+            f"{shown('nll', after['nll'])}."
+        )
+    elif after is None:
+        sentences.append(f"No temperature could be fitted: {found['calibration']['note']}.")
+    groups = {row["name"]: row for row in found["groups"]}
+    if {"many", "few"} <= groups.keys():
+        key = found["main"]
+        many, few = groups["many"][key], groups["few"][key]
+        if many is not None and few is not None:
+            sentences.append(
+                f"Classes with few training samples reach {shown(key, few)} %, those with many {shown(key, many)} %."
+            )
+    missing = [row["name"] for row in found["per_class"] if row["support"] == 0]
+    if missing:
+        names = ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
+        what = "positive samples" if found["task"] == "multi" else "samples"
+        sentences.append(
+            f"{len(missing)} of {found['classes']} have no {what} here and are in no mean over them: {names}."
+        )
+    return sentences
+
+
+def _trust(found: Mapping[str, Any]) -> list[str]:
+    """Whether confidence is above or below accuracy."""
+    curve = found["reliability"]["all"]["before"]
+    total = sum(curve["count"])
+    if not total:
+        return []
+    confidence = _mean(curve["confidence"], curve["count"], total)
+    accuracy = _mean(curve["accuracy"], curve["count"], total)
+    if found["task"] == "multi":
+        return [
+            f"The labels are announced with a mean probability of {100 * confidence:.2f} % and present in "
+            f"{100 * accuracy:.2f} % of the cases."
+        ]
+    word = "more" if confidence > accuracy else "less"
+    gap = 100 * abs(confidence - accuracy)
+    return [
+        f"Confidence is {100 * confidence:.2f} % on average and accuracy {100 * accuracy:.2f} %: "
+        + (f"the model is {gap:.2f} points {word} sure than it may be." if gap >= 0.5 else "on average they agree.")
+    ]
+
+
+def _mean(values: Sequence[float | None], counts: Sequence[float], total: float) -> float:
+    return sum((value or 0.0) * count for value, count in zip(values, counts, strict=True)) / total
