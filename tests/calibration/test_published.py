@@ -1,6 +1,7 @@
 """Numbers of the published code: equal where it is right, and where we differ on purpose, how and why."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -28,8 +29,6 @@ def ece(logits, targets):
 
 
 def quietly(*args, **options):
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)
         return fit_temperature(*args, **options)

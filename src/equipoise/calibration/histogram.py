@@ -96,7 +96,7 @@ def _fit_curve(known: ClassScores, floor: float, bins: int, binning: str) -> Cur
     if not len(scores):
         return (), (0.5,)
     edges = _equal_mass_edges(scores, bins) if binning == "mass" else _equal_width_edges(bins)
-    at = torch.bucketize(scores, edges.to(scores.device))
+    at = torch.bucketize(scores.contiguous(), edges.to(scores.device))
     zeros = torch.zeros(len(edges) + 1, dtype=torch.float64, device=scores.device)
     count = zeros.index_add(0, at, torch.ones_like(scores))
     hits = zeros.index_add(0, at, positive.double())
@@ -108,13 +108,14 @@ def _fit_curve(known: ClassScores, floor: float, bins: int, binning: str) -> Cur
 
 
 def _equal_mass_edges(scores: Tensor, bins: int) -> Tensor:
-    """Inner edges halfway between the scores on either side of a cut; cuts through equal scores are left out."""
+    """Inner edges halfway between two scores; a cut through equal scores moves above them."""
     ordered = scores.sort().values
     cuts = torch.arange(1, bins, device=scores.device) * len(ordered) // bins
-    cuts = cuts[cuts > 0]
-    below, above = ordered[cuts - 1], ordered[cuts]
+    below = ordered[cuts[cuts > 0] - 1]
+    after = torch.searchsorted(ordered, below, right=True)
+    below, above = below[after < len(ordered)], ordered[after[after < len(ordered)]]
     middle = 0.5 * (below + above)
-    edges = torch.where(middle < above, middle, below)[below < above]
+    edges = torch.where(middle < above, middle, below)
     return torch.cat([edges[:1], edges[1:][edges[1:] > edges[:-1]]])
 
 

@@ -96,7 +96,7 @@ def _fit_curve(known: ClassScores, floor: float) -> Curve:
     if not len(known.scores):
         return (0.0,), (0.5,)
     try:
-        from sklearn.isotonic import IsotonicRegression  # type: ignore[import-untyped]
+        from sklearn.isotonic import IsotonicRegression
     except ImportError as error:
         raise ImportError(
             "fit_isotonic needs scikit-learn, which is not installed; pip install scikit-learn"

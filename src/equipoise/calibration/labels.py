@@ -99,7 +99,7 @@ def fit_label_temperatures(
     rows = multi_rows(logits, targets, ignore_value)
     pooled = MultiRows(*(part.reshape(-1, 1)[rows.known.reshape(-1)] for part in rows))
     if bool(pooled.positive.all()) or not bool(pooled.positive.any()):
-        return _nothing_to_learn(rows)
+        return announce(_nothing_to_learn(rows))
     common = _platt(pooled, 1.0, 0.0, 0.0, (1.0 / high, 1.0 / low), bias)
     slope, intercept = float(common.slopes), float(common.biases)
     fits = [_platt(part, slope, intercept, shrinkage, (1.0 / high, 1.0 / low), bias) for part in label_blocks(rows)]
@@ -188,12 +188,10 @@ def _platt(
 
 def _nothing_to_learn(rows: MultiRows) -> LabelTemperatures:
     labels = rows.logits.shape[1]
-    return announce(
-        LabelTemperatures(
-            (1.0,) * labels,
-            (0.0,) * labels,
-            samples=len(rows.logits),
-            converged=False,
-            note="all targets are equal, so that nothing was learnt",
-        )
+    return LabelTemperatures(
+        (1.0,) * labels,
+        (0.0,) * labels,
+        samples=len(rows.logits),
+        converged=False,
+        note="all targets are equal, so that nothing was learnt",
     )

@@ -49,10 +49,10 @@ class VectorScaling(Fitted):
 def fit_vector(logits: Tensor, targets: Tensor, *, shrinkage: float = 1.0, ignore_index: int = -100) -> VectorScaling:
     r"""Vector scaling by maximum likelihood, shrunk towards the common temperature. May change predictions.
 
-    With :math:`x = z / T`, T of :func:`~equipoise.calibration.fit_temperature`, and m, s the mean and standard deviation
-    of each class's x, it minimises :math:`\sum_i \text{NLL}_i + \frac{\lambda}{2} \sum_c (u_c^2 + d_c^2)` for the logits
-    :math:`x_c + u_c (x_c - m_c) / s_c + d_c`: a class with few samples keeps the common temperature, a class with none
-    is noted. The problem is convex; L-BFGS in float64.
+    With :math:`x = z / T`, T of :func:`~equipoise.calibration.fit_temperature`, and m, s the mean and standard
+    deviation of each class's x, it minimises :math:`\sum_i \text{NLL}_i + \frac{\lambda}{2} \sum_c (u_c^2 + d_c^2)` for
+    the logits :math:`x_c + u_c (x_c - m_c) / s_c + d_c`: a class with few samples keeps the common temperature, a class
+    with none is noted. The problem is convex; L-BFGS in float64.
 
     Args:
         logits: (N, C, d1, ..., dk).

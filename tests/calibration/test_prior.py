@@ -1,0 +1,128 @@
+"""Prior correction and the estimate of the target prior."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from equipoise.calibration import CalibrationWarning, correct_prior, estimate_prior, fit_prior
+from tests.calibration.data import nll, single
+
+quick = settings(max_examples=25, deadline=None)
+shares = st.lists(st.floats(0.02, 1.0), min_size=3, max_size=3)
+
+
+def gaussians(prior, rows=20_000, seed=0):
+    """Points of three classes; the logits are those of a model that is right under equal shares."""
+    draw = torch.Generator().manual_seed(seed)
+    labels = torch.multinomial(torch.tensor(prior, dtype=torch.float64), rows, replacement=True, generator=draw)
+    centres = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
+    points = centres[labels] + torch.randn(rows, 2, generator=draw, dtype=torch.float64)
+    return -0.5 * (points[:, None] - centres).square().sum(2), labels
+
+
+@quick
+@given(prior=shares)
+def test_equal_priors_are_the_identity(prior):
+    logits, _ = single(20, 3)
+    assert torch.equal(correct_prior(logits, train_prior=prior, target_prior=prior), logits)
+
+
+@quick
+@given(train=shares, target=shares)
+def test_bayes(train, target):
+    logits, _ = single(20, 3)
+    pi, new = (torch.tensor(p, dtype=torch.float64) / sum(p) for p in (train, target))
+    weighted = logits.softmax(1) * new / pi
+    expected = weighted / weighted.sum(1, keepdim=True)
+    found = correct_prior(logits, train_prior=train, target_prior=target)
+    assert_close(found.softmax(1), expected)
+    back = correct_prior(found, train_prior=target, target_prior=train)
+    assert_close(back, logits)
+
+
+@pytest.mark.parametrize("prior", [(0.8, 0.15, 0.05), (1 / 3, 1 / 3, 1 / 3), (0.02, 0.9, 0.08)])
+def test_em_finds_a_shifted_prior(prior):
+    logits, labels = gaussians(prior)
+    found = estimate_prior(logits, train_prior=[1, 1, 1])
+    assert found == pytest.approx(prior, abs=0.02)
+    assert math.fsum(found) == pytest.approx(1.0)
+    fitted = fit_prior(logits, train_prior=[1, 1, 1])
+    assert fitted.converged
+    assert fitted.target_prior == found
+    if max(prior) > 0.5:
+        right = nll(correct_prior(logits, train_prior=[1, 1, 1], target_prior=prior), labels)
+        assert nll(fitted(logits), labels) == pytest.approx(right, abs=0.005)
+        assert nll(fitted(logits), labels) < nll(logits, labels) - 0.1
+
+
+@quick
+@given(seed=st.integers(0, 2**31), train=shares)
+def test_em_stops_where_the_likelihood_is_stationary(seed, train):
+    """At the estimate the mean posterior is the prior itself, and no nearby prior is more likely."""
+    logits, _ = single(150, 3, seed=seed)
+    found = torch.tensor(estimate_prior(logits, train_prior=train, tolerance=1e-13, max_iter=100_000)).double()
+    ratio = logits.softmax(1) / (torch.tensor(train, dtype=torch.float64) / sum(train))
+
+    def likelihood(prior):
+        return float((ratio @ prior).log().sum())
+
+    for corner in torch.eye(3, dtype=torch.float64):
+        for step in (1e-3, 0.05, 0.5):
+            assert likelihood((1 - step) * found + step * corner) <= likelihood(found) + 1e-6
+
+
+def test_a_class_that_is_not_there_keeps_finite_logits():
+    logits, _ = gaussians((0.7, 0.3, 0.0), rows=3000)
+    found = estimate_prior(logits, train_prior=[1, 1, 1])
+    assert 0 < found[2] < 0.01
+    assert bool(fit_prior(logits, train_prior=[1, 1, 1])(logits).isfinite().all())
+    far = torch.tensor([[1000.0, 0.0, -1000.0]] * 50)
+    assert min(estimate_prior(far, train_prior=[1, 1, 1])) >= 1e-13
+    assert bool(correct_prior(far, train_prior=[1, 1, 1]).isfinite().all())
+
+
+def test_counts_are_shares_and_an_empty_class_counts_one():
+    logits, _ = single(10, 3)
+    by_counts = fit_prior(logits, train_counts=[60, 40, 0], target_prior=[1, 1, 1])
+    assert by_counts.train_prior == pytest.approx((60 / 101, 40 / 101, 1 / 101))
+    assert by_counts == fit_prior(logits, train_prior=[60, 40, 1], target_prior=[1, 1, 1])
+
+
+def test_ignored_rows_do_not_count():
+    logits, labels = gaussians((0.8, 0.1, 0.1), rows=2000)
+    holes = labels.clone()
+    holes[:700] = -100
+    assert fit_prior(logits, holes, train_prior=[1, 1, 1]) == fit_prior(logits[700:], train_prior=[1, 1, 1])
+
+
+def test_em_says_when_it_was_stopped(monkeypatch):
+    import equipoise.calibration.prior as prior
+
+    logits, _ = gaussians((0.8, 0.1, 0.1), rows=500)
+    plain = prior._em
+    monkeypatch.setattr(prior, "_em", lambda rows, train, max_iter, tolerance: plain(rows, train, 2, tolerance))
+    with pytest.warns(CalibrationWarning, match="EM still moved by .* after 2 steps"):
+        assert not fit_prior(logits, train_prior=[1, 1, 1]).converged
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "train_prior or train_counts must be given, one of them, got neither"),
+        ({"train_prior": [1, 1, 1], "train_counts": [1, 1, 1]}, "got both"),
+        ({"train_prior": [1, 1]}, "train_prior must have one entry for each of the 3 classes"),
+        ({"train_counts": [1, 1]}, "train_counts must have one entry for each of the 3 classes"),
+        ({"train_prior": [1, 1, 0]}, "train_prior must be above 0"),
+        ({"train_prior": [1, 1, math.nan]}, "train_prior must be finite"),
+        ({"train_counts": [1, 1, 1], "target_prior": [1, 0, 1]}, "target_prior must be above 0"),
+        ({"train_counts": [1, 1, 1], "target_prior": [1, 1]}, "target_prior must have one entry"),
+        ({"train_counts": [0, 0, 0]}, "train_counts must hold at least one sample"),
+    ],
+)
+def test_bad_priors(options, message):
+    with pytest.raises(ValueError, match=message):
+        correct_prior(single(10, 3)[0], **options)
