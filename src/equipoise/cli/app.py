@@ -8,6 +8,7 @@ import typer
 
 from equipoise import __version__
 from equipoise.cli.calibrate import calibrate
+from equipoise.cli.doctor import doctor
 from equipoise.cli.evaluate import evaluate
 from equipoise.cli.losses import losses
 
@@ -37,4 +38,5 @@ def common(
 
 app.command()(evaluate)
 app.command()(calibrate)
+app.command()(doctor)
 app.command()(losses)

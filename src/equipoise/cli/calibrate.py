@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipoise.cli.inputs import Counts, IgnoreIndex, TaskOption, bad_input, opened, walking
+from equipoise.cli.inputs import Counts, IgnoreIndex, TaskOption, bad_input, json_text, opened, walking
 from equipoise.predictions import Chunk, InputError, Predictions, write_predictions
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def calibrate(
         other = None if on is None else opened(on, task or source.task, train_counts, ignore_index)
         report = _fit(source, other, method, out, split, gamma, seed)
     if as_json:
-        typer.echo(json.dumps(report, indent=2, allow_nan=False))
+        typer.echo(json_text(report))
     else:
         _print(report)
         typer.echo(f"wrote {out}; apply it: equipoise calibrate --apply {out} FILE --out FILE2")

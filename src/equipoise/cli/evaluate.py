@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from equipoise.cli.inputs import Counts, IgnoreIndex, TaskOption, bad_input, opened, walking
+from equipoise.cli.inputs import Counts, IgnoreIndex, TaskOption, bad_input, json_text, opened, walking
 
 __all__ = ["evaluate"]
 
@@ -52,7 +51,7 @@ def evaluate(
             with appearing(html) as draft:
                 draft.write_text(evaluation_page(found, command=command), encoding="utf-8")
     if as_json:
-        typer.echo(json.dumps(found, indent=2, allow_nan=False))
+        typer.echo(json_text(found))
     else:
         from equipoise.cli.summary import print_evaluation
 

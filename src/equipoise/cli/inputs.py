@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -15,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from equipoise.predictions import InputError, Predictions, Task, open_predictions
 
-__all__ = ["Counts", "IgnoreIndex", "TaskOption", "bad_input", "opened", "read_counts", "walking"]
+__all__ = ["Counts", "IgnoreIndex", "TaskOption", "bad_input", "json_text", "opened", "read_counts", "walking"]
 
 TaskOption = Annotated[
     str | None,
@@ -31,6 +33,19 @@ Counts = Annotated[
 ]
 IgnoreIndex = Annotated[int, typer.Option("--ignore-index", help="Target that counts for nothing.")]
 TASKS = ("single", "multi", "segmentation")
+
+
+def json_text(data: object) -> str:
+    """JSON for machines; what is infinite becomes the word ``"inf"``, which JSON has no number for."""
+
+    def finite(value: Any) -> Any:  # noqa: ANN401
+        if isinstance(value, float) and math.isinf(value):
+            return "inf" if value > 0 else "-inf"
+        if isinstance(value, dict):
+            return {key: finite(item) for key, item in value.items()}
+        return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+    return json.dumps(finite(data), indent=2, allow_nan=False)
 
 
 @contextmanager

@@ -99,7 +99,7 @@ class Resampling:
 
     def _multi(self, logits: Tensor, targets: Tensor) -> Tensor:
         known, positive = targets >= 0, targets == 1
-        precision = average_precision(logits, positive, known)
+        precision = average_precision(logits.T, positive.T, known.T)  # a row for each label
         chosen = (logits > 0) & known
         probabilities = logits.sigmoid()
         nll = torch.nn.functional.softplus(torch.where(positive, -logits, logits))[known].mean()

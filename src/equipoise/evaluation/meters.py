@@ -46,7 +46,8 @@ class Meter:
 
     def __init__(self, source: Predictions, from_logits: bool, bins: int) -> None:
         self.source = source
-        exact = (source.samples or 0) * source.places <= KEPT
+        events = source.places * (source.num_classes if self.kind == "multilabel" else 1)
+        self.exact = (source.samples or 0) * events <= KEPT
         common: dict[str, Any] = {"from_logits": from_logits}
         if self.kind != "multilabel":
             common["ignore_index"] = source.ignore_index
@@ -57,7 +58,7 @@ class Meter:
             "nll": NegativeLogLikelihood(**scoring),
             "brier": BrierScore(**scoring),
             "ece": CalibrationError(**calibration),
-            "ada_ece": CalibrationError(**calibration, binning="mass", exact=exact),
+            "ada_ece": CalibrationError(**calibration, binning="mass", exact=self.exact),
         }
         if self.groups is not None:
             self.metrics["group_ece"] = CalibrationError(**calibration, groups=self.groups)
@@ -154,11 +155,12 @@ class SingleMeter(Meter):
     def per_class(self) -> list[Row]:
         """Numbers of each class."""
         found, errors = self.metrics["accuracy"].compute(), self.metrics["classwise_ece"].per_class()
-        support = self.metrics["accuracy"].counts[0]
+        support, predicted, _ = self.metrics["accuracy"].counts
         return [
             row
             | {
                 "support": int(support[k]),
+                "predicted": int(predicted[k]),
                 "accuracy": plain(found["per_class"][k]),
                 "f1": plain(found["f1"][k]),
                 "ece": plain(errors[k]),
@@ -185,10 +187,12 @@ class SegmentationMeter(Meter):
     def per_class(self) -> list[Row]:
         """Numbers of each class."""
         found = self.metrics["overlap"].compute()
-        support = self.metrics["overlap"].confusion.sum(1)
+        matrix = self.metrics["overlap"].confusion
+        support, predicted = matrix.sum(1), matrix.sum(0)
         return [
             row
-            | {"support": int(support[k]), **{name: plain(found[name][k]) for name in ("iou", "accuracy", "precision")}}
+            | {"support": int(support[k]), "predicted": int(predicted[k])}
+            | {name: plain(found[name][k]) for name in ("iou", "accuracy", "precision")}
             for k, row in enumerate(self.names())
         ]
 
@@ -202,9 +206,8 @@ class MultiMeter(Meter):
     def __init__(self, source: Predictions, from_logits: bool, bins: int) -> None:
         super().__init__(source, from_logits, bins)
         labels = source.num_classes
-        exact = (source.samples or 0) * labels <= KEPT
         self.metrics["average_precision"] = MultilabelAveragePrecision(
-            labels, average="none", exact=exact, **self.common
+            labels, average="none", exact=self.exact, **self.common
         )
         self.metrics["at_threshold"] = MultilabelScores(labels, **self.common)
         if labels > 3:
@@ -231,6 +234,7 @@ class MultiMeter(Meter):
             row
             | {
                 "support": int(positive[k]),
+                "predicted": int(predicted[k]),
                 "average_precision": plain(precision[k]),
                 "f1": plain(f1[k]),
                 "ece": plain(errors[k]),

@@ -18,6 +18,9 @@ __all__ = ["Part", "Picker", "Split"]
 
 FIT_SCORES = 20_000_000
 """Scores that a fit gets at most; more would hardly move it."""
+HALVES, ROWS = 1, 2
+"""Streams of draws. ``default_rng(seed)`` itself may have made the data, and a split by the same numbers would follow
+the labels."""
 
 
 class Part(NamedTuple):
@@ -40,7 +43,7 @@ class Split:
 
     def parts(self) -> Iterator[Part]:
         """All samples, some at a time."""
-        draw = np.random.default_rng(self.seed)
+        draw = np.random.default_rng((self.seed, HALVES))
         for chunk in self.source.chunks():
             scores, targets = _tensors(*chunk)
             first = torch.from_numpy(draw.random(len(scores)) < self.share)
@@ -62,7 +65,7 @@ class Picker:
             (source.samples or 0) * source.places * source.num_classes * (split.share if first else 1 - split.share)
         )
         self.keep = min(1.0, FIT_SCORES / expected) if expected else 1.0
-        self.first, self.draw = first, np.random.default_rng(split.seed + 1)
+        self.first, self.draw = first, np.random.default_rng((split.seed, ROWS))
         self.kept: list[tuple[Tensor, Tensor]] = []
 
     def add(self, part: Part) -> None:
@@ -83,6 +86,6 @@ class Picker:
 
 
 def _tensors(scores: Array, targets: Array) -> tuple[Tensor, Tensor]:
-    """Arrays as tensors of types that the metrics take; never views of a file."""
-    wide = scores.astype(np.float32) if scores.dtype == np.float16 else np.array(scores)
+    """Arrays as tensors of types that the metrics take, in the byte order of the machine; never views of a file."""
+    wide = scores.astype(np.float32 if scores.dtype.itemsize <= 4 else np.float64)
     return torch.from_numpy(wide), torch.from_numpy(targets.astype(np.int64))

@@ -1,0 +1,106 @@
+"""``equipoise doctor``: what to worry about in counts or predictions, and which losses suit."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from equipoise.cli.inputs import IgnoreIndex, TaskOption, bad_input, opened, read_counts, walking
+from equipoise.predictions import InputError, Predictions
+
+__all__ = ["doctor"]
+
+COLOURS = {"problem": "red", "worry": "yellow", "note": "cyan"}
+
+
+def doctor(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Predictions, as for evaluate.")] = None,
+    counts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COUNTS", help="Training samples of each class: numbers with commas, or a .npy, .txt or .csv file."
+        ),
+    ] = None,
+    task: TaskOption = None,
+    loss: Annotated[
+        str | None, typer.Option(help="The loss you train with, to check whether it goes with the rest.")
+    ] = None,
+    sampler: Annotated[
+        str, typer.Option(help="none, balanced, square-root, progressive, reversed or repeat-factor.")
+    ] = "none",
+    weights: Annotated[bool, typer.Option("--weights", help="Class weights are given to the loss.")] = False,
+    ignore_index: IgnoreIndex = -100,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Say what to worry about, and which losses suit: from predictions (FILE), from --counts, or from both."""
+    with bad_input():
+        if file is None and counts is None:
+            raise InputError(
+                "doctor looks at predictions or at counts, got neither; try: equipoise doctor --counts 5000,500,50"
+            )
+        from equipoise.doctor import look_at_counts, look_at_predictions, look_at_setup, suggest
+
+        source = None if file is None else opened(file, task, counts, ignore_index)
+        numbers = read_counts(counts) if counts is not None else source.train_counts if source is not None else None
+        kind = source.task if source is not None else task or "single"
+        if kind not in ("single", "multi", "segmentation"):
+            raise InputError(f"--task must be single, multi or segmentation, got {kind!r}; pick one of these words")
+        findings = look_at_setup(loss=loss, sampler=sampler, weights=weights, counts=numbers)
+        if numbers is not None:
+            names = source.class_names if source is not None else tuple(f"class {k}" for k in range(len(numbers)))
+            findings += look_at_counts(numbers, names)
+        found = None
+        if source is not None:
+            found, cross_fitted = _evaluated(source)
+            findings += look_at_predictions(found, cross_fitted_f1=cross_fitted)
+        suggestions = suggest(kind, numbers, found)
+    order = list(COLOURS)
+    findings.sort(key=lambda finding: order.index(finding.level))
+    if as_json:
+        report = {
+            "findings": [asdict(finding) for finding in findings],
+            "losses": [{"name": item.entry.name, "why": item.why, "use": item.entry.use} for item in suggestions],
+        }
+        typer.echo(json.dumps(report, indent=2))
+        return
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for finding in findings:
+        console.print(Text.assemble((f"{finding.level}: ", f"bold {COLOURS[finding.level]}"), (finding.about, "bold")))
+        console.print(Padding(Text(f"{finding.text} {finding.advice}"), (0, 0, 0, 2)))
+    console.print(Text("losses to compare", "bold"))
+    table = Table.grid(padding=(0, 2))
+    for item in suggestions:
+        table.add_row(Text(item.entry.name, "bold"), item.why)
+    console.print(Padding(table, (0, 0, 0, 2)))
+    console.print("equipoise losses NAME shows formula, paper, and when not to use it")
+
+
+def _evaluated(source: Predictions) -> tuple[dict[str, Any], float | None]:
+    """An evaluation, and for several labels the mean F1 to expect from thresholds."""
+    from equipoise.calibration import fit_thresholds
+    from equipoise.evaluation import evaluate
+    from equipoise.evaluation.split import Picker, Split
+
+    walks = 3 if source.task == "multi" else 2
+    with walking(source, walks) as progress:
+        found = evaluate(source, progress=progress)
+        if source.task != "multi":
+            return found, None
+        split = Split(source, 0, 1.0, progress)
+        picker = Picker(split, first=True)
+        for part in split.parts():
+            picker.add(part)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            f1 = [value for value in fit_thresholds(*picker.rows()).f1 if value is not None]
+    return found, sum(f1) / len(f1) if f1 else None

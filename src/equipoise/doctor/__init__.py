@@ -1,0 +1,17 @@
+"""What to worry about in imbalanced data and in the predictions on it, and which losses suit."""
+
+from equipoise.doctor.counts import look_at_counts
+from equipoise.doctor.finding import Finding
+from equipoise.doctor.predictions import look_at_predictions
+from equipoise.doctor.setup import SAMPLERS, look_at_setup
+from equipoise.doctor.suggest import Suggestion, suggest
+
+__all__ = [
+    "SAMPLERS",
+    "Finding",
+    "Suggestion",
+    "look_at_counts",
+    "look_at_predictions",
+    "look_at_setup",
+    "suggest",
+]

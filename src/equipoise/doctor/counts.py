@@ -1,0 +1,75 @@
+"""What the training samples of each class tell before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from equipoise.doctor.finding import Finding, listed
+
+__all__ = ["look_at_counts"]
+
+LONG_TAIL = 10.0
+"""Ratio of the largest to the smallest class from which plain cross-entropy visibly neglects classes."""
+FEW = 20
+
+
+def look_at_counts(counts: Sequence[float], names: Sequence[str]) -> list[Finding]:
+    """Findings about training samples of each class."""
+    found = []
+    absent = [name for name, count in zip(names, counts, strict=True) if count == 0]
+    if absent:
+        found.append(
+            Finding(
+                "problem",
+                "classes without training samples",
+                f"{len(absent)} of {len(counts)} classes have none: {listed(absent)}. No loss can teach them, and "
+                "log n or 1/n of such a class is infinite.",
+                "Drop them, merge them with others, or collect samples.",
+            )
+        )
+    present = [count for count in counts if count > 0]
+    if not present:
+        return found
+    ratio = max(present) / min(present)
+    if ratio >= LONG_TAIL:
+        found.append(
+            Finding(
+                "worry",
+                "long tail",
+                f"The largest class has {ratio:,.0f} times the samples of the smallest ({max(present):,.0f} to "
+                f"{min(present):,.0f}). Plain accuracy is then mostly that of the large classes.",
+                "Report mean class accuracy and many/medium/few beside accuracy, and compare a loss that rebalances.",
+            )
+        )
+    else:
+        found.append(
+            Finding(
+                "note",
+                "balance",
+                f"The largest class has {ratio:,.1f} times the samples of the smallest, which is mild.",
+                "Rebalancing has little to gain here; look at calibration and at the hard classes first.",
+            )
+        )
+    share = max(present) / sum(present)
+    if share > 0.9 and len(present) > 1:
+        biggest = names[list(counts).index(max(present))]
+        found.append(
+            Finding(
+                "worry",
+                "one class is nearly everything",
+                f"{biggest} makes up {100 * share:.1f} % of the samples, so that always answering it scores as much.",
+                "Judge by recall, IoU or F1 of the other classes; a background class should not be in the mean.",
+            )
+        )
+    few = [name for name, count in zip(names, counts, strict=True) if 0 < count < FEW]
+    if few:
+        found.append(
+            Finding(
+                "worry",
+                "classes with few training samples",
+                f"{len(few)} of {len(counts)} classes have fewer than {FEW}: {listed(few)}. Weights of 1/n make single "
+                "samples of them dominate a batch.",
+                "Prefer effective-number weights, logit adjustment or margins to 1/n, and train with several seeds.",
+            )
+        )
+    return found

@@ -1,0 +1,206 @@
+"""What an evaluation tells to those who know where such numbers mislead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from equipoise.doctor.finding import Finding, listed
+
+__all__ = ["GAP", "calibration_noise", "look_at_predictions", "mean_gap"]
+
+THIN_BIN = 30
+FEW_SAMPLES = 30
+GAP = 0.02
+
+
+def calibration_noise(curve: Mapping[str, Sequence[float | None]]) -> float:
+    r"""The ECE that a perfectly calibrated model would show on as many samples, by chance.
+
+    .. math:: \sum_b \frac{n_b}{n} \sqrt{\frac{2\, c_b (1 - c_b)}{\pi\, n_b}}
+
+    with :math:`c_b` the mean confidence of a bin: the mean of the absolute value of a normal error.
+    """
+    total = sum(count or 0.0 for count in curve["count"])
+    noise = 0.0
+    for count, confidence in zip(curve["count"], curve["confidence"], strict=True):
+        if count and confidence is not None:
+            noise += count / total * math.sqrt(2.0 * confidence * (1.0 - confidence) / (math.pi * count))
+    return noise
+
+
+def mean_gap(curve: Mapping[str, Sequence[float | None]]) -> float:
+    """Mean confidence minus accuracy; 0 where nothing was seen."""
+    pairs = zip(curve["confidence"], curve["accuracy"], curve["count"], strict=True)
+    total = sum(count or 0.0 for count in curve["count"])
+    return sum(((c or 0.0) - (a or 0.0)) * (n or 0.0) for c, a, n in pairs) / max(total, 1.0)
+
+
+def look_at_predictions(found: Mapping[str, Any], *, cross_fitted_f1: float | None = None) -> list[Finding]:
+    """Findings about an evaluation.
+
+    Args:
+        found: what ``equipoise.evaluation.evaluate`` gives.
+        cross_fitted_f1: several labels: the mean F1 to expect from a threshold for each label.
+    """
+    return [
+        *_classes(found),
+        *_bins(found),
+        *_confidence(found),
+        *_temperature(found),
+        *_thresholds(found, cross_fitted_f1),
+        *_infinite(found),
+    ]
+
+
+def _classes(found: Mapping[str, Any]) -> list[Finding]:
+    rows = found["per_class"]
+    kind = "label" if found["task"] == "multi" else "class"
+    results = []
+    absent = [row["name"] for row in rows if row["support"] == 0]
+    if absent:
+        results.append(
+            Finding(
+                "problem",
+                "nothing to judge by",
+                f"{len(absent)} of {len(rows)} have no {'positive ' if kind == 'label' else ''}sample here: "
+                f"{listed(absent)}. They are in no mean, so that a mean over the rest says nothing about them.",
+                "Evaluate on data that hold every class, or say which were left out.",
+            )
+        )
+    scarce = [row["name"] for row in rows if 0 < row["support"] < FEW_SAMPLES]
+    if scarce and found["task"] != "segmentation":
+        smallest = min(row["support"] for row in rows if row["support"])
+        error = 50.0 / math.sqrt(smallest)
+        results.append(
+            Finding(
+                "worry",
+                f"{kind} results from few samples",
+                f"{len(scarce)} of {len(rows)} have fewer than {FEW_SAMPLES} samples: {listed(scarce)}. The "
+                f"accuracy of one with {smallest} has a standard error of up to {error:.0f} points.",
+                "Compare groups rather than single classes, and use --bootstrap for intervals.",
+            )
+        )
+    silent = [row["name"] for row in rows if row["support"] and not row["predicted"]]
+    if silent:
+        results.append(
+            Finding(
+                "worry",
+                "never predicted",
+                f"{len(silent)} of {len(rows)} occur and are never predicted: {listed(silent)}.",
+                "A rebalancing loss, prior correction, or (for labels) a lower threshold would bring them back.",
+            )
+        )
+    return results
+
+
+def _bins(found: Mapping[str, Any]) -> list[Finding]:
+    curve = found["reliability"]["all"]["before"]
+    noise, ece = calibration_noise(curve), found["overall"]["ece"]
+    if ece is None:
+        return []
+    results = []
+    thin = sum(1 for count in curve["count"] if 0 < count < THIN_BIN)
+    if ece < 2 * noise:
+        results.append(
+            Finding(
+                "worry",
+                "bins too thin for this ECE",
+                f"A perfectly calibrated model would show an ECE of about {100 * noise:.2f} % on as many samples; "
+                f"{100 * ece:.2f} % can hardly be told from that ({thin} bins hold fewer than {THIN_BIN}).",
+                "Use more samples or fewer bins (--bins), compare by NLL, and give an interval (--bootstrap).",
+            )
+        )
+    for name, curves in found["reliability"].items():
+        if name != "all" and 0 < sum(curves["before"]["count"]) < 15 * THIN_BIN:
+            results.append(
+                Finding(
+                    "note",
+                    f"calibration of the group {name}",
+                    f"It has {sum(curves['before']['count']):,.0f} samples for {found['bins']} bins: by chance alone "
+                    f"its ECE would be {100 * calibration_noise(curves['before']):.1f} %.",
+                    "Read its reliability diagram with care.",
+                )
+            )
+    return results
+
+
+def _confidence(found: Mapping[str, Any]) -> list[Finding]:
+    gap = mean_gap(found["reliability"]["all"]["before"])
+    if found["task"] == "multi":
+        return []
+    if abs(gap) < GAP:
+        return []
+    over = gap > 0
+    return [
+        Finding(
+            "worry",
+            "overconfident" if over else "underconfident",
+            f"Confidence is {100 * abs(gap):.1f} points {'above' if over else 'below'} accuracy on average.",
+            "A temperature repairs it after training (equipoise calibrate --method temperature); in training "
+            + ("focal losses do." if over else "less smoothing and a smaller gamma do."),
+        )
+    ]
+
+
+def _temperature(found: Mapping[str, Any]) -> list[Finding]:
+    before, after = found["calibration"]["before"], found["calibration"]["after"]
+    if after is None or before["nll"] is None or not math.isfinite(before["nll"]):
+        return []
+    if after["nll"] < before["nll"] * 0.98:
+        return [
+            Finding(
+                "note",
+                "a temperature helps",
+                f"On samples it was not fitted on, it lowers the NLL from {before['nll']:.4f} to {after['nll']:.4f}.",
+                "equipoise calibrate FILE --method "
+                + ("label-temperatures" if found["task"] == "multi" else "temperature")
+                + " --out fit.json",
+            )
+        ]
+    return []
+
+
+def _thresholds(found: Mapping[str, Any], cross_fitted: float | None) -> list[Finding]:
+    if found["task"] != "multi":
+        return []
+    values = [row["f1"] or 0.0 for row in found["per_class"] if row["support"]]
+    if cross_fitted is None or not values:
+        return []
+    now = sum(values) / len(values)
+    rare = [row["name"] for row in found["per_class"] if 0 < row["support"] < 10]
+    advice = f" {len(rare)} labels have fewer than 10 positives, too few for a threshold of their own." if rare else ""
+    if cross_fitted > now + GAP:
+        return [
+            Finding(
+                "worry",
+                "threshold 0.5",
+                f"The mean F1 of the labels is {100 * now:.1f} at 0.5; a threshold for each label would give about "
+                f"{100 * cross_fitted:.1f} on new data.",
+                "equipoise calibrate FILE --method thresholds --out thresholds.json." + advice,
+            )
+        ]
+    return [
+        Finding(
+            "note",
+            "threshold 0.5",
+            f"The mean F1 of the labels is {100 * now:.1f} at 0.5; thresholds for each label would give about "
+            f"{100 * cross_fitted:.1f} on new data.",
+            "0.5 is a fair choice here." + advice,
+        )
+    ]
+
+
+def _infinite(found: Mapping[str, Any]) -> list[Finding]:
+    nll = found["overall"]["nll"]
+    if nll is None or math.isfinite(nll):
+        return []
+    return [
+        Finding(
+            "problem",
+            "probability 0 for the truth",
+            "At least one sample has probability 0 for its true class, so that the NLL is infinite.",
+            "Save logits, or probabilities in float32 without rounding.",
+        )
+    ]

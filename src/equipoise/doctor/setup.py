@@ -1,0 +1,76 @@
+"""Whether a loss, class weights and a sampler go together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from equipoise.catalogue import find
+from equipoise.doctor.finding import Finding
+
+__all__ = ["REBALANCING", "SAMPLERS", "look_at_setup"]
+
+SAMPLERS = ("none", "balanced", "square-root", "progressive", "reversed", "repeat-factor")
+REBALANCING = {
+    "InverseFrequencyLoss": "weights by 1/n",
+    "ClassBalancedLoss": "weights by effective number",
+    "RecallLoss": "weights by missed recall",
+    "BalancedSoftmaxLoss": "adds log n to the logits",
+    "LogitAdjustedLoss": "adds tau log n to the logits",
+    "LDAMLoss": "gives rare classes a wider margin",
+    "DistributionBalancedLoss": "weights by how often a sample is repeated",
+}
+"""Losses that correct for the number of samples themselves, and how."""
+SATURATED = 5.0
+
+
+def look_at_setup(
+    *, loss: str | None = None, sampler: str = "none", weights: bool = False, counts: Sequence[float] | None = None
+) -> list[Finding]:
+    """Findings about a planned training.
+
+    Args:
+        loss: name or short name of a loss of the catalogue.
+        sampler: one of ``SAMPLERS``.
+        weights: whether class weights are given to the loss.
+        counts: training samples of each class.
+    """
+    if sampler not in SAMPLERS:
+        raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {sampler!r}; pick one of these words")
+    name = None if loss is None else find(loss).name
+    found = []
+    ways = [f"the sampler ({sampler})"] if sampler != "none" else []
+    ways += ["class weights"] if weights else []
+    if name in REBALANCING and name != "LDAMLoss":  # margins are meant to go with deferred weights
+        ways.append(f"{name} ({REBALANCING[name]})")
+    if len(ways) > 1:
+        found.append(
+            Finding(
+                "worry",
+                "corrected more than once",
+                f"{' and '.join(ways)} each correct for rare classes. Together they overshoot: rare classes are "
+                "predicted too often, and the probabilities are off by the product of the corrections.",
+                "Keep one of them, or start one late (weights.Deferred) when features have been learnt.",
+            )
+        )
+    if len(ways) == 1:
+        found.append(
+            Finding(
+                "note",
+                "probabilities after rebalancing",
+                f"{ways[0]} changes the class frequencies that the model learns, so that its probabilities are those "
+                "of balanced data.",
+                "Where the data in use are imbalanced, correct them: equipoise calibrate --method prior.",
+            )
+        )
+    present = [count for count in counts or () if count > 0]
+    if name == "ClassBalancedLoss" and present and min(present) > SATURATED / (1.0 - 0.9999):
+        found.append(
+            Finding(
+                "worry",
+                "effective numbers are all equal",
+                f"With beta = 0.9999 the effective number ends at 10,000, and the smallest class has "
+                f"{min(present):,.0f} samples, so that all weights are nearly the same.",
+                "Choose beta nearer to 1, such as 1 - 1 / (the median count), or another weighting.",
+            )
+        )
+    return found

@@ -1,0 +1,84 @@
+"""Which losses of the catalogue suit, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from equipoise.catalogue import Entry, find
+from equipoise.doctor.counts import FEW, LONG_TAIL
+from equipoise.doctor.predictions import GAP, mean_gap
+
+__all__ = ["Suggestion", "suggest"]
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A loss worth trying, and what in the data speaks for it."""
+
+    entry: Entry
+    why: str
+
+
+def suggest(task: str, counts: Sequence[float] | None, found: Mapping[str, Any] | None = None) -> list[Suggestion]:
+    """Losses to compare, the most promising first, with the baseline last.
+
+    Args:
+        task: ``"single"``, ``"multi"`` or ``"segmentation"``.
+        counts: training samples (positives, pixels) of each class, where they are known.
+        found: an evaluation, where there is one.
+    """
+    present = [count for count in counts or () if count > 0]
+    ratio = max(present) / min(present) if present else None
+    rules = {"single": _single, "multi": _multi, "segmentation": _segmentation}
+    chosen = rules[task](ratio, present, found)
+    return [Suggestion(find(name), why) for name, why in chosen]
+
+
+def _sure(found: Mapping[str, Any] | None) -> bool:
+    """Whether an evaluation shows confidence above accuracy."""
+    return found is not None and mean_gap(found["reliability"]["all"]["before"]) > GAP
+
+
+def _single(ratio: float | None, counts: Sequence[float], found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    chosen = []
+    if ratio is not None and ratio >= LONG_TAIL:
+        chosen.append(
+            ("LogitAdjustedLoss", f"ratio {ratio:,.0f}: aims at the mean over classes, without weights to tune")
+        )
+        chosen.append(("RecallLoss", "follows what is missed, so that common classes keep their precision"))
+        if min(counts) < FEW:
+            chosen.append(("LDAMLoss", f"the smallest class has {min(counts):,.0f} samples: margins instead of 1/n"))
+        else:
+            chosen.append(("ClassBalancedLoss", "weights by effective number, milder than 1/n"))
+    if _sure(found):
+        chosen.append(
+            ("SampleDependentFocalLoss", "confidence is above accuracy: trains for calibration, nothing to tune")
+        )
+    elif ratio is None or ratio < LONG_TAIL:
+        chosen.append(("SampleDependentFocalLoss", "calibrated probabilities with nothing to tune"))
+        chosen.append(("CyclicalFocalLoss", "easy samples first and last, for accuracy on data of any balance"))
+    return [*chosen, ("CrossEntropyLoss", "the baseline to beat")]
+
+
+def _multi(ratio: float | None, counts: Sequence[float], found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    chosen = [("AsymmetricLoss", "few labels of a sample are positive: easy negatives are faded out")]
+    if ratio is not None and ratio >= LONG_TAIL:
+        chosen.append(("DistributionBalancedLoss", f"labels differ by {ratio:,.0f} in frequency and occur together"))
+    chosen.append(("BinaryFocalLoss", "treats positives and negatives alike; check its calibration"))
+    return [*chosen, ("BinaryCrossEntropyLoss", "the baseline to beat")]
+
+
+def _segmentation(
+    ratio: float | None, counts: Sequence[float], found: Mapping[str, Any] | None
+) -> list[tuple[str, str]]:
+    chosen = [("RecallLoss", "weights each class by what is missed of it; momentum=0.1 for small batches")]
+    if counts and max(counts) / sum(counts) > 0.5:
+        chosen.append(
+            ("OHEMLoss", f"one class has {100 * max(counts) / sum(counts):.0f} % of the pixels, most of them easy")
+        )
+    chosen.append(("LovaszSoftmaxLoss", "aims at IoU itself; add it to cross-entropy"))
+    if _sure(found):
+        chosen.append(("SampleDependentFocalLoss", "confidence is above accuracy"))
+    return [*chosen, ("CrossEntropyLoss", "the baseline to beat")]

@@ -1,0 +1,155 @@
+"""What the doctor finds, each finding on data that have it and on data that have it not."""
+
+import math
+
+import numpy as np
+import pytest
+
+from equipoise.doctor import Finding, look_at_counts, look_at_predictions, look_at_setup, suggest
+from equipoise.doctor.predictions import calibration_noise, mean_gap
+from equipoise.evaluation import evaluate
+from equipoise.predictions import open_predictions
+
+
+def about(findings: list[Finding]) -> set[str]:
+    return {finding.about for finding in findings}
+
+
+def names(count):
+    return [f"c{k}" for k in range(count)]
+
+
+def evaluated(path, **arrays):
+    np.savez(path, **arrays)
+    return evaluate(open_predictions(path))
+
+
+def test_counts_of_a_long_tail_with_a_missing_class():
+    found = look_at_counts([9500, 400, 12, 0], names(4))
+    assert about(found) == {
+        "classes without training samples",
+        "long tail",
+        "one class is nearly everything",
+        "classes with few training samples",
+    }
+    assert next(f for f in found if f.level == "problem").text.startswith("1 of 4 classes have none: c3.")
+    assert "792 times" in next(f for f in found if f.about == "long tail").text
+
+
+def test_balanced_counts_are_no_worry():
+    found = look_at_counts([100, 90, 80], names(3))
+    assert about(found) == {"balance"}
+    assert found[0].level == "note"
+
+
+def test_only_absent_classes():
+    assert about(look_at_counts([0, 0], names(2))) == {"classes without training samples"}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"loss": "cb", "sampler": "balanced"}, {"corrected more than once"}),
+        ({"weights": True, "sampler": "square-root"}, {"corrected more than once"}),
+        ({"loss": "balanced-softmax", "weights": True}, {"corrected more than once"}),
+        ({"loss": "focal", "sampler": "balanced"}, {"probabilities after rebalancing"}),
+        ({"loss": "logit-adjusted"}, {"probabilities after rebalancing"}),
+        ({"loss": "ldam", "weights": True}, {"probabilities after rebalancing"}),
+        ({"loss": "focal"}, set()),
+        ({}, set()),
+    ],
+)
+def test_setup(options, expected):
+    assert about(look_at_setup(**options)) == expected
+
+
+def test_saturated_effective_numbers():
+    assert "effective numbers are all equal" in about(look_at_setup(loss="cb", counts=[900_000, 60_000]))
+    assert "effective numbers are all equal" not in about(look_at_setup(loss="cb", counts=[900_000, 600]))
+
+
+def test_setup_refuses_an_unknown_sampler_and_loss():
+    with pytest.raises(ValueError, match="sampler must be one of none, balanced"):
+        look_at_setup(sampler="magic")
+    with pytest.raises(ValueError, match="loss"):
+        look_at_setup(loss="magic")
+
+
+def test_noise_of_a_calibrated_model_is_what_calibrated_models_show():
+    draw = np.random.default_rng(0)
+    errors, noises = [], []
+    for _ in range(60):
+        confidence = draw.uniform(0.5, 1.0, 2000)
+        right = draw.random(2000) < confidence
+        place = np.minimum((confidence * 15).astype(int), 14)
+        count = np.bincount(place, minlength=15)
+        c = np.divide(np.bincount(place, confidence, 15), count, where=count > 0, out=np.zeros(15))
+        a = np.divide(np.bincount(place, right, 15), count, where=count > 0, out=np.zeros(15))
+        errors.append((np.abs(a - c) * count).sum() / 2000)
+        noises.append(calibration_noise({"count": count.tolist(), "confidence": c.tolist(), "accuracy": a.tolist()}))
+    assert np.mean(noises) == pytest.approx(np.mean(errors), rel=0.05)
+
+
+def test_mean_gap_counts_samples():
+    curve = {"count": [3, 0, 1], "confidence": [0.5, None, 1.0], "accuracy": [0.25, None, 1.0]}
+    assert mean_gap(curve) == pytest.approx(0.1875)
+    assert mean_gap({"count": [0], "confidence": [None], "accuracy": [None]}) == 0.0
+
+
+def test_overconfident_predictions(tmp_path):
+    draw = np.random.default_rng(0)
+    targets = draw.integers(0, 3, 3000)
+    logits = draw.normal(0, 1, (3000, 4))
+    logits[np.arange(3000), targets] += 1.5
+    found = evaluated(tmp_path / "p.npz", logits=4 * logits, targets=targets)
+    findings = look_at_predictions(found)
+    assert {"overconfident", "a temperature helps", "nothing to judge by"} <= about(findings)
+    assert suggest("single", None, found)[0].entry.name == "SampleDependentFocalLoss"
+    calm = evaluated(tmp_path / "q.npz", logits=1.5 * logits, targets=targets)
+    assert not {"overconfident", "underconfident", "a temperature helps"} & about(look_at_predictions(calm))
+
+
+def test_few_samples_and_a_class_that_is_never_predicted(tmp_path):
+    targets = np.array([0] * 40 + [1] * 5)
+    logits = np.tile([2.0, 0.0], (45, 1))
+    findings = look_at_predictions(evaluated(tmp_path / "p.npz", logits=logits, targets=targets))
+    assert {"class results from few samples", "never predicted", "bins too thin for this ECE"} <= about(findings)
+    silent = next(f for f in findings if f.about == "never predicted")
+    assert "1 of 2 occur and are never predicted: 1." in silent.text
+
+
+def test_probability_zero_for_the_truth(tmp_path):
+    probs = np.array([[1.0, 0.0]] * 10 + [[0.4, 0.6]] * 10)
+    targets = np.array([0] * 9 + [1] + [1] * 10)
+    found = evaluated(tmp_path / "p.npz", probs=probs, targets=targets)
+    assert math.isinf(found["overall"]["nll"])
+    assert "probability 0 for the truth" in about(look_at_predictions(found))
+
+
+def test_thresholds_of_labels(tmp_path):
+    draw = np.random.default_rng(1)
+    targets = (draw.random((400, 3)) < 0.2).astype(int)
+    logits = 3.0 * targets - 4.0 + draw.normal(0, 0.5, targets.shape)  # well separated, far below 0.5
+    found = evaluated(tmp_path / "p.npz", logits=logits, targets=targets)
+    worry = next(f for f in look_at_predictions(found, cross_fitted_f1=0.95) if f.about == "threshold 0.5")
+    assert worry.level == "worry"
+    fair = evaluated(tmp_path / "q.npz", logits=logits + 2.5, targets=targets)
+    note = next(f for f in look_at_predictions(fair, cross_fitted_f1=0.95) if f.about == "threshold 0.5")
+    assert note.level == "note"
+
+
+@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("counts", [None, [100, 90], [9000, 300, 4]])
+def test_suggestions_end_with_the_baseline_and_fit_the_task(task, counts):
+    chosen = suggest(task, counts)
+    links = {"single": {"softmax"}, "multi": {"sigmoid"}, "segmentation": {"softmax", "region"}}[task]
+    assert {item.entry.link for item in chosen} <= links
+    assert chosen[-1].entry.name in ("CrossEntropyLoss", "BinaryCrossEntropyLoss")
+    assert len({item.entry.name for item in chosen}) == len(chosen) > 1
+
+
+def test_a_long_tail_asks_for_rebalancing():
+    tail = [item.entry.name for item in suggest("single", [5000, 500, 5])]
+    even = [item.entry.name for item in suggest("single", [500, 500, 450])]
+    assert {"LogitAdjustedLoss", "LDAMLoss"} <= set(tail)
+    assert not {"LogitAdjustedLoss", "LDAMLoss", "ClassBalancedLoss"} & set(even)
