@@ -121,14 +121,19 @@ def _smoothed(
     share = hyper["label_smoothing"] / z.shape[1]
     mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
     mass = mass * (1.0 - hyper["label_smoothing"] + share)
-    other_cost, other_slope = _other_terms(log_probs, others, labels, valid, weight, hyper, share)
+    other_cost, other_h = _other_terms(log_probs, others, labels, weight, hyper)
 
-    rows = (-(mass if m is None else mass * m) * log_p).masked_fill(~valid, 0.0)
+    share = share * valid
+    rows = -(mass if m is None else mass * m) * log_p - share * other_cost
     slope = mass if h is None else mass * h
-    total = other_slope.sum(1, keepdim=True)
-    direction = minus(times(others, slope + total), other_slope)
+    if other_h is None:
+        total = share * (z.shape[1] - 1)
+        direction = minus(times(others, slope + total), share)
+    else:
+        total = share * other_h.sum(1, keepdim=True)
+        direction = plus_product(times(others, slope + total), other_h, -share)
     direction = put(direction, labels, p * total - slope * q)
-    rows = (rows + other_cost).squeeze(1)
+    rows = rows.masked_fill(~valid, 0.0).squeeze(1)
     return rows, times(direction, hyper["scale"]) if "scale" in hyper else direction
 
 
@@ -148,27 +153,21 @@ def _both_softmax(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _other_terms(
-    log_p: Tensor,
-    p: Tensor,
-    labels: Tensor,
-    valid: Tensor,
-    weight: Tensor | None,
-    hyper: Hyper,
-    share: Tensor,
-) -> tuple[Tensor, Tensor]:
-    r"""What smoothing adds, :math:`(\epsilon/C) \sum_{k \ne y} w_k m_{other}(-\log p_k)`, and its slopes."""
+    log_p: Tensor, p: Tensor, labels: Tensor, weight: Tensor | None, hyper: Hyper
+) -> tuple[Tensor, Tensor | None]:
+    r"""What smoothing adds over :math:`-\epsilon/C`, :math:`\sum_{k \ne y} w_k m_{other} \log p_k`, and w h."""
     if "gamma_neg" in hyper or not hyper.keys() & {"gamma_pos", "confidence_bounds", "xi"}:
         cost, h = other_form(log_p, p, hyper)
     else:  # a focal loss takes the form of the true class for every class (Mukhoti et al. 2020, appendix A)
         m, h = true_form(log_p, p, 1.0 - p, hyper, gamma_of_classes(hyper, "gamma_pos", p))
         cost = log_p if m is None else times(m, log_p)
-    share = share * valid
-    slope = share.expand_as(log_p).clone() if h is None else times(h, share)
     if weight is not None:
         by_class = along_classes(weight, log_p)
-        slope, cost = times(slope, by_class), times(cost, by_class)
-    cost = put(cost, labels, torch.zeros_like(share)).sum(1, keepdim=True)
-    return (-share * cost).masked_fill(~valid, 0.0), put(slope, labels, torch.zeros_like(share))
+        cost = times(cost, by_class)
+        h = by_class.expand_as(log_p).clone() if h is None else times(h, by_class)
+    nothing = torch.zeros_like(labels, dtype=log_p.dtype)
+    cost = put(cost, labels, nothing).sum(1, keepdim=True)
+    return cost, None if h is None else put(h, labels, nothing)
 
 
 def _dense(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper) -> tuple[Tensor, Tensor]:
