@@ -8,7 +8,7 @@ left out, so that nothing waits for a device.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -18,10 +18,8 @@ from equipoise._checks import FLOATS, check_sigmoid_targets, check_softmax_targe
 
 __all__: list[str] = []
 
-CACHE = 2**16
-"""Scores that stay in the cache of a core together with their temporaries."""
 BLOCK = 2**20
-"""Scores in a block on the CPU."""
+"""Scores in a block on the CPU: few enough for the cache, many enough for several threads."""
 DEVICE_BLOCK = 2**25
 """Scores in a block elsewhere: large enough to keep a device busy."""
 
@@ -158,26 +156,6 @@ def _places(block: Tensor, size: int) -> Iterator[tuple[slice, ...]]:
     return ((slice(None), slice(None), slice(at, at + step)) for at in range(0, block.shape[2], step))
 
 
-def in_cache(function: Callable[..., tuple[Tensor, ...]], scores: Tensor, *aligned: Tensor) -> tuple[Tensor, ...]:
-    """Tensors (n[, p]) that a function makes of scores (n, C[, p]) and of tensors (n[, p]), piece by piece on the CPU.
-
-    A temporary as large as a block would have to be fetched from memory again by every operation.
-    """
-    if scores.device.type != "cpu" or scores.numel() <= CACHE:
-        return function(scores, *aligned)
-    results: tuple[Tensor, ...] = ()
-    for samples in _samples(scores, CACHE):
-        for places in _places(scores[samples], CACHE):
-            at = (samples, *places[2:])
-            parts = function(scores[samples][places], *(tensor[at] for tensor in aligned))
-            if not results:
-                shape = (len(scores), *scores.shape[2:])
-                results = tuple(part.new_empty(shape) for part in parts)
-            for result, part in zip(results, parts, strict=True):
-                result[at] = part
-    return results
-
-
 # ------------------------------------------------------------------------------------------------------- arithmetic
 
 
@@ -202,37 +180,27 @@ def predictions(scores: Tensor) -> Tensor:
     """Index of the largest score in dimension 1, the first of equal ones; (n[, p])."""
     if scores.ndim == 2 or scores.device.type != "cpu" or scores.numel() == 0:
         return scores.argmax(1)
-    # the same, several times as fast where the classes are not next to each other in memory
+    # the same, several times as fast where the classes are not next to each other in memory: mark the largest scores
+    # by how far they stand from the last class
     classes = scores.shape[1]
     distance = torch.arange(classes - 1, -1, -1, dtype=torch.float32).view(-1, 1)
-
-    def first_largest(scores: Tensor) -> tuple[Tensor]:
-        marks = torch.empty(scores.shape, dtype=torch.float32)
-        torch.eq(scores, scores.amax(1, keepdim=True), out=marks)
-        return ((classes - 1) - marks.mul_(distance).amax(1).long(),)
-
-    return in_cache(first_largest, scores)[0]
+    marks = torch.eq(scores, scores.amax(1, keepdim=True), out=torch.empty(scores.shape, dtype=torch.float32))
+    return (classes - 1) - marks.mul_(distance).amax(1).long()
 
 
 def top_match(scores: Tensor, labels: Tensor, from_logits: bool) -> tuple[Tensor, Tensor]:
     """Largest probability of each row, and whether the label is the prediction; both (n[, p])."""
-
-    def match(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        probs = scores.softmax(1) if from_logits else scores.clone()
-        column = labels.unsqueeze(1)
-        own = probs.gather(1, column).squeeze(1)
-        others = probs.scatter_(1, column, -1.0).amax(1)
-        return torch.maximum(own, others), own - others
-
-    confidence, lead = in_cache(match, scores, labels)
-    hit = lead > 0
-    # so near that rounding may have made or broken a tie: the scores themselves have to say
-    close = lead.abs() <= 1e-5 * confidence
+    probs = scores.softmax(1) if from_logits else scores.clone()
+    column = labels.unsqueeze(1)
+    own = probs.gather(1, column).squeeze(1)
+    others = probs.scatter_(1, column, -1.0).amax(1)
+    confidence, hit = torch.maximum(own, others), own > others
+    # where they are so near that rounding may have made or broken a tie, the scores themselves have to say
+    close = (own - others).abs() <= 1e-5 * confidence
     if scores.device.type != "cpu":
         return confidence, hit.where(~close, scores.argmax(1) == labels)
     if bool(close.any()):
-        rows = scores.movedim(1, -1)[close]
-        hit[close] = rows.argmax(1) == labels[close]
+        hit[close] = scores.movedim(1, -1)[close].argmax(1) == labels[close]
     return confidence, hit
 
 

@@ -50,10 +50,31 @@ class StreamingMetric(Metric):
         shape, dtype = self._kept[name]
         return torch.cat(state) if state else torch.zeros(0, *shape, dtype=dtype, device=self.device)
 
+    def parts(self, name: str) -> list[Tensor]:
+        """What a kept state holds in the tensors it came in, at least one."""
+        state = getattr(self, name)
+        return state if isinstance(state, list) and state else [self.joined(name)]
+
     def add_to(self, **increments: Tensor) -> None:
         """Add to the sums; a sum by class grows to the number of classes with the first batch."""
         for name, increment in increments.items():
             setattr(self, name, getattr(self, name) + increment)
+
+    def update(self, scores: Tensor, targets: Tensor) -> None:
+        """Add a batch; one that is refused leaves the metric as it was."""
+        before = {
+            name: state if isinstance(state, Tensor) else list(state) for name, state in self.metric_state.items()
+        }
+        try:
+            self.add_batch(scores, targets)
+        except BaseException:
+            for name, state in before.items():
+                setattr(self, name, state)
+            raise
+
+    def add_batch(self, scores: Tensor, targets: Tensor) -> None:
+        """What ``update`` does with a batch; states are replaced, not written to."""
+        raise NotImplementedError
 
     @contextmanager
     def synced(self) -> Iterator[None]:

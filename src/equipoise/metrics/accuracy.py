@@ -89,8 +89,8 @@ class Accuracy(StreamingMetric):
         self.add_sum("counts", 3, num_classes)
         self.add_sum("among", len(self.top_k))
 
-    def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Add a batch."""
+    def add_batch(self, scores: Tensor, targets: Tensor) -> None:
+        """What ``update`` does with a batch."""
         check_classes(scores, self.num_classes, "num_classes")
         for block in class_blocks(
             scores, targets, from_logits=self.from_logits, ignore_index=self.ignore_index, validate=self.validate
@@ -185,8 +185,8 @@ class ShotAccuracy(StreamingMetric):
         self.num_classes, self.ignore_index = len(self.groups), ignore_index
         self.add_sum("counts", 3, self.num_classes)
 
-    def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Add a batch."""
+    def add_batch(self, scores: Tensor, targets: Tensor) -> None:
+        """What ``update`` does with a batch."""
         check_classes(scores, self.num_classes, "train_counts")
         for block in class_blocks(
             scores, targets, from_logits=self.from_logits, ignore_index=self.ignore_index, validate=self.validate

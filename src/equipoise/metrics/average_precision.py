@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from equipoise.metrics.binning import bin_index, fine_edges
 __all__ = ["MultilabelAveragePrecision", "average_precision", "histogram_average_precision", "label_average_precision"]
 
 AVERAGES = ("macro", "micro", "none")
-TOGETHER = 2**24
+TOGETHER = 2**23
 """Scores that are sorted at a time."""
 
 
@@ -57,21 +59,34 @@ def _sorted(values: Tensor) -> Tensor:
     """Values of each row in ascending order; numpy's sort keeps no indices and is several times as fast."""
     if values.device.type != "cpu":
         return values.sort(1).values
-    return torch.from_numpy(np.sort(values.contiguous().numpy(), axis=1))
+    array = values.numpy().copy()
+    threads = min(torch.get_num_threads(), len(array))
+    if threads < 2:
+        array.sort(axis=1)
+    else:
+        with ThreadPoolExecutor(threads) as pool:  # numpy sorts without the interpreter's lock
+            list(pool.map(lambda rows: rows.sort(axis=1), np.array_split(array, threads)))
+    return torch.from_numpy(array)
 
 
-def label_average_precision(scores: Tensor, outcomes: Tensor) -> Tensor:
-    """Average precision of each label, (L,); scores (n, L), outcomes 1, 0 or, unknown, -1. Some labels at a time."""
-    step = max(1, TOGETHER // max(1, len(scores)))
-    complete = not bool((outcomes < 0).any())
+def label_average_precision(scores: Sequence[Tensor], outcomes: Sequence[Tensor]) -> Tensor:
+    """Average precision of each label, (L,), some labels at a time.
 
-    def some(part: tuple[Tensor, Tensor]) -> Tensor:
-        values, given = (each.t().contiguous() for each in part)
+    Args:
+        scores: tensors (n, L), which are one table when put together; fast where each is (L, n) in memory.
+        outcomes: in the same way 1, 0 or, where unknown, -1.
+    """
+    labels, samples = scores[0].shape[1], sum(map(len, scores))
+    complete = not any(bool((part < 0).any()) for part in outcomes)
+    step = max(1, TOGETHER // max(1, samples))
+
+    def some(start: int) -> Tensor:
+        values, given = (
+            torch.cat([part[:, start : start + step].t() for part in parts], 1) for parts in (scores, outcomes)
+        )
         return average_precision(values, given == 1, None if complete else given >= 0)
 
-    return torch.cat(
-        [some(part) for part in zip(*(torch.split(each, step, 1) for each in (scores, outcomes)), strict=True)]
-    )
+    return torch.cat([some(start) for start in range(0, labels, step)])
 
 
 def histogram_average_precision(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,31 +164,27 @@ class MultilabelAveragePrecision(StreamingMetric):
         else:
             self.add_sum("cells", 2, num_labels, resolution)  # negatives, positives
 
-    def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Add a batch."""
+    def add_batch(self, scores: Tensor, targets: Tensor) -> None:
+        """What ``update`` does with a batch."""
         check_classes(scores, self.num_labels, "num_labels")
         blocks = label_blocks(
             scores, targets, from_logits=self.from_logits, ignore_value=self.ignore_value, validate=self.validate
         )
         if self.exact:
-            outcomes = [block.positive.to(torch.int8).where(block.known, -1) for block in blocks]
-            self._keep(scores, outcomes)
+            for block in blocks:
+                self.outcomes.append(_label_by_label(block.positive.to(torch.int8).where(block.known, -1)))
+            kept = scores.detach().to(torch.promote_types(scores.dtype, torch.float32))
+            self.scores.append(_label_by_label(kept))
         else:
             counts = torch.zeros(self.cells.numel() + 1, dtype=torch.int64, device=self.cells.device)
             for block in blocks:
                 tally_into(counts, self._slots(block))
             self.add_to(cells=counts[:-1].view_as(self.cells))
 
-    def _keep(self, scores: Tensor, outcomes: list[Tensor]) -> None:
-        for values in outcomes:
-            self.outcomes.append(_by_label(values))
-        copy = scores.detach().to(torch.promote_types(scores.dtype, torch.float32), copy=True)
-        self.scores.append(_by_label(copy))
-
     def _slots(self, block: LabelBlock) -> Tensor:
         cells = self.resolution
         if self.from_logits:  # the same cells, without the rounding of the sigmoid
-            place = ((block.scores.double() + 16.0) * (cells / 32.0)).clamp(0, cells - 1).long()
+            place = ((block.scores.double() + 16.0) * (cells / 32.0)).ceil_().sub_(1).clamp_(0, cells - 1).long()
         else:
             place = bin_index(block.scores, fine_edges(cells, block.scores.device))
         numbers = torch.arange(self.num_labels, device=place.device).view(-1, *(1 for _ in place.shape[2:]))
@@ -193,9 +204,9 @@ class MultilabelAveragePrecision(StreamingMetric):
     def _bounds(self) -> tuple[Tensor, Tensor]:
         micro = self.average == "micro"
         if self.exact:
-            scores, outcomes = self.joined("scores"), self.joined("outcomes")
+            scores, outcomes = self.parts("scores"), self.parts("outcomes")
             if micro:
-                scores, outcomes = scores.reshape(-1, 1), outcomes.reshape(-1, 1)
+                scores, outcomes = ([part.reshape(-1, 1) for part in parts] for parts in (scores, outcomes))
             low = high = label_average_precision(scores, outcomes)
         else:
             negatives, positives = self.cells.sum(1, keepdim=True) if micro else self.cells
@@ -209,6 +220,8 @@ class MultilabelAveragePrecision(StreamingMetric):
         return (~positive).sum()
 
 
-def _by_label(values: Tensor) -> Tensor:
-    """(n, L[, p]) as (m, L)."""
-    return values if values.ndim == 2 else values.movedim(1, -1).reshape(-1, values.shape[1])
+def _label_by_label(values: Tensor) -> Tensor:
+    """A copy of (n, L, d1, ..., dk) as (m, L) in which the values of a label are neighbours in memory."""
+    copy = torch.empty(values.shape[1], values.numel() // values.shape[1], dtype=values.dtype, device=values.device)
+    copy.view(values.shape[1], len(values), *values.shape[2:]).copy_(values.transpose(0, 1))
+    return copy.t()

@@ -191,7 +191,7 @@ def equal_mass(cells: Cells, rows: int, bins: int) -> tuple[BinSums, Tensor]:
     steps = torch.arange(bins + 1, device=device)
     cuts = starts.unsqueeze(1) + (steps * totals.unsqueeze(1) + bins - 1).div(bins, rounding_mode="floor")
     cell = torch.searchsorted(ends, cuts).clamp(max=len(count) - 1)  # the one that the last sample before a cut is in
-    inside = 1.0 - (ends[cell] - cuts) / count[cell].clamp(min=1)
+    inside = 1.0 - (ends[cell] - cuts).double() / count[cell].clamp(min=1)
 
     def between_cuts(sums: Tensor) -> Tensor:
         up_to = sums.cumsum(0, dtype=torch.float64)[cell] - (1.0 - inside) * sums[cell]

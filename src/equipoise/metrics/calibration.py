@@ -138,6 +138,7 @@ class CalibrationError(StreamingMetric):
         self.exact, self.resolution = exact, int(resolution)
         self.ignore_index, self.ignore_value = ignore_index, ignore_value
         self.num_groups = 0
+        self._classes: int | None = None  # of the batches so far
         self.register_buffer("groups", None if groups is None else _check_groups(groups), persistent=False)
         if self.groups is not None:
             self.num_groups = int(self.groups.max()) + 1
@@ -162,12 +163,12 @@ class CalibrationError(StreamingMetric):
     def _width(self) -> int:
         return self.bins if self.binning == "width" else self.resolution
 
-    def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Add a batch."""
+    def add_batch(self, scores: Tensor, targets: Tensor) -> None:
+        """What ``update`` does with a batch."""
         if self.groups is not None:
             check_classes(scores, len(self.groups), "groups")
-        elif not self._keeps and self.kind != "top" and len(self.count) > 1:
-            check_classes(scores, len(self.count), "the first batch")
+        elif self.kind != "top" and self._classes is not None:
+            check_classes(scores, self._classes, "the first batch")
         rows = (self.num_groups or 1) if self.kind == "top" else scores.shape[1] if scores.ndim > 1 else 1
         edges = self.bins if self.binning == "width" else fine_edges(self.resolution, scores.device)
         size = max(TOGETHER, rows * self._width // 4)  # not many fewer events than slots
@@ -177,6 +178,12 @@ class CalibrationError(StreamingMetric):
             else:
                 sums = bin_sums(confidence, correct, edges, groups=row, num_groups=rows, valid=valid)
                 self.add_to(**sums._asdict())
+        self._classes = scores.shape[1]
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        super().reset()
+        self._classes = None
 
     def _events(self, scores: Tensor, targets: Tensor) -> Iterator[Events]:
         common = {"from_logits": self.from_logits, "validate": self.validate}

@@ -58,8 +58,8 @@ class ConfidentShare(StreamingMetric):
         self.ignore_index = ignore_index
         self.add_sum("counts", 3)  # seen, confident, confident and right
 
-    def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Add a batch."""
+    def add_batch(self, scores: Tensor, targets: Tensor) -> None:
+        """What ``update`` does with a batch."""
         for block in class_blocks(
             scores, targets, from_logits=self.from_logits, ignore_index=self.ignore_index, validate=self.validate
         ):
@@ -112,8 +112,8 @@ class ConfidenceProfile(StreamingMetric):
         self.add_sum("seen", 2)  # wrong, right
         self.add_sum("sums", 2, len(self.MEANS), dtype=torch.float64)
 
-    def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Add a batch."""
+    def add_batch(self, scores: Tensor, targets: Tensor) -> None:
+        """What ``update`` does with a batch."""
         for block in class_blocks(
             scores, targets, from_logits=self.from_logits, ignore_index=self.ignore_index, validate=self.validate
         ):
@@ -135,7 +135,7 @@ class ConfidenceProfile(StreamingMetric):
             for s, side in ((1, "right"), (0, "wrong"))
             for k, name in enumerate(self.MEANS)
         }
-        return found | {"accuracy": self.seen[1] / self.seen.sum()}
+        return found | {"accuracy": self.seen[1] / self.seen.sum().double()}
 
 
 def masked_sums(values: Tensor, sides: Tensor) -> Tensor:

@@ -102,8 +102,8 @@ class MultilabelScores(StreamingMetric):
         self.register_buffer("threshold", _check_threshold(threshold, num_labels), persistent=False)
         self.add_sum("counts", 3, num_labels)
 
-    def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Add a batch."""
+    def add_batch(self, scores: Tensor, targets: Tensor) -> None:
+        """What ``update`` does with a batch."""
         check_classes(scores, self.num_labels, "num_labels")
         for block in label_blocks(
             scores, targets, from_logits=self.from_logits, ignore_value=self.ignore_value, validate=self.validate

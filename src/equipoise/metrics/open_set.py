@@ -22,7 +22,7 @@ def auroc(known: Tensor, unknown: Tensor) -> Tensor:
     ordered = unknown.double().sort().values
     below = torch.searchsorted(ordered, known.double())
     not_above = torch.searchsorted(ordered, known.double(), right=True)
-    return (below + not_above).sum() / (2.0 * len(known) * len(unknown))
+    return (below + not_above).sum().double() / (2.0 * len(known) * len(unknown))
 
 
 def histogram_auroc(known: Tensor, unknown: Tensor) -> Tensor:
@@ -95,8 +95,8 @@ class OpenSetScores(StreamingMetric):
         else:
             self.add_sum("cells", 2, resolution)  # known, unknown
 
-    def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Add a batch."""
+    def add_batch(self, scores: Tensor, targets: Tensor) -> None:
+        """What ``update`` does with a batch."""
         strange = targets == self.unknown
         blocks = class_blocks(
             scores,

@@ -68,8 +68,8 @@ class _MeanScore(StreamingMetric):
         self.add_sum("total", dtype=torch.float64)
         self.add_sum("seen")
 
-    def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Add a batch."""
+    def add_batch(self, scores: Tensor, targets: Tensor) -> None:
+        """What ``update`` does with a batch."""
         common = {"from_logits": self.from_logits, "validate": self.validate}
         if self.kind == "multilabel":
             for labelled in label_blocks(scores, targets, ignore_value=self.ignore_value, **common):

@@ -86,8 +86,8 @@ class SegmentationScores(StreamingMetric):
         self.num_classes, self.ignore_index, self.predictions = num_classes, ignore_index, predictions
         self.add_sum("confusion", num_classes, num_classes)
 
-    def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Add a batch."""
+    def add_batch(self, scores: Tensor, targets: Tensor) -> None:
+        """What ``update`` does with a batch."""
         if self.predictions == "labels":
             self._update_labels(scores, targets)
             return
