@@ -43,8 +43,8 @@ def single_rows(logits: Tensor, targets: Tensor, ignore_index: int) -> SingleRow
             f"of shape {tuple(targets.shape)}; use targets.argmax(1) for one-hot targets, or a multi-label method"
         )
     check_softmax_targets(logits, targets, ignore_index, validate=True)
-    labels = targets.detach().long().reshape(-1)
     rows = flat_rows(logits)
+    labels = targets.detach().long().reshape(-1).to(rows.device)
     valid = labels != ignore_index
     if not bool(valid.any()):
         raise ValueError(
@@ -53,7 +53,7 @@ def single_rows(logits: Tensor, targets: Tensor, ignore_index: int) -> SingleRow
         )
     if not bool(valid.all()):
         rows, labels = rows[valid], labels[valid]
-    return SingleRows(rows, labels.to(rows.device))
+    return SingleRows(rows, labels)
 
 
 def multi_rows(logits: Tensor, targets: Tensor, ignore_value: float) -> MultiRows:
@@ -61,7 +61,8 @@ def multi_rows(logits: Tensor, targets: Tensor, ignore_value: float) -> MultiRow
     check_finite(logits, "multi")
     _check_tensor(targets)
     check_sigmoid_targets(logits, targets, ignore_value, validate=True)
-    rows, labels = flat_rows(logits), flat_rows(targets)
+    rows = flat_rows(logits)
+    labels = flat_rows(targets).to(rows.device)
     known = torch.ones_like(labels, dtype=torch.bool) if targets.dtype is torch.bool else labels != ignore_value
     positive = known & (labels == 1)
     if bool((known & (labels != 1) & (labels != 0)).any()):

@@ -18,6 +18,7 @@ __all__ = ["PriorCorrection", "correct_prior", "estimate_prior", "fit_prior"]
 
 # What the estimate of a share is kept above, so that its logarithm is finite.
 LEAST_SHARE = 1e-12
+MAX_ITER, TOLERANCE, SHRINKAGE = 1000, 1e-7, 3.0
 Vector = Sequence[float] | Tensor
 
 
@@ -71,6 +72,7 @@ def correct_prior(
     train_prior: Vector | None = None,
     train_counts: Vector | None = None,
     target_prior: Vector | None = None,
+    shrinkage: float = SHRINKAGE,
 ) -> Tensor:
     r"""Logits under the target prior: :math:`z_c + \log \pi'_c - \log \pi_c`. May change predictions.
 
@@ -82,7 +84,7 @@ def correct_prior(
     >>> correct_prior(torch.zeros(1, 2), train_counts=[90, 10], target_prior=[0.5, 0.5]).softmax(1)
     tensor([[0.1000, 0.9000]])
     """
-    fitted = fit_prior(logits, train_prior=train_prior, train_counts=train_counts, target_prior=target_prior)
+    fitted = announce(_fit(logits, None, train_prior, train_counts, target_prior, shrinkage, ignore_index=-100))
     return fitted(logits)
 
 
@@ -93,6 +95,7 @@ def fit_prior(
     train_prior: Vector | None = None,
     train_counts: Vector | None = None,
     target_prior: Vector | None = None,
+    shrinkage: float = SHRINKAGE,
     ignore_index: int = -100,
 ) -> PriorCorrection:
     """A prior correction; the target prior is estimated by EM from the logits where it is not given.
@@ -105,22 +108,14 @@ def fit_prior(
         targets: no labels are needed; if given, rows of ``ignore_index`` do not count in the estimate.
         train_prior: share of each class in training, above 0; normalised.
         train_counts: or their counts; a class without samples counts 1.
-        target_prior: share of each class in the place of use, above 0; None: estimated.
+        target_prior: share of each class in the place of use, above 0; None: :func:`estimate_prior`.
+        shrinkage: of the estimate.
         ignore_index: targets that do not count.
 
     >>> fit_prior(torch.zeros(4, 2), train_counts=[3, 1], target_prior=[1, 1])
     PriorCorrection(num_classes=2, train_prior=(0.75, 0.25), target_prior=(0.5, 0.5))
     """
-    check_finite(logits, "single")
-    train = _train_prior(train_prior, train_counts)
-    check_length("train_prior" if train_counts is None else "train_counts", len(train), logits.shape[1])
-    if target_prior is not None:
-        target = _shares("target_prior", target_prior)
-        check_length("target_prior", len(target), logits.shape[1])
-        return PriorCorrection(train, target)
-    rows = flat_rows(logits) if targets is None else single_rows(logits, targets, ignore_index).logits
-    found = _em(rows, train, max_iter=1000, tolerance=1e-8)
-    return announce(PriorCorrection(train, found.prior, samples=len(rows), converged=found.converged, note=found.note))
+    return announce(_fit(logits, targets, train_prior, train_counts, target_prior, shrinkage, ignore_index))
 
 
 def estimate_prior(
@@ -128,27 +123,53 @@ def estimate_prior(
     *,
     train_prior: Vector | None = None,
     train_counts: Vector | None = None,
-    max_iter: int = 1000,
-    tolerance: float = 1e-8,
+    shrinkage: float = SHRINKAGE,
+    max_iter: int = MAX_ITER,
+    tolerance: float = TOLERANCE,
 ) -> tuple[float, ...]:
     r"""Share of each class in unlabelled data, by EM (Saerens, Latinne & Decaestecker 2002).
 
-    Maximises the likelihood :math:`\sum_i \log \sum_c \pi'_c \, p_{ic} / \pi_c` over :math:`\pi'`, from :math:`\pi` on,
-    until no share moves by more than ``tolerance``. Only the class frequencies may differ from training, and the
-    probabilities must be calibrated there: fit a temperature first. Shares are kept above 1e-12.
+    Maximises :math:`\sum_i \log \sum_c \pi'_c \, p_{ic} / \pi_c + \lambda C \sum_c \pi_c \log \pi'_c` over
+    :math:`\pi'`, from :math:`\pi` on, until no share moves by more than ``tolerance``. The second term, with lambda the
+    ``shrinkage``, counts lambda more samples of each class (at training shares): without it few rows give shares of 0,
+    and the class is then denied to every row. Shares are kept above 1e-12.
+
+    Only the class frequencies may differ from training, and the probabilities must be calibrated there, for each class:
+    use :func:`~equipoise.calibration.fit_vector` first.
 
     Shape: ``logits`` (N, C, d1, ..., dk); C shares.
 
     >>> logits = torch.tensor([[5.0, -5.0]] * 3 + [[-5.0, 5.0]])
-    >>> [round(share, 3) for share in estimate_prior(logits, train_counts=[1, 1])]
+    >>> [round(share, 3) for share in estimate_prior(logits, train_counts=[1, 1], shrinkage=0.0)]
     [0.75, 0.25]
+    >>> [round(share, 3) for share in estimate_prior(logits, train_counts=[1, 1])]  # 4 rows say little
+    [0.6, 0.4]
     """
-    check_finite(logits, "single")
-    train = _train_prior(train_prior, train_counts)
-    check_length("train_prior" if train_counts is None else "train_counts", len(train), logits.shape[1])
+    train = _checked(logits, train_prior, train_counts)
     check_number("max_iter", max_iter, low=1)
     check_number("tolerance", tolerance, low=0.0)
-    return _em(flat_rows(logits), train, int(max_iter), tolerance).prior
+    check_number("shrinkage", shrinkage, low=0.0)
+    return _em(flat_rows(logits), train, shrinkage, int(max_iter), tolerance).prior
+
+
+def _fit(
+    logits: Tensor,
+    targets: Tensor | None,
+    train_prior: Vector | None,
+    train_counts: Vector | None,
+    target_prior: Vector | None,
+    shrinkage: float,
+    ignore_index: int,
+) -> PriorCorrection:
+    train = _checked(logits, train_prior, train_counts)
+    check_number("shrinkage", shrinkage, low=0.0)
+    if target_prior is not None:
+        target = _shares("target_prior", target_prior)
+        check_length("target_prior", len(target), logits.shape[1])
+        return PriorCorrection(train, target)
+    rows = flat_rows(logits) if targets is None else single_rows(logits, targets, ignore_index).logits
+    found = _em(rows, train, shrinkage, MAX_ITER, TOLERANCE)
+    return PriorCorrection(train, found.prior, samples=len(rows), converged=found.converged, note=found.note)
 
 
 class Estimate(NamedTuple):
@@ -159,19 +180,28 @@ class Estimate(NamedTuple):
     note: str
 
 
-def _em(rows: Tensor, train: tuple[float, ...], max_iter: int, tolerance: float) -> Estimate:
+def _em(rows: Tensor, train: tuple[float, ...], shrinkage: float, max_iter: int, tolerance: float) -> Estimate:
     log_train = torch.tensor(train, dtype=torch.float64, device=rows.device).log()
     log_ratio = rows - log_train  # p / pi of a row up to its own factor, which cancels
     ratio = (log_ratio - log_ratio.amax(1, keepdim=True)).exp_()
+    added = shrinkage * len(train) * log_train.exp()
     share, moved, steps = log_train.exp(), math.inf, 0
     while moved > tolerance and steps < max_iter:
-        new = share * (ratio.T @ (ratio @ share).reciprocal()) / len(rows)
-        new = new.clamp(min=LEAST_SHARE)
+        new = share * (ratio.T @ (ratio @ share).reciprocal()) + added
+        new = (new / new.sum()).clamp(min=LEAST_SHARE)
         new /= new.sum()
         moved, share, steps = float((new - share).abs().max()), new, steps + 1
     converged = moved <= tolerance
     note = "" if converged else f"EM still moved by {moved:.2g} after {steps} steps"
     return Estimate(tuple(share.tolist()), converged, note)
+
+
+def _checked(logits: Tensor, prior: Vector | None, counts: Vector | None) -> tuple[float, ...]:
+    """The training prior of finite logits with as many classes."""
+    check_finite(logits, "single")
+    train = _train_prior(prior, counts)
+    check_length("train_prior" if counts is None else "train_counts", len(train), logits.shape[1])
+    return train
 
 
 def _train_prior(prior: Vector | None, counts: Vector | None) -> tuple[float, ...]:

@@ -77,8 +77,8 @@ def fit_thresholds(
     targets: Tensor,
     *,
     folds: int = 5,
-    min_positives: int = 5,
-    shrinkage: float = 2.0,
+    min_positives: int = 1,
+    shrinkage: float = 10.0,
     ignore_value: float = -1,
 ) -> Thresholds:
     r"""The threshold of the best F1 for each label, halfway between two scores; of equal ones the highest.
@@ -117,10 +117,11 @@ def fit_thresholds(
     thresholds = _choose(parts, everything, min_positives, shrinkage)
     positives = rows.positive.sum(0)
     f1 = _cross_fit(parts, rows, folds, min_positives, shrinkage) if folds else ()
+    how_few = "no positives" if min_positives <= 1 else f"fewer than {min_positives} positives"
     few = remark_on_classes(
         (positives < min_positives).nonzero().squeeze(1).tolist(),
-        f"has fewer than {min_positives} positives and takes the common threshold",
-        f"have fewer than {min_positives} positives and take the common threshold",
+        f"has {how_few} and takes the common threshold",
+        f"have {how_few} and take the common threshold",
         ("label", "labels"),
     )
     none_known = (

@@ -1,0 +1,75 @@
+"""The page on calibration: its examples run, its tables are the recorded ones, and what it claims is in them."""
+
+import doctest
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments import calibration as experiment
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "calibration.md").read_text()
+RECORD = json.loads(experiment.RESULTS.read_text())
+NETWORKS = RECORD["networks"]
+
+
+def test_the_examples_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    example = doctest.DocTestParser().get_doctest(PAGE.replace("```", ""), {}, "docs/calibration.md", None, 0)
+    assert len(example.examples) > 15
+    said = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert runner.run(example, out=said.append).failed == 0, "".join(said)
+
+
+def test_the_tables_are_the_recorded_ones():
+    assert experiment.fill(PAGE, experiment.write_tables(RECORD)) == PAGE
+    assert set(experiment.write_tables(RECORD)) == {"networks", "nll", "ece", "accuracy", "shift", "labels"}
+
+
+def test_ten_networks():
+    assert len(NETWORKS) == 10
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_temperature_lowers_the_likelihood_loss_on_both_halves(name):
+    each = NETWORKS[name]
+    for before, after in zip(each["before"], each["after"]["temperature"], strict=True):
+        assert after["nll"] < before["nll"]
+        assert after["accuracy"] == before["accuracy"]
+
+
+def test_what_the_page_says_of_the_other_methods():
+    def better(method, than):
+        means = {
+            key: [experiment.mean(each["after"][key], "nll") for each in NETWORKS.values()] for key in (method, than)
+        }
+        return sum(a < b for a, b in zip(means[method], means[than], strict=True))
+
+    assert better("vector", "temperature") >= 8
+    assert better("dirichlet", "temperature") >= 8
+    news = {key: experiment.mean(each, "nll") for key, each in NETWORKS["cleanlab_20news_test_set"]["after"].items()}
+    assert news["isotonic"] < 0.6 * news["temperature"]
+    assert news["temperature-ece"] > 1.2 * news["temperature"]
+    hundred = [each for each in NETWORKS.values() if each["classes"] == 100]
+    assert len(hundred) == 3
+    for each in hundred:
+        assert experiment.mean(each["after"]["isotonic"], "nll") > experiment.mean(each["after"]["temperature"], "nll")
+
+
+def test_what_the_page_says_of_labels():
+    for losses in RECORD["labels"].values():
+        for each in losses.values():
+            assert sum(each["f1_seen"]) > sum(each["f1_expected"])
+        asl = losses["asl"]
+        assert sum(asl["nll_biases"]) < 0.95 * sum(asl["nll_temperatures"]) < 0.95 * sum(asl["nll"])
+
+
+def test_an_estimated_prior_is_nearly_as_good_as_a_known_one():
+    gain = {"estimated": [], "known": []}
+    for each in RECORD["shift"].values():
+        for kind, values in gain.items():
+            values.append(experiment.mean(each["vector"], "nll") - experiment.mean(each[kind], "nll"))
+    assert min(gain["estimated"]) > 0
+    assert sum(gain["estimated"]) > 0.6 * sum(gain["known"])
