@@ -13,7 +13,15 @@ from torch.testing import assert_close
 import equipoise as eq
 from equipoise import functional as F
 
-MODULES = ["equipoise", "equipoise.functional", "equipoise.losses", "equipoise.schedules", "equipoise.weights"]
+MODULES = [
+    "equipoise",
+    "equipoise.calibration",
+    "equipoise.functional",
+    "equipoise.losses",
+    "equipoise.metrics",
+    "equipoise.schedules",
+    "equipoise.weights",
+]
 each_module = pytest.mark.parametrize("module", [importlib.import_module(name) for name in MODULES], ids=MODULES)
 
 # The specification, section 10 (losses): name, required first arguments by name, defaults in its order.
@@ -384,6 +392,61 @@ print(sorted(new & set({HEAVY!r})), "equipoise" in new)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[0] == "[] True"
+
+
+@pytest.mark.parametrize("module", ["equipoise.cli.app", "equipoise.report.evaluation"])
+def test_the_command_line_and_pages_load_without_torch(module):
+    code = f"import sys, {module}; print('torch' in sys.modules, '{module}' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "False True", done.stderr
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'FocusLoss'"):
+        eq.FocusLoss  # noqa: B018
+    assert set(eq.__all__) == set(dir(eq))
+
+
+# The specification, section 10: metrics and calibration, with their first arguments and defaults.
+METRICS = {
+    "CalibrationError": {"bins": 15, "norm": "l1", "binning": "width", "kind": "top", "groups": None},
+    "NegativeLogLikelihood": {},
+    "BrierScore": {},
+    "ConfidentShare": {"threshold": 0.99},
+    "Accuracy": {"num_classes": inspect.Parameter.empty, "top_k": (1, 5)},
+    "ShotAccuracy": {"train_counts": inspect.Parameter.empty, "convention": "kang"},
+    "MultilabelAveragePrecision": {"num_labels": inspect.Parameter.empty},
+    "MultilabelScores": {"num_labels": inspect.Parameter.empty, "threshold": 0.5, "top_k": None},
+    "SegmentationScores": {"num_classes": inspect.Parameter.empty, "ignore_index": -100},
+    "OpenSetScores": {"threshold": 0.1, "convention": "oltr"},
+}
+CALIBRATION = {
+    "fit_temperature": ("logits", "targets", "by"),
+    "fit_vector": ("logits", "targets"),
+    "fit_dirichlet": ("logits", "targets"),
+    "fit_isotonic": ("logits", "targets"),
+    "fit_histogram": ("logits", "targets"),
+    "fit_label_temperatures": ("logits", "targets"),
+    "fit_group_temperatures": ("logits", "targets"),
+    "correct_prior": ("logits",),
+    "focal_posterior": ("probs", "gamma"),
+    "fit_thresholds": ("logits", "targets"),
+    "save": ("fitted", "path"),
+    "load": ("path",),
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_metrics_have_the_names_and_defaults_of_the_specification(name):
+    found = inspect.signature(getattr(eq.metrics, name)).parameters
+    assert {key: found[key].default for key in METRICS[name]} == METRICS[name]
+    assert found["from_logits"].default is True
+
+
+@pytest.mark.parametrize("name", CALIBRATION)
+def test_calibration_has_the_names_of_the_specification(name):
+    found = tuple(inspect.signature(getattr(eq.calibration, name)).parameters)
+    assert found[: len(CALIBRATION[name])] == CALIBRATION[name]
 
 
 def test_version():

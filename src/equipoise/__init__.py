@@ -5,51 +5,55 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from equipoise import functional, losses, schedules, weights
-from equipoise.losses import (
-    AsymmetricLoss,
-    AsymmetricSoftmaxLoss,
-    BalancedSoftmaxLoss,
-    BinaryCrossEntropyLoss,
-    BinaryFocalLoss,
-    BrierLoss,
-    ClassBalancedLoss,
-    CrossEntropyLoss,
-    CyclicalAsymmetricLoss,
-    CyclicalFocalLoss,
-    DiceLoss,
-    DistributionBalancedLoss,
-    FocalLoss,
-    InverseFrequencyLoss,
-    LDAMLoss,
-    LogitAdjustedLoss,
-    LovaszSoftmaxLoss,
-    MMCELoss,
-    OHEMLoss,
-    PrecisionLoss,
-    RecallLoss,
-    SampleDependentFocalLoss,
-    SigmoidLoss,
-    SoftIoULoss,
-    SoftmaxLoss,
-    TverskyLoss,
-    gamma_for,
-    mislabel_point,
-)
-
 if TYPE_CHECKING:
-    from equipoise import calibration, heads, kernels, metrics
+    from equipoise import calibration, functional, heads, kernels, losses, metrics, schedules, weights
+    from equipoise.losses import (
+        AsymmetricLoss,
+        AsymmetricSoftmaxLoss,
+        BalancedSoftmaxLoss,
+        BinaryCrossEntropyLoss,
+        BinaryFocalLoss,
+        BrierLoss,
+        ClassBalancedLoss,
+        CrossEntropyLoss,
+        CyclicalAsymmetricLoss,
+        CyclicalFocalLoss,
+        DiceLoss,
+        DistributionBalancedLoss,
+        FocalLoss,
+        InverseFrequencyLoss,
+        LDAMLoss,
+        LogitAdjustedLoss,
+        LovaszSoftmaxLoss,
+        MMCELoss,
+        OHEMLoss,
+        PrecisionLoss,
+        RecallLoss,
+        SampleDependentFocalLoss,
+        SigmoidLoss,
+        SoftIoULoss,
+        SoftmaxLoss,
+        TverskyLoss,
+        gamma_for,
+        mislabel_point,
+    )
 
 __version__ = "0.1.0"
 
-_ON_DEMAND = ("calibration", "heads", "kernels", "metrics")
-"""Modules that load what the losses do not need, such as torchmetrics: imported when they are first asked for."""
+_MODULES = ("calibration", "functional", "heads", "kernels", "losses", "metrics", "schedules", "weights")
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name in _ON_DEMAND:
+    """Modules and losses when they are first asked for: the command line answers and pages are made without torch."""
+    if name in _MODULES:
         return importlib.import_module(f"equipoise.{name}")
+    if name in __all__:
+        return getattr(importlib.import_module("equipoise.losses"), name)
     raise AttributeError(f"module 'equipoise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 __all__ = [

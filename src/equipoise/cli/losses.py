@@ -8,10 +8,6 @@ from typing import Annotated
 
 import typer
 
-from equipoise.catalogue import CATALOGUE, find
-from equipoise.cli.describe import record
-from equipoise.cli.listing import details, overview
-
 
 def losses(
     name: Annotated[str | None, typer.Argument(help="One loss, by its name or short name: focal, cfl, asl ...")] = None,
@@ -22,6 +18,10 @@ def losses(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """List the losses with formula, paper and when to use them; with NAME show one of them."""
+    from equipoise.catalogue import CATALOGUE, find  # torch takes seconds to import: not for --help
+    from equipoise.cli.describe import record
+    from equipoise.cli.listing import details, overview
+
     if plot is not None and (name is None or as_json):
         trouble = "it draws one loss and needs a NAME" if name is None else "it cannot be combined with --json"
         raise typer.BadParameter(
