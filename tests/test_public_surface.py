@@ -120,7 +120,7 @@ def batch(name, dtype=torch.float64):
 
 @each_module
 def test_all_is_sorted_and_true(module):
-    assert list(module.__all__) == sorted(set(module.__all__))
+    assert list(module.__all__) == sorted(set(module.__all__), key=lambda name: (not name.isupper(), name))
     for name in module.__all__:
         assert hasattr(module, name), name
 
