@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from benchmarks import losses, page, training
+from benchmarks import losses, metrics, page, training
 from benchmarks.cases import CUDA_SHAPES, SHAPES, Link, Shapes
 from benchmarks.catalogue import all_cases
 from benchmarks.gpu import copy_bandwidth
-from benchmarks.machine import describe_machine, keep_freed_memory
+from benchmarks.machine import describe_machine, installed_version, keep_freed_memory
 from benchmarks.table import format_run, format_training
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -31,11 +31,11 @@ def main(arguments: list[str] | None = None) -> None:
     elif options.benchmark == "table":
         _table(options)
     else:
-        if options.device == "cuda" and not torch.cuda.is_available():
+        if getattr(options, "device", "cpu") == "cuda" and not torch.cuda.is_available():
             sys.exit("--device cuda needs a CUDA device and a build of torch for it, found none; use --device cpu")
         if options.threads is not None:
             torch.set_num_threads(options.threads)
-        (_losses if options.benchmark == "losses" else _training)(options)
+        {"losses": _losses, "training": _training, "metrics": _metrics}[options.benchmark](options)
 
 
 def _losses(options: argparse.Namespace) -> None:
@@ -86,6 +86,27 @@ def _training(options: argparse.Namespace) -> None:
     }
     _write(run, options.json)
     print(format_training(run))
+
+
+def _metrics(options: argparse.Namespace) -> None:
+    default = metrics.Settings()
+    settings = metrics.Settings(
+        tuple(options.shapes) or default.shapes, options.pixels, options.batch, options.rounds, options.filter
+    )
+    before = describe_machine(torch.device("cpu")) | {"torchmetrics": installed_version("torchmetrics")}
+    rows = metrics.run(settings, _progress)
+    if not rows:
+        sys.exit(f"--filter {options.filter!r} matches no metric and no shape; python -m benchmarks lists them")
+    run = {
+        "benchmark": "metrics",
+        "machine": before | {"load_average_at_end": describe_machine(torch.device("cpu"))["load_average"]},
+        "settings": asdict(settings),
+        "rows": rows,
+    }
+    _write(run, options.json)
+    print(metrics.format_metrics(run))
+    if any(row["status"] != "ok" for row in rows):
+        sys.exit("a metric failed, see above")
 
 
 def _table(options: argparse.Namespace) -> None:
@@ -146,6 +167,20 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--autocast", action="store_true", help="forward and loss in bfloat16 where autocast says so")
 
     command = subparsers.add_parser(
+        "metrics",
+        help="time of metrics against torchmetrics, memory over many pixels",
+        description=metrics.__doc__,
+    )
+    own = metrics.Settings()
+    command.add_argument("--shapes", type=_pair, nargs="+", default=[], metavar="NxC", help="of the scores")
+    command.add_argument("--pixels", type=_positive, default=own.pixels, help=f"in all ({own.pixels:,})")
+    command.add_argument("--batch", type=_pair, default=own.batch, metavar="HxW", help="pixels in a batch (1024x2048)")
+    command.add_argument("--rounds", type=_positive, help="timed rounds (9 and, for average precision, 3)")
+    command.add_argument("--filter", default="", help="only metrics or shapes that contain this text")
+    command.add_argument("--threads", type=_positive, help="threads of torch (torch's own choice)")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
+
+    command = subparsers.add_parser(
         "table", help="the page of documentation that results give", description=page.__doc__
     )
     command.add_argument("losses", type=Path, metavar="RESULTS.json", help="of python -m benchmarks losses")
@@ -166,6 +201,13 @@ def _shape(text: str) -> tuple[Link | None, tuple[int, ...]]:
     if link not in ("", *SHAPES):
         raise argparse.ArgumentTypeError(f"must start with softmax: or sigmoid: or neither, got {text!r}")
     return link or None, tuple(_positive(size) for size in sizes.split("x"))  # type: ignore[return-value]
+
+
+def _pair(text: str) -> tuple[int, int]:
+    sizes = tuple(_positive(size) for size in text.split("x"))
+    if len(sizes) != 2:
+        raise argparse.ArgumentTypeError(f"must be two numbers as in 1000x10, got {text!r}")
+    return sizes
 
 
 def _image_shape(text: str) -> tuple[int, ...]:
@@ -222,6 +264,7 @@ def _contents() -> str:
             f"    {case.kind:8}  {case.name}{' (on CUDA)' if case.cuda_only else ''}" for case in all_cases(link)
         )
     lines.append("\ntraining: a training step with each softmax loss; python -m benchmarks training --help")
+    lines.append("metrics: metrics against torchmetrics, and over many pixels; python -m benchmarks metrics --help")
     lines.append("table: the page of documentation that results give; python -m benchmarks table --help")
     return "\n".join(lines)
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from benchmarks import cases, losses, measure, targets, training
+from benchmarks import cases, losses, measure, metrics, targets, training
 from benchmarks.__main__ import main
 from benchmarks.cases import CALL, TORCH, Limit, make_batch
 from benchmarks.catalogue import all_cases
@@ -417,6 +417,32 @@ def test_the_page_of_a_cuda_run_lists_what_is_missed(cuda_run):
     assert "* `BrierLoss`, (6, 5) float32: 1.5 times the floor, at most 1.3" in missed
     assert "* `RecallLoss`, (6, 5) float32: floor not measured, capture failed: RuntimeError" in missed
     assert "`CrossEntropyLoss`, (6, 5) float32: 1.25 times the floor" not in missed
+
+
+# ------------------------------------------------------------------------------------------------------------ metrics
+
+
+def test_metrics_are_measured_on_both_sides_and_over_pixels(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(metrics, "FASTER", 1e9)  # nothing can meet it
+    file = tmp_path / "metrics.json"
+    tiny = ["--shapes", "200x5", "--rounds", "2", "--pixels", "3000", "--batch", "32x64"]
+    main(["metrics", *tiny, "--json", str(file)])
+    rows = json.loads(file.read_text())["rows"]
+    assert [row["name"] for row in rows] == [contest.name for contest in metrics.CONTESTS] + list(metrics.STREAMS)
+    for row in rows[:2]:
+        assert row["value"] == pytest.approx(row["torchmetrics_value"], abs=1e-5)
+        assert [check["met"] for check in row["checks"]] == [False, True]
+        assert 0 < row["times_faster"]["low"] <= row["times_faster"]["median"] <= row["times_faster"]["high"]
+    for row in rows[2:]:
+        assert 0 < row["value"] < 1
+        assert row["input_megabytes"] == pytest.approx(32 * 64 * (19 * 4 + 8) / 1e6)
+        assert row["met"] == (row["megabytes"] <= metrics.MEGABYTES)
+    printed = capsys.readouterr().out
+    assert "calibration error, 200 x 5: " in printed
+    assert "3,000 pixels of 19 classes" in printed
+    assert "  missed: calibration error: " in printed
+    with pytest.raises(SystemExit, match="matches no metric"):
+        main(["metrics", *tiny, "--filter", "nothing of that name"])
 
 
 # ---------------------------------------------------------------------------------------------------------------- GPU
