@@ -209,5 +209,6 @@ def fine_edges(resolution: int, device: torch.device | None = None) -> Tensor:
     Near 0 and 1, where most confidences are, cells are narrow: a relative 32 / resolution of the distance to the end.
     """
     edges = torch.linspace(-16.0, 16.0, resolution + 1, dtype=torch.float64, device=device).sigmoid()
-    edges[0], edges[-1] = 0.0, 1.0
+    edges[:1].zero_()
+    edges[-1:].fill_(1.0)  # an assignment would wait for the device
     return edges
