@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipoise.cli.inputs import Counts, IgnoreIndex, TaskOption, bad_input, json_text, opened, walking
+from equipoise.cli.inputs import Counts, IgnoreIndex, Seed, TaskOption, bad_input, json_text, opened, walking
 from equipoise.predictions import Chunk, InputError, Predictions, write_predictions
+from equipoise.predictions.write import check_place
 
 if TYPE_CHECKING:
     from equipoise.calibration import Fitted, Method
@@ -39,7 +40,7 @@ def calibrate(
     train_counts: Counts = None,
     ignore_index: IgnoreIndex = -100,
     gamma: Annotated[float | None, typer.Option(min=0.0, help="For focal: gamma of training, if it was one.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
+    seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Fit a correction of the probabilities on one part and report on another, or apply a fit to a file."""
@@ -51,8 +52,7 @@ def calibrate(
             message = _apply(apply, source, out)
             typer.echo(message)
             return
-        if not out.parent.is_dir():
-            raise InputError(f"--out: the folder {str(out.parent)!r} must exist, found none; create it first")
+        check_place(out)
         if out.suffix != ".json":
             raise InputError(f"--out: a fit is written as .json, got {out.name!r}; for example --out fit.json")
         other = None if on is None else opened(on, task or source.task, train_counts, ignore_index)
@@ -95,7 +95,11 @@ def _fit(
             picker.add(part)
         with warnings.catch_warnings(record=True):  # the fit carries a note that says the same
             warnings.simplefilter("always")
-            fitted = method.fit(*picker.rows(), **options)
+            try:
+                fitted = method.fit(*picker.rows(), **options)
+            except ValueError as error:
+                share = "" if other is not None else f" on the share {split:g} of the samples"
+                raise InputError(f"{source.path}: --method {name} cannot be fitted{share}: {error}") from None
         judged = samples if other is None else Split(other, seed, 0.0)
         meters = [meter_for(judged.source, from_logits=True, bins=15) for _ in range(2)]
         reported = 0
@@ -191,7 +195,7 @@ def _print(report: dict[str, Any]) -> None:
     from equipoise.cli.summary import plain_table
     from equipoise.report.words import LABELS, shown
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     console.print(report["fitted"], markup=False)
     console.print(f"reported on {report['reported_on']:,} other samples", markup=False)
     table = plain_table("", "before", "after")

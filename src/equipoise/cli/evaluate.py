@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from equipoise.cli.inputs import Counts, IgnoreIndex, TaskOption, bad_input, json_text, opened, walking
+from equipoise.cli.inputs import Counts, IgnoreIndex, Seed, TaskOption, bad_input, json_text, opened, walking
+from equipoise.predictions.write import appearing, check_place
 
 __all__ = ["evaluate"]
 
@@ -28,7 +30,7 @@ def evaluate(
     bins: Annotated[int, typer.Option(min=1, help="Bins of the calibration errors.")] = 15,
     bootstrap: Annotated[int, typer.Option(min=0, metavar="N", help="95 % intervals from N resamplings.")] = 0,
     worst: Annotated[int, typer.Option(min=0, help="How many of the worst classes to show.")] = 5,
-    seed: Annotated[int, typer.Option(help="Of the halves for the temperature and of the resampling.")] = 0,
+    seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
     html: Annotated[
         Path | None, typer.Option(metavar="PAGE", help="Write a page with tables and figures, one self-contained file.")
@@ -36,18 +38,17 @@ def evaluate(
 ) -> None:
     """Evaluate saved predictions of any framework: by class, by group, calibration before and after temperature."""
     with bad_input():
-        if html is not None and not html.parent.is_dir():
-            raise ValueError(f"--html: the folder {str(html.parent)!r} must exist, found none; create it first")
+        if html is not None:
+            check_place(html)
         source = opened(file, task, train_counts, ignore_index)
         from equipoise.evaluation import evaluate as measure  # torch, torchmetrics and scipy: only once they are needed
 
         with walking(source, walks=2) as progress:
             found = measure(source, bins=bins, bootstrap=bootstrap, seed=seed, progress=progress)
         if html is not None:
-            from equipoise.predictions.write import appearing
             from equipoise.report.evaluation import evaluation_page
 
-            command = "equipoise " + " ".join(sys.argv[1:])
+            command = shlex.join(["equipoise", *sys.argv[1:]])
             with appearing(html) as draft:
                 draft.write_text(evaluation_page(found, command=command), encoding="utf-8")
     if as_json:

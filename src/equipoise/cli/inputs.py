@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from equipoise.predictions import InputError, Predictions, Task, open_predictions
 
-__all__ = ["Counts", "IgnoreIndex", "TaskOption", "bad_input", "json_text", "opened", "read_counts", "walking"]
+__all__ = ["Counts", "IgnoreIndex", "Seed", "TaskOption", "bad_input", "json_text", "opened", "read_counts", "walking"]
 
 TaskOption = Annotated[
     str | None,
@@ -32,6 +32,7 @@ Counts = Annotated[
     ),
 ]
 IgnoreIndex = Annotated[int, typer.Option("--ignore-index", help="Target that counts for nothing.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of what is drawn by chance.")]
 TASKS = ("single", "multi", "segmentation")
 
 
@@ -54,7 +55,7 @@ def bad_input() -> Iterator[None]:
     try:
         yield
     except (InputError, OSError, ValueError) as error:
-        typer.echo(f"equipoise: {error}", err=True)
+        typer.echo("equipoise: " + " ".join(str(error).split()), err=True)  # other libraries break their lines
         raise typer.Exit(2) from None
 
 

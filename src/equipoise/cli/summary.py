@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from equipoise.report.words import LABELS, described, shown, verdicts, worst_classes
 
@@ -15,7 +16,7 @@ __all__ = ["plain_table", "print_evaluation"]
 
 def print_evaluation(found: Mapping[str, Any], worst: int) -> None:
     """Print tables and sentences; shares are in percent."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     console.print(f"{found['file']}: {described(found)}", markup=False)
     after = found["calibration"]["after"]
     intervals = found["intervals"]
@@ -45,7 +46,7 @@ def print_evaluation(found: Mapping[str, Any], worst: int) -> None:
             "worst classes" if found["task"] != "multi" else "worst labels", "support", *(LABELS[n] for n in names)
         )
         for row in rows:
-            table.add_row(_literal(row["name"]), f"{row['support']:,}", *(shown(name, row[name]) for name in names))
+            table.add_row(Text(row["name"]), f"{row['support']:,}", *(shown(name, row[name]) for name in names))
         console.print(table)
     for sentence in verdicts(found):
         console.print(sentence, markup=False)
@@ -58,8 +59,3 @@ def plain_table(first: str, *others: str) -> Table:
     for name in others:
         table.add_column(name, justify="right")
     return table
-
-
-def _literal(name: str) -> str:
-    """A class name without meaning to the terminal."""
-    return name.replace("[", r"\[")

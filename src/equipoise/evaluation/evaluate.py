@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ from equipoise.calibration import Fitted, fit_label_temperatures, fit_temperatur
 from equipoise.evaluation.intervals import Resampling
 from equipoise.evaluation.meters import meter_for
 from equipoise.evaluation.split import Picker, Split
-from equipoise.predictions import Predictions
+from equipoise.predictions import InputError, Predictions
 
 __all__ = ["FORMAT", "evaluate"]
 
@@ -40,7 +41,9 @@ def evaluate(
     Returns:
         A dict for JSON: ``overall`` (name to value), ``intervals`` (name to low and high), ``calibration`` (``before``
         and ``after`` a temperature, with ``fits`` and a ``note``), ``groups`` and ``per_class`` (rows), ``reliability``
-        (group to ``before`` and ``after`` to a curve), and what is known about the file.
+        (group to ``before`` and ``after`` to a curve), and what is known about the file. None stands for a value that
+        does not exist, such as the accuracy of a class without samples; the NLL is infinite where a given probability
+        of what came true is 0.
     """
     split = Split(source, seed, progress=progress)
     before = meter_for(source, from_logits=source.from_logits, bins=bins)
@@ -54,6 +57,13 @@ def evaluate(
             picker.add(part)
         if resampling is not None:
             resampling.add(part.logits, part.targets)
+    overall = before.overall()
+    if overall["ece"] is None:
+        raise InputError(
+            f"{source.path}: there must be at least one target that counts, found only ignored ones; check the labels "
+            "or --ignore-index"
+        )
+    intervals = resampling.intervals(bootstrap, seed) if resampling is not None else {}
     (second, second_note), (first, first_note) = (_temperature(source, *picker.rows()) for picker in pickers)
     after = None
     if first is not None and second is not None:
@@ -74,8 +84,8 @@ def evaluate(
         "scores": "logits" if source.from_logits else "probabilities",
         "bins": bins,
         "main": before.key,
-        "overall": before.overall(),
-        "intervals": resampling.intervals(bootstrap, seed) if resampling is not None else {},
+        "overall": overall,
+        "intervals": {name: limits for name, limits in intervals.items() if math.isfinite(overall[name] or 0.0)},
         "calibration": {
             "before": before.calibration(),
             "after": after.calibration() if after is not None else None,

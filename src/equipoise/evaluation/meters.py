@@ -93,7 +93,7 @@ class Meter:
         """For each group: how many classes, the mean of ``key`` over those that have it, its calibration error."""
         if self.groups is None:
             return []
-        errors = self.metrics["group_ece"].compute()
+        errors = self.metrics["group_ece"].compute().reshape(-1)  # torchmetrics makes a scalar of a single value
         rows = []
         for number, name in enumerate(GROUPS[: len(errors)]):
             members = [row for row, group in zip(per_class, self.groups.tolist(), strict=True) if group == number]
@@ -227,7 +227,8 @@ class MultiMeter(Meter):
 
     def per_class(self) -> list[Row]:
         """Numbers of each label."""
-        precision, errors = self.metrics["average_precision"].compute(), self.metrics["ece"].per_class()
+        precision = self.metrics["average_precision"].compute().reshape(-1)  # a scalar of a single label
+        errors = self.metrics["ece"].per_class()
         predicted, positive, hits = self.metrics["at_threshold"].counts.double()
         f1 = 2 * hits / (predicted + positive)
         return [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,36 +15,47 @@ from equipoise.predictions.source import Array, Chunk, InputError, Predictions, 
 __all__ = ["open_arrays", "open_folder"]
 
 SCORES = ("logits", "probs")
+NAMES = (*SCORES, "targets", "train_counts", "class_names")
+"""What is read; other arrays are left alone."""
 
 
 def open_arrays(path: Path, task: Task | None, ignore_index: int) -> Predictions:
     """Predictions of an ``.npz``, held in memory."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: _loaded(path, name, lambda name=name: archive[name]) for name in archive.files}  # type: ignore[misc]
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
-        raise InputError(f"{path}: the file must be an .npz archive, found something else ({error})") from None
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: the file must be an .npz archive, found something else ({error})") from None
-    return _predictions(path, arrays, task, ignore_index)
+    if not zipfile.is_zipfile(path):
+        raise InputError(
+            f"{path}: the file must be an .npz archive, found something else or half of one; write it again with "
+            "numpy.savez"
+        )
+    with np.load(path, allow_pickle=False) as archive:
+        names = archive.files
+        arrays = {name: _loaded(path, name, lambda name=name: archive[name]) for name in NAMES if name in names}  # type: ignore[misc]
+    return _predictions(path, arrays, names, task, ignore_index)
 
 
 def open_folder(path: Path, task: Task | None, ignore_index: int) -> Predictions:
     """Predictions of a folder; what is read of them at a time is all that is in memory."""
+    names = sorted(file.stem for file in path.glob("*.npy"))
     arrays = {
-        file.stem: _loaded(path, file.name, lambda file=file: np.load(file, mmap_mode="r", allow_pickle=False))  # type: ignore[misc]
-        for file in sorted(path.glob("*.npy"))
+        name: _loaded(
+            path,
+            f"{name}.npy",
+            lambda name=name: np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False),  # type: ignore[misc]
+        )
+        for name in NAMES
+        if name in names
     }
-    return _predictions(path, arrays, task, ignore_index)
+    return _predictions(path, arrays, names, task, ignore_index)
 
 
 def _loaded(path: Path, name: str, load: Callable[[], Array]) -> Array:
     try:
         return load()
-    except (ValueError, EOFError, OSError) as error:
-        if "pickle" in str(error).lower():
+    except MemoryError:
+        raise InputError(
+            f"{path}: {name} does not fit into memory; save a folder of .npy files, which is read in chunks"
+        ) from None
+    except (ValueError, EOFError, OSError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        if "Object arrays" in str(error) or "Python objects" in str(error):
             raise InputError(
                 f"{path}: {name} must be an array of numbers or strings, found pickled Python objects, which are not "
                 "loaded because they can run code; save it again with a numeric or string dtype"
@@ -51,8 +63,10 @@ def _loaded(path: Path, name: str, load: Callable[[], Array]) -> Array:
         raise InputError(f"{path}: {name} cannot be read ({error}); write it again with numpy") from None
 
 
-def _predictions(path: Path, arrays: Mapping[str, Array], task: Task | None, ignore_index: int) -> Predictions:
-    found = ", ".join(arrays) or "nothing"
+def _predictions(
+    path: Path, arrays: Mapping[str, Array], names: Sequence[str], task: Task | None, ignore_index: int
+) -> Predictions:
+    found = ", ".join(names) or "nothing"
     given = [name for name in SCORES if name in arrays]
     if len(given) != 1 or "targets" not in arrays:
         raise InputError(

@@ -1,12 +1,14 @@
 """Predictions as a table: ``.csv`` or ``.parquet``, one row a sample, read block by block.
 
-Columns ``logit_<class>`` or ``prob_<class>`` are the scores, in the order of the classes; ``target`` is a class name or
-number, or ``target_<class>`` are 0, 1, or nothing where a label is unknown. Other columns are left alone.
+Columns ``logit_<class>`` or ``prob_<class>`` are the scores, in the order of the classes. ``target`` is the name of a
+class, or its number from 0 where the names are no numbers themselves; for several labels ``target_<class>`` are 0, 1,
+or nothing where a label is unknown. Other columns are left alone.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,12 +41,12 @@ def open_table(path: Path, task: Task | None, ignore_index: int) -> Predictions:
         raise InputError(f"{path}: there must be scores of at least two classes, found {columns.scores[0]!r} alone")
 
     def read(size: int) -> Iterator[Chunk]:
-        for batch in batches(path, size):
+        for batch in batches(path, columns, size):
             scores = np.stack([_numbers(path, batch, name) for name in columns.scores], axis=1)
             if columns.multi:
                 labels = np.stack([_numbers(path, batch, name, missing=UNKNOWN) for name in columns.targets], axis=1)
             else:
-                labels = _labels(path, batch.column("target"), columns.classes)
+                labels = _labels(path, batch.column("target"), columns.classes, ignore_index)
             yield Chunk(scores, labels)
 
     return Predictions(path, told, columns.from_logits, classes, _rows(path), read, columns.classes, None, ignore_index)
@@ -59,6 +61,9 @@ def columns_of(path: Path, names: Sequence[str]) -> Columns:
         raise InputError(
             f"{path}: there must be columns logit_<class> or prob_<class> (one kind), found {shown}; rename the columns"
         )
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{path}: every column must have a name of its own, found {twice!r} twice; rename one")
     prefix = given[0]
     classes = tuple(name.removeprefix(prefix) for name in scores[prefix])
     numbered = sorted(classes, key=int) if all(name.isdecimal() for name in classes) else None
@@ -99,7 +104,7 @@ def _schema(path: Path) -> list[str]:
             return list(arrow.parquet.read_schema(path).names)
         with arrow.csv.open_csv(path) as reader:
             return list(reader.schema.names)
-    except (arrow.ArrowInvalid, OSError) as error:
+    except (arrow.lib.ArrowException, UnicodeDecodeError, OSError) as error:
         raise InputError(f"{path}: the file cannot be read as {path.suffix} ({error}); write it again") from None
 
 
@@ -107,44 +112,48 @@ def _rows(path: Path) -> int | None:
     return int(_arrow().parquet.read_metadata(path).num_rows) if path.suffix == ".parquet" else None
 
 
-def batches(path: Path, size: int) -> Iterator[Any]:
-    """Record batches of at most ``size`` rows."""
+def batches(path: Path, columns: Columns, size: int) -> Iterator[Any]:
+    """Record batches of at most ``size`` rows, with the columns that are needed."""
     arrow = _arrow()
+    wanted = [*columns.scores, *columns.targets]
     try:
         if path.suffix == ".parquet":
             with arrow.parquet.ParquetFile(path) as file:
-                yield from file.iter_batches(size)
-        else:
-            with arrow.csv.open_csv(path) as reader:
+                yield from file.iter_batches(size, columns=wanted)
+        else:  # types are said, since guessing them from the first rows may be wrong for the others
+            types = {name: arrow.string() if name == "target" else arrow.float64() for name in wanted}
+            options = arrow.csv.ConvertOptions(column_types=types, include_columns=wanted)
+            with arrow.csv.open_csv(path, convert_options=options) as reader:
                 for batch in reader:
                     for start in range(0, batch.num_rows, size):
                         yield batch.slice(start, size)
-    except arrow.ArrowInvalid as error:
-        raise InputError(f"{path}: the table cannot be read ({error}); a column must keep its type") from None
+    except (arrow.lib.ArrowException, OSError) as error:
+        raise InputError(f"{path}: the table cannot be read ({error}); check that row, or write it again") from None
 
 
 def _numbers(path: Path, batch: Any, name: str, missing: float = np.nan) -> Array:  # noqa: ANN401
     """A column as float64, ``missing`` where it is empty."""
     try:
         column = batch.column(name).cast("float64")
-    except _arrow().ArrowInvalid as error:
+    except _arrow().lib.ArrowException as error:
         raise InputError(f"{path}: column {name!r} must hold numbers ({error}); check the file") from None
     numbers: Array = column.to_numpy(zero_copy_only=False)
     return np.where(np.isnan(numbers), missing, numbers)
 
 
-def _labels(path: Path, column: Any, classes: tuple[str, ...]) -> Array:  # noqa: ANN401
-    """Class numbers of a column of names or numbers."""
-    values = column.to_pylist()
-    if all(isinstance(value, int) for value in values):
-        return np.array(values, dtype=np.int64)
-    numbers = {name: number for number, name in enumerate(classes)}
+def _labels(path: Path, column: Any, classes: tuple[str, ...], ignore_index: int) -> Array:  # noqa: ANN401
+    """Class numbers of a column of names or numbers; a name wins."""
+    numbers = {name: number for number, name in enumerate(classes)} | {str(ignore_index): ignore_index}
+    words = [str(value) for value in column.to_pylist()]
+    if not any(name.isdecimal() for name in classes):
+        numbers |= {word: int(word) for word in set(words) - numbers.keys() if re.fullmatch(r"-?\d+", word)}
     try:
-        return np.array([numbers[str(value)] for value in values], dtype=np.int64)
+        return np.array([numbers[word] for word in words], dtype=np.int64)
     except KeyError as error:
         unknown = str(error.args[0])
         close = difflib.get_close_matches(unknown, classes, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"the classes are {', '.join(classes[:8])} ..."
+        listed = ", ".join(classes[:8]) + (" ..." if len(classes) > 8 else "")
+        hint = f"did you mean {close[0]!r}?" if close else f"the classes are {listed}"
         raise InputError(
             f"{path}: target must be the name or number of a class that has a score column, found {unknown!r}; {hint}"
         ) from None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from equipoise.predictions.source import Array, Chunk, InputError, Predictions
 
-__all__ = ["appearing", "write_predictions"]
+__all__ = ["appearing", "check_place", "write_predictions"]
 
 
 def write_predictions(path: Path, like: Predictions, chunks: Iterator[Chunk]) -> None:
@@ -24,8 +25,8 @@ def write_predictions(path: Path, like: Predictions, chunks: Iterator[Chunk]) ->
         raise InputError(f"{path}: predictions are written as .npz, .csv, .parquet or a folder, got {path.suffix!r}")
     if path.suffix in (".csv", ".parquet") and like.task == "segmentation":
         raise InputError(f"{path}: a table has one row a sample and holds no label maps; write .npz or a folder")
-    if path.is_dir():
-        raise InputError(f"{path}: there is a folder already; remove it or choose another name")
+    if path.suffix in (".csv", ".parquet") and len(set(like.class_names)) < like.num_classes:
+        raise InputError(f"{path}: classes with the same name cannot be columns of a table; write .npz or a folder")
     with appearing(path) as draft:
         if path.suffix == ".npz":
             _write_npz(draft, like, chunks)
@@ -35,11 +36,18 @@ def write_predictions(path: Path, like: Predictions, chunks: Iterator[Chunk]) ->
             _write_table(draft, like, chunks, parquet=path.suffix == ".parquet")
 
 
+def check_place(path: Path) -> None:
+    """Raise where no file can be written."""
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: the folder {str(path.parent)!r} must exist, found none; create it first")
+    if path.is_dir():
+        raise InputError(f"{path}: there is a folder of that name; remove it or choose another name")
+
+
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
     """A name beside ``path`` that becomes it when all is written, and vanishes when that fails."""
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {str(path.parent)!r} must exist, found none; create it first")
+    check_place(path)
     draft = path.with_name(f".{path.name}.draft{path.suffix}")
     try:
         yield draft
@@ -59,20 +67,20 @@ def _extras(like: Predictions) -> dict[str, Array]:
 
 def _write_npz(path: Path, like: Predictions, chunks: Iterator[Chunk]) -> None:
     scores, targets = zip(*chunks, strict=True)
+    arrays: dict[str, Any] = {"logits": np.concatenate(scores), "targets": np.concatenate(targets)} | _extras(like)
     with path.open("wb") as file:
-        np.savez(
-            file, allow_pickle=False, logits=np.concatenate(scores), targets=np.concatenate(targets), **_extras(like)
-        )
+        np.savez(file, **arrays)
 
 
 def _write_folder(path: Path, like: Predictions, chunks: Iterator[Chunk]) -> None:
     path.mkdir()
+    samples = like.samples or sum(len(chunk.scores) for chunk in like.chunks())
     files: dict[str, Array] = {}
     start = 0
     for chunk in chunks:
         for name, part in (("logits", chunk.scores), ("targets", chunk.targets)):
             if name not in files:
-                shape = (like.samples or len(part), *part.shape[1:])
+                shape = (samples, *part.shape[1:])
                 files[name] = np.lib.format.open_memmap(path / f"{name}.npy", "w+", part.dtype, shape)
             files[name][start : start + len(part)] = part
         start += len(chunk.scores)
@@ -87,11 +95,13 @@ def _write_table(path: Path, like: Predictions, chunks: Iterator[Chunk], parquet
     writer = None
     try:
         for scores, targets in chunks:
-            columns: dict[str, Array] = {f"logit_{name}": scores[:, k] for k, name in enumerate(like.class_names)}
+            columns: dict[str, Array | list[str]] = {
+                f"logit_{name}": scores[:, k] for k, name in enumerate(like.class_names)
+            }
             if like.task == "multi":
                 columns |= {f"target_{name}": targets[:, k] for k, name in enumerate(like.class_names)}
             else:
-                columns["target"] = targets
+                columns["target"] = _words(targets, like.class_names)
             table = arrow.table(columns)
             if writer is None:
                 kind = arrow.parquet.ParquetWriter if parquet else arrow.csv.CSVWriter
@@ -100,3 +110,10 @@ def _write_table(path: Path, like: Predictions, chunks: Iterator[Chunk], parquet
     finally:
         if writer is not None:
             writer.close()
+
+
+def _words(targets: Array, names: Sequence[str]) -> Array | list[str]:
+    """Targets by name; numbers where those are the names, and where one is ignored."""
+    if list(names) == [str(number) for number in range(len(names))]:
+        return targets
+    return [names[target] if 0 <= target < len(names) else str(target) for target in targets.tolist()]

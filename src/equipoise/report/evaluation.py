@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from equipoise.report.figures import class_bars, confidence_histogram, reliability_diagrams
+from equipoise.report.figures import EVERY_LABEL, TOP_LABEL, class_bars, confidence_histogram, reliability_diagram
 from equipoise.report.page import Picture, Section, Table, render
 from equipoise.report.words import LABELS, described, shown, verdicts
 
@@ -48,20 +48,18 @@ def _calibration(found: Mapping[str, Any]) -> Section:
         for name, value in calibration["before"].items()
     ]
     notes = [*calibration["fits"], *([calibration["note"]] if calibration["note"] else [])]
-    panels = {
-        ("all samples" if name == "all" else f"{name} training samples"): curves
+    words = EVERY_LABEL if found["task"] == "multi" else TOP_LABEL
+    diagrams = [
+        Picture(reliability_diagram("all samples" if name == "all" else f"{name} training samples", curves, words))
         for name, curves in found["reliability"].items()
-    }
-    what = "announced probability" if found["task"] == "multi" else "confidence"
-    histogram = confidence_histogram(found["reliability"]["all"]["before"])
+    ]
+    histogram = confidence_histogram(found["reliability"]["all"]["before"], words)
     return Section(
         "Calibration",
-        "Each half of the samples is calibrated by a temperature fitted on the other half.",
+        "Each half of the samples is calibrated by a temperature fitted on the other half. In the diagrams, what lies "
+        f"below the diagonal was announced too surely: {words.announced} above what comes true.",
         tables=[Table(["", "before", *(["after"] if after else [])], rows)],
-        figures=[
-            Picture(reliability_diagrams(panels), f"Points below the diagonal: {what} above what comes true."),
-            Picture(histogram, "Right and wrong predictions by confidence, before calibration."),
-        ],
+        figures=[*diagrams, Picture(histogram, f"By {words.announced}, before calibration.")],
         notes=notes,
     )
 

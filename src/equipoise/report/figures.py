@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -13,36 +14,44 @@ from matplotlib.ticker import PercentFormatter
 
 from equipoise.report.theme import INK, MUTED, SERIES, as_svg, page_style
 
-__all__ = ["class_bars", "confidence_histogram", "reliability_diagrams"]
+__all__ = ["EVERY_LABEL", "TOP_LABEL", "Words", "class_bars", "confidence_histogram", "reliability_diagram"]
 
 Curve = Mapping[str, Sequence[float]]
 MOST_BARS = 40
 
 
-def reliability_diagrams(panels: Mapping[str, Mapping[str, Curve]]) -> str:
-    """For each panel its curves, before and after calibration: accuracy against confidence, and how many samples.
+@dataclass(frozen=True)
+class Words:
+    """What the axes are called: what is announced, what comes true, and the two sides of it."""
+
+    announced: str
+    true: str
+    sides: tuple[str, str]
+
+
+TOP_LABEL = Words("confidence", "accuracy", ("right", "wrong"))
+EVERY_LABEL = Words("announced probability", "share present", ("present", "absent"))
+
+
+def reliability_diagram(title: str, curves: Mapping[str, Curve], words: Words = TOP_LABEL) -> str:
+    """What came true against what was announced, before and after calibration, and how many samples.
 
     Args:
-        panels: title to name of a curve to ``edges``, ``count``, ``confidence`` and ``accuracy``.
+        title: of the figure.
+        curves: name of a curve to ``edges``, ``count``, ``confidence`` and ``accuracy``.
+        words: for the axes.
     """
-    columns = min(len(panels), 4)
-    rows = math.ceil(len(panels) / columns)
     with page_style():
-        figure = Figure(figsize=(3.1 * columns + 0.3, 4.0 * rows), layout="constrained")
-        grid = figure.add_gridspec(2 * rows, columns, height_ratios=[3.2, 1.0] * rows)
-        for number, (title, curves) in enumerate(panels.items()):
-            row, column = divmod(number, columns)
-            top = figure.add_subplot(grid[2 * row, column])
-            bottom = figure.add_subplot(grid[2 * row + 1, column], sharex=top)
-            _reliability(top, curves)
-            top.set_title(title)
-            _counts(bottom, curves)
-            if column == 0:
-                top.set_ylabel("accuracy")
-                bottom.set_ylabel("share")
-            if number == 0:
-                top.legend(loc="upper left", handlelength=1.4)
-    return as_svg(figure, f"Reliability diagrams: {', '.join(panels)}")
+        figure = Figure(figsize=(2.65, 3.6), layout="constrained")
+        top, bottom = figure.subplots(2, sharex=True, height_ratios=[3.2, 1.0])
+        _reliability(top, curves)
+        top.set(title=title, ylabel=words.true)
+        figure.legend(
+            *top.get_legend_handles_labels(), loc="outside upper left", ncols=3, columnspacing=1, handlelength=1.2
+        )
+        _counts(bottom, curves)
+        bottom.set(xlabel=words.announced, ylabel="share")
+    return as_svg(figure, f"Reliability diagram: {title}")
 
 
 def _reliability(axes: Axes, curves: Mapping[str, Curve]) -> None:
@@ -58,11 +67,15 @@ def _reliability(axes: Axes, curves: Mapping[str, Curve]) -> None:
             total = sum(counts)
             axes.plot(x, y, color=SERIES[number], linewidth=1.6, label=name)
             axes.scatter(
-                x, y, s=[8 + 70 * math.sqrt(count / total) for count in counts], color=SERIES[number], zorder=3
+                x,
+                y,
+                s=[8 + 70 * math.sqrt(count / total) for count in counts],
+                color=SERIES[number],
+                zorder=3,
+                clip_on=False,
             )
-    axes.set(xlim=(0, 1), ylim=(0, 1))
-    axes.set_aspect("equal", adjustable="box")
-    axes.tick_params(labelbottom=False)
+    ticks = (0, 0.2, 0.4, 0.6, 0.8, 1)
+    axes.set(xlim=(0, 1), ylim=(0, 1), xticks=ticks, yticks=ticks)
 
 
 def _counts(axes: Axes, curves: Mapping[str, Curve]) -> None:
@@ -72,10 +85,9 @@ def _counts(axes: Axes, curves: Mapping[str, Curve]) -> None:
         axes.stairs(shares, curve["edges"], color=SERIES[number], fill=number == 0, alpha=0.45 if number == 0 else 1.0)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.set_xlabel("confidence")
 
 
-def confidence_histogram(curve: Curve) -> str:
+def confidence_histogram(curve: Curve, words: Words = TOP_LABEL) -> str:
     """How many predictions of each confidence are right and how many wrong."""
     edges, count = curve["edges"], curve["count"]
     total = max(sum(count), 1)
@@ -85,13 +97,15 @@ def confidence_histogram(curve: Curve) -> str:
     with page_style():
         figure = Figure(figsize=(4.6, 2.6), layout="constrained")
         axes = figure.add_subplot()
-        axes.bar(edges[:-1], right, width, align="edge", color=SERIES[0], label="right", linewidth=0)
-        axes.bar(edges[:-1], wrong, width, align="edge", bottom=right, color=SERIES[1], label="wrong", linewidth=0)
-        axes.set(xlim=(0, 1), xlabel="confidence", ylabel="share of the predictions")
+        axes.bar(edges[:-1], right, width, align="edge", color=SERIES[0], label=words.sides[0], linewidth=0)
+        axes.bar(
+            edges[:-1], wrong, width, align="edge", bottom=right, color=SERIES[1], label=words.sides[1], linewidth=0
+        )
+        axes.set(xlim=(0, 1), xlabel=words.announced, ylabel="share of the predictions")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.grid(visible=False, axis="x")
-        axes.legend(loc="upper left")
-    return as_svg(figure, "Histogram of confidence, right and wrong predictions")
+        figure.legend(loc="outside upper right", ncols=2)
+    return as_svg(figure, f"Histogram of the {words.announced}: {' and '.join(words.sides)}")
 
 
 def class_bars(classes: Sequence[Mapping[str, Any]], key: str, title: str) -> str:
@@ -110,15 +124,14 @@ def class_bars(classes: Sequence[Mapping[str, Any]], key: str, title: str) -> st
         shown = [item for item in shown if id(item) in chosen]
     groups = list(dict.fromkeys(item["group"] for item in shown))
     with page_style():
-        figure = Figure(figsize=(6.4, 0.75 + 0.2 * max(len(shown), 3)), layout="constrained")
+        figure = Figure(figsize=(4.8, 0.75 + 0.2 * max(len(shown), 3)), layout="constrained")
         axes = figure.add_subplot()
         for group in groups:
             places = [place for place, item in enumerate(shown) if item["group"] == group]
             colour = SERIES[groups.index(group) % len(SERIES)]
             axes.barh(places, [shown[place][key] for place in places], 0.7, color=colour, label=group, linewidth=0)
         axes.set_yticks(range(len(shown)), [_short(item["name"]) for item in shown])
-        axes.set(xlim=(0, 1), title=title)
-        axes.invert_yaxis()
+        axes.set(xlim=(0, 1), ylim=(len(shown) - 0.4, -0.6), title=title)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_color(MUTED)
         if len(groups) > 1:
@@ -127,4 +140,5 @@ def class_bars(classes: Sequence[Mapping[str, Any]], key: str, title: str) -> st
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 28 else name[:27] + "…"
+    line = " ".join(name.split())
+    return line if len(line) <= 28 else line[:27] + "…"

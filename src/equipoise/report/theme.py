@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -64,7 +65,8 @@ _numbers = itertools.count()
 def as_svg(figure: Figure, description: str) -> str:
     """The figure as an ``<svg>`` element with names of its own, told to those who cannot see it by ``description``."""
     buffer = io.StringIO()
-    with page_style():
+    with page_style(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # text is drawn by the browser, with its fonts
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]

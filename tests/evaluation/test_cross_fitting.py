@@ -1,0 +1,100 @@
+"""No sample is judged by a fit that it took part in."""
+
+import importlib
+
+import numpy as np
+import pytest
+import torch
+
+from equipoise.calibration import fit_label_temperatures, fit_temperature
+from equipoise.evaluation import evaluate
+from equipoise.evaluation import split as splits
+from equipoise.evaluation.split import Picker, Split
+from equipoise.metrics import NegativeLogLikelihood
+from equipoise.predictions import open_predictions, source
+from tests.predictions.saved import arrays_of, save
+
+
+class Memory:
+    """A fit that turns round the logits of every sample it has seen, known by the score of class 0."""
+
+    note = ""
+
+    def __init__(self, logits, targets, **options):
+        self.seen = logits[:, 0].unique()
+
+    def __call__(self, logits):
+        return logits * torch.where(torch.isin(logits[:, :1], self.seen), -100.0, 1.0)
+
+    def describe(self):
+        return "memory"
+
+
+@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+def test_a_fit_that_remembers_gains_nothing(tmp_path, monkeypatch, task):
+    arrays = arrays_of(task, samples=50)
+    # each image known by a number of its own: no pixel of it may have been in the fit
+    own = np.random.default_rng(5).permutation(50).reshape(-1, *(1 for _ in arrays["logits"].shape[2:]))
+    arrays["logits"][:, 0] = own / 100
+    found = open_predictions(save(tmp_path, "npz", arrays))
+    module = importlib.import_module("equipoise.evaluation.evaluate")  # the function hides it
+    monkeypatch.setattr(module, "fit_temperature", Memory)
+    monkeypatch.setattr(module, "fit_label_temperatures", Memory)
+    result = evaluate(found)["calibration"]
+    assert result["after"]["nll"] == pytest.approx(result["before"]["nll"], rel=1e-12)
+    leaking = Memory(torch.from_numpy(arrays["logits"]), None)  # the test can fail: seen samples do change
+    assert not torch.equal(leaking(torch.from_numpy(arrays["logits"])), torch.from_numpy(arrays["logits"]))
+
+
+@pytest.mark.parametrize("task", ["single", "multi"])
+def test_the_numbers_are_those_of_two_fits_on_halves(tmp_path, task):
+    arrays = arrays_of(task, samples=400)
+    found = open_predictions(save(tmp_path, "npz", arrays))
+    logits, targets = torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["targets"])
+    first = torch.cat([part.first for part in Split(found, 4).parts()])
+    assert 150 < int(first.sum()) < 250
+    fit = fit_temperature if task == "single" else fit_label_temperatures
+    metric = NegativeLogLikelihood(kind="multilabel" if task == "multi" else "single")
+    for half in (first, ~first):
+        metric.update(fit(logits[~half], targets[~half])(logits[half]), targets[half])
+    result = evaluate(found, seed=4)["calibration"]
+    assert result["after"]["nll"] == pytest.approx(float(metric.compute()), rel=1e-9)
+    assert result["after"]["nll"] < result["before"]["nll"]  # the scores are too sharp by half
+    assert len(result["fits"]) == 2
+
+
+def test_the_seed_decides_the_halves(tmp_path):
+    found = open_predictions(save(tmp_path, "npz", arrays_of("single")))
+    values = [evaluate(found, seed=seed)["calibration"]["after"]["nll"] for seed in (0, 0, 1)]
+    assert values[0] == values[1] != values[2]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 42])
+def test_halves_do_not_follow_labels_that_were_drawn_with_the_same_seed(tmp_path, seed):
+    draw = np.random.default_rng(seed)
+    labels = draw.choice(2, 1000)  # by the first 1000 uniform numbers of this seed
+    found = open_predictions(save(tmp_path, "npz", {"logits": draw.normal(size=(1000, 2)), "targets": labels}))
+    first = torch.cat([part.first for part in Split(found, seed).parts()]).numpy()
+    assert abs(labels[first].mean() - labels[~first].mean()) < 0.15
+
+
+@pytest.mark.parametrize("task", ["single", "segmentation"])
+def test_a_large_file_is_fitted_on_some_of_its_rows(tmp_path, monkeypatch, task):
+    arrays = arrays_of(task, samples=400)
+    found = open_predictions(save(tmp_path, "npz", arrays))
+    whole = evaluate(found)["calibration"]["after"]["nll"]
+    monkeypatch.setattr(splits, "FIT_SCORES", 600)  # 100 rows of 6 classes
+    halves = Split(found, 0)
+    pickers = [Picker(halves, first=side) for side in (True, False)]
+    for part in halves.parts():
+        for picker in pickers:
+            picker.add(part)
+    for picker in pickers:
+        logits, targets = picker.rows()
+        assert 60 < len(logits) == len(targets) < 140
+    assert evaluate(found)["calibration"]["after"]["nll"] == pytest.approx(whole, rel=0.1)
+    monkeypatch.setattr(source, "CHUNK_ELEMENTS", 999)
+    again = Picker(halves, first=True)
+    for part in halves.parts():
+        again.add(part)
+    assert torch.equal(again.rows()[0], pickers[0].rows()[0])  # whatever the chunks

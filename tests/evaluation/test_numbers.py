@@ -1,0 +1,332 @@
+"""The numbers of an evaluation against scikit-learn, numpy and the metrics on the arrays themselves."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    balanced_accuracy_score,
+    f1_score,
+    jaccard_score,
+    log_loss,
+    precision_score,
+    recall_score,
+    top_k_accuracy_score,
+)
+
+from equipoise.evaluation import evaluate
+from equipoise.metrics import CalibrationError, ConfidentShare, ShotAccuracy
+from equipoise.predictions import InputError, open_predictions, source
+from tests.predictions.saved import CASES, arrays_of, save, softmax
+
+
+def evaluated(tmp_path, arrays, form="npz", **options):
+    return evaluate(open_predictions(save(tmp_path, form, arrays), train_counts=arrays.get("train_counts")), **options)
+
+
+def rows_of(arrays):
+    """Probabilities (R, C) and labels (R,) of what counts."""
+    scores = arrays["probs"] if "probs" in arrays else softmax(arrays["logits"])
+    rows, labels = np.moveaxis(scores, 1, -1).reshape(-1, scores.shape[1]), arrays["targets"].reshape(-1)
+    return rows[labels != -100], labels[labels != -100]
+
+
+def ece_by_hand(confidence, correct, bins=15):
+    place = np.clip(np.ceil(confidence * bins) - 1, 0, bins - 1)
+    parts = [place == k for k in range(bins)]
+    return sum(abs(correct[part].sum() - confidence[part].sum()) for part in parts) / len(place)
+
+
+def gaps_by_hand(confidence, correct, bins=15):
+    place = np.clip(np.ceil(confidence * bins) - 1, 0, bins - 1)
+    return [abs(correct[place == k].mean() - confidence[place == k].mean()) for k in np.unique(place)]
+
+
+@pytest.mark.parametrize("probs", [False, True])
+def test_single_label(tmp_path, probs):
+    arrays = arrays_of("single", probs=probs)
+    found = evaluated(tmp_path, arrays)
+    rows, labels = rows_of(arrays)
+    chosen, top = rows.argmax(1), rows.max(1)
+    known = range(6)
+    one_hot = np.eye(6)[labels]
+    expected = {
+        "accuracy": accuracy_score(labels, chosen),
+        "top5_accuracy": top_k_accuracy_score(labels, rows, k=5, labels=known),
+        "mean_class_accuracy": balanced_accuracy_score(labels, chosen),
+        "macro_f1": f1_score(labels, chosen, average="macro"),
+        "nll": log_loss(labels, rows, labels=known),
+        "brier": ((rows - one_hot) ** 2).sum(1).mean(),
+        "ece": ece_by_hand(top, chosen == labels),
+        "classwise_ece": np.mean([ece_by_hand(rows[:, k], one_hot[:, k]) for k in known]),
+        "mce": max(gaps_by_hand(top, chosen == labels)),
+        "s99_share": (top > 0.99).mean(),
+        "s99_accuracy": (chosen == labels)[top > 0.99].mean(),
+    }
+    overall = found["overall"]
+    ada = CalibrationError(binning="mass", from_logits=False)
+    ada.update(torch.from_numpy(rows), torch.from_numpy(labels))
+    expected["ada_ece"] = float(ada.compute())
+    assert overall.keys() == expected.keys()
+    for name, value in expected.items():
+        assert overall[name] == pytest.approx(value, rel=1e-9), name
+    recalls = recall_score(labels, chosen, average=None)
+    f1 = f1_score(labels, chosen, average=None)
+    for k, row in enumerate(found["per_class"]):
+        assert row["name"] == f"kind {k}"
+        assert row["support"] == (labels == k).sum()
+        assert row["accuracy"] == pytest.approx(recalls[k])
+        assert row["f1"] == pytest.approx(f1[k])
+        assert row["ece"] == pytest.approx(ece_by_hand(rows[:, k], one_hot[:, k]))
+    assert (found["samples"], found["classes"], found["task"]) == (240, 6, "single")
+
+
+def test_groups_are_those_of_the_shot_metrics(tmp_path):
+    arrays = arrays_of("single")
+    found = evaluated(tmp_path, arrays)
+    metric = ShotAccuracy(arrays["train_counts"].tolist())
+    metric.update(torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["targets"]))
+    shots = metric.compute()
+    groups = {row["name"]: row for row in found["groups"]}
+    assert list(groups) == ["many", "medium", "few"]
+    for name, row in groups.items():
+        assert row["accuracy"] == pytest.approx(float(shots[name])), name
+        members = [each for each in found["per_class"] if each["group"] == name]
+        assert row["classes"] == len(members) == 2
+        assert row["support"] == sum(each["support"] for each in members)
+    rows, labels = rows_of(arrays)
+    group_of = np.array([0, 0, 1, 1, 2, 2])[labels]
+    for number, row in enumerate(groups.values()):
+        own = group_of == number
+        assert row["ece"] == pytest.approx(ece_by_hand(rows[own].max(1), (rows.argmax(1) == labels)[own]))
+
+
+@pytest.mark.parametrize("probs", [False, True])
+def test_multi_label(tmp_path, probs):
+    arrays = arrays_of("multi", probs=probs)
+    found = evaluated(tmp_path, arrays)
+    scores = arrays["probs"] if probs else 1 / (1 + np.exp(-arrays["logits"]))
+    targets = arrays["targets"]
+    known, positive, chosen = targets >= 0, targets == 1, (scores > 0.5)
+    each = [(positive[known[:, k], k], scores[known[:, k], k], chosen[known[:, k], k]) for k in range(targets.shape[1])]
+    pooled = [np.concatenate(parts) for parts in zip(*each, strict=True)]
+    cp = np.mean([precision_score(y, c) for y, _, c in each])
+    cr = np.mean([recall_score(y, c) for y, _, c in each])
+    expected = {
+        "mean_average_precision": np.mean([average_precision_score(y, s) for y, s, _ in each]),
+        "CP": cp,
+        "CR": cr,
+        "CF1": 2 * cp * cr / (cp + cr),
+        "OP": precision_score(pooled[0], pooled[2]),
+        "OR": recall_score(pooled[0], pooled[2]),
+        "OF1": f1_score(pooled[0], pooled[2]),
+        "nll": log_loss(pooled[0], pooled[1]),
+        "brier": ((pooled[1] - pooled[0]) ** 2).mean(),
+        "ece": ece_by_hand(pooled[1], pooled[0]),
+    }
+    for name, value in expected.items():
+        assert found["overall"][name] == pytest.approx(value, rel=1e-9), name
+    top3 = np.zeros_like(chosen)
+    np.put_along_axis(top3, np.argsort(-scores, 1, kind="stable")[:, :3], True, 1)
+    assert found["overall"]["OP_top3"] == pytest.approx(precision_score(positive[known], top3[known]))
+    for row, (y, s, c) in zip(found["per_class"], each, strict=True):
+        assert row["support"] == y.sum()
+        assert row["average_precision"] == pytest.approx(average_precision_score(y, s))
+        assert row["f1"] == pytest.approx(f1_score(y, c))
+        assert row["ece"] == pytest.approx(ece_by_hand(s, y))
+
+
+@pytest.mark.parametrize("probs", [False, True])
+def test_segmentation(tmp_path, probs):
+    arrays = arrays_of("segmentation", samples=30, probs=probs)
+    found = evaluated(tmp_path, arrays)
+    rows, labels = rows_of(arrays)
+    chosen = rows.argmax(1)
+    iou = jaccard_score(labels, chosen, average=None)
+    expected = {
+        "mean_iou": iou.mean(),
+        "mean_accuracy": balanced_accuracy_score(labels, chosen),
+        "pixel_accuracy": accuracy_score(labels, chosen),
+        "frequency_weighted_iou": jaccard_score(labels, chosen, average="weighted"),
+        "nll": log_loss(labels, rows, labels=range(6)),
+        "ece": ece_by_hand(rows.max(1), chosen == labels),
+    }
+    for name, value in expected.items():
+        assert found["overall"][name] == pytest.approx(value, rel=1e-9), name
+    for k, row in enumerate(found["per_class"]):
+        assert row["iou"] == pytest.approx(iou[k])
+        assert row["support"] == (labels == k).sum()
+    assert found["samples"] == 30
+
+
+def test_the_curve_is_what_the_calibration_error_is_made_of(tmp_path):
+    found = evaluated(tmp_path, arrays_of("single"), bins=7)
+    for name, value in (("before", found["overall"]["ece"]), ("after", found["calibration"]["after"]["ece"])):
+        curve = found["reliability"]["all"][name]
+        assert len(curve["edges"]) == 8
+        gaps = [
+            count * abs(accuracy - confidence)
+            for count, accuracy, confidence in zip(curve["count"], curve["accuracy"], curve["confidence"], strict=True)
+            if count
+        ]
+        assert sum(gaps) / sum(curve["count"]) == pytest.approx(value)
+    by_group = [found["reliability"][name]["before"]["count"] for name in ("many", "medium", "few")]
+    assert np.sum(by_group, 0).tolist() == found["reliability"]["all"]["before"]["count"]
+
+
+def test_confident_share_of_float16(tmp_path):
+    arrays = arrays_of("single")
+    arrays["logits"] = arrays["logits"].astype(np.float16)
+    metric = ConfidentShare()
+    metric.update(torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["targets"]))
+    assert evaluated(tmp_path, arrays)["overall"]["s99_share"] == float(metric.compute()["share"])
+
+
+# Invariance -----------------------------------------------------------------------------------------------------------
+
+
+def close(left, right, rel=1e-6):
+    """The same structure with numbers that agree to rounding."""
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(close(left[name], right[name], rel) for name in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(close(a, b, rel) for a, b in zip(left, right, strict=True))
+    return left == pytest.approx(right, rel=rel) if isinstance(left, float) else left == right
+
+
+@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+def test_every_chunking_gives_the_same_numbers(tmp_path, monkeypatch, task):
+    arrays = arrays_of(task, samples=60)
+    path = save(tmp_path, "folder", arrays)
+    whole = evaluate(open_predictions(path), bootstrap=20)
+    assert whole["calibration"]["after"] is not None
+    for elements in (1, 700, 3333):
+        monkeypatch.setattr(source, "CHUNK_ELEMENTS", elements)
+        assert close(whole, evaluate(open_predictions(path), bootstrap=20)), elements
+
+
+@pytest.mark.parametrize(("task", "form"), CASES)
+def test_every_format_gives_the_same_numbers(tmp_path, task, form):
+    arrays = arrays_of(task, samples=60)
+    reference = evaluated(tmp_path, arrays, "npz", bootstrap=20)
+    folder = tmp_path / "other"
+    folder.mkdir()
+    found = evaluated(folder, arrays, form, bootstrap=20)
+    assert close(reference | {"file": found["file"]}, found, 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", "longdouble"])
+def test_any_floating_point_array(tmp_path, dtype):
+    arrays = arrays_of("single")
+    reference = evaluated(tmp_path, arrays)
+    folder = tmp_path / "other"
+    folder.mkdir()
+    assert close(reference, evaluated(folder, arrays | {"logits": arrays["logits"].astype(dtype)}), 1e-5)
+
+
+def test_values_that_need_a_sort_are_near_where_too_many_would_be_kept(tmp_path, monkeypatch):
+    from equipoise.evaluation import meters
+
+    for task in ("single", "multi"):
+        arrays = arrays_of(task, samples=2000)
+        (tmp_path / task).mkdir()
+        path = save(tmp_path / task, "folder", arrays)
+        exact = evaluate(open_predictions(path))
+        monkeypatch.setattr(meters, "KEPT", 2000)  # as many samples, more events of several labels
+        near = evaluate(open_predictions(path))
+        names = ("ada_ece", "mean_average_precision") if task == "multi" else ("ada_ece",)
+        for name in names:
+            assert near["overall"][name] == pytest.approx(exact["overall"][name], abs=2e-3)
+        same = {name for name in exact["overall"] if exact["overall"][name] == near["overall"][name]}
+        assert ("ada_ece" in same) == (task == "single")
+        monkeypatch.undo()
+
+
+# Odd data -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_class_without_samples_is_in_no_mean(tmp_path):
+    arrays = arrays_of("single")
+    arrays["targets"][arrays["targets"] == 5] = 4
+    found = evaluated(tmp_path, arrays)
+    assert found["per_class"][5]["support"] == 0
+    assert found["per_class"][5]["accuracy"] is None
+    rest = [row["accuracy"] for row in found["per_class"][:5]]
+    assert found["overall"]["mean_class_accuracy"] == pytest.approx(np.mean(rest))
+    few = next(row for row in found["groups"] if row["name"] == "few")
+    assert few["accuracy"] == found["per_class"][4]["accuracy"]
+
+
+def test_a_label_without_positives_is_in_no_mean(tmp_path):
+    arrays = arrays_of("multi")
+    arrays["targets"][:, 2] = 0
+    found = evaluated(tmp_path, arrays)
+    rated = [row["average_precision"] for row in found["per_class"]]
+    assert rated[2] is None
+    assert found["overall"]["mean_average_precision"] == pytest.approx(np.mean([v for v in rated if v is not None]))
+
+
+def test_all_classes_in_one_group(tmp_path):
+    arrays = arrays_of("single") | {"train_counts": np.full(6, 1000)}
+    found = evaluated(tmp_path, arrays)
+    (row,) = found["groups"]
+    assert (row["name"], row["classes"]) == ("many", 6)
+    assert row["ece"] == found["overall"]["ece"]
+
+
+def test_one_label(tmp_path):
+    arrays = arrays_of("multi", classes=1)
+    found = evaluated(tmp_path, arrays, bootstrap=5)
+    assert found["per_class"][0]["average_precision"] == found["overall"]["mean_average_precision"]
+
+
+def test_one_sample_is_enough_but_not_for_a_temperature(tmp_path):
+    found = evaluated(tmp_path, {"logits": np.array([[2.0, 1.0]]), "targets": np.array([0])}, bootstrap=5)
+    assert found["overall"]["accuracy"] == 1.0
+    assert found["calibration"]["after"] is None
+    assert "at least one row" in found["calibration"]["note"]
+    assert found["intervals"]["accuracy"] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+def test_only_ignored_targets_are_an_error(tmp_path, task):
+    arrays = arrays_of(task, samples=10)
+    arrays["targets"][:] = -1 if task == "multi" else -100
+    with pytest.raises(InputError, match="at least one target that counts"):
+        evaluated(tmp_path, arrays, bootstrap=5)
+
+
+def test_a_probability_of_0_for_what_came_true_is_infinitely_surprising(tmp_path):
+    probs = np.array([[1.0, 0.0], [0.5, 0.5]] * 20)
+    found = evaluated(tmp_path, {"probs": probs, "targets": np.array([1, 0] * 20)}, bootstrap=10)
+    assert found["overall"]["nll"] == np.inf
+    assert "nll" not in found["intervals"]  # none of a finite stand-in
+    assert np.isfinite(found["calibration"]["after"]["nll"])
+
+
+def test_probabilities_that_are_rounded_are_taken(tmp_path):
+    arrays = arrays_of("single", probs=True)
+    reference = evaluated(tmp_path, arrays)
+    for number, rounded in enumerate((arrays["probs"].astype(np.float16), np.round(arrays["probs"], 4))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = evaluated(folder, arrays | {"probs": rounded})
+        assert found["overall"]["accuracy"] == pytest.approx(reference["overall"]["accuracy"], abs=0.01)
+        assert found["overall"]["brier"] == pytest.approx(reference["overall"]["brier"], abs=1e-3)
+
+
+def test_progress_is_told_of_every_sample_in_both_walks(tmp_path, monkeypatch):
+    monkeypatch.setattr(source, "CHUNK_ELEMENTS", 100)
+    told = []
+    evaluate(open_predictions(save(tmp_path, "npz", arrays_of("single"))), progress=told.append)
+    assert sum(told) == 2 * 240
+    assert len(told) > 10
+
+
+@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+def test_nothing_is_written_to_the_file(tmp_path, task):
+    path = save(tmp_path, "folder", arrays_of(task, samples=20, probs=True))
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    evaluate(open_predictions(path), bootstrap=5)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before

@@ -1,0 +1,168 @@
+"""Every format gives the same predictions, some at a time."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from equipoise.predictions import InputError, open_predictions, source
+from tests.predictions.saved import CASES, FORMATS, TABLES, all_of, arrays_of, save
+
+
+@pytest.mark.parametrize("probs", [False, True])
+@pytest.mark.parametrize(("task", "form"), CASES)
+def test_every_format_gives_what_was_saved(tmp_path, task, form, probs):
+    arrays = arrays_of(task, probs=probs)
+    found = open_predictions(save(tmp_path, form, arrays))
+    assert (found.task, found.num_classes, found.from_logits) == (task, 6, not probs)
+    assert found.class_names == tuple(arrays["class_names"])
+    assert found.samples == (None if form == "csv" else 240)
+    assert found.train_counts == (None if form in TABLES else tuple(arrays["train_counts"]))
+    scores, targets = all_of(found)
+    np.testing.assert_array_equal(scores, arrays["probs" if probs else "logits"])
+    np.testing.assert_array_equal(targets, arrays["targets"])
+
+
+@pytest.mark.parametrize("elements", [1, 7 * 6, 100 * 6, 10**6])
+@pytest.mark.parametrize("form", FORMATS)
+def test_chunks_hold_no_more_scores_than_said_and_at_least_one_sample(tmp_path, monkeypatch, form, elements):
+    arrays = arrays_of("single")
+    found = open_predictions(save(tmp_path, form, arrays))
+    monkeypatch.setattr(source, "CHUNK_ELEMENTS", elements)
+    sizes = [len(chunk.scores) for chunk in found.chunks()]
+    assert max(sizes) == max(1, min(elements // 6, 240))
+    assert sum(sizes) == 240
+    np.testing.assert_array_equal(all_of(found)[0], arrays["logits"])
+
+
+def test_places_count_in_the_size_of_a_chunk(tmp_path, monkeypatch):
+    found = open_predictions(save(tmp_path, "folder", arrays_of("segmentation")))
+    monkeypatch.setattr(source, "CHUNK_ELEMENTS", 3 * 6 * 4 * 5)
+    assert {len(chunk.scores) for chunk in found.chunks()} == {3}
+
+
+def test_row_groups_of_parquet_are_read_one_after_the_other(tmp_path, monkeypatch):
+    arrays = arrays_of("single")
+    path = save(tmp_path, "parquet", arrays, row_group_size=50)
+    assert pa.parquet.ParquetFile(path).num_row_groups == 5
+    monkeypatch.setattr(source, "CHUNK_ELEMENTS", 30 * 6)
+    found = open_predictions(path)
+    assert max(len(chunk.scores) for chunk in found.chunks()) <= 30
+    np.testing.assert_array_equal(all_of(found)[0], arrays["logits"])
+    np.testing.assert_array_equal(all_of(found)[1], arrays["targets"])
+
+
+def test_a_folder_is_mapped_not_loaded(tmp_path):
+    path = save(tmp_path, "folder", arrays_of("single"))
+    found = open_predictions(path)
+    np.load(path / "logits.npy", mmap_mode="r+")[0, 0] = 12.5  # after it was opened
+    assert next(found.chunks()).scores[0, 0] == 12.5
+
+
+# Arrays ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["npz", "folder"])
+def test_other_arrays_are_left_alone_even_pickled_ones(tmp_path, form):
+    arrays = arrays_of("single") | {"paths": np.array([{"a": 1}, None], dtype=object), "embeddings": np.zeros((3, 2))}
+    assert open_predictions(save(tmp_path, form, arrays)).samples == 240
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint64", ">i4"])
+def test_targets_of_any_whole_number_type(tmp_path, dtype):
+    arrays = arrays_of("single")
+    arrays["targets"] = np.abs(arrays["targets"] % 6).astype(dtype)
+    _, targets = all_of(open_predictions(save(tmp_path, "npz", arrays)))
+    np.testing.assert_array_equal(targets.astype(np.int64), arrays["targets"].astype(np.int64))
+
+
+def test_255_of_unsigned_maps_can_be_ignored(tmp_path):
+    arrays = arrays_of("segmentation")
+    arrays["targets"] = np.where(arrays["targets"] < 0, 255, arrays["targets"]).astype(np.uint8)
+    path = save(tmp_path, "npz", arrays)
+    assert (all_of(open_predictions(path, ignore_index=255))[1] == 255).any()
+    with pytest.raises(InputError, match=r"found 255 at sample .*--ignore-index"):
+        all_of(open_predictions(path))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "float32", "int8"])
+def test_targets_of_several_labels_of_any_type(tmp_path, dtype):
+    arrays = arrays_of("multi")
+    arrays["targets"] = (arrays["targets"] == 1).astype(dtype)
+    found = open_predictions(save(tmp_path, "npz", arrays))
+    assert found.task == "multi"
+    assert all_of(found)[1].sum() == arrays["targets"].sum()
+
+
+def test_counts_that_are_passed_win_over_those_of_the_file(tmp_path):
+    path = save(tmp_path, "npz", arrays_of("single"))
+    assert open_predictions(path, train_counts=range(6)).train_counts == (0, 1, 2, 3, 4, 5)
+
+
+def test_names_of_bytes(tmp_path):
+    arrays = arrays_of("single") | {"class_names": np.array([b"a", b"b", b"c", b"d", b"e", b"f"])}
+    assert open_predictions(save(tmp_path, "npz", arrays)).class_names == tuple("abcdef")
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def csv(tmp_path, text):
+    path = tmp_path / "t.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_column_that_begins_with_whole_numbers(tmp_path):
+    rows = [f"{k % 3},{k % 2}.0,{k % 2}" for k in range(200_000)]  # more than the block that types are guessed from
+    rows += ["0.25,-0.5,1"]
+    found = open_predictions(csv(tmp_path, "logit_0,logit_1,target\n" + "\n".join(rows) + "\n"))
+    scores, targets = all_of(found)
+    assert scores[-1].tolist() == [0.25, -0.5]
+    assert len(targets) == 200_001
+
+
+def test_columns_in_any_order_with_others_between(tmp_path):
+    text = "path,prob_2,target,prob_0,note,prob_1\na.png,0.2,0,0.7,x,0.1\nb.png,0.5,2,0.3,,0.2\n"
+    found = open_predictions(csv(tmp_path, text))
+    scores, targets = all_of(found)
+    assert scores.tolist() == [[0.7, 0.1, 0.2], [0.3, 0.2, 0.5]]
+    assert targets.tolist() == [0, 2]
+
+
+def test_names_that_are_numbers_are_names(tmp_path):
+    found = open_predictions(csv(tmp_path, "logit_1,logit_2,logit_3,target\n9,0,0,1\n0,0,9,3\n0,0,1,-100\n"))
+    assert all_of(found)[1].tolist() == [0, 2, -100]
+    with pytest.raises(InputError, match="found '0'; the classes are 1, 2, 3"):
+        all_of(open_predictions(csv(tmp_path, "logit_1,logit_2,logit_3,target\n9,0,0,0\n")))
+
+
+@pytest.mark.parametrize("names", [("true", "false"), ("NA", "x"), ("007", "7"), ("2020-01-01", "nan"), ("é", "日本")])
+def test_names_that_look_like_something_else(tmp_path, names):
+    a, b = names
+    found = open_predictions(csv(tmp_path, f"prob_{a},prob_{b},target\n0.9,0.1,{a}\n0.1,0.9,{b}\n"))
+    assert found.class_names == names
+    assert all_of(found)[1].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("form", TABLES)
+def test_targets_may_be_numbers_where_names_are_words(tmp_path, form):
+    table = pa.table({"logit_cat": [1.0, 0.0], "logit_dog": [0.0, 1.0], "target": [0, 1]})
+    path = tmp_path / f"t.{form}"
+    (pa.csv.write_csv if form == "csv" else pa.parquet.write_table)(table, path)
+    assert all_of(open_predictions(path))[1].tolist() == [0, 1]
+
+
+def test_a_label_that_is_left_empty_is_unknown(tmp_path):
+    text = "logit_a,logit_b,target_a,target_b\n1,2,1,\n0,1,,0\n"
+    found = open_predictions(csv(tmp_path, text))
+    assert found.task == "multi"
+    assert all_of(found)[1].tolist() == [[1, -1], [-1, 0]]
+
+
+def test_categories_of_parquet(tmp_path):
+    target = pa.array(["dog", "cat"]).dictionary_encode()
+    pa.parquet.write_table(
+        pa.table({"logit_cat": [1.0, 0.0], "logit_dog": [0.0, 1.0], "target": target}), tmp_path / "t.parquet"
+    )
+    assert all_of(open_predictions(tmp_path / "t.parquet"))[1].tolist() == [1, 0]
