@@ -9,27 +9,23 @@ shows the losses at work. Run it with ``make demo``.
 from collections.abc import Callable
 from statistics import mean, stdev
 
-import numpy as np
 import torch
 from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from equipoise import CrossEntropyLoss, CyclicalFocalLoss, FocalLoss, RecallLoss
+from equipoise.data import Arrays, digits_lt
+from equipoise.metrics import CalibrationError, ShotAccuracy
 
 CLASSES = 10
-HEAD_COUNT = 100  # training images of the most frequent class
-RATIO = 50  # between the most and the least frequent class
-TEST_COUNT = 74  # test images of each class: what the head leaves of the rarest digit in the data set
-MANY, FEW = 40, 10  # many: at least 40 training images; few: fewer than 10; medium: between
+CUTS = (10, 40)  # few: fewer than 10 training images; many: more than 40; medium: between
 SEEDS = (0, 1, 2)
 EPOCHS = 60
 BATCH = 32
 
-COUNTS = [round(HEAD_COUNT * RATIO ** (-c / (CLASSES - 1))) for c in range(CLASSES)]
 LOSSES: dict[str, Callable[[], nn.Module]] = {
     "cross-entropy": CrossEntropyLoss,
     "focal": lambda: FocalLoss(gamma=2.0),
@@ -38,16 +34,9 @@ LOSSES: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def load_split(seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return training images and labels with a long tail, then test images and labels, balanced."""
-    digits = load_digits()
-    images = torch.tensor(digits.data / 16.0, dtype=torch.float32)
-    labels = torch.tensor(digits.target)
-    rng = np.random.default_rng(seed)
-    shuffled = [rng.permutation(np.flatnonzero(digits.target == c)) for c in range(CLASSES)]
-    test = np.concatenate([rows[:TEST_COUNT] for rows in shuffled])
-    train = np.concatenate([rows[TEST_COUNT:][:count] for rows, count in zip(shuffled, COUNTS, strict=True)])
-    return images[train], labels[train], images[test], labels[test]
+def tensors(split: Arrays) -> tuple[Tensor, Tensor]:
+    """Return images as rows of numbers between 0 and 1, and labels."""
+    return torch.from_numpy(split.inputs).flatten(1) / 255.0, torch.from_numpy(split.labels)
 
 
 def train_model(loss: nn.Module, images: Tensor, labels: Tensor, seed: int) -> nn.Module:
@@ -66,23 +55,13 @@ def train_model(loss: nn.Module, images: Tensor, labels: Tensor, seed: int) -> n
     return model
 
 
-def expected_calibration_error(probs: Tensor, targets: Tensor, bins: int = 15) -> float:
-    """Return the gap between confidence and accuracy, averaged over right-closed bins of equal width."""
-    confidence, predicted = probs.max(dim=1)
-    index = torch.bucketize(confidence, torch.linspace(0, 1, bins + 1)[1:-1])
-    gaps = torch.zeros(bins).index_add_(0, index, confidence - (predicted == targets).float())
-    return gaps.abs().sum().item() / len(targets)
-
-
-def scores(model: nn.Module, images: Tensor, labels: Tensor) -> list[float]:
+def scores(model: nn.Module, images: Tensor, labels: Tensor, counts: Tensor) -> list[float]:
     """Return accuracy (all, many, medium, few) and calibration error on the test images, in percent."""
     with torch.no_grad():
-        probs = model(images).softmax(dim=1)
-    hits = (probs.argmax(dim=1) == labels).float()
-    count = torch.tensor(COUNTS)[labels]
-    groups = (count > 0, count >= MANY, (count < MANY) & (count >= FEW), count < FEW)
-    accuracies = [hits[group].mean().item() for group in groups]
-    return [100 * score for score in (*accuracies, expected_calibration_error(probs, labels))]
+        logits = model(images)
+    accuracy = ShotAccuracy(counts, cuts=CUTS)(logits, labels)
+    values = [*(accuracy[name] for name in ("all", "many", "medium", "few")), CalibrationError()(logits, labels)]
+    return [100 * float(value) for value in values]
 
 
 def main() -> None:
@@ -91,10 +70,11 @@ def main() -> None:
     console = Console()
     results: dict[str, list[list[float]]] = {name: [] for name in LOSSES}
     for seed in track(SEEDS, description="Training", console=console, transient=True):
-        train_images, train_labels, test_images, test_labels = load_split(seed)
+        data = digits_lt(seed=seed)
+        counts = torch.from_numpy(data.train_counts)
         for name, make_loss in LOSSES.items():
-            model = train_model(make_loss(), train_images, train_labels, seed)
-            results[name].append(scores(model, test_images, test_labels))
+            model = train_model(make_loss(), *tensors(data.train), seed)
+            results[name].append(scores(model, *tensors(data.test), counts))
 
     title = "Long-tailed digits: test accuracy and calibration error, in %"
     table = Table("loss", title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
@@ -104,8 +84,8 @@ def main() -> None:
         table.add_row(name, *(f"{mean(column):.1f} ± {stdev(column):.1f}" for column in zip(*rows, strict=True)))
     console.print(table)
     console.print(
-        f"Training images of the digits 0 to 9: {', '.join(map(str, COUNTS))}.\n"
-        f"many: {MANY} or more of them, few: fewer than {FEW}, medium: between. Test: {TEST_COUNT} of each.\n"
+        f"Training images of the digits 0 to 9: {', '.join(map(str, data.train_counts))}.\n"
+        f"many: more than {CUTS[1]} of them, few: fewer than {CUTS[0]}, medium: between. Test: 40 of each.\n"
         f"ECE: 15 bins of equal width. Mean ± standard deviation over {len(SEEDS)} seeds.",
         highlight=False,
     )

@@ -16,6 +16,7 @@ from equipoise import functional as F
 MODULES = [
     "equipoise",
     "equipoise.calibration",
+    "equipoise.data",
     "equipoise.functional",
     "equipoise.losses",
     "equipoise.metrics",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from equipoise.catalogue import find
+from equipoise.data.samplers import SAMPLERS
 from equipoise.doctor.finding import Finding
 
 __all__ = ["REBALANCING", "SAMPLERS", "look_at_setup"]
 
-SAMPLERS = ("none", "balanced", "square-root", "progressive", "reversed", "repeat-factor")
 REBALANCING = {
     "InverseFrequencyLoss": "weights by 1/n",
     "ClassBalancedLoss": "weights by effective number",

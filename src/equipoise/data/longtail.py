@@ -1,0 +1,86 @@
+r"""Long tails made on request: how many samples each class keeps, and which.
+
+Class 0 keeps the most. Counts are whole numbers, at least 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise._checks import check_number
+
+__all__ = ["exponential_counts", "pareto_counts", "step_counts", "subsample"]
+
+
+def exponential_counts(num_classes: int, largest: int, ratio: float) -> tuple[int, ...]:
+    r""":math:`n_c = \lfloor n_0\, r^{-c/(C-1)} \rfloor` (Cui et al. 2019; Cao et al. 2019), r the imbalance ratio.
+
+    >>> exponential_counts(10, 5000, 100)
+    (5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50)
+    """
+    _check(num_classes, largest, ratio)
+    steps = max(num_classes - 1, 1)
+    return tuple(_whole(largest * ratio ** (-c / steps)) for c in range(num_classes))
+
+
+def step_counts(num_classes: int, largest: int, ratio: float, *, share: float = 0.5) -> tuple[int, ...]:
+    r""":math:`n_0` for the first classes and :math:`n_0 / r` for the last ``share`` of them (Buda et al. 2018).
+
+    >>> step_counts(4, 500, 10)
+    (500, 500, 50, 50)
+    """
+    _check(num_classes, largest, ratio)
+    check_number("share", share, low=0.0, high=1.0)
+    rare = round(share * num_classes)
+    return tuple(_whole(largest if c < num_classes - rare else largest / ratio) for c in range(num_classes))
+
+
+def pareto_counts(num_classes: int, largest: int, ratio: float, *, power: float = 6.0) -> tuple[int, ...]:
+    r"""A power law of the rank, :math:`n_c = n_0 \big(1 + \tfrac{c}{C-1}(r^{1/\alpha} - 1)\big)^{-\alpha}`.
+
+    With ``power`` alpha = 6 it falls as the Pareto tails of Liu et al. 2019 do; a large alpha is the exponential tail.
+
+    >>> pareto_counts(5, 1280, 256)
+    (1280, 185, 43, 13, 5)
+    """
+    _check(num_classes, largest, ratio)
+    check_number("power", power, low=0.0, open_low=True)
+    steps, reach = max(num_classes - 1, 1), ratio ** (1.0 / power) - 1.0
+    return tuple(_whole(largest * (1.0 + c / steps * reach) ** -power) for c in range(num_classes))
+
+
+def subsample(labels: Sequence[int] | NDArray[Any], counts: Sequence[int], *, seed: int = 0) -> NDArray[np.int64]:
+    """Indices of ``counts[c]`` samples of each class c, drawn without replacement, in the order of the data.
+
+    >>> subsample([0, 0, 0, 1, 1, 2], [2, 1, 1]).shape
+    (4,)
+    """
+    classes = np.asarray(labels)
+    if classes.ndim != 1:
+        raise ValueError(f"labels must be one class for each sample, shape (N,), got {classes.shape}; pass a vector")
+    draw = np.random.default_rng(seed)
+    kept = []
+    for c, count in enumerate(counts):
+        own = np.flatnonzero(classes == c)
+        if count > len(own):
+            raise ValueError(
+                f"counts must not ask for more samples than there are, got {count} of class {c}, which has {len(own)}; "
+                "lower the largest count"
+            )
+        kept.append(draw.choice(own, count, replace=False))
+    return np.sort(np.concatenate(kept)) if kept else np.empty(0, np.int64)
+
+
+def _whole(count: float) -> int:
+    """Rounded down, unless a rounding error stands in the way; at least 1."""
+    return max(1, int(count + 1e-9))
+
+
+def _check(num_classes: int, largest: int, ratio: float) -> None:
+    check_number("num_classes", num_classes, low=1)
+    check_number("largest", largest, low=1)
+    check_number("ratio", ratio, low=1.0)

@@ -1,0 +1,216 @@
+r"""Samplers that choose how often each class is seen, the same under any number of processes.
+
+Every process draws the whole epoch from the same seed and takes its share, so that shares are disjoint and of one
+length. Call ``set_epoch(e)`` before each epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch.distributed
+from numpy.typing import NDArray
+from torch.utils.data import Sampler
+
+from equipoise._checks import check_number
+
+__all__ = ["SAMPLERS", "ClassSampler", "EpochSampler", "RepeatFactorSampler", "sampler_for"]
+
+
+class EpochSampler(Sampler[int]):
+    """A sampler whose epochs are functions of the seed and of their number, shared out among processes.
+
+    Args:
+        length: indices of an epoch before they are shared out, None where that changes with the epoch.
+        seed: of all draws.
+        rank: number of this process, None asks ``torch.distributed``.
+        world_size: number of processes, None asks ``torch.distributed``.
+    """
+
+    def __init__(self, length: int, *, seed: int, rank: int | None, world_size: int | None) -> None:
+        running = torch.distributed.is_available() and torch.distributed.is_initialized()
+        self.rank = rank if rank is not None else torch.distributed.get_rank() if running else 0
+        self.world_size = world_size if world_size is not None else torch.distributed.get_world_size() if running else 1
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(
+                f"rank must be in [0, world_size), got rank {self.rank} of {self.world_size}; leave both out under "
+                "torch.distributed"
+            )
+        self.length, self.seed, self.epoch = length, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Move to an epoch, counted from 0."""
+        self.epoch = int(epoch)
+
+    def draw(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Indices of the whole epoch, in order."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[int]:
+        indices = self.draw(np.random.default_rng([self.seed, self.epoch]))
+        size = len(self) * self.world_size
+        indices = np.resize(indices, size) if len(indices) < size else indices[:size]  # all processes take as many
+        yield from indices[self.rank :: self.world_size].tolist()
+
+    def __len__(self) -> int:
+        return math.ceil(self.length / self.world_size)
+
+
+class ClassSampler(EpochSampler):
+    r"""Each class with probability :math:`\propto n_c^q`, its samples in turn.
+
+    q = 1 is the data as they are, 1/2 the square root, 0 balanced classes (Kang et al. 2020), -1 the reversed sampler
+    of Zhou et al. 2020. With ``epochs`` the probabilities move over the training from those of q = 1 to those of q
+    (progressively balanced, Kang et al. 2020).
+
+    An epoch holds of each class as many as its probability says, to within one, and no sample of a class comes a second
+    time before all of them came once.
+
+    Args:
+        labels: (N,) class indices, or (N, C) of 0 and 1: a sample with several labels is drawn for any of them.
+        power: q.
+        epochs: number of epochs over which the probabilities move; None for no movement.
+        length: samples of an epoch over all processes, None for N.
+        seed: of all draws.
+        rank: number of this process, None asks ``torch.distributed``.
+        world_size: number of processes, None asks ``torch.distributed``.
+
+    >>> sampler = ClassSampler([0, 0, 0, 0, 0, 0, 1, 1], power=0.0)
+    >>> sorted([0, 0, 0, 0, 0, 0, 1, 1][i] for i in sampler)
+    [0, 0, 0, 0, 1, 1, 1, 1]
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[int] | NDArray[Any],
+        *,
+        power: float = 0.0,
+        epochs: int | None = None,
+        length: int | None = None,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self.members = _members(labels)
+        super().__init__(len(labels) if length is None else length, seed=seed, rank=rank, world_size=world_size)
+        self.power = check_number("power", power)
+        if epochs is not None:
+            check_number("epochs", epochs, low=1)
+        self.epochs = epochs
+
+    def probabilities(self) -> NDArray[np.float64]:
+        """Probability of each class in this epoch, (C,); 0 for a class without samples."""
+        counts = np.array([len(own) for own in self.members], dtype=np.float64)
+        present = counts > 0
+        target = np.zeros_like(counts)
+        target[present] = counts[present] ** self.power
+        target /= target.sum()
+        if self.epochs is None:
+            return target
+        moved = min(self.epoch / max(self.epochs - 1, 1), 1.0)
+        mixed: NDArray[np.float64] = (1.0 - moved) * counts / counts.sum() + moved * target
+        return mixed
+
+    def draw(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Indices of the whole epoch."""
+        ends = np.cumsum(self.probabilities()) * self.length
+        # systematic sampling: whole numbers whose means are the shares exactly
+        quotas = np.diff(np.floor(np.concatenate([[0.0], ends]) + generator.random())).astype(np.int64)
+        quotas[np.argmax(quotas)] += self.length - quotas.sum()
+        drawn = [_in_turn(own, quota, generator) for own, quota in zip(self.members, quotas, strict=True) if quota]
+        return generator.permutation(np.concatenate(drawn))
+
+
+class RepeatFactorSampler(EpochSampler):
+    r"""Every sample, those of rare classes several times (Gupta et al. 2019).
+
+    A sample is repeated :math:`r_i = \max_{c \in i} \max(1, \sqrt{t / f_c})` times, f_c the share of the samples that
+    hold c; fractions are rounded at random in each epoch. The length is that of the mean epoch.
+
+    Args:
+        labels: (N,) class indices, or (N, C) of 0 and 1.
+        threshold: t, the share below which classes are repeated.
+        seed: of all draws.
+        rank: number of this process, None asks ``torch.distributed``.
+        world_size: number of processes, None asks ``torch.distributed``.
+
+    >>> len(RepeatFactorSampler([0] * 99 + [1], threshold=0.04))
+    101
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[int] | NDArray[Any],
+        *,
+        threshold: float = 0.001,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        check_number("threshold", threshold, low=0.0, high=1.0, open_low=True)
+        self.factors = np.ones(len(labels))
+        for own in _members(labels):
+            if len(own):
+                factor = max(1.0, math.sqrt(threshold * len(labels) / len(own)))
+                self.factors[own] = np.maximum(self.factors[own], factor)
+        super().__init__(round(self.factors.sum()), seed=seed, rank=rank, world_size=world_size)
+
+    def draw(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Indices of the whole epoch."""
+        # systematic rounding: every sample floor or ceil of its factor times, the sum always that of the factors
+        ends = np.cumsum(self.factors[(order := generator.permutation(len(self.factors)))])
+        times = np.diff(np.floor(np.concatenate([[0.0], ends]) + generator.random())).astype(np.int64)
+        indices = np.repeat(order, times)
+        return generator.permutation(np.resize(indices, self.length))
+
+
+SAMPLERS = ("none", "balanced", "square-root", "progressive", "reversed", "repeat-factor")
+"""Names that ``sampler_for`` knows."""
+
+
+def sampler_for(
+    name: str,
+    labels: Sequence[int] | NDArray[Any],
+    *,
+    epochs: int | None = None,
+    seed: int = 0,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> EpochSampler:
+    """The sampler of that name; ``"none"`` shuffles the data as they are, ``"progressive"`` needs ``epochs``."""
+    options: dict[str, Any] = {"seed": seed, "rank": rank, "world_size": world_size}
+    powers = {"none": 1.0, "balanced": 0.0, "square-root": 0.5, "reversed": -1.0}
+    if name in powers:
+        return ClassSampler(labels, power=powers[name], **options)
+    if name == "progressive":
+        if epochs is None:
+            raise ValueError("epochs must be the number of epochs for the progressive sampler, got None; pass it")
+        return ClassSampler(labels, power=0.0, epochs=epochs, **options)
+    if name == "repeat-factor":
+        return RepeatFactorSampler(labels, **options)
+    raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {name!r}; pick one of these words")
+
+
+def _members(labels: Sequence[int] | NDArray[Any]) -> list[NDArray[np.int64]]:
+    """Indices of the samples of each class."""
+    array = np.asarray(labels)
+    if array.ndim not in (1, 2) or not len(array) or array.dtype.kind not in "iub":
+        raise ValueError(
+            "labels must be integers, (N,) class indices or (N, C) of 0 and 1, with at least one sample, got "
+            f"{array.dtype} of shape {array.shape}; pass the labels of the training data"
+        )
+    if array.ndim == 2:
+        return [np.flatnonzero(column == 1) for column in array.T]
+    if array.min() < 0:
+        raise ValueError(f"labels must not be negative, got {array.min()}; leave ignored samples out")
+    order = np.argsort(array, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(array))[:-1])
+
+
+def _in_turn(own: NDArray[np.int64], quota: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """As many indices as the quota says, each once before any comes again."""
+    rounds = -(-quota // len(own))
+    return np.concatenate([generator.permutation(own) for _ in range(rounds)])[:quota]

@@ -1,0 +1,62 @@
+"""Counts of long tails and the samples they keep."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.data import exponential_counts, pareto_counts, step_counts, subsample
+
+
+def test_cifar_counts_of_the_literature():
+    assert exponential_counts(10, 5000, 100) == (5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50)
+    assert sum(exponential_counts(100, 500, 100)) == 10847  # CIFAR-100-LT of Cao et al. 2019
+    assert step_counts(10, 5000, 100) == (5000,) * 5 + (50,) * 5
+
+
+@given(
+    st.sampled_from([exponential_counts, step_counts, pareto_counts]),
+    st.integers(2, 200),
+    st.integers(100, 5000),
+    st.floats(1.0, 100.0),
+)
+def test_from_the_largest_down_to_its_share(rule, classes, largest, ratio):
+    counts = rule(classes, largest, ratio)
+    assert len(counts) == classes
+    assert counts[0] == largest
+    assert counts[-1] == max(1, int(largest / ratio + 1e-9))
+    assert all(a >= b >= 1 for a, b in itertools.pairwise(counts))
+
+
+def test_pareto_falls_faster_than_exponential_and_meets_it():
+    steep, even = pareto_counts(50, 5000, 100), exponential_counts(50, 5000, 100)
+    assert all(a <= b for a, b in zip(steep, even, strict=True))
+    assert sum(steep) < sum(even)
+    assert pareto_counts(50, 5000, 100, power=1e6) == pytest.approx(even, abs=1)
+
+
+def test_subsample_keeps_the_counts_and_follows_the_seed():
+    labels = np.random.default_rng(0).integers(0, 3, 600)
+    kept = subsample(labels, [100, 20, 3], seed=1)
+    assert np.bincount(labels[kept]).tolist() == [100, 20, 3]
+    assert len(set(kept.tolist())) == len(kept)
+    assert np.array_equal(kept, subsample(labels, [100, 20, 3], seed=1))
+    assert not np.array_equal(kept, subsample(labels, [100, 20, 3], seed=2))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: subsample([0, 0, 1], [2, 2]), "got 2 of class 1, which has 1"),
+        (lambda: subsample([[0], [1]], [1, 1]), "shape"),
+        (lambda: exponential_counts(10, 100, 0.5), "ratio"),
+        (lambda: exponential_counts(0, 100, 5), "num_classes"),
+        (lambda: pareto_counts(10, 100, 5, power=0.0), "power"),
+        (lambda: step_counts(10, 100, 5, share=2.0), "share"),
+    ],
+)
+def test_bad_arguments(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
