@@ -78,6 +78,11 @@ def network(probs: Tensor, targets: Tensor) -> Record:
     whole = scores(logits, targets)
     confidence, chosen = probs.max(1)  # as they are, not normalised anew
     whole["ece"] = float(binned_error(bin_sums(confidence, chosen == targets, 15)))
+    # rounding may leave confidences above 1, which code with a last bin up to 1 puts nowhere
+    inside = confidence <= 1
+    kept_error = float(binned_error(bin_sums(confidence, chosen == targets, 15, valid=inside)))
+    whole["ece_up_to_one"] = kept_error * float(inside.double().mean())
+    whole["above_one"] = int((~inside).sum())
     record: Record = {"rows": len(targets), "classes": probs.shape[1], "given": whole, "before": [], "temperatures": []}
     record["after"] = {name: [] for name in METHODS}
     for kept, held in halves(len(targets)):

@@ -32,6 +32,15 @@ def test_ten_networks():
     assert len(NETWORKS) == 10
 
 
+def test_confidences_above_one():
+    above = {name: each["given"]["above_one"] for name, each in NETWORKS.items() if each["given"]["above_one"]}
+    assert above == {"cleanlab_imdb_test_set": 2744}
+    given = NETWORKS["cleanlab_imdb_test_set"]["given"]
+    assert (round(given["ece"], 4), round(given["ece_up_to_one"], 4)) == (0.0404, 0.0399)
+    assert "2,744 confidences are above 1" in PAGE
+    assert "gives 0.0399" in PAGE
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_temperature_lowers_the_likelihood_loss_on_both_halves(name):
     each = NETWORKS[name]

@@ -8,7 +8,16 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from equipoise.calibration import METHODS, Fitted, Temperature, load, save
+from equipoise.calibration import (
+    METHODS,
+    DirichletCalibration,
+    Fitted,
+    Temperature,
+    Thresholds,
+    VectorScaling,
+    load,
+    save,
+)
 from equipoise.calibration.storage import KINDS
 from tests.calibration.data import EVERY, fit, of
 
@@ -172,6 +181,15 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert load(path).temperature == 2.0
     assert [entry.name for entry in tmp_path.iterdir()] == ["t"]
+
+
+def test_lists_and_whole_numbers_make_the_same_value():
+    assert VectorScaling([1, 2], [0, 0]) == VectorScaling((1.0, 2.0), (0.0, 0.0))
+    assert hash(Thresholds([0], [1])) == hash(Thresholds((0.0,), (1.0,)))
+    assert hash(DirichletCalibration([[1, 0], [0, 1]], [0, 0])) == hash(
+        DirichletCalibration(((1.0, 0.0), (0.0, 1.0)), (0.0, 0.0))
+    )
+    assert type(Temperature(2).temperature) is float
 
 
 def test_fitted_objects_are_values():

@@ -36,14 +36,11 @@ class DirichletCalibration(Fitted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        classes = len(as_floats("bias", self.bias))
-        if not isinstance(self.weight, tuple) or {len(as_floats("weight", row)) for row in self.weight} != {classes}:
-            raise ValueError(f"weight must be {classes} rows of {classes} numbers, got others; fit again")
-        if len(self.weight) != classes:
-            raise ValueError(
-                f"weight must be {classes} rows of {classes} numbers, got {len(self.weight)} rows; fit again"
-            )
-        object.__setattr__(self, "num_classes", classes)
+        bias = as_floats("bias", self.bias)
+        weight = tuple(as_floats("weight", row) for row in self.weight)
+        if {len(weight), *map(len, weight)} != {len(bias)}:
+            raise ValueError(f"weight must be {len(bias)} rows of {len(bias)} numbers, got others; fit again")
+        self._set(weight=weight, bias=bias, num_classes=len(bias))
 
     def _apply(self, logits: Tensor) -> Tensor:
         weight = torch.tensor(self.weight, dtype=logits.dtype, device=logits.device)

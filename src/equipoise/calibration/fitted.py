@@ -58,6 +58,11 @@ class Fitted(ABC):
                 f"converged must be a bool and note a str, got {self.converged!r} and {self.note!r}; leave them out"
             )
 
+    def _set(self, **values: object) -> None:
+        """Replace fields while the object is being made: checked numbers, the number of classes that they imply."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
     def __call__(self, logits: Tensor) -> Tensor:
         """Logits (N, C, d1, ..., dk) after the correction, in the same shape, dtype and device."""
         check_shape(logits, self.task, self.num_classes)

@@ -50,7 +50,7 @@ class FocalPosterior(Fitted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("gamma", self.gamma, low=0.0)
+        self._set(gamma=check_number("gamma", self.gamma, low=0.0))
 
     def _apply(self, logits: Tensor) -> Tensor:
         if self.gamma == 0.0:

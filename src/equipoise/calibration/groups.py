@@ -39,17 +39,14 @@ class GroupTemperatures(Fitted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        count = len(as_floats("temperatures", self.temperatures, positive=True))
-        if (
-            not isinstance(self.names, tuple)
-            or len(self.names) != count
-            or not all(isinstance(n, str) for n in self.names)
-        ):
-            raise ValueError(f"names must be one str for each of the {count} groups, got {self.names!r}; fit again")
-        allowed = set(range(count))
-        if not isinstance(self.groups, tuple) or any(type(g) is not int or g not in allowed for g in self.groups):
-            raise ValueError(f"groups must be indices of the {count} temperatures, got {self.groups!r}; fit again")
-        object.__setattr__(self, "num_classes", len(self.groups))
+        temperatures = as_floats("temperatures", self.temperatures, positive=True)
+        groups, names = tuple(self.groups), tuple(self.names)
+        count = len(temperatures)
+        if len(names) != count or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"names must be one str for each of the {count} groups, got {names!r}; fit again")
+        if not groups or any(type(group) is not int or not 0 <= group < count for group in groups):
+            raise ValueError(f"groups must be indices of the {count} temperatures, got {groups!r}; fit again")
+        self._set(temperatures=temperatures, groups=groups, names=names, num_classes=len(groups))
 
     def _apply(self, logits: Tensor) -> Tensor:
         by_group = torch.tensor(self.temperatures, dtype=logits.dtype, device=logits.device)

@@ -11,7 +11,7 @@ from torch import Tensor
 from equipoise._checks import check_choice, check_number
 from equipoise.calibration.fitted import Fitted, Task, announce
 from equipoise.calibration.inputs import task_of
-from equipoise.calibration.isotonic import Curve, check_curves
+from equipoise.calibration.isotonic import Curve, checked_curves
 from equipoise.calibration.one_vs_rest import ClassScores, one_vs_rest, per_class, to_logits
 
 __all__ = ["HistogramBinning", "fit_histogram"]
@@ -33,13 +33,13 @@ class HistogramBinning(Fitted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_curves(self.curves)
-        for edges, probs in self.curves:
+        curves = checked_curves(self.curves)
+        for edges, probs in curves:
             if len(edges) + 1 != len(probs):
                 raise ValueError(
                     f"curves must have an edge less than bins, got {len(edges)} and {len(probs)}; fit again"
                 )
-        object.__setattr__(self, "num_classes", len(self.curves))
+        self._set(curves=curves, num_classes=len(curves))
 
     def _apply(self, logits: Tensor) -> Tensor:
         probs = []

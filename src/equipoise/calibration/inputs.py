@@ -62,7 +62,7 @@ def multi_rows(logits: Tensor, targets: Tensor, ignore_value: float) -> MultiRow
     _check_tensor(targets)
     check_sigmoid_targets(logits, targets, ignore_value, validate=True)
     rows = flat_rows(logits)
-    labels = flat_rows(targets).to(rows.device)
+    labels = targets.detach().movedim(1, -1).reshape(rows.shape).to(rows.device)
     known = torch.ones_like(labels, dtype=torch.bool) if targets.dtype is torch.bool else labels != ignore_value
     positive = known & (labels == 1)
     if bool((known & (labels != 1) & (labels != 0)).any()):

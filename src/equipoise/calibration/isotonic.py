@@ -34,11 +34,11 @@ class IsotonicCalibration(Fitted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_curves(self.curves)
-        for odds, probs in self.curves:
+        curves = checked_curves(self.curves)
+        for odds, probs in curves:
             if len(odds) != len(probs):
                 raise ValueError(f"curves must have as many odds as probs, got {len(odds)} and {len(probs)}; fit again")
-        object.__setattr__(self, "num_classes", len(self.curves))
+        self._set(curves=curves, num_classes=len(curves))
 
     def _apply(self, logits: Tensor) -> Tensor:
         probs = [_interpolate(scores, self.curves[c]) for c, scores in per_class(logits, self.task)]
@@ -81,15 +81,20 @@ def fit_isotonic(
     return announce(IsotonicCalibration(curves, task=task, samples=problem.samples, note=problem.note))
 
 
-def check_curves(curves: tuple[Curve, ...]) -> None:
-    """Raise unless curves are pairs of rising log-odds and probabilities inside (0, 1)."""
-    if not isinstance(curves, tuple) or not curves or any(not isinstance(c, tuple) or len(c) != 2 for c in curves):
-        raise TypeError("curves must be a pair (log-odds, probabilities) for each class, got others; fit again")
-    for odds, probs in curves:
-        values = as_floats("probabilities of a curve", probs, positive=True)
-        steps = as_floats("log-odds of a curve", odds) if odds else ()
-        if max(values) >= 1 or any(right < left for left, right in pairwise(steps)):
+def checked_curves(curves: tuple[Curve, ...]) -> tuple[Curve, ...]:
+    """Return curves as tuples; raise unless they are pairs of rising log-odds and probabilities inside (0, 1)."""
+    found = []
+    for curve in curves:
+        if isinstance(curve, str) or len(curve) != 2:
+            raise ValueError("curves must be a pair (log-odds, probabilities) for each class, got others; fit again")
+        odds = as_floats("log-odds of a curve", curve[0]) if len(curve[0]) else ()
+        probs = as_floats("probabilities of a curve", curve[1], positive=True)
+        if max(probs) >= 1 or any(right < left for left, right in pairwise(odds)):
             raise ValueError("curves must have rising log-odds and probabilities below 1, got others; fit again")
+        found.append((odds, probs))
+    if not found:
+        raise ValueError("curves must hold one curve for each class, got none; fit again")
+    return tuple(found)
 
 
 def _fit_curve(known: ClassScores, floor: float) -> Curve:

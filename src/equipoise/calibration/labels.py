@@ -42,12 +42,13 @@ class LabelTemperatures(Fitted):
     def __post_init__(self) -> None:
         super().__post_init__()
         temperatures = as_floats("temperatures", self.temperatures, positive=True)
-        if len(temperatures) != len(as_floats("biases", self.biases)):
+        biases = as_floats("biases", self.biases)
+        if len(temperatures) != len(biases):
             raise ValueError(
                 f"biases must have one number for each of the {len(temperatures)} labels, got {len(self.biases)}; "
                 "fit again"
             )
-        object.__setattr__(self, "num_classes", len(temperatures))
+        self._set(temperatures=temperatures, biases=biases, num_classes=len(temperatures))
 
     def _apply(self, logits: Tensor) -> Tensor:
         return logits / column(self.temperatures, logits) + column(self.biases, logits)
@@ -152,7 +153,7 @@ def _platt(
         nll = (softplus(t) - y * t) * known
         return nll.sum(0) + 0.5 * shrinkage * ((a - 1.0).square() + (b - intercept).square())
 
-    value = objective(a, b)
+    value, done = objective(a, b), torch.zeros_like(a, dtype=torch.bool)
     for _ in range(100):
         p = (a * x + b).sigmoid()
         off, spread = (p - y) * known, p * (1.0 - p) * known
@@ -167,19 +168,17 @@ def _platt(
             step_b = ((aa + ridge) * grad_b - ab * grad_a) / determinant
         else:
             step_a, step_b = grad_a / (aa + 1e-300), torch.zeros_like(b)
-        size, moved = torch.ones_like(a), torch.zeros_like(a, dtype=torch.bool)
-        for _ in range(40):  # halve the step of the columns that it does not help
+        settled = done | (step_a.abs() + step_b.abs() < 1e-10)
+        before_a, before_b, size = a, b, 1.0
+        while not bool(settled.all()) and size > 1e-12:  # halve the step of the columns that it does not help
             new_a = (a - size * step_a).clamp(low, high)
             new_b = (b - size * step_b).clamp(-LARGEST_BIAS, LARGEST_BIAS)
             new_value = objective(new_a, new_b)
-            better = (new_value <= value) & ~moved
+            better = (new_value <= value) & ~settled
             a, b = torch.where(better, new_a, a), torch.where(better, new_b, b)
-            value = torch.where(better, new_value, value)
-            moved |= better
-            if bool(moved.all()):
-                break
-            size = torch.where(moved, size, 0.5 * size)
-        if float((step_a.abs() + step_b.abs()).where(moved, 0.0).max()) < 1e-10:
+            value, settled, size = torch.where(better, new_value, value), settled | better, 0.5 * size
+        done = (a == before_a) & (b == before_b)  # at the optimum, at a bound, or as near as numbers go
+        if bool(done.all()):
             break
     tolerance = 1e-6
     inside = (a > low * (1 + tolerance)) & (a < high * (1 - tolerance))

@@ -43,13 +43,14 @@ class PriorCorrection(Fitted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        classes = len(as_floats("train_prior", self.train_prior, positive=True))
-        if len(as_floats("target_prior", self.target_prior, positive=True)) != classes:
+        train = as_floats("train_prior", self.train_prior, positive=True)
+        target = as_floats("target_prior", self.target_prior, positive=True)
+        if len(target) != len(train):
             raise ValueError(
-                f"target_prior must have one share for each of the {classes} classes, got {len(self.target_prior)}; "
+                f"target_prior must have one share for each of the {len(train)} classes, got {len(target)}; "
                 "pass shares of the same classes"
             )
-        object.__setattr__(self, "num_classes", classes)
+        self._set(train_prior=train, target_prior=target, num_classes=len(train))
 
     def _apply(self, logits: Tensor) -> Tensor:
         pairs = zip(self.train_prior, self.target_prior, strict=True)

@@ -37,7 +37,7 @@ class Temperature(Fitted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_number("temperature", self.temperature, low=0.0, open_low=True)
+        self._set(temperature=check_number("temperature", self.temperature, low=0.0, open_low=True))
 
     def _apply(self, logits: Tensor) -> Tensor:
         return logits / self.temperature

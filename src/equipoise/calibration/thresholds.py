@@ -40,10 +40,11 @@ class Thresholds(Fitted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        labels = len(as_floats("thresholds", self.thresholds))
+        thresholds = as_floats("thresholds", self.thresholds)
+        labels = len(thresholds)
         if self.f1 and (len(self.f1) != labels or any(v is not None and not 0 <= v <= 1 for v in self.f1)):
             raise ValueError(f"f1 must be one number in [0, 1] or None for each of the {labels} labels; fit again")
-        object.__setattr__(self, "num_classes", labels)
+        self._set(thresholds=thresholds, f1=tuple(self.f1), num_classes=labels)
 
     @property
     def probabilities(self) -> tuple[float, ...]:
@@ -112,11 +113,12 @@ def fit_thresholds(
     rows = multi_rows(logits, targets, ignore_value)
     samples = len(rows.logits)
     folds = int(min(folds, samples)) if samples > 1 else 0
-    parts = [_sorted(block) for block in label_blocks(rows)]
-    everything = torch.zeros(samples, dtype=torch.bool, device=rows.logits.device)
-    thresholds = _choose(parts, everything, min_positives, shrinkage)
+    fold = torch.randperm(samples, generator=torch.Generator().manual_seed(0)).to(rows.logits.device) % max(folds, 1)
+    found = [_cuts(block, fold, folds) for block in label_blocks(rows)]
+    cuts, counts = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
+    thresholds, *without = (_shrink(*each, min_positives, shrinkage) for each in zip(cuts, counts, strict=True))
+    f1 = _cross_fitted_f1(rows, fold, without) if folds else ()
     positives = rows.positive.sum(0)
-    f1 = _cross_fit(parts, rows, folds, min_positives, shrinkage) if folds else ()
     how_few = "no positives" if min_positives <= 1 else f"fewer than {min_positives} positives"
     few = remark_on_classes(
         (positives < min_positives).nonzero().squeeze(1).tolist(),
@@ -158,14 +160,15 @@ def _without(part: Sorted, held_out: Tensor) -> Sorted:
     return Sorted(*(values[kept].view(len(kept), -1) for values in part))
 
 
-def _choose(parts: list[Sorted], held_out: Tensor, min_positives: float, shrinkage: float) -> Tensor:
-    """Thresholds (K,) from the rows that are not held out."""
-    own, counts = [], []
-    for part in parts:
-        left = _without(part, held_out) if bool(held_out.any()) else part
-        own.append(_best_cuts(left))
-        counts.append(left.positive.sum(1))
-    cuts, positives = torch.cat(own), torch.cat(counts).double()
+def _cuts(rows: MultiRows, fold: Tensor, folds: int) -> tuple[Tensor, Tensor]:
+    """Best cuts and numbers of positives, (1 + folds, K): of all rows, and of all but those of each fold. One sort."""
+    whole = _sorted(rows)
+    parts = [whole, *(_without(whole, fold == held) for held in range(folds))]
+    return torch.stack([_best_cuts(part) for part in parts]), torch.stack([part.positive.sum(1) for part in parts])
+
+
+def _shrink(cuts: Tensor, positives: Tensor, min_positives: float, shrinkage: float) -> Tensor:
+    """Thresholds (K,) between the cuts and their median."""
     enough = positives >= min_positives
     common = statistics.median(cuts[enough].tolist()) if bool(enough.any()) else 0.0
     shrunk = (positives * cuts + shrinkage * common) / (positives + shrinkage).clamp(min=1e-300)
@@ -186,15 +189,12 @@ def _best_cuts(part: Sorted) -> Tensor:
     return torch.where(hits[:, -1] > 0, cuts, 0.0)
 
 
-def _cross_fit(
-    parts: list[Sorted], rows: MultiRows, folds: int, min_positives: float, shrinkage: float
-) -> tuple[float | None, ...]:
-    samples, labels = rows.logits.shape
-    fold = torch.randperm(samples, generator=torch.Generator().manual_seed(0)).to(rows.logits.device) % folds
-    hits, chosen = torch.zeros(2, labels, dtype=torch.int64, device=rows.logits.device)
-    for held in range(folds):
+def _cross_fitted_f1(rows: MultiRows, fold: Tensor, without: list[Tensor]) -> tuple[float | None, ...]:
+    """F1 of each label when every fold is decided by the thresholds of the others; None without positives."""
+    hits, chosen = torch.zeros(2, rows.logits.shape[1], dtype=torch.int64, device=fold.device)
+    for held, thresholds in enumerate(without):
         out = fold == held
-        decided = (rows.logits[out] > _choose(parts, out, min_positives, shrinkage)) & rows.known[out]
+        decided = (rows.logits[out] > thresholds) & rows.known[out]
         hits += (decided & rows.positive[out]).sum(0)
         chosen += decided.sum(0)
     positives = rows.positive.sum(0)

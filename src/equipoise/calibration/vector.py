@@ -31,11 +31,12 @@ class VectorScaling(Fitted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(as_floats("weight", self.weight)) != len(as_floats("bias", self.bias)):
+        weight, bias = as_floats("weight", self.weight), as_floats("bias", self.bias)
+        if len(weight) != len(bias):
             raise ValueError(
                 f"bias must have one number for each of the {len(self.weight)} classes, got {len(self.bias)}; fit again"
             )
-        object.__setattr__(self, "num_classes", len(self.weight))
+        self._set(weight=weight, bias=bias, num_classes=len(weight))
 
     def _apply(self, logits: Tensor) -> Tensor:
         return logits * column(self.weight, logits) + column(self.bias, logits)
