@@ -167,17 +167,18 @@ def _platt(
             step_a = ((bb + ridge) * grad_a - ab * grad_b) / determinant
             step_b = ((aa + ridge) * grad_b - ab * grad_a) / determinant
         else:
-            step_a, step_b = grad_a / (aa + 1e-300), torch.zeros_like(b)
-        settled = done | (step_a.abs() + step_b.abs() < 1e-10)
-        before_a, before_b, size = a, b, 1.0
-        while not bool(settled.all()) and size > 1e-12:  # halve the step of the columns that it does not help
+            step_a, step_b, grad_b = grad_a / (aa + 1e-300), torch.zeros_like(b), torch.zeros_like(b)
+        # this near, the objective is too coarse to compare, and a full step of Newton is right to the last digits
+        last = ~done & ((grad_a * step_a + grad_b * step_b).abs() <= 1e-10 * value)
+        settled, before_a, before_b, size = done.clone(), a, b, 1.0
+        while not bool(settled.all()) and size > 1e-6:  # halve the step of the columns that it does not help
             new_a = (a - size * step_a).clamp(low, high)
             new_b = (b - size * step_b).clamp(-LARGEST_BIAS, LARGEST_BIAS)
             new_value = objective(new_a, new_b)
-            better = (new_value <= value) & ~settled
+            better = ((new_value <= value) | last) & ~settled
             a, b = torch.where(better, new_a, a), torch.where(better, new_b, b)
             value, settled, size = torch.where(better, new_value, value), settled | better, 0.5 * size
-        done = (a == before_a) & (b == before_b)  # at the optimum, at a bound, or as near as numbers go
+        done = done | last | ((a == before_a) & (b == before_b))  # at the optimum or at a bound
         if bool(done.all()):
             break
     tolerance = 1e-6
