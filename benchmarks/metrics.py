@@ -234,7 +234,7 @@ def format_metrics(run: dict[str, Any]) -> str:
     machine = run["machine"]
     lines = [
         f"{machine['device']}, {machine['threads']} threads of {machine['cores']} cores, float32",
-        f"{versions(machine)}, torchmetrics {machine['torchmetrics']}; "
+        f"torchmetrics {machine['torchmetrics']}, {versions(machine)}; "
         f"load average {machine['load_average']} before, {machine['load_average_at_end']} after",
         "",
     ]
