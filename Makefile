@@ -48,6 +48,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) is %d.%d; name another one: make PYTHON=python3.12" % sys.version_info[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	# a peer of the tests; its metrics need none of what it would bring along (pyro, gpytorch, tensorboard)
+	$(BIN)/python -m pip install --quiet --no-deps netcal==1.4.0
 	@touch $@
 
 $(INSTALLED)-bench: $(INSTALLED)
