@@ -1,0 +1,299 @@
+"""``equipoise calibrate`` as a user types it."""
+
+import json
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import equipoise.calibration
+from equipoise.calibration import METHODS, Method, Temperature, Thresholds, load
+from equipoise.evaluation.split import Split
+from equipoise.metrics import MultilabelScores, NegativeLogLikelihood, shot_groups
+from equipoise.predictions import open_predictions, source
+from tests.cli.test_evaluate import command, refused, run
+from tests.predictions.saved import CASES, all_of, arrays_of, save
+
+EVERY = [(name, task) for name, method in METHODS.items() for task in sorted(method.tasks)]
+SUFFIX = {"npz": ".npz", "folder": "", "csv": ".csv", "parquet": ".parquet"}
+
+
+def tensors(arrays):
+    return torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["targets"])
+
+
+def nll_of(logits, targets, task):
+    metric = NegativeLogLikelihood(kind="multilabel" if task == "multi" else "single")
+    metric.update(logits, targets)
+    return float(metric.compute())
+
+
+def fitted_directly(name, logits, targets, arrays):
+    given = {"groups": shot_groups(arrays["train_counts"].tolist()), "train_counts": arrays["train_counts"].tolist()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return METHODS[name].fit(logits, targets, **{key: given[key] for key in METHODS[name].needs})
+
+
+# Fitting --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "task"), EVERY)
+def test_every_method_is_fitted_on_one_part_and_reported_on_the_other(tmp_path, name, task):
+    arrays = arrays_of(task, samples=300)
+    path, out = save(tmp_path, "npz", arrays), tmp_path / "fit.json"
+    ran = run("calibrate", path, "--method", name, "--out", out, "--json", "--split", 0.6, "--seed", 3)
+    assert ran.exit_code == 0, ran.output
+    report = json.loads(ran.stdout, parse_constant=pytest.fail)
+    logits, targets = tensors(arrays)
+    first = torch.cat([part.first for part in Split(open_predictions(path), 3, 0.6).parts()])
+    expected = fitted_directly(name, logits[first], targets[first], arrays)
+    assert load(out) == expected
+    assert report["fitted"] == expected.describe()
+    assert report["reported_on"] == int((~first).sum())
+    assert 0.45 * 300 < int(first.sum()) < 0.75 * 300
+    assert report["before"]["nll"] == pytest.approx(nll_of(logits[~first], targets[~first], task))
+    assert report["after"]["nll"] == pytest.approx(nll_of(expected(logits[~first]), targets[~first], task))
+    if METHODS[name].keeps_accuracy:
+        key = "OF1" if task == "multi" else "accuracy"
+        assert report["after"][key] == report["before"][key]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["fit.json", "saved.npz"]
+
+
+@pytest.mark.parametrize("task", ["single", "segmentation"])
+def test_on_another_file(tmp_path, task):
+    arrays, others = arrays_of(task, samples=200), arrays_of(task, samples=100, seed=8)
+    path, other = save(tmp_path, "npz", arrays, "a"), save(tmp_path, "folder", others, "b")
+    ran = run("calibrate", path, "--method", "temperature", "--out", tmp_path / "fit.json", "--on", other, "--json")
+    report = json.loads(ran.stdout)
+    logits, targets = tensors(arrays)
+    expected = fitted_directly("temperature", logits, targets, arrays)
+    assert load(tmp_path / "fit.json") == expected  # on all of the file
+    held, labels = tensors(others)
+    assert report["reported_on"] == 100
+    assert report["after"]["nll"] == pytest.approx(nll_of(expected(held), labels, task))
+    assert report["after"]["nll"] < report["before"]["nll"]
+
+
+def test_a_fit_that_remembers_gains_nothing(tmp_path, monkeypatch):
+    class Memory(Temperature):
+        def _apply(self, logits):
+            return torch.where(torch.isin(logits, seen[0]), -100 * logits, logits)
+
+    seen = []
+    memory = Method("memory", lambda z, t, **_: seen.append(z) or Memory(1.0, samples=len(z)), {"single"}, True, "")
+    monkeypatch.setattr(equipoise.calibration, "METHODS", {"memory": memory})
+    monkeypatch.setattr(equipoise.calibration, "save", lambda fitted, path: None)
+    path = save(tmp_path, "npz", arrays_of("single"))
+    report = json.loads(run("calibrate", path, "--method", "memory", "--out", tmp_path / "x.json", "--json").stdout)
+    assert report["after"] == report["before"]
+    assert 80 < len(seen[0]) < 160
+
+
+def test_probabilities_are_calibrated_through_their_logarithms(tmp_path):
+    reports = []
+    for probs in (False, True):
+        path = save(tmp_path, "npz", arrays_of("single", probs=probs), f"p{probs}")
+        ran = run("calibrate", path, "--method", "temperature", "--out", tmp_path / "fit.json", "--json")
+        reports.append(json.loads(ran.stdout))
+    assert reports[0]["after"]["nll"] == pytest.approx(reports[1]["after"]["nll"], rel=1e-6)
+
+
+def test_the_table(tmp_path):
+    path, out = save(tmp_path, "npz", arrays_of("single")), tmp_path / "fit.json"
+    report = json.loads(run("calibrate", path, "--method", "vector", "--out", out, "--json").stdout)
+    ran = run("calibrate", path, "--method", "vector", "--out", out)
+    assert ran.exit_code == 0
+    assert re.search(rf"^NLL +{report['before']['nll']:.4f} +{report['after']['nll']:.4f}$", ran.stdout, re.MULTILINE)
+    assert f"reported on {report['reported_on']} other samples" in ran.stdout
+    assert f"wrote {out}" in ran.stdout.replace("\n", " ")
+
+
+def test_gamma_of_training(tmp_path):
+    path, out = save(tmp_path, "npz", arrays_of("single")), tmp_path / "fit.json"
+    assert run("calibrate", path, "--method", "focal", "--gamma", 2.0, "--out", out).exit_code == 0
+    assert load(out).gamma == 2.0
+
+
+def test_help_names_every_method():
+    text = " ".join(run("calibrate", "--help", columns=300).stdout.split())
+    for name in METHODS:
+        assert name in text
+
+
+# Applying -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "form", "to"), [(*case, to) for case in CASES for task, to in CASES if task == case[0]]
+)
+def test_a_fit_is_applied_to_every_format(tmp_path, monkeypatch, task, form, to):
+    monkeypatch.setattr(source, "CHUNK_ELEMENTS", 300)  # several chunks
+    arrays = arrays_of(task, samples=120)
+    path, fit = save(tmp_path, form, arrays), tmp_path / "fit.json"
+    method = "label-temperatures" if task == "multi" else "temperature"
+    assert run("calibrate", path, "--method", method, "--out", fit).exit_code == 0
+    out = tmp_path / f"corrected{SUFFIX[to]}"
+    ran = run("calibrate", "--apply", fit, path, "--out", out)
+    assert ran.exit_code == 0, ran.output
+    assert f"wrote {out}" in ran.stdout
+    found = open_predictions(out)
+    logits, targets = tensors(arrays)
+    scores, labels = all_of(found)
+    np.testing.assert_allclose(scores, load(fit)(logits).numpy(), rtol=1e-12)
+    np.testing.assert_array_equal(labels, targets)
+    assert (found.task, found.class_names) == (task, tuple(arrays["class_names"]))
+
+
+@pytest.mark.parametrize(("name", "task"), EVERY)
+def test_what_is_applied_is_worth_what_was_reported(tmp_path, name, task):
+    """Fit on one file, report on another, apply to it: evaluate says the same."""
+    fit_on, other = (save(tmp_path, "npz", arrays_of(task, seed=seed), f"s{seed}") for seed in (1, 2))
+    fit, out = tmp_path / "fit.json", tmp_path / "corrected.npz"
+    ran = run("calibrate", fit_on, "--on", other, "--method", name, "--out", fit, "--json")
+    report = json.loads(ran.stdout)
+    assert run("calibrate", "--apply", fit, other, "--out", out).exit_code == 0
+    found = json.loads(run("evaluate", out, "--json").stdout)
+    for key, value in report["after"].items():
+        assert found["overall"][key] == pytest.approx(value, abs=1e-9), key
+
+
+def test_thresholds_decide_at_one_half(tmp_path):
+    arrays = arrays_of("multi", samples=600)
+    path, fit, out = save(tmp_path, "npz", arrays), tmp_path / "fit.json", tmp_path / "out.npz"
+    run("calibrate", path, "--method", "thresholds", "--out", fit)
+    run("calibrate", "--apply", fit, path, "--out", out)
+    logits, targets = tensors(arrays)
+    expected = MultilabelScores(6, threshold=load(fit).probabilities)
+    expected.update(logits, targets)
+    found = json.loads(run("evaluate", out, "--json").stdout)["overall"]
+    assert found["OF1"] == pytest.approx(float(expected.compute()["OF1"]))
+
+
+def test_a_csv_in_its_own_place(tmp_path):
+    path, fit = save(tmp_path, "csv", arrays_of("single")), tmp_path / "fit.json"
+    run("calibrate", path, "--method", "temperature", "--out", fit)
+    before, _ = all_of(open_predictions(path))
+    assert run("calibrate", "--apply", fit, path, "--out", path).exit_code == 0
+    np.testing.assert_allclose(all_of(open_predictions(path))[0], before / load(fit).temperature)
+
+
+# Bad input ------------------------------------------------------------------------------------------------------------
+
+
+BAD_OPTIONS = {
+    "no method": ((), "--method must be the name of a method, got ''", "temperature, temperature-ece"),
+    "unknown method": (("--method", "temprature"), "got 'temprature'; did you mean temperature?"),
+    "method of several labels": (("--method", "thresholds"), "does not serve one label a sample", "for this file:"),
+    "gamma of another": (("--method", "vector", "--gamma", "2"), "--gamma belongs to --method focal"),
+    "nothing to fit on": (("--method", "vector", "--split", "0"), "--split must be between 0 and 1", "--on FILE2"),
+    "nothing to report on": (("--method", "vector", "--split", "1"), "--split must be between 0 and 1"),
+    "hardly anything to fit on": (("--method", "vector", "--split", "1e-9"), "saved.npz: --method vector cannot be"),
+    "hardly anything to report on": (("--method", "vector", "--split", "0.999999999"), "no sample is left to report"),
+    "unknown task": (("--method", "vector", "--task", "x"), "--task must be one of", "got 'x'"),
+    "wrong counts": (("--method", "prior", "--train-counts", "1,2"), "each of the 6 classes, got 2"),
+    "missing other": (("--method", "vector", "--on", "gone.npz"), "gone.npz: there is no such file"),
+    "other classes": (("--method", "vector", "--on", "three.npz"), "three.npz", "single with 6, found single with 3"),
+    "other task": (("--method", "vector", "--on", "multi.npz"), "multi.npz", "--task single needs targets"),
+    "bad other": (("--method", "vector", "--on", "nan.npz"), "nan.npz: logits must be finite"),
+    "missing folder": (("--method", "vector", "--out", "gone/fit.json"), "'gone' must exist", "create it first"),
+    "no json": (("--method", "vector", "--out", "fit.npz"), "a fit is written as .json, got 'fit.npz'"),
+    "a folder": (("--method", "vector", "--out", "taken.json"), "there is a folder of that name"),
+    "missing fit": (("--apply", "gone.json"), "gone.json"),
+    "method and fit": (("--apply", "fit6.json", "--method", "vector"), "leave out --method and --on"),
+    "fit of other classes": (("--apply", "fit3.json", "--out", "o.npz"), "fit3.json", "for 3 classes", "has 6"),
+    "fit of other task": (("--apply", "labels.json", "--out", "o.npz"), "labels.json", "for task multi"),
+    "fit is no JSON": (("--apply", "text.json", "--out", "o.npz"), "text.json", "no JSON", "save the fit again"),
+    "fit is half": (("--apply", "half.json", "--out", "o.npz"), "half.json", "save the fit again"),
+    "fit is other JSON": (("--apply", "other.json", "--out", "o.npz"), "other.json", "without format"),
+    "fit has bad numbers": (("--apply", "bad.json", "--out", "o.npz"), "bad.json", "damaged numbers"),
+    "fit is a picture": (("--apply", "bytes.json", "--out", "o.npz"), "bytes.json", "no JSON"),
+    "unknown suffix": (("--apply", "fit6.json", "--out", "o.txt"), "o.txt", ".npz, .csv, .parquet or a folder"),
+    "missing folder of predictions": (("--apply", "fit6.json", "--out", "gone/o.npz"), "'gone' must exist"),
+    "a folder of predictions": (("--apply", "fit6.json", "--out", "taken"), "there is a folder of that name"),
+}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with good and bad files."""
+    monkeypatch.chdir(tmp_path)
+    arrays = arrays_of("single", samples=40)
+    save(tmp_path, "npz", arrays)
+    save(tmp_path, "npz", arrays_of("single", samples=40, classes=3), "three")
+    save(tmp_path, "npz", arrays_of("multi", samples=40), "multi")
+    broken = {name: value.copy() for name, value in arrays.items()}
+    broken["logits"][-1, -1] = np.nan
+    save(tmp_path, "npz", broken, "nan")
+    for name, classes in (("fit6", 6), ("fit3", 3)):
+        equipoise.calibration.save(Temperature(2.0, num_classes=classes), tmp_path / f"{name}.json")
+    equipoise.calibration.save(Thresholds((0.0,) * 6), tmp_path / "labels.json")
+    good = (tmp_path / "fit6.json").read_text()
+    for name, text in {
+        "text.json": "temperature = 2",
+        "half.json": good[: len(good) // 2],
+        "other.json": '{"temperature": 2}',
+        "bad.json": good.replace("2.0", "-2.0"),
+    }.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "bytes.json").write_bytes(bytes(range(256)))
+    for name in ("taken", "taken.json"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("case", BAD_OPTIONS)
+def test_bad_options(place, case):
+    options, *words = BAD_OPTIONS[case]
+    before = {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()}
+    out = () if "--out" in options else ("--out", "new.json" if "--apply" not in options else "o.npz")
+    refused(run("calibrate", "saved.npz", *options, *out), *words)
+    assert {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()} == before
+    assert not any((place / "taken").iterdir())
+
+
+@pytest.mark.parametrize("method", ["prior", "group-temperatures"])
+def test_methods_that_need_counts(tmp_path, method):
+    path = save(tmp_path, "npz", arrays_of("single", counts=False))
+    out = tmp_path / "fit.json"
+    refused(run("calibrate", path, "--method", method, "--out", out), "saved.npz", "--train-counts")
+    assert not out.exists()
+    given = run("calibrate", path, "--method", method, "--out", out, "--train-counts", "500,200,70,30,9,4")
+    assert given.exit_code == 0
+
+
+@pytest.mark.parametrize("method", sorted(name for name, each in METHODS.items() if "multi" not in each.tasks))
+def test_methods_of_one_label_refuse_several(tmp_path, method):
+    path = save(tmp_path, "npz", arrays_of("multi", samples=20))
+    ran = run("calibrate", path, "--method", method, "--out", tmp_path / "fit.json")
+    refused(ran, "does not serve several labels a sample", "label-temperatures")
+
+
+@pytest.mark.parametrize("out", ["o.npz", "o", "o.csv", "o.parquet"])
+def test_bad_numbers_late_in_the_file_leave_nothing(place, monkeypatch, out):
+    monkeypatch.setattr(source, "CHUNK_ELEMENTS", 60)
+    before = sorted(path.name for path in place.iterdir())
+    refused(run("calibrate", "--apply", "fit6.json", "nan.npz", "--out", out), "nan.npz", "at sample 39")
+    refused(run("calibrate", "nan.npz", "--method", "vector", "--out", "new.json"), "nan.npz", "at sample 39")
+    assert sorted(path.name for path in place.iterdir()) == before
+
+
+def test_only_ignored_targets(tmp_path):
+    arrays = arrays_of("single", samples=20)
+    arrays["targets"][:] = -100
+    path = save(tmp_path, "npz", arrays)
+    ran = run("calibrate", path, "--method", "temperature", "--out", tmp_path / "fit.json")
+    refused(ran, "saved.npz: --method temperature cannot be fitted", "ignore_index")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_from_the_command(place):
+    ran = command("calibrate", "saved.npz", "--method", "temperature", "--out", "new.json", cwd=place)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == ""
+    ran = command("calibrate", "--apply", "new.json", "three.npz", "--out", "o.npz", cwd=place)
+    assert ran.returncode == 2
+    assert re.fullmatch(r"equipoise: new\.json: [^\n]+\n", ran.stderr)
+    assert not (place / "o.npz").exists()

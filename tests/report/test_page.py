@@ -1,0 +1,196 @@
+"""The page of an evaluation: what is in it, and how it looks in a browser."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from equipoise.evaluation import evaluate
+from equipoise.predictions import open_predictions
+from equipoise.report.evaluation import evaluation_page
+from tests.predictions.saved import arrays_of, save
+from tests.report.browser import find_browser, measure, visit
+
+ODD_NAMES = ["<b>x</b>", "<script>alert(1)</script>", "\"&'", "$a_b$", "[red]", "]]> </svg> -->"]
+FIGURES = {
+    "single": ["all samples", "many", "medium", "few", "Histogram of the confidence", "accuracy"],
+    "multi": ["all samples", "many", "medium", "few", "Histogram of the announced probability", "average precision"],
+    "segmentation": ["all samples", "many", "medium", "few", "Histogram of the confidence", "IoU"],
+}
+
+
+def evaluated(folder, task="single", *, bootstrap=10, **options):
+    arrays = arrays_of(task, samples=80, **options)
+    if options.get("classes", 6) == 6:
+        arrays["class_names"] = np.array(ODD_NAMES)
+    return evaluate(open_predictions(save(folder, "npz", arrays)), bootstrap=bootstrap)
+
+
+@pytest.fixture(scope="module", params=FIGURES)
+def page(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(request.param)
+    path = folder / "page.html"
+    path.write_text(evaluation_page(evaluated(folder, request.param)), encoding="utf-8")
+    return request.param, path
+
+
+class Reader(HTMLParser):
+    """Elements, and the words between them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.words.append(data.strip())
+
+
+def labels(reader):
+    return [attributes["aria-label"] for tag, attributes in reader.tags if tag == "svg"]
+
+
+# Without a browser ----------------------------------------------------------------------------------------------------
+
+
+def test_every_figure_is_there_and_described(page):
+    task, path = page
+    found = labels(Reader(path.read_text(encoding="utf-8")))
+    assert len(found) == len(FIGURES[task])
+    for words, label in zip(FIGURES[task], found, strict=True):
+        assert words in label
+
+
+def test_nothing_is_loaded_and_nothing_runs(page):
+    text = page[1].read_text(encoding="utf-8")
+    reader = Reader(text)
+    assert not {"script", "iframe", "img", "object", "embed", "image", "b"} & {tag for tag, _ in reader.tags}
+    for _, attributes in reader.tags:
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if name in ("src", "href", "xlink:href"):
+                assert value.startswith(("#", "data:,"))
+    assert not re.search(r"url\((?!#)|@import", text)
+
+
+def test_names_are_text_in_table_and_figure(page):
+    words = Reader(page[1].read_text(encoding="utf-8")).words
+    for name in ODD_NAMES:
+        assert words.count(name) >= 2, name  # a cell and a bar
+
+
+def test_marks_of_the_theme_never_reach_the_reader(page):
+    text = page[1].read_text(encoding="utf-8")
+    assert not re.search(r"#0[147]0[258]0[369]|#0a0b0", text)
+    assert "var(--series-1)" in text
+    assert "var(--ink)" in text
+
+
+def test_the_page_of_json_is_the_page_of_the_evaluation(tmp_path):
+    found = evaluated(tmp_path)
+    twice = [evaluation_page(each) for each in (found, json.loads(json.dumps(found)))]
+    first, second = (re.sub(r"f\d+-", "", text) for text in twice)  # names inside figures count on
+    assert first == second
+
+
+def test_numbers_of_the_page(tmp_path):
+    found = evaluated(tmp_path)
+    words = Reader(evaluation_page(found, command="equipoise evaluate <x>")).words
+    low, high = found["intervals"]["accuracy"]
+    assert f"{100 * low:.2f} to {100 * high:.2f}" in words
+    for value in (found["calibration"]["before"]["nll"], found["calibration"]["after"]["nll"]):
+        assert f"{value:.4f}" in words
+    for row in found["groups"]:
+        assert f"{100 * row['accuracy']:.2f}" in words
+    assert "Made by: equipoise evaluate <x>" in words
+
+
+def test_many_classes_are_folded_and_the_bars_are_those_at_either_end(tmp_path):
+    found = evaluated(tmp_path, classes=100)
+    reader = Reader(evaluation_page(found))
+    assert "details" in [tag for tag, _ in reader.tags]
+    assert "all 100 in numbers" in reader.words
+    shown = [row for row in found["per_class"] if row["accuracy"] is not None]
+    assert f"the 20 lowest and the 20 highest of {len(shown)}" in labels(reader)[-1]
+    best = max(shown, key=lambda row: row["accuracy"])
+    assert reader.words.count(best["name"]) == 2
+
+
+def test_names_in_other_scripts_and_lines_warn_nobody(tmp_path, recwarn):
+    arrays = arrays_of("single") | {"class_names": np.array(["日本", "العربية", "a\nb", "x" * 300, "", "😀"])}
+    evaluation_page(evaluate(open_predictions(save(tmp_path, "npz", arrays))))
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("task", FIGURES)
+def test_pages_of_little(tmp_path, task):
+    """One sample, no temperature, no groups, classes without samples."""
+    arrays = arrays_of(task, samples=1, counts=False)
+    found = evaluate(open_predictions(save(tmp_path, "npz", arrays)))
+    text = evaluation_page(found)
+    assert "No temperature could be fitted" in text
+    assert len(labels(Reader(text))) == 3
+
+
+# In a browser ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_browser_tells_errors_and_requests(tmp_path):
+    """What the next test asks for would be seen."""
+    path = tmp_path / "bad.html"
+    path.write_text('<script>nothing.there</script><img src="http://example.com/x.png">')
+    seen = visit(path, tmp_path)
+    assert any("nothing is not defined" in line for line in seen.console)
+    assert seen.requests == ["http://example.com/x.png"]
+
+
+def test_in_a_browser_no_error_no_request_all_figures(page, tmp_path):
+    task, path = page
+    seen = visit(path, tmp_path)
+    assert seen.console == []
+    assert seen.requests == []
+    reader = Reader(seen.dom)
+    assert len(labels(reader)) == len(FIGURES[task])
+    assert not {"script", "b"} & {tag for tag, _ in reader.tags}
+    for name in ODD_NAMES:
+        assert reader.words.count(name) >= 2, name
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1200, True)])
+def test_in_a_browser_it_fits_the_width_and_the_colours(page, tmp_path, width, dark):
+    task, path = page
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    seen = measure(path, tmp_path, width, f"--window-size={width + 100},900", scheme)
+    assert seen["width"] == width
+    assert seen["needed"] <= width
+    assert len(seen["figures"]) == len(FIGURES[task])
+    for label, wide, high in seen["figures"]:
+        assert 250 <= wide <= width, label
+        assert high >= 90, label
+    assert min(seen["firstCells"]) > 60  # names are not broken letter by letter
+    assert len(set(seen["ids"])) == len(seen["ids"])
+    assert seen["lost"] == 0
+    page_colour, drawn_colour = seen["colours"]
+    assert page_colour == drawn_colour
+    ink, paper = brightness(page_colour), brightness(seen["paper"])
+    assert (ink > 200 and paper < 60) if dark else (ink < 60 and paper == 255)
+
+
+def brightness(colour):
+    return np.mean([int(part) for part in re.findall(r"\d+", colour)])
+
+
+def test_without_a_browser_it_skips_unless_one_is_required(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("EQUIPOISE_REQUIRE_BROWSER", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no browser"):
+        find_browser()
+    monkeypatch.setenv("EQUIPOISE_REQUIRE_BROWSER", "1")
+    with pytest.raises(pytest.fail.Exception, match="no browser"):
+        find_browser()
