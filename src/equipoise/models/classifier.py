@@ -1,0 +1,314 @@
+"""The classifier of any model: find it, replace it, see the features that it sees, set its bias."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from equipoise._checks import check_length
+
+__all__ = [
+    "Classifier",
+    "FeatureView",
+    "FeaturesAndLogits",
+    "features_of",
+    "find_classifier",
+    "replace_classifier",
+    "set_prior_bias",
+]
+
+_CHOSEN = "_equipoise_classifier"
+"""Attribute of a model in which ``replace_classifier`` remembers a name: the new module may be no linear layer."""
+
+
+class Classifier(NamedTuple):
+    """A classifier in its model: ``model.get_submodule(name) is module``."""
+
+    name: str
+    module: nn.Module
+
+    @property
+    def in_features(self) -> int:
+        """Width D of the features."""
+        return _width(self, "in_features", "in_channels")
+
+    @property
+    def num_classes(self) -> int:
+        """Number of outputs C."""
+        return _width(self, "out_features", "out_channels")
+
+
+def _width(classifier: Classifier, *attributes: str) -> int:
+    for attribute in attributes:
+        width = getattr(classifier.module, attribute, None)
+        if isinstance(width, int):
+            return width
+    raise TypeError(
+        f"the classifier {classifier.name!r} must say its width in .{attributes[0]}, got "
+        f"{type(classifier.module).__name__} without it; set that attribute on the module"
+    )
+
+
+def find_classifier(model: nn.Module, name: str | None = None, *, num_classes: int | None = None) -> Classifier:
+    """The layer that makes logits of features, with its qualified name.
+
+    In this order: ``name``; what :func:`replace_classifier` put in; what ``model.get_classifier()`` returns (timm's
+    convention, and that of the models here); the last layer in the order of definition that is an ``nn.Linear`` or a
+    1x1 convolution. The last rule is a guess. It raises where another layer with as many outputs could be meant as
+    well, an auxiliary head for example.
+
+    Args:
+        model: any module.
+        name: qualified name as in ``model.named_modules()``, where the search does not find the right one.
+        num_classes: where it is known, only layers with this many outputs are guessed.
+
+    >>> net = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
+    >>> name, module = find_classifier(net)
+    >>> name, module
+    ('2', Linear(in_features=4, out_features=3, bias=True))
+    """
+    if name is not None:
+        return Classifier(name, _submodule(model, name))
+    declared = _declared(model)
+    if declared is not None:
+        return declared
+    candidates = [found for found in _candidates(model) if num_classes in (None, found.num_classes)]
+    if not candidates:
+        outputs = "" if num_classes is None else f" with {num_classes} outputs"
+        linear = [f"{found.name} ({found.num_classes})" for found in _candidates(model)]
+        raise ValueError(
+            f"model must have an nn.Linear or a 1x1 convolution{outputs} as its classifier, got {type(model).__name__} "
+            f"with {', '.join(linear) or 'neither'}; say which module it is with name=..."
+        )
+    last = candidates[-1]
+    rivals = [found for found in candidates if _is_rival(model, found, last)]
+    if rivals:
+        listed = ", ".join(f"{found.name!r} {_describe(found.module)}" for found in (*rivals, last))
+        raise ValueError(
+            f"model must have one classifier, got {len(rivals) + 1} layers of {type(model).__name__} that could be it: "
+            f"{listed}; say which with name=..."
+        )
+    return last
+
+
+def replace_classifier(model: nn.Module, module: nn.Module, name: str | None = None) -> nn.Module:
+    """Put ``module`` in the place of the classifier of ``model`` and return the old one; all else stays as it is.
+
+    The model is changed in place and remembers where its classifier is. The new module takes over the mode of the old
+    one (training or not) but is not moved: give it the device and the dtype of the model. A layer that the model holds
+    under several names is replaced under all of them.
+
+    >>> net = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
+    >>> old = replace_classifier(net, nn.Linear(4, 10, bias=False))
+    >>> net
+    Sequential(
+      (0): Linear(in_features=8, out_features=4, bias=True)
+      (1): ReLU()
+      (2): Linear(in_features=4, out_features=10, bias=False)
+    )
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module must be an nn.Module, got {type(module).__name__}; pass e.g. nn.Linear(D, C)")
+    found = find_classifier(model, name)
+    if found.module is model:
+        raise ValueError(
+            f"model must hold its classifier as a part, got {type(model).__name__} which is the classifier itself; "
+            "use the new module in its place"
+        )
+    for where, part in list(model.named_modules(remove_duplicate=False)):
+        if part is found.module:
+            parent, _, attribute = where.rpartition(".")
+            setattr(model.get_submodule(parent), attribute, module)
+    module.train(found.module.training)
+    setattr(model, _CHOSEN, found.name)
+    return found.module
+
+
+class FeaturesAndLogits(NamedTuple):
+    """What the classifier saw, (N, D) or (N, D, h, w), and what the model returned."""
+
+    features: Tensor
+    logits: Any
+
+
+class FeatureView(nn.Module):
+    """A model that returns its features beside its logits; made by :func:`features_of`."""
+
+    def __init__(self, model: nn.Module, name: str | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.name, classifier = find_classifier(model, name)
+        self._looking = False
+        self._seen: list[Tensor] = []
+        self._hook = classifier.register_forward_pre_hook(self._see)
+
+    def _see(self, classifier: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if self._looking:
+            self._seen.append(inputs[0])
+
+    def forward(self, *inputs: Any, **named: Any) -> FeaturesAndLogits:  # noqa: ANN401
+        """Features and logits of one call of the model."""
+        self._seen.clear()
+        self._looking = True
+        try:
+            logits = self.model(*inputs, **named)
+        finally:
+            self._looking = False
+        calls = len(self._seen)
+        if calls != 1:
+            self._seen.clear()
+            raise RuntimeError(
+                f"the classifier {self.name!r} must be called once in a forward pass, got {calls} calls; choose "
+                "another with name=..., and make the view after replacing a classifier and before closing it"
+            )
+        return FeaturesAndLogits(self._seen.pop(), logits)
+
+    def close(self) -> None:
+        """Take the view off the model again."""
+        self._hook.remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def features_of(model: nn.Module, name: str | None = None) -> FeatureView:
+    """A view of the model that returns ``(features, logits)``, where features are what the classifier sees.
+
+    The view shares everything with the model, which itself goes on as before. Both are part of one graph: gradients
+    flow through features and logits, and the view may be compiled. It looks through a hook on the classifier, which
+    ``close()`` or the end of a ``with`` block takes off.
+
+    Args:
+        model: any module whose classifier is found by :func:`find_classifier`.
+        name: qualified name of the classifier where it is not found.
+
+    >>> net = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
+    >>> with features_of(net) as view:
+    ...     features, logits = view(torch.zeros(2, 8))
+    >>> features.shape, torch.equal(net[2](features), logits)
+    (torch.Size([2, 4]), True)
+    """
+    return FeatureView(model, name)
+
+
+@torch.no_grad()
+def set_prior_bias(
+    model: nn.Module, prior: float | Sequence[float] | Tensor | None = None, *, name: str | None = None
+) -> None:
+    r"""Start every sigmoid at its prior: the bias of the classifier becomes :math:`\log(\pi_c / (1 - \pi_c))`.
+
+    A sigmoid loss otherwise starts with C - 1 wrong halves a sample, and the first steps only learn that labels are
+    rare. Weights stay as they are: near the start their part of the logits is small.
+
+    Args:
+        model: a model, or the classifier itself.
+        prior: frequency of each label in training, (C,), or one for all: 0.01 as in RetinaNet (Lin et al. 2017,
+            section 4.1). None for 1/C, that is :math:`b = -\log(C - 1)` (Cui et al. 2019).
+        name: qualified name of the classifier where it is not found.
+
+    >>> layer = nn.Linear(4, 3)
+    >>> set_prior_bias(layer)
+    >>> torch.sigmoid(layer.bias.detach())
+    tensor([0.3333, 0.3333, 0.3333])
+    """
+    found = find_classifier(model, name)
+    bias = getattr(found.module, "bias", None)
+    if not isinstance(bias, Tensor):
+        raise ValueError(
+            f"the classifier {found.name!r} must have a bias, got {type(found.module).__name__} without; "
+            "make it with bias=True"
+        )
+    chance = torch.as_tensor(1 / len(bias) if prior is None else prior, dtype=torch.float64)
+    if chance.ndim > 1:
+        raise ValueError(
+            f"prior must be one number or one for each class, shape (C,), got shape {tuple(chance.shape)}; "
+            "pass the mean of the training labels over the samples"
+        )
+    if chance.ndim == 1:
+        check_length("prior", len(chance), len(bias))
+    if not bool(((chance > 0) & (chance < 1)).all()):
+        raise ValueError(
+            f"prior must be inside (0, 1), got {chance.tolist()}; for labels that no sample or every sample has use "
+            "(counts + 1) / (num_samples + 2)"
+        )
+    bias.copy_(torch.logit(chance).to(bias.device, bias.dtype))
+
+
+def _submodule(model: nn.Module, name: str) -> nn.Module:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        known = ", ".join(found.name for found in _candidates(model)) or "none"
+        raise ValueError(
+            f"name must be a module inside {type(model).__name__}, got {name!r}; layers that could "
+            f"be a classifier: {known}"
+        ) from None
+
+
+def _declared(model: nn.Module) -> Classifier | None:
+    """The classifier that was put in by name, or that the model says to have."""
+    parts = dict(model.named_modules())
+    chosen = getattr(model, _CHOSEN, None)
+    if isinstance(chosen, str) and chosen in parts:
+        return Classifier(chosen, parts[chosen])
+    says = getattr(model, "get_classifier", None)
+    module = says() if callable(says) else None
+    if module is None or isinstance(module, nn.Identity):
+        return None
+    for name, part in parts.items():
+        if part is module:
+            return Classifier(name, part)
+    return None
+
+
+def _candidates(model: nn.Module) -> Iterator[Classifier]:
+    """Linear layers and 1x1 convolutions, in the order of definition."""
+    # Attention reads the weights of its parts without calling them.
+    uncalled = {id(m.out_proj) for m in model.modules() if isinstance(m, nn.MultiheadAttention)}
+    for name, module in model.named_modules():
+        if id(module) not in uncalled and (isinstance(module, nn.Linear) or _is_pointwise(module)):
+            yield Classifier(name, module)
+
+
+def _is_pointwise(module: nn.Module) -> bool:
+    return (
+        isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
+        and set(module.kernel_size) == {1}
+        and set(module.stride) == {1}
+        and module.groups == 1
+    )
+
+
+def _is_rival(model: nn.Module, found: Classifier, last: Classifier) -> bool:
+    """Whether ``found`` could be the classifier as well as the last candidate.
+
+    It could not where it has other outputs, is of another kind, lacks the bias that the last one has (it is followed by
+    a norm then), or stands before the last one in a sequence.
+    """
+    one, other = found.module, last.module
+    if one is other or isinstance(one, nn.Linear) != isinstance(other, nn.Linear):
+        return False
+    if found.num_classes != last.num_classes or (one.bias is None and other.bias is not None):
+        return False
+    return not isinstance(_meeting(model, found.name, last.name), nn.Sequential)
+
+
+def _meeting(model: nn.Module, one: str, other: str) -> nn.Module:
+    """The innermost module that holds both."""
+    shared = []
+    for left, right in zip(one.split("."), other.split("."), strict=False):
+        if left != right:
+            break
+        shared.append(left)
+    return model.get_submodule(".".join(shared))
+
+
+def _describe(module: nn.Module) -> str:
+    return f"({type(module).__name__}, {_width(Classifier('', module), 'out_features', 'out_channels')} outputs)"

@@ -1,0 +1,125 @@
+"""Classifiers of token sequences: a bag of words, and a convolution over a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from equipoise._checks import check_number
+from equipoise.models.initialize import he_initialize
+from equipoise.models.mlp import perceptron
+from equipoise.models.options import check_whole, check_wholes
+
+__all__ = ["TextBow", "TextCNN"]
+
+
+def _check(vocabulary: int, width: int, padding: int) -> None:
+    check_whole("vocabulary", vocabulary)
+    check_whole("width", width)
+    if not 0 <= padding < vocabulary:
+        raise ValueError(
+            f"padding must be a token of the vocabulary, in [0, {vocabulary - 1}], got {padding}; count it "
+            "in vocabulary"
+        )
+
+
+class TextBow(nn.Module):
+    """Bag of words: the mean of the word vectors, then hidden layers (Iyyer et al. 2015, deep averaging networks).
+
+    Args:
+        vocabulary: number of tokens, V, with the one for padding.
+        num_classes: C.
+        width: of a word vector.
+        hidden: widths of the hidden layers.
+        dropout: after each hidden layer.
+        padding: token that fills short rows; it does not count.
+
+    Shape: tokens (N, T) of int64 or int32 to (N, C). A row of padding alone has the mean 0.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        num_classes: int,
+        *,
+        width: int = 128,
+        hidden: Sequence[int] = (128,),
+        dropout: float = 0.1,
+        padding: int = 0,
+    ) -> None:
+        super().__init__()
+        _check(vocabulary, width, padding)
+        self.embedding = nn.EmbeddingBag(vocabulary, width, mode="mean", padding_idx=padding)
+        self.body = perceptron(width, hidden, dropout=dropout)
+        self.classifier = nn.Linear(hidden[-1] if hidden else width, num_classes)
+
+    def get_classifier(self) -> nn.Module:
+        """The last layer."""
+        return self.classifier
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits (N, C)."""
+        logits: Tensor = self.classifier(self.body(self.embedding(tokens)))
+        return logits
+
+
+class TextCNN(nn.Module):
+    """Convolutions over windows of words and their maximum over time (Kim 2014), without the bound on weight norms.
+
+    Every word starts one window of each size; what lies behind the last word is zero. So the logits of a row do not
+    depend on how far it was padded, and a row shorter than a window is no special case.
+
+    Args:
+        vocabulary: number of tokens, V, with the one for padding.
+        num_classes: C.
+        width: of a word vector.
+        windows: sizes of the windows, in words.
+        maps: filters for each size.
+        dropout: before the classifier.
+        padding: token that fills short rows at their end.
+
+    Shape: tokens (N, T) of int64 or int32 to (N, C). The classifier sees (N, maps * len(windows)).
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        num_classes: int,
+        *,
+        width: int = 128,
+        windows: Sequence[int] = (3, 4, 5),
+        maps: int = 100,
+        dropout: float = 0.5,
+        padding: int = 0,
+    ) -> None:
+        super().__init__()
+        _check(vocabulary, width, padding)
+        check_number("dropout", dropout, low=0.0, high=1.0, open_high=True)
+        check_whole("maps", maps)
+        check_wholes("windows", windows)
+        if not windows:
+            raise ValueError("windows must hold at least one size, got none; leave it out for (3, 4, 5)")
+        self.padding, self.windows = padding, tuple(windows)
+        self.embedding = nn.Embedding(vocabulary, width, padding_idx=padding)
+        self.convolutions = nn.ModuleList(nn.Conv1d(width, maps, window) for window in windows)
+        he_initialize(self.convolutions)
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(maps * len(windows), num_classes)
+
+    def get_classifier(self) -> nn.Module:
+        """The last layer."""
+        return self.classifier
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits (N, C)."""
+        words = self.embedding(tokens).transpose(1, 2)  # (N, width, T)
+        is_word = (tokens != self.padding).unsqueeze(1)  # (N, 1, T)
+        found = []
+        for window, convolution in zip(self.windows, self.convolutions, strict=True):
+            active = F.relu(convolution(F.pad(words, (0, window - 1))))  # (N, maps, T)
+            found.append((active * is_word).amax(2))
+        logits: Tensor = self.classifier(self.dropout(torch.cat(found, dim=1)))
+        return logits
