@@ -1,23 +1,37 @@
-"""Data: small real data sets that need no download, long tails made on request, and samplers for them."""
+"""Data: the user's own in many layouts, small real sets without download, long tails on request, and samplers."""
 
-from equipoise.data.arrays import Arrays, DataSet
+from equipoise.data.arrays import Arrays, DataSet, Split, Task
 from equipoise.data.embedded import EMBEDDED, digit_maps, digit_scenes, digits_lt
+from equipoise.data.errors import DataError
+from equipoise.data.files import FileImages, Masks
 from equipoise.data.longtail import exponential_counts, pareto_counts, step_counts, subsample
+from equipoise.data.opening import open_data
 from equipoise.data.samplers import SAMPLERS, ClassSampler, RepeatFactorSampler, sampler_for
+from equipoise.data.splits import stratified_split
+from equipoise.data.text import Texts, Vocabulary
 
 __all__ = [
     "EMBEDDED",
     "SAMPLERS",
     "Arrays",
     "ClassSampler",
+    "DataError",
     "DataSet",
+    "FileImages",
+    "Masks",
     "RepeatFactorSampler",
+    "Split",
+    "Task",
+    "Texts",
+    "Vocabulary",
     "digit_maps",
     "digit_scenes",
     "digits_lt",
     "exponential_counts",
+    "open_data",
     "pareto_counts",
     "sampler_for",
     "step_counts",
+    "stratified_split",
     "subsample",
 ]

@@ -1,16 +1,22 @@
-"""Data as arrays, in three splits."""
+"""Data as arrays, and the three splits of a task."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Arrays", "DataSet", "Task"]
+if TYPE_CHECKING:
+    from equipoise.data.files import FileImages
+    from equipoise.data.text import Texts
+
+__all__ = ["Arrays", "DataSet", "Split", "Task"]
 
 Task = Literal["single", "multi", "segmentation"]
+Split: TypeAlias = "Arrays | FileImages | Texts"
+"""Samples in memory, images that lie in files, or texts; each has ``labels``, a length and ``take(indices)``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +41,10 @@ class Arrays:
     def __len__(self) -> int:
         return len(self.inputs)
 
+    def take(self, indices: NDArray[np.int64]) -> Arrays:
+        """These samples."""
+        return Arrays(self.inputs[indices], self.labels[indices])
+
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
@@ -48,22 +58,33 @@ class DataSet:
         val: what choices are made on.
         test: what is reported on.
         ignore_index: label that counts for nothing.
+        notes: sentences about what the user should know: splits that were made, classes without samples.
     """
 
     name: str
     task: Task
     class_names: tuple[str, ...]
-    train: Arrays
-    val: Arrays
-    test: Arrays
+    train: Split
+    val: Split
+    test: Split
     ignore_index: int = -100
+    notes: tuple[str, ...] = ()
 
     @property
     def train_counts(self) -> NDArray[np.int64]:
         """Training samples of each class, (C,): of several labels the positives, in segmentation the pixels."""
-        labels, classes = self.train.labels, len(self.class_names)
-        if self.task == "multi":
-            counts: NDArray[np.int64] = (labels == 1).sum(0).astype(np.int64)
-            return counts
-        valid = labels[labels != self.ignore_index]
-        return np.bincount(valid.ravel(), minlength=classes).astype(np.int64)
+        return class_counts(self.train, self.task, len(self.class_names), self.ignore_index)
+
+
+def class_counts(split: Split, task: Task, classes: int, ignore_index: int) -> NDArray[np.int64]:
+    """Samples of each class, (C,): of several labels the positives, in segmentation the pixels."""
+    masks = getattr(split, "masks", None)
+    if masks is not None:
+        pixels: NDArray[np.int64] = masks.pixels.sum(0)
+        return pixels
+    labels = split.labels
+    if task == "multi":
+        counts: NDArray[np.int64] = (labels == 1).sum(0).astype(np.int64)
+        return counts
+    valid = labels[labels != ignore_index]
+    return np.bincount(valid.ravel(), minlength=classes).astype(np.int64)

@@ -1,0 +1,141 @@
+"""COCO annotations as several labels: which categories occur in an image, crowds too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from equipoise.data.errors import refuse, some
+from equipoise.data.files import FileImages, path_array
+from equipoise.data.source import SPLITS, Options, Source, agree, check_files, need_train, settle_names
+
+__all__ = ["annotation_files", "read_coco"]
+
+PREFIX = "instances_"
+
+
+def annotation_files(folder: Path) -> dict[str, Path]:
+    """``annotations/instances_train2017.json`` and its kin."""
+    found: dict[str, Path] = {}
+    for split, words in SPLITS.items():
+        there = [
+            file
+            for file in sorted((folder / "annotations").glob(f"{PREFIX}*.json"))
+            if file.stem.removeprefix(PREFIX).rstrip("0123456789-_").lower() in words
+        ]
+        if len(there) > 1:
+            raise refuse(
+                folder,
+                f"there must be one file of the {split} split",
+                some(f.name for f in there),
+                "open one by its path",
+            )
+        if there:
+            found[split] = there[0]
+    return found
+
+
+def read_coco(path: Path, options: Options) -> Source:
+    """One JSON file, or a folder with ``annotations/instances_*.json``. Classes are in the order of category ids."""
+    agree(path, "multi", options.task)
+    files = annotation_files(path) if path.is_dir() else {"train": path}
+    need_train(path, files)
+    read = {split: _load(file) for split, file in files.items()}
+    categories = _categories(files["train"], read["train"])
+    for split, content in read.items():
+        if _categories(files[split], content) != categories:
+            raise refuse(
+                files[split], f"categories must be those of {files['train']}", "others", "use one list of categories"
+            )
+    names = settle_names(path, tuple(categories.values()), options.class_names)
+    column = {number: names.index(name) for number, name in categories.items()}
+    splits = {split: _split(files[split], content, column, len(names), options) for split, content in read.items()}
+    notes = []
+    for split, images in splits.items():
+        without = int((images.labels == 0).all(1).sum())
+        if without:
+            notes.append(
+                f"{without} of {len(images)} {split} images have no annotation: all their labels are negative."
+            )
+    return Source("multi", names, splits, notes=tuple(notes))
+
+
+def _load(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise refuse(file, "the file must be JSON", str(error), "write it again") from None
+    needed = ("images", "annotations", "categories")
+    if not isinstance(content, dict) or any(not isinstance(content.get(key), list) for key in needed):
+        keys = some(content) if isinstance(content, dict) else type(content).__name__
+        raise refuse(
+            file, "there must be the lists images, annotations and categories", keys or "nothing", "use the COCO format"
+        )
+    return content
+
+
+def _categories(file: Path, content: dict[str, Any]) -> dict[int, str]:
+    try:
+        categories = dict(sorted((int(entry["id"]), str(entry["name"])) for entry in content["categories"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise refuse(file, "every category must have a number id and a name", repr(error), "correct it") from None
+    if not categories or len(set(categories.values())) < len(content["categories"]):
+        raise refuse(
+            file,
+            "there must be categories, each with an id and a name of its own",
+            some(categories.values()) or "none",
+            "rename those that occur twice",
+        )
+    return categories
+
+
+def _split(file: Path, content: dict[str, Any], column: dict[int, int], classes: int, options: Options) -> FileImages:
+    try:
+        images = {entry["id"]: str(entry["file_name"]) for entry in content["images"]}
+        marks = [(entry["image_id"], entry["category_id"]) for entry in content["annotations"]]
+    except (KeyError, TypeError) as error:
+        raise refuse(
+            file,
+            "images must have id and file_name, annotations image_id and category_id",
+            f"{type(error).__name__}: {error}",
+            "use the COCO format",
+        ) from None
+    if not images or len(images) < len(content["images"]):
+        found = "one id twice" if images else "none"
+        raise refuse(file, "there must be images, each with an id of its own", found, "check what wrote the file")
+    row = {image: number for number, image in enumerate(images)}
+    labels = np.zeros((len(images), classes), np.int8)
+    for image, category in marks:
+        if image not in row:
+            raise refuse(file, "every annotation must belong to an image of the list", f"image_id {image}", "add it")
+        if category not in column:
+            raise refuse(
+                file,
+                "every annotation must have one of the categories",
+                f"category_id {category} in image {images[image]}",
+                "add the category or remove the annotation",
+            )
+        labels[row[image], column[category]] = 1
+    root = _root(file, next(iter(images.values())), options.image_root)
+    paths = path_array(root / name for name in images.values())
+    check_files(file, paths)
+    return options.images(paths, labels)
+
+
+def _root(file: Path, first: str, given: Path | None) -> Path:
+    """The folder that the file names start from: the first of the usual ones that holds the first image."""
+    tail, above = file.stem.removeprefix(PREFIX), file.parent.parent
+    usual = [file.parent, file.parent / "images", above / tail, above / "images", above / "images" / tail]
+    candidates = usual if given is None else [given, given / tail]
+    root = next((folder for folder in candidates if (folder / first).is_file()), None)
+    if root is None:
+        raise refuse(
+            file,
+            f"the image {first} must lie in one of {some(candidates)}",
+            "no such file",
+            "say with image_root which folder the names start from",
+        )
+    return root

@@ -1,0 +1,285 @@
+"""Images that lie in files: decoded when they are asked for."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.arrays import Arrays
+from equipoise.data.errors import DataError, refuse
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = ["FileImages", "Fit", "Masks", "Paths", "Progress", "Size", "path_array"]
+
+Fit = Literal["stretch", "crop"]
+Size: TypeAlias = tuple[int, int]
+"""Height and width."""
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the number of files done and the number of all."""
+Paths: TypeAlias = NDArray[np.str_]
+
+IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
+
+
+def path_array(paths: Iterable[str | Path]) -> Paths:
+    """Paths as one array: worker processes share its memory, which they would copy of a list by counting references."""
+    return np.array([str(path) for path in paths], dtype=np.str_)
+
+
+@dataclass(frozen=True, eq=False)
+class Masks:
+    """Label maps that lie in files.
+
+    Args:
+        paths: (N,), one for each image.
+        pixels: (N, C) pixels of each class in the files.
+        ignore_index: value that counts for nothing.
+        table: (256,) the class of each value in the files, None where the values are the classes.
+    """
+
+    paths: Paths
+    pixels: NDArray[np.int64]
+    ignore_index: int
+    table: NDArray[np.int64] | None = None
+
+    def take(self, indices: NDArray[np.int64]) -> Masks:
+        """These masks."""
+        return replace(self, paths=self.paths[indices], pixels=self.pixels[indices])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """uint8 where that holds the classes and the ignored value, otherwise int32."""
+        small = self.pixels.shape[1] <= 256 and 0 <= self.ignore_index < 256
+        return np.dtype(np.uint8 if small else np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class FileImages:
+    """One split of images that lie in files. Nothing is decoded until it is asked for.
+
+    Every image is RGB: grey is repeated, transparency laid on white, 16 bits are cut to 8. Without masks, photographs
+    are turned as their camera says.
+
+    Args:
+        paths: (N,) of strings.
+        labels: (N,) class indices, or (N, C) of 0, 1 and -1 (unknown); with masks which classes occur, (N, C).
+        size: height and width of what ``load`` gives, None for those of the file.
+        fit: ``"stretch"`` to that size, or ``"crop"`` the middle after the shorter side fits.
+        masks: label maps, for segmentation.
+    """
+
+    paths: Paths
+    labels: NDArray[Any]
+    size: Size | None = None
+    fit: Fit = "stretch"
+    masks: Masks | None = None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, i: int) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+        return self.load(i)
+
+    def take(self, indices: NDArray[np.int64]) -> FileImages:
+        """These samples."""
+        masks = None if self.masks is None else self.masks.take(indices)
+        return replace(self, paths=self.paths[indices], labels=self.labels[indices], masks=masks)
+
+    def load(self, i: int) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+        """Image i, (3, height, width), and its label: a class (), labels (C,) or a map (height, width)."""
+        if self.masks is None:
+            return read_image(self.paths[i], self.size, self.fit), np.asarray(self.labels[i])
+        image = read_image(self.paths[i], self.size, self.fit, upright=False)
+        return image, self._load_mask(i)
+
+    def as_arrays(self, *, progress: Progress | None = None) -> Arrays:
+        """All samples decoded, as uint8; label maps too where that holds them, otherwise as int32.
+
+        Args:
+            progress: called with the number of images done and the number of all.
+        """
+        if not len(self):
+            return Arrays(np.empty((0, 3, *(self.size or (0, 0))), np.uint8), self._no_labels())
+        first, label = self.load(0)
+        images = np.empty((len(self), *first.shape), np.uint8)
+        maps = None if self.masks is None else np.empty((len(self), *label.shape), label.dtype)
+
+        def decode(i: int) -> None:
+            image, label = self.load(i)
+            if image.shape != first.shape:
+                raise refuse(
+                    self.paths[i],
+                    f"images must have one size, that of {self.paths[0]} is {first.shape[1]} x {first.shape[2]}",
+                    f"{image.shape[1]} x {image.shape[2]} (height x width)",
+                    "choose image_size",
+                )
+            images[i] = image
+            if maps is not None:
+                maps[i] = label
+
+        in_threads(decode, len(self), progress)
+        return Arrays(images, self.labels if maps is None else maps)
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Memory that ``as_arrays`` takes, where all images have the size of the first."""
+        if not len(self):
+            return 0
+        if self.size is None:
+            with opened(self.paths[0]) as image:
+                width, height = image.size
+        else:
+            height, width = self.size
+        return len(self) * height * width * (3 if self.masks is None else 3 + self.masks.dtype.itemsize)
+
+    def _load_mask(self, i: int) -> NDArray[Any]:
+        assert self.masks is not None
+        values = read_mask(self.masks.paths[i], self.size, self.fit)
+        if self.masks.table is not None:
+            values = self.masks.table[np.minimum(values, 255)]
+        return values.astype(self.masks.dtype)
+
+    def _no_labels(self) -> NDArray[Any]:
+        return self.labels if self.masks is None else np.empty((0, *(self.size or (0, 0))), self.masks.dtype)
+
+
+def in_threads(work: Callable[[int], Any], count: int, progress: Progress | None = None) -> list[Any]:
+    """What ``work`` gives for 0 to count - 1. Decoding leaves Python's lock alone, so threads are enough."""
+    results = []
+    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+        try:
+            for done, result in enumerate(pool.map(work, range(count)), start=1):
+                results.append(result)
+                if progress is not None:
+                    progress(done, count)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # the first failure ends it
+            raise
+    return results
+
+
+def pillow() -> Any:  # noqa: ANN401  (a module)
+    """``PIL.Image``."""
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            'reading image files needs pillow, which is not installed; pip install "equipoise[train]"', name="PIL"
+        ) from None
+    return Image
+
+
+@contextmanager
+def opened(path: str | Path) -> Iterator[Image.Image]:
+    """An image whose header has been read; what goes wrong while it is decoded is said in one way."""
+    module = pillow()
+    try:
+        with module.open(str(path)) as image:  # not of numpy, for the messages
+            yield image
+    except DataError:
+        raise
+    except FileNotFoundError:
+        raise refuse(path, "there must be an image", "no such file", "check the path or take it off the list") from None
+    except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error) as error:
+        raise refuse(
+            path,
+            "the file must be an image that can be decoded",
+            f"{type(error).__name__}: {error}",
+            "replace or remove it",
+        ) from None
+    except (module.DecompressionBombError, MemoryError):
+        raise refuse(path, "an image must fit into memory", "far too many pixels", "make it smaller first") from None
+
+
+def read_image(path: str | Path, size: Size | None, fit: Fit = "stretch", *, upright: bool = True) -> NDArray[np.uint8]:
+    """(3, height, width) in RGB."""
+    with opened(path) as image:
+        if (
+            size is not None
+        ):  # a JPEG can be decoded at a half, a quarter or an eighth, never below twice what is wanted
+            image.draft("RGB", (2 * max(size), 2 * max(size)))
+        pixels = _sized(_rgb(path, _upright(image) if upright else image), size, fit, pillow().Resampling.BILINEAR)
+        return np.ascontiguousarray(np.asarray(pixels, np.uint8).transpose(2, 0, 1))
+
+
+def read_mask(path: str | Path, size: Size | None = None, fit: Fit = "stretch") -> NDArray[np.int64]:
+    """Values of a mask, (height, width); resized by the nearest one."""
+    with opened(path) as image:
+        _check_mask_mode(path, image)
+        return np.asarray(_sized(image, size, fit, pillow().Resampling.NEAREST)).astype(np.int64)
+
+
+def mask_histogram(path: str | Path, image_path: str | Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Values of a mask and the pixels of each; raises where its image has another size."""
+    with opened(image_path) as image:
+        expected = image.size
+    with opened(path) as mask:
+        _check_mask_mode(path, mask)
+        if mask.size != expected:
+            raise refuse(
+                path,
+                f"a mask must have the size of its image {image_path}, {expected[0]} x {expected[1]}",
+                f"{mask.size[0]} x {mask.size[1]} (width x height)",
+                "make the mask again from the image, without rotation or scaling",
+            )
+        if mask.mode in ("L", "P"):
+            counts = np.array(mask.histogram()[:256], np.int64)
+            values = np.flatnonzero(counts)
+            return values, counts[values]
+        values, counts = np.unique(np.asarray(mask), return_counts=True)
+        return values.astype(np.int64), counts.astype(np.int64)
+
+
+def _check_mask_mode(path: str | Path, mask: Image.Image) -> None:
+    if mask.mode not in ("1", "L", "P", "I", "I;16", "I;16B", "I;16L"):
+        raise refuse(
+            path,
+            "a mask must hold one class number for each pixel (a grey or palette PNG)",
+            f"mode {mask.mode}",
+            "turn its colours into class numbers first",
+        )
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    from PIL import ImageOps
+
+    return ImageOps.exif_transpose(image)
+
+
+def _rgb(path: str | Path, image: Image.Image) -> Image.Image:
+    module = pillow()
+    if image.mode == "RGB":
+        return image
+    if image.mode.startswith("I;16"):  # Pillow would clip at 255
+        return module.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")  # type: ignore[no-any-return]
+    if image.mode in ("I", "F"):
+        raise refuse(
+            path, "an image must have 8 or 16 bits a channel", f"mode {image.mode}", "store it as PNG with 8 bits"
+        )
+    if image.has_transparency_data:
+        clear = image.convert("RGBA")
+        return module.alpha_composite(module.new("RGBA", clear.size, "white"), clear).convert("RGB")  # type: ignore[no-any-return]
+    return image.convert("RGB")
+
+
+def _sized(image: Image.Image, size: Size | None, fit: Fit, method: Any) -> Image.Image:  # noqa: ANN401
+    """Resized; Pillow's bilinear filter widens as the image shrinks, so that nothing aliases."""
+    if size is None or image.size == (wanted := (size[1], size[0])):
+        return image
+    if fit == "stretch":
+        return image.resize(wanted, method)
+    from PIL import ImageOps
+
+    return ImageOps.fit(image, wanted, method)

@@ -1,0 +1,122 @@
+"""Image folders, one sub-folder a class, and list files with a path and a class number in each line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.errors import refuse, some
+from equipoise.data.files import IMAGE_ENDINGS, Paths, path_array
+from equipoise.data.source import (
+    SPLITS,
+    Options,
+    Source,
+    agree,
+    check_files,
+    image_files,
+    in_order,
+    need_train,
+    numbered_names,
+    settle_names,
+    split_paths,
+)
+
+__all__ = ["class_folders", "list_files", "read_image_folders", "read_lists"]
+
+
+def class_folders(folder: Path) -> list[Path]:
+    """Sub-folders that may be classes."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__")))
+
+
+def read_image_folders(path: Path, options: Options) -> Source:
+    """``root/<class>/*`` or ``root/{train,val,test}/<class>/*``; the classes of all splits together."""
+    agree(path, "single", options.task)
+    folders = split_paths(path)
+    if "train" not in folders:
+        folders = {"train": path}
+    files = {split: [(own.name, image_files(own)) for own in class_folders(at)] for split, at in folders.items()}
+    if not any(images for _, images in files["train"]):
+        raise refuse(
+            folders["train"],
+            "there must be a folder of images for each class",
+            f"no image in {some(own.name for own in class_folders(folders['train'])) or 'the folder'}",
+            "lay it out as CLASS/picture.jpg",
+        )
+    names = settle_names(path, in_order(name for own in files.values() for name, _ in own), options.class_names)
+    number = {name: index for index, name in enumerate(names)}
+    splits, notes = {}, []
+    for split, own in files.items():
+        labels = np.array([number[name] for name, images in own for _ in images], np.int64)
+        splits[split] = options.images((image for _, images in own for image in images), labels)
+        loose = sum(file.suffix.lower() in IMAGE_ENDINGS for file in folders[split].iterdir() if file.is_file())
+        if loose:
+            notes.append(f"{loose} images lie beside the class folders of {folders[split]} and are in no class.")
+    return Source("single", names, {name: own for name, own in splits.items() if len(own)}, notes=tuple(notes))
+
+
+def list_files(folder: Path) -> dict[str, Path]:
+    """``train.txt`` or ``NAME_train.txt`` and their kin."""
+    found: dict[str, Path] = {}
+    for split, words in SPLITS.items():
+        there = [file for file in sorted(folder.glob("*.txt")) if file.stem.lower().split("_")[-1] in words]
+        if len(there) > 1:
+            raise refuse(
+                folder,
+                f"there must be one list of the {split} split",
+                some(f.name for f in there),
+                "name one file alone",
+            )
+        if there:
+            found[split] = there[0]
+    return found
+
+
+def read_lists(path: Path, options: Options) -> Source:
+    """Lines ``path label``; a file ``NAME_train.txt`` brings ``NAME_val.txt`` and ``NAME_test.txt`` with it."""
+    agree(path, "single", options.task)
+    files = list_files(path) if path.is_dir() else _siblings(path)
+    need_train(path, files)
+    root = options.image_root or (path if path.is_dir() else path.parent)
+    read = {split: _read_list(file, root) for split, file in files.items()}
+    highest = {split: int(labels.max()) for split, (_, labels) in read.items()}
+    names: tuple[str, ...] = ()
+    for split, number in highest.items():
+        names = max(names, numbered_names(files[split], number, options.class_names), key=len)
+    return Source("single", names, {split: options.images(*pair) for split, pair in read.items()})
+
+
+def _siblings(file: Path) -> dict[str, Path]:
+    start, _, word = file.stem.rpartition("_")
+    if word.lower() not in SPLITS["train"]:
+        return {"train": file}
+    known = list_files(file.parent) if not start else {}
+    for split, words in SPLITS.items() if start else ():
+        for other in words:
+            if (candidate := file.with_name(f"{start}_{other}{file.suffix}")).is_file():
+                known.setdefault(split, candidate)
+    return {**known, "train": file}
+
+
+def _read_list(file: Path, root: Path) -> tuple[Paths, NDArray[np.int64]]:
+    paths, labels = [], []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        path, _, label = line.strip().rpartition(" ")
+        if not path or not label.isdecimal():
+            raise refuse(
+                f"{file}, line {number}",
+                "a line must be a path, a space and a class number from 0",
+                repr(line.strip()),
+                "correct the line; class names belong into a CSV file",
+            )
+        paths.append(root / path.strip())
+        labels.append(int(label))
+    if not paths:
+        raise refuse(file, "there must be at least one line", "an empty file", "fill it or remove it")
+    array = path_array(paths)
+    check_files(file, array)
+    return array, np.array(labels, np.int64)

@@ -1,0 +1,207 @@
+"""Arrays in ``train.npz``, ``val.npz`` and ``test.npz``. Pickled objects are refused."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.arrays import Arrays, Task
+from equipoise.data.errors import nearest, refuse, some
+from equipoise.data.source import Options, Source, agree, need_train, numbered_names, split_paths
+
+__all__ = ["read_npz"]
+
+ENTRIES = ("images", "features", "labels", "layout", "class_names")
+TASK_OF: dict[int, Task] = {1: "single", 2: "multi", 3: "segmentation"}
+"""Dimensions of the labels tell the task."""
+
+
+def read_npz(path: Path, options: Options) -> Source:
+    """A folder with ``train.npz``, or one file that is all there is."""
+    files = split_paths(path, ending=".npz") if path.is_dir() else {"train": path}
+    need_train(path, files)
+    splits: dict[str, Arrays] = {}
+    names: dict[str, tuple[str, ...]] = {}
+    for split, file in files.items():
+        splits[split], said = _read(file)
+        if said is not None:
+            names[split] = said
+    if len(set(names.values())) > 1:
+        raise refuse(
+            path, "class_names must be the same in all splits", some(files[s].name for s in names), "write them again"
+        )
+    train = splits["train"]
+    task = agree(path, TASK_OF[train.labels.ndim], options.task)
+    for split, arrays in splits.items():
+        _check_alike(files[split], arrays, train)
+    wanted = options.class_names or next(iter(names.values()), None)
+    ignore_index = -100 if options.ignore_index is None else options.ignore_index
+    if task == "multi":
+        class_names = _label_names(files["train"], train.labels.shape[1], wanted)
+    else:
+        class_names = ()
+        for split, arrays in splits.items():
+            valid = arrays.labels[arrays.labels != ignore_index]
+            if len(valid) and valid.min() < 0:
+                raise refuse(
+                    files[split],
+                    f"labels must be class numbers from 0, or the ignored {ignore_index}",
+                    str(valid.min()),
+                    "correct the labels, or say ignore_index",
+                )
+            found = numbered_names(files[split], int(valid.max()) if len(valid) else -1, wanted)
+            class_names = max(class_names, found, key=len)
+    return Source(task, class_names, splits, ignore_index)
+
+
+def _read(file: Path) -> tuple[Arrays, tuple[str, ...] | None]:
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            given = {name: stored[name] for name in stored.files if name in ENTRIES}
+            others = [name for name in stored.files if name not in ENTRIES]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise refuse(
+            file,
+            "the file must be an .npz of plain arrays",
+            f"{type(error).__name__}: {error}",
+            "write it with np.savez",
+        ) from None
+    inputs = [name for name in ("images", "features") if name in given]
+    if len(inputs) != 1 or "labels" not in given:
+        hint = nearest(others[0], ENTRIES) if others else "add what is missing"
+        raise refuse(
+            file,
+            "there must be an array images or features (one of them) and an array labels",
+            some([*given, *others]) or "nothing",
+            hint,
+        )
+    values: NDArray[Any]
+    if inputs == ["images"]:
+        values = _images(file, given["images"], given.get("layout"))
+    else:
+        values = _features(file, given["features"])
+    labels = _labels(file, given["labels"])
+    if len(values) != len(labels):
+        raise refuse(
+            file,
+            f"there must be as many labels as {inputs[0]}",
+            f"{len(labels)} and {len(values)}",
+            "check what wrote the file",
+        )
+    if not len(labels):
+        raise refuse(file, "there must be at least one sample", "none", "remove the file or fill it")
+    if labels.ndim == 3 and (values.ndim != 4 or labels.shape[1:] != values.shape[2:]):
+        raise refuse(
+            file,
+            f"label maps must have the size of the images, {values.shape[2:]}",
+            f"{labels.shape[1:]}",
+            "make the maps from the images, without scaling",
+        )
+    names = given.get("class_names")
+    if names is not None and (names.ndim != 1 or names.dtype.kind != "U"):
+        raise refuse(
+            file,
+            "class_names must be a vector of strings",
+            f"{names.dtype} of shape {names.shape}",
+            "store np.array(['cat', 'dog'])",
+        )
+    return Arrays(values, labels), None if names is None else tuple(map(str, names))
+
+
+def _images(file: Path, images: NDArray[Any], layout: NDArray[Any] | None) -> NDArray[np.uint8]:
+    """(N, c, H, W): told by the entry ``layout``, which is nhwc where it is absent."""
+    told = "nhwc" if layout is None else str(layout).lower()
+    if told not in ("nhwc", "nchw"):
+        raise refuse(file, 'layout must be "nhwc" or "nchw"', repr(told), "correct it")
+    if images.dtype != np.uint8 or images.ndim != 4:
+        raise refuse(
+            file,
+            "images must be uint8 with four dimensions, (N, height, width, channels)",
+            f"{images.dtype} of shape {images.shape}",
+            "store values from 0 to 255 as uint8, grey images with one channel: images[..., None]",
+        )
+    if told == "nchw":
+        return images
+    if images.shape[3] > 4 >= images.shape[1]:
+        raise refuse(
+            file,
+            "images must be (N, height, width, channels), since no entry layout says otherwise",
+            f"shape {images.shape}",
+            'store layout="nchw" beside them if the channels come first',
+        )
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+
+def _features(file: Path, features: NDArray[Any]) -> NDArray[np.float32]:
+    if features.ndim != 2 or features.dtype.kind not in "fiu":
+        raise refuse(
+            file,
+            "features must be numbers (N, D)",
+            f"{features.dtype} of shape {features.shape}",
+            "store a float32 matrix",
+        )
+    values = features.astype(np.float32)
+    if not np.isfinite(values).all():
+        row = int(np.argwhere(~np.isfinite(values))[0][0])
+        raise refuse(file, "features must be finite", f"{features[row].tolist()[:4]} in row {row}", "fill or drop it")
+    return values
+
+
+def _labels(file: Path, labels: NDArray[Any]) -> NDArray[Any]:
+    if labels.dtype.kind not in "iub":
+        raise refuse(
+            file,
+            "labels must be integers: class numbers from 0",
+            f"{labels.dtype}, e.g. {labels.ravel()[0] if labels.size else 'nothing'}",
+            "number the classes and store their names as class_names",
+        )
+    if labels.ndim not in TASK_OF:
+        raise refuse(
+            file,
+            "labels must be (N,) for one label, (N, L) of 0 and 1 for several, (N, H, W) for segmentation",
+            f"shape {labels.shape}",
+            "reshape them",
+        )
+    if labels.ndim == 1:
+        return labels.astype(np.int64)
+    if labels.ndim == 2:
+        wrong = (labels != 0) & (labels != 1) & (labels.astype(np.int64) != -1)
+        if wrong.any():
+            raise refuse(
+                file,
+                "several labels must be 0, 1 or -1 (unknown)",
+                f"{labels[wrong][0]} in row {int(np.argwhere(wrong)[0][0])}",
+                "store class numbers as (N,)",
+            )
+        return labels.astype(np.int8)
+    return labels  # maps keep their type: they are large
+
+
+def _check_alike(file: Path, arrays: Arrays, train: Arrays) -> None:
+    """Raise unless a split has the shapes of the training split."""
+    pairs = [("inputs", arrays.inputs, train.inputs), ("labels", arrays.labels, train.labels)]
+    for name, found, expected in pairs:
+        if found.shape[1:] != expected.shape[1:]:
+            raise refuse(
+                file,
+                f"{name} must have the shape of those in training, (N, {', '.join(map(str, expected.shape[1:]))})",
+                f"{found.shape}",
+                "make all splits alike",
+            )
+
+
+def _label_names(path: Path, count: int, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+    if wanted is None:
+        return tuple(map(str, range(count)))
+    if len(wanted) != count:
+        raise refuse(
+            path,
+            f"there must be a name for each of the {count} labels",
+            f"{len(wanted)} class names",
+            "name all of them",
+        )
+    return wanted

@@ -1,0 +1,372 @@
+"""Opens data by what lies there: a name, a file or a folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise._checks import check_choice, check_number
+from equipoise.data import longtail as tails
+from equipoise.data.arrays import Arrays, DataSet, Split, Task, class_counts
+from equipoise.data.coco import annotation_files, read_coco
+from equipoise.data.embedded import EMBEDDED
+from equipoise.data.errors import nearest, refuse, some
+from equipoise.data.files import IMAGE_ENDINGS, FileImages, Fit, Progress, Size
+from equipoise.data.folders import list_files, read_image_folders, read_lists
+from equipoise.data.npz import read_npz
+from equipoise.data.segmentation import mask_folders, read_cityscapes, read_mask_folders, read_voc
+from equipoise.data.source import Options, Source, agree
+from equipoise.data.splits import scarce_classes, stratified_split
+from equipoise.data.tables import ENDINGS, read_tables, table_files
+
+__all__ = ["LONG_TAILS", "open_data"]
+
+Reader = Callable[[Path, Options], Source]
+
+FILES: dict[str, Reader] = {
+    ".npz": read_npz,
+    ".json": read_coco,
+    ".txt": read_lists,
+    **dict.fromkeys(ENDINGS, read_tables),
+}
+"""Readers of files by their ending."""
+
+FOLDERS: tuple[tuple[str, Callable[[Path], object], Reader], ...] = (
+    ("train.npz", lambda path: (path / "train.npz").is_file(), read_npz),
+    (
+        "leftImg8bit/ and gtFine/ (Cityscapes)",
+        lambda path: (path / "leftImg8bit").is_dir() and (path / "gtFine").is_dir(),
+        read_cityscapes,
+    ),
+    (
+        "JPEGImages/ and SegmentationClass/ (VOC)",
+        lambda path: (path / "JPEGImages").is_dir() and (path / "SegmentationClass").is_dir(),
+        read_voc,
+    ),
+    ("images/ and masks/", mask_folders, read_mask_folders),
+    ("annotations/instances_train*.json (COCO)", annotation_files, read_coco),
+    ("train.csv or train.parquet", table_files, read_tables),
+    ("*_train.txt with lines of path and label", lambda path: "train" in list_files(path), read_lists),
+    ("CLASS/picture.jpg or train/CLASS/picture.jpg", lambda path: _has_image_below(path), read_image_folders),
+)
+"""What a folder may hold, in the order in which it is looked for, and who reads it."""
+
+LONG_TAILS: dict[str, Callable[[int, int, float], tuple[int, ...]]] = {
+    "exponential": tails.exponential_counts,
+    "step": tails.step_counts,
+    "pareto": tails.pareto_counts,
+}
+"""Rules for ``longtail="RULE:RATIO"``."""
+
+
+def open_data(
+    path_or_name: str | Path,
+    *,
+    task: Task | None = None,
+    image_size: int | Size | None = None,
+    fit: Fit = "stretch",
+    val_share: float = 0.15,
+    test_share: float = 0.15,
+    seed: int = 0,
+    longtail: str | None = None,
+    class_names: Sequence[str] | None = None,
+    ignore_index: int | None = None,
+    label_column: str | Sequence[str] | None = None,
+    path_column: str | None = None,
+    text_column: str | None = None,
+    split_column: str | None = None,
+    separator: str | None = None,
+    image_root: str | Path | None = None,
+    progress: Progress | None = None,
+) -> DataSet:
+    """Data as they lie on disk, in three splits. ``docs/data.md`` shows every layout.
+
+    A split that is missing is drawn from the training data, stratified: the same share of every class. What the user
+    should know is in ``notes``. Image files are not decoded; masks are read once.
+
+    Args:
+        path_or_name: an embedded data set (``digits-lt``, ``digit-scenes``, ``digit-maps``), a file or a folder.
+        task: insists on ``"single"``, ``"multi"`` or ``"segmentation"``; the data tell it otherwise.
+        image_size: height and width, or one number for both; None leaves images as they are.
+        fit: ``"stretch"`` images to that size, or ``"crop"`` their middle.
+        val_share: validation's share of the training data where none is given.
+        test_share: test's share of the training data where none is given.
+        seed: of the splits, of the long tail, and of embedded data.
+        longtail: ``"exponential:100"``, ``"step:10"`` or ``"pareto:50"`` thins the training data out to that ratio.
+        class_names: classes in their order; names in the data must be among them.
+        ignore_index: label that counts for nothing; -100 where nothing is said, 255 in masks.
+        label_column: of a table: a column of labels, or several columns of 0 and 1.
+        path_column: of a table: paths of images.
+        text_column: of a table: texts.
+        split_column: of a table: ``train``, ``val`` or ``test``.
+        separator: between several labels of a column, ``;`` or ``|`` where nothing is said.
+        image_root: folder from which the paths of tables, COCO files and lists start; that of the file otherwise.
+        progress: called with the number of masks read and the number of all.
+
+    Raises:
+        DataError: the data cannot be used; the message says which file and what to do.
+
+    >>> data = open_data("digits-lt")
+    >>> data.task, len(data.train), data.class_names[:3]
+    ('single', 276, ('0', '1', '2'))
+    """
+    if task is not None:
+        check_choice("task", task, ("single", "multi", "segmentation"))
+    check_choice("fit", fit, ("stretch", "crop"))
+    shares = {"val": val_share, "test": test_share}
+    for name, share in shares.items():
+        check_number(f"{name}_share", share, low=0.0, high=1.0, open_low=True, open_high=True)
+    if val_share + test_share >= 1.0:
+        raise ValueError(
+            f"val_share and test_share must leave something for training, got {val_share} and {test_share}; lower them"
+        )
+    names = None if class_names is None else _names(class_names)
+    options = Options(
+        task=task,
+        image_size=_size(image_size),
+        fit=fit,
+        class_names=names,
+        ignore_index=ignore_index,
+        label_column=label_column if label_column is None or isinstance(label_column, str) else tuple(label_column),
+        path_column=path_column,
+        text_column=text_column,
+        split_column=split_column,
+        separator=separator,
+        image_root=None if image_root is None else Path(image_root),
+        progress=progress,
+    )
+    tail = None if longtail is None else _tail(longtail)
+    where = Path(path_or_name)
+    embedded = str(path_or_name) in EMBEDDED
+    source = _embedded(str(path_or_name), options, seed) if embedded else _read(where, options)
+    if ignore_index is not None:
+        source = replace(source, ignore_index=ignore_index)
+    splits, notes = _complete(where, source, shares, seed)
+    if tail is not None:
+        splits["train"], note = _thin(where, source, splits["train"], *tail, seed)
+        notes.append(note)
+    if options.image_size is not None:
+        if not _are_images(splits["train"]):
+            notes.append("image_size was left aside: these data are no images.")
+        splits = {
+            split: _resized(own, options.image_size, options.fit) if isinstance(own, Arrays) else own
+            for split, own in splits.items()
+        }
+    data = DataSet(
+        str(path_or_name) if embedded else where.stem if where.is_file() else where.resolve().name,
+        source.task,
+        source.class_names,
+        splits["train"],
+        splits["val"],
+        splits["test"],
+        source.ignore_index,
+    )
+    return replace(data, notes=(*source.notes, *notes, *_coverage(data)))
+
+
+def _embedded(name: str, options: Options, seed: int) -> Source:
+    _check_used(Path(name), options, None)
+    data = EMBEDDED[name](seed=seed)
+    agree(Path(name), data.task, options.task)
+    names = data.class_names
+    if options.class_names is not None:
+        if len(options.class_names) != len(names):
+            raise refuse(
+                name,
+                f"there must be a name for each of the {len(names)} classes",
+                some(options.class_names),
+                "name all",
+            )
+        names = options.class_names
+    return Source(data.task, names, {"train": data.train, "val": data.val, "test": data.test}, data.ignore_index)
+
+
+def _read(path: Path, options: Options) -> Source:
+    if not path.exists():
+        close = nearest(str(path), EMBEDDED) if len(path.parts) == 1 else "check the path"
+        raise refuse(path, "there must be a file, a folder or an embedded data set of that name", "nothing", close)
+    if path.is_file():
+        reader = FILES.get(path.suffix.lower())
+        if reader is None:
+            raise refuse(
+                path, f"a data file must end in {some(FILES)}", path.suffix or "no ending", "name the folder it lies in"
+            )
+        _check_used(path, options, reader)
+        return reader(path, options)
+    for _, there, reader in FOLDERS:
+        if there(path):
+            _check_used(path, options, reader)
+            return reader(path, options)
+    inside = sorted(entry.name + "/" * entry.is_dir() for entry in path.iterdir())
+    looked = "; ".join(what for what, _, _ in FOLDERS)
+    raise refuse(path, f"the folder must hold one of: {looked}", some(inside) or "an empty folder", "see docs/data.md")
+
+
+def _has_image_below(path: Path) -> bool:
+    return any(
+        file.suffix.lower() in IMAGE_ENDINGS
+        for folder in path.iterdir()
+        if folder.is_dir()
+        for file in folder.rglob("*")
+    )
+
+
+def _are_images(split: Split) -> bool:
+    return isinstance(split, FileImages) or (isinstance(split, Arrays) and split.inputs.ndim == 4)
+
+
+def _check_used(where: Path, options: Options, reader: Reader | None) -> None:
+    """Raise for options that the reader would not look at."""
+    for_tables = ("label_column", "path_column", "text_column", "split_column", "separator")
+    unused = [name for name in for_tables if getattr(options, name) is not None and reader is not read_tables]
+    if options.image_root is not None and reader not in (read_tables, read_coco, read_lists):
+        unused.append("image_root")
+    if unused:
+        raise refuse(where, f"{unused[0]} is for data of another kind", "it set", "leave it out, or name the table")
+
+
+def _strata(split: Split, classes: int) -> NDArray[np.int64]:
+    """(N,) classes or (N, C) of which occur."""
+    labels = split.labels
+    if labels.ndim < 3:
+        return labels
+    return np.stack([(labels == c).any(axis=(1, 2)) for c in range(classes)], axis=1).astype(np.int64)
+
+
+def _complete(where: Path, source: Source, shares: dict[str, float], seed: int) -> tuple[dict[str, Split], list[str]]:
+    """All three splits; those that are not given are drawn from training."""
+    splits = dict(source.splits)
+    missing = [split for split in shares if split not in splits]
+    if not missing:
+        return splits, []
+    whole = splits["train"]
+    strata = _strata(whole, len(source.class_names))
+    held = [shares[split] for split in missing]
+    parts = stratified_split(strata, [1.0 - math.fsum(held), *held], seed=seed)
+    splits.update({split: whole.take(part) for split, part in zip(["train", *missing], parts, strict=True)})
+    drawn = " and ".join(f"{split} ({len(splits[split])})" for split in missing)
+    notes = [f"Drawn from the {len(whole)} training samples, stratified, seed {seed}: {drawn}."]
+    scarce = [c for c in scarce_classes(strata, len(parts)) if c != source.ignore_index]
+    if scarce:
+        named = some(source.class_names[c] for c in scarce)
+        notes.append(f"Classes with fewer than {len(parts)} samples stay in training: {named}.")
+    for split in missing:
+        if not len(splits[split]):
+            raise refuse(
+                where,
+                f"there must be enough samples to draw a {split} split from",
+                f"{len(whole)} in all",
+                f"give more data or a {split} split of its own",
+            )
+    return splits, notes
+
+
+def _tail(longtail: str) -> tuple[str, float]:
+    rule, _, ratio = longtail.partition(":")
+    check_choice("longtail", rule, tuple(LONG_TAILS))
+    try:
+        number = float(ratio)
+    except ValueError:
+        raise ValueError(f"longtail must be RULE:RATIO, got {longtail!r}; e.g. 'exponential:100'") from None
+    return rule, check_number("the ratio of longtail", number, low=1.0)
+
+
+def _thin(where: Path, source: Source, train: Split, rule: str, ratio: float, seed: int) -> tuple[Split, str]:
+    """The training split with the longest such tail that its classes can fill."""
+    if source.task != "single":
+        raise refuse(
+            where, "long tails are made of data with one label a sample", f"task {source.task!r}", "leave it out"
+        )
+    classes = len(source.class_names)
+    present = class_counts(train, "single", classes, source.ignore_index)
+
+    def fits(largest: int) -> bool:
+        counts = LONG_TAILS[rule](classes, largest, ratio)
+        return all(asked <= there for asked, there in zip(counts, present.tolist(), strict=True))
+
+    if not fits(1):
+        empty = some(source.class_names[c] for c in np.flatnonzero(present == 0))
+        raise refuse(
+            where, "every class must have a training sample for a long tail", f"none of {empty}", "leave it out"
+        )
+    low, high = 1, int(present.max())  # counts grow with the largest: search the last that fits
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    counts = LONG_TAILS[rule](classes, low, ratio)
+    kept = tails.subsample(train.labels, counts, seed=seed)
+    ends = f"{counts[0]} training samples of the first class, {counts[-1]} of the last"
+    note = f"Long tail {rule}:{ratio:g}, seed {seed}: {ends}."
+    return train.take(kept), note
+
+
+def _coverage(data: DataSet) -> list[str]:
+    """What is missing in the splits; an ignored class is not missed."""
+    notes = []
+    seen = data.train_counts
+    absent = np.flatnonzero(seen == 0)
+    if data.task != "multi":
+        absent = absent[absent != data.ignore_index]
+    if len(absent):
+        notes.append(f"Classes without a training sample: {some(data.class_names[c] for c in absent)}.")
+    for name, split in (("validation", data.val), ("test", data.test)):
+        counts = class_counts(split, data.task, len(data.class_names), data.ignore_index)
+        there = np.flatnonzero(counts)
+        if len(there) == 1 and len(data.class_names) > 1:
+            notes.append(f"The {name} set has one class only: {data.class_names[there[0]]}.")
+        elif len(gone := np.flatnonzero((counts == 0) & (seen > 0))):
+            notes.append(f"Classes without a {name} sample: {some(data.class_names[c] for c in gone)}.")
+    return notes
+
+
+def _resized(arrays: Arrays, size: Size, fit: Fit) -> Arrays:
+    """Images of arrays in another size, antialiased; label maps by the nearest pixel."""
+    images, labels = arrays.inputs, arrays.labels
+    if images.ndim != 4 or images.shape[2:] == size:
+        return arrays
+    import torch
+    from torch.nn.functional import interpolate
+
+    if fit == "crop":
+        height, width = images.shape[2:]
+        scale = min(height / size[0], width / size[1])
+        rows, columns = max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+        top, left = (height - rows) // 2, (width - columns) // 2
+        images = images[:, :, top : top + rows, left : left + columns]
+        labels = labels[:, top : top + rows, left : left + columns] if labels.ndim == 3 else labels
+    resized = np.empty((*images.shape[:2], *size), np.uint8)
+    for start in range(0, len(images), 256):
+        part = torch.from_numpy(images[start : start + 256].astype(np.float32))
+        scaled = interpolate(part, size, mode="bilinear", antialias=True)
+        resized[start : start + 256] = scaled.round().clamp(0, 255).to(torch.uint8).numpy()
+    if labels.ndim == 3:
+        rows_of = ((np.arange(size[0]) + 0.5) * labels.shape[1] / size[0]).astype(np.int64)
+        columns_of = ((np.arange(size[1]) + 0.5) * labels.shape[2] / size[1]).astype(np.int64)
+        labels = labels[:, rows_of[:, None], columns_of[None, :]]
+    return Arrays(resized, labels)
+
+
+def _size(image_size: int | Size | None) -> Size | None:
+    if image_size is None:
+        return None
+    pair = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    if len(pair) != 2:
+        raise ValueError(f"image_size must be one number or height and width, got {image_size!r}; e.g. (240, 320)")
+    for side in pair:
+        check_number("image_size", side, low=1)
+    return int(pair[0]), int(pair[1])
+
+
+def _names(class_names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(class_names, str):
+        raise TypeError(f"class_names must be a sequence of names, got the string {class_names!r}; pass a list")
+    names = tuple(map(str, class_names))
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None or not names:
+        raise ValueError(f"class_names must be different names, got {twice!r} twice or none at all; correct the list")
+    return names

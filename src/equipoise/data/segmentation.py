@@ -1,0 +1,222 @@
+"""Images with masks: plain folders, the Cityscapes layout and the VOC layout.
+
+Masks are read once when the data are opened: their values are checked and their pixels counted, by which splits are
+made and classes weighted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.errors import refuse, some
+from equipoise.data.files import FileImages, Masks, in_threads, mask_histogram, path_array
+from equipoise.data.source import Options, Source, agree, image_files, need_train, numbered_names, split_paths
+
+__all__ = ["mask_folders", "read_cityscapes", "read_mask_folders", "read_voc"]
+
+IGNORED = 255
+"""Value of a pixel without a class, where nothing else is said."""
+
+VOC_CLASSES = (
+    "background",
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+)
+CITYSCAPES = {
+    "road": 7,
+    "sidewalk": 8,
+    "building": 11,
+    "wall": 12,
+    "fence": 13,
+    "pole": 17,
+    "traffic light": 19,
+    "traffic sign": 20,
+    "vegetation": 21,
+    "terrain": 22,
+    "sky": 23,
+    "person": 24,
+    "rider": 25,
+    "car": 26,
+    "truck": 27,
+    "bus": 28,
+    "train": 31,
+    "motorcycle": 32,
+    "bicycle": 33,
+}
+"""The 19 classes that are evaluated, in the order of their train ids, with the ids of ``labelIds`` files."""
+
+Pairs = list[tuple[Path, Path]]
+
+
+def mask_folders(path: Path) -> dict[str, tuple[Path, Path]]:
+    """Folders of images and of masks: ``images`` and ``masks``, split inside them, outside them or not at all."""
+    images, masks = path / "images", path / "masks"
+    if images.is_dir() and masks.is_dir():
+        inside = split_paths(images)
+        if "train" not in inside:
+            return {"train": (images, masks)}
+        return {split: (folder, masks / folder.name) for split, folder in inside.items()}
+    outside = {split: (folder / "images", folder / "masks") for split, folder in split_paths(path).items()}
+    return {split: pair for split, pair in outside.items() if pair[0].is_dir() and pair[1].is_dir()}
+
+
+def read_mask_folders(path: Path, options: Options) -> Source:
+    """``images/*`` and ``masks/*`` with equal stems."""
+    folders = mask_folders(path)
+    need_train(path, folders)
+    notes: list[str] = []
+    pairs = {split: _by_stem(*pair, notes) for split, pair in folders.items()}
+    return _source(path, pairs, options, None, notes=notes)
+
+
+def read_voc(path: Path, options: Options) -> Source:
+    """``JPEGImages``, ``SegmentationClass`` and ``ImageSets/Segmentation/{train,val,test}.txt``."""
+    lists = split_paths(path / "ImageSets" / "Segmentation", ending=".txt")
+    need_train(path / "ImageSets" / "Segmentation", lists)
+    notes: list[str] = []
+    pairs: dict[str, Pairs] = {}
+    for split, file in lists.items():
+        stems = file.read_text(encoding="utf-8").split()
+        own = [(path / "JPEGImages" / f"{stem}.jpg", path / "SegmentationClass" / f"{stem}.png") for stem in stems]
+        if split == "test" and own and not any(mask.is_file() for _, mask in own):
+            notes.append(f"{file} has no masks and was left out.")
+            continue
+        pairs[split] = own
+    return _source(path, pairs, options, options.class_names or VOC_CLASSES, notes=notes)
+
+
+def read_cityscapes(path: Path, options: Options) -> Source:
+    """``leftImg8bit/SPLIT/CITY/*_leftImg8bit.png`` with ``gtFine/SPLIT/CITY/*_gtFine_labelTrainIds.png``.
+
+    Where there are no such masks, those called ``labelIds`` are mapped to the 19 classes. The test masks of Cityscapes
+    are empty, so its test split is left out.
+    """
+    folders = split_paths(path / "leftImg8bit")
+    need_train(path / "leftImg8bit", folders)
+    notes = ["The test split of Cityscapes has no public masks and was left out."] if folders.pop("test", None) else []
+    files = {split: image_files(folder) for split, folder in folders.items()}
+    kind = "labelTrainIds" if next((path / "gtFine").rglob("*_gtFine_labelTrainIds.png"), None) else "labelIds"
+
+    def mask_of(image: Path) -> Path:
+        city = path / "gtFine" / image.relative_to(path / "leftImg8bit").parent
+        return city / f"{image.stem.removesuffix('_leftImg8bit')}_gtFine_{kind}.png"
+
+    pairs = {split: [(image, mask_of(image)) for image in own] for split, own in files.items()}
+    ignored = IGNORED if options.ignore_index is None else options.ignore_index
+    table = None
+    if kind == "labelIds":
+        table = np.full(256, ignored, np.int64)
+        table[list(CITYSCAPES.values())] = np.arange(len(CITYSCAPES))
+    return _source(path, pairs, options, options.class_names or tuple(CITYSCAPES), table=table, notes=notes)
+
+
+def _by_stem(images: Path, masks: Path, notes: list[str]) -> Pairs:
+    """Images and masks with the same path but for the ending."""
+
+    def stems(folder: Path) -> dict[str, Path]:
+        found: dict[str, Path] = {}
+        for file in image_files(folder):
+            stem = str(file.relative_to(folder).with_suffix(""))
+            if stem in found:
+                raise refuse(
+                    folder,
+                    "stems must be different",
+                    f"{found[stem].name} and {file.name}",
+                    "rename or remove one of them",
+                )
+            found[stem] = file
+        return found
+
+    pictures, maps = stems(images), stems(masks)
+    without = [stem for stem in pictures if stem not in maps]
+    if without:
+        raise refuse(
+            images,
+            f"every image must have a mask of the same stem in {masks}",
+            f"none for {some(without, 3)}",
+            "add the masks or move the images away",
+        )
+    lone = [stem for stem in maps if stem not in pictures]
+    if lone:
+        notes.append(f"{len(lone)} masks in {masks} have no image and were left alone, e.g. {lone[0]}.")
+    return [(picture, maps[stem]) for stem, picture in pictures.items()]
+
+
+def _source(
+    path: Path,
+    pairs: Mapping[str, Pairs],
+    options: Options,
+    names: tuple[str, ...] | None,
+    *,
+    table: NDArray[np.int64] | None = None,
+    notes: list[str],
+) -> Source:
+    agree(path, "segmentation", options.task)
+    ignored = IGNORED if options.ignore_index is None else options.ignore_index
+    for split, own in pairs.items():
+        if not own:
+            raise refuse(path, f"there must be images in the {split} split", "none", "fill it or remove it")
+        missing = next((file for pair in own for file in pair if not file.is_file()), None)
+        if missing is not None:
+            raise refuse(missing, "every image must have its file and its mask", "no such file", "add or remove both")
+    flat = [(split, image, mask) for split, own in pairs.items() for image, mask in own]
+    histograms = in_threads(lambda i: mask_histogram(flat[i][2], flat[i][1]), len(flat), options.progress)
+    wanted = options.class_names if names is None else names
+    highest = -1
+    for number, (_, _, mask) in enumerate(flat):
+        values, counts = histograms[number]
+        if table is not None:
+            values = table[np.minimum(values, 255)]
+        counted = values != ignored
+        histograms[number] = values[counted], counts[counted]
+        top = int(values[counted].max(initial=-1))
+        if wanted is not None and top >= len(wanted):
+            raise refuse(
+                mask,
+                f"values must be classes from 0 to {len(wanted) - 1} or the ignored {ignored}",
+                str(top),
+                "check the mask, class_names or ignore_index",
+            )
+        highest = max(highest, top)
+    if wanted is None and highest < 1:
+        raise refuse(
+            path,
+            "masks must hold at least two classes",
+            f"class 0 and the ignored {ignored} alone" if highest == 0 else "no class at all",
+            "number the classes from 0, or say which value is ignored with ignore_index",
+        )
+    class_names = numbered_names(path, highest, wanted)
+    pixels = np.zeros((len(flat), len(class_names)), np.int64)
+    for row, (values, counts) in zip(pixels, histograms, strict=True):
+        np.add.at(row, values, counts)
+    splits: dict[str, FileImages] = {}
+    start = 0
+    for split, own in pairs.items():
+        counts = pixels[start : start + len(own)]
+        start += len(own)
+        masks = Masks(path_array(mask for _, mask in own), counts, ignored, table)
+        images = path_array(image for image, _ in own)
+        splits[split] = FileImages(images, (counts > 0).astype(np.int8), options.image_size, options.fit, masks)
+    return Source("segmentation", class_names, splits, ignored, tuple(notes))

@@ -1,0 +1,145 @@
+"""What a reader of some format is asked and what it finds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.arrays import Split, Task
+from equipoise.data.errors import nearest, refuse, some
+from equipoise.data.files import IMAGE_ENDINGS, FileImages, Fit, Paths, Progress, Size, path_array
+
+__all__ = ["SPLITS", "Options", "Source"]
+
+SPLITS: Mapping[str, tuple[str, ...]] = {
+    "train": ("train", "training"),
+    "val": ("val", "valid", "validation", "dev"),
+    "test": ("test", "testing"),
+}
+"""The splits and the names that files and folders may have for them."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user said; None where nothing was said."""
+
+    task: Task | None = None
+    image_size: Size | None = None
+    fit: Fit = "stretch"
+    class_names: tuple[str, ...] | None = None
+    ignore_index: int | None = None
+    label_column: str | tuple[str, ...] | None = None
+    path_column: str | None = None
+    text_column: str | None = None
+    split_column: str | None = None
+    separator: str | None = None
+    image_root: Path | None = None
+    progress: Progress | None = None
+
+    def images(self, paths: Iterable[str | Path] | Paths, labels: NDArray[Any]) -> FileImages:
+        """A split of image files."""
+        array = paths if isinstance(paths, np.ndarray) else path_array(paths)
+        return FileImages(array, labels, self.image_size, self.fit)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What lies on disk: the splits that are given, ``train`` always among them."""
+
+    task: Task
+    class_names: tuple[str, ...]
+    splits: Mapping[str, Split]
+    ignore_index: int = -100
+    notes: tuple[str, ...] = ()
+
+
+def agree(where: Path, told: Task, wanted: Task | None) -> Task:
+    """The task that the data tell; raise where another was asked for."""
+    if wanted is not None and wanted != told:
+        raise refuse(where, f"data for task {wanted!r} were asked for", f"data for {told!r}", f"pass task={told!r}")
+    return told
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Class names without repeats: whole numbers by value where all are, otherwise by character.
+
+    >>> in_order(["10", "9", "10"]), in_order(["b", "a", "10", "9"])
+    (('9', '10'), ('10', '9', 'a', 'b'))
+    """
+    unique = set(names)
+    numbers = all(re.fullmatch(r"-?\d+", name) for name in unique)
+    return tuple(sorted(unique, key=lambda name: (int(name), name)) if numbers else sorted(unique))
+
+
+def settle_names(where: Path, found: Sequence[str], wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The classes: those found, or in the order of those asked for, which must hold them all."""
+    if wanted is None:
+        return tuple(found)
+    for name in found:
+        if name not in wanted:
+            raise refuse(
+                where,
+                f"every class must be among class_names ({some(wanted)})",
+                repr(name),
+                f"add it or remove its samples; {nearest(name, wanted)}",
+            )
+    return wanted
+
+
+def numbered_names(where: Path, highest: int, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Names of classes that are numbers in the data: those asked for, or the numbers."""
+    if wanted is None:
+        return tuple(str(number) for number in range(highest + 1))
+    if highest >= len(wanted):
+        raise refuse(
+            where,
+            f"labels must be classes from 0 to {len(wanted) - 1}, since there are {len(wanted)} class names",
+            str(highest),
+            "name all classes or correct the label",
+        )
+    return wanted
+
+
+def split_paths(folder: Path, *, ending: str = "") -> dict[str, Path]:
+    """Files or sub-folders named after splits."""
+    found: dict[str, Path] = {}
+    for split, words in SPLITS.items():
+        there = [path for word in words if (path := folder / f"{word}{ending}").exists()]
+        if len(there) > 1:
+            raise refuse(folder, f"there must be one {split} split", some(p.name for p in there), "remove one of them")
+        if there:
+            found[split] = there[0]
+    return found
+
+
+def need_train(where: Path, splits: Mapping[str, Any]) -> None:
+    """Raise unless there is a training split."""
+    if "train" not in splits:
+        raise refuse(where, "there must be a train split", some(splits) or "none", "name the training data train")
+
+
+def image_files(folder: Path) -> list[Path]:
+    """Images below a folder by their endings, in the order of their names."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in IMAGE_ENDINGS and not path.name.startswith(".") and path.is_file()
+    )
+
+
+def check_files(where: Path, paths: Paths) -> None:
+    """Raise unless all files exist."""
+    missing = [str(path) for path in paths if not Path(path).is_file()]
+    if missing:
+        raise refuse(
+            where,
+            "every file that it names must exist",
+            f"{len(missing)} of {len(paths)} missing, e.g. {missing[0]}",
+            "check the paths, or say with image_root which folder they start from",
+        )

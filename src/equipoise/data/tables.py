@@ -1,0 +1,300 @@
+"""CSV or parquet with a path or a text in each row and one label or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.arrays import Split, Task
+from equipoise.data.errors import nearest, refuse, some
+from equipoise.data.files import path_array
+from equipoise.data.source import (
+    SPLITS,
+    Options,
+    Source,
+    agree,
+    check_files,
+    in_order,
+    need_train,
+    settle_names,
+    split_paths,
+)
+from equipoise.data.text import Texts
+
+__all__ = ["ENDINGS", "read_tables", "table_files"]
+
+ENDINGS = (".csv", ".parquet")
+PATH_NAMES = ("path", "image", "image_path", "file", "filename", "file_name")
+TEXT_NAMES = ("text", "sentence", "comment", "review")
+LABEL_NAMES = ("label", "labels", "class", "target", "category")
+SEPARATORS = (";", "|")
+
+Table = dict[str, list[Any]]
+
+
+def table_files(folder: Path) -> dict[str, Path]:
+    """``train.csv`` or ``train.parquet`` and their kin."""
+    return next((found for ending in ENDINGS if "train" in (found := split_paths(folder, ending=ending))), {})
+
+
+def read_tables(path: Path, options: Options) -> Source:
+    """One table, with or without a column of splits, or ``train.csv``, ``val.csv``, ``test.csv`` in a folder."""
+    files = table_files(path) if path.is_dir() else {"train": path}
+    columns = _Columns(path, files["train"], options)
+    tables = {split: _read(file, columns.needed) for split, file in files.items()}
+    for split, table in tables.items():
+        if not table[columns.input]:
+            raise refuse(files[split], "there must be at least one row", "none", "fill the table or remove it")
+    task, names, labels, notes = _all_labels(files, tables, columns.labels, options)
+    splits: dict[str, Split] = {}
+    for split, table in tables.items():
+        column = table[columns.input]
+        empty = next((row for row, value in enumerate(column) if value in (None, "")), None)
+        if empty is not None and not columns.is_text:
+            raise refuse(
+                f"{files[split]}, {_row(empty)}", f"column {columns.input!r} must name an image", "nothing", "fill it"
+            )
+        if columns.is_text:
+            splits[split] = Texts(tuple(value or "" for value in column), labels[split])
+        else:
+            root = options.image_root or files[split].parent
+            paths = path_array(root / value for value in column)
+            check_files(files[split], paths)
+            splits[split] = options.images(paths, labels[split])
+    if columns.split is not None:
+        whole, rows = splits["train"], _rows_by_split(path, columns.split, tables["train"][columns.split])
+        splits = {split: whole.take(own) for split, own in rows.items()}
+    return Source(task, names, splits, notes=notes)
+
+
+class _Columns:
+    """Which columns hold what: those the user named, or those with a usual name."""
+
+    def __init__(self, path: Path, file: Path, options: Options) -> None:
+        known = _names(file)
+        twice = next((name for name in known if known.count(name) > 1), None)
+        if twice is not None:
+            raise refuse(file, "every column must have a name of its own", f"{twice!r} twice", "rename one")
+        labels = options.label_column
+        asked = [options.path_column, options.text_column, options.split_column]
+        for name in [*asked, *([labels] if isinstance(labels, str) else labels or ())]:
+            if name is not None and name not in known:
+                raise refuse(file, f"there must be a column {name!r}", some(known), nearest(name, known))
+        if options.path_column and options.text_column:
+            raise refuse(file, "rows must hold an image or a text", "path_column and text_column", "name one of them")
+        self.input = options.path_column or options.text_column or ""
+        self.is_text = options.text_column is not None
+        if not self.input:
+            usual = [name for name in known if name in PATH_NAMES + TEXT_NAMES]
+            if len(usual) != 1:
+                raise refuse(
+                    file,
+                    f"there must be one column of paths ({some(PATH_NAMES)}) or of texts ({some(TEXT_NAMES)})",
+                    some(usual or known),
+                    "say path_column or text_column",
+                )
+            self.input, self.is_text = usual[0], usual[0] in TEXT_NAMES
+        several = [name for name in known if name.startswith("label_")]
+        if labels is None:
+            usual = [name for name in known if name in LABEL_NAMES and name != self.input]
+            if len(usual) != 1 and not (several and not usual):
+                raise refuse(
+                    file,
+                    f"there must be one column of labels ({some(LABEL_NAMES)}) or columns label_CLASS of 0 and 1",
+                    some(usual or known),
+                    "say label_column",
+                )
+            labels = usual[0] if usual else tuple(several)
+        self.labels = labels
+        self.split = options.split_column or ("split" if path.is_file() and "split" in known else None)
+
+    @property
+    def needed(self) -> list[str]:
+        """All columns that are read."""
+        labels = [self.labels] if isinstance(self.labels, str) else list(self.labels)
+        return [*dict.fromkeys([self.input, *labels, *([self.split] if self.split else [])])]
+
+
+def _all_labels(
+    files: dict[str, Path], tables: dict[str, Table], column: str | Sequence[str], options: Options
+) -> tuple[Task, tuple[str, ...], dict[str, NDArray[Any]], tuple[str, ...]]:
+    """Task, class names, labels of each split, and notes."""
+    where = files["train"]
+    if not isinstance(column, str):
+        agree(where, "multi", options.task)
+        prefix = "label_" if all(name.startswith("label_") for name in column) else ""
+        names = tuple(name.removeprefix(prefix) for name in column)
+        if options.class_names is not None:
+            names = settle_names(where, names, options.class_names)
+            if len(names) != len(column):
+                raise refuse(
+                    where, "there must be a column for each of class_names", some(column), "name the columns' classes"
+                )
+        ordered = [prefix + name for name in names]
+        labels = {
+            split: np.stack([_flags(files[split], name, table[name]) for name in ordered], axis=1)
+            for split, table in tables.items()
+        }
+        return "multi", names, labels, ()
+    cells = {split: table[column] for split, table in tables.items()}
+    separator, notes = _separator(where, column, [value for own in cells.values() for value in own], options)
+    if separator is None:
+        single = {split: _words(files[split], column, own) for split, own in cells.items()}
+        names, numbers = _numbering(where, [word for own in single.values() for word in own], options.class_names)
+        found = {split: np.array([numbers[word] for word in own], np.int64) for split, own in single.items()}
+        return agree(where, "single", options.task), names, found, notes
+    rows = {split: [_several(value, separator) for value in own] for split, own in cells.items()}
+    words = [word for own in rows.values() for row in own for word in row]
+    if not words:
+        raise refuse(where, f"column {column!r} must hold a label somewhere", "none", "check the column")
+    names, numbers = _numbering(where, words, options.class_names)
+    labels = {}
+    for split, own in rows.items():
+        labels[split] = np.zeros((len(own), len(names)), np.int8)
+        for i, row in enumerate(own):
+            labels[split][i, [numbers[word] for word in row]] = 1
+    return agree(where, "multi", options.task), names, labels, notes
+
+
+def _separator(where: Path, column: str, values: list[Any], options: Options) -> tuple[str | None, tuple[str, ...]]:
+    """What stands between several labels, None for one label a row; lists in parquet need none (an empty word)."""
+    if any(isinstance(value, list) for value in values):
+        return "", ()
+    if options.separator is not None:
+        return options.separator, ()
+    if options.task == "single":
+        return None, ()
+    used = [mark for mark in SEPARATORS if any(mark in str(value) for value in values)]
+    if len(used) > 1:
+        raise refuse(
+            where, f"labels of column {column!r} must be separated by one of ; and |", "both", "say separator or task"
+        )
+    if options.task == "multi":
+        return (used or [SEPARATORS[0]])[0], ()
+    if used:
+        note = (
+            f"Column {column!r} holds several labels separated by {used[0]!r}; task='single' would take them as names."
+        )
+        return used[0], (note,)
+    return None, ()
+
+
+def _several(value: Any, separator: str) -> list[str]:  # noqa: ANN401
+    """The labels of a cell; an empty one has none."""
+    if value is None:
+        return []
+    parts = value if isinstance(value, list) else str(value).split(separator)
+    return [word for part in parts if (word := str(part).strip())]
+
+
+def _words(file: Path, column: str, values: list[Any]) -> list[str]:
+    words = ["" if value is None else str(value).strip() for value in values]
+    if "" in words:
+        raise refuse(
+            f"{file}, {_row(words.index(''))}",
+            f"column {column!r} must hold a class",
+            "nothing",
+            "fill or drop the row",
+        )
+    return words
+
+
+def _numbering(where: Path, words: list[str], wanted: tuple[str, ...] | None) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Class names and the number of each word; words may be numbers of ``class_names`` that are none themselves."""
+    found = in_order(words)
+    if wanted is not None and not any(name.isdecimal() for name in wanted) and all(w.isdecimal() for w in found):
+        outside = next((word for word in found if int(word) >= len(wanted)), None)
+        if outside is not None:
+            raise refuse(
+                where,
+                f"labels must be numbers from 0 to {len(wanted) - 1}, since there are {len(wanted)} class names",
+                outside,
+                "name all classes or correct the label",
+            )
+        return wanted, {word: int(word) for word in found}
+    names = settle_names(where, found, wanted)
+    return names, {name: number for number, name in enumerate(names)}
+
+
+def _flags(file: Path, column: str, values: list[Any]) -> NDArray[np.int8]:
+    """0, 1, and -1 where nothing is said."""
+    known = {"": -1, "none": -1, "nan": -1, "0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "-1": -1}
+    flags = np.empty(len(values), np.int8)
+    for row, value in enumerate(values):
+        word = str(value).strip().lower()
+        if word not in known:
+            raise refuse(
+                f"{file}, {_row(row)}", f"column {column!r} must hold 0, 1 or nothing", repr(value), "correct the row"
+            )
+        flags[row] = known[word]
+    return flags
+
+
+def _rows_by_split(path: Path, column: str, values: list[Any]) -> dict[str, NDArray[np.int64]]:
+    meaning = {word: split for split, words in SPLITS.items() for word in words}
+    words = [str(value).strip().lower() for value in values]
+    unknown = next((row for row, word in enumerate(words) if word not in meaning), None)
+    if unknown is not None:
+        raise refuse(
+            f"{path}, {_row(unknown)}",
+            f"column {column!r} must hold train, val or test",
+            repr(values[unknown]),
+            "correct it",
+        )
+    given = np.array([meaning[word] for word in words])
+    rows = {split: np.flatnonzero(given == split) for split in SPLITS if split in given}
+    need_train(path, rows)
+    return rows
+
+
+def _row(index: int) -> str:
+    return f"row {index + 1}"
+
+
+def _arrow(path: Path) -> Any:  # noqa: ANN401  (pyarrow has no types)
+    try:
+        import pyarrow
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f'{path}: reading tables needs pyarrow, which is not installed; pip install "equipoise[cli]"',
+            name="pyarrow",
+        ) from None
+    return pyarrow
+
+
+def _names(file: Path) -> list[str]:
+    arrow = _arrow(file)
+    try:
+        if file.suffix.lower() == ".parquet":
+            return list(arrow.parquet.read_schema(file).names)
+        with arrow.csv.open_csv(file) as reader:
+            return list(reader.schema.names)
+    except (arrow.lib.ArrowException, UnicodeDecodeError, OSError) as error:
+        raise refuse(file, "the file must be a table with a header", str(error), "write it again") from None
+
+
+def _read(file: Path, columns: list[str]) -> Table:
+    arrow = _arrow(file)
+    absent = [name for name in columns if name not in _names(file)]
+    if absent:
+        raise refuse(
+            file, f"there must be a column {absent[0]!r}", some(_names(file)), nearest(absent[0], _names(file))
+        )
+    try:
+        if file.suffix.lower() == ".parquet":
+            table = arrow.parquet.read_table(file, columns=columns)
+        else:  # as strings: 007 stays a name
+            convert = arrow.csv.ConvertOptions(
+                column_types=dict.fromkeys(columns, arrow.string()), include_columns=columns, strings_can_be_null=False
+            )
+            parse = arrow.csv.ParseOptions(newlines_in_values=True)
+            table = arrow.csv.read_csv(file, convert_options=convert, parse_options=parse)
+    except (arrow.lib.ArrowException, OSError) as error:
+        raise refuse(file, "the table must be readable", str(error), "check that row, or write it again") from None
+    return {name: table.column(name).to_pylist() for name in columns}
