@@ -69,7 +69,22 @@ def test_embedded_in_another_size():
 def test_a_class_of_embedded_data_can_be_ignored():
     data = open_data("digit-maps", ignore_index=0)
     assert data.train_counts[0] == 0
+    assert len(data.class_names) == 11  # the numbers of the others stay
     assert data.notes == ()
+
+
+def test_an_ignored_class_at_the_end_is_no_class(tmp_path):
+    data = open_data("digit-maps", ignore_index=10)
+    assert (data.class_names[-1], len(data.train_counts)) == ("8", 10)
+    assert data.notes == ("9 is the ignored label 10 and no class: 10 classes are left.",)
+    for i in range(6):
+        picture(tmp_path / "images" / f"{i}.jpg", size=(3, 2))
+        mask(tmp_path / "masks" / f"{i}.png", [[0, 1, 1], [0, 1, 2]])
+    data = open_data(tmp_path, class_names=["road", "car", "void"], ignore_index=2)
+    assert data.class_names == ("road", "car")
+    assert data.train.masks.pixels[0].tolist() == [2, 3]
+    assert data.train.load(0)[1].tolist() == [[0, 1, 1], [0, 1, 2]]
+    assert data.notes[0].startswith("void is the ignored label 2")
 
 
 # Arrays

@@ -20,7 +20,7 @@ from equipoise.data.files import IMAGE_ENDINGS, FileImages, Fit, Progress, Size
 from equipoise.data.folders import list_files, read_image_folders, read_lists
 from equipoise.data.npz import read_npz
 from equipoise.data.segmentation import mask_folders, read_cityscapes, read_mask_folders, read_voc
-from equipoise.data.source import Options, Source, agree
+from equipoise.data.source import Options, Source, agree, without_ignored
 from equipoise.data.splits import scarce_classes, stratified_split
 from equipoise.data.tables import ENDINGS, read_tables, table_files
 
@@ -144,8 +144,9 @@ def open_data(
     where = Path(path_or_name)
     embedded = str(path_or_name) in EMBEDDED
     source = _embedded(str(path_or_name), options, seed) if embedded else _read(where, options)
-    if ignore_index is not None:
-        source = replace(source, ignore_index=ignore_index)
+    if ignore_index is not None and source.task != "multi":
+        kept, said = without_ignored(source.class_names, ignore_index)
+        source = replace(source, class_names=kept, ignore_index=ignore_index, notes=(*source.notes, *said))
     splits, notes = _complete(where, source, shares, seed)
     if tail is not None:
         splits["train"], note = _thin(where, source, splits["train"], *tail, seed)

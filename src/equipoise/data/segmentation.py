@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 
 from equipoise.data.errors import refuse, some
 from equipoise.data.files import FileImages, Masks, in_threads, mask_histogram, path_array
-from equipoise.data.source import Options, Source, agree, image_files, need_train, numbered_names, split_paths
+from equipoise.data.source import (
+    Options,
+    Source,
+    agree,
+    image_files,
+    need_train,
+    numbered_names,
+    split_paths,
+    without_ignored,
+)
 
 __all__ = ["mask_folders", "read_cityscapes", "read_mask_folders", "read_voc"]
 
@@ -184,6 +193,9 @@ def _source(
     flat = [(split, image, mask) for split, own in pairs.items() for image, mask in own]
     histograms = in_threads(lambda i: mask_histogram(flat[i][2], flat[i][1]), len(flat), options.progress)
     wanted = options.class_names if names is None else names
+    if wanted is not None:  # before pixels are counted, one column a class
+        wanted, said = without_ignored(wanted, ignored)
+        notes.extend(said)
     highest = -1
     for number, (_, _, mask) in enumerate(flat):
         values, counts = histograms[number]

@@ -106,6 +106,15 @@ def numbered_names(where: Path, highest: int, wanted: tuple[str, ...] | None) ->
     return wanted
 
 
+def without_ignored(names: tuple[str, ...], ignore_index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Class names without the ignored one, where it is the last and no number changes by that; and a note."""
+    if len(names) < 2 or ignore_index != len(names) - 1:
+        return names, ()
+    return names[:-1], (
+        f"{names[-1]} is the ignored label {ignore_index} and no class: {len(names) - 1} classes are left.",
+    )
+
+
 def split_paths(folder: Path, *, ending: str = "") -> dict[str, Path]:
     """Files or sub-folders named after splits."""
     found: dict[str, Path] = {}
