@@ -16,7 +16,7 @@ OPTIONS = {
     "mlp": {"input_shape": IMAGE, "hidden": (16, 16)},
     "resnet32": {"input_shape": IMAGE},
     "resnet18": {"input_shape": IMAGE},
-    "resnet50": {"input_shape": IMAGE, "stem": "imagenet"},
+    "resnet50": {"input_shape": IMAGE},
     "unet": {"input_shape": IMAGE, "width": 8},
     "deeplabv3": {"input_shape": IMAGE, "width": 16},
     "text-bow": {"vocabulary": VOCABULARY},

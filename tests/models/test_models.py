@@ -118,7 +118,8 @@ def test_texts_of_any_length(name, length, dtype):
     ],
 )
 def test_numbers_of_parameters(name, num_classes, options, count):
-    assert parameters(build_model(name, num_classes=num_classes, **options)) == count
+    with torch.device("meta"):
+        assert parameters(build_model(name, num_classes=num_classes, **options)) == count
 
 
 def test_deeper_resnets_have_their_published_sizes():
@@ -165,7 +166,7 @@ def test_convolutions_start_with_he_normal_weights(name):
             checked += 1
     assert checked > 5
     # The classifier does not: logits start near 0.
-    assert build(name).eval()(batch(name)).abs().mean() < 1
+    assert build(name)(batch(name)).abs().mean() < 1
 
 
 def test_blocks_can_start_as_the_identity():
@@ -311,7 +312,7 @@ def test_state_survives_a_file(name):
     assert torch.equal(other(x), model(x))
 
 
-@each
+@pytest.mark.parametrize("name", ["mlp", "resnet32", "unet", *TEXT])
 def test_the_same_seed_gives_the_same_weights(name):
     one, same, other = (build(name, seed=seed).state_dict() for seed in (0, 0, 1))
     assert all(torch.equal(one[key], same[key]) for key in one)
@@ -366,10 +367,10 @@ def test_compiles_without_a_break(name):
     assert_close(compiled(x), expected)
 
 
-@pytest.mark.parametrize("name", ["resnet32", "unet", "text-cnn"])
+@pytest.mark.parametrize("name", ["unet", "text-cnn"])
 def test_compiled_training_has_the_gradients_of_eager_training(name):
     torch._dynamo.reset()
-    options = {"dropout": 0.0} if name == "text-cnn" else {}
+    options = {"dropout": 0.0} if name == "text-cnn" else {"depth": 2}
     gradients = []
     for compiled in (False, True):
         model = build(name, **options)
@@ -388,7 +389,7 @@ def test_compiled_training_has_the_gradients_of_eager_training(name):
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "resnet50"])
 def test_learns_sixteen_random_samples_by_heart(name):
     options = {"dropout": 0.0} if "dropout" in MODELS[name].options else {}
-    model = build(name, **options)
+    model = build(name, **options, **({"width": 64} if name == "deeplabv3" else {}))
     x = batch(name, 16)
     draw = torch.Generator().manual_seed(3)
     if name in MAPS:  # each quarter of an image has a class
