@@ -87,6 +87,17 @@ def test_unet_of_any_depth():
         assert len(model.down) == len(model.up) + 1 == depth
 
 
+def test_unet_joins_both_paths_at_every_level():
+    torch.manual_seed(0)
+    model = UNet(C, width=4)
+    model(torch.randn(2, 3, 32, 32)).square().sum().backward()
+    for block, skip in zip(model.up, (16, 8, 4), strict=True):
+        gradient = block[0].weight.grad
+        assert gradient.shape[:2] == (skip, 3 * skip)
+        assert gradient[:, :skip].count_nonzero() > 0
+        assert gradient[:, skip:].count_nonzero() > 0
+
+
 def test_the_stem_of_small_images_keeps_their_size():
     sizes = {stem: ResNetBody(stem=stem).eval()(torch.randn(1, 3, 64, 64)).shape[-2:] for stem in ("imagenet", "small")}
     assert sizes == {"imagenet": (2, 2), "small": (8, 8)}
@@ -218,6 +229,9 @@ def test_dilated_stages_compute_the_same_features_on_a_finer_grid(depth, stem):
 @pytest.mark.parametrize("name", TEXT)
 def test_padding_changes_nothing(name, padding):
     model = build(name, padding=padding).eval()
+    for key, parameter in model.named_parameters():
+        if key.endswith("bias"):  # so that a window of padding would say something
+            nn.init.uniform_(parameter, 0.5, 1.0)
     tokens = torch.tensor([[3, 5, 2], [4, 4, padding], [8, padding, padding], [padding, padding, padding]])
     logits = model(tokens)
     longer = model(F.pad(tokens, (0, 6), value=padding))
