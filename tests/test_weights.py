@@ -5,9 +5,12 @@ from fractions import Fraction
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import equipoise as eq
+from equipoise.kernels.reference import softmax_rows_and_hits
 from equipoise.weights import (
     ClassWeights,
     Deferred,
@@ -17,6 +20,7 @@ from equipoise.weights import (
     normalized,
     square_root,
 )
+from equipoise.weights.recall import count_hits, support_and_hits
 
 CLOSE = {"rtol": 1e-14, "atol": 0}  # a handful of float64 operations
 COUNTS = {
@@ -154,3 +158,27 @@ def test_parts_are_values():
     assert Deferred([1, 2]) == Deferred((1.0, 2.0), start=0.8)
     assert Deferred([1, 2]) != Deferred([1, 2], start=0.7)
     assert hash(Deferred([1, 2], start_epoch=3)) == hash(Deferred([1, 2], start_epoch=3))
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]),
+    st.sampled_from([(40, 6), (3, 5, 7, 4), (2, 4, 9), (5, 1), (0, 3)]),
+    st.sampled_from([0.0, 0.5, 1.0, 30.0]),
+    st.integers(0, 10**6),
+)
+def test_hits_beside_the_rows_are_those_of_the_logits(dtype, shape, width, seed):
+    """Ties (coarse logits), near ties (fine ones) and saturated softmaxes: the hits of an argmax, first index first."""
+    draw = torch.Generator().manual_seed(seed)
+    logits = width * torch.randn(shape, generator=draw, dtype=torch.float64)
+    logits = (logits.round() if seed % 2 else logits + 1e-7 * torch.randn(shape, generator=draw)).to(dtype)
+    targets = torch.randint(-1, shape[1], (shape[0], *shape[2:]), generator=draw)
+    hyper = torch.empty(0, dtype=torch.float64 if dtype is torch.float64 else torch.float32)
+    rows, hits = softmax_rows_and_hits(logits, targets, None, hyper, (), -1)
+    valid = targets != -1
+    assert torch.equal(hits, (logits.max(1).indices == targets) & valid if logits.numel() else valid)
+    expected = torch.nn.functional.cross_entropy(logits.to(rows.dtype), targets, ignore_index=-1, reduction="none")
+    assert torch.allclose(rows, expected, rtol=1e-5, atol=1e-6)
+    labels = targets.where(valid, 0)
+    counted = count_hits(hits, labels, valid, shape[1])
+    assert torch.equal(counted, support_and_hits(logits, labels, valid))

@@ -15,9 +15,9 @@ from torch import Tensor
 from equipoise._checks import transforms_active
 from equipoise.kernels.hyper import Hyper, Layout
 from equipoise.kernels.sigmoid_reference import sigmoid_losses, sigmoid_slopes
-from equipoise.kernels.softmax_reference import softmax_terms
+from equipoise.kernels.softmax_reference import index_terms, softmax_terms
 
-__all__ = ["sigmoid_elements", "softmax_rows"]
+__all__ = ["hits_come_along", "sigmoid_elements", "softmax_rows", "softmax_rows_and_hits"]
 
 
 def softmax_rows(
@@ -33,6 +33,36 @@ def softmax_rows(
     rows: Tensor
     rows, _, _ = function.apply(logits, targets, weight, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
     return rows
+
+
+def hits_come_along(logits: Tensor, targets: Tensor, layout: Layout) -> bool:
+    """Whether ``softmax_rows_and_hits`` serves: index targets, the softmax of the logits as they are, on the CPU."""
+    adjusted = {"label_smoothing", "squared_error", "offset", "scale", "true_margin"}
+    return (
+        logits.device.type == "cpu"
+        and not targets.is_floating_point()
+        and not adjusted & {piece.name for piece in layout}
+        and not torch.compiler.is_compiling()
+        and not transforms_active()
+    )
+
+
+def softmax_rows_and_hits(
+    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    """Unreduced softmax loss, and whether the target is the prediction, (N, d1, ..., dk) bool, False where ignored.
+
+    The softmax is at hand, so that hits need no second look at the logits but where probabilities are nearly equal.
+    """
+    rows: Tensor
+    rows, direction, _, own = SoftmaxRowsAndTrue.apply(logits, targets, weight, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        own, rival = own.squeeze(1), direction.amax(1)  # the true class stands in the direction as a negative number
+        hit = own > rival
+        unsure = ((own - rival).abs() <= 1e-5 * rival) & (targets != ignore_index)
+        if unsure.any():
+            hit[unsure] = logits.movedim(1, -1)[unsure].max(1).indices == targets[unsure]
+        return rows, hit & (targets != ignore_index)
 
 
 def sigmoid_elements(
@@ -83,13 +113,13 @@ class SoftmaxRows(torch.autograd.Function):
         return softmax_terms(logits, targets, weight, Hyper(hyper, layout), ignore_index)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:  # noqa: ANN401
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ANN401
         """Keep the factors, and the inputs for a second derivative."""
         logits, targets, weight, hyper, ctx.layout, ctx.ignore_index = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(logits, targets, weight, hyper, *output[1:])
-        ctx.save_for_forward(logits, targets, weight, hyper, *output[1:])
+        ctx.save_for_backward(logits, targets, weight, hyper, *output[1:3])
+        ctx.save_for_forward(logits, targets, weight, hyper, *output[1:3])
 
     @staticmethod
     def backward(ctx: Any, grad_rows: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
@@ -111,6 +141,22 @@ class SoftmaxRowsForwardMode(SoftmaxRows):
             return None, None, None
         direction, length = _factors(ctx)
         return (direction * tangent * length).sum(1), None, None
+
+
+class SoftmaxRowsAndTrue(SoftmaxRowsForwardMode):
+    """With the probability of the true class, of index targets without smoothing."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Rows, the two factors of their gradient, and the probability."""
+        return index_terms(logits, targets, weight, Hyper(hyper, layout), ignore_index)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> tuple[Tensor | None, None, None, None]:  # type: ignore[override]  # noqa: ANN401
+        """Change of the rows along a change of the logits."""
+        return *SoftmaxRowsForwardMode.jvp(ctx, tangent), None
 
 
 def _factors(ctx: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401

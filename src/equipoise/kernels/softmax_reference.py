@@ -28,7 +28,7 @@ from equipoise.kernels.modulation import (
 )
 from equipoise.kernels.temporaries import may_overwrite, minus, plus, plus_product, put, softmax, times
 
-__all__ = ["softmax_terms"]
+__all__ = ["index_terms", "softmax_terms"]
 
 
 def softmax_terms(
@@ -53,8 +53,9 @@ def softmax_terms(
         rows, direction = in_blocks(block, logits, targets, dtype)
         return rows, direction, torch.ones((), dtype=dtype, device=logits.device)
     # few passes over the logits, so that blocks would not pay
-    score = _brier if "squared_error" in hyper else _index
-    return score(logits.to(dtype), targets, weight, hyper, ignore_index)
+    if "squared_error" in hyper:
+        return _brier(logits.to(dtype), targets, weight, hyper, ignore_index)
+    return index_terms(logits, targets, weight, hyper, ignore_index)[:3]
 
 
 def _labels(targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
@@ -64,10 +65,14 @@ def _labels(targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     return torch.where(valid, targets, 0), valid
 
 
-def _index(
-    z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, ignore_index: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Index targets without smoothing: the true class is a per-row affair, the others matter through their sum."""
+def index_terms(
+    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, ignore_index: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``softmax_terms`` of index targets without smoothing, and the probability of the true class (N, 1, d1, ..., dk).
+
+    The true class is a per-row affair, the others matter through their sum. The direction holds their probabilities.
+    """
+    z = logits.to(accumulation_dtype(logits))
     labels, valid = _labels(targets, ignore_index)
     adjusted = _adjusted(z, labels, hyper)
     ours = adjusted is not z and _looking_is_free(z)  # fresh memory is slow there, and the softmax may take its place
@@ -83,7 +88,7 @@ def _index(
     mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
     rows = (-(mass if m is None else mass * m) * log_p).masked_fill(~valid, 0.0)
     slope = mass if h is None else mass * h
-    return rows.squeeze(1), put(others, labels, -q), slope * hyper["scale"] if "scale" in hyper else slope
+    return rows.squeeze(1), put(others, labels, -q), slope * hyper["scale"] if "scale" in hyper else slope, p
 
 
 def _true_class(p: Tensor, log_p: Tensor, probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:

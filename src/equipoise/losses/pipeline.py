@@ -11,10 +11,11 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from equipoise._checks import check_logits, check_sigmoid_targets, check_softmax_targets
+from equipoise._checks import check_length, check_logits, check_sigmoid_targets, check_softmax_targets
 from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.dispatch import sigmoid_elements, softmax_rows
 from equipoise.kernels.hyper import Hyper, Layout, Piece, check_layout
+from equipoise.kernels.reference import hits_come_along, softmax_rows_and_hits
 from equipoise.losses.adjust import Adjustment, NegativeTolerance
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
 from equipoise.losses.base import Loss, Part, Scalar
@@ -23,7 +24,7 @@ from equipoise.losses.reduce import check_reduction, reduce_loss
 from equipoise.schedules import Number, Schedule
 from equipoise.weights.deferred import ClassWeights, Deferred
 from equipoise.weights.rebalanced import Rebalanced, rebalanced_weight
-from equipoise.weights.recall import PrecisionWeights, RecallWeights
+from equipoise.weights.recall import BatchRecall, PrecisionWeights, RecallWeights, count_hits
 
 __all__ = [
     "RowLoss",
@@ -109,11 +110,33 @@ def softmax_pipeline(
     inputs = softmax_inputs(logits, targets, ignore_index, validate)
     check_layout(layout, inputs.logits.shape[1])
     weight = Hyper(hyper, layout).get("weight")
+    if len(batch_weights) == 1 and not triton_serves(logits) and hits_come_along(*inputs[:2], layout):
+        weights = batch_weights[0]
+        if isinstance(weights, (RecallWeights, BatchRecall)) and weights.looks():
+            return _weighed_rows(inputs, weight, hyper, layout, weights, ignore_index, sync)
     for weights in batch_weights:
         dynamic = weights(inputs.logits, inputs.labels, inputs.valid, sync)
         weight = dynamic if weight is None else weight * dynamic
     rows = softmax_rows(inputs.logits, inputs.targets, weight, hyper, layout, ignore_index)
     return Rows(rows, inputs, weight)
+
+
+def _weighed_rows(
+    inputs: SoftmaxInputs,
+    fixed: Tensor | None,
+    hyper: Tensor,
+    layout: Layout,
+    weights: RecallWeights | BatchRecall,
+    ignore_index: int,
+    sync: bool,
+) -> Rows:
+    """Rows with recall weights, whose counts come out of the softmax of the loss itself."""
+    logits, targets, labels, valid, _ = inputs
+    if isinstance(weights, RecallWeights):
+        check_length("num_classes", weights.num_classes, logits.shape[1])
+    rows, hit = softmax_rows_and_hits(logits, targets, fixed, hyper, layout, ignore_index)
+    dynamic = weights.weigh(count_hits(hit, labels, valid, logits.shape[1]), logits, sync)
+    return Rows(rows * dynamic[labels], inputs, dynamic if fixed is None else fixed * dynamic)
 
 
 def softmax_reduced(

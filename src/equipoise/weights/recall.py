@@ -171,13 +171,17 @@ def batch_precision_weights(logits: Tensor, labels: Tensor, valid: Tensor, sync:
 @torch.no_grad()
 def support_and_hits(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     """Rows of each class and how many of them are predicted, in this process; (2, C) int64."""
-    classes = logits.shape[1]
-    bins = torch.zeros(2 * classes + 1, dtype=torch.int64, device=logits.device)
-    for part, hit in _hits(logits, labels):
-        # one sweep: misses in the first C bins, hits in the next, what does not count in the last
-        slots = torch.where(valid[part], labels[part] + classes * hit, 2 * classes).flatten()
-        bins = bins.scatter_add(0, slots, torch.ones_like(slots))
-    misses, hits = bins[: 2 * classes].view(2, classes)
+    parts = (count_hits(hit, labels[part], valid[part], logits.shape[1]) for part, hit in _hits(logits, labels))
+    return torch.stack(list(parts)).sum(0)
+
+
+@torch.no_grad()
+def count_hits(hit: Tensor, labels: Tensor, valid: Tensor, num_classes: int) -> Tensor:
+    """Rows of each class and its hits, (2, C) int64; all arguments (N, d1, ..., dk)."""
+    # one sweep: misses in the first C bins, hits in the next, what does not count in the last
+    slots = torch.where(valid, labels + num_classes * hit, 2 * num_classes).flatten()
+    bins = torch.zeros(2 * num_classes + 1, dtype=torch.int64, device=slots.device)
+    misses, hits = bins.scatter_add(0, slots, torch.ones_like(slots))[:-1].view(2, num_classes)
     return torch.stack([misses + hits, hits])
 
 
