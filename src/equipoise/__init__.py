@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equipoise import calibration, data, functional, heads, kernels, losses, metrics, schedules, weights
+    from equipoise import calibration, data, functional, heads, kernels, losses, metrics, models, schedules, weights
     from equipoise.losses import (
         AsymmetricLoss,
         AsymmetricSoftmaxLoss,
@@ -40,7 +40,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = ("calibration", "data", "functional", "heads", "kernels", "losses", "metrics", "schedules", "weights")
+_MODULES = (
+    "calibration",
+    "data",
+    "functional",
+    "heads",
+    "kernels",
+    "losses",
+    "metrics",
+    "models",
+    "schedules",
+    "weights",
+)
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
@@ -93,6 +104,7 @@ __all__ = [
     "losses",
     "metrics",
     "mislabel_point",
+    "models",
     "schedules",
     "weights",
 ]
