@@ -8,6 +8,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from PIL import Image
+from torch.utils.data import DataLoader
 
 from equipoise.data import Arrays, FileImages, Texts, Vocabulary, open_data
 
@@ -162,6 +163,12 @@ def test_folders_of_splits_share_their_classes(tmp_path):
     assert "The validation set has one class only: ant." in data.notes
 
 
+def test_the_seed_sets_the_splits(tmp_path):
+    class_folders(tmp_path, 12)
+    first, again, other = (open_data(tmp_path, seed=seed).val.paths.tolist() for seed in (0, 0, 1))
+    assert first == again != other
+
+
 def test_class_names_set_the_order(tmp_path):
     class_folders(tmp_path, 4)
     data = open_data(tmp_path, class_names=["emu", "yak", "dog", "cat"])
@@ -199,6 +206,14 @@ def test_decoded_into_arrays_with_progress(tmp_path):
     assert np.array_equal(arrays.labels, train.labels)
     assert seen == [(i + 1, len(train)) for i in range(len(train))]
     assert train.take(np.empty(0, np.int64)).as_arrays().inputs.shape == (0, 3, 6, 5)
+
+
+def test_batches_of_a_loader(tmp_path):
+    class_folders(tmp_path, 4)
+    train = open_data(tmp_path, image_size=8).train
+    images, labels = next(iter(DataLoader(train, batch_size=5)))
+    assert images.shape == (5, 3, 8, 8)
+    assert labels.tolist() == train.labels[:5].tolist()
 
 
 # What images are
@@ -303,6 +318,13 @@ def test_tables_of_texts(tmp_path, ending, labels, names, expected):
     assert data.task == ("multi" if isinstance(expected[0], list) else "single")
 
 
+def test_words_that_look_like_nothing_are_names(tmp_path):
+    (tmp_path / "train.csv").write_text("text,label\n" + "null,NA\nnan,None\n" * 5)
+    data = open_data(tmp_path)
+    assert data.class_names == ("NA", "None")
+    assert set(data.train.texts) == {"null", "nan"}
+
+
 def test_lists_in_parquet_are_several_labels(tmp_path):
     text_table(tmp_path, "parquet", {"label": [["b", "a"], [], ["c"], ["a"]]})
     assert open_data(tmp_path).train.labels.tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1], [1, 0, 0]]
@@ -333,7 +355,7 @@ def coco(images, annotations, names=("bird", "ant")):
     return {
         "images": [{"id": number, "file_name": name} for number, name in images.items()],
         "annotations": [{"image_id": i, "category_id": c, "iscrowd": crowd} for i, c, crowd in annotations],
-        "categories": [{"id": 10 * (i + 1), "name": name} for i, name in enumerate(names)],
+        "categories": [{"id": 10 * (i + 1), "name": name} for i, name in enumerate(names)][::-1],
     }
 
 

@@ -40,6 +40,20 @@ def test_a_class_of_four_is_in_all_three_splits():
     assert [int((part < 4).sum()) for part in parts] == [2, 1, 1]
 
 
+def test_training_has_every_class_however_small_its_share():
+    labels = np.repeat(np.arange(20), 3)
+    parts = stratified_split(labels, [0.1, 0.45, 0.45])
+    assert np.bincount(labels[parts[0]]).tolist() == [1] * 20
+
+
+def test_a_scarce_label_stays_in_training_however_small_its_share():
+    present = np.zeros((40, 2), int)
+    present[:, 0], present[:2, 1] = 1, 1
+    parts = stratified_split(present, [0.1, 0.45, 0.45])
+    assert {0, 1} <= set(parts[0].tolist())
+    assert [len(part) for part in parts] == [4, 18, 18]
+
+
 @settings(max_examples=40)
 @given(st.integers(1, 200), st.integers(1, 8), SHARES, st.integers(0, 5))
 def test_several_labels(samples, labels, shares, seed):
