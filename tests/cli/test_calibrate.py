@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -34,7 +35,8 @@ def fitted_directly(name, logits, targets, arrays):
     given = {"groups": shot_groups(arrays["train_counts"].tolist()), "train_counts": arrays["train_counts"].tolist()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return METHODS[name].fit(logits, targets, **{key: given[key] for key in METHODS[name].needs})
+        fitted = METHODS[name].fit(logits, targets, **{key: given[key] for key in METHODS[name].needs})
+    return replace(fitted, class_names=tuple(arrays["class_names"].tolist()) if "class_names" in arrays else ())
 
 
 # Fitting --------------------------------------------------------------------------------------------------------------
@@ -107,8 +109,54 @@ def test_the_table(tmp_path):
     ran = run("calibrate", path, "--method", "vector", "--out", out)
     assert ran.exit_code == 0
     assert re.search(rf"^NLL +{report['before']['nll']:.4f} +{report['after']['nll']:.4f}$", ran.stdout, re.MULTILINE)
-    assert f"reported on {report['reported_on']} other samples" in ran.stdout
+    assert f"reported on {report['reported_on']} samples" in ran.stdout
     assert f"wrote {out}" in ran.stdout.replace("\n", " ")
+
+
+@pytest.mark.parametrize(("task", "kind"), [("single", "temperature"), ("multi", "label-temperatures")])
+def test_the_default_method(tmp_path, task, kind):
+    path, out = save(tmp_path, "npz", arrays_of(task)), tmp_path / "fit.json"
+    assert run("calibrate", path, "--out", out).exit_code == 0
+    assert load(out).kind == kind
+
+
+@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("suffix", [".npz", "", ".csv", ".parquet"])
+@pytest.mark.parametrize("scores", ["logits", "probs"])
+def test_apply_to_scores_without_targets(tmp_path, task, suffix, scores):
+    if task == "segmentation" and suffix in (".csv", ".parquet"):
+        pytest.skip("a table holds no label maps")
+    arrays = arrays_of(task, samples=40)
+    fit = tmp_path / "fit.json"
+    assert run("calibrate", save(tmp_path, "npz", arrays, "a"), "--out", fit).exit_code == 0
+    logits = torch.from_numpy(arrays["logits"])
+    given = logits if scores == "logits" else logits.sigmoid() if task == "multi" else logits.softmax(1)
+    new, out = tmp_path / "new.npz", tmp_path / f"out{suffix}"
+    np.savez(new, **{scores: given.numpy(), "class_names": arrays["class_names"]})
+    ran = run("calibrate", "--apply", fit, new, "--out", out)
+    assert ran.exit_code == 0, ran.output
+    again = open_predictions(out, unlabelled=load(fit).task)
+    assert not again.labelled
+    assert again.from_logits == (scores == "logits")
+    found = torch.from_numpy(np.concatenate([chunk.scores for chunk in again.chunks()]))
+    expected = load(fit)(logits)
+    if scores == "probs":
+        expected = expected.sigmoid() if task == "multi" else expected.softmax(1)
+    torch.testing.assert_close(found.double(), expected.double(), rtol=1e-4, atol=1e-5)
+    refused = run("evaluate", out)
+    assert refused.exit_code == 2
+    assert "target" in refused.stderr
+
+
+def test_a_fit_of_classes_in_another_order_is_refused(tmp_path):
+    arrays = arrays_of("single")
+    fit = tmp_path / "fit.json"
+    assert run("calibrate", save(tmp_path, "npz", arrays, "a"), "--method", "vector", "--out", fit).exit_code == 0
+    turned = arrays | {"logits": arrays["logits"][:, ::-1], "class_names": arrays["class_names"][::-1]}
+    ran = run("calibrate", "--apply", fit, save(tmp_path, "npz", turned, "b"), "--out", tmp_path / "o.npz")
+    assert ran.exit_code == 2
+    assert "order them alike" in ran.stderr
+    assert not (tmp_path / "o.npz").exists()
 
 
 def test_gamma_of_training(tmp_path):
@@ -184,7 +232,6 @@ def test_a_csv_in_its_own_place(tmp_path):
 
 
 BAD_OPTIONS = {
-    "no method": ((), "--method must be the name of a method, got ''", "temperature, temperature-ece"),
     "unknown method": (("--method", "temprature"), "got 'temprature'; did you mean temperature?"),
     "method of several labels": (("--method", "thresholds"), "does not serve one label a sample", "for this file:"),
     "gamma of another": (("--method", "vector", "--gamma", "2"), "--gamma belongs to --method focal"),

@@ -35,6 +35,7 @@ class Fitted(ABC):
         samples: rows it was fitted on.
         converged: False where the search did not reach an optimum or the data hold none.
         note: what to know about the fit; empty if nothing.
+        class_names: of the classes or labels, where they are known.
 
     Shape: logits (N, C, d1, ..., dk), result the same. Half precision is computed in float32.
     """
@@ -46,6 +47,7 @@ class Fitted(ABC):
     samples: int | None = None
     converged: bool = True
     note: str = ""
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, ("single", "multi"))
@@ -57,6 +59,9 @@ class Fitted(ABC):
             raise TypeError(
                 f"converged must be a bool and note a str, got {self.converged!r} and {self.note!r}; leave them out"
             )
+
+        if not isinstance(self.class_names, tuple) or not all(isinstance(name, str) for name in self.class_names):
+            raise TypeError(f"class_names must be a tuple of strings, got {self.class_names!r}; leave them out")
 
     def _set(self, **values: object) -> None:
         """Replace fields while the object is being made: checked numbers, the number of classes that they imply."""

@@ -98,6 +98,8 @@ def load(path: str | os.PathLike[str]) -> Fitted:
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"{_file(path)}, got the unknown kind {kind!r}; the kinds are {', '.join(KINDS)}")
     names = {field.name for field in fields(KINDS[kind])}
+    if isinstance(values, dict):
+        values = {"class_names": [], **values}
     if not isinstance(values, dict) or set(values) != names:
         came = sorted(values) if isinstance(values, dict) else values
         raise ValueError(f"{_file(path)} with the fields {sorted(names)}, got {came}; save the fit again")

@@ -20,6 +20,9 @@ __all__ = ["VectorScaling", "fit_vector"]
 class VectorScaling(Fitted):
     r""":math:`z'_c = w_c z_c + b_c`. Changes predictions, so accuracy may rise or fall.
 
+    A constant that is added to all logits of a row changes the result: apply it to what it was fitted on, logits or
+    log-probabilities.
+
     >>> VectorScaling((1.0, 1.0), (0.0, -1.0))(torch.tensor([[0.5, 1.0]]))
     tensor([[0.5000, 0.0000]])
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,8 +26,9 @@ def calibrate(
     method: Annotated[
         str,
         typer.Option(
-            help="temperature, temperature-ece, vector, dirichlet, isotonic, histogram, group-temperatures, prior, "
-            "focal; for several labels label-temperatures, isotonic, histogram, focal, thresholds."
+            help="temperature (the default), temperature-ece, vector, dirichlet, isotonic, histogram, "
+            "group-temperatures, prior, focal; for several labels label-temperatures (the default), isotonic, "
+            "histogram, focal, thresholds."
         ),
     ] = "",
     apply: Annotated[Path | None, typer.Option(metavar="FITTED", help="Apply this fit to FILE instead.")] = None,
@@ -45,13 +47,15 @@ def calibrate(
 ) -> None:
     """Fit a correction of the probabilities on one part and report on another, or apply a fit to a file."""
     with bad_input():
-        source = opened(file, task, train_counts, ignore_index)
         if apply is not None:
             if method or on is not None:
                 raise InputError("--apply takes a fit that is there; leave out --method and --on")
-            message = _apply(apply, source, out)
-            typer.echo(message)
+            fitted = _loaded(apply)
+            source = opened(file, task, train_counts, ignore_index, unlabelled=fitted.task)
+            typer.echo(_apply(apply, fitted, source, out))
             return
+        source = opened(file, task, train_counts, ignore_index)
+        method = method or ("label-temperatures" if source.task == "multi" else "temperature")
         check_place(out)
         if out.suffix != ".json":
             raise InputError(f"--out: a fit is written as .json, got {out.name!r}; for example --out fit.json")
@@ -111,6 +115,8 @@ def _fit(
                 meter.update(values, targets)
     if reported == 0:
         raise InputError(f"{source.path}: no sample is left to report on; lower --split or give --on FILE2")
+    if source.class_names != tuple(str(number) for number in range(source.num_classes)):
+        fitted = replace(fitted, class_names=source.class_names)
     save(fitted, out)
     return {
         "method": name,
@@ -166,10 +172,15 @@ def _needs(method: Method, source: Predictions, gamma: float | None) -> dict[str
     return options
 
 
-def _apply(path: Path, source: Predictions, out: Path) -> str:
+def _loaded(path: Path) -> Fitted:
     from equipoise.calibration import load
 
-    fitted = load(path)
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such fit; equipoise calibrate FILE --out {path.name} makes one")
+    return load(path)
+
+
+def _apply(path: Path, fitted: Fitted, source: Predictions, out: Path) -> str:
     task = "multi" if source.task == "multi" else "single"
     if fitted.task != task:
         raise InputError(f"{path}: the fit is for task {fitted.task}, {source.path} is {source.task}; use another fit")
@@ -177,8 +188,13 @@ def _apply(path: Path, source: Predictions, out: Path) -> str:
         raise InputError(
             f"{path}: the fit is for {fitted.num_classes} classes, {source.path} has {source.num_classes}; use another"
         )
+    if fitted.class_names and fitted.class_names != source.class_names:
+        raise InputError(
+            f"{path}: the fit is for the classes {', '.join(fitted.class_names[:8])} in this order, {source.path} has "
+            f"{', '.join(source.class_names[:8])}; order them alike"
+        )
     write_predictions(out, source, _corrected(fitted, source))
-    return f"{fitted.describe()}\nwrote {out}"
+    return f"{fitted.describe()}\nwrote {out}, {'logits' if source.from_logits else 'probabilities'}"
 
 
 def _corrected(fitted: Fitted, source: Predictions) -> Iterator[Chunk]:
@@ -186,7 +202,10 @@ def _corrected(fitted: Fitted, source: Predictions) -> Iterator[Chunk]:
 
     with walking(source, walks=1) as progress:
         for part in Split(source, 0, progress=progress).parts():
-            yield Chunk(fitted(part.logits).numpy(), part.targets.numpy())
+            scores = fitted(part.logits)
+            if not source.from_logits:
+                scores = scores.sigmoid() if source.task == "multi" else scores.softmax(1)
+            yield Chunk(scores.numpy(), part.targets.numpy())
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -197,7 +216,7 @@ def _print(report: dict[str, Any]) -> None:
 
     console = Console(highlight=False, emoji=False)
     console.print(report["fitted"], markup=False)
-    console.print(f"reported on {report['reported_on']:,} other samples", markup=False)
+    console.print(f"reported on {report['reported_on']:,} samples", markup=False)
     table = plain_table("", "before", "after")
     for name, value in report["before"].items():
         table.add_row(LABELS[name], shown(name, value), shown(name, report["after"][name]))

@@ -59,13 +59,15 @@ def bad_input() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
-def opened(path: Path, task: str | None, train_counts: str | None, ignore_index: int) -> Predictions:
+def opened(
+    path: Path, task: str | None, train_counts: str | None, ignore_index: int, *, unlabelled: Task | None = None
+) -> Predictions:
     """Open predictions as the options say."""
     if task is not None and task not in TASKS:
         raise InputError(f"--task must be one of {', '.join(TASKS)}, got {task!r}; pick one of these words")
     known: Task | None = task  # type: ignore[assignment]
     counts = None if train_counts is None else read_counts(train_counts)
-    return open_predictions(path, task=known, train_counts=counts, ignore_index=ignore_index)
+    return open_predictions(path, task=known, train_counts=counts, ignore_index=ignore_index, unlabelled=unlabelled)
 
 
 def read_counts(text: str) -> tuple[float, ...]:

@@ -45,6 +45,7 @@ def class_blocks(
 ) -> Iterator[ClassBlock]:
     """Check single-label input and walk over it."""
     check_scores(scores)
+    scores = scores.detach()
     if targets.is_floating_point():
         raise TypeError(
             f"targets must be integer class indices of shape {(scores.shape[0], *scores.shape[2:])}, got "
@@ -63,6 +64,7 @@ def label_blocks(
 ) -> Iterator[LabelBlock]:
     """Check multi-label input and walk over it."""
     check_scores(scores)
+    scores = scores.detach()
     check_sigmoid_targets(scores, targets, ignore_value, validate)
     for block, given in cut(scores, targets):
         check_values(block, from_logits, False, validate)

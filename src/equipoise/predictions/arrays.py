@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.predictions.source import Array, Chunk, InputError, Predictions, Task, told_task
+from equipoise.predictions.source import Array, Chunk, InputError, Predictions, Task, no_targets, told_task
 
 __all__ = ["open_arrays", "open_folder"]
 
@@ -19,7 +19,7 @@ NAMES = (*SCORES, "targets", "train_counts", "class_names")
 """What is read; other arrays are left alone."""
 
 
-def open_arrays(path: Path, task: Task | None, ignore_index: int) -> Predictions:
+def open_arrays(path: Path, task: Task | None, ignore_index: int, unlabelled: Task | None = None) -> Predictions:
     """Predictions of an ``.npz``, held in memory."""
     if not zipfile.is_zipfile(path):
         raise InputError(
@@ -29,10 +29,10 @@ def open_arrays(path: Path, task: Task | None, ignore_index: int) -> Predictions
     with np.load(path, allow_pickle=False) as archive:
         names = archive.files
         arrays = {name: _loaded(path, name, lambda name=name: archive[name]) for name in NAMES if name in names}  # type: ignore[misc]
-    return _predictions(path, arrays, names, task, ignore_index)
+    return _predictions(path, arrays, names, task, ignore_index, unlabelled)
 
 
-def open_folder(path: Path, task: Task | None, ignore_index: int) -> Predictions:
+def open_folder(path: Path, task: Task | None, ignore_index: int, unlabelled: Task | None = None) -> Predictions:
     """Predictions of a folder; what is read of them at a time is all that is in memory."""
     names = sorted(file.stem for file in path.glob("*.npy"))
     arrays = {
@@ -44,7 +44,7 @@ def open_folder(path: Path, task: Task | None, ignore_index: int) -> Predictions
         for name in NAMES
         if name in names
     }
-    return _predictions(path, arrays, names, task, ignore_index)
+    return _predictions(path, arrays, names, task, ignore_index, unlabelled)
 
 
 def _loaded(path: Path, name: str, load: Callable[[], Array]) -> Array:
@@ -64,25 +64,31 @@ def _loaded(path: Path, name: str, load: Callable[[], Array]) -> Array:
 
 
 def _predictions(
-    path: Path, arrays: Mapping[str, Array], names: Sequence[str], task: Task | None, ignore_index: int
+    path: Path,
+    arrays: Mapping[str, Array],
+    names: Sequence[str],
+    task: Task | None,
+    ignore_index: int,
+    unlabelled: Task | None,
 ) -> Predictions:
     found = ", ".join(names) or "nothing"
     given = [name for name in SCORES if name in arrays]
-    if len(given) != 1 or "targets" not in arrays:
+    if len(given) != 1 or ("targets" not in arrays and unlabelled is None):
         raise InputError(
             f"{path}: there must be either logits or probs, and targets, found {found}; save for example "
             "numpy.savez(path, logits=logits, targets=targets)"
         )
-    scores, targets = arrays[given[0]], arrays["targets"]
+    scores, targets = arrays[given[0]], arrays.get("targets")
     if not np.issubdtype(scores.dtype, np.floating):
         raise InputError(f"{path}: {given[0]} must be floating point numbers, found {scores.dtype}; save raw scores")
     if scores.ndim > 1 and 0 in scores.shape:
         raise InputError(f"{path}: there must be at least one sample and one class, found {given[0]} {scores.shape}")
-    told = told_task(path, scores.shape, targets.shape, task)
-    if targets.dtype.kind not in "biuf":
-        raise InputError(f"{path}: targets must be numbers, found {targets.dtype}; save class indices")
-    if told != "multi" and targets.dtype.kind not in "iu":
-        raise InputError(f"{path}: targets must be integer class indices, found {targets.dtype}; save them as int64")
+    if targets is None:
+        told: Task = "multi" if unlabelled == "multi" else "single" if scores.ndim < 3 else "segmentation"
+        told_task(path, scores.shape, scores.shape if told == "multi" else (scores.shape[0], *scores.shape[2:]), told)
+    else:
+        told = told_task(path, scores.shape, targets.shape, task)
+        _check_type(path, targets, told)
     classes = scores.shape[1]
     if told != "multi" and classes < 2:
         raise InputError(
@@ -93,7 +99,9 @@ def _predictions(
     def read(size: int) -> Iterator[Chunk]:
         for start in range(0, len(scores), size):
             part = slice(start, start + size)
-            yield Chunk(np.asarray(scores[part]), _signed(np.asarray(targets[part])))
+            some = np.asarray(scores[part])
+            own = no_targets(some, told, ignore_index) if targets is None else _signed(np.asarray(targets[part]))
+            yield Chunk(some, own)
 
     return Predictions(
         path,
@@ -106,7 +114,15 @@ def _predictions(
         _counts(path, arrays.get("train_counts")),
         ignore_index,
         math.prod(scores.shape[2:]),
+        targets is not None,
     )
+
+
+def _check_type(path: Path, targets: Array, task: Task) -> None:
+    if targets.dtype.kind not in "biuf":
+        raise InputError(f"{path}: targets must be numbers, found {targets.dtype}; save class indices")
+    if task != "multi" and targets.dtype.kind not in "iu":
+        raise InputError(f"{path}: targets must be integer class indices, found {targets.dtype}; save them as int64")
 
 
 def _signed(targets: Array) -> Array:

@@ -25,6 +25,7 @@ def open_predictions(
     task: Task | None = None,
     train_counts: Sequence[float] | None = None,
     ignore_index: int = -100,
+    unlabelled: Task | None = None,
 ) -> Predictions:
     """Open saved predictions; shapes and names are checked at once, numbers as they are read.
 
@@ -33,6 +34,7 @@ def open_predictions(
         task: ``"single"``, ``"multi"`` or ``"segmentation"``, where the shapes do not tell it.
         train_counts: training samples of each class; wins over those of the file.
         ignore_index: target that counts for nothing.
+        unlabelled: task of a file without targets, ``"single"`` or ``"multi"``; None: there must be targets.
 
     Raises:
         InputError: where the file is missing, of another kind, or does not fit together.
@@ -41,13 +43,13 @@ def open_predictions(
     if not path.exists():
         raise InputError(f"{path}: there is no such file or folder; check the path")
     if path.is_dir():
-        found = open_folder(path, task, ignore_index)
+        found = open_folder(path, task, ignore_index, unlabelled)
     elif path.stat().st_size == 0:
         raise InputError(f"{path}: the file must hold predictions, found it empty; check what wrote it")
     elif path.suffix == ".npz":
-        found = open_arrays(path, task, ignore_index)
+        found = open_arrays(path, task, ignore_index, unlabelled)
     elif path.suffix in (".csv", ".parquet"):
-        found = open_table(path, task, ignore_index)
+        found = open_table(path, task, ignore_index, unlabelled)
     else:
         raise InputError(f"{path}: the file must be {FORMATS}; found the suffix {path.suffix!r}")
     counts = found.train_counts if train_counts is None else tuple(float(count) for count in train_counts)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["TASKS", "Array", "Chunk", "InputError", "Predictions", "Task", "told_task"]
+__all__ = ["TASKS", "Array", "Chunk", "InputError", "Predictions", "Task", "no_targets", "told_task"]
 
 Array: TypeAlias = NDArray[Any]
 Task = Literal["single", "multi", "segmentation"]
@@ -48,6 +48,7 @@ class Predictions:
         train_counts: training samples of each class, where the file has them.
         ignore_index: target that counts for nothing (single label and segmentation).
         places: d1 * ... * dk.
+        labelled: False where there are no targets; chunks then hold those that count for nothing.
     """
 
     path: Path
@@ -60,6 +61,7 @@ class Predictions:
     train_counts: tuple[float, ...] | None = None
     ignore_index: int = -100
     places: int = 1
+    labelled: bool = True
 
     def chunks(self) -> Iterator[Chunk]:
         """All samples in order, checked, some at a time."""
@@ -125,6 +127,13 @@ def _place(wrong: Array, first: int) -> str:
     index = [int(i) for i in np.argwhere(wrong)[0]]
     index[0] += first
     return f"sample {index[0]}" + (f", position {tuple(index[1:])}" if index[1:] else "")
+
+
+def no_targets(scores: Array, task: Task, ignore_index: int) -> Array:
+    """Targets that count for nothing, for scores without any."""
+    if task == "multi":
+        return np.full(scores.shape, UNKNOWN, np.int64)
+    return np.full((scores.shape[0], *scores.shape[2:]), ignore_index, np.int64)
 
 
 def told_task(path: Path, scores: tuple[int, ...], targets: tuple[int, ...], wanted: Task | None) -> Task:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, Task, told_task
+from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, Task, no_targets, told_task
 
 __all__ = ["Columns", "batches", "columns_of", "open_table"]
 
@@ -32,9 +32,11 @@ class Columns:
     multi: bool
 
 
-def open_table(path: Path, task: Task | None, ignore_index: int) -> Predictions:
+def open_table(path: Path, task: Task | None, ignore_index: int, unlabelled: Task | None = None) -> Predictions:
     """Predictions of a table."""
-    columns = columns_of(path, _schema(path))
+    columns = columns_of(path, _schema(path), unlabelled is not None)
+    if not columns.targets:
+        columns = replace(columns, multi=unlabelled == "multi")
     classes = len(columns.classes)
     told = told_task(path, (-1, classes), (-1, classes) if columns.multi else (-1,), task)
     if told == "single" and classes < 2:
@@ -43,17 +45,29 @@ def open_table(path: Path, task: Task | None, ignore_index: int) -> Predictions:
     def read(size: int) -> Iterator[Chunk]:
         for batch in batches(path, columns, size):
             scores = np.stack([_numbers(path, batch, name) for name in columns.scores], axis=1)
-            if columns.multi:
+            if not columns.targets:
+                labels = no_targets(scores, told, ignore_index)
+            elif columns.multi:
                 labels = np.stack([_numbers(path, batch, name, missing=UNKNOWN) for name in columns.targets], axis=1)
             else:
                 labels = _labels(path, batch.column("target"), columns.classes, ignore_index)
             yield Chunk(scores, labels)
 
-    return Predictions(path, told, columns.from_logits, classes, _rows(path), read, columns.classes, None, ignore_index)
+    return Predictions(
+        path,
+        told,
+        columns.from_logits,
+        classes,
+        _rows(path),
+        read,
+        columns.classes,
+        ignore_index=ignore_index,
+        labelled=bool(columns.targets),
+    )
 
 
-def columns_of(path: Path, names: Sequence[str]) -> Columns:
-    """Sort the columns of a table."""
+def columns_of(path: Path, names: Sequence[str], unlabelled: bool = False) -> Columns:
+    """Sort the columns of a table; ``unlabelled``: there may be none of targets."""
     scores = {prefix: [name for name in names if name.startswith(prefix)] for prefix in ("logit_", "prob_")}
     given = [prefix for prefix, columns in scores.items() if columns]
     shown = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
@@ -74,15 +88,15 @@ def columns_of(path: Path, names: Sequence[str]) -> Columns:
     if present and len(present) < len(targets):
         absent = next(name for name in targets if name not in names)
         raise InputError(f"{path}: there must be a target column for each label, found none called {absent!r}; add it")
-    if not present and "target" not in names:
+    labelled = bool(present) or "target" in names
+    if not labelled and not unlabelled:
         raise InputError(
             f"{path}: there must be a column target (class name or number), or target_<class> of 0 and 1 for several "
             f"labels, found {shown}; add the true labels"
         )
     multi = bool(present)
-    return Columns(
-        tuple(prefix + name for name in classes), targets if multi else ("target",), classes, prefix == "logit_", multi
-    )
+    own = targets if multi else ("target",) if labelled else ()
+    return Columns(tuple(prefix + name for name in classes), own, classes, prefix == "logit_", multi)
 
 
 def _arrow() -> Any:  # noqa: ANN401  (pyarrow has no types)

@@ -16,7 +16,7 @@ __all__ = ["appearing", "check_place", "write_predictions"]
 
 
 def write_predictions(path: Path, like: Predictions, chunks: Iterator[Chunk]) -> None:
-    """Write logits and targets in ``chunks``, with names and counts of ``like``.
+    """Write scores of the kind of ``like`` and targets in ``chunks``, with its names and counts, targets if it has any.
 
     The suffix says the kind: ``.npz``, ``.csv``, ``.parquet``, or none for a folder of ``.npy`` files, which never
     needs more memory than a chunk.
@@ -58,6 +58,10 @@ def appearing(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
+def _kind(like: Predictions) -> str:
+    return "logits" if like.from_logits else "probs"
+
+
 def _extras(like: Predictions) -> dict[str, Array]:
     extras: dict[str, Array] = {"class_names": np.array(like.class_names)}
     if like.train_counts is not None:
@@ -67,7 +71,9 @@ def _extras(like: Predictions) -> dict[str, Array]:
 
 def _write_npz(path: Path, like: Predictions, chunks: Iterator[Chunk]) -> None:
     scores, targets = zip(*chunks, strict=True)
-    arrays: dict[str, Any] = {"logits": np.concatenate(scores), "targets": np.concatenate(targets)} | _extras(like)
+    arrays: dict[str, Any] = {_kind(like): np.concatenate(scores)} | _extras(like)
+    if like.labelled:
+        arrays["targets"] = np.concatenate(targets)
     with path.open("wb") as file:
         np.savez(file, **arrays)
 
@@ -78,7 +84,7 @@ def _write_folder(path: Path, like: Predictions, chunks: Iterator[Chunk]) -> Non
     files: dict[str, Array] = {}
     start = 0
     for chunk in chunks:
-        for name, part in (("logits", chunk.scores), ("targets", chunk.targets)):
+        for name, part in ((_kind(like), chunk.scores), ("targets", chunk.targets))[: 2 if like.labelled else 1]:
             if name not in files:
                 shape = (samples, *part.shape[1:])
                 files[name] = np.lib.format.open_memmap(path / f"{name}.npy", "w+", part.dtype, shape)
@@ -96,9 +102,11 @@ def _write_table(path: Path, like: Predictions, chunks: Iterator[Chunk], parquet
     try:
         for scores, targets in chunks:
             columns: dict[str, Array | list[str]] = {
-                f"logit_{name}": scores[:, k] for k, name in enumerate(like.class_names)
+                f"{_kind(like)[:-1]}_{name}": scores[:, k] for k, name in enumerate(like.class_names)
             }
-            if like.task == "multi":
+            if not like.labelled:
+                pass
+            elif like.task == "multi":
                 columns |= {f"target_{name}": targets[:, k] for k, name in enumerate(like.class_names)}
             else:
                 columns["target"] = _words(targets, like.class_names)
