@@ -45,6 +45,10 @@ def look_at_predictions(found: Mapping[str, Any], *, cross_fitted_f1: float | No
         cross_fitted_f1: several labels: the mean F1 to expect from a threshold for each label.
     """
     return [
+        *(
+            Finding("problem", "suspicious input", sentence, "Look into it before anything else.")
+            for sentence in found["suspicions"]
+        ),
         *_classes(found),
         *_bins(found),
         *_confidence(found),

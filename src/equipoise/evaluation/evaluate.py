@@ -14,6 +14,7 @@ from equipoise.calibration import Fitted, fit_label_temperatures, fit_temperatur
 from equipoise.evaluation.intervals import Resampling
 from equipoise.evaluation.meters import meter_for
 from equipoise.evaluation.split import Picker, Split
+from equipoise.evaluation.suspicion import Suspicion
 from equipoise.predictions import InputError, Predictions
 
 __all__ = ["FORMAT", "evaluate"]
@@ -49,9 +50,11 @@ def evaluate(
     before = meter_for(source, from_logits=source.from_logits, bins=bins)
     resampling = Resampling(source, bins) if bootstrap else None
     pickers = (Picker(split, False), Picker(split, True))
+    suspicion = Suspicion(source)
     samples = 0
     for part in split.parts():
         before.update(part.scores, part.targets)
+        suspicion.look(part.scores, part.targets)
         samples += len(part.scores)
         for picker in pickers:
             picker.add(part)
@@ -84,6 +87,7 @@ def evaluate(
         "scores": "logits" if source.from_logits else "probabilities",
         "bins": bins,
         "main": before.key,
+        "suspicions": suspicion.sentences(overall.get("accuracy", overall.get("pixel_accuracy"))),
         "overall": overall,
         "intervals": {name: limits for name, limits in intervals.items() if math.isfinite(overall[name] or 0.0)},
         "calibration": {

@@ -71,7 +71,7 @@ def worst_classes(found: Mapping[str, Any], count: int) -> list[Mapping[str, Any
 def verdicts(found: Mapping[str, Any]) -> list[str]:
     """What the numbers say, in sentences."""
     before, after = found["calibration"]["before"], found["calibration"]["after"]
-    sentences = [*_trust(found)]
+    sentences = [*found["suspicions"], *_trust(found)]
     if after is not None and before["ece"] is not None:
         change = "lowers" if after["ece"] < before["ece"] else "raises"
         kind = "a temperature for each label" if found["task"] == "multi" else "a temperature"

@@ -1,0 +1,54 @@
+"""What looks like a mistake in the file itself, rather than like a bad model. It is said, never acted upon."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from equipoise.predictions import Predictions
+
+__all__ = ["Suspicion"]
+
+ENOUGH = 100
+"""Samples from which on an accuracy far below chance is no bad luck."""
+
+
+class Suspicion:
+    """Looks at the chunks as they pass."""
+
+    def __init__(self, source: Predictions) -> None:
+        self.source = source
+        self.like_probabilities = source.from_logits
+        self.one_positive = source.task == "multi" and source.num_classes > 1
+        self.samples = 0
+
+    def look(self, scores: Tensor, targets: Tensor) -> None:
+        """Look at a chunk."""
+        self.samples += len(scores)
+        if self.like_probabilities:
+            inside = bool(((scores >= 0) & (scores <= 1)).all())
+            sums = self.source.task == "multi" or bool(((scores.sum(1) - 1).abs() < 1e-3).all())
+            self.like_probabilities = inside and sums
+        if self.one_positive:
+            self.one_positive = bool(((targets == 1).sum(1) == 1).all() and (targets >= 0).all())
+
+    def sentences(self, accuracy: float | None) -> list[str]:
+        """What to look into; empty if nothing."""
+        found = []
+        if self.like_probabilities:
+            found.append(
+                "All logits lie between 0 and 1"
+                + (", " if self.source.task == "multi" else " and sum to 1 over the classes, ")
+                + "as probabilities do; if that is what they are, save them as probs."
+            )
+        chance = 1.0 / self.source.num_classes
+        if accuracy is not None and self.samples >= ENOUGH and accuracy < 0.5 * chance:
+            found.append(
+                f"Accuracy is {100 * accuracy:.2f} %, far below chance ({100 * chance:.1f} %): are the labels shifted, "
+                "or the columns in another order than the classes?"
+            )
+        if self.one_positive:
+            found.append(
+                "Every sample has exactly one label; if it can have no more, save targets.argmax(1) and evaluate a "
+                "single label."
+            )
+        return found
