@@ -9,12 +9,10 @@ float64 throughout; sums in another order differ by some units in the last place
 """
 
 import copy
-import time
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
@@ -23,6 +21,7 @@ import equipoise as eq
 from equipoise.losses import SoftmaxLoss, cyclical, focal
 from equipoise.schedules import Linear
 from equipoise.weights import PrecisionWeights, RecallWeights
+from tests.processes import on_two_processes
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 IGNORED = -100
@@ -219,17 +218,7 @@ NONE = {
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    if not dist.is_available() or not dist.is_gloo_available():
-        pytest.skip("needs torch.distributed with gloo")
-    folder = tmp_path_factory.mktemp("processes")
-    context = mp.spawn(on_one_process, args=(str(folder),), nprocs=2, join=False)
-    end = time.monotonic() + PATIENCE
-    while not context.join(timeout=5):
-        if time.monotonic() > end:
-            for process in context.processes:
-                process.kill()
-            pytest.fail(f"the processes still wait for one another after {PATIENCE} s")
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    return on_two_processes(on_one_process, tmp_path_factory.mktemp("processes"), PATIENCE)
 
 
 @pytest.mark.parametrize("shard", SHARDS)

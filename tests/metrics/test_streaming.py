@@ -2,17 +2,16 @@
 
 import copy
 import pickle
-import time
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.testing import assert_close
 
 from equipoise.metrics import CalibrationError, MultilabelAveragePrecision
 from equipoise.metrics import _inputs as inputs
 from tests.metrics.batches import EVERY, MULTI, link, values
+from tests.processes import on_two_processes
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12, "equal_nan": True}
 PATIENCE = 120  # seconds for all the processes do; they need about five
@@ -192,17 +191,7 @@ def on_one_process(rank, folder):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    if not dist.is_available() or not dist.is_gloo_available():
-        pytest.skip("needs torch.distributed with gloo")
-    folder = tmp_path_factory.mktemp("processes")
-    context = mp.spawn(on_one_process, args=(str(folder),), nprocs=2, join=False)
-    end = time.monotonic() + PATIENCE
-    while not context.join(timeout=5):
-        if time.monotonic() > end:
-            for process in context.processes:
-                process.kill()
-            pytest.fail(f"the processes still wait for one another after {PATIENCE} s")
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    return on_two_processes(on_one_process, tmp_path_factory.mktemp("processes"), PATIENCE)
 
 
 @pytest.mark.parametrize("shard", SHARDS)

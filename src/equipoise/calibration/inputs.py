@@ -152,11 +152,11 @@ def logits_from_probs(probs: Tensor, *, task: Task = "single", floor: float = 1e
     check_choice("task", task, ("single", "multi"))
     check_number("floor", floor, low=0.0, high=0.5, open_low=True, open_high=True)
     check_probs(probs, task)
-    wide = probs.double()
-    log_p = wide.clamp(min=floor).log()
-    if task == "multi":
-        log_p = log_p.clamp(max=math.log1p(-floor)) - (1.0 - wide).clamp(min=floor, max=1.0 - floor).log()
-    return log_p.to(probs.dtype)
+    wide = probs.double().clamp(0.0, 1.0)  # rounding may have left it
+    least, most = math.log(floor), math.log1p(-floor)
+    if task == "single":
+        return wide.log().clamp(min=least).to(probs.dtype)
+    return (wide.log().clamp(least, most) - (-wide).log1p().clamp(least, most)).to(probs.dtype)
 
 
 def check_probs(probs: Tensor, task: Task) -> None:

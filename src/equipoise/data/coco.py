@@ -10,7 +10,7 @@ import numpy as np
 
 from equipoise.data.errors import refuse, some
 from equipoise.data.files import FileImages, path_array
-from equipoise.data.source import SPLITS, Options, Source, agree, check_files, need_train, settle_names
+from equipoise.data.source import Options, Source, agree, check_files, need_train, one_for_each_split, settle_names
 
 __all__ = ["annotation_files", "read_coco"]
 
@@ -19,23 +19,11 @@ PREFIX = "instances_"
 
 def annotation_files(folder: Path) -> dict[str, Path]:
     """``annotations/instances_train2017.json`` and its kin."""
-    found: dict[str, Path] = {}
-    for split, words in SPLITS.items():
-        there = [
-            file
-            for file in sorted((folder / "annotations").glob(f"{PREFIX}*.json"))
-            if file.stem.removeprefix(PREFIX).rstrip("0123456789-_").lower() in words
-        ]
-        if len(there) > 1:
-            raise refuse(
-                folder,
-                f"there must be one file of the {split} split",
-                some(f.name for f in there),
-                "open one by its path",
-            )
-        if there:
-            found[split] = there[0]
-    return found
+    named = {
+        file: file.stem.removeprefix(PREFIX).rstrip("0123456789-_").lower()
+        for file in sorted((folder / "annotations").glob(f"{PREFIX}*.json"))
+    }
+    return one_for_each_split(folder, named, "file", "open one by its path")
 
 
 def read_coco(path: Path, options: Options) -> Source:

@@ -19,6 +19,7 @@ from equipoise.data.source import (
     in_order,
     need_train,
     numbered_names,
+    one_for_each_split,
     settle_names,
     split_paths,
 )
@@ -59,19 +60,8 @@ def read_image_folders(path: Path, options: Options) -> Source:
 
 def list_files(folder: Path) -> dict[str, Path]:
     """``train.txt`` or ``NAME_train.txt`` and their kin."""
-    found: dict[str, Path] = {}
-    for split, words in SPLITS.items():
-        there = [file for file in sorted(folder.glob("*.txt")) if file.stem.lower().split("_")[-1] in words]
-        if len(there) > 1:
-            raise refuse(
-                folder,
-                f"there must be one list of the {split} split",
-                some(f.name for f in there),
-                "name one file alone",
-            )
-        if there:
-            found[split] = there[0]
-    return found
+    named = {file: file.stem.lower().split("_")[-1] for file in sorted(folder.glob("*.txt"))}
+    return one_for_each_split(folder, named, "list", "name one file alone")
 
 
 def read_lists(path: Path, options: Options) -> Source:

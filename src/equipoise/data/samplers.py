@@ -7,6 +7,7 @@ length. Call ``set_epoch(e)`` before each epoch.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from equipoise._checks import check_number
 __all__ = ["SAMPLERS", "ClassSampler", "EpochSampler", "RepeatFactorSampler", "sampler_for"]
 
 
-class EpochSampler(Sampler[int]):
+class EpochSampler(Sampler[int], ABC):
     """A sampler whose epochs are functions of the seed and of their number, shared out among processes.
 
     Args:
@@ -45,9 +46,9 @@ class EpochSampler(Sampler[int]):
         """Move to an epoch, counted from 0."""
         self.epoch = int(epoch)
 
+    @abstractmethod
     def draw(self, generator: np.random.Generator) -> NDArray[np.int64]:
         """Indices of the whole epoch, in order."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[int]:
         indices = self.draw(np.random.default_rng([self.seed, self.epoch]))

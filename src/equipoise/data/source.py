@@ -127,6 +127,19 @@ def split_paths(folder: Path, *, ending: str = "") -> dict[str, Path]:
     return found
 
 
+def one_for_each_split(folder: Path, named: Mapping[Path, str], what: str, advice: str) -> dict[str, Path]:
+    """The file of each split, by the word in its name; raise where several say they are it."""
+    found: dict[str, Path] = {}
+    for split, words in SPLITS.items():
+        there = [file for file, word in named.items() if word in words]
+        if len(there) > 1:
+            names = some(file.name for file in there)
+            raise refuse(folder, f"there must be one {what} of the {split} split", names, advice)
+        if there:
+            found[split] = there[0]
+    return found
+
+
 def need_train(where: Path, splits: Mapping[str, Any]) -> None:
     """Raise unless there is a training split."""
     if "train" not in splits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -72,9 +73,9 @@ class StreamingMetric(Metric):
                 setattr(self, name, state)
             raise
 
+    @abstractmethod
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:
         """What ``update`` does with a batch; states are replaced, not written to."""
-        raise NotImplementedError
 
     @contextmanager
     def synced(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -85,11 +86,13 @@ class _MeanScore(StreamingMetric):
         """The mean, float64; NaN where nothing was seen."""
         return self.total / self.seen
 
+    @abstractmethod
     def _of_classes(self, block: ClassBlock) -> Tensor:
-        raise NotImplementedError
+        """The score of each row."""
 
+    @abstractmethod
     def _of_labels(self, block: LabelBlock) -> Tensor:
-        raise NotImplementedError
+        """The score of each label."""
 
 
 class NegativeLogLikelihood(_MeanScore):

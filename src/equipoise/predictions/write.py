@@ -104,11 +104,9 @@ def _write_table(path: Path, like: Predictions, chunks: Iterator[Chunk], parquet
             columns: dict[str, Array | list[str]] = {
                 f"{_kind(like)[:-1]}_{name}": scores[:, k] for k, name in enumerate(like.class_names)
             }
-            if not like.labelled:
-                pass
-            elif like.task == "multi":
+            if like.labelled and like.task == "multi":
                 columns |= {f"target_{name}": targets[:, k] for k, name in enumerate(like.class_names)}
-            else:
+            elif like.labelled:
                 columns["target"] = _words(targets, like.class_names)
             table = arrow.table(columns)
             if writer is None:
