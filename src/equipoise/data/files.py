@@ -210,8 +210,15 @@ def read_image(path: str | Path, size: Size | None, fit: Fit = "stretch", *, upr
             size is not None
         ):  # a JPEG can be decoded at a half, a quarter or an eighth, never below twice what is wanted
             image.draft("RGB", (2 * max(size), 2 * max(size)))
-        pixels = _sized(_rgb(path, _upright(image) if upright else image), size, fit, pillow().Resampling.BILINEAR)
-        return np.ascontiguousarray(np.asarray(pixels, np.uint8).transpose(2, 0, 1))
+        return pixels_of(image, size, fit, upright=upright, name=path)
+
+
+def pixels_of(
+    image: Image.Image, size: Size | None, fit: Fit = "stretch", *, upright: bool = True, name: str | Path = "image"
+) -> NDArray[np.uint8]:
+    """(3, height, width) in RGB of an opened image; ``name`` is for messages."""
+    pixels = _sized(_rgb(name, _upright(image) if upright else image), size, fit, pillow().Resampling.BILINEAR)
+    return np.ascontiguousarray(np.asarray(pixels, np.uint8).transpose(2, 0, 1))
 
 
 def read_mask(path: str | Path, size: Size | None = None, fit: Fit = "stretch") -> NDArray[np.int64]:
