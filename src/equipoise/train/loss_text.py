@@ -1,0 +1,474 @@
+"""A loss as text: ``focal:gamma=3``, ``ldam:weight=drw``, ``ce+0.5*dice``.
+
+::
+
+    LOSS   TERM+TERM+...                      their sum
+    TERM   NAME, FACTOR*NAME, either with :KEY=VALUE:KEY=VALUE...
+    VALUE  3, 0.5, true, false, none          as Python has them
+           published, batch_mean, ...         a word where the argument takes words
+           (1,2,5)                            several numbers, also inside each other: ((0.2,5),(1,3))
+           linear(5,1), cosine(5,1), parabolic(5,1), steps((5,3,1),(0.3,0.7))
+                                              a schedule over the training
+           inverse, square-root, effective(0.999), median, drw, drw(0.9)
+                                              only for weight: a rule on the training counts
+
+NAME is any name of ``equipoise losses``, KEY an argument of that loss. What the data and the run decide (classes,
+counts, epochs) is filled in. A bare comma lists candidates, ``focal:gamma=1,2,3``; ``expand_loss`` makes single texts
+of them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+import types
+import typing
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, TypeVar, Union
+
+import torch
+from torch import Tensor, nn
+
+from equipoise import losses
+from equipoise._checks import check_number
+from equipoise.catalogue import CATALOGUE, Entry, Link, find
+from equipoise.data import Task
+from equipoise.data.errors import nearest
+from equipoise.kernels.hyper import check_layout
+from equipoise.losses import Loss
+from equipoise.losses.base import merge_values
+from equipoise.schedules import Cosine, Linear, Moment, Parabolic, Schedule, Steps
+from equipoise.weights import Deferred, effective_number, inverse_frequency, median_frequency, square_root
+
+__all__ = ["SumOfLosses", "Term", "build_loss", "default_loss", "expand_loss", "parse_loss"]
+
+_Made = TypeVar("_Made")
+Value: TypeAlias = "bool | float | str | Schedule | Call | tuple[Value, ...] | None"
+
+LINKS: Mapping[Task, tuple[Link, ...]] = {
+    "single": ("softmax",),
+    "multi": ("sigmoid",),
+    "segmentation": ("softmax", "region"),
+}
+"""Links that fit a task."""
+
+MEANT_FOR: Mapping[Link, str] = {
+    "softmax": "one label a sample or pixel",
+    "sigmoid": "several labels a sample",
+    "region": "segmentation",
+}
+
+FROM_THE_RUN = ("num_classes", "counts", "num_samples", "epochs")
+"""Arguments that a text cannot give."""
+
+SCHEDULES: Mapping[str, Callable[..., Schedule]] = {
+    "linear": Linear,
+    "cosine": Cosine,
+    "parabolic": Parabolic,
+    "steps": Steps,
+}
+
+
+class Pairs:
+    """The kind of an argument that takes pairs of numbers."""
+
+
+KINDS: Mapping[type, str] = {
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    str: "a word",
+    tuple: "numbers in brackets such as (1,2,5)",
+    Pairs: "pairs in brackets such as ((0.2,5),(1,3))",
+    Schedule: "a schedule such as linear(5,1)",
+    types.NoneType: "none",
+}
+"""What a text can give, in words."""
+
+
+def _deferred(counts: Sequence[float], start: float = 0.8, beta: float = 0.9999) -> Deferred:
+    """Deferred reweighting of Cao et al. 2019: effective-number weights from ``start`` of the training on."""
+    return Deferred(effective_number(counts, beta), start=start)
+
+
+WEIGHTS: Mapping[str, Callable[..., Tensor | Deferred]] = {
+    "inverse": inverse_frequency,
+    "square-root": square_root,
+    "effective": effective_number,
+    "median": median_frequency,
+    "drw": _deferred,
+}
+"""Rules for ``weight=RULE``, called with the training counts and what stands in brackets."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """``name(arguments)``, or a word that names something to call."""
+
+    name: str
+    arguments: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True)
+class Term:
+    """One loss of a text.
+
+    Args:
+        name: its name in the catalogue.
+        factor: by which its value is multiplied.
+        options: arguments that the text gives.
+    """
+
+    name: str
+    factor: float = 1.0
+    options: Mapping[str, Value] = field(default_factory=dict)
+
+
+class SumOfLosses(nn.Module):
+    r""":math:`\sum_i f_i L_i` of several losses of the same logits and targets.
+
+    Args:
+        losses: the losses, each with its own reduction.
+        factors: one for each.
+
+    >>> both = SumOfLosses([losses.CrossEntropyLoss(), losses.DiceLoss()], [1.0, 0.5])
+    >>> both(torch.zeros(1, 2), torch.tensor([0]))  # log 2 + 0.5 / 3
+    tensor(0.8598)
+    """
+
+    def __init__(self, losses: Sequence[Loss], factors: Sequence[float]) -> None:
+        super().__init__()
+        self.losses, self.factors = nn.ModuleList(losses), tuple(factors)
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The weighted sum, a scalar."""
+        values = [factor * loss(logits, targets) for factor, loss in zip(self.factors, self.losses, strict=True)]
+        return torch.stack(values).sum()
+
+    def set_epoch(self, epoch: float) -> None:
+        """Move the schedules of all losses to ``epoch``, counted from 0."""
+        for loss in self.losses:
+            typing.cast(Loss, loss).set_epoch(epoch)
+
+    def set_progress(self, fraction: float) -> None:
+        """Move the schedules of all losses to a fraction of the training in [0, 1]."""
+        for loss in self.losses:
+            typing.cast(Loss, loss).set_progress(fraction)
+
+    def extra_repr(self) -> str:
+        """Factors for ``repr``."""
+        return f"factors={self.factors}"
+
+
+def default_loss(task: Task) -> str:
+    """The plain loss of a task."""
+    return "BinaryCrossEntropyLoss" if task == "multi" else "CrossEntropyLoss"
+
+
+def build_loss(
+    text: str,
+    *,
+    task: Task,
+    num_classes: int,
+    counts: Sequence[float],
+    num_samples: int,
+    epochs: int,
+    ignore_index: int,
+    sync: bool,
+) -> Loss | SumOfLosses:
+    """The loss of a text, ready for training; what the text says wins over ``ignore_index`` and ``sync``.
+
+    A class without training samples is allowed everywhere: weights by count give it weight 0, and priors and margins
+    take it as if it had one sample.
+
+    Args:
+        text: see the top of the module.
+        task: which losses fit.
+        num_classes: C.
+        counts: (C,) training samples of each class; of several labels the positives, in segmentation the pixels.
+        num_samples: training samples.
+        epochs: of the training; call ``loss.set_epoch(epoch)`` before each.
+        ignore_index: label that counts for nothing.
+        sync: share statistics and denominators among processes.
+
+    Raises:
+        ValueError: the text or a value cannot be used.
+
+    >>> about = dict(num_classes=3, counts=[90, 9, 0], num_samples=99, epochs=10, ignore_index=-100, sync=False)
+    >>> build_loss("ldam:weight=drw", task="single", **about).set_epoch(8)
+    >>> build_loss("bce", task="single", **about)
+    Traceback (most recent call last):
+    ValueError: loss must be for one label a sample or pixel in task 'single', got BinaryCrossEntropyLoss, ...
+    """
+    terms = parse_loss(text)
+    for term in terms:
+        _check_task(find(term.name), task)
+    about = {
+        "num_classes": num_classes,
+        "counts": tuple(counts),
+        "num_samples": num_samples,
+        "epochs": epochs,
+        "ignore_index": ignore_index,
+        "sync": sync,
+    }
+    built = [_build(term, about) for term in terms]
+    return built[0] if len(built) == 1 and terms[0].factor == 1.0 else SumOfLosses(built, [t.factor for t in terms])
+
+
+def parse_loss(text: str) -> tuple[Term, ...]:
+    """The terms of a text, checked as far as that is possible without data.
+
+    >>> parse_loss("ce + 0.5*dice:per_image=true")
+    (Term(name='CrossEntropyLoss', factor=1.0, options={}),
+     Term(name='DiceLoss', factor=0.5, options={'per_image': True}))
+    """
+    return tuple(_parse_term(term) for term in _terms(text))
+
+
+def expand_loss(text: str) -> list[str]:
+    """Every single text that a text with lists of values means, each checked.
+
+    >>> expand_loss("focal:gamma=1,3:label_smoothing=0,0.1")
+    ['focal:gamma=1:label_smoothing=0', 'focal:gamma=1:label_smoothing=0.1',
+     'focal:gamma=3:label_smoothing=0', 'focal:gamma=3:label_smoothing=0.1']
+    """
+    texts = list(dict.fromkeys("+".join(terms) for terms in itertools.product(*map(_expand_term, _terms(text)))))
+    for single in texts:
+        parse_loss(single)
+    return texts
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Building
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _check_task(entry: Entry, task: Task) -> None:
+    if entry.link in LINKS[task]:
+        return
+    fitting = ", ".join(other.name for other in CATALOGUE if other.link in LINKS[task])
+    raise ValueError(
+        f"loss must be for {MEANT_FOR[LINKS[task][0]]} in task {task!r}, got {entry.name}, which is for "
+        f"{MEANT_FOR[entry.link]}; take one of {fitting}"
+    )
+
+
+def _build(term: Term, about: Mapping[str, Any]) -> Loss:
+    """One loss: what it accepts of what is known, and what the text gives."""
+    given = {key: value for key, value in about.items() if key in _arguments(term.name)}
+    for key, value in term.options.items():
+        given[key] = _weights(value, about["counts"]) if isinstance(value, Call) else value
+    if term.name == "LovaszSoftmaxLoss" and not given.get("per_image") and "sync" not in term.options:
+        given["sync"] = False  # its sort stays inside a process: each has a loss of its own, and DDP averages these
+    if "num_samples" in given and max(given["counts"]) >= given["num_samples"]:
+        raise ValueError(
+            f"{term.name}: every label must be absent from some training sample, got one that all "
+            f"{given['num_samples']} have; leave that label out or take AsymmetricLoss"
+        )
+    try:
+        loss: Loss = getattr(losses, term.name)(**given)
+        check_layout(loss.layout, about["num_classes"])
+        _check_schedules(loss, about["epochs"])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{term.name}: {error}") from None
+    return loss
+
+
+def _check_schedules(loss: Loss, epochs: int) -> None:
+    """Raise now where a schedule would leave its range in some epoch."""
+    for epoch in range(epochs if loss.scheduled else 0):
+        merge_values(loss.parts, Moment(epoch / epochs, epoch, epochs))
+
+
+def _weights(rule: Call, counts: Sequence[float]) -> Tensor | Deferred:
+    """Class weights by a rule on the counts."""
+    return _called(rule, WEIGHTS[rule.name], counts)
+
+
+def _called(call: Call, make: Callable[..., _Made], *first: object) -> _Made:
+    """What ``make`` makes of the arguments in a text."""
+    signature = inspect.signature(make)
+    try:
+        signature.bind(*first, *call.arguments)
+        return make(*first, *call.arguments)
+    except (TypeError, ValueError) as error:
+        usage = f"{call.name}({','.join(list(signature.parameters)[len(first) :])})"
+        raise ValueError(f"{usage} must get arguments that fit, got {call.arguments}: {error}") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _terms(text: str) -> list[str]:
+    """The terms between the plus signs, that of 1e+5 aside."""
+    return [term.strip() for term in re.split(r"(?<![\d.][eE])\+", text)]
+
+
+def _expand_term(term: str) -> list[str]:
+    head, *options = term.split(":")
+    factors, star, name = head.rpartition("*")
+    choices = [[factor + star + name.strip() for factor in _listed(factors)]]
+    for option in options:
+        key, equals, values = option.partition("=")
+        choices.append([key.strip() + equals + value for value in _listed(values)])
+    return [":".join(chosen) for chosen in itertools.product(*choices)]
+
+
+def _listed(values: str) -> list[str]:
+    """Values between commas that stand in no brackets."""
+    found, depth = [""], 0
+    for sign in values:
+        depth += (sign == "(") - (sign == ")")
+        if sign == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += sign
+    return [value.strip() for value in found]
+
+
+def _parse_term(term: str) -> Term:
+    head, *options = term.split(":")
+    factor, star, name = head.rpartition("*")
+    entry = find(name)
+    read: dict[str, Value] = {}
+    for option in options:
+        key, equals, value = (part.strip() for part in option.partition("="))
+        if not equals:
+            raise ValueError(f"{entry.name} must get options as key=value, got {option!r}; write e.g. focal:gamma=3")
+        key = key.replace("-", "_")
+        if key in read:
+            raise ValueError(f"{entry.name} must get every option once, got {key} twice; remove one of them")
+        read[key] = _option(entry, key, value)
+    return Term(entry.name, _factor(entry, factor) if star else 1.0, read)
+
+
+def _factor(entry: Entry, text: str) -> float:
+    what = f"the factor of {entry.name}"
+    value = _read(what, text)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise ValueError(f"{what} must be a number, got {text!r}; write e.g. 0.5*dice")
+    return check_number(what, value, low=0.0, open_low=True)
+
+
+def _option(entry: Entry, key: str, text: str) -> Value:
+    """The value of one option, of a kind that its argument takes."""
+    arguments = _arguments(entry.name)
+    free = [name for name in arguments if name not in FROM_THE_RUN]
+    if key in FROM_THE_RUN:
+        raise ValueError(f"{entry.name} must get {key} from the data and the run, got {text!r}; leave it out")
+    if key not in free:
+        raise ValueError(f"{entry.name} must get options that it knows, got {key!r}; {nearest(key, free)}")
+    value = _read(f"{key} of {entry.name}", text)
+    if key == "weight" and isinstance(value, (str, Call)):
+        return _weight_rule(value)
+    value = _scheduled(value)
+    if not _fits(value, arguments[key]):
+        expected = " or ".join(dict.fromkeys(KINDS[kind] for kind in arguments[key] if kind in KINDS))
+        known = f"known rules are {', '.join(WEIGHTS)}" if key == "weight" else f"see `equipoise losses {entry.name}`"
+        raise ValueError(f"{key} of {entry.name} must be {expected}, got {text!r}; {known}")
+    return value
+
+
+def _arguments(name: str) -> dict[str, tuple[type, ...]]:
+    """Arguments of a loss and the kinds of values that they take."""
+    make = getattr(losses, name).__init__
+    hints = typing.get_type_hints(make)
+    found: dict[str, tuple[type, ...]] = {}
+    for parameter in list(inspect.signature(make).parameters.values())[1:]:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            (options,) = typing.get_args(hints[parameter.name])
+            found |= {key: _kinds(hint) for key, hint in typing.get_type_hints(options).items()}
+        else:
+            found[parameter.name] = _kinds(hints[parameter.name])
+    return found
+
+
+def _kinds(hint: Any) -> tuple[type, ...]:  # noqa: ANN401
+    """The types of an annotation as a text can give them."""
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        return tuple(kind for part in typing.get_args(hint) for kind in _kinds(part))
+    origin = typing.get_origin(hint) or hint
+    if origin is Sequence:
+        return (Pairs,) if typing.get_origin(typing.get_args(hint)[0]) is tuple else (tuple,)
+    return (str,) if origin is Literal else (origin,)
+
+
+def _fits(value: Value, kinds: tuple[type, ...]) -> bool:
+    if isinstance(value, Schedule):
+        return Schedule in kinds
+    if isinstance(value, tuple):
+        flat = bool(value) and all(_fits(item, (float,)) for item in value)
+        return flat if tuple in kinds else Pairs in kinds and all(map(_is_pair, value))
+    return type(value) in kinds or (type(value) is int and float in kinds)
+
+
+def _is_pair(value: Value) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(_fits(item, (float, Schedule)) for item in value)
+
+
+def _weight_rule(value: str | Call) -> Call:
+    rule = value if isinstance(value, Call) else Call(value)
+    rule = Call(rule.name.lower().replace("_", "-"), rule.arguments)
+    if rule.name not in WEIGHTS:
+        raise ValueError(f"weight must be numbers or a rule, got {rule.name!r}; {nearest(rule.name, WEIGHTS)}")
+    _weights(rule, [1.0])  # a mistake in the brackets shows without data
+    return rule
+
+
+def _scheduled(value: Value) -> Value:
+    """The value with calls turned into schedules."""
+    if isinstance(value, tuple):
+        return tuple(map(_scheduled, value))
+    if not isinstance(value, Call):
+        return value
+    name = value.name.lower()
+    if name not in SCHEDULES:
+        raise ValueError(f"a schedule must be one that is known, got {value.name!r}; {nearest(name, SCHEDULES)}")
+    return _called(Call(name, value.arguments), SCHEDULES[name])
+
+
+def _read(what: str, text: str) -> Value:
+    """A value as it stands in a text."""
+    tokens = deque(re.findall(r"[(),]|[^(),\s]+", text))
+    try:
+        value = _value(tokens)
+        if tokens:
+            raise ValueError("there is more than one")
+    except (IndexError, ValueError):
+        raise ValueError(
+            f"{what} must be one value, got {text!r}; write e.g. 3, true, (1,2,5) or linear(5,1)"
+        ) from None
+    return value
+
+
+def _value(tokens: deque[str]) -> Value:
+    token = tokens.popleft()
+    if token == "(":
+        return _items(tokens)
+    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", token):
+        return int(token) if token.lstrip("+-").isdigit() else float(token)
+    if not re.fullmatch(r"[A-Za-z][\w-]*", token):
+        raise ValueError("neither a number nor a word")
+    if tokens and tokens[0] == "(":
+        tokens.popleft()
+        return Call(token, _items(tokens))
+    words: dict[str, bool | None] = {"true": True, "false": False, "none": None}
+    return words.get(token.lower(), token)
+
+
+def _items(tokens: deque[str]) -> tuple[Value, ...]:
+    """Values up to the closing bracket."""
+    items: list[Value] = []
+    while tokens[0] != ")":
+        items.append(_value(tokens))
+        if tokens[0] == ",":
+            tokens.popleft()
+        elif tokens[0] != ")":
+            raise ValueError("no comma")
+    tokens.popleft()
+    return tuple(items)

@@ -1,0 +1,85 @@
+"""Optimisers by name, and the learning rate as a function of progress."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn, optim
+
+from equipoise._checks import check_choice, check_number
+from equipoise.schedules import Constant, Cosine, Linear, Schedule, Steps, join
+
+__all__ = ["LEARNING_RATES", "OPTIMIZERS", "build_optimizer", "learning_rate_factor"]
+
+OPTIMIZERS = ("sgd", "adamw")
+LEARNING_RATES = ("cosine", "step", "one-cycle", "constant")
+
+
+def build_optimizer(
+    name: str, model: nn.Module, *, lr: float, weight_decay: float, momentum: float = 0.9
+) -> optim.Optimizer:
+    """The optimiser of all parameters that need a gradient.
+
+    Args:
+        name: ``"sgd"``, with Nesterov's momentum, or ``"adamw"``.
+        model: whose parameters are trained.
+        lr: highest learning rate.
+        weight_decay: of SGD part of the gradient, of AdamW a shrinking beside it.
+        momentum: of SGD, in [0, 1); AdamW keeps its betas of .9 and .999.
+
+    >>> build_optimizer("sgd", nn.Linear(2, 3), lr=0.1, weight_decay=5e-4).defaults["nesterov"]
+    True
+    """
+    check_choice("optimizer", name, OPTIMIZERS)
+    check_number("lr", lr, low=0.0, open_low=True)
+    check_number("weight_decay", weight_decay, low=0.0)
+    check_number("momentum", momentum, low=0.0, high=1.0, open_high=True)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ValueError(
+            f"model must have parameters that need a gradient, got {type(model).__name__} without; unfreeze some"
+        )
+    if name == "adamw":
+        return optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
+    return optim.SGD(parameters, lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=momentum > 0)
+
+
+def learning_rate_factor(
+    schedule: str, *, warmup: float = 0.0, milestones: Sequence[float] = (), step_factor: float = 0.1
+) -> Schedule:
+    """Factor on the learning rate at a progress in [0, 1], ``step / steps``.
+
+    Args:
+        schedule: ``"cosine"``, half a wave down to 0; ``"step"``, times ``step_factor`` at each milestone;
+            ``"one-cycle"``, up from 1/25 in the first 30 % and down to 1/250,000, both by half a wave (Smith & Topin
+            2018; the defaults of ``torch.optim.lr_scheduler.OneCycleLR``); or ``"constant"``.
+        warmup: share of the training, in front, in which the factor grows from 0 to 1 in a line; the rest of the
+            schedule follows. One-cycle has its own and takes none.
+        milestones: of ``"step"``: increasing shares of the whole training, warm-up included.
+        step_factor: of ``"step"``, in (0, 1).
+
+    >>> rate = learning_rate_factor("step", warmup=0.1, milestones=(0.8, 0.9))
+    >>> [round(rate(progress), 3) for progress in (0.0, 0.05, 0.1, 0.79, 0.8, 0.9)]
+    [0.0, 0.5, 1.0, 1.0, 0.1, 0.01]
+    """
+    check_choice("schedule", schedule, LEARNING_RATES)
+    check_number("warmup", warmup, low=0.0, high=1.0, open_high=True)
+    if schedule == "one-cycle":
+        return join([Cosine(1 / 25, 1.0), Cosine(1.0, 1e-4 / 25)], at=[0.3])
+    if schedule == "step":
+        main: Schedule = _steps(warmup, milestones, step_factor)
+    else:
+        main = Cosine(1.0, 0.0) if schedule == "cosine" else Constant(1.0)
+    return join([Linear(0.0, 1.0), main], at=[warmup]) if warmup else main
+
+
+def _steps(warmup: float, milestones: Sequence[float], step_factor: float) -> Steps:
+    """Steps in what follows the warm-up."""
+    check_number("step_factor", step_factor, low=0.0, high=1.0, open_low=True, open_high=True)
+    if any(milestone <= warmup for milestone in milestones):
+        raise ValueError(
+            f"milestones must lie behind the warm-up of {warmup:g} of the training, got {tuple(milestones)}; "
+            "shorten the warm-up or move them"
+        )
+    at = tuple((milestone - warmup) / (1.0 - warmup) for milestone in milestones)
+    return Steps(tuple(step_factor**i for i in range(len(at) + 1)), at)
