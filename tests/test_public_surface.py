@@ -381,7 +381,10 @@ def test_theory_by_name():
 # Imports
 # ---------------------------------------------------------------------------------------------------------------------
 
-HEAVY = ("scipy", "sklearn", "torchmetrics", "matplotlib", "typer", "rich", "pytorch_lightning", "lightning", "pandas")
+HEAVY = (
+    *("scipy", "sklearn", "torchmetrics", "matplotlib", "typer", "rich", "pytorch_lightning", "lightning", "pandas"),
+    *("pydantic", "yaml", "safetensors", "PIL"),
+)
 
 
 def test_importing_equipoise_imports_nothing_heavy():
@@ -404,6 +407,15 @@ def test_the_command_line_and_pages_load_without_torch(module):
     code = f"import sys, {module}; print('torch' in sys.modules, '{module}' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.strip() == "False True", done.stderr
+
+
+def test_models_are_loaded_by_name_of_the_package():
+    """Without Lightning: whoever uses a model does not train."""
+    code = "import sys, equipoise; print(equipoise.load_exported.__name__, 'pytorch_lightning' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "load_exported False", done.stderr
+    found = inspect.signature(eq.load_exported).parameters
+    assert {key: one.default for key, one in found.items() if key != "path"} == {"device": "cpu", "trust_code": False}
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         gamma_for,
         mislabel_point,
     )
+    from equipoise.train.export import load_exported
 
 __version__ = "0.1.0"
 
@@ -55,9 +56,11 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
-    """Modules and losses when they are first asked for: the command line answers and pages are made without torch."""
+    """What is first asked for is loaded then: the command line answers and pages are made without torch."""
     if name in _MODULES:
         return importlib.import_module(f"equipoise.{name}")
+    if name == "load_exported":
+        return importlib.import_module("equipoise.train.export").load_exported
     if name in __all__:
         return getattr(importlib.import_module("equipoise.losses"), name)
     raise AttributeError(f"module 'equipoise' has no attribute {name!r}")
@@ -101,6 +104,7 @@ __all__ = [
     "gamma_for",
     "heads",
     "kernels",
+    "load_exported",
     "losses",
     "metrics",
     "mislabel_point",

@@ -20,7 +20,7 @@ from equipoise.calibration.temperature import Temperature
 from equipoise.calibration.thresholds import Thresholds
 from equipoise.calibration.vector import VectorScaling
 
-__all__ = ["load", "save"]
+__all__ = ["from_json", "load", "save", "to_json"]
 
 FORMAT, VERSION = "equipoise.calibration", 1
 KINDS: dict[str, type[Fitted]] = {
@@ -50,18 +50,7 @@ def save(fitted: Fitted, path: str | os.PathLike[str]) -> None:
     ...     load(f"{folder}/fitted.json")
     Temperature(num_classes=10, temperature=1.25)
     """
-    if type(fitted) not in KINDS.values():
-        raise TypeError(
-            f"fitted must be one of {', '.join(cls.__name__ for cls in KINDS.values())}, got {type(fitted).__name__}; "
-            "save what a fit function returned"
-        )
-    content = {
-        "format": FORMAT,
-        "version": VERSION,
-        "kind": fitted.kind,
-        "fields": {field.name: getattr(fitted, field.name) for field in fields(fitted)},
-    }
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    text = json.dumps(to_json(fitted), indent=1, allow_nan=False) + "\n"
     path = Path(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -85,28 +74,48 @@ def load(path: str | os.PathLike[str]) -> Fitted:
         content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constants)
     except (ValueError, RecursionError) as error:  # broken text is a ValueError too
         raise ValueError(f"{_file(path)}, got a file that is no JSON ({error}); save the fit again") from error
+    return from_json(content, _file(path))
+
+
+def to_json(fitted: Fitted) -> dict[str, Any]:
+    """What :func:`save` writes, as plain data: for a file that holds other things too."""
+    if type(fitted) not in KINDS.values():
+        raise TypeError(
+            f"fitted must be one of {', '.join(cls.__name__ for cls in KINDS.values())}, got {type(fitted).__name__}; "
+            "save what a fit function returned"
+        )
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "kind": fitted.kind,
+        "fields": {field.name: getattr(fitted, field.name) for field in fields(fitted)},
+    }
+
+
+def from_json(content: object, where: str) -> Fitted:
+    """The fitted method of :func:`to_json`; ``where`` begins the message about content that is none."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise ValueError(f"{_file(path)}, got JSON without format {FORMAT!r}; check the path")
+        raise ValueError(f"{where}, got JSON without format {FORMAT!r}; check the path")
     version = content.get("version")
     if type(version) is not int or version < 1:
-        raise ValueError(f"{_file(path)}, got version {version!r}; save the fit again")
+        raise ValueError(f"{where}, got version {version!r}; save the fit again")
     if version > VERSION:
         raise ValueError(
-            f"{_file(path)} up to version {VERSION}, got version {version}; upgrade equipoise or save the fit again"
+            f"{where} up to version {VERSION}, got version {version}; upgrade equipoise or save the fit again"
         )
     kind, values = content.get("kind"), content.get("fields")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"{_file(path)}, got the unknown kind {kind!r}; the kinds are {', '.join(KINDS)}")
+        raise ValueError(f"{where}, got the unknown kind {kind!r}; the kinds are {', '.join(KINDS)}")
     names = {field.name for field in fields(KINDS[kind])}
     if isinstance(values, dict):
         values = {"class_names": [], **values}
     if not isinstance(values, dict) or set(values) != names:
         came = sorted(values) if isinstance(values, dict) else values
-        raise ValueError(f"{_file(path)} with the fields {sorted(names)}, got {came}; save the fit again")
+        raise ValueError(f"{where} with the fields {sorted(names)}, got {came}; save the fit again")
     try:
         return KINDS[kind](**{name: _tuples(value) for name, value in values.items()})
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{_file(path)}, got damaged numbers: {error}") from error
+        raise ValueError(f"{where}, got damaged numbers: {error}") from error
 
 
 def _file(path: str | os.PathLike[str]) -> str:

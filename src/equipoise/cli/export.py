@@ -1,0 +1,29 @@
+"""``equipoise export``: the model of a run as a folder that stands alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from equipoise.cli.inputs import bad_input
+from equipoise.predictions import InputError
+
+__all__ = ["export"]
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that equipoise train left.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to write.", show_default="RUN/exported")] = None,
+) -> None:
+    """Write the model of a run with its preparation, calibration and thresholds, for equipoise.load_exported."""
+    with bad_input():
+        try:
+            from equipoise.train.export import export_run
+
+            place = export_run(run, run / "exported" if out is None else out)
+        except ImportError as error:  # safetensors, or what the model comes from
+            raise InputError(str(error)) from None
+    trust = ", trust_code=True" if (place / "model.py").exists() else ""
+    typer.echo(f"wrote {place}; use it: equipoise.load_exported({str(place)!r}{trust})")

@@ -1,0 +1,305 @@
+"""From the folder of a run to a model that stands alone: raw inputs in, calibrated probabilities out."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import equipoise
+from equipoise.calibration import Fitted
+from equipoise.calibration.storage import from_json
+from equipoise.models import build_model
+from equipoise.predictions import InputError
+from equipoise.predictions.write import appearing
+from equipoise.train.card import model_card
+from equipoise.train.folder import FORMAT as RUN_FORMAT
+from equipoise.train.folder import UNFINISHED, RunFolder, write_json
+from equipoise.train.preparation import Preparation
+
+__all__ = ["Exported", "export_run", "load_exported"]
+
+FORMAT, VERSION = "equipoise.model", 1
+WEIGHTS, ABOUT, CODE, CARD = "model.safetensors", "model.json", "model.py", "README.md"
+
+PRETRAINED: Mapping[str, Mapping[str, bool]] = {
+    "torchvision:googlenet": {"transform_input": True, "aux_logits": False},
+    "torchvision:inception_v3": {"transform_input": True},
+}
+"""Models that pretrained weights change in more than their weights, and the options that do the same."""
+
+
+class Exported(nn.Module):
+    """An exported model: raw inputs in, calibrated probabilities out.
+
+    Inputs are what :meth:`equipoise.train.preparation.Preparation.raw` takes: images as arrays, files or pillow's
+    images, rows of features, or texts, as the model was trained on. All of a call go through the model at once, without
+    gradients; for these take ``model`` itself.
+
+    Args:
+        model: prepared inputs to logits.
+        about: what ``model.json`` says.
+
+    Attributes:
+        task: ``"single"``, ``"multi"`` or ``"segmentation"``.
+        class_names: in the order of the probabilities.
+        preparation: from raw inputs to those of ``model``.
+        calibration: fitted on validation data; None where none could be fitted.
+        thresholds: for decisions about several labels, on calibrated logits; None for probability 1/2.
+    """
+
+    def __init__(self, model: nn.Module, about: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.about = about
+        self.task: str = about["task"]
+        self.class_names: tuple[str, ...] = tuple(about["class_names"])
+        self.preparation = Preparation.from_json(about["preparation"])
+        self.calibration, self.thresholds = (_fit(about, name) for name in ("calibration", "thresholds"))
+        self._place: Tensor
+        self.register_buffer("_place", torch.empty(0), persistent=False)  # follows .to(...) and .half()
+
+    def forward(self, inputs: Any) -> Tensor:  # noqa: ANN401  (what Preparation.raw takes)
+        """Probabilities (N, C), of label maps (N, C, H, W): a softmax over C, of several labels a sigmoid for each."""
+        logits = self.logits(inputs)
+        return logits.sigmoid() if self.task == "multi" else logits.softmax(1)
+
+    @torch.no_grad()
+    def logits(self, inputs: Any) -> Tensor:  # noqa: ANN401
+        """Calibrated logits (N, C) or (N, C, H, W), float32 or float64."""
+        x = self.preparation.raw(inputs).to(self._place.device)
+        x = self.preparation.normalise(self.preparation.scale(x))
+        logits = self.model(x.to(self._place.dtype) if x.is_floating_point() else x)
+        wide: Tensor = logits if logits.dtype == torch.float64 else logits.float()
+        return wide if self.calibration is None else self.calibration(wide)
+
+    def predict(self, inputs: Any) -> list[str] | list[list[str]] | Tensor:  # noqa: ANN401
+        """Decisions: the class of each sample by name, the names of its labels, or label maps (N, H, W) of numbers."""
+        logits = self.logits(inputs)
+        if self.task == "multi":
+            chosen = (logits if self.thresholds is None else self.thresholds(logits)) > 0
+            return [[self.class_names[k] for k, one in enumerate(row) if one] for row in chosen.tolist()]
+        best = logits.argmax(1)
+        return best if self.task == "segmentation" else [self.class_names[k] for k in best.tolist()]
+
+    def extra_repr(self) -> str:
+        """Task and classes."""
+        return f"task={self.task!r}, classes={len(self.class_names)}"
+
+
+def export_run(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path:
+    """Write the model of a finished run as a folder for :func:`load_exported`, and return that folder.
+
+    It holds ``model.safetensors`` (weights), ``model.json`` (what the model is, preparation, calibration, thresholds,
+    results), ``README.md`` (for people) and, of a model that the user's own file makes, that file as ``model.py``. It
+    appears as a whole or not at all, and only if it can be loaded; the user's own file is copied and not run.
+
+    Args:
+        run: the folder that ``equipoise train`` left.
+        out: the folder to write, which must not exist.
+    """
+    run, out = Path(run), Path(out)
+    folder = _finished(run)
+    if out.exists():
+        raise InputError(f"{out}: the folder to write must not exist yet, found one; remove it or choose another --out")
+    about, code = _about(folder)
+    weights = _weights(folder.checkpoint)
+    with appearing(out) as draft:
+        shutil.rmtree(draft, ignore_errors=True)  # of an export that was killed
+        draft.mkdir()
+        _safetensors().torch.save_file(weights, draft / WEIGHTS)
+        write_json(draft / ABOUT, about)
+        (draft / CARD).write_text(model_card(about), encoding="utf-8")
+        if code is None:
+            load_exported(draft)
+        else:
+            shutil.copyfile(code, draft / CODE)
+    return out
+
+
+def load_exported(
+    path: str | os.PathLike[str], *, device: torch.device | str = "cpu", trust_code: bool = False
+) -> Exported:
+    """A model that ``equipoise export`` wrote, ready for use. Nothing is downloaded.
+
+    Args:
+        path: the folder.
+        device: where the model shall work.
+        trust_code: run the ``model.py`` of the folder, which makes a model that is none of this package. Like any
+            program it can do harm: look at it first.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: it is no exported model, it was damaged, or it comes with a program that was not trusted.
+    """
+    folder = Path(path)
+    about = _read_about(folder)
+    with torch.random.fork_rng(devices=[]):  # the fresh weights are of no use, and nobody's seed shall feel them
+        model = _built(folder, about, trust_code)
+    _fill(model, folder)
+    try:
+        exported = Exported(model, about)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(folder, error) from error
+    return exported.eval().to(device)
+
+
+def _finished(run: Path) -> RunFolder:
+    """The folder of a run that came to its end."""
+    folder = RunFolder(run)
+    if run.name.endswith(UNFINISHED) or (not folder.finished and folder.draft.is_dir()):
+        raise InputError(
+            f"{run}: the run must be finished, found an unfinished one; train with the same --out to go on"
+        )
+    if not folder.finished:
+        found = "none in this folder" if run.is_dir() else "no such folder"
+        raise InputError(f"{run}: there must be the run.json of a run, found {found}; equipoise train makes one")
+    try:
+        readable = folder.about["format"] == RUN_FORMAT
+    except (KeyError, TypeError, ValueError):  # broken JSON is a ValueError
+        readable = False
+    if not readable:
+        raise InputError(f"{run / 'run.json'}: the file must be of a run in format {RUN_FORMAT}; train again")
+    return folder
+
+
+def _about(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
+    """The content of ``model.json``, and the user's own file that makes the model."""
+    record, test = folder.about, folder.results["test"]
+    data, model = record["data"], dict(record["model"])
+    code = None
+    if ".py:" in model["name"]:
+        file, _, function = model["name"].rpartition(":")
+        code = Path(file).expanduser()
+        if not code.is_file():
+            raise InputError(
+                f"{code}: the file that makes the model must be there, found none; export from where you trained"
+            )
+        model["name"] = f"{CODE}:{function}"
+    calibration, thresholds = (_optional(folder.path / f"{name}.json") for name in ("calibration", "thresholds"))
+    about = {
+        "format": FORMAT,
+        "version": VERSION,
+        "equipoise": equipoise.__version__,
+        "task": data["task"],
+        "class_names": data["class_names"],
+        "ignore_index": data["ignore_index"],
+        "model": model,
+        "preparation": record["preparation"],
+        "calibration": calibration,
+        "thresholds": thresholds,
+        "results": {
+            "overall": test["overall"],
+            "calibrated": test["calibration"]["after"] if calibration is not None else None,
+        },
+        "training": {"data": data, "spec": record["spec"], "best_epoch": record["best_epoch"]},
+    }
+    return about, code
+
+
+def _optional(path: Path) -> Any:  # noqa: ANN401  (JSON)
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    """The weights to use, each in memory of its own, as safetensors wants them."""
+    try:
+        weights = torch.load(path, map_location="cpu", weights_only=True)["model"]
+    except (KeyError, TypeError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
+        raise InputError(
+            f"{path}: the file must be the checkpoint of a run, found {type(error).__name__}: {error}; train again"
+        ) from None
+    return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in weights.items()}
+
+
+def _read_about(folder: Path) -> dict[str, Any]:
+    """What ``model.json`` says."""
+    path = folder / ABOUT
+    if not path.is_file():
+        found = f"no {ABOUT} in it" if folder.is_dir() else "no such folder"
+        raise FileNotFoundError(f"{folder}: there must be an exported model, found {found}; equipoise export makes one")
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _damaged(folder, error) from error
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise ValueError(f"{path}: the file must have format {FORMAT!r}, found none; check the path")
+    if type(about.get("version")) is not int or about["version"] > VERSION:
+        raise ValueError(
+            f"{path}: the version must be at most {VERSION}, found {about.get('version')!r}; upgrade equipoise"
+        )
+    return about
+
+
+def _built(folder: Path, about: Mapping[str, Any], trust_code: bool) -> nn.Module:
+    """The model with fresh weights; none are fetched."""
+    try:
+        name, options = about["model"]["name"], dict(about["model"]["options"])
+        known = {key: about["model"][key] for key in ("num_classes", "input_shape", "vocabulary")}
+        task = about["task"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(folder, error) from error
+    package, _, inner = name.partition(":")
+    if ".py" in name:
+        if not re.fullmatch(re.escape(CODE) + r":\w+", name):
+            raise _damaged(folder, f"a program at {name!r}")
+        if not trust_code:
+            raise ValueError(
+                f"{folder}: the model is made by the program {CODE}, and loading runs it; look at it, and if you trust "
+                "it, pass trust_code=True"
+            )
+        name = f"{folder.resolve() / name}"
+    elif package in ("timm", "torchvision"):
+        if ":" in inner:
+            raise ValueError(
+                f"{folder}: a model must be built without a download, got {name!r}; train with a name of timm itself"
+            )
+        pretrained = any(options.get(key) for key in ("pretrained", "weights"))
+        fetching = ("pretrained", "weights", "checkpoint_path")
+        options = {key: value for key, value in options.items() if not key.startswith(fetching)}
+        if pretrained:
+            options = {**PRETRAINED.get(name, {}), **options}
+        if package == "torchvision" and task == "segmentation":
+            options["weights_backbone"] = None  # which would be fetched by default
+    return build_model(name, **known, **options)
+
+
+def _fill(model: nn.Module, folder: Path) -> None:
+    """Put the weights of the folder into the model."""
+    safetensors = _safetensors()
+    try:
+        model.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
+    except (safetensors.SafetensorError, RuntimeError) as error:
+        raise ValueError(
+            f"{folder / WEIGHTS}: the weights must be those of the model, found {' '.join(str(error).split())[:300]}; "
+            "export again"
+        ) from error
+
+
+def _safetensors() -> ModuleType:
+    try:
+        import safetensors.torch
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            'exported weights need safetensors, which is not installed; pip install "equipoise[train]"',
+            name="safetensors",
+        ) from None
+    return safetensors
+
+
+def _fit(about: Mapping[str, Any], name: str) -> Fitted | None:
+    return None if about[name] is None else from_json(about[name], f"{name} must be a fit")
+
+
+def _damaged(folder: Path, what: object) -> ValueError:
+    found = f"{type(what).__name__}: {what}" if isinstance(what, Exception) else what
+    return ValueError(f"{folder / ABOUT}: the file must be as equipoise export wrote it, found {found}; export again")

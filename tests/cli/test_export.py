@@ -1,0 +1,51 @@
+"""``equipoise export`` as a user types it."""
+
+import sys
+
+from equipoise.train.export import load_exported
+from tests.cli.test_evaluate import refused, run
+from tests.models.test_registry import Without
+from tests.train.run_folders import images_of, make_run
+
+
+def test_beside_the_run_or_where_it_is_said(tmp_path):
+    make_run(tmp_path / "run")
+    ran = run("export", tmp_path / "run")
+    place = tmp_path / "run" / "exported"
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout == f"wrote {place}; use it: equipoise.load_exported({str(place)!r})\n"
+    ran = run("export", tmp_path / "run", "--out", tmp_path / "mine")
+    assert ran.exit_code == 0, ran.output
+    for folder in (place, tmp_path / "mine"):
+        assert load_exported(folder)(images_of("single")).shape == (5, 10)
+
+
+def test_a_program_is_named(tmp_path):
+    (tmp_path / "mine.py").write_text("from torch import nn\ndef f(num_classes): return nn.Linear(64, num_classes)\n")
+    make_run(tmp_path / "run", name=f"{tmp_path}/mine.py:f")
+    ran = run("export", tmp_path / "run")
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout.endswith("exported', trust_code=True)\n")
+
+
+def test_what_is_no_finished_run(tmp_path):
+    refused(run("export", tmp_path / "nowhere"), "nowhere", "no such folder", "equipoise train")
+    refused(run("export", tmp_path), "run.json", "none in this folder")
+    make_run(tmp_path / "a.unfinished")
+    refused(run("export", tmp_path / "a"), "must be finished")
+
+
+def test_a_target_that_exists(tmp_path):
+    make_run(tmp_path / "run")
+    assert run("export", tmp_path / "run").exit_code == 0
+    refused(run("export", tmp_path / "run"), "exported", "must not exist yet", "remove it or choose another --out")
+    refused(run("export", tmp_path / "run", "--out", tmp_path / "a" / "b"), "must exist", "create it")
+
+
+def test_without_safetensors(tmp_path, monkeypatch):
+    make_run(tmp_path / "run")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "safetensors"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Without("safetensors"), *sys.meta_path])
+    refused(run("export", tmp_path / "run"), "need safetensors", 'pip install "equipoise[train]"')
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["run"]

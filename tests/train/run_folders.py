@@ -1,0 +1,95 @@
+"""Folders of runs as training leaves them, made by hand: a model with random weights on a few embedded digits."""
+
+import json
+
+import numpy as np
+import torch
+
+import equipoise
+from equipoise.calibration import LabelTemperatures, Temperature, Thresholds, save
+from equipoise.data import EMBEDDED
+from equipoise.models import build_model
+from equipoise.train.folder import RunFolder
+from equipoise.train.preparation import Preparation
+
+DATA = {"single": "digits-lt", "multi": "digit-scenes", "segmentation": "digit-maps"}
+MODELS = {"single": ("mlp", {"hidden": [8]}), "multi": ("mlp", {"hidden": [8]}), "segmentation": ("unet", {"width": 4})}
+
+
+def data_of(task):
+    return EMBEDDED[DATA[task]]()
+
+
+def fits_of(task, classes):
+    """A calibration and thresholds that can be told from none."""
+    if task != "multi":
+        return Temperature(2.5, num_classes=classes), None
+    steps = torch.linspace(0.0, 1.0, classes, dtype=torch.float64)
+    calibration = LabelTemperatures(tuple((1.0 + steps).tolist()), tuple((steps - 0.5).tolist()))
+    return calibration, Thresholds(tuple((0.2 * steps - 0.1).tolist()))
+
+
+def results_of(nll, calibrated):
+    """The part of an evaluation that matters here."""
+    return {
+        "overall": {"accuracy": 0.5, "nll": nll, "ece": nll / 10},
+        "calibration": {"before": {"nll": nll, "ece": nll / 10}, "after": {"nll": calibrated, "ece": calibrated / 10}},
+    }
+
+
+def make_run(path, task="single", *, data=None, preparation=None, model=None, name=None, options=None, fits=True):
+    """A finished run at ``path``; returns its model in eval mode."""
+    data = data or data_of(task)
+    classes = len(data.class_names)
+    preparation = preparation or Preparation.fit(data.train)
+    if name is None:
+        name, options = MODELS[task]
+    known = {"input_shape": preparation.input_shape, "vocabulary": preparation.vocabulary}
+    if model is None:
+        with torch.random.fork_rng():
+            torch.manual_seed(3)
+            model = build_model(name, num_classes=classes, **known, **(options or {}))
+    model.eval()
+    path.mkdir()
+    calibration, thresholds = fits_of(task, classes)
+    if fits:
+        save(calibration, path / "calibration.json")
+        if thresholds is not None:
+            save(thresholds, path / "thresholds.json")
+    weights = model.state_dict()
+    torch.save(
+        {"state_dict": {f"model.{k}": v for k, v in weights.items()}, "model": weights}, path / "checkpoint.ckpt"
+    )
+    samples = {part: len(getattr(data, part)) for part in ("train", "val", "test")}
+    about = {
+        "format": 1,
+        "equipoise": equipoise.__version__,
+        "spec": {"data": data.name, "loss": "focal:gamma=3", "epochs": 7},
+        "data": {
+            "name": data.name,
+            "task": task,
+            "class_names": list(data.class_names),
+            "train_counts": data.train_counts.tolist(),
+            "ignore_index": data.ignore_index,
+            "samples": samples,
+            "notes": ["Class 9 is rare."],
+        },
+        "model": {
+            "name": name,
+            "options": options or {},
+            "parameters": sum(each.numel() for each in model.parameters()),
+            "num_classes": classes,
+            **known,
+        },
+        "preparation": preparation.to_json(),
+        "best_epoch": 4,
+    }
+    (path / "run.json").write_text(json.dumps(about))
+    results = {"val": results_of(0.6, 0.4), "test": results_of(0.75, 0.25)}
+    (path / "results.json").write_text(json.dumps(results))
+    assert RunFolder(path).finished
+    return model
+
+
+def images_of(task, count=5):
+    return np.array(data_of(task).test.inputs[:count])
