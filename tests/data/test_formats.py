@@ -485,6 +485,34 @@ def test_long_tails_thin_out_training_alone(tmp_path, rule, expected):
     assert first == again != other
 
 
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        ("balanced", [400] * 10),
+        ("5/3", [490, 470, 450, 430, 410, 390, 370, 350, 330, 310]),
+        ("6/2", [580, 540, 500, 460, 420, 380, 340, 300, 260, 220]),
+    ],
+)
+def test_4000_samples_train_and_other_splits_come_from_the_rest(tmp_path, variant, expected):
+    labels = np.arange(6000) % 10
+    np.savez(tmp_path / "train.npz", features=np.arange(6000.0)[:, None], labels=labels)
+    data = open_data(tmp_path, longtail=f"first-4000:{variant}", val_share=0.2, test_share=0.1, seed=3)
+    assert data.train_counts.tolist() == expected
+    train, val, test = (set(split.inputs[:, 0].astype(int).tolist()) for split in (data.train, data.val, data.test))
+    assert train == {10 * i + c for c in range(10) for i in range(expected[c])}  # the first of each class
+    assert len(train | val | test) == len(train) + len(val) + len(test)
+    assert (len(val), len(test)) == (400, 200)
+    assert any(note.startswith(f"Long tail first-4000:{variant}: 4000 training samples") for note in data.notes)
+    again = open_data(tmp_path, longtail=f"first-4000:{variant}", seed=4)
+    assert again.train.inputs.tolist() == data.train.inputs.tolist()
+
+
+def test_4000_samples_leave_given_splits_alone(tmp_path):
+    for split in ("train", "val", "test"):
+        np.savez(tmp_path / f"{split}.npz", features=np.zeros((4000, 1)), labels=np.arange(4000) % 10)
+    assert sizes(open_data(tmp_path, longtail="first-4000:balanced")) == [4000, 4000, 4000]
+
+
 def test_a_long_tail_is_as_long_as_the_classes_allow(tmp_path):
     np.savez(tmp_path / "train.npz", features=np.zeros((39, 1)), labels=np.repeat([0, 1, 2], [30, 5, 4]))
     np.savez(tmp_path / "val.npz", features=np.zeros((3, 1)), labels=[0, 1, 2])

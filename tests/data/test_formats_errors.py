@@ -378,9 +378,20 @@ def test_long_tails_need_one_label_and_samples(tmp_path):
     refused("none of 1", tmp_path, longtail="step:2")
 
 
+def test_4000_samples_need_them(tmp_path):
+    refused("one label a sample, found task 'multi'", "digit-scenes", longtail="first-4000:5/3")
+    refused(("4000 training samples", "found 276"), "digits-lt", longtail="first-4000:balanced")
+    refused(("class 0 must have 580 training samples", "found 100"), "digits-lt", longtail="first-4000:6/2")
+    np.savez(tmp_path / "train.npz", features=np.zeros((4000, 1)), labels=np.arange(4000) % 20)
+    refused(("10 or 100 classes", "found 20"), tmp_path, longtail="first-4000:5/3")
+    refused(("enough samples to draw a val split", "found 0"), tmp_path, longtail="first-4000:balanced")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"longtail": "first-4000:4/4"}, "'first-4000:6/2', got 'first-4000:4/4'"),
+        ({"longtail": "first-4000"}, "'first-4000:6/2', got 'first-4000'"),
         ({"longtail": "exp:100"}, "longtail must be one of"),
         ({"longtail": "step"}, "RULE:RATIO, got 'step'"),
         ({"longtail": "step:0.5"}, "ratio"),

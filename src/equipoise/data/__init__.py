@@ -4,7 +4,14 @@ from equipoise.data.arrays import Arrays, DataSet, Split, Task
 from equipoise.data.embedded import EMBEDDED, digit_maps, digit_scenes, digits_lt
 from equipoise.data.errors import DataError
 from equipoise.data.files import FileImages, Masks
-from equipoise.data.longtail import exponential_counts, pareto_counts, step_counts, subsample
+from equipoise.data.longtail import (
+    exponential_counts,
+    first_4000,
+    first_4000_counts,
+    pareto_counts,
+    step_counts,
+    subsample,
+)
 from equipoise.data.opening import open_data
 from equipoise.data.samplers import SAMPLERS, ClassSampler, RepeatFactorSampler, sampler_for
 from equipoise.data.splits import stratified_split
@@ -28,6 +35,8 @@ __all__ = [
     "digit_scenes",
     "digits_lt",
     "exponential_counts",
+    "first_4000",
+    "first_4000_counts",
     "open_data",
     "pareto_counts",
     "sampler_for",

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._checks import check_number
+from equipoise._checks import check_choice, check_number
 
-__all__ = ["exponential_counts", "pareto_counts", "step_counts", "subsample"]
+__all__ = ["exponential_counts", "first_4000", "first_4000_counts", "pareto_counts", "step_counts", "subsample"]
 
 
 def exponential_counts(num_classes: int, largest: int, ratio: float) -> tuple[int, ...]:
@@ -53,16 +53,62 @@ def pareto_counts(num_classes: int, largest: int, ratio: float, *, power: float 
     return tuple(_whole(largest * (1.0 + c / steps * reach) ** -power) for c in range(num_classes))
 
 
-def subsample(labels: Sequence[int] | NDArray[Any], counts: Sequence[int], *, seed: int = 0) -> NDArray[np.int64]:
-    """Indices of ``counts[c]`` samples of each class c, drawn without replacement, in the order of the data.
+def first_4000_counts(num_classes: int, variant: str) -> tuple[int, ...]:
+    r"""Counts of the 4,000-image variants ``"5/3"`` and ``"6/2"`` of CIFAR-10 and CIFAR-100 (Smith 2022).
 
+    10 classes: :math:`490 - 20 c` and :math:`580 - 40 c`. 100 classes: :math:`50 - \mathrm{round}(c / 5)` and
+    :math:`60 - \mathrm{round}(c / 2.5)`, which are 4,010 and 4,020. The paper adjusts them to 4,000 without saying how;
+    here the last classes give one sample each.
+
+    >>> first_4000_counts(10, "6/2")
+    (580, 540, 500, 460, 420, 380, 340, 300, 260, 220)
+    """
+    check_choice("variant", variant, ("5/3", "6/2"))
+    if num_classes not in (10, 100):
+        raise ValueError(
+            f"num_classes must be 10 or 100 for the variant {variant!r} of CIFAR, got {num_classes}; "
+            "take another rule, such as exponential_counts"
+        )
+    if num_classes == 10:
+        first, fall = (490, 20) if variant == "5/3" else (580, 40)
+        return tuple(first - fall * c for c in range(num_classes))
+    first, pace = (50, 5.0) if variant == "5/3" else (60, 2.5)
+    counts = [first - round(c / pace) for c in range(num_classes)]
+    kept = num_classes - (sum(counts) - 4000)
+    return tuple(count - (c >= kept) for c, count in enumerate(counts))
+
+
+def first_4000(labels: Sequence[int] | NDArray[Any], num_classes: int, variant: str) -> NDArray[np.int64]:
+    """Indices of the 4,000 samples of a variant of Smith 2022, in the order of the data.
+
+    ``"balanced"`` are the first 4,000, of whatever class; ``"5/3"`` and ``"6/2"`` are the first of each class, as many
+    as ``first_4000_counts`` says. The published list of CIFAR-10 5/3 is shifted by one sample and so nearly balanced;
+    this is what it was meant to be.
+    """
+    check_choice("variant", variant, ("balanced", "5/3", "6/2"))
+    if variant != "balanced":
+        return subsample(labels, first_4000_counts(num_classes, variant), seed=None)
+    if len(labels) < 4000:
+        raise ValueError(f"labels must be those of at least 4000 samples, got {len(labels)}; take another rule")
+    return np.arange(4000)
+
+
+def subsample(
+    labels: Sequence[int] | NDArray[Any], counts: Sequence[int], *, seed: int | None = 0
+) -> NDArray[np.int64]:
+    """Indices of ``counts[c]`` samples of each class c, in the order of the data.
+
+    They are drawn without replacement, or with ``seed=None`` the first of each class.
+
+    >>> subsample([0, 1, 1, 0, 1], [1, 2], seed=None)
+    array([0, 1, 2])
     >>> subsample([0, 0, 0, 1, 1, 2], [2, 1, 1]).shape
     (4,)
     """
     classes = np.asarray(labels)
     if classes.ndim != 1:
         raise ValueError(f"labels must be one class for each sample, shape (N,), got {classes.shape}; pass a vector")
-    draw = np.random.default_rng(seed)
+    draw = None if seed is None else np.random.default_rng(seed)
     kept = []
     for c, count in enumerate(counts):
         own = np.flatnonzero(classes == c)
@@ -71,7 +117,7 @@ def subsample(labels: Sequence[int] | NDArray[Any], counts: Sequence[int], *, se
                 f"counts must not ask for more samples than there are, got {count} of class {c}, which has {len(own)}; "
                 "lower the largest count"
             )
-        kept.append(draw.choice(own, count, replace=False))
+        kept.append(own[:count] if draw is None else draw.choice(own, count, replace=False))
     return np.sort(np.concatenate(kept)) if kept else np.empty(0, np.int64)
 
 

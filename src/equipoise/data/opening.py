@@ -63,6 +63,9 @@ LONG_TAILS: dict[str, Callable[[int, int, float], tuple[int, ...]]] = {
 }
 """Rules for ``longtail="RULE:RATIO"``."""
 
+FIRST_4000 = {f"first-4000:{variant}": variant for variant in ("balanced", "5/3", "6/2")}
+"""Further words for ``longtail``: the variants of ``longtail.first_4000``."""
+
 
 def open_data(
     path_or_name: str | Path,
@@ -98,6 +101,8 @@ def open_data(
         test_share: test's share of the training data where none is given.
         seed: of the splits, of the long tail, and of embedded data.
         longtail: ``"exponential:100"``, ``"step:10"`` or ``"pareto:50"`` thins the training data out to that ratio.
+            ``"first-4000:balanced"``, ``"first-4000:5/3"`` and ``"first-4000:6/2"`` train on 4,000 samples of 10 or 100
+            classes as Smith 2022 does; missing splits are drawn from the others.
         class_names: classes in their order; names in the data must be among them.
         ignore_index: label that counts for nothing; -100 where nothing is said, 255 in masks.
         label_column: of a table: a column of labels, or several columns of 0 and 1.
@@ -140,14 +145,20 @@ def open_data(
         image_root=None if image_root is None else Path(image_root),
         progress=progress,
     )
-    tail = None if longtail is None else _tail(longtail)
+    variant = FIRST_4000.get(longtail or "")
+    tail = None if longtail is None or variant else _tail(longtail)
     where = Path(path_or_name)
     embedded = str(path_or_name) in EMBEDDED
     source = _embedded(str(path_or_name), options, seed) if embedded else _read(where, options)
     if ignore_index is not None and source.task != "multi":
         kept, said = without_ignored(source.class_names, ignore_index)
         source = replace(source, class_names=kept, ignore_index=ignore_index, notes=(*source.notes, *said))
+    fixed, source = _first_4000(where, source, variant) if variant else (None, source)
     splits, notes = _complete(where, source, shares, seed)
+    if fixed is not None:
+        splits["train"] = fixed
+        left = len(source.splits["train"])
+        notes.insert(0, f"Long tail {longtail}: {len(fixed)} training samples, always the same; {left} are left.")
     if tail is not None:
         splits["train"], note = _thin(where, source, splits["train"], *tail, seed)
         notes.append(note)
@@ -269,7 +280,9 @@ def _complete(where: Path, source: Source, shares: dict[str, float], seed: int) 
 
 def _tail(longtail: str) -> tuple[str, float]:
     rule, _, ratio = longtail.partition(":")
-    check_choice("longtail", rule, tuple(LONG_TAILS))
+    if rule == "first-4000":
+        check_choice("longtail", longtail, tuple(FIRST_4000))
+    check_choice("longtail", rule, (*LONG_TAILS, "first-4000"))
     try:
         number = float(ratio)
     except ValueError:
@@ -279,10 +292,7 @@ def _tail(longtail: str) -> tuple[str, float]:
 
 def _thin(where: Path, source: Source, train: Split, rule: str, ratio: float, seed: int) -> tuple[Split, str]:
     """The training split with the longest such tail that its classes can fill."""
-    if source.task != "single":
-        raise refuse(
-            where, "long tails are made of data with one label a sample", f"task {source.task!r}", "leave it out"
-        )
+    _need_single(where, source)
     classes = len(source.class_names)
     present = class_counts(train, "single", classes, source.ignore_index)
 
@@ -304,6 +314,34 @@ def _thin(where: Path, source: Source, train: Split, rule: str, ratio: float, se
     ends = f"{counts[0]} training samples of the first class, {counts[-1]} of the last"
     note = f"Long tail {rule}:{ratio:g}, seed {seed}: {ends}."
     return train.take(kept), note
+
+
+def _first_4000(where: Path, source: Source, variant: str) -> tuple[Split, Source]:
+    """The 4,000 training samples, and the source with those that are left to draw other splits from."""
+    _need_single(where, source)
+    train, classes = source.splits["train"], len(source.class_names)
+    present = class_counts(train, "single", classes, source.ignore_index)
+    advice = "take another long tail, such as exponential:2"
+    if variant == "balanced":
+        if len(train) < 4000:
+            raise refuse(where, "there must be 4000 training samples", str(len(train)), advice)
+    elif classes not in (10, 100):
+        raise refuse(where, f"there must be 10 or 100 classes for the long tail {variant}", str(classes), advice)
+    else:
+        for c, count in enumerate(tails.first_4000_counts(classes, variant)):
+            if present[c] < count:
+                wanted = f"class {source.class_names[c]} must have {count} training samples for the long tail {variant}"
+                raise refuse(where, wanted, str(present[c]), advice)
+    chosen = tails.first_4000(train.labels, classes, variant)
+    left = np.setdiff1d(np.arange(len(train)), chosen)
+    return train.take(chosen), replace(source, splits={**source.splits, "train": train.take(left)})
+
+
+def _need_single(where: Path, source: Source) -> None:
+    if source.task != "single":
+        raise refuse(
+            where, "long tails are made of data with one label a sample", f"task {source.task!r}", "leave it out"
+        )
 
 
 def _coverage(data: DataSet) -> list[str]:
