@@ -54,6 +54,8 @@ def test_progressive_moves_from_the_data_to_balance():
 
 def test_none_is_a_shuffle_and_turns_are_fair():
     assert sorted(sampler_for("none", LABELS)) == list(range(len(LABELS)))
+    several = [[0, 0], [1, 0], [1, 1], [1, 1]]
+    assert sorted(sampler_for("none", several)) == [0, 1, 2, 3]
     times = Counter(sampler_for("balanced", LABELS))
     assert max(times[i] for i in range(600)) == 1  # 222 of 600: none twice
     rare = [times[i] for i in range(660, 666)]

@@ -104,11 +104,12 @@ class FileImages:
         image = read_image(self.paths[i], self.size, self.fit, upright=False)
         return image, self._load_mask(i)
 
-    def as_arrays(self, *, progress: Progress | None = None) -> Arrays:
+    def as_arrays(self, *, progress: Progress | None = None, threads: int | None = None) -> Arrays:
         """All samples decoded, as uint8; label maps too where that holds them, otherwise as int32.
 
         Args:
             progress: called with the number of images done and the number of all.
+            threads: that decode; None for one a core, 8 at most.
         """
         if not len(self):
             return Arrays(np.empty((0, 3, *(self.size or (0, 0))), np.uint8), self._no_labels())
@@ -129,7 +130,7 @@ class FileImages:
             if maps is not None:
                 maps[i] = label
 
-        in_threads(decode, len(self), progress)
+        in_threads(decode, len(self), progress, threads)
         return Arrays(images, self.labels if maps is None else maps)
 
     @property
@@ -155,10 +156,12 @@ class FileImages:
         return self.labels if self.masks is None else np.empty((0, *(self.size or (0, 0))), self.masks.dtype)
 
 
-def in_threads(work: Callable[[int], Any], count: int, progress: Progress | None = None) -> list[Any]:
+def in_threads(
+    work: Callable[[int], Any], count: int, progress: Progress | None = None, threads: int | None = None
+) -> list[Any]:
     """What ``work`` gives for 0 to count - 1. Decoding leaves Python's lock alone, so threads are enough."""
     results = []
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(max_workers=threads or min(8, os.cpu_count() or 1)) as pool:
         try:
             for done, result in enumerate(pool.map(work, range(count)), start=1):
                 results.append(result)

@@ -183,7 +183,9 @@ def sampler_for(
 ) -> EpochSampler:
     """The sampler of that name; ``"none"`` shuffles the data as they are, ``"progressive"`` needs ``epochs``."""
     options: dict[str, Any] = {"seed": seed, "rank": rank, "world_size": world_size}
-    powers = {"none": 1.0, "balanced": 0.0, "square-root": 0.5, "reversed": -1.0}
+    if name == "none":  # one class of all: a sample with several labels comes as often as one without any
+        return ClassSampler(np.zeros(len(labels), np.int64), **options)
+    powers = {"balanced": 0.0, "square-root": 0.5, "reversed": -1.0}
     if name in powers:
         return ClassSampler(labels, power=powers[name], **options)
     if name == "progressive":
