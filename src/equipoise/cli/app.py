@@ -10,7 +10,9 @@ from equipoise import __version__
 from equipoise.cli.calibrate import calibrate
 from equipoise.cli.doctor import doctor
 from equipoise.cli.evaluate import evaluate
+from equipoise.cli.export import export
 from equipoise.cli.losses import losses
+from equipoise.cli.train import train
 
 app = typer.Typer(
     name="equipoise",
@@ -36,7 +38,9 @@ def common(
     """Learning from imbalanced data with probabilities that can be trusted."""
 
 
+app.command()(train)
 app.command()(evaluate)
 app.command()(calibrate)
+app.command()(export)
 app.command()(doctor)
 app.command()(losses)

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from equipoise.report.words import LABELS, described, shown, verdicts, worst_classes
+from equipoise.train.folder import RunFolder
 
-__all__ = ["plain_table", "print_evaluation"]
+__all__ = ["plain_table", "print_evaluation", "print_run"]
 
 
 def print_evaluation(found: Mapping[str, Any], worst: int) -> None:
@@ -50,6 +51,16 @@ def print_evaluation(found: Mapping[str, Any], worst: int) -> None:
         console.print(table)
     for sentence in verdicts(found):
         console.print(sentence, markup=False)
+
+
+def print_run(folder: RunFolder) -> None:
+    """Print what a finished run reached on its test data, and where it lies."""
+    about, results = folder.about, folder.results
+    print_evaluation({**results["test"], "file": f"test data of {about['data']['name']}"}, worst=3)
+    chosen = f"epoch {about['best_epoch'] + 1} of {about['epochs']}, {LABELS[about['monitor']]} "
+    Console(highlight=False, emoji=False).print(
+        f"{folder.path}: {chosen}{shown(about['monitor'], about['monitor_value'])} on validation data", markup=False
+    )
 
 
 def plain_table(first: str, *others: str) -> Table:

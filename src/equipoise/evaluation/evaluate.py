@@ -28,6 +28,7 @@ def evaluate(
     bins: int = 15,
     bootstrap: int = 0,
     seed: int = 0,
+    fitted: Fitted | None = None,
     progress: Callable[[int], None] = lambda samples: None,
 ) -> dict[str, Any]:
     """All numbers of an evaluation.
@@ -37,6 +38,7 @@ def evaluate(
         bins: of the calibration errors.
         bootstrap: number of resamplings for 95 % intervals; 0 for none.
         seed: of the halves that the temperature is cross-fitted on, and of the resampling.
+        fitted: a correction fitted on validation data, to be judged in place of a temperature from the halves of these.
         progress: called with the number of samples that were read since the last call; all are read twice.
 
     Returns:
@@ -49,7 +51,7 @@ def evaluate(
     split = Split(source, seed, progress=progress)
     before = meter_for(source, from_logits=source.from_logits, bins=bins)
     resampling = Resampling(source, bins) if bootstrap else None
-    pickers = (Picker(split, False), Picker(split, True))
+    pickers = () if fitted is not None else (Picker(split, False), Picker(split, True))
     suspicion = Suspicion(source)
     samples = 0
     for part in split.parts():
@@ -67,7 +69,9 @@ def evaluate(
             "or --ignore-index"
         )
     intervals = resampling.intervals(bootstrap, seed) if resampling is not None else {}
-    (second, second_note), (first, first_note) = (_temperature(source, *picker.rows()) for picker in pickers)
+    first, first_note = second, second_note = fitted, "" if fitted is None else fitted.note
+    if pickers:
+        (second, second_note), (first, first_note) = (_temperature(source, *picker.rows()) for picker in pickers)
     after = None
     if first is not None and second is not None:
         after = meter_for(source, from_logits=True, bins=bins)
@@ -93,7 +97,8 @@ def evaluate(
         "calibration": {
             "before": before.calibration(),
             "after": after.calibration() if after is not None else None,
-            "fits": [fit.describe() for fit in (first, second) if fit is not None],
+            "fits": [fit.describe() for fit in ((first, second) if pickers else (first,)) if fit is not None],
+            "fitted_on": "the other half of the samples" if pickers else "validation data",
             "note": "; ".join(dict.fromkeys(note for note in (first_note, second_note) if note)),
         },
         "groups": before.group_rows(per_class, before.key),

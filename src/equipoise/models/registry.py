@@ -21,7 +21,7 @@ from equipoise.models.resnet import CifarResNet, ResNet
 from equipoise.models.text import TextBow, TextCNN
 from equipoise.models.unet import UNet
 
-__all__ = ["MODELS", "ModelEntry", "build_model"]
+__all__ = ["MODELS", "ModelEntry", "build_model", "check_name"]
 
 SMALL = 64
 """Images up to this side get the stem for small images unless another is asked for."""
@@ -159,6 +159,12 @@ def build_model(
                 f"{entry.name} must get options that it knows, got {option!r}; {nearest(option, entry.options)}"
             )
     return entry.make(**_inputs(entry, input_shape, vocabulary, options), num_classes=num_classes, **options)
+
+
+def check_name(name: str) -> None:
+    """Raise where no model of this package has the name; those from elsewhere show when they are made."""
+    if ":" not in name:
+        _entry(name)
 
 
 def _entry(name: str) -> ModelEntry:

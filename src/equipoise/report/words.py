@@ -76,7 +76,7 @@ def verdicts(found: Mapping[str, Any]) -> list[str]:
         change = "lowers" if after["ece"] < before["ece"] else "raises"
         kind = "a temperature for each label" if found["task"] == "multi" else "a temperature"
         sentences.append(
-            f"Fitted on the other half of the samples, {kind} {change} the ECE from {shown('ece', before['ece'])} to "
+            f"Fitted on {found['calibration']['fitted_on']}, {kind} {change} the ECE from {shown('ece', before['ece'])} to "
             f"{shown('ece', after['ece'])} % and changes the NLL from {shown('nll', before['nll'])} to "
             f"{shown('nll', after['nll'])}."
         )

@@ -1,0 +1,75 @@
+"""Flags of a command made from the settings of a spec: one for each, with its help, checked in one place."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import NoneType
+from typing import Annotated, Any, get_args
+
+import typer
+import yaml
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+__all__ = ["given_settings", "with_settings"]
+
+
+def with_settings(spec: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag for each setting of the spec; it gets those that were used as ``**settings``."""
+
+    def dress(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        flags = [_parameter(name, field) for name, field in spec.model_fields.items()]
+        parameters = sorted([*kept, *flags], key=lambda one: one.default is not inspect.Parameter.empty)
+
+        def dressed(**values: Any) -> None:  # noqa: ANN401
+            command(**values)
+
+        dressed.__name__, dressed.__doc__ = command.__name__, command.__doc__
+        dressed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        dressed.__annotations__ = {one.name: one.annotation for one in parameters}
+        return dressed
+
+    return dress
+
+
+def given_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings whose flags were used; ``--model-options key=value`` as a dict."""
+    given = {name: value for name, value in values.items() if value is not None and value != []}
+    if "model_options" in given:
+        given["model_options"] = dict(_pair(text) for text in given["model_options"])
+    return given
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    """A flag that is absent unless it is used: the spec knows the default and checks what came."""
+    extra = field.json_schema_extra
+    group = extra["group"] if isinstance(extra, dict) else None
+    text = field.description or ""
+    if field.default not in (PydanticUndefined, None, "", False, {}, ()):
+        text += f" [{_shown(field.default)}]"
+    flag = f"--{name.replace('_', '-')}"
+    options: dict[str, Any] = {"help": text, "rich_help_panel": group, "show_default": False}
+    kinds = {field.annotation, *get_args(field.annotation)} - {NoneType}
+    annotation: Any
+    if kinds == {bool}:
+        annotation = Annotated[bool | None, typer.Option(f"{flag}/--no-{flag[2:]}", **options)]
+    elif name == "model_options":
+        annotation = Annotated[list[str] | None, typer.Option(flag, metavar="KEY=VALUE", **options)]
+    else:
+        annotation = Annotated[str | None, typer.Option(flag, metavar="", **options)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _shown(default: object) -> str:
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--model-options must be key=value, got {text!r}; for example width=16")
+    return key, yaml.safe_load(value)

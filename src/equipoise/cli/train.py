@@ -1,0 +1,63 @@
+"""``equipoise train``: one run on the user's data, from flags or a YAML file."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from equipoise.cli.inputs import bad_input
+from equipoise.cli.settings import given_settings, with_settings
+from equipoise.train.spec import RunSpec, SpecError, read_spec
+
+__all__ = ["train"]
+
+
+@with_settings(RunSpec)
+def train(
+    *,
+    spec: Annotated[
+        Path | None, typer.Argument(metavar="[SPEC.yaml]", help="Settings as YAML; flags come before them.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; runs/DATA-LOSS-SEED where nothing is said.")
+    ] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Forget what an unfinished attempt left.")] = False,
+    **settings: Any,  # noqa: ANN401
+) -> None:
+    """Train on your data with any loss; an interrupted run goes on when the same command is given again."""
+    try:
+        given = {} if spec is None else read_spec(spec)
+        place = given.pop("out", None) if out is None else out
+        checked = RunSpec.check(given | given_settings(settings), where=str(spec or "equipoise train"))
+    except SpecError as error:
+        typer.echo(f"equipoise: {error}", err=True)
+        raise typer.Exit(2) from None
+    with bad_input():
+        from rich.console import Console
+
+        from equipoise.train.errors import TrainingError
+        from equipoise.train.run import run
+
+        console = Console(file=sys.stderr)
+        folder = Path(place) if place is not None else Path("runs") / _name(checked)
+        try:
+            finished = run(
+                checked, folder, restart=restart, say=typer.echo, console=console if console.is_terminal else None
+            )
+        except TrainingError as error:
+            typer.echo(f"equipoise: {error}", err=True)
+            raise typer.Exit(1) from None
+    if finished.finished:
+        from equipoise.cli.summary import print_run
+
+        print_run(finished)
+
+
+def _name(spec: RunSpec) -> str:
+    """A name for the folder, from what people change most."""
+    data = Path(spec.data).name if spec.data not in (".", "") else "run"
+    return re.sub(r"[^\w.=+-]+", "-", f"{data.partition('.')[0]}-{spec.loss}-{spec.seed}")

@@ -1,0 +1,235 @@
+"""What happens between epochs: schedules of the loss move, rows are written, checkpoints are kept, time is told."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.plugins import TorchCheckpointIO
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from equipoise.predictions.write import appearing
+from equipoise.train.errors import TrainingError
+from equipoise.train.folder import RunFolder, plain
+from equipoise.train.module import Learner
+
+__all__ = ["AtomicCheckpoints", "LossSchedule", "ProgressBar", "Recorder"]
+
+LOGGED = 100
+"""Classes up to which loggers get a number for each; the history has them all."""
+
+
+def save(state: dict[str, Any], path: Path) -> None:
+    """Write beside the place and rename, on the same disk; a full disk is an ``OSError`` this way."""
+    written = io.BytesIO()
+    torch.save(state, written)
+    with appearing(path) as draft:
+        draft.write_bytes(written.getbuffer())
+
+
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Checkpoints that appear whole or not at all, and are read without executing code."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ANN401
+        """Write whole or not at all."""
+        save(checkpoint, Path(path))
+
+    def load_checkpoint(
+        self,
+        path: Any,  # noqa: ANN401
+        map_location: Any = lambda storage, location: storage,  # noqa: ANN401
+        weights_only: bool | None = None,
+    ) -> dict[str, Any]:
+        """Read tensors and plain values only."""
+        found: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
+        return found
+
+
+class LossSchedule(pl.Callback):
+    """Moves the schedules of the loss to each epoch."""
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Tell the loss the epoch."""
+        set_epoch = getattr(pl_module.loss, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(trainer.current_epoch)
+
+
+class Recorder(pl.Callback):
+    """Writes a row for each epoch, keeps the checkpoint that validation data choose, and what resuming needs.
+
+    Args:
+        folder: of the run.
+        monitor: validation number that chooses.
+        keep: ``"best"`` or ``"last"``.
+        say: called with a line for people after each epoch.
+    """
+
+    def __init__(self, folder: RunFolder, monitor: str, keep: str, say: Callable[[str], None]) -> None:
+        self.folder, self.monitor, self.keep, self.say = folder, monitor, keep, say
+        self.best_value, self.best_epoch, self.step_seconds = math.nan, -1, math.nan
+        self.epoch_seconds: list[float] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a training that goes on has to know."""
+        return {"best_value": self.best_value, "best_epoch": self.best_epoch, "step_seconds": self.step_seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take it up again."""
+        self.best_value, self.best_epoch = state_dict["best_value"], state_dict["best_epoch"]
+        self.step_seconds = state_dict["step_seconds"]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Drop rows of epochs that are going to be trained again."""
+        file = self.folder.draft / "history.jsonl"
+        if trainer.is_global_zero and file.is_file():
+            known = [row for row in self.folder.history() if row["epoch"] < trainer.current_epoch]
+            with appearing(file) as draft:
+                draft.write_text("".join(json.dumps(row) + "\n" for row in known), encoding="utf-8")
+            if isinstance(trainer.logger, CSVLogger):  # it begins a new file, others go on
+                for row in known:
+                    trainer.logger.log_metrics(_flat(row), row["step"])
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Look at the clock."""
+        self.started = time.perf_counter()
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The steps are over; wait for the device, or its queue would count as validation."""
+        assert isinstance(pl_module, Learner)
+        self.loss = pl_module.training_loss()
+        self.step_seconds = (time.perf_counter() - self.started) / pl_module.steps
+        if not math.isfinite(self.loss):
+            raise TrainingError(
+                f"the loss became {self.loss} in epoch {trainer.current_epoch + 1}; lower --lr, give --clip 1 or a "
+                "longer --warmup, or take --precision 32-true"
+            )
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write the row and the checkpoints."""
+        assert isinstance(pl_module, Learner)
+        scores = pl_module.validation_scores()
+        statistics = pl_module.statistics.row(pl_module.model, pl_module.loss)  # synchronises: in every process
+        if self.monitor not in scores:
+            raise TrainingError(
+                f"--monitor must be one of {', '.join(scores)}, got {self.monitor!r}; pick one of these words"
+            )
+        epoch, value = trainer.current_epoch, scores[self.monitor]
+        gain = value - self.best_value if pl_module.task.higher_is_better(self.monitor) else self.best_value - value
+        if self.best_epoch < 0 or gain > 0 or math.isnan(self.best_value) or self.keep == "last":
+            self.best_value, self.best_epoch = value, epoch
+            self._keep(trainer, pl_module)
+        trainer.save_checkpoint(self.folder.resume_point)
+        if not trainer.is_global_zero:
+            return
+        row = {
+            "epoch": epoch,
+            "step": trainer.global_step,
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            "train": {"loss": self.loss, **statistics},
+            "val": scores,
+            "seconds": time.perf_counter() - self.started,
+            "seconds_per_step": self.step_seconds,
+        }
+        with (self.folder.draft / "history.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(plain(row)) + "\n")
+        if trainer.logger is not None:
+            trainer.logger.log_metrics(_flat(row), trainer.global_step)
+            trainer.logger.save()
+        self.say(self._line(row, pl_module))
+
+    def _keep(self, trainer: pl.Trainer, learner: Learner) -> None:
+        """The weights of this epoch, as they are used afterwards."""
+        if trainer.is_global_zero:
+            kept = {"epoch": trainer.current_epoch, "model": learner.inference_model.state_dict()}
+            save(kept, self.folder.draft / "checkpoint.ckpt")
+
+    def _line(self, row: Mapping[str, Any], learner: Learner) -> str:
+        self.epoch_seconds.append(row["seconds"])
+        recent = self.epoch_seconds[-5:]
+        left = (learner.epochs - row["epoch"] - 1) * sum(recent) / len(recent)
+        names = dict.fromkeys([self.monitor, *list(row["val"])[:2], "nll"])
+        numbers = "  ".join(f"{name.replace('_', ' ')} {_short(name, row['val'][name])}" for name in names)
+        mark = "*" if self.best_epoch == row["epoch"] else " "
+        count = f"{row['epoch'] + 1:>{len(str(learner.epochs))}}/{learner.epochs}"
+        return f"epoch {count}{mark} loss {row['train']['loss']:.4f}  val {numbers}  {_duration(left)} left"
+
+
+class ProgressBar(pl.Callback):
+    """One bar over all steps of the training, with the time left; on a terminal only."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("steps"),
+            TimeRemainingColumn(),
+        )
+        self.bar = Progress(*columns, console=console, transient=True)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Show it."""
+        assert isinstance(pl_module, Learner)
+        if trainer.is_global_zero:
+            self.bar.start()
+            total = pl_module.steps * pl_module.epochs
+            self.task = self.bar.add_task("training", total=total, completed=trainer.global_step)
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,  # noqa: ANN401
+        batch: Any,  # noqa: ANN401
+        batch_idx: int,
+    ) -> None:
+        """Move it."""
+        if trainer.is_global_zero:
+            self.bar.advance(self.task)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take it away."""
+        self.bar.stop()
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Take it away."""
+        self.bar.stop()
+
+
+def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Numbers by names with slashes, as loggers take them; short lists by their index."""
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}/")
+        elif isinstance(value, list):
+            if len(value) <= LOGGED:
+                flat |= {f"{prefix}{name}/{k}": item for k, item in enumerate(value) if item is not None}
+        elif value is not None:
+            flat[prefix + name] = value
+    return flat
+
+
+def _short(name: str, value: float) -> str:
+    return f"{value:.3f}" if name == "nll" else f"{100 * value:.1f} %"
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in the unit people would choose.
+
+    >>> _duration(42.3), _duration(600), _duration(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

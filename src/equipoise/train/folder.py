@@ -1,0 +1,101 @@
+"""The folder of a run: where things lie in it, and the one rename that makes it finished.
+
+Nothing here needs torch: pages and tables are made from folders alone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from equipoise.predictions.write import appearing
+
+__all__ = ["FORMAT", "RunFolder", "plain", "write_json"]
+
+FORMAT = 1
+UNFINISHED = ".unfinished"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run, finished or not.
+
+    Args:
+        path: the folder of the finished run; until then all lies in ``path`` with the ending ``.unfinished``.
+    """
+
+    path: Path
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return (self.path / "run.json").is_file()
+
+    @property
+    def draft(self) -> Path:
+        """Where an unfinished run lies."""
+        return self.path.with_name(self.path.name + UNFINISHED)
+
+    @property
+    def where(self) -> Path:
+        """The folder as it is now."""
+        return self.path if self.finished else self.draft
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What the run is: settings, data, model, environment."""
+        found: dict[str, Any] = json.loads((self.where / "run.json").read_text(encoding="utf-8"))
+        return found
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What it reached on validation and test data."""
+        found: dict[str, Any] = json.loads((self.where / "results.json").read_text(encoding="utf-8"))
+        return found
+
+    def history(self) -> Iterator[dict[str, Any]]:
+        """One row for each epoch."""
+        file = self.where / "history.jsonl"
+        if file.is_file():
+            for line in file.read_text(encoding="utf-8").splitlines():
+                yield json.loads(line)
+
+    def predictions(self, split: str) -> Path:
+        """Logits and targets of ``"val"`` or ``"test"``."""
+        return self.where / "predictions" / f"{split}.npz"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The weights that were chosen."""
+        return self.where / "checkpoint.ckpt"
+
+    @property
+    def resume_point(self) -> Path:
+        """All that is needed to go on after the last epoch that was finished."""
+        return self.draft / "resume.ckpt"
+
+    def finish(self) -> None:
+        """Show the run as finished: one rename."""
+        self.resume_point.unlink(missing_ok=True)
+        self.draft.rename(self.path)
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401
+    """A value for JSON: numbers that JSON does not know become None, tuples lists, paths words."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON so that a reader sees the old file or the new one, never half of it."""
+    with appearing(path) as draft:
+        draft.write_text(json.dumps(plain(value), indent=2, allow_nan=False) + "\n", encoding="utf-8")

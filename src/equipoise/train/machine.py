@@ -1,0 +1,126 @@
+"""The trainer of Lightning for the settings of a run, its logger, and what it runs on."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import platform
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from lightning_fabric.utilities.warnings import PossibleUserWarning
+
+from equipoise.train.callbacks import AtomicCheckpoints
+from equipoise.train.folder import RunFolder
+from equipoise.train.spec import RunSpec
+
+__all__ = ["device_name", "environment", "quiet", "trainer_for"]
+
+LOGGERS = {
+    "csv": "CSVLogger",
+    "tensorboard": "TensorBoardLogger",
+    "wandb": "WandbLogger",
+    "mlflow": "MLFlowLogger",
+    "comet": "CometLogger",
+    "neptune": "NeptuneLogger",
+}
+
+
+def trainer_for(spec: RunSpec, folder: RunFolder, callbacks: Sequence[pl.Callback]) -> pl.Trainer:
+    """The trainer; what the settings say of the machine is passed on as it is."""
+    devices: Any = int(spec.devices) if spec.devices.lstrip("-").isdigit() else spec.devices
+    try:
+        return pl.Trainer(
+            accelerator=spec.accelerator,
+            devices=devices,
+            num_nodes=spec.nodes,
+            strategy=spec.strategy,
+            precision=spec.precision,  # type: ignore[arg-type]
+            max_epochs=spec.epochs,
+            gradient_clip_val=spec.clip,
+            logger=_logger(spec, folder),
+            callbacks=list(callbacks),
+            plugins=[AtomicCheckpoints()],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            deterministic=spec.deterministic,
+            benchmark=not spec.deterministic,
+            inference_mode=True,
+        )
+    except (MisconfigurationException, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"--accelerator, --devices, --nodes, --strategy and --precision must suit this machine: {error}"
+        ) from None
+
+
+def _logger(spec: RunSpec, folder: RunFolder) -> Any:  # noqa: ANN401
+    """The logger of that name, writing into the folder where it writes files."""
+    if spec.logger == "none":
+        return False
+    if spec.logger in LOGGERS:
+        kind = getattr(importlib.import_module("pytorch_lightning.loggers"), LOGGERS[spec.logger])
+        options = {"name": "logs", "version": ""} if spec.logger in ("csv", "tensorboard") else {}
+    else:
+        module, _, name = spec.logger.partition(":")
+        try:
+            kind, options = getattr(importlib.import_module(module), name), {}
+        except (ImportError, AttributeError, ValueError):
+            raise ValueError(
+                f"--logger must be none, {', '.join(LOGGERS)} or module:Class, got {spec.logger!r}; check the name"
+            ) from None
+    try:
+        return kind(save_dir=str(folder.draft), **options)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"--logger {spec.logger} needs a package that is not installed ({error}); install it"
+        ) from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what Lightning tells about itself; the run tells its own story."""
+    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
+    before = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PossibleUserWarning)
+        for category in (UserWarning, FutureWarning):
+            warnings.filterwarnings("ignore", category=category, module=r"(pytorch_lightning|lightning_fabric)\.")
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, before, strict=True):
+                logger.setLevel(level)
+
+
+def environment(trainer: pl.Trainer) -> dict[str, Any]:
+    """Versions and hardware."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "torch": torch.__version__,
+        "pytorch_lightning": version("pytorch-lightning"),
+        "numpy": np.__version__,
+        "device": device_name(trainer),
+        "processes": trainer.world_size,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def device_name(trainer: pl.Trainer) -> str:
+    """What the run runs on."""
+    device = trainer.strategy.root_device
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

@@ -1,0 +1,152 @@
+"""The LightningModule: a model, a loss that may move, and what is measured on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from equipoise.data.augment import Compose
+from equipoise.distributed import all_sum, world_size
+from equipoise.train.preparation import Preparation
+from equipoise.train.statistics import Statistics
+from equipoise.train.task import TrainingTask
+
+__all__ = ["Learner"]
+
+Batch = tuple[Tensor, Tensor]
+HALF = float(torch.finfo(torch.float16).max)
+
+
+class Learner(pl.LightningModule):
+    """Learns one task with one loss.
+
+    Args:
+        task: single label, several labels or segmentation.
+        model: inputs to logits.
+        loss: logits and targets to a number.
+        preparation: raw inputs to what the model sees.
+        make_optimizer: model to optimiser.
+        factor: progress in [0, 1] to the factor of the learning rate.
+        augment: of prepared images in training, before they are normalised.
+        steps: steps of an epoch.
+        epochs: of the training.
+        ema: decay of an average of the weights, which is then what is validated and kept; None for none.
+        seed: of dropout and augmentation, which are drawn anew from it in every epoch.
+    """
+
+    def __init__(
+        self,
+        task: TrainingTask,
+        model: nn.Module,
+        loss: nn.Module,
+        preparation: Preparation,
+        *,
+        make_optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+        factor: Callable[[float], float],
+        augment: Compose = Compose(),  # noqa: B008  (frozen)
+        steps: int,
+        epochs: int,
+        ema: float | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.task, self.model, self.loss, self.preparation = task, model, loss, preparation
+        self.make_optimizer, self.factor, self.augment = make_optimizer, factor, augment
+        self.steps, self.epochs, self.seed = steps, epochs, seed
+        self.averaged: AveragedModel | None = None
+        if ema is not None:
+            average = get_ema_multi_avg_fn(ema)  # type: ignore[no-untyped-call]
+            self.averaged = AveragedModel(model, multi_avg_fn=average, use_buffers=True)
+            self.averaged.requires_grad_(False)  # it is no part of what DDP waits for
+        self.statistics = Statistics(task.observers(), steps)
+        self.metrics = nn.ModuleDict(task.metrics())
+        self.losses = torch.zeros(2, dtype=torch.float64)  # sum and number; no buffer, DDP would broadcast it
+        self.collected: list[Batch] = []
+
+    @property
+    def inference_model(self) -> nn.Module:
+        """The model that is validated and kept: the average of the weights where there is one."""
+        return self.model if self.averaged is None else self.averaged.module
+
+    def configure_optimizers(self) -> Any:  # noqa: ANN401
+        """The optimiser, and a learning rate that depends on the step alone."""
+        optimizer = self.make_optimizer(self.model)
+        total = self.steps * self.epochs
+        schedule = LambdaLR(optimizer, lambda step: self.factor(min(step / total, 1.0)))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    # ------------------------------------------------------------------------------------------------------ training
+
+    def on_train_epoch_start(self) -> None:
+        """Draw anew from the seed and the epoch: a training that goes on draws what it would have drawn."""
+        drawn = np.random.SeedSequence([self.seed, self.current_epoch, self.global_rank]).generate_state(2)
+        torch.manual_seed(int(drawn[0]))
+        self.generator = torch.Generator(self.device).manual_seed(int(drawn[1]))
+        self.losses = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self.statistics.reset(self.device)
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        """The loss of a batch."""
+        inputs, targets = batch
+        inputs = self.preparation.scale(inputs)
+        if self.augment.steps:
+            inputs, targets = self.augment(inputs, targets, self.generator)
+        logits = self.model(self.preparation.normalise(inputs))
+        loss: Tensor = self.loss(logits, targets)
+        self.losses += torch.stack([loss.detach().double(), torch.ones_like(self.losses[1])])
+        if self.statistics.wanted(index):
+            self.statistics.observe(logits, targets)
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Look at some gradients."""
+        if self.statistics.wanted(self.trainer.fit_loop.epoch_loop.batch_idx):
+            self.statistics.observe_gradient(self.model)
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:  # noqa: ANN401
+        """Move the average of the weights."""
+        if self.averaged is not None:
+            self.averaged.update_parameters(self.model)
+
+    def training_loss(self) -> float:
+        """Mean loss of the epoch over all processes."""
+        total, count = (all_sum(self.losses) if world_size() > 1 else self.losses).tolist()
+        return total / count if count else float("nan")
+
+    # ---------------------------------------------------------------------------------------- validation, prediction
+
+    def on_validation_epoch_start(self) -> None:
+        """Begin to measure."""
+        for metric in self.metrics.values():
+            metric.reset()  # type: ignore[operator]
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Logits of raw inputs."""
+        found: Tensor = self.inference_model(self.preparation.normalise(self.preparation.scale(inputs)))
+        return found
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        """Measure a batch."""
+        inputs, targets = batch
+        logits = self.logits(inputs).float()
+        for metric in self.metrics.values():
+            metric.update(logits, targets)  # type: ignore[operator]
+
+    def validation_scores(self) -> dict[str, float]:
+        """Numbers of the validation pass, over all processes."""
+        metrics: Mapping[str, Any] = dict(self.metrics.items())
+        return self.task.scores(metrics)
+
+    def predict_step(self, batch: Batch, index: int) -> None:
+        """Collect the logits of a batch; label maps have so many that half precision has to do."""
+        inputs, targets = batch
+        logits = self.logits(inputs)
+        kept = logits.clamp(-HALF, HALF).half() if logits.ndim > 2 else logits.float()
+        self.collected.append((kept.cpu(), targets.cpu()))

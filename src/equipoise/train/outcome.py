@@ -1,0 +1,112 @@
+"""What a training came to: predictions of validation and test data, and what they are worth."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from numpy.typing import NDArray
+
+from equipoise.calibration import Fitted, fit_label_temperatures, fit_temperature, fit_thresholds, save
+from equipoise.data import Split
+from equipoise.evaluation import evaluate
+from equipoise.evaluation.split import Picker
+from equipoise.evaluation.split import Split as Halves
+from equipoise.predictions import open_predictions
+from equipoise.predictions.write import appearing
+from equipoise.train.feeds import Feeds
+from equipoise.train.folder import RunFolder, write_json
+from equipoise.train.module import Learner
+
+__all__ = ["judge", "predict"]
+
+KEPT_SCORES = 1_000_000_000
+"""Logits of a split that are kept at most: 2 GB of label maps; of more images an evenly spread part is kept."""
+IGNORED = -100
+"""What counts for nothing in saved targets, whatever the data call it."""
+
+
+def predict(trainer: pl.Trainer, learner: Learner, feeds: Feeds, folder: RunFolder, split: str) -> None:
+    """Logits and targets of a split, in its order, into the folder."""
+    whole = feeds.splits[split]
+    kept = _kept(whole, learner)
+    if kept is not None:
+        feeds.splits[split] = whole.take(kept)
+    feeds.trainer = trainer
+    feed = feeds.evaluation(split)
+    learner.collected.clear()
+    trainer.predict(learner, feed, return_predictions=False)
+    logits, targets = (torch.cat(parts).numpy() for parts in zip(*learner.collected, strict=True))
+    order = feed.indices
+    if trainer.world_size > 1:
+        part = folder.draft / f".{split}.{trainer.global_rank}.npz"
+        np.savez(part, logits=logits, targets=targets, indices=order)
+        trainer.strategy.barrier()
+        if not trainer.is_global_zero:
+            return
+        parts = [folder.draft / f".{split}.{rank}.npz" for rank in range(trainer.world_size)]
+        loaded = [dict(np.load(file)) for file in parts]
+        logits, targets, order = (
+            np.concatenate([own[key] for own in loaded]) for key in ("logits", "targets", "indices")
+        )
+        for file in parts:
+            file.unlink()
+    back = np.argsort(order, kind="stable")
+    data = learner.task.data
+    if data.task != "multi":
+        small = np.int16 if len(data.class_names) < 2**15 else np.int64
+        targets = np.where(targets == data.ignore_index, IGNORED, targets.astype(np.int64)).astype(small)
+    file = folder.predictions(split)
+    file.parent.mkdir(exist_ok=True)
+    with appearing(file) as draft:
+        np.savez(
+            draft,
+            logits=logits[back],
+            targets=targets[back].astype(np.int8) if data.task == "multi" else targets[back],
+            class_names=np.array(data.class_names),
+            train_counts=data.train_counts,
+        )
+
+
+def _kept(split: Split, learner: Learner) -> NDArray[np.int64] | None:
+    """Which images' label maps are kept, None for all."""
+    if learner.task.data.task != "segmentation":
+        return None
+    size = learner.preparation.input_shape
+    if size is None:
+        return None
+    scores = learner.task.num_classes * size[1] * size[2]
+    most = max(1, KEPT_SCORES // scores)
+    return None if len(split) <= most else np.linspace(0, len(split) - 1, most).round().astype(np.int64)
+
+
+def judge(folder: RunFolder, say: Callable[[str], None]) -> None:
+    """Fit a temperature on validation data, and judge the test without and with it."""
+    val, test = (open_predictions(folder.predictions(split)) for split in ("val", "test"))
+    halves = Halves(val, seed=0, share=1.0)
+    picker = Picker(halves, first=True)
+    for part in halves.parts():
+        picker.add(part)
+    rows = picker.rows()
+    fits: dict[str, Callable[..., Fitted]] = {"calibration": fit_temperature}
+    if val.task == "multi":
+        fits = {"calibration": fit_label_temperatures, "thresholds": fit_thresholds}
+    fitted: dict[str, Fitted] = {}
+    for name, fit in fits.items():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the note of the fit says the same
+            try:
+                fitted[name] = fit(*rows)
+            except ValueError as error:
+                say(f"no {name} could be fitted on the validation data: {error}")
+                continue
+        save(fitted[name], folder.draft / f"{name}.json")
+    temperature = fitted.get("calibration")
+    results = {
+        "val": evaluate(val, fitted=temperature),
+        "test": evaluate(test, fitted=temperature),
+    }
+    write_json(folder.draft / "results.json", results)

@@ -1,0 +1,113 @@
+"""What the settings name: data, model, loss, optimiser."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+from torch import nn
+
+from equipoise.data import DataError, DataSet, FileImages, Split, open_data
+from equipoise.data.arrays import class_counts
+from equipoise.data.errors import some
+from equipoise.models import build_model, set_prior_bias
+from equipoise.train.loss_text import build_loss, default_loss
+from equipoise.train.optimizers import build_optimizer
+from equipoise.train.preparation import Preparation
+from equipoise.train.spec import RunSpec
+from equipoise.train.task import TrainingTask
+
+__all__ = ["loss_of", "model_of", "opened", "optimizer_of", "ready"]
+
+
+def opened(spec: RunSpec) -> DataSet:
+    """The data, checked for what a training cannot do without."""
+    columns = spec.label_column
+    data = open_data(
+        spec.data,
+        task=spec.task,
+        image_size=spec.image_size,
+        fit=spec.fit,
+        val_share=spec.val_share,
+        test_share=spec.test_share,
+        seed=spec.data_seed,
+        longtail=spec.longtail,
+        class_names=spec.class_names,
+        ignore_index=spec.ignore_index,
+        label_column=columns[0] if columns is not None and len(columns) == 1 else columns,
+        path_column=spec.path_column,
+        text_column=spec.text_column,
+        split_column=spec.split_column,
+        separator=spec.separator,
+        image_root=spec.image_root,
+    )
+    if spec.allow_empty:
+        return data
+    advice = "or --allow-empty to go on all the same"
+    absent = np.flatnonzero(data.train_counts == 0)
+    if len(absent):
+        raise DataError(
+            f"{spec.data}: every class must have a training sample, found none of "
+            f"{some(data.class_names[c] for c in absent)}; add samples, take the class out, {advice}"
+        )
+    seen = np.flatnonzero(class_counts(data.val, data.task, len(data.class_names), data.ignore_index))
+    if len(seen) < 2 <= len(data.class_names):
+        raise DataError(
+            f"{spec.data}: the validation data must hold at least two classes, found "
+            f"{some(data.class_names[c] for c in seen) or 'none'} alone, which nothing can be chosen by; add samples, "
+            f"leave the split out to have one drawn, {advice}"
+        )
+    return data
+
+
+def ready(spec: RunSpec, preparation: Preparation, split: Split) -> Split:
+    """Texts as tokens; image files decoded where that is wanted."""
+    if isinstance(split, FileImages):
+        return split.as_arrays() if spec.cache else split
+    return preparation.as_arrays(split)
+
+
+def model_of(spec: RunSpec, task: TrainingTask, preparation: Preparation) -> tuple[nn.Module, str]:
+    """The model with fresh weights, and its name."""
+    name = task.default_model() if spec.model == "auto" else spec.model
+    pl.seed_everything(spec.seed, verbose=False)
+    tokens = preparation.kind == "tokens"
+    model = build_model(
+        name,
+        num_classes=task.num_classes,
+        input_shape=None if tokens else preparation.input_shape,
+        vocabulary=len(preparation.words) + 2 if tokens else None,
+        **spec.model_options,
+    )
+    if spec.prior_bias:
+        if task.softmax:
+            raise ValueError(f"--prior-bias is for several labels a sample, got task {task.data.task!r}; leave it out")
+        samples = len(task.data.train)
+        set_prior_bias(model, [(count + 1) / (samples + 2) for count in task.data.train_counts.tolist()])
+    return model, name
+
+
+def loss_of(spec: RunSpec, data: DataSet, sync: bool) -> nn.Module:
+    """The loss, told what it has to know of the data."""
+    return build_loss(
+        default_loss(data.task) if spec.loss == "auto" else spec.loss,
+        task=data.task,
+        num_classes=len(data.class_names),
+        counts=data.train_counts.tolist(),
+        num_samples=len(data.train),
+        epochs=spec.epochs,
+        ignore_index=data.ignore_index,
+        sync=sync,
+    )
+
+
+def optimizer_of(spec: RunSpec, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser."""
+    sgd = spec.optimizer == "sgd"
+    return build_optimizer(
+        spec.optimizer,
+        model,
+        lr=(0.1 if sgd else 1e-3) if spec.lr is None else spec.lr,
+        weight_decay=(5e-4 if sgd else 1e-2) if spec.weight_decay is None else spec.weight_decay,
+        momentum=spec.momentum,
+    )

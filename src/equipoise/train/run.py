@@ -1,0 +1,226 @@
+"""One run: from settings to a folder that everything later reads."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import torch
+from pytorch_lightning.utilities import rank_zero_only
+from rich.console import Console
+
+import equipoise
+from equipoise.data import sampler_for
+from equipoise.data.augment import augmentations_from
+from equipoise.data.errors import some
+from equipoise.train.callbacks import LossSchedule, ProgressBar, Recorder
+from equipoise.train.errors import TrainingError
+from equipoise.train.feeding import labels_for_sampling
+from equipoise.train.feeds import Feeds
+from equipoise.train.folder import FORMAT, RunFolder, plain, write_json
+from equipoise.train.machine import device_name, environment, quiet, trainer_for
+from equipoise.train.module import Learner
+from equipoise.train.optimizers import learning_rate_factor
+from equipoise.train.outcome import judge, predict
+from equipoise.train.parts import loss_of, model_of, opened, optimizer_of, ready
+from equipoise.train.preparation import Preparation
+from equipoise.train.spec import RunSpec
+from equipoise.train.task import task_of
+
+__all__ = ["run"]
+
+FREE = ("accelerator", "devices", "nodes", "strategy", "workers", "cache", "logger")
+"""Settings that may change when a run goes on."""
+
+
+def run(
+    spec: RunSpec,
+    out: Path,
+    *,
+    restart: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+    console: Console | None = None,
+) -> RunFolder:
+    """Train, predict, evaluate; a run that was interrupted goes on where it stopped.
+
+    Args:
+        spec: all settings.
+        out: folder of the run, which appears when all is done; until then ``out.unfinished`` holds what there is.
+        restart: forget what an earlier attempt left.
+        say: called with lines for people.
+        console: where a progress bar is drawn; None for none.
+
+    Raises:
+        DataError: the data cannot be used.
+        ValueError: a setting does not fit the data, or the folder holds another run.
+        TrainingError: no memory, no disk, or a loss that is no number.
+    """
+    folder = RunFolder(out)
+    leader = getattr(rank_zero_only, "rank", 0) in (None, 0)
+    if leader:
+        _take_over(folder, spec, restart)
+        if folder.finished:
+            say(f"{out} is finished already")
+            return folder
+    with _explained(spec, folder), quiet():
+        _train(spec, folder, _saying(folder, say) if leader else lambda line: None, console if leader else None)
+    return folder
+
+
+def _take_over(folder: RunFolder, spec: RunSpec, restart: bool) -> None:
+    """Make the folder, or find the one of an earlier attempt; raise where it is that of another run."""
+    if restart and not folder.finished:
+        shutil.rmtree(folder.draft, ignore_errors=True)
+    if folder.finished or folder.draft.exists():
+        file = folder.where / ("run.json" if folder.finished else "spec.json")
+        try:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            stored = {}
+        known = stored.get("spec", {}) if folder.finished else stored
+        wanted = plain(spec.model_dump())
+        changed = [key for key in wanted if key not in FREE and known.get(key) != wanted[key]]
+        if known and not changed:
+            return
+        if known or folder.finished or any(folder.draft.iterdir()):
+            differs = f"another {some(changed)}" if known else "something else"
+            advice = "choose another --out" + ("" if folder.finished else ", or --restart to begin anew")
+            raise ValueError(
+                f"{folder.where}: the folder must be free or hold this run, found a run with {differs}; {advice}"
+            )
+    elif folder.path.exists():
+        raise ValueError(f"{folder.path}: the folder must be free, found one that is no run; choose another --out")
+    try:
+        folder.draft.mkdir(parents=True, exist_ok=True)
+        write_json(folder.draft / "spec.json", spec.model_dump())
+    except OSError as error:
+        raise ValueError(f"{folder.draft}: the folder must be writable ({error}); choose another --out") from None
+
+
+def _saying(folder: RunFolder, say: Callable[[str], None]) -> Callable[[str], None]:
+    """Lines for people also go to the log of the run."""
+
+    def both(line: str) -> None:
+        with (folder.draft / "train.log").open("a", encoding="utf-8") as log:
+            log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}\n")
+        say(line)
+
+    return both
+
+
+@contextmanager
+def _explained(spec: RunSpec, folder: RunFolder) -> Iterator[None]:
+    """What the machine lacks, in words that say what to do."""
+    again = f"what was finished lies in {folder.draft}; the same command goes on from there"
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        first = str(error).partition(". ")[0]
+        raise TrainingError(
+            f"the device has not enough memory ({first}); lower --batch-size or --image-size, or take --precision "
+            f"bf16-mixed"
+        ) from None
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise TrainingError(f"the disk is full ({error}); make room: {again}") from None
+        raise
+
+
+def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console: Console | None) -> None:
+    started, clock = datetime.now(UTC), time.perf_counter()
+    data = opened(spec)
+    for note in data.notes:
+        say(note)
+    task = task_of(data)
+    preparation = Preparation.fit(data.train)
+    splits = {
+        name: ready(spec, preparation, split)
+        for name, split in (("train", data.train), ("val", data.val), ("test", data.test))
+    }
+    sampled = sampler_for(
+        spec.sampler, labels_for_sampling(splits["train"], data.task), epochs=spec.epochs, rank=0, world_size=1
+    )
+    batch_size = spec.batch_size or task.default_batch_size(len(sampled))
+    steps = max(1, len(sampled) // batch_size)
+    recorder = Recorder(folder, spec.monitor or task.monitor, spec.checkpoint, say)
+    bars = [] if console is None else [ProgressBar(console)]
+    trainer = trainer_for(spec, folder, [LossSchedule(), recorder, *bars])
+    model, model_name = model_of(spec, task, preparation)
+    learner = Learner(
+        task,
+        model,
+        loss_of(spec, data, sync=trainer.world_size > 1),
+        preparation,
+        make_optimizer=partial(optimizer_of, spec),
+        factor=learning_rate_factor(
+            spec.schedule, warmup=spec.warmup, milestones=spec.milestones, step_factor=spec.step_factor
+        ),
+        augment=augmentations_from(spec.augment, num_classes=task.num_classes, ignore_index=data.ignore_index),
+        steps=steps,
+        epochs=spec.epochs,
+        ema=spec.ema,
+        seed=spec.seed,
+    )
+    if spec.compile:
+        model.compile()
+    feeds = Feeds(spec, data, splits, batch_size)
+    resume = folder.resume_point if folder.resume_point.is_file() else None
+    if resume is not None:
+        say("going on where an earlier attempt stopped")
+    say(
+        f"{data.name}: {len(splits['train'])} training samples, {task.num_classes} classes; {model_name}, "
+        f"{sum(weight.numel() for weight in model.parameters()):,} weights; {spec.epochs} epochs of {steps} steps"
+    )
+    trainer.fit(learner, datamodule=feeds, ckpt_path=resume)
+    kept = torch.load(folder.draft / "checkpoint.ckpt", map_location="cpu", weights_only=True)
+    learner.inference_model.load_state_dict(kept["model"])
+    for split in ("val", "test"):
+        predict(trainer, learner, feeds, folder, split)
+    if not trainer.is_global_zero:
+        return
+    judge(folder, say)
+    write_json(
+        folder.draft / "run.json",
+        {
+            "format": FORMAT,
+            "equipoise": equipoise.__version__,
+            "spec": spec.model_dump(),
+            "data": {
+                "name": data.name,
+                "task": data.task,
+                "class_names": data.class_names,
+                "train_counts": data.train_counts.tolist(),
+                "ignore_index": data.ignore_index,
+                "samples": {name: len(split) for name, split in splits.items()},
+                "notes": data.notes,
+            },
+            "model": {
+                "name": model_name,
+                "options": spec.model_options,
+                "parameters": sum(weight.numel() for weight in model.parameters()),
+                "num_classes": task.num_classes,
+                "input_shape": preparation.input_shape,
+                "vocabulary": len(preparation.words) + 2 if preparation.kind == "tokens" else None,
+            },
+            "loss": repr(learner.loss),
+            "preparation": preparation.to_json(),
+            "environment": environment(trainer),
+            "started": started.isoformat(timespec="seconds"),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": time.perf_counter() - clock,
+            "epochs": spec.epochs,
+            "best_epoch": recorder.best_epoch,
+            "monitor": recorder.monitor,
+            "monitor_value": recorder.best_value,
+            "seconds_per_step": recorder.step_seconds,
+            "device": device_name(trainer),
+        },
+    )
+    folder.finish()

@@ -1,0 +1,207 @@
+"""What defines a run: one flat list of settings, the same from flags, from YAML and from Python."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+
+__all__ = ["GROUPS", "RunSpec", "SpecError", "read_spec"]
+
+
+class SpecError(ValueError):
+    """Settings that cannot be used; ``mistakes`` names them all."""
+
+    def __init__(self, where: str, mistakes: Sequence[str]) -> None:
+        self.mistakes = tuple(mistakes)
+        count = f"{len(mistakes)} mistakes" if len(mistakes) > 1 else "a mistake"
+        super().__init__("\n".join([f"{where}: {count} in the settings:", *(f"  {line}" for line in mistakes)]))
+
+
+def _listed(value: object) -> object:
+    """``a,b`` as flags give it is a list of two."""
+    return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
+
+
+def _size(value: object) -> object:
+    """``240x320`` is a height and a width, ``224`` both."""
+    if isinstance(value, str):
+        value = _listed(value.replace("x", ","))
+    if isinstance(value, int):
+        value = (value,)
+    return (*value, *value) if isinstance(value, (list, tuple)) and len(value) == 1 else value
+
+
+def _words(value: object) -> object:
+    """A number where a word is expected, as YAML reads ``precision: 32``."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Shares = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], BeforeValidator(_listed)]
+Size = Annotated[tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]], BeforeValidator(_size)]
+Sampler = Literal["none", "balanced", "square-root", "progressive", "reversed", "repeat-factor"]
+Text = Annotated[str, BeforeValidator(_words)]
+
+GROUPS = ("Data", "Model and loss", "Training", "Machine", "Record")
+"""Headings under which help pages list the settings."""
+
+
+def _setting(group: str, default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN401
+    return Field(default, description=description, json_schema_extra={"group": group}, **limits)
+
+
+def _data(default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN401
+    return _setting("Data", default, description, **limits)
+
+
+def _model(default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN401
+    return _setting("Model and loss", default, description, **limits)
+
+
+def _train(default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN401
+    return _setting("Training", default, description, **limits)
+
+
+def _machine(default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN401
+    return _setting("Machine", default, description, **limits)
+
+
+def _record(default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN401
+    return _setting("Record", default, description, **limits)
+
+
+class RunSpec(BaseModel):
+    """The settings of one run. Where None stands, the data, the task or the optimiser decide.
+
+    >>> RunSpec(data="digits-lt", loss="focal:gamma=3").epochs
+    30
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    data: str = _data(..., "Embedded data set (digits-lt, digit-scenes, digit-maps), a file or a folder.")
+    task: Literal["single", "multi", "segmentation"] | None = _data(None, "Insist on a task; the data tell it.")
+    image_size: Size | None = _data(None, "Height and width, 224 or 240x320; None leaves images as they are.")
+    fit: Literal["stretch", "crop"] = _data("stretch", "How images come to that size: stretch or crop.")
+    val_share: float = _data(0.15, "Share of the training data for validation, where none is given.", gt=0, lt=1)
+    test_share: float = _data(0.15, "Share of the training data for the test, where none is given.", gt=0, lt=1)
+    data_seed: int = _data(0, "Seed of splits and long tails; runs that are compared share it.", ge=0)
+    longtail: str | None = _data(None, "Thin the training data out: exponential:100, step:10, pareto:50.")
+    class_names: Names | None = _data(None, "Classes in their order, with commas.")
+    ignore_index: int | None = _data(None, "Label that counts for nothing.")
+    label_column: Names | None = _data(None, "Of a table: the column of labels, or several of 0 and 1.")
+    path_column: str | None = _data(None, "Of a table: the column of image paths.")
+    text_column: str | None = _data(None, "Of a table: the column of texts.")
+    split_column: str | None = _data(None, "Of a table: the column that says train, val or test.")
+    separator: str | None = _data(None, "Between several labels of one column.")
+    image_root: str | None = _data(None, "Folder from which paths in tables, lists and COCO files start.")
+    cache: bool = _data(False, "Decode all image files once and keep them in memory.")
+    workers: int | None = _data(
+        None, "Processes that decode image files; None for one less than cores, 8 at most.", ge=0
+    )
+    allow_empty: bool = _data(False, "Go on where a class has no training sample, or validation data one class only.")
+    augment: str = _data("", "Augmentation of images in training, e.g. flip,crop:4,mixup:0.2.")
+    sampler: Sampler = _data("none", f"How often classes are drawn: {', '.join(get_args(Sampler))}.")
+
+    model: str = _model("auto", "A model (mlp, resnet32, unet, ...), timm:NAME, torchvision:NAME, FILE.py:function.")
+    model_options: dict[str, Any] = _model({}, "Further arguments of the model.")
+    prior_bias: bool = _model(False, "Several labels: start every sigmoid at the frequency of its label.")
+    loss: str = _model("auto", "A loss of `equipoise losses`, e.g. focal:gamma=3, ldam:weight=drw, ce+0.5*dice.")
+
+    epochs: int = _train(30, "Epochs.", ge=1)
+    batch_size: int | None = _train(
+        None, "Samples of a step over all devices; None for 128, in segmentation 8, less of few data.", ge=1
+    )
+    optimizer: Literal["sgd", "adamw"] = _train("adamw", "sgd (Nesterov) or adamw.")
+    lr: float | None = _train(None, "Highest learning rate; None for 0.1 (sgd) or 0.001 (adamw).", gt=0)
+    weight_decay: float | None = _train(None, "None for 0.0005 (sgd) or 0.01 (adamw).", ge=0)
+    momentum: float = _train(0.9, "Of sgd.", ge=0, lt=1)
+    schedule: Literal["cosine", "step", "one-cycle", "constant"] = _train("cosine", "Of the learning rate.")
+    warmup: float = _train(0.05, "Share of the training in which the learning rate grows from 0.", ge=0, lt=1)
+    milestones: Shares = _train((0.8, 0.9), "Of schedule step: shares of the training at which the rate falls.")
+    step_factor: float = _train(0.1, "Of schedule step: by which factor.", gt=0, lt=1)
+    clip: float | None = _train(None, "Largest norm of the gradient.", gt=0)
+    ema: float | None = _train(
+        None, "Decay of an average of the weights, e.g. 0.999, which is then what counts.", gt=0, lt=1
+    )
+    seed: int = _train(0, "Of the weights, the order of samples and the augmentation.", ge=0, lt=2**32)
+    monitor: str | None = _train(None, "Validation number that chooses the checkpoint; None for that of the task.")
+    checkpoint: Literal["best", "last"] = _train("best", "Keep the epoch that is best on validation data, or the last.")
+
+    accelerator: str = _machine("auto", "cpu, gpu, ...; passed on to Lightning.")
+    devices: Text = _machine("1", "Number of devices, or which; passed on to Lightning.")
+    nodes: int = _machine(1, "Number of machines; passed on to Lightning.", ge=1)
+    strategy: str = _machine("auto", "ddp, ...; passed on to Lightning.")
+    precision: Text = _machine("32-true", "32-true, bf16-mixed, 16-mixed, ...; passed on to Lightning.")
+    deterministic: bool = _machine(False, "Only algorithms that repeat to the last digit; slower on GPUs.")
+    compile: bool = _machine(False, "Compile the model with torch.compile.")
+
+    logger: str = _record("csv", "csv, tensorboard, none, wandb, mlflow, ..., or module:Class.")
+
+    @field_validator("loss")
+    @classmethod
+    def _known_loss(cls, text: str) -> str:
+        from equipoise.train.loss_text import parse_loss
+
+        if text != "auto":
+            parse_loss(text)
+        return text
+
+    @field_validator("augment")
+    @classmethod
+    def _known_augmentation(cls, text: str) -> str:
+        from equipoise.data.augment import augmentations_from
+
+        augmentations_from(text, num_classes=2)
+        return text
+
+    @field_validator("model")
+    @classmethod
+    def _known_model(cls, name: str) -> str:
+        from equipoise.models.registry import check_name
+
+        if name != "auto":
+            check_name(name)
+        return name
+
+    @classmethod
+    def check(cls, settings: Mapping[str, Any], where: str = "settings") -> RunSpec:
+        """The spec of these settings; a ``SpecError`` names all that is wrong with them."""
+        try:
+            return cls(**{str(key): value for key, value in settings.items()})
+        except ValidationError as error:
+            raise SpecError(where, [_mistake(one, cls) for one in error.errors()]) from None
+
+
+def read_spec(path: Path) -> dict[str, Any]:
+    """Settings of a YAML file, not yet checked."""
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SpecError(str(path), ["there is no such file; check the path"]) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(str(path), [f"the file is no YAML: {' '.join(str(error).split())}"]) from None
+    if not isinstance(settings, dict):
+        raise SpecError(str(path), [f"there must be lines such as 'data: digits-lt', got {type(settings).__name__}"])
+    return settings
+
+
+def _mistake(error: ErrorDetails, spec: type[BaseModel]) -> str:
+    """One line about one setting."""
+    name, *inner = (str(part) for part in error["loc"])
+    place = ".".join([name, *(part for part in inner if part.isdigit())])
+    if error["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(name.replace("-", "_"), spec.model_fields, n=1)
+        return f"{name}: there is no such setting; " + (f"did you mean {close[0]}?" if close else "see --help")
+    if error["type"] == "missing":
+        return f"{name}: it must be given"
+    what = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return f"{place}: {what}"
+    return f"{place}: {what[0].lower()}{what[1:]}, got {error['input']!r}"

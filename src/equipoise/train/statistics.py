@@ -1,0 +1,109 @@
+"""What is seen of the learning itself, on some batches of every epoch: recall, confidence, gaps, norms, exponents.
+
+Sums stay on the device until the epoch is over, so that watching costs no synchronisation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from equipoise.losses.asymmetry import AdaptiveAsymmetry
+from equipoise.losses.base import Loss
+from equipoise.metrics import Accuracy, ConfidenceProfile
+from equipoise.weights.recall import RecallWeights
+
+__all__ = ["OBSERVATIONS", "Statistics"]
+
+OBSERVATIONS = 16
+"""Batches of an epoch that are looked at, about."""
+SCHEDULED = ("xi", "gamma_hc", "gamma_pos", "gamma_neg", "label_smoothing")
+"""Hyper-parameters of losses that are recorded."""
+
+
+class Statistics(nn.Module):
+    """Observations of one epoch at a time.
+
+    Args:
+        observers: metrics of training batches, from the task.
+        steps: steps of an epoch.
+    """
+
+    def __init__(self, observers: Mapping[str, Metric], steps: int) -> None:
+        super().__init__()
+        self.every = max(1, steps // OBSERVATIONS)
+        self.observers = nn.ModuleDict(dict(observers))
+        self.reset(torch.device("cpu"))
+
+    def reset(self, device: torch.device) -> None:
+        """Begin an epoch."""
+        for metric in self.observers.values():
+            metric.reset()  # type: ignore[operator]
+        # sum of the norms, their number, and the largest; no buffer, DDP would broadcast it
+        self.gradient = torch.zeros(3, dtype=torch.float64, device=device)
+
+    def wanted(self, index: int) -> bool:
+        """Whether the step with this index is looked at."""
+        return index % self.every == 0
+
+    @torch.no_grad()
+    def observe(self, logits: Tensor, targets: Tensor) -> None:
+        """Look at a batch; mixed labels have no right and wrong."""
+        dense = targets.is_floating_point() and "recall" in self.observers
+        if not dense:
+            for metric in self.observers.values():
+                metric.update(logits.detach(), targets)  # type: ignore[operator]
+
+    @torch.no_grad()
+    def observe_gradient(self, model: nn.Module) -> None:
+        """Look at the gradient before a step."""
+        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        if gradients:
+            norm = torch.nn.utils.get_total_norm(gradients).double()
+            self.gradient[:2] += torch.stack([norm, torch.ones_like(norm)])
+            self.gradient[2] = torch.maximum(self.gradient[2], norm)
+
+    @torch.no_grad()
+    def row(self, model: nn.Module, loss: nn.Module) -> dict[str, Any]:
+        """Numbers of the epoch for its row of the history."""
+        total, count, largest = self.gradient.tolist()
+        row: dict[str, Any] = {
+            "weight_norm": float(torch.nn.utils.get_total_norm([w.detach() for w in model.parameters()])),
+            "gradient_norm": total / count if count else math.nan,
+            "largest_gradient_norm": largest if count else math.nan,
+        }
+        for name, metric in self.observers.items():
+            if isinstance(metric, Accuracy):
+                row["recall_weights"] = _rounded(1.0 - metric.compute()["per_class"])
+            elif isinstance(metric, ConfidenceProfile):
+                row |= {key: float(value) for key, value in metric.compute().items()}
+            else:
+                row[f"probability_{name}"] = float(metric.compute())  # type: ignore[operator]
+        return row | _of_loss(loss)
+
+
+def _of_loss(loss: nn.Module) -> dict[str, Any]:
+    """What the parts of a loss are set to at the moment: schedules, adaptive exponents, moving recalls."""
+    found: dict[str, Any] = {}
+    for part in loss.modules():
+        if isinstance(part, Loss):
+            for piece in part.layout:
+                if piece.name in SCHEDULED:
+                    values = part.hyper_double[piece.start : piece.stop]
+                    found[piece.name] = float(values) if len(values) == 1 else _rounded(values)
+        elif isinstance(part, AdaptiveAsymmetry):
+            found["gamma_neg"], found["adaptive_gap"] = (
+                float(values) if values.numel() == 1 else _rounded(values) for values in (part.gamma_neg, part.gap)
+            )
+        elif isinstance(part, RecallWeights) and part.momentum is not None:
+            found["recall_weights"] = _rounded(1.0 - part.recall)
+    return found
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, 5) for value in values.tolist()]

@@ -1,0 +1,80 @@
+"""Settings: all mistakes together, each with what to do, the same from flags and from YAML."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from equipoise.data import SAMPLERS
+from equipoise.train.spec import GROUPS, RunSpec, Sampler, SpecError, read_spec
+
+
+def test_flags_and_yaml_give_the_same_settings(tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        "data: digits-lt\nimage_size: [240, 320]\nmilestones: [0.5, 0.75]\nlr: 0.05\ncache: true\nclass_names: [a, b]\n"
+        "precision: 32\nmodel_options: {width: 16}\n"
+    )
+    flags = {
+        "data": "digits-lt",
+        "image_size": "240x320",
+        "milestones": "0.5,0.75",
+        "lr": "0.05",
+        "cache": "true",
+        "class_names": "a,b",
+        "precision": "32",
+        "model_options": {"width": 16},
+    }
+    assert RunSpec.check(read_spec(file)) == RunSpec.check(flags)
+
+
+@pytest.mark.parametrize(
+    ("given", "size"), [(32, (32, 32)), ("32", (32, 32)), ("24x32", (24, 32)), ([24, 32], (24, 32))]
+)
+def test_one_number_is_height_and_width(given, size):
+    assert RunSpec(data="x", image_size=given).image_size == size
+
+
+def test_all_mistakes_are_named_together():
+    with pytest.raises(SpecError) as error:
+        RunSpec.check(
+            {"epoch": 3, "lr": -1, "optimizer": "adam", "loss": "focl", "model": "resnet31", "augment": "flop"},
+            where="run.yaml",
+        )
+    text = str(error.value)
+    assert text.startswith("run.yaml: 7 mistakes")
+    assert "data: it must be given" in text
+    assert "epoch: there is no such setting; did you mean epochs?" in text
+    assert "lr: input should be greater than 0, got -1" in text
+    assert "optimizer: input should be 'sgd' or 'adamw', got 'adam'" in text
+    assert "did you mean FocalLoss" in text
+    assert "did you mean resnet32" in text
+    assert "augment must be made of flip" in text
+    assert len(error.value.mistakes) == 7
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("- a\n- b\n", "there must be lines such as"), ("data: [", "no YAML"), ("", "got NoneType")],
+)
+def test_files_that_are_no_settings(tmp_path, content, message):
+    file = tmp_path / "run.yaml"
+    file.write_text(content)
+    with pytest.raises(SpecError, match=message):
+        read_spec(file)
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(SpecError, match=r"nowhere\.yaml: a mistake.*\n.*no such file"):
+        read_spec(tmp_path / "nowhere.yaml")
+
+
+def test_samplers_are_those_of_the_data():
+    assert get_args(Sampler) == SAMPLERS
+
+
+def test_every_setting_has_a_description_and_a_group():
+    for name, field in RunSpec.model_fields.items():
+        assert field.description, name
+        assert field.json_schema_extra["group"] in GROUPS, name
