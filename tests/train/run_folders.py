@@ -64,7 +64,7 @@ def make_run(path, task="single", *, data=None, preparation=None, model=None, na
     about = {
         "format": 1,
         "equipoise": equipoise.__version__,
-        "spec": {"data": data.name, "loss": "focal:gamma=3", "epochs": 7},
+        "spec": {"data": data.name, "loss": "focal:gamma=3", "epochs": 7, "checkpoint": "best"},
         "data": {
             "name": data.name,
             "task": task,

@@ -14,10 +14,12 @@ from torch import nn
 from torch.testing import assert_close
 
 import equipoise
-from equipoise.data import Arrays, DataSet, Texts
+from equipoise.calibration import fit_thresholds, load
+from equipoise.data import Arrays, DataSet, Texts, open_data
 from equipoise.models import build_model
 from equipoise.train.export import Exported, export_run, load_exported
 from equipoise.train.preparation import Preparation
+from tests.cli.test_evaluate import run
 from tests.models.test_registry import timm, torchvision  # noqa: F401  (fixtures)
 from tests.train.run_folders import data_of, fits_of, images_of, make_run
 
@@ -74,6 +76,8 @@ def test_probabilities_are_prepared_and_calibrated(tmp_path, task, fits):
     probabilities = logits.sigmoid() if task == "multi" else logits.softmax(1)
     assert_close(loaded(images), probabilities, rtol=0, atol=1e-5)
     assert_close(loaded.logits(images), logits, rtol=1e-5, atol=1e-5)
+    plain = expected_logits(model, task, images, fits=False)
+    assert_close(loaded.logits(images, calibrated=False), plain, rtol=1e-5, atol=1e-5)
     assert not loaded(images).requires_grad
     assert not loaded.training
     assert (loaded.calibration is None) == (not fits)
@@ -91,10 +95,11 @@ def test_decisions(tmp_path, task):
         assert found == [names[k] for k in logits.argmax(1)]
         assert len(set(found)) > 1
     elif task == "multi":
-        chances = torch.tensor(fits_of(task, 10)[1].probabilities)
-        chosen = loaded(images) > chances
+        thresholds = torch.tensor(fits_of(task, 10)[1].thresholds)
+        chosen = loaded.logits(images, calibrated=False) > thresholds
         assert found == [[name for name, one in zip(names, row, strict=True) if one] for row in chosen]
         assert not torch.equal(chosen, loaded(images) > 0.5)  # the thresholds matter
+        assert not torch.equal(chosen, logits > thresholds)  # and what they are compared with
     else:
         assert torch.equal(found, logits.argmax(1))
         assert found.shape == (40, 32, 32)
@@ -203,6 +208,99 @@ print({{"pytorch_lightning", "pydantic", "typer", "sklearn", "matplotlib"}} & se
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# After a training
+# ---------------------------------------------------------------------------------------------------------------------
+
+TRAINED = {
+    "single": ("--data", "digits-lt", "--model", "mlp"),
+    "multi": ("--data", "digit-scenes", "--model", "mlp"),
+    "segmentation": ("--data", "digit-maps", "--model", "unet", "--model-options", "width=8", "--batch-size", 64),
+}
+
+
+@each_task
+def test_a_trained_model_gives_the_predictions_of_its_run(tmp_path, task):
+    """Through the command line: train, export; then from raw images to what the run saved, put through its fit."""
+    folder = tmp_path / "run"
+    ran = run("train", *TRAINED[task], "--epochs", 1, "--accelerator", "cpu", "--out", folder)
+    assert ran.exit_code == 0, ran.output
+    ran = run("export", folder)
+    assert ran.exit_code == 0, ran.output
+    loaded = load_exported(folder / "exported")
+    data, some = data_of(task), slice(0, 100)
+    saved = np.load(folder / "predictions" / "test.npz")
+    logits = torch.from_numpy(saved["logits"][some])
+    images = data.test.inputs[some]
+    assert np.array_equal(saved["targets"][some], data.test.labels[some])
+    fitted = load(folder / "calibration.json")
+    assert loaded.calibration == fitted
+    own = loaded.logits(images, calibrated=False)
+    if task == "segmentation":  # label maps are saved in half precision
+        assert logits.dtype == torch.float16
+        assert_close(own, logits.float(), rtol=2**-10, atol=1e-5)
+        logits = own
+    expected = fitted(logits).sigmoid() if task == "multi" else fitted(logits).softmax(1)
+    assert_close(loaded(images), expected, rtol=0, atol=1e-5)
+    assert (loaded(images) - (logits.sigmoid() if task == "multi" else logits.softmax(1))).abs().max() > 1e-3
+    if task == "multi":  # the thresholds are used on the scores that they were fitted on
+        own = loaded.logits(data.val.inputs, calibrated=False)
+        again = fit_thresholds(own, torch.from_numpy(data.val.labels))
+        assert loaded.thresholds.thresholds == pytest.approx(again.thresholds, abs=1e-4)
+
+
+def test_a_model_of_image_files_and_of_a_program(tmp_path):
+    """Photographs of many sizes, brought to one; a model from the user's own file."""
+    draw = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for k in range(20):
+            pixels = draw.integers(0, 256, (*draw.integers(9, 30, 2), 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{k}.png")
+    (tmp_path / "mine.py").write_text(PROGRAM.replace("64", "3 * 8 * 6"))
+    folder = tmp_path / "run"
+    model = ("--model", f"{tmp_path}/mine.py:tiny", "--model-options", "width=5")
+    data = ("--data", tmp_path / "photos", "--image-size", "8x6", "--fit", "crop", "--workers", 0)
+    ran = run("train", *data, *model, "--epochs", 1, "--accelerator", "cpu", "--out", folder)
+    assert ran.exit_code == 0, ran.output
+    loaded = load_exported(export_run(folder, tmp_path / "out"), trust_code=True)
+    test = open_data(tmp_path / "photos", image_size=(8, 6)).test
+    saved = torch.from_numpy(np.load(folder / "predictions" / "test.npz")["logits"])
+    assert_close(loaded.logits(list(test.paths), calibrated=False), saved, rtol=0, atol=1e-5)
+    opened = [Image.open(path) for path in test.paths]
+    assert_close(loaded(opened), load(folder / "calibration.json")(saved).softmax(1), rtol=0, atol=1e-5)
+
+
+def test_a_model_of_texts(tmp_path):
+    words = {"praise": ["good", "fine", "nice", "warm"], "blame": ["bad", "cold", "poor", "late"]}
+    draw = np.random.default_rng(0)
+    rows = [
+        f"{' '.join(draw.choice([*words[label], 'the', 'a'], draw.integers(1, 9)))},{label}"
+        for label in words
+        for _ in range(40)
+    ]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *rows]))
+    folder = tmp_path / "run"
+    ran = run("train", "--data", tmp_path / "texts.csv", "--epochs", 1, "--accelerator", "cpu", "--out", folder)
+    assert ran.exit_code == 0, ran.output
+    loaded = load_exported(export_run(folder, tmp_path / "out"))
+    texts = open_data(tmp_path / "texts.csv").test.texts
+    saved = torch.from_numpy(np.load(folder / "predictions" / "test.npz")["logits"])
+    expected = load(folder / "calibration.json")(saved).softmax(1)
+    assert_close(loaded(list(texts)), expected, rtol=0, atol=1e-5)
+    assert set(loaded.predict(list(texts))) <= {"praise", "blame"}
+
+
+def test_averaged_weights_are_what_is_exported(tmp_path):
+    folder = tmp_path / "run"
+    ran = run("train", *TRAINED["single"], "--epochs", 2, "--ema", 0.5, "--accelerator", "cpu", "--out", folder)
+    assert ran.exit_code == 0, ran.output
+    loaded = load_exported(export_run(folder, tmp_path / "out"))
+    saved = torch.from_numpy(np.load(folder / "predictions" / "test.npz")["logits"])
+    own = loaded.logits(data_of("single").test.inputs, calibrated=False)
+    assert_close(own, saved, rtol=0, atol=1e-4)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # The folder
 # ---------------------------------------------------------------------------------------------------------------------
 
@@ -235,17 +333,18 @@ def test_the_card(tmp_path):
         "- Class 9 is rare.",
     ):
         assert line in card.splitlines(), card
-    assert "1,500 samples; epoch 5 of 7 was chosen on 500 others" in card
-    assert "calibrated (label-temperatures), decisions by thresholds" in card
+    assert "1,500 samples; the weights are those of epoch 5 of 7, the best on 500 validation samples." in card
+    assert "validation samples (label-temperatures). A label is chosen above its threshold" in card
 
 
 def test_the_card_of_a_model_without_calibration(tmp_path):
     """What a temperature from the test data would do is no result of this model."""
     make_run(tmp_path / "run", fits=False)
-    edit(tmp_path / "run" / "run.json", spec__loss="auto")
+    edit(tmp_path / "run" / "run.json", spec__loss="auto", spec__checkpoint="last", best_epoch=6)
     card = (export_run(tmp_path / "run", tmp_path / "out") / "README.md").read_text()
     assert "| NLL | 0.7500 |  |" in card
     assert "no calibration could be fitted" in card
+    assert "epoch 7 of 7.\n" in card  # nothing was chosen
     assert "- loss: `CrossEntropyLoss`" in card
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from equipoise.data.errors import some
 from equipoise.report.words import LABELS, TITLES, shown
-from equipoise.train.loss_text import default_loss
 
 __all__ = ["model_card"]
 
@@ -25,34 +24,34 @@ OUTPUTS = {
 
 def model_card(about: Mapping[str, Any]) -> str:
     """Markdown from the content of ``model.json``."""
-    data, spec, model = about["training"]["data"], about["training"]["spec"], about["model"]
-    samples = data["samples"]
-    loss = default_loss(about["task"]) if spec["loss"] == "auto" else spec["loss"]
+    training, model, names = about["training"], about["model"], about["class_names"]
+    samples, counts = training["samples"], training["train_counts"]
     probabilities, decisions = OUTPUTS[about["task"]]
     trust = ", trust_code=True" if model["name"].startswith("model.py:") else ""
+    best = f", the best on {samples['val']:,} validation samples" if training["checkpoint"] == "best" else ""
     parts = [
-        f"# {model['name']} on {data['name']}",
+        f"# {model['name']} on {training['data']}",
         f"Task: {TITLES[about['task']]}. Trained with equipoise {about['equipoise']} on {samples['train']:,} samples; "
-        f"epoch {about['training']['best_epoch'] + 1} of {spec['epochs']} was chosen on {samples['val']:,} others.",
+        f"the weights are those of epoch {training['chosen_epoch']} of {training['epochs']}{best}.",
         "\n".join(
             [
                 f"- model: `{model['name']}`, {model['parameters']:,} weights",
-                f"- loss: `{loss}`",
-                f"- {len(data['class_names'])} classes: {some(data['class_names'], 20)}",
-                f"- {'pixels' if about['task'] == 'segmentation' else 'training samples'} of a class: "
-                f"{min(data['train_counts']):,} to {max(data['train_counts']):,}",
-                *(f"- {note}" for note in data["notes"]),
+                f"- loss: `{training['loss']}`",
+                f"- {len(names)} classes: {some(names, 20)}",
+                f"- training {'pixels' if about['task'] == 'segmentation' else 'samples'} of a class: "
+                f"{min(counts):,} to {max(counts):,}",
+                *(f"- {note}" for note in training["notes"]),
             ]
         ),
         f"## Results on {samples['test']:,} test samples",
-        _results(about["results"]),
+        _results(about["results"]) + "\n\nShares are in percent.",
         "## Use",
         "```python\nimport equipoise\n\n"
         f'model = equipoise.load_exported("PATH OF THIS FOLDER"{trust})\n'
         f"model(inputs)  # probabilities {probabilities}\n"
         f"model.predict(inputs)  # {decisions}\n```",
         f"Inputs: {INPUTS[about['preparation']['kind']]}. They are prepared as in training.",
-        _correction(about),
+        _fits(about),
     ]
     if trust:
         parts.append(
@@ -63,7 +62,7 @@ def model_card(about: Mapping[str, Any]) -> str:
 
 
 def _results(results: Mapping[str, Any]) -> str:
-    """A table; shares are in percent."""
+    """A table."""
     before, after = results["overall"], results["calibrated"] or {}
     rows = [
         f"| {LABELS[name]} | {shown(name, value)} | {shown(name, after[name]) if name in after else ''} |"
@@ -72,10 +71,12 @@ def _results(results: Mapping[str, Any]) -> str:
     return "\n".join(["| | as trained | calibrated |", "|---|---|---|", *rows])
 
 
-def _correction(about: Mapping[str, Any]) -> str:
-    """What was done about the probabilities."""
+def _fits(about: Mapping[str, Any]) -> str:
+    """What was learnt from the validation samples."""
     if about["calibration"] is None:
-        return "The probabilities are those of the model: no calibration could be fitted on the validation samples."
-    kind = about["calibration"]["kind"]
-    decisions = "" if about["thresholds"] is None else ", decisions by thresholds for the best F1 of each label"
-    return f"The probabilities are calibrated ({kind}){decisions}, fitted on the validation samples."
+        sentences = ["The probabilities are those of the model: no calibration could be fitted on validation samples."]
+    else:
+        sentences = [f"The probabilities are calibrated on the validation samples ({about['calibration']['kind']})."]
+    if about["thresholds"] is not None:
+        sentences.append("A label is chosen above its threshold, which gave it the best F1 on the validation samples.")
+    return " ".join(sentences)

@@ -24,6 +24,7 @@ from equipoise.predictions.write import appearing
 from equipoise.train.card import model_card
 from equipoise.train.folder import FORMAT as RUN_FORMAT
 from equipoise.train.folder import UNFINISHED, RunFolder, write_json
+from equipoise.train.loss_text import default_loss
 from equipoise.train.preparation import Preparation
 
 __all__ = ["Exported", "export_run", "load_exported"]
@@ -54,7 +55,8 @@ class Exported(nn.Module):
         class_names: in the order of the probabilities.
         preparation: from raw inputs to those of ``model``.
         calibration: fitted on validation data; None where none could be fitted.
-        thresholds: for decisions about several labels, on calibrated logits; None for probability 1/2.
+        thresholds: for decisions about several labels, on logits that are not calibrated, as the run fitted them; None
+            for probability 1/2.
     """
 
     def __init__(self, model: nn.Module, about: Mapping[str, Any]) -> None:
@@ -74,22 +76,27 @@ class Exported(nn.Module):
         return logits.sigmoid() if self.task == "multi" else logits.softmax(1)
 
     @torch.no_grad()
-    def logits(self, inputs: Any) -> Tensor:  # noqa: ANN401
-        """Calibrated logits (N, C) or (N, C, H, W), float32 or float64."""
+    def logits(self, inputs: Any, *, calibrated: bool = True) -> Tensor:  # noqa: ANN401
+        """Logits (N, C) or (N, C, H, W), float32 or float64; those of the model itself with ``calibrated=False``."""
         x = self.preparation.raw(inputs).to(self._place.device)
         x = self.preparation.normalise(self.preparation.scale(x))
         logits = self.model(x.to(self._place.dtype) if x.is_floating_point() else x)
         wide: Tensor = logits if logits.dtype == torch.float64 else logits.float()
-        return wide if self.calibration is None else self.calibration(wide)
+        return self.calibration(wide) if calibrated and self.calibration is not None else wide
 
     def predict(self, inputs: Any) -> list[str] | list[list[str]] | Tensor:  # noqa: ANN401
         """Decisions: the class of each sample by name, the names of its labels, or label maps (N, H, W) of numbers."""
-        logits = self.logits(inputs)
         if self.task == "multi":
-            chosen = (logits if self.thresholds is None else self.thresholds(logits)) > 0
-            return [[self.class_names[k] for k, one in enumerate(row) if one] for row in chosen.tolist()]
-        best = logits.argmax(1)
+            chosen = self._chosen(inputs).tolist()
+            return [[self.class_names[k] for k, one in enumerate(row) if one] for row in chosen]
+        best = self.logits(inputs).argmax(1)
         return best if self.task == "segmentation" else [self.class_names[k] for k in best.tolist()]
+
+    def _chosen(self, inputs: Any) -> Tensor:  # noqa: ANN401
+        """Which labels are announced, (N, C)."""
+        if self.thresholds is None:
+            return self.logits(inputs) > 0
+        return self.thresholds(self.logits(inputs, calibrated=False)) > 0
 
     def extra_repr(self) -> str:
         """Task and classes."""
@@ -175,7 +182,7 @@ def _finished(run: Path) -> RunFolder:
 def _about(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
     """The content of ``model.json``, and the user's own file that makes the model."""
     record, test = folder.about, folder.results["test"]
-    data, model = record["data"], dict(record["model"])
+    data, spec, model = record["data"], record["spec"], dict(record["model"])
     code = None
     if ".py:" in model["name"]:
         file, _, function = model["name"].rpartition(":")
@@ -201,7 +208,14 @@ def _about(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
             "overall": test["overall"],
             "calibrated": test["calibration"]["after"] if calibration is not None else None,
         },
-        "training": {"data": data, "spec": record["spec"], "best_epoch": record["best_epoch"]},
+        "training": {
+            "data": data["name"],
+            **{key: data[key] for key in ("train_counts", "samples", "notes")},
+            "loss": default_loss(data["task"]) if spec["loss"] == "auto" else spec["loss"],
+            "epochs": spec["epochs"],
+            "checkpoint": spec["checkpoint"],
+            "chosen_epoch": record["best_epoch"] + 1,
+        },
     }
     return about, code
 
