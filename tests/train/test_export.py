@@ -314,6 +314,7 @@ def test_the_folder(tmp_path, task):
     assert files_in(out) == ["README.md", "model.json", "model.safetensors"]
     assert files_in(tmp_path) == ["out", "run"]
     assert files_in(tmp_path / "run") == before
+    assert len({each.stat().st_mode for each in out.iterdir()}) == 1  # whoever may read one may read all
     about = load_exported(out).about
     assert about["class_names"] == list(data_of(task).class_names)
     assert about["results"]["overall"]["nll"] == 0.75
@@ -334,7 +335,7 @@ def test_the_card(tmp_path):
     ):
         assert line in card.splitlines(), card
     assert "1,500 samples; the weights are those of epoch 5 of 7, the best on 500 validation samples." in card
-    assert "validation samples (label-temperatures). A label is chosen above its threshold" in card
+    assert "validation samples (label-temperatures). `predict` chooses a label above its threshold" in card
 
 
 def test_the_card_of_a_model_without_calibration(tmp_path):

@@ -78,5 +78,8 @@ def _fits(about: Mapping[str, Any]) -> str:
     else:
         sentences = [f"The probabilities are calibrated on the validation samples ({about['calibration']['kind']})."]
     if about["thresholds"] is not None:
-        sentences.append("A label is chosen above its threshold, which gave it the best F1 on the validation samples.")
+        sentences.append(
+            "`predict` chooses a label above its threshold, set for F1 on the validation samples; CP to OF1 above are at "
+            "probability 1/2."
+        )
     return " ".join(sentences)

@@ -123,8 +123,9 @@ def export_run(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path
     with appearing(out) as draft:
         shutil.rmtree(draft, ignore_errors=True)  # of an export that was killed
         draft.mkdir()
-        _safetensors().torch.save_file(weights, draft / WEIGHTS)
         write_json(draft / ABOUT, about)
+        _safetensors().torch.save_file(weights, draft / WEIGHTS)
+        (draft / WEIGHTS).chmod((draft / ABOUT).stat().st_mode)  # safetensors lets nobody else read it
         (draft / CARD).write_text(model_card(about), encoding="utf-8")
         if code is None:
             load_exported(draft)
