@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -353,7 +354,7 @@ def _sent(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
         for inputs, labels in batches:
             yield inputs.to(device), _targets(labels.to(device))
         return
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream = _copying_stream(device)
     before: tuple[Batch, torch.cuda.Event] | None = None
     for inputs, labels in batches:
         with torch.cuda.stream(stream):
@@ -364,6 +365,12 @@ def _sent(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
         before = sent, arrived
     if before is not None:
         yield _received(*before, device)
+
+
+@cache
+def _copying_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all feeds of a device: memory is kept for each stream, and a new one an epoch would keep ever more."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _received(batch: Batch, arrived: torch.cuda.Event, device: torch.device) -> Batch:
