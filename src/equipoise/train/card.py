@@ -79,7 +79,7 @@ def _fits(about: Mapping[str, Any]) -> str:
         sentences = [f"The probabilities are calibrated on the validation samples ({about['calibration']['kind']})."]
     if about["thresholds"] is not None:
         sentences.append(
-            "`predict` chooses a label above its threshold, set for F1 on the validation samples; CP to OF1 above are at "
-            "probability 1/2."
+            "`predict` chooses a label above its threshold, set for F1 on the validation samples; CP to OF1 above are "
+            "at probability 1/2."
         )
     return " ".join(sentences)
