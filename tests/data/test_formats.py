@@ -11,31 +11,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from equipoise.data import Arrays, FileImages, Texts, Vocabulary, open_data
-
-SHADES = {"cat": 40, "dog": 120, "emu": 200}
-
-
-def picture(path, shade=100, size=(12, 10), mode="L"):
-    """An image of one shade; ``size`` is width and height."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, size, shade).save(path)
-    return path
-
-
-def mask(path, values, palette=False):
-    """A mask with these rows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    image = Image.fromarray(np.asarray(values, np.uint8))
-    if palette:
-        image.putpalette([shade for c in range(256) for shade in (c, 255 - c, 7)])
-    image.save(path)
-    return path
-
-
-def class_folders(root, count, ending="png"):
-    for name, shade in SHADES.items():
-        for i in range(count):
-            picture(root / name / f"{i:02}.{ending}", shade)
+from tests.data.making import CORNER, SHADES, class_folders, coco, mask, picture
 
 
 def splits(data):
@@ -351,14 +327,6 @@ def test_vocabulary_knows_training_words_only(tmp_path):
 # COCO
 
 
-def coco(images, annotations, names=("bird", "ant")):
-    return {
-        "images": [{"id": number, "file_name": name} for number, name in images.items()],
-        "annotations": [{"image_id": i, "category_id": c, "iscrowd": crowd} for i, c, crowd in annotations],
-        "categories": [{"id": 10 * (i + 1), "name": name} for i, name in enumerate(names)][::-1],
-    }
-
-
 def test_coco_folder(tmp_path):
     (tmp_path / "annotations").mkdir()
     for split, count in (("train2017", 4), ("val2017", 2)):
@@ -377,8 +345,6 @@ def test_coco_folder(tmp_path):
 
 
 # Masks
-
-CORNER = [[0, 0, 1], [0, 255, 2]]
 
 
 def test_folders_of_images_and_masks(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from equipoise.data import DataError, FileImages, open_data
-from tests.data.test_formats import CORNER, class_folders, coco, mask, picture
+from tests.data.making import CORNER, class_folders, coco, mask, picture
 
 
 def refused(words, *arguments, **options):
