@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
+from equipoise.kernels.hyper import EXPONENTS
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
 from equipoise.losses.base import Loss
 from equipoise.metrics import Accuracy, ConfidenceProfile
@@ -95,7 +96,8 @@ def _of_loss(loss: nn.Module) -> dict[str, Any]:
             for piece in part.layout:
                 if piece.name in SCHEDULED:
                     values = part.hyper_double[piece.start : piece.stop]
-                    found[piece.name] = float(values) if len(values) == 1 else _rounded(values)
+                    name = piece.argument or piece.name if piece.name in EXPONENTS else piece.name  # as users call it
+                    found[name] = float(values) if len(values) == 1 else _rounded(values)
         elif isinstance(part, AdaptiveAsymmetry):
             found["gamma_neg"], found["adaptive_gap"] = (
                 float(values) if values.numel() == 1 else _rounded(values) for values in (part.gamma_neg, part.gap)
