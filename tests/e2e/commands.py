@@ -1,0 +1,106 @@
+"""Running the command line as a user would."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from equipoise.train.folder import RunFolder
+
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"} | {
+    "OMP_NUM_THREADS": "1",
+    "COLUMNS": "200",
+}
+TIMES = ("seconds", "seconds_per_step", "started", "finished")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that came to its end."""
+
+    status: int
+    out: str
+    err: str
+
+
+def flags(options):
+    """``val_share=0.5`` as ``--val-share 0.5``, ``cache=True`` as ``--cache``, a list as a flag for each."""
+    words = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        for one in value if isinstance(value, list) else [value]:
+            words += [flag] if one is True else [flag, str(one)]
+    return words
+
+
+class Commands:
+    """Runs ``equipoise`` in forks of one warm process, one after the other."""
+
+    def __init__(self):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        command = [sys.executable, str(Path(__file__).with_name("warm.py"))]
+        self.warm = subprocess.Popen(command, env=ENVIRONMENT, **pipes)
+        assert self.warm.stdout.readline() == "ready\n"
+
+    def __call__(self, folder, *arguments, largest_file=None, **options):
+        """The finished command, with ``folder`` as its working folder."""
+        self.start(folder, *arguments, largest_file=largest_file, **options)
+        return self.wait()
+
+    def start(self, folder, *arguments, largest_file=None, **options):
+        """Start a command; the number of its process, which leads a group of its own."""
+        self.told = {"out": str(folder / "stdout.txt"), "err": str(folder / "stderr.txt")}
+        words = [*map(str, arguments), *flags(options)]
+        command = {"folder": str(folder), "arguments": words, "largest_file": largest_file, **self.told}
+        self.warm.stdin.write(json.dumps(command) + "\n")
+        self.warm.stdin.flush()
+        return int(self.warm.stdout.readline())
+
+    def wait(self):
+        """What became of the command that was started last."""
+        status = int(self.warm.stdout.readline())
+        return Finished(status, Path(self.told["out"]).read_text(), Path(self.told["err"]).read_text())
+
+    def train(self, folder, out="run", **options):
+        """A run that must come to its end."""
+        finished = self(folder, "train", out=out, **options)
+        assert finished.status == 0, finished.err
+        run = RunFolder(folder / out)
+        assert run.finished
+        assert not run.draft.exists()
+        return run
+
+    def close(self):
+        self.warm.stdin.close()
+        self.warm.wait()
+
+
+def rows(run):
+    """The history without its times."""
+    return [{key: value for key, value in row.items() if key not in TIMES} for row in run.history()]
+
+
+def without_files(results):
+    """Results without the names of the files that they are about."""
+    return {split: {key: value for key, value in found.items() if key != "file"} for split, found in results.items()}
+
+
+def predictions(run, split):
+    """Arrays of the predictions of a split."""
+    with np.load(run.predictions(split)) as file:
+        return dict(file)
+
+
+def assert_same_run(first, second):
+    """Rows, results, predictions and weights are equal to the last bit."""
+    assert rows(first) == rows(second)
+    assert without_files(first.results) == without_files(second.results)
+    for split in ("val", "test"):
+        one, other = predictions(first, split), predictions(second, split)
+        for name in one:
+            np.testing.assert_array_equal(one[name], other[name])
+    assert first.checkpoint.read_bytes() == second.checkpoint.read_bytes()

@@ -1,0 +1,57 @@
+"""A process that has imported the command line once, and forks for each command.
+
+Python needs seconds to import PyTorch and Lightning. A fork is there at once, and is a process like any other: it has
+its own working folder, limits and exit status, and can be killed.
+
+Commands come as lines of JSON. For each, the number of its process is printed, and its exit status when it is over.
+"""
+
+import gc
+import json
+import os
+import resource
+import sys
+
+import PIL.Image  # noqa: F401
+import pyarrow.csv
+import pyarrow.parquet  # noqa: F401
+import sklearn.datasets  # noqa: F401
+
+import equipoise.cli.app
+import equipoise.cli.summary
+import equipoise.train.run  # noqa: F401
+from equipoise.cli import main
+
+
+def tell(word):
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
+def next_command():
+    """Wait for commands; return one only in the process that is there for it."""
+    for line in sys.stdin:
+        process = os.fork()
+        if process == 0:
+            return json.loads(line)
+        tell(process)
+        tell(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+    sys.exit()
+
+
+def become(command):
+    """Make this process look as if a user had started it."""
+    os.setsid()
+    os.chdir(command["folder"])
+    for path, descriptor in ((os.devnull, 0), (command["out"], 1), (command["err"], 2)):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644), descriptor)
+    if command["largest_file"] is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (command["largest_file"], resource.RLIM_INFINITY))
+    sys.argv = ["equipoise", *command["arguments"]]
+
+
+if __name__ == "__main__":
+    gc.freeze()  # a collection would copy the memory that forks share
+    tell("ready")
+    become(next_command())
+    main()
