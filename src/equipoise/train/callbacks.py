@@ -128,11 +128,16 @@ class Recorder(pl.Callback):
         if self.best_epoch < 0 or gain > 0 or math.isnan(self.best_value) or self.keep == "last":
             self.best_value, self.best_epoch = value, epoch
             self._keep(trainer, pl_module)
-        trainer.save_checkpoint(self.folder.resume_point)
-        if not trainer.is_global_zero:
-            return
+        if trainer.is_global_zero:
+            self._write(trainer, pl_module, scores, statistics)
+        trainer.save_checkpoint(self.folder.resume_point)  # last: an epoch that has one has a row
+
+    def _write(
+        self, trainer: pl.Trainer, learner: Learner, scores: Mapping[str, float], statistics: Mapping[str, Any]
+    ) -> None:
+        """The row of this epoch."""
         row = {
-            "epoch": epoch,
+            "epoch": trainer.current_epoch,
             "step": trainer.global_step,
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
             "train": {"loss": self.loss, **statistics},
@@ -145,7 +150,7 @@ class Recorder(pl.Callback):
         if trainer.logger is not None:
             trainer.logger.log_metrics(_flat(row), trainer.global_step)
             trainer.logger.save()
-        self.say(self._line(row, pl_module))
+        self.say(self._line(row, learner))
 
     def _keep(self, trainer: pl.Trainer, learner: Learner) -> None:
         """The weights of this epoch, as they are used afterwards."""

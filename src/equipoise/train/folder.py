@@ -58,11 +58,12 @@ class RunFolder:
         return found
 
     def history(self) -> Iterator[dict[str, Any]]:
-        """One row for each epoch."""
+        """One row for each epoch; the half of a row that a killed run left is none."""
         file = self.where / "history.jsonl"
         if file.is_file():
-            for line in file.read_text(encoding="utf-8").splitlines():
-                yield json.loads(line)
+            for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
+                if line.endswith("\n"):
+                    yield json.loads(line)
 
     def predictions(self, split: str) -> Path:
         """Logits and targets of ``"val"`` or ``"test"``."""

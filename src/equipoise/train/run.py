@@ -127,6 +127,8 @@ def _explained(spec: RunSpec, folder: RunFolder) -> Iterator[None]:
             f"the device has not enough memory ({first}); lower --batch-size or --image-size, or take --precision "
             f"bf16-mixed"
         ) from None
+    except (KeyboardInterrupt, SystemExit):  # Lightning makes the second of the first
+        raise TrainingError(f"interrupted; {again}") from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise TrainingError(f"the disk is full ({error}); make room: {again}") from None
