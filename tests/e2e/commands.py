@@ -65,9 +65,9 @@ class Commands:
         status = int(self.warm.stdout.readline())
         return Finished(status, Path(self.told["out"]).read_text(), Path(self.told["err"]).read_text())
 
-    def train(self, folder, out="run", **options):
+    def train(self, folder, *arguments, out="run", **options):
         """A run that must come to its end."""
-        finished = self(folder, "train", out=out, **options)
+        finished = self(folder, "train", *arguments, out=out, **options)
         assert finished.status == 0, finished.err
         run = RunFolder(folder / out)
         assert run.finished
@@ -104,3 +104,8 @@ def assert_same_run(first, second):
         for name in one:
             np.testing.assert_array_equal(one[name], other[name])
     assert first.checkpoint.read_bytes() == second.checkpoint.read_bytes()
+
+
+def contents(folder):
+    """What lies in a folder, and when it was written."""
+    return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in folder.rglob("*") if file.is_file()}

@@ -1,0 +1,141 @@
+"""A run that was killed goes on as if nothing had happened; the seed sets what a run is."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from equipoise.train.folder import RunFolder
+from tests.e2e.commands import assert_same_run, contents, predictions, rows
+
+EPOCHS = 8
+MOVING = {
+    "data": "digits-lt",
+    "model": "mlp",
+    "model_options": ["hidden=[64]", "dropout=0.3"],
+    "augment": "crop:1,erase:0.3",
+    "sampler": "progressive",
+    "loss": "recall:momentum=0.9+0.1*focal:gamma=linear(5,1)",
+    "optimizer": "sgd",
+    "lr": 0.05,
+    "ema": 0.9,
+    "epochs": EPOCHS,
+    "batch_size": 4,
+}
+"""Everything that moves: momentum, dropout, augmentation, sampler, averages of weights and of recalls, schedules."""
+
+
+@pytest.fixture(scope="module")
+def whole(equipoise, tmp_path_factory):
+    """A run that nothing disturbed."""
+    return equipoise.train(tmp_path_factory.mktemp("whole"), **MOVING)
+
+
+def killed(equipoise, folder, when, **options):
+    """What is left of a run that was killed once ``when(run)`` was true."""
+    run = RunFolder(folder / "run")
+    process = equipoise.start(folder, "train", out="run", **options)
+    end = time.monotonic() + 120
+    while not when(run):
+        assert time.monotonic() < end
+    os.killpg(process, signal.SIGKILL)
+    assert equipoise.wait().status == -signal.SIGKILL
+    assert not run.finished
+    return run
+
+
+def rows_there(number):
+    """Whether so many epochs have a row."""
+
+    def there(run):
+        history = run.draft / "history.jsonl"
+        return history.is_file() and history.read_text().count("\n") >= number
+
+    return there
+
+
+def test_a_killed_run_goes_on(equipoise, tmp_path, whole):
+    for after in (2, 5):  # twice
+        run = killed(equipoise, tmp_path, rows_there(after), **MOVING)
+        assert after <= len(list(run.history())) < EPOCHS
+    finished = equipoise(tmp_path, "train", out="run", **MOVING)
+    assert finished.status == 0, finished.err
+    assert "going on where an earlier attempt stopped" in finished.out
+    assert f"epoch 2/{EPOCHS}" not in finished.out
+    assert_same_run(run, whole)
+    log = (run.path / "logs" / "metrics.csv").read_text()
+    assert log.count("\n") == EPOCHS + 1
+    assert not (run.path / "resume.ckpt").exists()
+
+
+def test_killed_while_it_wrote_a_row(equipoise, tmp_path, whole):
+    run = killed(equipoise, tmp_path, rows_there(3), **MOVING)
+    with (run.draft / "history.jsonl").open("a") as history:
+        history.write('{"epoch": 3, "ste')
+    assert_same_run(equipoise.train(tmp_path, **MOVING), whole)
+
+
+def test_killed_before_there_was_anything_to_go_on_from(equipoise, tmp_path, whole):
+    run = killed(equipoise, tmp_path, rows_there(1), **MOVING)
+    run.resume_point.unlink(missing_ok=True)
+    assert_same_run(equipoise.train(tmp_path, **MOVING), whole)
+
+
+def test_killed_as_soon_as_it_can_go_on(equipoise, tmp_path, whole):
+    """An epoch that is not trained again must have its row by then."""
+    run = killed(equipoise, tmp_path, lambda run: run.resume_point.is_file(), **MOVING)
+    assert list(run.history())
+    assert_same_run(equipoise.train(tmp_path, **MOVING), whole)
+
+
+def test_an_interrupted_run_says_how_to_go_on(equipoise, tmp_path):
+    run = RunFolder(tmp_path / "run")
+    process = equipoise.start(tmp_path, "train", out="run", **MOVING | {"epochs": 2000})
+    while not rows_there(1)(run):
+        time.sleep(0.01)
+    os.kill(process, signal.SIGINT)
+    finished = equipoise.wait()
+    assert finished.status not in (0, -signal.SIGINT)
+    assert "Traceback" not in finished.err
+    assert "the same command" in finished.err
+    assert not run.finished
+
+
+def test_the_same_seed_gives_the_same_run(equipoise, tmp_path, whole):
+    assert_same_run(equipoise.train(tmp_path, **MOVING), whole)
+
+
+def test_another_seed_gives_another_run(equipoise, tmp_path, whole):
+    other = equipoise.train(tmp_path, seed=1, **MOVING)
+    assert rows(other)[0]["train"]["loss"] != rows(whole)[0]["train"]["loss"]
+    assert not np.array_equal(predictions(other, "test")["logits"], predictions(whole, "test")["logits"])
+    assert np.array_equal(predictions(other, "test")["targets"], predictions(whole, "test")["targets"])
+
+
+def test_another_run_in_its_place_is_refused(equipoise, tmp_path):
+    run = killed(equipoise, tmp_path, rows_there(1), **MOVING | {"epochs": 50})
+    finished = equipoise(tmp_path, "train", out="run", **MOVING | {"epochs": 50, "lr": 0.01, "ema": 0.5})
+    assert finished.status == 2
+    assert "a run with another lr, ema" in finished.err
+    assert "--restart" in finished.err
+    again = MOVING | {"epochs": 1, "lr": 0.01}
+    assert len(list(equipoise.train(tmp_path, restart=True, **again).history())) == 1
+    assert run.finished
+
+
+def test_a_finished_run_is_never_written_again(equipoise, tmp_path, whole):
+    before = contents(whole.path)
+    folder = whole.path.parent
+    again = equipoise(folder, "train", out="run", **MOVING)
+    assert (again.status, again.err) == (0, "")
+    assert "finished already" in again.out
+    for options in ({}, {"restart": True}):
+        other = equipoise(folder, "train", out="run", **MOVING | {"lr": 0.01}, **options)
+        assert other.status == 2
+        assert "choose another --out" in other.err
+        assert "--restart" not in other.err
+    assert before == {
+        file: (file.stat().st_mtime_ns, file.read_bytes()) for file in whole.path.rglob("*") if file.is_file()
+    }
