@@ -185,6 +185,8 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     learner.inference_model.load_state_dict(kept["model"])
     for split in ("val", "test"):
         predict(trainer, learner, feeds, folder, split)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # metrics of the leader would wait for processes that are gone
     if not trainer.is_global_zero:
         return
     judge(folder, say)
