@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +79,29 @@ class Commands:
     def close(self):
         self.warm.stdin.close()
         self.warm.wait()
+
+
+def killed(equipoise, folder, when, **options):
+    """What is left of a run that was killed once ``when(run)`` was true."""
+    run = RunFolder(folder / "run")
+    process = equipoise.start(folder, "train", out="run", **options)
+    end = time.monotonic() + 120
+    while not when(run):
+        assert time.monotonic() < end
+    os.killpg(process, signal.SIGKILL)
+    assert equipoise.wait().status == -signal.SIGKILL
+    assert not run.finished
+    return run
+
+
+def rows_there(number):
+    """Whether so many epochs have a row."""
+
+    def there(run):
+        history = run.draft / "history.jsonl"
+        return history.is_file() and history.read_text().count("\n") >= number
+
+    return there
 
 
 def rows(run):

@@ -11,21 +11,13 @@ import yaml
 from PIL import Image
 
 from equipoise.train.folder import RunFolder
-from tests.data.making import SHADES, class_folders, coco, mask, picture
+from tests.data.making import SHADES, class_folders, coco, picture
 from tests.e2e.commands import predictions
+from tests.e2e.scenes import MODEL, scene
 
 NAMES = tuple(SHADES)
 QUICK = {"model": "mlp", "model_options": "hidden=[16]", "epochs": 12, "lr": 0.03}
 HALVES = {"val_share": 0.25, "test_share": 0.25}
-MODEL = '''
-"""A model of one's own: every pixel by itself."""
-
-from torch import nn
-
-
-def pixels(num_classes, input_shape, width=16):
-    return nn.Sequential(nn.Conv2d(input_shape[0], width, 1), nn.ReLU(), nn.Conv2d(width, num_classes, 1))
-'''
 
 
 def shaded(labels, size=(6, 5)):
@@ -198,18 +190,6 @@ def test_tables_with_several_labels(equipoise, tmp_path, form):
 
 
 # Masks
-
-
-def scene(images, masks, labels, seed):
-    """An image and its mask: blocks of classes, each with a shade of its own, and a pixel that does not count."""
-    draw = np.random.default_rng(seed)
-    blocks = np.kron(draw.integers(0, len(labels), (4, 4)), np.ones((2, 2), int))
-    image = np.linspace(20, 230, len(labels))[blocks].astype(np.uint8)
-    images.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(image).save(images)
-    values = np.array(labels)[blocks]
-    values[0, 0] = 255
-    mask(masks, values, palette=True)
 
 
 @pytest.fixture

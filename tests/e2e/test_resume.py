@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from equipoise.train.folder import RunFolder
-from tests.e2e.commands import assert_same_run, contents, predictions, rows
+from tests.e2e.commands import assert_same_run, contents, killed, predictions, rows, rows_there
 
 EPOCHS = 8
 MOVING = {
@@ -31,29 +31,6 @@ MOVING = {
 def whole(equipoise, tmp_path_factory):
     """A run that nothing disturbed."""
     return equipoise.train(tmp_path_factory.mktemp("whole"), **MOVING)
-
-
-def killed(equipoise, folder, when, **options):
-    """What is left of a run that was killed once ``when(run)`` was true."""
-    run = RunFolder(folder / "run")
-    process = equipoise.start(folder, "train", out="run", **options)
-    end = time.monotonic() + 120
-    while not when(run):
-        assert time.monotonic() < end
-    os.killpg(process, signal.SIGKILL)
-    assert equipoise.wait().status == -signal.SIGKILL
-    assert not run.finished
-    return run
-
-
-def rows_there(number):
-    """Whether so many epochs have a row."""
-
-    def there(run):
-        history = run.draft / "history.jsonl"
-        return history.is_file() and history.read_text().count("\n") >= number
-
-    return there
 
 
 def test_a_killed_run_goes_on(equipoise, tmp_path, whole):

@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import sys
+from pathlib import Path
 
 import PIL.Image  # noqa: F401
 import pyarrow.csv
@@ -47,7 +48,8 @@ def become(command):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644), descriptor)
     if command["largest_file"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (command["largest_file"], resource.RLIM_INFINITY))
-    sys.argv = ["equipoise", *command["arguments"]]
+    program = Path(sys.executable).with_name("equipoise")  # Lightning starts it again for further processes
+    sys.argv = [str(program), *command["arguments"]]
 
 
 if __name__ == "__main__":
