@@ -67,7 +67,8 @@ class Learner(pl.LightningModule):
             self.averaged.requires_grad_(False)  # it is no part of what DDP waits for
         self.statistics = Statistics(task.observers(), steps)
         self.metrics = nn.ModuleDict(task.metrics())
-        self.losses = torch.zeros(2, dtype=torch.float64)  # sum and number; no buffer, DDP would broadcast it
+        self.loss_sum = torch.zeros((), dtype=torch.float64)  # no buffer, DDP would broadcast it
+        self.loss_count = 0
         self.collected: list[Batch] = []
 
     @property
@@ -89,7 +90,7 @@ class Learner(pl.LightningModule):
         drawn = np.random.SeedSequence([self.seed, self.current_epoch, self.global_rank]).generate_state(2)
         torch.manual_seed(int(drawn[0]))
         self.generator = torch.Generator(self.device).manual_seed(int(drawn[1]))
-        self.losses = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self.loss_sum, self.loss_count = torch.zeros((), dtype=torch.float64, device=self.device), 0
         self.statistics.reset(self.device)
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
@@ -100,7 +101,8 @@ class Learner(pl.LightningModule):
             inputs, targets = self.augment(inputs, targets, self.generator)
         logits = self.model(self.preparation.normalise(inputs))
         loss: Tensor = self.loss(logits, targets)
-        self.losses += torch.stack([loss.detach().double(), torch.ones_like(self.losses[1])])
+        self.loss_sum += loss.detach()
+        self.loss_count += 1
         if self.statistics.wanted(index):
             self.statistics.observe(logits, targets)
         return loss
@@ -108,7 +110,7 @@ class Learner(pl.LightningModule):
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Look at some gradients."""
         if self.statistics.wanted(self.trainer.fit_loop.epoch_loop.batch_idx):
-            self.statistics.observe_gradient(self.model)
+            self.statistics.observe_gradient(optimizer)
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:  # noqa: ANN401
         """Move the average of the weights."""
@@ -116,9 +118,9 @@ class Learner(pl.LightningModule):
             self.averaged.update_parameters(self.model)
 
     def training_loss(self) -> float:
-        """Mean loss of the epoch over all processes."""
-        total, count = (all_sum(self.losses) if world_size() > 1 else self.losses).tolist()
-        return total / count if count else float("nan")
+        """Mean loss of the epoch over all processes, which have taken as many steps."""
+        total = all_sum(self.loss_sum).item()
+        return total / (world_size() * self.loss_count) if self.loss_count else float("nan")
 
     # ---------------------------------------------------------------------------------------- validation, prediction
 

@@ -1,6 +1,7 @@
 """What is seen of the learning itself, on some batches of every epoch: recall, confidence, gaps, norms, exponents.
 
-Sums stay on the device until the epoch is over, so that watching costs no synchronisation.
+Everything stays on the device until the epoch is over, so that watching costs no synchronisation; and what was kept of
+the batches is then looked at together, as many small looks would cost more than the steps of a small model.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ __all__ = ["OBSERVATIONS", "Statistics"]
 
 OBSERVATIONS = 16
 """Batches of an epoch that are looked at, about."""
+KEPT = 250_000
+"""Logits of such a batch that are kept at most, about."""
 SCHEDULED = ("xi", "gamma_hc", "gamma_pos", "gamma_neg", "label_smoothing")
 """Hyper-parameters of losses that are recorded."""
 
@@ -45,6 +48,7 @@ class Statistics(nn.Module):
         """Begin an epoch."""
         for metric in self.observers.values():
             metric.reset()  # type: ignore[operator]
+        self.kept: list[tuple[Tensor, Tensor]] = []
         # sum of the norms, their number, and the largest; no buffer, DDP would broadcast it
         self.gradient = torch.zeros(3, dtype=torch.float64, device=device)
 
@@ -54,16 +58,16 @@ class Statistics(nn.Module):
 
     @torch.no_grad()
     def observe(self, logits: Tensor, targets: Tensor) -> None:
-        """Look at a batch; mixed labels have no right and wrong."""
+        """Keep some of a batch for the end of the epoch; mixed labels have no right and wrong."""
         dense = targets.is_floating_point() and "recall" in self.observers
         if not dense:
-            for metric in self.observers.values():
-                metric.update(logits.detach(), targets)  # type: ignore[operator]
+            self.kept.append(_some(logits.detach(), targets))
 
     @torch.no_grad()
-    def observe_gradient(self, model: nn.Module) -> None:
+    def observe_gradient(self, optimizer: torch.optim.Optimizer) -> None:
         """Look at the gradient before a step."""
-        gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
         if gradients:
             norm = torch.nn.utils.get_total_norm(gradients).double()
             self.gradient[:2] += torch.stack([norm, torch.ones_like(norm)])
@@ -72,6 +76,11 @@ class Statistics(nn.Module):
     @torch.no_grad()
     def row(self, model: nn.Module, loss: nn.Module) -> dict[str, Any]:
         """Numbers of the epoch for its row of the history."""
+        if self.kept:
+            logits, targets = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
+            self.kept.clear()
+            for metric in self.observers.values():
+                metric.update(logits, targets)  # type: ignore[operator]
         total, count, largest = self.gradient.tolist()
         row: dict[str, Any] = {
             "weight_norm": float(torch.nn.utils.get_total_norm([w.detach() for w in model.parameters()])),
@@ -79,6 +88,8 @@ class Statistics(nn.Module):
             "largest_gradient_norm": largest if count else math.nan,
         }
         for name, metric in self.observers.items():
+            if not metric.update_called:  # mixed labels in every batch
+                continue
             if isinstance(metric, Accuracy):
                 row["recall_weights"] = _rounded(1.0 - metric.compute()["per_class"])
             elif isinstance(metric, ConfidenceProfile):
@@ -86,6 +97,18 @@ class Statistics(nn.Module):
             else:
                 row[f"probability_{name}"] = float(metric.compute())  # type: ignore[operator]
         return row | _of_loss(loss)
+
+
+def _some(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """A copy of the rows of a batch: all, or every k-th sample or pixel where that would be too many.
+
+    Shape: ``logits`` (N, C, d1, ..., dk), ``targets`` (N, d1, ..., dk) or (N, C); result (n, C), and (n,) or (n, C).
+    """
+    every = math.ceil(logits.numel() / KEPT) | 1  # odd: on maps of even width the columns take turns
+    if logits.ndim == 2:
+        return logits[::every].clone(), targets[::every].clone()
+    rows, labels = logits.flatten(2)[:, :, ::every].movedim(1, 2), targets.flatten(1)[:, ::every]
+    return rows.clone().flatten(0, 1), labels.clone().flatten()
 
 
 def _of_loss(loss: nn.Module) -> dict[str, Any]:

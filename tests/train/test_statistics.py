@@ -1,0 +1,110 @@
+"""What is seen of an epoch is what its batches hold, however they come."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from equipoise.losses import CrossEntropyLoss
+from equipoise.metrics import Accuracy, ConfidenceProfile
+from equipoise.train import statistics
+from equipoise.train.statistics import Statistics
+from equipoise.train.task import ProbabilityGap
+
+CPU = torch.device("cpu")
+MODEL = nn.Linear(2, 3)
+
+
+def watching(classes: int, steps: int = 4) -> Statistics:
+    watched = Statistics({"recall": Accuracy(classes, top_k=(1,)), "profile": ConfidenceProfile()}, steps)
+    watched.reset(CPU)
+    return watched
+
+
+def batches(*shapes: tuple[int, ...]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(0)
+    made = [torch.randn(shape, generator=draw) for shape in shapes]
+    return [(z, torch.randint(z.shape[1], (len(z), *z.shape[2:]), generator=draw)) for z in made]
+
+
+def row_of(watched: Statistics, seen: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, object]:
+    for logits, targets in seen:
+        watched.observe(logits, targets)
+    return watched.row(MODEL, CrossEntropyLoss())
+
+
+@pytest.mark.parametrize("shapes", [[(6, 3), (5, 3)], [(2, 3, 4, 5), (1, 3, 7, 2)]], ids=["rows", "maps of two sizes"])
+def test_an_epoch_is_all_its_batches(shapes):
+    seen = batches(*shapes)
+    row = row_of(watching(3), seen)
+    hits, of_class = torch.zeros(3), torch.zeros(3)
+    for logits, targets in seen:
+        right = logits.argmax(1) == targets
+        hits += torch.bincount(targets[right], minlength=3)
+        of_class += torch.bincount(targets.flatten(), minlength=3)
+    assert row["recall_weights"] == pytest.approx((1 - hits / of_class).tolist(), abs=1e-5)
+
+
+def test_an_epoch_begins_with_nothing():
+    watched = watching(3)
+    first, second = batches((6, 3), (5, 3))
+    row_of(watched, [first])
+    watched.reset(CPU)
+    assert row_of(watched, [second]) == row_of(watching(3), [second])
+
+
+def test_of_large_batches_some_is_kept_from_every_image_and_all_over(monkeypatch):
+    monkeypatch.setattr(statistics, "KEPT", 100)
+    ((logits, targets),) = batches((2, 3, 20, 10))
+    watched = watching(3)
+    watched.observe(logits, targets)
+    ((rows, labels),) = watched.kept
+    assert rows.shape == (2 * 16, 3)  # every 13th of 200 pixels: 1,200 logits are twelve times as many as are kept
+    assert labels.shape == (2 * 16,)
+    for image in range(2):
+        for k, pixel in enumerate(range(0, 200, 13)):
+            assert rows[16 * image + k].equal(logits[image, :, pixel // 10, pixel % 10])
+            assert labels[16 * image + k] == targets[image, pixel // 10, pixel % 10]
+    assert {pixel % 10 for pixel in range(0, 200, 13)} == set(range(10))
+    assert rows.untyped_storage().nbytes() < logits.untyped_storage().nbytes()
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (1, 3, 4, 5)])
+def test_what_is_kept_is_a_copy(shape):
+    ((logits, targets),) = batches(shape)
+    watched = watching(3)
+    watched.observe(logits, targets)
+    before = row_of(watching(3), [(logits.clone(), targets.clone())])
+    logits.zero_()
+    targets.zero_()
+    assert watched.row(MODEL, CrossEntropyLoss()) == before
+
+
+def test_several_labels_are_kept_with_their_samples():
+    draw = torch.Generator().manual_seed(0)
+    logits, targets = torch.randn(8, 4, generator=draw), torch.randint(2, (8, 4), generator=draw).float()
+    watched = Statistics({"gap": ProbabilityGap()}, steps=2)
+    watched.reset(CPU)
+    watched.observe(logits[:3], targets[:3])
+    watched.observe(logits[3:], targets[3:])
+    p = logits.double().sigmoid()
+    gap = p[targets == 1].mean() - (1 - p[targets == 0]).mean()
+    assert watched.row(MODEL, CrossEntropyLoss())["probability_gap"] == pytest.approx(float(gap))
+
+
+def test_mixed_labels_are_not_looked_at():
+    watched = watching(3)
+    watched.observe(torch.randn(4, 3), torch.full((4, 3), 1 / 3))
+    assert not watched.row(MODEL, CrossEntropyLoss()).keys() & {"recall_weights", "entropy_right"}
+
+
+def test_norms_are_those_of_the_gradients_that_the_optimiser_sees():
+    model = nn.Linear(2, 2, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watched = watching(3)
+    for size in (3.0, 4.0):
+        model.weight.grad = torch.full((2, 2), size)  # the norm is twice that
+        watched.observe_gradient(optimizer)
+    row = watched.row(model, CrossEntropyLoss())
+    assert (row["gradient_norm"], row["largest_gradient_norm"]) == pytest.approx((7.0, 8.0))
