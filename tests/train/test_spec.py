@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -78,3 +80,9 @@ def test_every_setting_has_a_description_and_a_group():
     for name, field in RunSpec.model_fields.items():
         assert field.description, name
         assert field.json_schema_extra["group"] in GROUPS, name
+
+
+def test_the_page_lists_every_setting():
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    for name, field in RunSpec.model_fields.items():
+        assert re.search(rf"\| `{name}` \| .*\| {re.escape(field.description)} \|", page), name
