@@ -80,9 +80,9 @@ class RunFolder:
         return self.draft / "resume.ckpt"
 
     def finish(self) -> None:
-        """Show the run as finished: one rename."""
-        self.resume_point.unlink(missing_ok=True)
+        """Show the run as finished: one rename. What is only for going on goes last, or a kill would cost the run."""
         self.draft.rename(self.path)
+        (self.path / self.resume_point.name).unlink(missing_ok=True)
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401

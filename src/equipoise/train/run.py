@@ -69,8 +69,13 @@ def run(
         if folder.finished:
             say(f"{out} is finished already")
             return folder
-    with _explained(spec, folder), quiet():
-        _train(spec, folder, _saying(folder, say) if leader else lambda line: None, console if leader else None)
+    try:
+        with _explained(folder), quiet():
+            _train(spec, folder, _saying(folder, say) if leader else lambda line: None, console if leader else None)
+    except BaseException:
+        if leader and not folder.checkpoint.is_file():  # nothing to go on from: what is mended may be another run
+            shutil.rmtree(folder.draft, ignore_errors=True)
+        raise
     return folder
 
 
@@ -116,9 +121,8 @@ def _saying(folder: RunFolder, say: Callable[[str], None]) -> Callable[[str], No
 
 
 @contextmanager
-def _explained(spec: RunSpec, folder: RunFolder) -> Iterator[None]:
+def _explained(folder: RunFolder) -> Iterator[None]:
     """What the machine lacks, in words that say what to do."""
-    again = f"what was finished lies in {folder.draft}; the same command goes on from there"
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -127,12 +131,29 @@ def _explained(spec: RunSpec, folder: RunFolder) -> Iterator[None]:
             f"the device has not enough memory ({first}); lower --batch-size or --image-size, or take --precision "
             f"bf16-mixed"
         ) from None
+    except RuntimeError as error:
+        if not _left_alone(error):
+            raise
+        raise TrainingError("another process of this run stopped; its own message says why") from None
     except (KeyboardInterrupt, SystemExit):  # Lightning makes the second of the first
-        raise TrainingError(f"interrupted; {again}") from None
+        raise TrainingError(f"interrupted; {_again(folder)}") from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise TrainingError(f"the disk is full ({error}); make room: {again}") from None
+            raise TrainingError(f"the disk is full ({error}); make room: {_again(folder)}") from None
         raise
+
+
+def _left_alone(error: RuntimeError) -> bool:
+    """Whether the process waited for another one that is gone; gloo has only words for that."""
+    words = ("Connection closed by peer", "Connection reset by peer")
+    return type(error).__name__.startswith("Dist") or any(text in str(error) for text in words)
+
+
+def _again(folder: RunFolder) -> str:
+    """What the same command would do."""
+    if not folder.checkpoint.is_file():
+        return "no epoch was finished, the same command begins anew"
+    return f"what was finished lies in {folder.draft}, the same command goes on from there"
 
 
 def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console: Console | None) -> None:
