@@ -70,6 +70,9 @@ def _shown(default: object) -> str:
 
 def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"--model-options must be key=value, got {text!r}; for example width=16")
-    return key, yaml.safe_load(value)
+    try:
+        if equals:
+            return key, yaml.safe_load(value)
+    except yaml.YAMLError:
+        pass
+    raise ValueError(f"--model-options must be key=value, got {text!r}; for example width=16 or hidden=[64,64]")

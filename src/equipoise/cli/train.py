@@ -11,7 +11,7 @@ import typer
 
 from equipoise.cli.inputs import bad_input
 from equipoise.cli.settings import given_settings, with_settings
-from equipoise.train.spec import RunSpec, SpecError, read_spec
+from equipoise.train.spec import RunSpec, read_spec
 
 __all__ = ["train"]
 
@@ -33,7 +33,7 @@ def train(
         given = {} if spec is None else read_spec(spec)
         place = given.pop("out", None) if out is None else out
         checked = RunSpec.check(given | given_settings(settings), where=str(spec or "equipoise train"))
-    except SpecError as error:
+    except ValueError as error:
         typer.echo(f"equipoise: {error}", err=True)
         raise typer.Exit(2) from None
     with bad_input():

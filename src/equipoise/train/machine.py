@@ -37,6 +37,7 @@ LOGGERS = {
 def trainer_for(spec: RunSpec, folder: RunFolder, callbacks: Sequence[pl.Callback]) -> pl.Trainer:
     """The trainer; what the settings say of the machine is passed on as it is."""
     devices: Any = int(spec.devices) if spec.devices.lstrip("-").isdigit() else spec.devices
+    logger = _logger(spec, folder)
     try:
         return pl.Trainer(
             accelerator=spec.accelerator,
@@ -46,7 +47,7 @@ def trainer_for(spec: RunSpec, folder: RunFolder, callbacks: Sequence[pl.Callbac
             precision=spec.precision,  # type: ignore[arg-type]
             max_epochs=spec.epochs,
             gradient_clip_val=spec.clip,
-            logger=_logger(spec, folder),
+            logger=logger,
             callbacks=list(callbacks),
             plugins=[AtomicCheckpoints()],
             enable_checkpointing=False,

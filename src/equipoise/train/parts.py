@@ -72,13 +72,21 @@ def model_of(spec: RunSpec, task: TrainingTask, preparation: Preparation) -> tup
     name = task.default_model() if spec.model == "auto" else spec.model
     pl.seed_everything(spec.seed, verbose=False)
     tokens = preparation.kind == "tokens"
-    model = build_model(
-        name,
-        num_classes=task.num_classes,
-        input_shape=None if tokens else preparation.input_shape,
-        vocabulary=len(preparation.words) + 2 if tokens else None,
-        **spec.model_options,
-    )
+    if preparation.kind == "images" and preparation.input_shape is None and spec.batch_size != 1:
+        raise DataError(
+            f"{spec.data}: images must have one size to be in one batch, found several; choose one, e.g. --image-size "
+            "224, or --batch-size 1"
+        )
+    try:
+        model = build_model(
+            name,
+            num_classes=task.num_classes,
+            input_shape=None if tokens else preparation.input_shape,
+            vocabulary=len(preparation.words) + 2 if tokens else None,
+            **spec.model_options,
+        )
+    except (ImportError, RuntimeError, TypeError) as error:  # what a setting names is missing or fails
+        raise ValueError(f"--model {name}: {error}") from error
     if spec.prior_bias:
         if task.softmax:
             raise ValueError(f"--prior-bias is for several labels a sample, got task {task.data.task!r}; leave it out")
