@@ -66,6 +66,7 @@ def test_two_processes_train_what_one_does(equipoise, folder, case):
     assert_same_training(one, equipoise.train(folder, out="two", **options, **TWO))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_more_processes(equipoise, tmp_path):
     """Killed on one process, killed again on two, and finished on two."""
     options = SINGLE | {"epochs": 8, "loss": "recall:momentum=0.9"}

@@ -22,7 +22,7 @@ MOVING = {
     "lr": 0.05,
     "ema": 0.9,
     "epochs": EPOCHS,
-    "batch_size": 4,
+    "batch_size": 8,
 }
 """Everything that moves: momentum, dropout, augmentation, sampler, averages of weights and of recalls, schedules."""
 
@@ -65,6 +65,16 @@ def test_killed_as_soon_as_it_can_go_on(equipoise, tmp_path, whole):
     run = killed(equipoise, tmp_path, lambda run: run.resume_point.is_file(), **MOVING)
     assert list(run.history())
     assert_same_run(equipoise.train(tmp_path, **MOVING), whole)
+
+
+def test_killed_while_it_predicted(equipoise, tmp_path, whole):
+    """The training is over then, and nothing of it is done again."""
+    run = killed(equipoise, tmp_path, lambda run: run.predictions("val").is_file(), **MOVING)
+    assert len(rows(run)) == EPOCHS
+    finished = equipoise(tmp_path, "train", out="run", **MOVING)
+    assert finished.status == 0, finished.err
+    assert f"epoch {EPOCHS}/{EPOCHS}" not in finished.out
+    assert_same_run(run, whole)
 
 
 def test_an_interrupted_run_says_how_to_go_on(equipoise, tmp_path):

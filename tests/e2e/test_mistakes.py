@@ -1,0 +1,282 @@
+"""What can go wrong: one message that says what to do, no traceback, and what was finished stays as it was."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from equipoise.train.folder import RunFolder
+from tests.data.making import class_folders, coco, mask, picture
+from tests.e2e.commands import assert_same_run, contents, predictions
+
+QUICK = {"model": "linear", "epochs": 2}
+DIGITS = {"data": "digits-lt", **QUICK}
+TWO = {"accelerator": "cpu", "devices": 2, "strategy": "ddp", "batch_size": 4}
+
+
+@pytest.fixture(scope="module")
+def earlier(equipoise, tmp_path_factory):
+    """A finished run beside which all others are tried."""
+    return equipoise.train(tmp_path_factory.mktemp("runs"), out="earlier", **DIGITS)
+
+
+@pytest.fixture
+def refused(equipoise, earlier, tmp_path):
+    """Runs a command that must fail with these words, leave nothing new and the earlier run as it was."""
+
+    def check(*words, status=2, lines=1, arguments=(), leaves=False, **options):
+        before, out = contents(earlier.path), earlier.path.with_name("new")
+        found = equipoise(tmp_path, "train", *arguments, out=out, **options)
+        assert found.status == status, found
+        assert "Traceback" not in found.err
+        assert found.err.startswith("equipoise: ")
+        assert len(found.err.strip().splitlines()) == lines, found.err
+        for word in words:
+            assert word in found.err
+        run = RunFolder(out)
+        assert not out.exists()
+        assert run.draft.exists() == leaves
+        assert contents(earlier.path) == before
+        return run
+
+    return check
+
+
+def half(path):
+    """Cut a file, as a broken download would; what puts it back."""
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    return lambda: path.write_bytes(whole)
+
+
+# Images and other files
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    for split, count in (("train", 6), ("val", 2), ("test", 2)):
+        class_folders(tmp_path / "pictures" / split, count, "jpg")
+    return tmp_path / "pictures"
+
+
+@pytest.mark.parametrize(
+    ("broken", "options"),
+    [
+        ("train", {}),
+        ("train", {"cache": True}),
+        ("val", {"workers": 0}),
+        ("val", {"workers": 2}),
+    ],
+)
+def test_corrupt_image(refused, pictures, broken, options):
+    """Training images are looked at first, others when their turn comes, also in a worker process."""
+    half(pictures / broken / "cat" / "01.jpg")
+    refused(f"{broken}/cat/01.jpg", "an image that can be decoded", "replace or remove it", data=pictures, **options)
+
+
+def test_corrupt_image_in_one_of_two_processes(refused, pictures):
+    half(pictures / "val" / "emu" / "01.jpg")
+    refused("val/emu/01.jpg", "another process of this run stopped", status=1, lines=2, data=pictures, **QUICK, **TWO)
+
+
+def test_corrupt_image_after_the_training(refused, equipoise, pictures, tmp_path, earlier):
+    """Nothing is trained again once the image is there."""
+    mend = half(pictures / "test" / "dog" / "00.jpg")
+    run = refused("test/dog/00.jpg", leaves=True, data=pictures, workers=1, **QUICK)
+    epochs = list(run.history())
+    mend()
+    finished = equipoise(tmp_path, "train", out=run.path, data=pictures, workers=1, **QUICK)
+    assert finished.status == 0
+    assert run.finished
+    assert "epoch 1/2" not in finished.out
+    assert list(run.history()) == epochs
+    assert_same_run(run, equipoise.train(tmp_path, data=pictures, workers=1, **QUICK))
+    shutil.rmtree(run.path)
+
+
+def test_corrupt_mask(refused, tmp_path):
+    for i in range(8):
+        picture(tmp_path / "data" / "images" / f"{i}.png", size=(3, 2))
+        mask(tmp_path / "data" / "masks" / f"{i}.png", [[0, 0, 1], [0, 1, 1]])
+    half(tmp_path / "data" / "masks" / "3.png")
+    refused("masks/3.png", "can be decoded", data=tmp_path / "data", epochs=1)
+
+
+def test_images_of_several_sizes(refused, pictures):
+    picture(pictures / "train" / "cat" / "00.jpg", size=(30, 20))
+    refused("images must have one size", "--image-size", data=pictures, epochs=1)
+
+
+def test_missing_files(refused, tmp_path):
+    refused("no-such: there must be a file, a folder", data="no-such", **QUICK)
+    refused("did you mean 'digits-lt'?", data="digit-lt", **QUICK)
+    picture(tmp_path / "a.png")
+    (tmp_path / "all.csv").write_text("path,label\n" + "a.png,x\ngone.png,y\n" * 5)
+    refused("all.csv", "5 of 10 missing, e.g.", "gone.png", "image_root", data="all.csv", **QUICK)
+    content = coco({1: "a.png", 2: "gone.png"}, [(1, 10, 0), (2, 20, 0)])
+    (tmp_path / "some.json").write_text(json.dumps(content))
+    refused("some.json", "gone.png", data="some.json", **QUICK)
+
+
+# Labels
+
+
+@pytest.fixture
+def features(tmp_path):
+    """Makes a file of features with these labels."""
+
+    def make(name, labels, **more):
+        draw = np.random.default_rng(0)
+        labels = np.asarray(labels)
+        np.savez(tmp_path / name, features=draw.normal(size=(len(labels), 3)), labels=labels, **more)
+
+    return make
+
+
+def test_label_in_no_class(refused, features, tmp_path):
+    features("mine.npz", np.arange(30) % 3)
+    refused("labels must be classes from 0 to 1", "found 2", data="mine.npz", class_names="a,b", **QUICK)
+    (tmp_path / "texts.csv").write_text("text,label\n" + "hello,cat\nworld,dgo\n" * 10)
+    refused("'dgo'", "did you mean 'dog'?", data="texts.csv", class_names="cat,dog", epochs=1)
+
+
+def test_class_without_a_training_sample(refused, equipoise, features, tmp_path):
+    features("mine.npz", np.arange(30) % 3)
+    names = {"data": "mine.npz", "class_names": "a,b,c,d"}
+    refused("every class must have a training sample", "none of d", "--allow-empty", **names, **QUICK)
+    for loss in ("ce", "ldam", "balanced-softmax", "ce:weight=effective"):
+        run = equipoise.train(tmp_path, out=loss.replace(":", "-"), allow_empty=True, loss=loss, **names, **QUICK)
+        assert all(np.isfinite(row["train"]["loss"]) for row in run.history())
+        assert np.isfinite(predictions(run, "test")["logits"]).all()
+
+
+def test_validation_data_of_one_class(refused, equipoise, features, tmp_path):
+    (tmp_path / "data").mkdir()
+    for split, labels in (("train", np.arange(30) % 3), ("val", np.ones(6, int)), ("test", np.arange(9) % 3)):
+        features(f"data/{split}.npz", labels)
+    refused("validation data must hold at least two classes", "found 1 alone", "--allow-empty", data="data", **QUICK)
+    run = equipoise.train(tmp_path, data="data", allow_empty=True, **QUICK)
+    assert run.results["val"]["overall"]["accuracy"] is not None
+
+
+# Settings
+
+
+def test_all_typos_at_once(refused, tmp_path):
+    lines = ["data: digits-lt", "epoch: 3", "lr: fast", "sampler: balancd", "loss: focall:gamma=2", "model: resnet23"]
+    (tmp_path / "spec.yaml").write_text("\n".join([*lines, "augment: flop", "batch_size: 0"]))
+    refused(
+        "spec.yaml: 7 mistakes in the settings",
+        "epoch: there is no such setting; did you mean epochs?",
+        "lr: input should be a valid number",
+        "got 'balancd'",
+        "got 'focall'; did you mean FocalLoss",
+        "got 'resnet23'; did you mean resnet32",
+        "'flop'",
+        "batch_size: input should be greater than or equal to 1, got 0",
+        arguments=["spec.yaml"],
+        lines=8,
+    )
+    refused("gone.yaml", "no such file", arguments=["gone.yaml"], lines=2)
+    (tmp_path / "spec.yaml").write_text("data: [digits-lt")
+    refused("spec.yaml", "no YAML", arguments=["spec.yaml"], lines=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "lines"),
+    [
+        (("did you mean FocalLoss",), {"loss": "focall"}, 2),
+        (("got 'gama'; did you mean 'gamma'?",), {"loss": "focal:gama=2"}, 2),
+        (("for several labels a sample", "take one of CrossEntropyLoss"), {"loss": "asl"}, 1),
+        (("did you mean resnet32",), {"model": "resnet23"}, 2),
+        (("timm:resnet18", "not installed; pip install timm"), {"model": "timm:resnet18"}, 1),
+        (("there is no", "gone.py"), {"model": "gone.py:make"}, 1),
+        (("mine.py", "failed with ZeroDivisionError", "line 2"), {"model": "mine.py:make"}, 1),
+        (("got 'hiden'; did you mean hidden?",), {"model": "mlp", "model_options": "hiden=[4]"}, 1),
+        (("--model-options must be key=value, got 'hidden'",), {"model": "mlp", "model_options": "hidden"}, 1),
+        (("--monitor must be one of accuracy", "got 'acc'"), {"monitor": "acc"}, 1),
+        (("--logger must be none, csv", "got 'paper'"), {"logger": "paper"}, 1),
+        (("--precision must suit this machine", "17"), {"precision": "17"}, 1),
+    ],
+)
+def test_unknown_words(refused, tmp_path, words, options, lines):
+    (tmp_path / "mine.py").write_text("def make(num_classes):\n    return 1 / 0\n")
+    refused(*words, lines=lines, status=1 if "monitor" in options else 2, **DIGITS | options)
+
+
+def test_a_mended_command_may_take_the_same_folder(equipoise, tmp_path):
+    """A setting that cannot be used leaves nothing that is in the way of the right one."""
+    assert equipoise(tmp_path, "train", out="run", loss="asl", **DIGITS).status == 2
+    assert equipoise.train(tmp_path, loss="focal", **DIGITS).finished
+
+
+def test_a_folder_that_is_no_run(equipoise, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("ten years")
+    for options in ({}, {"restart": True}):
+        found = equipoise(tmp_path, "train", out="run", **DIGITS, **options)
+        assert found.status == 2
+        assert "must be free" in found.err
+    assert (tmp_path / "run" / "thesis.txt").read_text() == "ten years"
+
+
+# Machine and numbers
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_loss_that_is_no_number(refused, optimizer):
+    words = ("the loss became nan in epoch 1", "lower --lr", "--clip")
+    refused(*words, status=1, optimizer=optimizer, lr=1e30, **DIGITS | {"model": "mlp"})
+
+
+def test_full_disk(equipoise, tmp_path, earlier):
+    """At whatever file the disk is full, the same command goes on once there is room."""
+    before, draft = contents(earlier.path), tmp_path / "run.unfinished"
+    left = []
+    for largest in (3000, 6000, 10_000, 20_000):
+        found = equipoise(tmp_path, "train", out="run", largest_file=largest, **DIGITS)
+        assert found.status == 1
+        assert "Traceback" not in found.err
+        assert "the disk is full" in found.err
+        assert "make room" in found.err
+        assert not (tmp_path / "run").exists()
+        left.append(sorted(file.name for file in draft.rglob("*") if file.is_file()))
+        assert not any(".draft" in name for name in left[-1])
+    assert left[0] == []  # no epoch was finished
+    assert "resume.ckpt" in left[-1]
+    assert_same_run(equipoise.train(tmp_path, **DIGITS), earlier)
+    assert contents(earlier.path) == before
+
+
+OUT_OF_MEMORY = """
+import torch
+from torch import nn
+
+
+class Hungry(nn.Linear):
+    def forward(self, x):
+        {how}
+        return super().forward(x.flatten(1))
+
+
+def make(num_classes):
+    return Hungry(64, num_classes)
+"""
+
+
+def test_out_of_memory(refused, tmp_path):
+    """The error that CUDA raises, from a model of one's own."""
+    told = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 2 MiB."
+    (tmp_path / "mine.py").write_text(OUT_OF_MEMORY.format(how=f"raise torch.OutOfMemoryError({told!r})"))
+    words = ("not enough memory (CUDA out of memory)", "lower --batch-size")
+    refused(*words, status=1, **DIGITS | {"model": "mine.py:make"})
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_out_of_memory_of_a_device(refused, tmp_path):
+    (tmp_path / "mine.py").write_text(OUT_OF_MEMORY.format(how="torch.empty(2**44, device=x.device)"))
+    words = ("not enough memory (CUDA out of memory)", "lower --batch-size")
+    refused(*words, status=1, accelerator="gpu", **DIGITS | {"model": "mine.py:make"})
