@@ -1,0 +1,175 @@
+"""The folder of a comparison: where things lie in it, and how they are read.
+
+::
+
+    compare.json            what is compared: settings, losses with their candidates, and the run of each seed
+    runs/NAME/              finished runs; runs/NAME.unfinished/ while one goes on
+    failures/NAME.json      why a run failed, with its log beside it; the next attempt tries again
+    verdict.json            what can be said of the differences
+    report.html             the page
+    compare.log             what was said to people
+
+Nothing here needs torch: pages and tables are made from folders alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import equipoise
+from equipoise.train.folder import RunFolder, write_json
+
+__all__ = ["ComparisonFolder", "Entry", "Failure", "PlannedRun"]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the table.
+
+    Args:
+        text: the loss as it was given, ``"focal:gamma=1,2,3"``.
+        candidates: the single losses that it stands for; validation data choose one.
+    """
+
+    text: str
+    candidates: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One loss with one seed.
+
+    Args:
+        loss: a candidate.
+        seed: of the run.
+        folder: where the run is, or will be.
+    """
+
+    loss: str
+    seed: int
+    folder: RunFolder
+
+    @property
+    def name(self) -> str:
+        """How the run is called in this comparison."""
+        return self.folder.path.name
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not come to its end.
+
+    Args:
+        loss: a candidate.
+        seed: of the run.
+        error: what went wrong, in one line.
+        log: what the run said before, relative to the comparison.
+    """
+
+    loss: str
+    seed: int
+    error: str
+    log: str
+
+
+@dataclass(frozen=True)
+class ComparisonFolder:
+    """Losses compared on one data set, finished or not.
+
+    Args:
+        path: the folder.
+    """
+
+    path: Path
+
+    @property
+    def plan(self) -> Path:
+        """What is compared; a folder with this file is a comparison."""
+        return self.path / "compare.json"
+
+    @property
+    def verdict(self) -> Path:
+        """What can be said of the differences."""
+        return self.path / "verdict.json"
+
+    @property
+    def report(self) -> Path:
+        """The page."""
+        return self.path / "report.html"
+
+    @property
+    def log(self) -> Path:
+        """What was said to people."""
+        return self.path / "compare.log"
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a comparison."""
+        return self.plan.is_file()
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """What is compared, as it was planned."""
+        found: dict[str, Any] = json.loads(self.plan.read_text(encoding="utf-8"))
+        return found
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """All settings."""
+        found: dict[str, Any] = self.about["spec"]
+        return found
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The rows of the table, in the order in which they were given."""
+        return [Entry(one["text"], tuple(one["candidates"])) for one in self.about["entries"]]
+
+    @property
+    def runs(self) -> list[PlannedRun]:
+        """Every run of the plan, whatever became of it."""
+        return [
+            PlannedRun(one["loss"], one["seed"], RunFolder(self.path / one["folder"])) for one in self.about["runs"]
+        ]
+
+    @property
+    def finished(self) -> list[PlannedRun]:
+        """Those that came to their end."""
+        return [run for run in self.runs if run.folder.finished]
+
+    @property
+    def failures(self) -> list[Failure]:
+        """Those that failed and have not come to their end since."""
+        places = [self.failure(run.name) for run in self.runs if not run.folder.finished]
+        return [Failure(**json.loads(file.read_text(encoding="utf-8"))) for file in places if file.is_file()]
+
+    def failure(self, name: str) -> Path:
+        """Where it says why the run of this name failed."""
+        return self.path / "failures" / f"{name}.json"
+
+    def write_plan(self, spec: Mapping[str, Any], entries: Sequence[Entry], runs: Sequence[PlannedRun]) -> None:
+        """Make the folder a comparison."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        (self.path / "runs").mkdir(exist_ok=True)
+        planned = [
+            {"loss": run.loss, "seed": run.seed, "folder": run.folder.path.relative_to(self.path).as_posix()}
+            for run in runs
+        ]
+        about = {"format": FORMAT, "equipoise": equipoise.__version__, "spec": spec}
+        write_json(self.plan, {**about, "entries": [asdict(entry) for entry in entries], "runs": planned})
+
+    def write_failure(self, run: PlannedRun, error: str, log: str) -> Failure:
+        """Note that a run failed: why, and what it said before."""
+        place = self.failure(run.name)
+        place.parent.mkdir(exist_ok=True)
+        file = place.with_suffix(".log")
+        file.write_text(log, encoding="utf-8")
+        failure = Failure(run.loss, run.seed, error, file.relative_to(self.path).as_posix())
+        write_json(place, asdict(failure))
+        return failure
