@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["LABELS", "TITLES", "described", "shown", "verdicts", "worst_classes"]
+__all__ = ["LABELS", "LESS_IS_BETTER", "NATURAL", "TITLES", "described", "shown", "verdicts", "worst_classes"]
 
 LABELS: Mapping[str, str] = {
     "accuracy": "accuracy",
@@ -35,9 +35,18 @@ LABELS: Mapping[str, str] = {
         for word in ("CP", "CR", "CF1", "OP", "OR", "OF1")
         for ending, title in (("", ""), ("_top3", ", top 3"))
     },
+    **{word: word for word in ("many", "medium", "few")},
+    "ece_after": "ECE after",
+    "ada_ece_after": "AdaECE after",
+    "nll_after": "NLL after",
+    "seconds_per_step": "ms a step",
 }
-NATURAL = ("nll", "brier")
+NATURAL = ("nll", "brier", "nll_after")
 """Numbers that are no shares and are not shown in percent."""
+LESS_IS_BETTER = (
+    *("nll", "brier", "ece", "ada_ece", "classwise_ece", "mce", "nll_after", "ece_after", "ada_ece_after"),
+    "seconds_per_step",
+)
 TITLES: Mapping[str, str] = {
     "single": "one label a sample",
     "multi": "several labels a sample",
@@ -46,11 +55,17 @@ TITLES: Mapping[str, str] = {
 
 
 def shown(name: str, value: float | None) -> str:
-    """A number as it is printed: shares in percent, the others with four digits behind the point."""
+    """A number as it is printed: shares in percent, times in milliseconds, the others with four digits.
+
+    >>> shown("accuracy", 0.9), shown("nll", 0.25), shown("seconds_per_step", 0.0123)
+    ('90.00', '0.2500', '12.3')
+    """
     if value is None:
         return "–"
     if math.isinf(value):
         return "inf"
+    if name == "seconds_per_step":
+        return f"{1000 * value:.3g}" if value < 1 else f"{1000 * value:,.0f}"
     return f"{value:.4f}" if name in NATURAL else f"{100 * value:.2f}"
 
 
@@ -76,9 +91,9 @@ def verdicts(found: Mapping[str, Any]) -> list[str]:
         change = "lowers" if after["ece"] < before["ece"] else "raises"
         kind = "a temperature for each label" if found["task"] == "multi" else "a temperature"
         sentences.append(
-            f"Fitted on {found['calibration']['fitted_on']}, {kind} {change} the ECE from {shown('ece', before['ece'])} to "
-            f"{shown('ece', after['ece'])} % and changes the NLL from {shown('nll', before['nll'])} to "
-            f"{shown('nll', after['nll'])}."
+            f"Fitted on {found['calibration']['fitted_on']}, {kind} {change} the ECE from "
+            f"{shown('ece', before['ece'])} to {shown('ece', after['ece'])} % and changes the NLL from "
+            f"{shown('nll', before['nll'])} to {shown('nll', after['nll'])}."
         )
     elif after is None:
         sentences.append(f"No temperature could be fitted: {found['calibration']['note']}.")
