@@ -2,7 +2,7 @@
 
 ::
 
-    compare.json            what is compared: settings, losses with their candidates, and the run of each seed
+    compare.json            what is compared: settings, losses with their candidates, the baseline, the run of each seed
     runs/NAME/              finished runs; runs/NAME.unfinished/ while one goes on
     failures/NAME.json      why a run failed, with its log beside it; the next attempt tries again
     verdict.json            what can be said of the differences
@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +113,7 @@ class ComparisonFolder:
         """Whether there is a comparison."""
         return self.plan.is_file()
 
-    @cached_property
+    @property
     def about(self) -> dict[str, Any]:
         """What is compared, as it was planned."""
         found: dict[str, Any] = json.loads(self.plan.read_text(encoding="utf-8"))
@@ -130,6 +129,12 @@ class ComparisonFolder:
     def entries(self) -> list[Entry]:
         """The rows of the table, in the order in which they were given."""
         return [Entry(one["text"], tuple(one["candidates"])) for one in self.about["entries"]]
+
+    @property
+    def baseline(self) -> str:
+        """The text of the entry that all others are compared with."""
+        found: str = self.about["baseline"]
+        return found
 
     @property
     def runs(self) -> list[PlannedRun]:
@@ -153,7 +158,9 @@ class ComparisonFolder:
         """Where it says why the run of this name failed."""
         return self.path / "failures" / f"{name}.json"
 
-    def write_plan(self, spec: Mapping[str, Any], entries: Sequence[Entry], runs: Sequence[PlannedRun]) -> None:
+    def write_plan(
+        self, spec: Mapping[str, Any], entries: Sequence[Entry], baseline: str, runs: Sequence[PlannedRun]
+    ) -> None:
         """Make the folder a comparison."""
         self.path.mkdir(parents=True, exist_ok=True)
         (self.path / "runs").mkdir(exist_ok=True)
@@ -161,8 +168,17 @@ class ComparisonFolder:
             {"loss": run.loss, "seed": run.seed, "folder": run.folder.path.relative_to(self.path).as_posix()}
             for run in runs
         ]
-        about = {"format": FORMAT, "equipoise": equipoise.__version__, "spec": spec}
-        write_json(self.plan, {**about, "entries": [asdict(entry) for entry in entries], "runs": planned})
+        write_json(
+            self.plan,
+            {
+                "format": FORMAT,
+                "equipoise": equipoise.__version__,
+                "spec": spec,
+                "entries": [asdict(entry) for entry in entries],
+                "baseline": baseline,
+                "runs": planned,
+            },
+        )
 
     def write_failure(self, run: PlannedRun, error: str, log: str) -> Failure:
         """Note that a run failed: why, and what it said before."""

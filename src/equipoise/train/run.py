@@ -31,13 +31,10 @@ from equipoise.train.optimizers import learning_rate_factor
 from equipoise.train.outcome import judge, predict
 from equipoise.train.parts import loss_of, model_of, opened, optimizer_of, ready
 from equipoise.train.preparation import Preparation
-from equipoise.train.spec import RunSpec
+from equipoise.train.spec import FREE, RunSpec
 from equipoise.train.task import task_of
 
 __all__ = ["run"]
-
-FREE = ("accelerator", "devices", "nodes", "strategy", "workers", "cache", "logger")
-"""Settings that may change when a run goes on."""
 
 
 def run(

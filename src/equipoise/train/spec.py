@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
-__all__ = ["GROUPS", "RunSpec", "SpecError", "read_spec"]
+__all__ = ["FREE", "GROUPS", "RunSpec", "SharedSpec", "SpecError", "read_spec"]
 
 
 class SpecError(ValueError):
@@ -50,6 +50,8 @@ Text = Annotated[str, BeforeValidator(_words)]
 
 GROUPS = ("Data", "Model and loss", "Training", "Machine", "Record")
 """Headings under which help pages list the settings."""
+FREE = ("accelerator", "devices", "nodes", "strategy", "workers", "cache", "logger")
+"""Settings that may change when something goes on that was interrupted."""
 
 
 def _setting(group: str, default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN401
@@ -76,12 +78,8 @@ def _record(default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN4
     return _setting("Record", default, description, **limits)
 
 
-class RunSpec(BaseModel):
-    """The settings of one run. Where None stands, the data, the task or the optimiser decide.
-
-    >>> RunSpec(data="digits-lt", loss="focal:gamma=3").epochs
-    30
-    """
+class SharedSpec(BaseModel):
+    """What runs that are compared with each other share. Where None stands, data, task or optimiser decide."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -92,7 +90,7 @@ class RunSpec(BaseModel):
     val_share: float = _data(0.15, "Share of the training data for validation, where none is given.", gt=0, lt=1)
     test_share: float = _data(0.15, "Share of the training data for the test, where none is given.", gt=0, lt=1)
     data_seed: int = _data(0, "Seed of splits and long tails; runs that are compared share it.", ge=0)
-    longtail: str | None = _data(None, "Thin the training data out: exponential:100, step:10, pareto:50.")
+    longtail: str | None = _data(None, "Thin the training data out: exponential:100, step:10, first-4000:6/2.")
     class_names: Names | None = _data(None, "Classes in their order, with commas.")
     ignore_index: int | None = _data(None, "Label that counts for nothing.")
     label_column: Names | None = _data(None, "Of a table: the column of labels, or several of 0 and 1.")
@@ -112,11 +110,10 @@ class RunSpec(BaseModel):
     model: str = _model("auto", "A model (mlp, resnet32, unet, ...), timm:NAME, torchvision:NAME, FILE.py:function.")
     model_options: dict[str, Any] = _model({}, "Further arguments of the model.")
     prior_bias: bool = _model(False, "Several labels: start every sigmoid at the frequency of its label.")
-    loss: str = _model("auto", "A loss of `equipoise losses`, e.g. focal:gamma=3, ldam:weight=drw, ce+0.5*dice.")
 
     epochs: int = _train(30, "Epochs.", ge=1)
     batch_size: int | None = _train(
-        None, "Samples of a step over all devices; None for 128, in segmentation 8, less of few data.", ge=1
+        None, "Samples of a step over all devices; None for 128, in segmentation 8, less where data are few.", ge=1
     )
     optimizer: Literal["sgd", "adamw"] = _train("adamw", "sgd (Nesterov) or adamw.")
     lr: float | None = _train(None, "Highest learning rate; None for 0.1 (sgd) or 0.001 (adamw).", gt=0)
@@ -130,7 +127,6 @@ class RunSpec(BaseModel):
     ema: float | None = _train(
         None, "Decay of an average of the weights, e.g. 0.999, which is then what counts.", gt=0, lt=1
     )
-    seed: int = _train(0, "Of the weights, the order of samples and the augmentation.", ge=0, lt=2**32)
     monitor: str | None = _train(None, "Validation number that chooses the checkpoint; None for that of the task.")
     checkpoint: Literal["best", "last"] = _train("best", "Keep the epoch that is best on validation data, or the last.")
 
@@ -143,15 +139,6 @@ class RunSpec(BaseModel):
     compile: bool = _machine(False, "Compile the model with torch.compile.")
 
     logger: str = _record("csv", "csv, tensorboard, none, wandb, mlflow, ..., or module:Class.")
-
-    @field_validator("loss")
-    @classmethod
-    def _known_loss(cls, text: str) -> str:
-        from equipoise.train.loss_text import parse_loss
-
-        if text != "auto":
-            parse_loss(text)
-        return text
 
     @field_validator("augment")
     @classmethod
@@ -171,12 +158,32 @@ class RunSpec(BaseModel):
         return name
 
     @classmethod
-    def check(cls, settings: Mapping[str, Any], where: str = "settings") -> RunSpec:
+    def check(cls, settings: Mapping[str, Any], where: str = "settings") -> Self:
         """The spec of these settings; a ``SpecError`` names all that is wrong with them."""
         try:
             return cls(**{str(key): value for key, value in settings.items()})
         except ValidationError as error:
             raise SpecError(where, [_mistake(one, cls) for one in error.errors()]) from None
+
+
+class RunSpec(SharedSpec):
+    """The settings of one run.
+
+    >>> RunSpec(data="digits-lt", loss="focal:gamma=3").epochs
+    30
+    """
+
+    loss: str = _model("auto", "A loss of `equipoise losses`, e.g. focal:gamma=3, ldam:weight=drw, ce+0.5*dice.")
+    seed: int = _train(0, "Of the weights, the order of samples and the augmentation.", ge=0, lt=2**32)
+
+    @field_validator("loss")
+    @classmethod
+    def _known_loss(cls, text: str) -> str:
+        from equipoise.train.loss_text import parse_loss
+
+        if text != "auto":
+            parse_loss(text)
+        return text
 
 
 def read_spec(path: Path) -> dict[str, Any]:
