@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from benchmarks import losses, metrics, page, training
+from benchmarks import losses, metrics, page, train, training
 from benchmarks.cases import CUDA_SHAPES, SHAPES, Link, Shapes
 from benchmarks.catalogue import all_cases
 from benchmarks.gpu import copy_bandwidth
 from benchmarks.machine import describe_machine, installed_version, keep_freed_memory
-from benchmarks.table import format_run, format_training
+from benchmarks.table import format_run, format_train, format_training
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BOTH = ("float32", "bfloat16")
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit("--device cuda needs a CUDA device and a build of torch for it, found none; use --device cpu")
         if options.threads is not None:
             torch.set_num_threads(options.threads)
-        {"losses": _losses, "training": _training, "metrics": _metrics}[options.benchmark](options)
+        {"losses": _losses, "training": _training, "train": _train, "metrics": _metrics}[options.benchmark](options)
 
 
 def _losses(options: argparse.Namespace) -> None:
@@ -86,6 +86,26 @@ def _training(options: argparse.Namespace) -> None:
     }
     _write(run, options.json)
     print(format_training(run))
+
+
+def _train(options: argparse.Namespace) -> None:
+    device = torch.device(options.device)
+    if options.data is not None and not options.data.is_dir():
+        sys.exit(f"--data must be a folder, got {options.data}; leave it out for noise of the same shape")
+    before = describe_machine(device) | {"pytorch_lightning": installed_version("pytorch-lightning")}
+    cases = train.run(
+        train.Settings(device, rounds=options.rounds, filter=options.filter, data=options.data), _progress
+    )
+    if not cases:
+        sys.exit(f"--filter {options.filter!r} matches no case and no loss; python -m benchmarks lists them")
+    run = {
+        "benchmark": "train",
+        "machine": before | {"load_average_at_end": describe_machine(device)["load_average"]},
+        "settings": {"rounds": options.rounds, "filter": options.filter},
+        "cases": cases,
+    }
+    _write(run, options.json)
+    print(format_train(run))
 
 
 def _metrics(options: argparse.Namespace) -> None:
@@ -165,6 +185,21 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--width", type=_positive, default=default.width, help="channels of the first level (32)")
     command.add_argument("--rounds", type=_positive, default=default.rounds, help="timed rounds over all losses (15)")
     command.add_argument("--autocast", action="store_true", help="forward and loss in bfloat16 where autocast says so")
+
+    command = subparsers.add_parser(
+        "train",
+        parents=[measured],
+        help="time of a step of equipoise train against a bare PyTorch loop, and with each loss",
+        description=train.__doc__,
+    )
+    command.add_argument(
+        "--rounds",
+        type=_positive,
+        help=f"timed epochs with each loss (cpu: {train.ROUNDS['cpu']}, cuda: {train.ROUNDS['cuda']})",
+    )
+    command.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="real data, in sub-folders as the cases are called (noise instead)"
+    )
 
     command = subparsers.add_parser(
         "metrics",
@@ -264,6 +299,9 @@ def _contents() -> str:
             f"    {case.kind:8}  {case.name}{' (on CUDA)' if case.cuda_only else ''}" for case in all_cases(link)
         )
     lines.append("\ntraining: a training step with each softmax loss; python -m benchmarks training --help")
+    lines.append("train: equipoise train against a bare loop, and with each loss; python -m benchmarks train --help")
+    for device, cases in train.CASES.items():
+        lines.extend(f"    {device:8}  {case.title}" for case in cases)
     lines.append("metrics: metrics against torchmetrics, and over many pixels; python -m benchmarks metrics --help")
     lines.append("table: the page of documentation that results give; python -m benchmarks table --help")
     return "\n".join(lines)

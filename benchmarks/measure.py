@@ -36,6 +36,7 @@ __all__ = [
     "Held",
     "Quartiles",
     "Step",
+    "drain",
     "held_for_backward",
     "no_collection",
     "paired_ratio",
@@ -132,15 +133,16 @@ def _calls_for(step: Callable[[], None], device: torch.device, seconds: float) -
 
 def _time_calls(step: Callable[[], None], device: torch.device, calls: int) -> float:
     """Seconds that one step takes, averaged over a block of ``calls``."""
-    _drain(device)
+    drain(device)
     start = time.perf_counter()
     for _ in range(calls):
         step()
-    _drain(device)
+    drain(device)
     return (time.perf_counter() - start) / calls
 
 
-def _drain(device: torch.device) -> None:
+def drain(device: torch.device) -> None:
+    """Wait until the device has done all it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from benchmarks.cases import TORCH
 from benchmarks.machine import PEERS
 
-__all__ = ["blocks", "format_run", "format_training", "missed", "targets_met", "versions"]
+__all__ = ["blocks", "format_run", "format_train", "format_training", "missed", "targets_met", "versions"]
 
 Row: TypeAlias = dict[str, Any]
 
@@ -30,6 +30,7 @@ x compiled  in units of the same loss in plain operations under torch.compile
 call us     wall clock of one eager call, forward plus backward, launches included
 peak        largest amount of memory allocated at once, gradient included, inputs not, in units of the logits"""
 
+TRAIN_HEADER = ("loss", "step ms", "quartiles", "times", "quartiles", "of", "verdict")
 TRAINING_HEADER = ("loss", "step ms", "quartiles", "times torch", "quartiles", "verdict")
 
 
@@ -77,6 +78,44 @@ def format_training(run: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def format_train(run: dict[str, Any]) -> str:
+    """The tables of whole trainings."""
+    machine = run["machine"]
+    lines = [
+        f"{machine['device']}, {machine['threads']} threads of {machine['cores']} cores",
+        f"pytorch-lightning {machine['pytorch_lightning']}, {versions(machine)}; "
+        f"load average {machine['load_average']} before, {machine['load_average_at_end']} after",
+    ]
+    for case in run["cases"]:
+        bare, reference = (row["milliseconds"]["median"] for row in case["rows"][:2])
+        lines += [
+            "",
+            f"{case['title']}: {case['samples']:,} samples of {'x'.join(map(str, case['input_shape']))} "
+            f"({case['data']}), {case['weights']:,} weights, {case['optimizer']}, batches of {case['batch_size']}, "
+            f"{case['rounds']} epochs of {case['steps']} steps with each loss",
+            f"a step of ours takes {reference - bare:+.2f} ms over the bare loop",
+            *_aligned(
+                TRAIN_HEADER, [_train_cells(row) for row in case["rows"] if row["status"] == "ok"], left=(0, 5, 6)
+            ),
+            *_absent(case["rows"]),
+        ]
+    return "\n".join(
+        [*lines, "", *_summary([row | {"case": case["title"]} for case in run["cases"] for row in case["rows"]])]
+    )
+
+
+def _train_cells(row: Row) -> tuple[str, ...]:
+    ratio = {key: f"{value:.3f}" for key, value in row["ratio"].items()}
+    return (
+        row["name"],
+        *_time(row["milliseconds"]),
+        ratio["median"],
+        f"{ratio['low']}-{ratio['high']}",
+        row["of"],
+        _verdict(row),
+    )
+
+
 def blocks(rows: list[Row]) -> list[tuple[tuple[str, tuple[int, ...], str], list[Row]]]:
     """Rows of one link, shape and dtype together."""
     grouped = groupby(rows, key=lambda row: (row["link"], tuple(row["shape"]), row["dtype"]))
@@ -120,6 +159,8 @@ def _summary(rows: list[Row]) -> list[str]:
 
 
 def _place(row: Row) -> str:
+    if "case" in row:
+        return f" in {row['case']}"
     return f" at {tuple(row['shape'])} {row['dtype']}" if "shape" in row else ""
 
 

@@ -1,11 +1,15 @@
 """The machinery of the benchmarks on tiny shapes; no test looks at how long anything takes."""
 
 import json
+from copy import deepcopy
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
-from benchmarks import cases, losses, measure, metrics, targets, training
+import equipoise
+from benchmarks import cases, losses, measure, metrics, targets, train, training
 from benchmarks.__main__ import main
 from benchmarks.cases import CALL, TORCH, Limit, make_batch
 from benchmarks.catalogue import all_cases
@@ -15,6 +19,7 @@ from benchmarks.measure import Quartiles, Step, held_for_backward, paired_ratio,
 from benchmarks.page import format_page
 from benchmarks.table import format_run
 from benchmarks.targets import Check, cpu_checks, cuda_checks, floor_bytes
+from equipoise.catalogue import CATALOGUE
 
 CPU = torch.device("cpu")
 TINY = {"softmax": ((6, 5), (2, 3, 4, 4)), "sigmoid": ((6, 4),)}
@@ -445,6 +450,88 @@ def test_metrics_are_measured_on_both_sides_and_over_pixels(monkeypatch, tmp_pat
         main(["metrics", *tiny, "--filter", "nothing of that name"])
 
 
+TINY_MAPS = {"batch_size": 2, "ignore_index": 11, "model_options": {"width": 2}}
+TINY_TRAININGS = (
+    train.Case("cifar10_lt100", "mlp", partial(train.cifar, 40, 8), {"batch_size": 16}),
+    train.Case("camvid", "unet", partial(train.camvid, 4, (16, 16)), TINY_MAPS),
+)
+
+
+def test_a_training_is_compared_with_a_bare_loop_and_with_every_loss_of_its_task(monkeypatch):
+    monkeypatch.setattr(train, "TARGET", 1e9)
+    single, maps = train.run(train.Settings(CPU, TINY_TRAININGS, rounds=1))
+    assert (single["title"], maps["title"]) == ("cifar10_lt100, mlp", "camvid, unet")
+    assert (single["steps"], maps["steps"]) == (40 // 16, 4 // 2)
+    for case, links in ((single, {"softmax"}), (maps, {"softmax", "region"})):
+        names = [row["name"] for row in case["rows"]]
+        assert names == [train.BARE, *(entry.name for entry in CATALOGUE if entry.link in links)]
+        bare, reference, *others = case["rows"]
+        assert bare["ratio"] == {"median": 1.0, "low": 1.0, "high": 1.0}
+        assert reference["of"] == train.BARE
+        assert reference["met"] is True
+        assert reference["ratio"]["median"] == pytest.approx(
+            reference["milliseconds"]["median"] / bare["milliseconds"]["median"]
+        )
+        assert {(row["of"], row["met"]) for row in others} == {("CrossEntropyLoss", None)}
+
+
+def test_the_bare_loop_trains_as_we_do(monkeypatch):
+    """On our batches, and with the learning rate that it has, its weights are ours after an epoch."""
+    found = []
+
+    def follow(turns, trainer, learner):
+        for rows in torch.from_numpy(trainer.train_dataloader.indices).split(16):
+            turns.bare.step(rows)
+        found.append(deepcopy((learner.model.state_dict(), turns.bare.model.state_dict())))
+        turns.bare_seconds.append(1.0)
+
+    monkeypatch.setattr(train.Turns, "on_train_epoch_end", follow)
+    case = train.Case("digits-lt", "resnet32", None, {"schedule": "constant", "warmup": 0.0, "lr": 1e-4})
+    train.run(train.Settings(CPU, [case], rounds=1, filter="CrossEntropyLoss"))
+    ours, bare = found[0]
+    assert len(found) == 2
+    torch.testing.assert_close(bare, ours, rtol=1e-3, atol=1e-4)
+
+
+def test_a_loss_that_cannot_take_the_batch_is_left_out_with_the_reason(monkeypatch):
+    def refuse(loss, *batch):
+        raise RuntimeError("no memory\nand more")
+
+    monkeypatch.setattr(equipoise.MMCELoss, "forward", refuse)
+    (case,) = train.run(train.Settings(CPU, TINY_TRAININGS[:1], rounds=1, filter="mmce"))
+    assert [row["name"] for row in case["rows"]] == [train.BARE, "CrossEntropyLoss", "MMCELoss"]
+    assert case["rows"][2]["status"] == "failed: no memory"
+
+
+def test_trainings_are_printed_and_written(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(train, "TARGET", 0.0)  # nothing can meet it
+    monkeypatch.setitem(train.CASES, "cpu", TINY_TRAININGS)
+    file = tmp_path / "train.json"
+    main(["train", "--rounds", "1", "--filter", "FocalLoss", "--json", str(file)])
+    run = json.loads(file.read_text())
+    assert [case["rounds"] for case in run["cases"]] == [1, 1]
+    assert run["machine"]["pytorch_lightning"]
+    printed = capsys.readouterr().out
+    assert "camvid, unet: 4 samples of 3x16x16 (noise of that shape)" in printed
+    assert "SampleDependentFocalLoss" in printed
+    assert "  CrossEntropyLoss in cifar10_lt100, mlp: " in printed
+    assert "0 of 2 targets met" in printed
+    with pytest.raises(SystemExit, match="matches no case"):
+        main(["train", "--filter", "nothing of that name"])
+    with pytest.raises(SystemExit, match="must be a folder"):
+        main(["train", "--data", str(tmp_path / "nowhere")])
+
+
+def test_real_data_take_the_place_of_noise(tmp_path):
+    made = train.cifar(60, 8)
+    for name in ("train", "val", "test"):
+        split = getattr(made, name)
+        np.savez(tmp_path / f"{name}.npz", images=split.inputs, labels=split.labels, layout="nchw")
+    case = train.Case(tmp_path.name, "mlp", train.cifar, {"batch_size": 16})
+    (result,) = train.run(train.Settings(CPU, [case], rounds=1, filter="CrossEntropyLoss", data=tmp_path.parent))
+    assert (result["samples"], result["data"], result["input_shape"]) == (60, "as they are", [3, 8, 8])
+
+
 # ---------------------------------------------------------------------------------------------------------------- GPU
 
 
@@ -462,3 +549,10 @@ def test_device_times_are_those_of_the_device():
     with pytest.raises(RuntimeError, match="synchronizing"):
         device_seconds(Step(lambda: logits.sum() * logits.sum().item(), logits), rounds=1)
     assert min(device_seconds(Step(lambda: logits.exp().sum(), logits), rounds=3)) > 0  # the failure leaves no trace
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_trainings_are_compared_on_the_device():
+    for case in train.run(train.Settings(torch.device("cuda"), TINY_TRAININGS, rounds=1)):
+        assert {row["status"] for row in case["rows"]} == {"ok"}

@@ -1,0 +1,368 @@
+"""A training step of ``equipoise train`` against a bare PyTorch loop, and with each loss against cross-entropy.
+
+A case is one training, as the command makes it: Lightning, learning-rate schedule, statistics, history, checkpoints.
+Its epochs take turns with the losses, in a new order every round. After the epoch with the reference loss the bare loop
+trains a copy of the model for an epoch: the same data on the device, the same preparation, optimiser and batch size,
+torch's own loss, and nothing else. So both sides of a ratio were measured side by side in one process. The first round
+only warms up. Our time is what a run records as ``seconds_per_step``, from the start of an epoch to the end of its
+last step.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.cases import long_tail
+from benchmarks.measure import Quartiles, drain, paired_ratio
+from benchmarks.targets import Check, add_checks
+from equipoise.catalogue import CATALOGUE
+from equipoise.data import Arrays, DataSet, sampler_for
+from equipoise.data.arrays import Task
+from equipoise.train.callbacks import LossSchedule, Recorder
+from equipoise.train.feeding import ResidentFeed, labels_for_sampling
+from equipoise.train.feeds import Feeds
+from equipoise.train.folder import RunFolder
+from equipoise.train.loss_text import LINKS, default_loss
+from equipoise.train.machine import quiet, trainer_for
+from equipoise.train.module import Learner
+from equipoise.train.optimizers import learning_rate_factor
+from equipoise.train.parts import loss_of, model_of, opened, optimizer_of, ready
+from equipoise.train.preparation import Preparation
+from equipoise.train.spec import RunSpec
+from equipoise.train.task import task_of
+
+__all__ = ["BARE", "CASES", "BareLoop", "Case", "Settings", "Turns", "camvid", "cifar", "run"]
+
+TARGET = 1.10
+BARE = "bare PyTorch loop"
+HELD_OUT = 64  # validation samples of made data; what follows the steps of an epoch is not measured
+ROUNDS = {"cpu": 15, "cuda": 5}
+
+
+def cifar(samples: int = 12_406, side: int = 32) -> DataSet:
+    """Noise in the shape of CIFAR-10 with a long tail of ratio 100."""
+    draw = np.random.default_rng(0)
+    shares = np.array(long_tail(10), dtype=np.float64)
+
+    def split(count: int) -> Arrays:
+        labels = np.concatenate([np.arange(10), draw.choice(10, count - 10, p=shares / shares.sum())])
+        return Arrays(draw.integers(256, size=(count, 3, side, side), dtype=np.uint8), labels)
+
+    return DataSet("cifar10_lt100", "single", _names(10), split(samples), split(HELD_OUT), split(HELD_OUT))
+
+
+def camvid(samples: int = 367, size: tuple[int, int] = (180, 240)) -> DataSet:
+    """Noise in the shape of CamVid: 11 classes, one pixel in twenty without a label."""
+    draw = np.random.default_rng(0)
+
+    def split(count: int) -> Arrays:
+        labels = draw.integers(11, size=(count, *size), dtype=np.uint8)
+        labels[draw.random(labels.shape) < 0.05] = 11
+        return Arrays(draw.integers(256, size=(count, 3, *size), dtype=np.uint8), labels)
+
+    return DataSet("camvid", "segmentation", _names(11), split(samples), split(8), split(8), ignore_index=11)
+
+
+def _names(classes: int) -> tuple[str, ...]:
+    return tuple(f"class {c}" for c in range(classes))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One training.
+
+    Args:
+        data: embedded data set, or the name of a folder of real data.
+        model: its name.
+        make: data of the same shape, where there is no such folder.
+        settings: others than the defaults of ``equipoise train``.
+    """
+
+    data: str
+    model: str
+    make: Callable[[], DataSet] | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """How tables call it."""
+        return f"{self.data}, {self.model}"
+
+
+CASES: Mapping[str, Sequence[Case]] = {
+    "cpu": (Case("digits-lt", "resnet32"), Case("digits-lt", "mlp")),
+    "cuda": (
+        Case("cifar10_lt100", "resnet32", cifar, {"batch_size": 128, "optimizer": "sgd", "lr": 0.01}),
+        Case("camvid", "unet", camvid, {"batch_size": 8, "ignore_index": 11}),
+        Case("digit-scenes", "resnet32"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line can choose.
+
+    Args:
+        device: what is trained on.
+        cases: None for those of the device.
+        rounds: epochs with each loss that count; None for those of the device.
+        filter: only cases or losses that contain this text, plus what they are compared with.
+        data: folder with real data under the names of the cases.
+    """
+
+    device: torch.device
+    cases: Sequence[Case] | None = None
+    rounds: int | None = None
+    filter: str = ""
+    data: Path | None = None
+
+
+def run(settings: Settings, progress: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
+    """What was measured of each case that the filter leaves."""
+    cases = settings.cases or CASES[settings.device.type]
+    found = (_measure(case, settings, progress) for case in cases)
+    return [result for result in found if result is not None]
+
+
+class BareLoop:
+    """What one would write by hand for a resident split.
+
+    Args:
+        model: a copy, on the device.
+        optimizer: of its weights.
+        loss: torch's own.
+        data: inputs as they are stored, and labels as the loss takes them.
+        preparation: what lies between the inputs and the model.
+        batch_size: samples of a step.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        data: tuple[Tensor, Tensor],
+        preparation: Preparation,
+        batch_size: int,
+    ) -> None:
+        self.model, self.optimizer, self.loss, self.batch_size = model, optimizer, loss, batch_size
+        self.inputs, self.labels = data
+        self.mean, self.std = (
+            torch.tensor(values, device=self.inputs.device).view(-1, 1, 1)
+            for values in (preparation.mean, preparation.std)
+        )
+
+    def step(self, rows: Tensor) -> None:
+        """Learn from these samples."""
+        self.optimizer.zero_grad()
+        images = (self.inputs[rows] / 255.0 - self.mean) / self.std
+        loss = self.loss(self.model(images), self.labels[rows])
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    def epoch(self) -> float:
+        """Seconds of a step, over an epoch of whole batches."""
+        device, samples = self.inputs.device, len(self.inputs)
+        steps = max(1, samples // self.batch_size)
+        drain(device)
+        start = time.perf_counter()
+        for rows in torch.randperm(samples, device=device)[: steps * self.batch_size].split(self.batch_size):
+            self.step(rows)
+        drain(device)
+        return (time.perf_counter() - start) / steps
+
+
+class Turns(pl.Callback):
+    """Gives each epoch its loss, and the bare loop an epoch beside each with the reference loss.
+
+    Args:
+        losses: on the device; the first is the reference.
+        order: name of the loss of each epoch.
+        make_bare: trainer and learner to the bare loop.
+    """
+
+    def __init__(
+        self,
+        losses: Mapping[str, nn.Module],
+        order: Sequence[str],
+        make_bare: Callable[[pl.Trainer, Learner], BareLoop],
+    ) -> None:
+        self.losses, self.order, self.make_bare = losses, order, make_bare
+        self.reference = next(iter(losses))
+        self.bare_seconds: list[float] = []
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """The model is on its device."""
+        self.bare = self.make_bare(trainer, pl_module)
+        pl_module.loss = self.losses[self.order[0]]
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """What follows an epoch is not part of its time."""
+        epoch = trainer.current_epoch
+        if self.order[epoch] == self.reference:
+            self.bare_seconds.append(self.bare.epoch())
+        if epoch + 1 < len(self.order):
+            pl_module.loss = self.losses[self.order[epoch + 1]]
+
+
+def _measure(case: Case, settings: Settings, progress: Callable[[str], None]) -> dict[str, Any] | None:
+    real = settings.data is not None and (settings.data / case.data).exists()
+    if case.make is not None and not real:
+        data = case.make()
+        spec = RunSpec(data=case.data, model=case.model, **case.settings)
+    else:
+        spec = RunSpec(data=str(settings.data / case.data) if real else case.data, model=case.model, **case.settings)
+        data = opened(spec)
+    wanted = _wanted(case, data, settings.filter)
+    if not wanted:
+        return None
+    device = settings.device
+    rounds = settings.rounds or ROUNDS[device.type]
+    batch_size = spec.batch_size or task_of(data).default_batch_size(len(data.train))
+    spec = spec.model_copy(
+        update={"accelerator": "gpu" if device.type == "cuda" else "cpu", "epochs": (rounds + 1) * len(wanted)}
+    )
+    losses, failed = _losses(spec, data, wanted, batch_size, device)
+    progress(f"{case.title}: {len(losses)} losses, {rounds} rounds")
+    spec = spec.model_copy(update={"epochs": (rounds + 1) * len(losses)})
+    turns = Turns(losses, _order(list(losses), rounds + 1), partial(_bare_loop, spec, data))
+    with TemporaryDirectory() as place:
+        folder = RunFolder(Path(place) / "run")
+        folder.draft.mkdir()
+        with quiet():
+            learner = _fit(spec, data, batch_size, folder, turns)
+        seconds = [row["seconds_per_step"] for row in folder.history()]
+    times: dict[str, list[float]] = {BARE: turns.bare_seconds, **{name: [] for name in losses}}
+    for name, of_epoch in zip(turns.order, seconds, strict=True):
+        times[name].append(of_epoch)
+    return {
+        "title": case.title,
+        "data": "as they are" if real or case.make is None else "noise of that shape",
+        "task": data.task,
+        "samples": len(data.train),
+        "input_shape": list(learner.preparation.input_shape or ()),
+        "batch_size": batch_size,
+        "steps": learner.steps,
+        "weights": sum(weight.numel() for weight in learner.model.parameters()),
+        "optimizer": spec.optimizer,
+        "precision": spec.precision,
+        "rounds": rounds,
+        "rows": [*_rows({name: every[1:] for name, every in times.items()}), *failed],
+    }
+
+
+def _wanted(case: Case, data: DataSet, text: str) -> list[str]:
+    """The reference loss and those of the task that the filter leaves; nothing where it leaves none."""
+    reference = default_loss(data.task)
+    fitting = [entry.name for entry in CATALOGUE if entry.link in LINKS[data.task]]
+    left = [name for name in fitting if text.lower() in f"{case.title} {name}".lower()]
+    return list(dict.fromkeys([reference, *left])) if left else []
+
+
+def _losses(
+    spec: RunSpec, data: DataSet, names: Sequence[str], batch_size: int, device: torch.device
+) -> tuple[dict[str, nn.Module], list[dict[str, Any]]]:
+    """Losses by name, and rows of those that cannot take a batch of this size; such a one would end the training."""
+    losses, failed = {}, []
+    targets = _as_taken(torch.from_numpy(data.train.labels[:batch_size]), data.task).to(device)
+    for name in names:
+        try:
+            loss = loss_of(spec.model_copy(update={"loss": name}), data, sync=False).to(device)
+            loss.set_epoch(0)  # type: ignore[operator]
+            shape = (len(targets), len(data.class_names), *(targets.shape[1:] if data.task == "segmentation" else ()))
+            loss(torch.zeros(shape, device=device, requires_grad=True), targets).backward()
+        except (RuntimeError, ValueError) as error:
+            failed.append({"name": name, "kind": "ours", "status": f"failed: {str(error).splitlines()[0]}"})
+        else:
+            losses[name] = loss
+    return losses, failed
+
+
+def _order(names: Sequence[str], rounds: int) -> list[str]:
+    draw = random.Random(0)
+    return [name for _ in range(rounds) for name in draw.sample(names, len(names))]
+
+
+def _fit(spec: RunSpec, data: DataSet, batch_size: int, folder: RunFolder, turns: Turns) -> Learner:
+    """A training as ``equipoise.train.run`` makes it, up to its last epoch."""
+    task, preparation = task_of(data), Preparation.fit(data.train)
+    splits = {name: ready(spec, preparation, getattr(data, name)) for name in ("train", "val", "test")}
+    sampled = sampler_for(
+        spec.sampler, labels_for_sampling(splits["train"], data.task), epochs=spec.epochs, rank=0, world_size=1
+    )
+    recorder = Recorder(folder, task.monitor, spec.checkpoint, lambda line: None)
+    trainer = trainer_for(spec, folder, [LossSchedule(), recorder, turns])
+    learner = Learner(
+        task,
+        model_of(spec, task, preparation)[0],
+        loss_of(spec, data, sync=False),
+        preparation,
+        make_optimizer=partial(optimizer_of, spec),
+        factor=learning_rate_factor(spec.schedule, warmup=spec.warmup),
+        steps=max(1, len(sampled) // batch_size),
+        epochs=spec.epochs,
+        seed=spec.seed,
+    )
+    trainer.fit(learner, datamodule=Feeds(spec, data, splits, batch_size))
+    return learner
+
+
+def _bare_loop(spec: RunSpec, data: DataSet, trainer: pl.Trainer, learner: Learner) -> BareLoop:
+    """The loop on the data that the feed has brought to the device."""
+    feed = trainer.train_dataloader
+    if not isinstance(feed, ResidentFeed):
+        raise TypeError(
+            f"the data must fit on the device to be compared, got a {type(feed).__name__}; take a larger one"
+        )
+    model = deepcopy(learner.model)
+    inputs, labels = feed.data
+    return BareLoop(
+        model,
+        optimizer_of(spec, model),
+        F.binary_cross_entropy_with_logits
+        if data.task == "multi"
+        else partial(F.cross_entropy, ignore_index=data.ignore_index),
+        (inputs, _as_taken(labels, data.task)),
+        learner.preparation,
+        feed.order.batch_size,
+    )
+
+
+def _as_taken(labels: Tensor, task: Task) -> Tensor:
+    """Labels as losses take them."""
+    return labels.float() if task == "multi" else labels.long()
+
+
+def _rows(times: Mapping[str, list[float]]) -> list[dict[str, Any]]:
+    """The bare loop, the reference loss in units of it, and every other loss in units of the reference."""
+    bare, reference, *_ = times
+    rows = []
+    for name, seconds in times.items():
+        of = bare if name in (bare, reference) else reference
+        ratio = paired_ratio(seconds, times[of])
+        row: dict[str, Any] = {
+            "name": name,
+            "kind": "torch" if name == bare else "ours",
+            "status": "ok",
+            "milliseconds": asdict(Quartiles.of([1e3 * each for each in seconds])),
+            "of": of,
+            "ratio": asdict(ratio),
+        }
+        add_checks(row, [Check("step", ratio.median, TARGET, f"times the {BARE}")] if name == reference else [])
+        rows.append(row)
+    return rows
