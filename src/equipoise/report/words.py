@@ -6,7 +6,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["LABELS", "LESS_IS_BETTER", "NATURAL", "TITLES", "described", "shown", "verdicts", "worst_classes"]
+__all__ = [
+    "LABELS",
+    "LESS_IS_BETTER",
+    "NATURAL",
+    "TITLES",
+    "described",
+    "duration",
+    "shown",
+    "verdicts",
+    "worst_classes",
+]
 
 LABELS: Mapping[str, str] = {
     "accuracy": "accuracy",
@@ -67,6 +77,17 @@ def shown(name: str, value: float | None) -> str:
     if name == "seconds_per_step":
         return f"{1000 * value:.3g}" if value < 1 else f"{1000 * value:,.0f}"
     return f"{value:.4f}" if name in NATURAL else f"{100 * value:.2f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit people would choose.
+
+    >>> duration(42.3), duration(600), duration(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def described(found: Mapping[str, Any]) -> str:

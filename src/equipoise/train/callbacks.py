@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from equipoise.predictions.write import appearing
+from equipoise.report.words import duration
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain
 from equipoise.train.module import Learner
@@ -166,7 +167,7 @@ class Recorder(pl.Callback):
         numbers = "  ".join(f"{name.replace('_', ' ')} {_short(name, row['val'][name])}" for name in names)
         mark = "*" if self.best_epoch == row["epoch"] else " "
         count = f"{row['epoch'] + 1:>{len(str(learner.epochs))}}/{learner.epochs}"
-        return f"epoch {count}{mark} loss {row['train']['loss']:.4f}  val {numbers}  {_duration(left)} left"
+        return f"epoch {count}{mark} loss {row['train']['loss']:.4f}  val {numbers}  {duration(left)} left"
 
 
 class ProgressBar(pl.Callback):
@@ -227,14 +228,3 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _short(name: str, value: float) -> str:
     return f"{value:.3f}" if name == "nll" else f"{100 * value:.1f} %"
-
-
-def _duration(seconds: float) -> str:
-    """Seconds in the unit people would choose.
-
-    >>> _duration(42.3), _duration(600), _duration(9000)
-    ('42 s', '10 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
