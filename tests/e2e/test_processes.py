@@ -72,5 +72,5 @@ def test_a_run_goes_on_with_more_processes(equipoise, tmp_path):
     options = SINGLE | {"epochs": 8, "loss": "recall:momentum=0.9"}
     one = equipoise.train(tmp_path, out="one", **options)
     killed(equipoise, tmp_path, rows_there(2), **options)
-    killed(equipoise, tmp_path, rows_there(5), **options, **TWO)
+    killed(equipoise, tmp_path, rows_there(4), **options, **TWO)
     assert_same_training(one, equipoise.train(tmp_path, **options, **TWO))
