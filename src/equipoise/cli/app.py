@@ -8,6 +8,7 @@ import typer
 
 from equipoise import __version__
 from equipoise.cli.calibrate import calibrate
+from equipoise.cli.compare import compare
 from equipoise.cli.doctor import doctor
 from equipoise.cli.evaluate import evaluate
 from equipoise.cli.export import export
@@ -38,6 +39,7 @@ def common(
     """Learning from imbalanced data with probabilities that can be trusted."""
 
 
+app.command()(compare)
 app.command()(train)
 app.command()(evaluate)
 app.command()(calibrate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import Annotated, Any, get_args
 
@@ -16,13 +16,19 @@ from pydantic_core import PydanticUndefined
 __all__ = ["given_settings", "with_settings"]
 
 
-def with_settings(spec: type[BaseModel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a flag for each setting of the spec; it gets those that were used as ``**settings``."""
+def with_settings(spec: type[BaseModel], groups: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag for each setting of the spec; it gets those that were used as ``**settings``.
+
+    Args:
+        spec: the settings.
+        groups: headings of the help page, in their order.
+    """
 
     def dress(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
         kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        flags = [_parameter(name, field) for name, field in spec.model_fields.items()]
+        fields = sorted(spec.model_fields.items(), key=lambda item: groups.index(_group(item[1])))
+        flags = [_parameter(name, field) for name, field in fields]
         parameters = sorted([*kept, *flags], key=lambda one: one.default is not inspect.Parameter.empty)
 
         def dressed(**values: Any) -> None:  # noqa: ANN401
@@ -44,15 +50,20 @@ def given_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+def _group(field: FieldInfo) -> str:
+    """The heading under which a setting stands."""
+    extra = field.json_schema_extra
+    assert isinstance(extra, dict)
+    return str(extra["group"])
+
+
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     """A flag that is absent unless it is used: the spec knows the default and checks what came."""
-    extra = field.json_schema_extra
-    group = extra["group"] if isinstance(extra, dict) else None
     text = field.description or ""
     if field.default not in (PydanticUndefined, None, "", False, {}, ()):
         text += f" [{_shown(field.default)}]"
     flag = f"--{name.replace('_', '-')}"
-    options: dict[str, Any] = {"help": text, "rich_help_panel": group, "show_default": False}
+    options: dict[str, Any] = {"help": text, "rich_help_panel": _group(field), "show_default": False}
     kinds = {field.annotation, *get_args(field.annotation)} - {NoneType}
     annotation: Any
     if kinds == {bool}:

@@ -11,12 +11,12 @@ import typer
 
 from equipoise.cli.inputs import bad_input
 from equipoise.cli.settings import given_settings, with_settings
-from equipoise.train.spec import RunSpec, read_spec
+from equipoise.train.spec import GROUPS, RunSpec, read_spec
 
 __all__ = ["train"]
 
 
-@with_settings(RunSpec)
+@with_settings(RunSpec, GROUPS)
 def train(
     *,
     spec: Annotated[

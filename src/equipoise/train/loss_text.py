@@ -43,7 +43,7 @@ from equipoise.losses.base import merge_values
 from equipoise.schedules import Cosine, Linear, Moment, Parabolic, Schedule, Steps
 from equipoise.weights import Deferred, effective_number, inverse_frequency, median_frequency, square_root
 
-__all__ = ["SumOfLosses", "Term", "build_loss", "default_loss", "expand_loss", "parse_loss"]
+__all__ = ["SumOfLosses", "Term", "build_loss", "default_loss", "expand_loss", "list_losses", "parse_loss"]
 
 _Made = TypeVar("_Made")
 Value: TypeAlias = "bool | float | str | Schedule | Call | tuple[Value, ...] | None"
@@ -241,6 +241,26 @@ def expand_loss(text: str) -> list[str]:
     return texts
 
 
+def list_losses(text: str) -> list[str]:
+    """The losses of a line, with blanks or commas between them; they are not checked.
+
+    A comma behind an option goes on with the values of that option, unless the name of a loss follows it.
+
+    >>> list_losses("ce, focal:gamma=1,2,3 ldam:weight=drw,recall")
+    ['ce', 'focal:gamma=1,2,3', 'ldam:weight=drw', 'recall']
+    """
+    found: list[str] = []
+    for words in re.sub(r"\s*\+\s*", "+", text).split():
+        first, *others = _listed(words)
+        found.append(first)
+        for part in others:
+            if "=" in found[-1] and not _begins_with_a_loss(part):
+                found[-1] += f",{part}"
+            else:
+                found.append(part)
+    return [part for part in found if part]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Building
 # ---------------------------------------------------------------------------------------------------------------------
@@ -329,6 +349,18 @@ def _listed(values: str) -> list[str]:
         else:
             found[-1] += sign
     return [value.strip() for value in found]
+
+
+def _begins_with_a_loss(part: str) -> bool:
+    """Whether a part of a list is no value; ``inverse`` is a loss and a rule for weights, and here the rule."""
+    name = re.match(r"(?:[^*]*\*)?([A-Za-z][\w-]*)", part)
+    if name is None or name[1] in WEIGHTS:
+        return False
+    try:
+        find(name[1])
+    except ValueError:
+        return False
+    return True
 
 
 def _parse_term(term: str) -> Term:

@@ -1,0 +1,77 @@
+"""``equipoise compare``: which loss suits the user's data, beyond the noise of seeds."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from equipoise.cli.inputs import bad_input
+from equipoise.cli.settings import given_settings, with_settings
+from equipoise.comparison.spec import GROUPS, CompareSpec
+from equipoise.train.spec import read_spec
+
+__all__ = ["compare"]
+
+
+@with_settings(CompareSpec, GROUPS)
+def compare(
+    *,
+    spec: Annotated[
+        Path | None, typer.Argument(metavar="[SPEC.yaml]", help="Settings as YAML; flags come before them.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the comparison; comparisons/DATA where nothing is said.")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Runs at a time; one for each GPU, or each core up to 8, where nothing is said."),
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Train on a Ray cluster: auto or HOST:PORT.")
+    ] = None,
+    **settings: Any,  # noqa: ANN401
+) -> None:
+    """Compare losses on your data; interrupted it goes on when the same command is given again."""
+    try:
+        given = {} if spec is None else read_spec(spec)
+        place = given.pop("out", None) if out is None else out
+        checked = CompareSpec.check(given | given_settings(settings), where=str(spec or "equipoise compare"))
+    except ValueError as error:
+        typer.echo(f"equipoise: {error}", err=True)
+        raise typer.Exit(2) from None
+    with bad_input():
+        from rich.console import Console
+
+        from equipoise.comparison.compare import compare as compare_losses
+        from equipoise.train.errors import TrainingError
+
+        console = Console(file=sys.stderr)
+        folder = Path(place) if place is not None else Path("comparisons") / _name(checked)
+        try:
+            found = compare_losses(
+                checked,
+                folder,
+                jobs=jobs,
+                ray=ray,
+                say=typer.echo,
+                console=console if console.is_terminal else None,
+            )
+        except TrainingError as error:
+            typer.echo(f"equipoise: {error}", err=True)
+            raise typer.Exit(1) from None
+    if found.failures:
+        typer.echo(
+            f"equipoise: {len(found.failures)} of {len(found.runs)} runs failed; the same command tries them again",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def _name(spec: CompareSpec) -> str:
+    """A name for the folder, from the data."""
+    data = Path(spec.data).resolve().name if spec.data in (".", "", "..") else Path(spec.data).name
+    return re.sub(r"[^\w.=+-]+", "-", data.partition(".")[0]) or "data"

@@ -1,0 +1,265 @@
+"""Many runs on one data set, and what can be said of the differences."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
+from equipoise.comparison.jobs import Call, Jobs, LocalJobs
+from equipoise.comparison.lock import LOCKS, at_work, only_one
+from equipoise.comparison.plan import baseline_of, entries_of, planned_runs, run_spec, surveyed_entries
+from equipoise.comparison.progress import Display
+from equipoise.comparison.spec import CompareSpec
+from equipoise.data.errors import some
+from equipoise.train.errors import TrainingError
+from equipoise.train.folder import RunFolder, plain
+from equipoise.train.spec import FREE, RunSpec
+
+__all__ = ["compare"]
+
+MOST_JOBS = 8
+"""Runs at a time where nothing is said: memory has to hold the data of each."""
+GROWING = ("losses", "seeds")
+"""Settings to which something may be added when a comparison goes on."""
+
+
+def compare(
+    spec: CompareSpec,
+    out: Path,
+    *,
+    jobs: int | None = None,
+    ray: str | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    console: Console | None = None,
+) -> ComparisonFolder:
+    """Train every loss with every seed, as far as that is not done yet; then judge, then write the page.
+
+    Args:
+        spec: all settings.
+        out: folder of the comparison; one that was interrupted goes on, and losses and seeds may be added to one.
+        jobs: runs at a time; None for one for each GPU, or each core up to 8, and with Ray as many as it has room for.
+        ray: address of a Ray cluster that trains the runs; None for processes of this machine.
+        say: called with lines for people.
+        console: where a progress bar is drawn; None for none.
+
+    Raises:
+        DataError: the data cannot be used.
+        ValueError: a setting does not fit the data, or the folder holds another comparison.
+        TrainingError: no run came to its end, or the comparison was interrupted.
+    """
+    folder = ComparisonFolder(out.absolute())
+    with _held(folder):
+        said = _saying(folder, say)
+        try:
+            _train_all(folder, spec, jobs, ray, said, console)
+        except KeyboardInterrupt:
+            done = f"{len(folder.finished)} of {len(folder.runs)} runs are" if folder.exists else "nothing is"
+            raise TrainingError(f"interrupted; {done} finished, the same command goes on from there") from None
+        if not folder.finished:
+            why = "".join(f": {one.loss}, seed {one.seed}: {one.error}" for one in folder.failures[:1])
+            logs = folder.path / "failures"
+            raise TrainingError(f"none of the {len(folder.runs)} runs came to its end{why}; see the logs in {logs}")
+    return folder
+
+
+@contextmanager
+def _held(folder: ComparisonFolder) -> Iterator[None]:
+    """Have the folder for this comparison alone; where none came of it, nothing is left."""
+    path = folder.path
+    if not folder.exists and path.exists() and not (path.is_dir() and all(map(_of_no_plan, path.iterdir()))):
+        raise ValueError(
+            f"{path}: the folder must be free or hold this comparison, found something else; choose another --out"
+        )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with only_one(path):
+            try:
+                yield
+            finally:
+                if not folder.exists:
+                    _remove(path)
+    except PermissionError as error:
+        raise ValueError(f"{path}: the folder must be writable ({error}); choose another --out") from None
+
+
+def _of_no_plan(file: Path) -> bool:
+    """Whether a file is one of those that a comparison leaves which was stopped before it had a plan."""
+    return file.name in (*LOCKS, "compare.log", ".compare.json.draft.json") or (
+        file.name == "runs" and not any(file.iterdir())
+    )
+
+
+def _remove(path: Path) -> None:
+    """Take away what was made for nothing, and nothing else."""
+    for file in filter(_of_no_plan, path.iterdir()):
+        file.rmdir() if file.is_dir() else file.unlink()
+    with suppress(OSError):
+        path.rmdir()
+
+
+def _saying(folder: ComparisonFolder, say: Callable[[str], None]) -> Callable[[str], None]:
+    """Lines for people also go to the log of the comparison, while the disk has room."""
+
+    def both(line: str) -> None:
+        with suppress(OSError), folder.log.open("a", encoding="utf-8") as log:
+            log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}\n")
+        say(line)
+
+    return both
+
+
+def _train_all(
+    folder: ComparisonFolder,
+    spec: CompareSpec,
+    jobs: int | None,
+    ray: str | None,
+    say: Callable[[str], None],
+    console: Console | None,
+) -> None:
+    """Make the plan where there is none, and train what is missing."""
+    known = _entries_so_far(folder, spec)
+    entries = known if known is not None or spec.losses is None else entries_of(spec.losses)
+    missing = None if entries is None else _missing(planned_runs(folder.path, entries, spec.seeds))
+    if known is not None and not missing:
+        _write_plan(folder, spec, known)
+        return
+    with _jobs(spec, jobs, None if missing is None else len(missing), ray) as workers:
+        if known is None:
+            known = _survey(workers, spec, say)
+        _write_plan(folder, spec, known)
+        _train(folder, spec, workers, say, console)
+
+
+def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] | None:
+    """What the folder compares, None where the data have to be looked at first; raise where it is something else."""
+    if not folder.exists:
+        return None
+    try:
+        stored, entries = folder.spec, folder.entries
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{folder.plan}: it must be the plan of a comparison, found none; choose another --out"
+        ) from None
+    wanted = plain(spec.model_dump())
+    texts = [entry.text for entry in entries]
+    changed = [key for key in wanted if key not in (*FREE, *GROWING, "baseline") and stored.get(key) != wanted[key]]
+    gone = [f"loss {text}" for text in texts if wanted["losses"] is not None and text not in wanted["losses"]]
+    gone += [f"seed {seed}" for seed in stored["seeds"] if seed not in wanted["seeds"]]
+    if wanted["losses"] is None and stored["losses"] is not None:
+        changed.append("losses")
+    if changed or gone:
+        differs = " and ".join(([f"another {some(changed)}"] if changed else []) + ([some(gone)] if gone else []))
+        raise ValueError(
+            f"{folder.path}: the folder must be free or hold this comparison, found one with {differs}; choose another "
+            "--out (losses and seeds may be added to a comparison, nothing else may change)"
+        )
+    return entries if wanted["losses"] is None or wanted["losses"] == texts else None
+
+
+def _missing(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    return [run for run in runs if not run.folder.finished]
+
+
+def _write_plan(folder: ComparisonFolder, spec: CompareSpec, entries: Sequence[Entry]) -> None:
+    runs = planned_runs(folder.path, entries, spec.seeds)
+    baseline = baseline_of(spec, entries)
+    if not folder.exists or plain(spec.model_dump()) != folder.spec:
+        folder.write_plan(spec.model_dump(), entries, baseline, runs)
+
+
+def _jobs(spec: CompareSpec, jobs: int | None, needed: int | None, ray: str | None) -> Jobs:
+    """Who trains: processes of this machine, one for each of its GPUs where it has any, or a Ray cluster."""
+    if ray is not None:
+        from equipoise.comparison.ray_jobs import RayJobs
+
+        return RayJobs(ray, jobs, on_gpus={"auto": None, "cpu": False}.get(spec.accelerator, True))
+    gpus = _gpus() if spec.accelerator in ("auto", "gpu", "cuda") else []
+    count = jobs or len(gpus) or min(MOST_JOBS, _cores())
+    environments = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [{}]
+    return LocalJobs(count if needed is None else min(count, needed), "equipoise.train.run", environments)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _gpus() -> list[str]:
+    """Names of the CUDA devices that may be used."""
+    import torch
+
+    named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return named[: torch.cuda.device_count()] or [str(number) for number in range(torch.cuda.device_count())]
+
+
+def _survey(workers: Jobs, spec: CompareSpec, say: Callable[[str], None]) -> list[Entry]:
+    """Entries that fit the data."""
+    (outcome,) = workers.outcomes([Call("the data", surveyed_entries, (spec,))])
+    if outcome.error is not None:
+        raise ValueError(outcome.error)
+    entries: list[Entry]
+    entries, notes = outcome.value
+    for note in notes:
+        say(note)
+    return entries
+
+
+def _train(
+    folder: ComparisonFolder, spec: CompareSpec, workers: Jobs, say: Callable[[str], None], console: Console | None
+) -> None:
+    """Train what is missing."""
+    runs = folder.runs
+    missing = {run.name: run for run in _missing(runs)}
+    if len(missing) < len(runs):
+        say(f"{len(runs) - len(missing)} of {len(runs)} runs are finished already")
+    for failure in folder.failures:
+        say(f"{failure.loss}, seed {failure.seed} failed before and is tried again: {failure.error}")
+    calls = [Call(name, train_one, (run_spec(spec, run), run.folder.path)) for name, run in missing.items()]
+    with Display(runs, spec.epochs, say, console) as display:
+        for outcome in workers.outcomes(calls, display.tick):
+            run = missing[outcome.name]
+            if outcome.error is None:
+                folder.failure(run.name).unlink(missing_ok=True)
+                folder.failure(run.name).with_suffix(".log").unlink(missing_ok=True)
+                display.finished(run)
+            else:
+                with suppress(OSError):  # a full disk, of which the line tells
+                    folder.write_failure(run, outcome.error, outcome.log)
+                display.failed(run, outcome.error, folder.failure(run.name).with_suffix(".log"))
+
+
+def train_one(spec: RunSpec, out: Path) -> None:
+    """One run of a comparison, in a process of its own."""
+    import torch
+
+    from equipoise.train.run import run
+
+    comparison = ComparisonFolder(out.parent.parent)
+    if not comparison.exists:
+        raise ValueError(
+            f"{comparison.path}: the folder must be seen by all machines that train, found none on "
+            f"{socket.gethostname()}; choose an --out that they share"
+        )
+    with at_work(comparison.path):
+        folder = RunFolder(out)
+        if folder.draft.exists() and not (folder.draft / "spec.json").is_file():
+            shutil.rmtree(folder.draft)  # killed before it knew what it was to be
+        try:
+            run(spec, out, say=_write_line)
+        finally:
+            gc.collect()
+            torch.cuda.empty_cache()  # others may use the same GPU
+
+
+def _write_line(line: str) -> None:
+    sys.stdout.write(f"{line}\n")

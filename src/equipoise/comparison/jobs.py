@@ -1,0 +1,235 @@
+"""Calls in processes of this machine: a process imports once and takes many calls; one that dies costs one call.
+
+Nothing heavy is imported here, as every process begins with this module.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+__all__ = ["Call", "Jobs", "LocalJobs", "Outcome", "attempt", "with_one_thread"]
+
+TICK = 0.25
+"""Seconds between two looks at the clock."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Something to do in another process.
+
+    Args:
+        name: by which its outcome is known.
+        function: found by its name there.
+        arguments: that can be pickled.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a call.
+
+    Args:
+        name: of the call.
+        value: what it returned.
+        error: what went wrong, in one line; None where nothing did.
+        log: where something did: what was written before.
+    """
+
+    name: str
+    value: Any = None
+    error: str | None = None
+    log: str = ""
+
+
+class Jobs(Protocol):
+    """Takes calls to other processes, on this machine or elsewhere."""
+
+    def __enter__(self) -> Self:
+        """Begin."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End, also what is still under way."""
+
+    def outcomes(self, calls: Sequence[Call], tick: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
+        """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
+
+
+def attempt(call: Call) -> Outcome:
+    """Do it; what goes wrong is an outcome like any other, and has its traceback where it is no message for people."""
+    from equipoise.train.errors import TrainingError
+
+    try:
+        return Outcome(call.name, call.function(*call.arguments))
+    except (ValueError, TrainingError) as error:
+        line = " ".join(str(error).split())
+        sys.stderr.write(f"{line}\n")
+    except Exception as error:  # noqa: BLE001  (a run may fail in any way, the others go on)
+        traceback.print_exc()
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+    return Outcome(call.name, error=line)
+
+
+def with_one_thread() -> None:
+    """Compute with one thread, unless ``OMP_NUM_THREADS`` says otherwise: runs side by side need no more."""
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+
+class LocalJobs:
+    """Processes of this machine.
+
+    Args:
+        count: how many.
+        imports: a module that each imports at once, while there is nothing to do yet.
+        environments: variables of the processes, which take turns with them.
+    """
+
+    def __init__(self, count: int, imports: str, environments: Sequence[Mapping[str, str]] = ({},)) -> None:
+        self.count, self.imports, self.environments = count, imports, environments
+        self.idle: list[_Process] = []
+        self.busy: dict[_Process, Call] = {}
+
+    def __enter__(self) -> Self:
+        self.logs = tempfile.TemporaryDirectory(prefix="equipoise-")
+        for number in range(self.count):
+            self._start(number)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in (*self.idle, *self.busy):
+            process.end()
+        self.logs.cleanup()
+
+    def outcomes(self, calls: Sequence[Call], tick: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
+        """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
+        waiting = deque(calls)
+        while waiting or self.busy:
+            while waiting and self.idle:
+                process = self.idle.pop(0)
+                self.busy[process] = waiting.popleft()
+                process.give(self.busy[process])
+            of = {handle: process for process in self.busy for handle in process.handles}
+            for process in dict.fromkeys(of[handle] for handle in connection.wait(list(of), TICK)):
+                call = self.busy.pop(process)
+                outcome = process.outcome(call)
+                if process.alive:
+                    self.idle.append(process)
+                else:
+                    process.end()
+                    if waiting:
+                        self._start(process.number)
+                yield outcome
+            tick()
+
+    def _start(self, number: int) -> None:
+        variables = self.environments[number % len(self.environments)]
+        self.idle.append(_Process(number, Path(self.logs.name) / f"{number}.log", self.imports, variables))
+
+
+class _Process:
+    """One process, seen from outside."""
+
+    def __init__(self, number: int, log: Path, imports: str, variables: Mapping[str, str]) -> None:
+        self.number, self.log = number, log
+        context = multiprocessing.get_context("spawn")
+        self.ours, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, str(log), imports, dict(variables)))
+        self.process.start()  # no daemon: it may have processes of its own that decode images
+        theirs.close()
+        self.alive = True
+
+    @property
+    def handles(self) -> tuple[Any, ...]:
+        """What can be waited for: an answer, or the end of the process."""
+        return self.ours, self.process.sentinel
+
+    def give(self, call: Call) -> None:
+        """Ask for a call; one that is dead by now shows when its answer is awaited."""
+        try:
+            self.ours.send(call)
+        except OSError:
+            self.alive = False
+
+    def outcome(self, call: Call) -> Outcome:
+        """The answer, or that there will be none."""
+        try:
+            found: Outcome = self.ours.recv()
+        except (EOFError, OSError):
+            self.alive = False
+            self.process.join()
+            found = Outcome(call.name, error=_cause_of_death(self.process.exitcode))
+        if found.error is None:
+            return found
+        log = self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
+        return Outcome(found.name, error=found.error, log=log)
+
+    def end(self) -> None:
+        """End it at once: all that it writes appears whole or not at all."""
+        self.process.kill()
+        self.process.join()
+        self.ours.close()
+
+
+def _cause_of_death(status: int | None) -> str:
+    """What the exit status of a process says."""
+    if status is not None and status < 0:
+        cause = f"was ended by {signal.Signals(-status).name}"
+        if status == -signal.SIGKILL:
+            cause += ", as the system does where memory is short; fewer --jobs or a smaller --batch-size need less"
+        return f"the process of the run {cause}"
+    return f"the process of the run ended with status {status}; its log may say why"
+
+
+def _serve(calls: connection.Connection, log: str, imports: str, variables: Mapping[str, str]) -> None:
+    """The life of a process: import, then answer calls until there are none, or nobody who would ask."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks was interrupted too, and decides
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ.update({"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **variables})
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    faulthandler.enable()
+    importlib.import_module(imports)
+    with_one_thread()
+    while True:
+        try:
+            call = calls.recv()
+        except EOFError:
+            return
+        os.ftruncate(file, 0)
+        outcome = attempt(call)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        calls.send(outcome)
+
+
+def _end_with_parent() -> None:
+    """A process whose parent was killed must not go on: the next attempt has to have the folder for itself."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

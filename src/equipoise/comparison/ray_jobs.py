@@ -1,0 +1,92 @@
+"""Calls on the machines of a Ray cluster, all of which must see the folder of the comparison and the data."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from equipoise.comparison.jobs import TICK, Call, Outcome, attempt, with_one_thread
+
+__all__ = ["RayJobs"]
+
+
+class RayJobs:
+    """Processes of a Ray cluster.
+
+    Args:
+        address: of the cluster: ``auto``, ``HOST:PORT``, ``ray://HOST:PORT``; ``local`` for one of this machine alone.
+        most: calls under way at a time; None leaves that to the cluster.
+        on_gpus: None to give every call a GPU where the cluster has any.
+    """
+
+    def __init__(self, address: str, most: int | None = None, on_gpus: bool | None = None) -> None:
+        self.address, self.most, self.on_gpus = address, most, on_gpus
+
+    def __enter__(self) -> Self:
+        try:
+            ray: Any = importlib.import_module("ray")
+        except ModuleNotFoundError:
+            raise ValueError('--ray needs Ray; install it with: pip install "equipoise[ray]"') from None
+        try:
+            ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ValueError(
+                f"--ray must be the address of a cluster that runs, got {self.address!r}: {_line(error)}; start one "
+                "with `ray start --head`, and give auto or HOST:PORT"
+            ) from None
+        self.ray = ray
+        on_gpus = bool(ray.cluster_resources().get("GPU")) if self.on_gpus is None else self.on_gpus
+        self.remote = ray.remote(num_cpus=1, num_gpus=int(on_gpus), max_retries=0)(_attempt_there)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ray.shutdown()
+
+    def outcomes(self, calls: Sequence[Call], tick: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
+        """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
+        waiting, busy = deque(calls), dict[Any, Call]()
+        while waiting or busy:
+            while waiting and (self.most is None or len(busy) < self.most):
+                call = waiting.popleft()
+                busy[self.remote.remote(call, str(Path.cwd()))] = call
+            ready, _ = self.ray.wait(list(busy), num_returns=1, timeout=TICK)
+            for reference in ready:
+                yield self._outcome(busy.pop(reference), reference)
+            tick()
+
+    def _outcome(self, call: Call, reference: Any) -> Outcome:  # noqa: ANN401
+        try:
+            found: Outcome = self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:  # the process or its machine is gone
+            return Outcome(call.name, error=f"the cluster lost the run: {_line(error)}", log=str(error))
+        return found
+
+
+def _attempt_there(call: Call, folder: str) -> Outcome:
+    """Do it in a process of the cluster, from the same working folder."""
+    if not Path(folder).is_dir():
+        error = f"{socket.gethostname()}: the machines of the cluster must share the folder {folder}, found none there"
+        return Outcome(call.name, error=error)
+    os.chdir(folder)
+    with_one_thread()
+    log = io.StringIO()
+    with redirect_stdout(log), redirect_stderr(log):
+        outcome = attempt(call)
+    return outcome if outcome.error is None else replace(outcome, log=log.getvalue())
+
+
+def _line(error: BaseException) -> str:
+    """The first line that says something."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
