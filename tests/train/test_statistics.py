@@ -99,6 +99,15 @@ def test_mixed_labels_are_not_looked_at():
     assert not watched.row(MODEL, CrossEntropyLoss()).keys() & {"recall_weights", "entropy_right"}
 
 
+@pytest.mark.parametrize(("steps", "batches", "gradients"), [(3, 3, 1), (17, 17, 5), (64, 16, 4), (1000, 17, 5)])
+def test_some_batches_of_an_epoch_are_looked_at_and_of_these_some_gradients(steps, batches, gradients):
+    watched = watching(3, steps)
+    seen = {index for index in range(steps) if watched.wanted(index)}
+    differentiated = {index for index in range(steps) if watched.wants_gradient(index)}
+    assert (len(seen), len(differentiated)) == (batches, gradients)
+    assert 0 in differentiated <= seen
+
+
 def test_norms_are_those_of_the_gradients_that_the_optimiser_sees():
     model = nn.Linear(2, 2, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -120,7 +120,7 @@ class Learner(pl.LightningModule):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Look at some gradients."""
-        if self.statistics.wanted(self.trainer.fit_loop.epoch_loop.batch_idx):
+        if self.statistics.wants_gradient(self.trainer.fit_loop.epoch_loop.batch_idx):
             self.statistics.observe_gradient(optimizer)
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:  # noqa: ANN401

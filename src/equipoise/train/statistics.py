@@ -24,6 +24,8 @@ __all__ = ["OBSERVATIONS", "Statistics"]
 
 OBSERVATIONS = 16
 """Batches of an epoch that are looked at, about."""
+GRADIENTS = 4
+"""Gradients of an epoch that are looked at, about: each look goes over all weights."""
 KEPT = 250_000
 """Logits of such a batch that are kept at most, about."""
 SCHEDULED = ("xi", "gamma_hc", "gamma_pos", "gamma_neg", "label_smoothing")
@@ -55,6 +57,10 @@ class Statistics(nn.Module):
     def wanted(self, index: int) -> bool:
         """Whether the step with this index is looked at."""
         return index % self.every == 0
+
+    def wants_gradient(self, index: int) -> bool:
+        """Whether its gradient is looked at as well."""
+        return index % (self.every * OBSERVATIONS // GRADIENTS) == 0
 
     @torch.no_grad()
     def observe(self, logits: Tensor, targets: Tensor) -> None:
