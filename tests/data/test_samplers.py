@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.data import SAMPLERS, ClassSampler, RepeatFactorSampler, sampler_for
+from equipoise.data import SAMPLERS, ClassSampler, DeferredSampler, RepeatFactorSampler, sampler_for
+from equipoise.schedules import Moment
+from equipoise.weights import Deferred
 
 LABELS = np.repeat([0, 1, 2], [600, 60, 6])
 
@@ -98,11 +100,51 @@ def test_epochs_differ_and_repeat_exactly(name):
     assert first != list(sampler_for(name, LABELS, epochs=10, seed=4))
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.sampled_from(SAMPLERS), st.integers(1, 5), st.integers(0, 3))
-def test_shares_of_processes_make_up_the_epoch_of_one(name, world_size, epoch):
+def deferred(name, *, epochs=10, start=0.8, **process):
+    """Data as they are, then the sampler of that name."""
+    after = sampler_for(name, LABELS, epochs=epochs, **process)
+    return DeferredSampler(sampler_for("none", LABELS, **process), after, epochs=epochs, start=start)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_deferred_is_one_sampler_and_then_the_other(name):
+    sampler = deferred(name, seed=3)
+    before, after = sampler_for("none", LABELS, seed=3), sampler_for(name, LABELS, epochs=10, seed=3)
+    for epoch in range(10):
+        for each in (sampler, before, after):
+            each.set_epoch(epoch)
+        assert list(sampler) == list(before if epoch < 8 else after)[: len(LABELS)]
+        assert len(sampler) == len(LABELS)
+
+
+def test_deferred_samples_start_with_deferred_weights():
+    """Also where the product of epochs and start is no whole number, or is one but for its rounding."""
+    for epochs in (1, 3, 7, 10, 200):
+        for start in (0.0, 0.3, 0.7, 0.8, 1.0, 160 / 200):
+            weights, sampler = Deferred([2.0], start=start), deferred("balanced", epochs=epochs, start=start)
+            for epoch in range(epochs):
+                sampler.set_epoch(epoch)
+                weighted = weights.values(Moment(epoch / epochs, epoch, epochs))["weight"] == (2.0,)
+                balanced = shares(sampler) == pytest.approx(np.full(3, 1 / 3), abs=0.005)
+                assert balanced == weighted, (epochs, start, epoch)
+
+
+def test_deferred_epochs_are_equally_long():
+    """A sampler with longer or shorter epochs is cut or goes on, with the same frequencies."""
+    for length in (100, 5000):
+        after = ClassSampler(LABELS, power=0.0, length=length)
+        sampler = DeferredSampler(sampler_for("none", LABELS), after, epochs=1, start=0.0)
+        drawn = list(sampler)
+        assert len(drawn) == len(sampler) == sampler.length == len(LABELS)
+        assert shares(drawn) == pytest.approx(np.full(3, 1 / 3), abs=0.06)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(SAMPLERS), st.integers(1, 5), st.integers(0, 5), st.booleans())
+def test_shares_of_processes_make_up_the_epoch_of_one(name, world_size, epoch, late):
     def drawn(rank, size):
-        sampler = sampler_for(name, LABELS, epochs=6, rank=rank, world_size=size)
+        process = {"rank": rank, "world_size": size}
+        sampler = deferred(name, epochs=6, **process) if late else sampler_for(name, LABELS, epochs=6, **process)
         sampler.set_epoch(epoch)
         found = list(sampler)
         assert len(found) == len(sampler)
@@ -126,6 +168,12 @@ def test_shares_of_processes_make_up_the_epoch_of_one(name, world_size, epoch):
         (lambda: ClassSampler([0, -1]), "not be negative"),
         (lambda: ClassSampler([0, 1], rank=2, world_size=2), "rank"),
         (lambda: RepeatFactorSampler([0, 1], threshold=0.0), "threshold"),
+        (lambda: deferred("balanced", start=1.5), "start"),
+        (lambda: deferred("balanced", epochs=0), "epochs"),
+        (
+            lambda: DeferredSampler(ClassSampler([0], rank=0, world_size=2), ClassSampler([0]), epochs=5),
+            "same process, got rank 0 of 2 and 0 of 1; give both",
+        ),
     ],
 )
 def test_bad_arguments(call, words):

@@ -13,7 +13,7 @@ from equipoise.data.longtail import (
     subsample,
 )
 from equipoise.data.opening import open_data
-from equipoise.data.samplers import SAMPLERS, ClassSampler, RepeatFactorSampler, sampler_for
+from equipoise.data.samplers import SAMPLERS, ClassSampler, DeferredSampler, RepeatFactorSampler, sampler_for
 from equipoise.data.splits import stratified_split
 from equipoise.data.text import Texts, Vocabulary
 
@@ -24,6 +24,7 @@ __all__ = [
     "ClassSampler",
     "DataError",
     "DataSet",
+    "DeferredSampler",
     "FileImages",
     "Masks",
     "RepeatFactorSampler",

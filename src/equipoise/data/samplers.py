@@ -18,7 +18,7 @@ from torch.utils.data import Sampler
 
 from equipoise._checks import check_number
 
-__all__ = ["SAMPLERS", "ClassSampler", "EpochSampler", "RepeatFactorSampler", "sampler_for"]
+__all__ = ["SAMPLERS", "ClassSampler", "DeferredSampler", "EpochSampler", "RepeatFactorSampler", "sampler_for"]
 
 
 class EpochSampler(Sampler[int], ABC):
@@ -166,6 +166,51 @@ class RepeatFactorSampler(EpochSampler):
         times = np.diff(np.floor(np.concatenate([[0.0], ends]) + generator.random())).astype(np.int64)
         indices = np.repeat(order, times)
         return generator.permutation(np.resize(indices, self.length))
+
+
+class DeferredSampler(EpochSampler):
+    """One sampler at first, another from ``start`` on: deferred re-sampling, DRS (Cao et al. 2019).
+
+    All epochs are as long as those of ``before`` and drawn from its seed.
+
+    Args:
+        before: sampler of the first epochs, ``sampler_for("none", labels)`` for the data as they are.
+        after: sampler of the last epochs, of the same process.
+        epochs: number of epochs of the training.
+        start: fraction of the training at which ``after`` takes over, as in ``equipoise.weights.Deferred``.
+
+    >>> labels = [0, 0, 0, 0, 0, 0, 1, 1]
+    >>> sampler = DeferredSampler(sampler_for("none", labels), sampler_for("balanced", labels), epochs=200)
+    >>> sampler.set_epoch(159)
+    >>> sorted(labels[i] for i in sampler)
+    [0, 0, 0, 0, 0, 0, 1, 1]
+    >>> sampler.set_epoch(160)
+    >>> sorted(labels[i] for i in sampler)
+    [0, 0, 0, 0, 1, 1, 1, 1]
+    """
+
+    def __init__(self, before: EpochSampler, after: EpochSampler, *, epochs: int, start: float = 0.8) -> None:
+        check_number("epochs", epochs, low=1)
+        check_number("start", start, low=0.0, high=1.0)
+        if (before.rank, before.world_size) != (after.rank, after.world_size):
+            raise ValueError(
+                "before and after must be of the same process, got rank "
+                f"{before.rank} of {before.world_size} and {after.rank} of {after.world_size}; give both the same rank "
+                "and world_size"
+            )
+        super().__init__(before.length, seed=before.seed, rank=before.rank, world_size=before.world_size)
+        self.before, self.after, self.epochs, self.start = before, after, epochs, start
+
+    def set_epoch(self, epoch: int) -> None:
+        """Move to an epoch, counted from 0."""
+        super().set_epoch(epoch)
+        self.before.set_epoch(epoch)
+        self.after.set_epoch(epoch)
+
+    def draw(self, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Indices of the whole epoch."""
+        started = self.epoch / self.epochs >= self.start
+        return (self.after if started else self.before).draw(generator)
 
 
 SAMPLERS = ("none", "balanced", "square-root", "progressive", "reversed", "repeat-factor")
