@@ -1,0 +1,249 @@
+"""The Simple Decoupled Network (Tian et al. 2021, section 3.5): two heads on shared features.
+
+A loss that suits the features trains the one, a loss that suits the classes the other::
+
+                    ┌─► feature head ────► its loss, whose gradient reaches the features
+    features ───────┤
+                    └─► (detached) ──────► classifier ──► its loss, which trains the classifier alone; used at inference
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from equipoise._checks import check_counts
+from equipoise.losses import ClassBalancedLoss, RecallLoss
+from equipoise.models.classifier import Classifier, find_classifier, replace_classifier
+
+__all__ = ["DecoupledHead", "DecoupledLogits", "DecoupledLoss", "DecoupledModel", "decouple"]
+
+
+class DecoupledLogits(NamedTuple):
+    """Logits of both heads, each of the shape that the model returns."""
+
+    feature: Tensor
+    classifier: Tensor
+
+
+class DecoupledHead(nn.Module):
+    """Two classifiers of the same features; what the second one learns never reaches the features.
+
+    In training both answer, joined along the batch: whatever the model does to the logits of a sample afterwards
+    (upsampling, pooling, reshaping) it does to both. In evaluation the second one answers alone, and is then no
+    different from a plain layer, gradients with respect to the input included.
+
+    Args:
+        feature: the classifier that trains the features, g in the paper.
+        classifier: the one that is used at inference, h in the paper; None for a copy of ``feature``.
+
+    Shape: (N, D, ...) to (2 N, C, ...) in training, the N of ``feature`` first; to (N, C, ...) in evaluation.
+
+    >>> head = DecoupledHead(nn.Linear(8, 3))
+    >>> head(torch.zeros(4, 8)).shape, head.eval()(torch.zeros(4, 8)).shape
+    (torch.Size([8, 3]), torch.Size([4, 3]))
+    """
+
+    def __init__(self, feature: nn.Module, classifier: nn.Module | None = None) -> None:
+        super().__init__()
+        self.feature = feature
+        self.classifier = copy.deepcopy(feature) if classifier is None else classifier
+        first, second = Classifier("feature", self.feature), Classifier("classifier", self.classifier)
+        self.in_features, self.out_features = first.in_features, first.num_classes
+        if (second.in_features, second.num_classes) != (self.in_features, self.out_features):
+            raise ValueError(
+                f"classifier must have {self.in_features} features and {self.out_features} classes as the other head "
+                f"has, got {second.in_features} features and {second.num_classes} classes; make it of the same sizes"
+            )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits of both heads in training, of the second one in evaluation."""
+        if not self.training:
+            alone: Tensor = self.classifier(features)
+            return alone
+        return torch.cat([self.feature(features), self.classifier(features.detach())])
+
+
+class DecoupledModel(nn.Module):
+    """A model with a :class:`DecoupledHead`; made by :func:`decouple`. It holds the model itself, not a copy."""
+
+    def __init__(self, model: nn.Module, name: str) -> None:
+        super().__init__()
+        self.model, self.name = model, name
+
+    @property
+    def head(self) -> DecoupledHead:
+        """Both classifiers."""
+        head = self.model.get_submodule(self.name)
+        if not isinstance(head, DecoupledHead):
+            raise RuntimeError(
+                f"the classifier {self.name!r} must be a DecoupledHead, got {type(head).__name__}; after merge() use "
+                "the model that it returned"
+            )
+        return head
+
+    def get_classifier(self) -> nn.Module:
+        """Both classifiers, for ``find_classifier`` and ``features_of``."""
+        return self.head
+
+    def forward(self, *inputs: Any, **named: Any) -> DecoupledLogits | Tensor:  # noqa: ANN401
+        """Logits of both heads in training, those for inference in evaluation."""
+        head = self.head
+        logits: Tensor = self.model(*inputs, **named)
+        return _split(logits, head, self.name) if head.training else logits
+
+    def merge(self) -> nn.Module:
+        """The model again, with the second head as its classifier: a plain model with the same outputs bit for bit.
+
+        Nothing is copied, so that this object is of no use afterwards; ``copy.deepcopy(decoupled).merge()`` leaves it.
+        """
+        replace_classifier(self.model, self.head.classifier, self.name)
+        return self.model
+
+
+def decouple(model: nn.Module, name: str | None = None, *, classifier: nn.Module | None = None) -> DecoupledModel:
+    """A Simple Decoupled Network of any model: a second head beside its classifier, on detached features.
+
+    The model is changed in place and nothing but its classifier is copied. Make the optimiser afterwards, so that it
+    knows the second head. In training the result gives the logits of both heads, for :class:`DecoupledLoss`; in
+    evaluation those of the second head; ``merge()`` ends with a plain model.
+
+    Args:
+        model: any module whose classifier is found by :func:`equipoise.models.find_classifier`, a linear layer or a
+            1x1 convolution, and which returns logits.
+        name: qualified name of the classifier where it is not found.
+        classifier: the second head, on the device of the model; None for a copy of the first, so that at first the
+            model answers as before.
+
+    >>> from equipoise.models import MLP
+    >>> inputs, targets = torch.randn(32, 4), torch.arange(32) % 3
+    >>> model = decouple(MLP(in_features=4, num_classes=3))
+    >>> loss = DecoupledLoss.from_counts([90, 9, 1])
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> loss(model(inputs), targets).backward()
+    >>> optimizer.step()
+    >>> expected = model.eval()(inputs)
+    >>> plain = model.merge()
+    >>> torch.equal(plain(inputs), expected)
+    True
+    """
+    if isinstance(model, DistributedDataParallel):
+        raise ValueError(
+            "model must be decoupled before it is distributed, got a DistributedDataParallel, which would not know the "
+            "second head; write DistributedDataParallel(decouple(model))"
+        )
+    found = find_classifier(model, name)
+    if isinstance(found.module, DecoupledHead):
+        raise ValueError(
+            f"model must have one head, got {type(model).__name__} whose classifier {found.name!r} is decoupled "
+            "already; use it as it is or merge() it first"
+        )
+    second = _copied(found.module, model) if classifier is None else classifier
+    replace_classifier(model, DecoupledHead(found.module, second), found.name)
+    return DecoupledModel(model, found.name)
+
+
+class DecoupledLoss(nn.Module):
+    r"""The losses of both heads, :math:`L_g + L_h`.
+
+    The second one reaches nothing but its own head, so that a factor between them is a factor on its learning rate.
+    Logits of one head alone, as a model in evaluation gives, are judged by the loss of the second head.
+
+    The paper takes :meth:`from_counts`; with ``feature=CrossEntropyLoss()`` this is its ablation SDN-CE.
+
+    Args:
+        feature: loss of the head that trains the features.
+        classifier: loss of the head that is used at inference.
+
+    >>> from equipoise import CrossEntropyLoss
+    >>> loss = DecoupledLoss(CrossEntropyLoss(), ClassBalancedLoss([90, 9, 1]))
+    >>> both = DecoupledLogits(torch.zeros(2, 3), torch.zeros(2, 3))
+    >>> loss(both, torch.tensor([0, 2]))  # log 3 twice
+    tensor(2.1972)
+    """
+
+    def __init__(self, feature: nn.Module, classifier: nn.Module) -> None:
+        super().__init__()
+        self.feature, self.classifier = feature, classifier
+
+    @classmethod
+    def from_counts(
+        cls,
+        counts: Sequence[float] | Tensor,
+        *,
+        momentum: float = 0.1,
+        beta: float = 0.9999,
+        ignore_index: int = -100,
+        sync: bool = True,
+    ) -> Self:
+        """The losses of the paper: recall loss with a moving average, and class-balanced cross-entropy.
+
+        Args:
+            counts: training samples of each class; of label maps their pixels.
+            momentum: alpha of the moving average. In batches of 128 the paper found little difference between .1 and
+                .9 for 365 classes, and .001 best for 8142.
+            beta: of the class-balanced weights, which the paper leaves open.
+            ignore_index: label that counts for nothing.
+            sync: share recalls and denominators among processes.
+        """
+        checked = check_counts("counts", counts)
+        return cls(
+            RecallLoss(len(checked), momentum=momentum, ignore_index=ignore_index, sync=sync),
+            ClassBalancedLoss(checked, beta=beta, ignore_index=ignore_index, sync=sync),
+        )
+
+    def forward(self, logits: DecoupledLogits | tuple[Tensor, Tensor] | Tensor, targets: Tensor) -> Tensor:
+        """The sum of both, or the loss of the second head for its logits alone."""
+        if isinstance(logits, Tensor):
+            if self.training and logits.requires_grad:
+                raise TypeError(
+                    "logits must be those of both heads in training, got one tensor; train decouple(model) in train() "
+                    "mode, or call loss.eval()"
+                )
+            alone: Tensor = self.classifier(logits, targets)
+            return alone
+        feature, classifier = logits
+        total: Tensor = self.feature(feature, targets) + self.classifier(classifier, targets)
+        return total
+
+    def set_epoch(self, epoch: float) -> None:
+        """Move the schedules of both losses to ``epoch``, counted from 0."""
+        self._move("set_epoch", epoch)
+
+    def set_progress(self, fraction: float) -> None:
+        """Move the schedules of both losses to a fraction of the training in [0, 1]."""
+        self._move("set_progress", fraction)
+
+    def _move(self, how: str, where: float) -> None:
+        for loss in (self.feature, self.classifier):
+            move = getattr(loss, how, None)  # torch's own losses have no schedules
+            if callable(move):
+                move(where)
+
+
+def _copied(layer: nn.Module, model: nn.Module) -> nn.Module:
+    """A layer like this one to be trained; what its hooks know of the rest of the model is shared, not copied."""
+    own = set(layer.modules())
+    shared = {id(part): part for part in model.modules() if part not in own}
+    return copy.deepcopy(layer, shared).requires_grad_(True)
+
+
+def _split(logits: object, head: DecoupledHead, name: str) -> DecoupledLogits:
+    """What the model made of the joined logits of its head, apart again."""
+    if not isinstance(logits, Tensor):
+        raise TypeError(
+            f"model must return logits, got {type(logits).__name__}; wrap it in a module whose forward returns the "
+            "tensor"
+        )
+    if len(logits) % 2 or head.out_features not in logits.shape[1:]:
+        raise ValueError(
+            f"model must return the {head.out_features} logits of its classifier {name!r}, two rows for each sample in "
+            f"training, got shape {tuple(logits.shape)}; say which module is the last layer with name=..., and leave "
+            "the batch dimension free behind it"
+        )
+    return DecoupledLogits(*logits.chunk(2))
