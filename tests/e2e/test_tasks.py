@@ -54,7 +54,7 @@ def run(task, equipoise, tmp_path_factory):
 
 def test_files(task, run):
     found = {file.relative_to(run.path).as_posix() for file in run.path.rglob("*") if file.is_file()}
-    assert found == FILES | ({"thresholds.json"} if task == "multi" else set())
+    assert found == FILES | {"multi": {"thresholds.json"}, "segmentation": {"examples.npz"}}.get(task, set())
     assert [entry.name for entry in run.path.parent.glob("run*")] == ["run"]
 
 

@@ -1,6 +1,7 @@
 """Folders of runs as training leaves them, made by hand: a model with random weights on a few embedded digits."""
 
 import json
+import shutil
 
 import numpy as np
 import torch
@@ -51,6 +52,8 @@ def make_run(path, task="single", *, data=None, preparation=None, model=None, na
             model = build_model(name, num_classes=classes, **known, **(options or {}))
     model.eval()
     path.mkdir()
+    if ".py:" in name:
+        shutil.copyfile(name.rpartition(":")[0], path / "model.py")
     calibration, thresholds = fits_of(task, classes)
     if fits:
         save(calibration, path / "calibration.json")

@@ -535,7 +535,8 @@ def test_the_users_own_model_is_loaded_only_on_trust(tmp_path):
 def test_neither_exporting_nor_asking_runs_a_program(tmp_path):
     (tmp_path / "mine.py").write_text(PROGRAM)
     make_run(tmp_path / "run", name=f"{tmp_path}/mine.py:tiny")
-    (tmp_path / "mine.py").write_text(f"from pathlib import Path; Path({str(tmp_path / 'trace')!r}).touch()")
+    program = f"from pathlib import Path; Path({str(tmp_path / 'trace')!r}).touch()"
+    (tmp_path / "run" / "model.py").write_text(program)
     out = export_run(tmp_path / "run", tmp_path / "out")
     with pytest.raises(ValueError, match="trust_code"):
         load_exported(out)
@@ -545,8 +546,8 @@ def test_neither_exporting_nor_asking_runs_a_program(tmp_path):
 def test_the_users_own_file_must_be_there(tmp_path):
     (tmp_path / "mine.py").write_text(PROGRAM)
     make_run(tmp_path / "run", name=f"{tmp_path}/mine.py:tiny")
-    (tmp_path / "mine.py").unlink()
-    with pytest.raises(ValueError, match=says("mine.py: the file that makes the model must be there")):
+    (tmp_path / "run" / "model.py").unlink()
+    with pytest.raises(ValueError, match=says("model.py: the program that makes the model must be there")):
         export_run(tmp_path / "run", tmp_path / "out")
 
 

@@ -120,10 +120,6 @@ class Recorder(pl.Callback):
         assert isinstance(pl_module, Learner)
         scores = pl_module.validation_scores()
         statistics = pl_module.statistics.row(pl_module.model, pl_module.loss)  # synchronises: in every process
-        if self.monitor not in scores:
-            raise TrainingError(
-                f"--monitor must be one of {', '.join(scores)}, got {self.monitor!r}; pick one of these words"
-            )
         epoch, value = trainer.current_epoch, scores[self.monitor]
         gain = value - self.best_value if pl_module.task.higher_is_better(self.monitor) else self.best_value - value
         if self.best_epoch < 0 or gain > 0 or math.isnan(self.best_value) or self.keep == "last":

@@ -186,13 +186,10 @@ def _about(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
     data, spec, model = record["data"], record["spec"], dict(record["model"])
     code = None
     if ".py:" in model["name"]:
-        file, _, function = model["name"].rpartition(":")
-        code = Path(file).expanduser()
+        code = folder.path / CODE  # as it was when the model was trained
         if not code.is_file():
-            raise InputError(
-                f"{code}: the file that makes the model must be there, found none; export from where you trained"
-            )
-        model["name"] = f"{CODE}:{function}"
+            raise InputError(f"{code}: the program that makes the model must be there, found none; train again")
+        model["name"] = f"{CODE}:{model['name'].rpartition(':')[2]}"
     calibration, thresholds = (_optional(folder.path / f"{name}.json") for name in ("calibration", "thresholds"))
     about = {
         "format": FORMAT,

@@ -19,7 +19,7 @@ class Feeds(pl.LightningDataModule):
 
     def __init__(self, spec: RunSpec, data: DataSet, splits: dict[str, Split], batch_size: int) -> None:
         super().__init__()
-        self.spec, self.task, self.splits, self.batch_size = spec, data.task, splits, batch_size
+        self.spec, self.data, self.splits, self.batch_size = spec, data, splits, batch_size
         cores = os.cpu_count() or 1
         self.workers = min(8, max(1, cores - 1)) if spec.workers is None else spec.workers
 
@@ -41,7 +41,8 @@ class Feeds(pl.LightningDataModule):
     def train_dataloader(self) -> Feed:
         """Training batches; the sampler knows the processes."""
         split, spec = self.splits["train"], self.spec
-        sampler = sampler_for(spec.sampler, labels_for_sampling(split, self.task), epochs=spec.epochs, seed=spec.seed)
+        labels = labels_for_sampling(split, self.data.task, ignore_index=self.data.ignore_index)
+        sampler = sampler_for(spec.sampler, labels, epochs=spec.epochs, seed=spec.seed)
         return training_feed(split, batch_size=self._share(), sampler=sampler, seed=spec.seed, **self._common())
 
     def evaluation(self, split: str) -> Feed:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from equipoise.calibration import Fitted, fit_label_temperatures, fit_temperature, fit_thresholds, save
-from equipoise.data import Split
+from equipoise.data import FileImages, Split
 from equipoise.evaluation import evaluate
 from equipoise.evaluation.split import Picker
 from equipoise.evaluation.split import Split as Halves
@@ -21,10 +21,12 @@ from equipoise.train.feeds import Feeds
 from equipoise.train.folder import RunFolder, write_json
 from equipoise.train.module import Learner
 
-__all__ = ["judge", "predict"]
+__all__ = ["judge", "keep_examples", "predict"]
 
 KEPT_SCORES = 1_000_000_000
 """Logits of a split that are kept at most: 2 GB of label maps; of more images an evenly spread part is kept."""
+EXAMPLES = 6
+"""Test images that are kept."""
 IGNORED = -100
 """What counts for nothing in saved targets, whatever the data call it."""
 
@@ -81,6 +83,15 @@ def _kept(split: Split, learner: Learner) -> NDArray[np.int64] | None:
     scores = learner.task.num_classes * size[1] * size[2]
     most = max(1, KEPT_SCORES // scores)
     return None if len(split) <= most else np.linspace(0, len(split) - 1, most).round().astype(np.int64)
+
+
+def keep_examples(split: Split, folder: RunFolder) -> None:
+    """A few test images, evenly chosen, for pages that show label maps beside them: ``images`` and ``indices``."""
+    indices = np.unique(np.linspace(0, len(split) - 1, EXAMPLES).round().astype(np.int64))
+    few = split.take(indices)
+    images = (few.as_arrays() if isinstance(few, FileImages) else few).inputs  # type: ignore[union-attr]
+    with appearing(folder.draft / "examples.npz") as draft:
+        np.savez_compressed(draft, images=images, indices=indices)
 
 
 def judge(folder: RunFolder, say: Callable[[str], None]) -> None:

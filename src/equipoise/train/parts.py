@@ -17,7 +17,7 @@ from equipoise.train.preparation import Preparation
 from equipoise.train.spec import RunSpec
 from equipoise.train.task import TrainingTask
 
-__all__ = ["loss_of", "model_of", "opened", "optimizer_of", "ready"]
+__all__ = ["check_model", "loss_of", "model_of", "opened", "optimizer_of", "ready"]
 
 
 def opened(spec: RunSpec) -> DataSet:
@@ -82,7 +82,7 @@ def model_of(spec: RunSpec, task: TrainingTask, preparation: Preparation) -> tup
             name,
             num_classes=task.num_classes,
             input_shape=None if tokens else preparation.input_shape,
-            vocabulary=len(preparation.words) + 2 if tokens else None,
+            vocabulary=preparation.vocabulary,
             **spec.model_options,
         )
     except (ImportError, RuntimeError, TypeError) as error:  # what a setting names is missing or fails
@@ -93,6 +93,31 @@ def model_of(spec: RunSpec, task: TrainingTask, preparation: Preparation) -> tup
         samples = len(task.data.train)
         set_prior_bias(model, [(count + 1) / (samples + 2) for count in task.data.train_counts.tolist()])
     return model, name
+
+
+@torch.no_grad()
+def check_model(model: nn.Module, name: str, task: TrainingTask, preparation: Preparation, split: Split) -> None:
+    """Raise unless the model makes logits of two samples; better now than in the first step."""
+    two = split.take(np.zeros(2, np.int64))
+    arrays = two.as_arrays() if isinstance(two, FileImages) else preparation.as_arrays(two)
+    inputs = preparation.normalise(preparation.scale(torch.from_numpy(arrays.inputs)))
+    places = inputs.shape[2:] if task.data.task == "segmentation" else ()
+    expected = (2, task.num_classes, *places)
+    training = model.training
+    try:
+        found = model.eval()(inputs)
+    except torch.OutOfMemoryError:  # no fault of the model's
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise ValueError(f"--model {name} fails on inputs of shape {tuple(inputs.shape)}: {error}") from error
+    finally:
+        model.train(training)
+    shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+    if shape != expected:
+        raise ValueError(
+            f"--model {name} must make logits of shape {expected} of inputs of shape {tuple(inputs.shape)}, got "
+            f"{shape}; take a model for this task"
+        )
 
 
 def loss_of(spec: RunSpec, data: DataSet, sync: bool) -> nn.Module:

@@ -6,18 +6,21 @@ import errno
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from pytorch_lightning.utilities import rank_zero_only
 from rich.console import Console
 
 import equipoise
-from equipoise.data import sampler_for
+from equipoise._checks import check_choice
+from equipoise.data import Split, sampler_for
 from equipoise.data.augment import augmentations_from
 from equipoise.data.errors import some
 from equipoise.train.callbacks import LossSchedule, ProgressBar, Recorder
@@ -28,11 +31,11 @@ from equipoise.train.folder import FORMAT, RunFolder, plain, write_json
 from equipoise.train.machine import device_name, environment, quiet, trainer_for
 from equipoise.train.module import Learner
 from equipoise.train.optimizers import learning_rate_factor
-from equipoise.train.outcome import judge, predict
-from equipoise.train.parts import loss_of, model_of, opened, optimizer_of, ready
+from equipoise.train.outcome import judge, keep_examples, predict
+from equipoise.train.parts import check_model, loss_of, model_of, opened, optimizer_of, ready
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import FREE, RunSpec
-from equipoise.train.task import task_of
+from equipoise.train.task import TrainingTask, task_of
 
 __all__ = ["run"]
 
@@ -165,14 +168,19 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
         for name, split in (("train", data.train), ("val", data.val), ("test", data.test))
     }
     sampled = sampler_for(
-        spec.sampler, labels_for_sampling(splits["train"], data.task), epochs=spec.epochs, rank=0, world_size=1
+        spec.sampler,
+        labels_for_sampling(splits["train"], data.task, ignore_index=data.ignore_index),
+        epochs=spec.epochs,
+        rank=0,
+        world_size=1,
     )
     batch_size = spec.batch_size or task.default_batch_size(len(sampled))
     steps = max(1, len(sampled) // batch_size)
-    recorder = Recorder(folder, spec.monitor or task.monitor, spec.checkpoint, say)
+    recorder = Recorder(folder, _monitor(spec, task), spec.checkpoint, say)
     bars = [] if console is None else [ProgressBar(console)]
     trainer = trainer_for(spec, folder, [LossSchedule(), recorder, *bars])
     model, model_name = model_of(spec, task, preparation)
+    check_model(model, model_name, task, preparation, splits["train"])
     learner = Learner(
         task,
         model,
@@ -190,6 +198,8 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     )
     if spec.compile:
         model.compile()
+    if trainer.is_global_zero and ".py:" in model_name:  # the file may change before the model is exported
+        shutil.copyfile(model_name.rpartition(":")[0], folder.draft / "model.py")
     feeds = Feeds(spec, data, splits, batch_size)
     resume = folder.resume_point if folder.resume_point.is_file() else None
     if resume is not None:
@@ -208,31 +218,12 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     if not trainer.is_global_zero:
         return
     judge(folder, say)
+    if data.task == "segmentation":
+        keep_examples(feeds.splits["test"], folder)
     write_json(
         folder.draft / "run.json",
-        {
-            "format": FORMAT,
-            "equipoise": equipoise.__version__,
-            "spec": spec.model_dump(),
-            "data": {
-                "name": data.name,
-                "task": data.task,
-                "class_names": data.class_names,
-                "train_counts": data.train_counts.tolist(),
-                "ignore_index": data.ignore_index,
-                "samples": {name: len(split) for name, split in splits.items()},
-                "notes": data.notes,
-            },
-            "model": {
-                "name": model_name,
-                "options": spec.model_options,
-                "parameters": sum(weight.numel() for weight in model.parameters()),
-                "num_classes": task.num_classes,
-                "input_shape": preparation.input_shape,
-                "vocabulary": len(preparation.words) + 2 if preparation.kind == "tokens" else None,
-            },
-            "loss": repr(learner.loss),
-            "preparation": preparation.to_json(),
+        _about(spec, learner, model_name, splits)
+        | {
             "environment": environment(trainer),
             "started": started.isoformat(timespec="seconds"),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -246,3 +237,43 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
         },
     )
     folder.finish()
+
+
+def _monitor(spec: RunSpec, task: TrainingTask) -> str:
+    """The validation number that chooses."""
+    if spec.monitor is None:
+        return task.monitor
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torchmetrics', of metrics that have seen nothing
+        check_choice("--monitor", spec.monitor, tuple(task.scores(task.metrics())))
+    return spec.monitor
+
+
+def _about(spec: RunSpec, learner: Learner, model_name: str, splits: Mapping[str, Split]) -> dict[str, Any]:
+    """What is known of a run before it is trained."""
+    data, preparation = learner.task.data, learner.preparation
+    tokens = preparation.kind == "tokens"
+    return {
+        "format": FORMAT,
+        "equipoise": equipoise.__version__,
+        "spec": spec.model_dump(),
+        "data": {
+            "name": data.name,
+            "task": data.task,
+            "class_names": data.class_names,
+            "train_counts": data.train_counts.tolist(),
+            "ignore_index": data.ignore_index,
+            "samples": {name: len(split) for name, split in splits.items()},
+            "notes": data.notes,
+        },
+        "model": {
+            "name": model_name,
+            "options": spec.model_options,
+            "parameters": sum(weight.numel() for weight in learner.model.parameters()),
+            "num_classes": learner.task.num_classes,
+            "input_shape": None if tokens else preparation.input_shape,
+            "vocabulary": preparation.vocabulary,
+        },
+        "loss": repr(learner.loss),
+        "preparation": preparation.to_json(),
+    }
