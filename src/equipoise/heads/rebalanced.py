@@ -5,13 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from equipoise._checks import check_number, check_softmax_targets
 
-__all__ = ["TauChoice", "choose_tau", "scaled_classifier", "tau_normalize"]
+__all__ = [
+    "LearnableWeightScaling",
+    "LinearLayer",
+    "TauChoice",
+    "choose_tau",
+    "copy_linear",
+    "empty_linear",
+    "scaled_classifier",
+    "tau_normalize",
+    "tau_normalized",
+]
+
+LinearLayer: TypeAlias = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+"""What a classifier is: a linear layer, or a convolution of size 1."""
 
 TAUS = tuple(step / 10 for step in range(21))
 
@@ -94,6 +109,32 @@ def choose_tau(
     return TauChoice(tried[best], tried, tuple(accuracies))
 
 
+def tau_normalized(classifier: nn.Module, tau: float, *, keep_bias: bool = False) -> LinearLayer:
+    r"""A copy of a classifier whose rows are :math:`W_c / \|W_c\|^\tau` (Kang et al. 2020, eq. 3).
+
+    Take tau from :func:`choose_tau` on validation data, never on the test set.
+
+    Args:
+        classifier: a linear layer or a 1x1 convolution; it stays as it is.
+        tau: 0 changes no row, 1 makes all rows equally long.
+        keep_bias: leave the bias as it is; False drops it as the paper does.
+
+    >>> from equipoise.heads import choose_tau, keep_features
+    >>> from equipoise.models import MLP, find_classifier, replace_classifier
+    >>> model = MLP(4, 3)  # trained
+    >>> classifier = find_classifier(model).module
+    >>> kept = keep_features(model, [(torch.randn(30, 4), torch.arange(30) % 3)])  # of validation data
+    >>> tau = choose_tau(kept.features, kept.labels, classifier.weight).tau
+    >>> old = replace_classifier(model, tau_normalized(classifier, tau))
+    """
+    changed = copy_linear(classifier)
+    with torch.no_grad():
+        changed.weight.copy_(tau_normalize(changed.weight.flatten(1), tau).view_as(changed.weight))
+    if not keep_bias:
+        changed.bias = None
+    return changed
+
+
 def scaled_classifier(features: Tensor, weight: Tensor, scales: Tensor, *, bias: Tensor | None = None) -> Tensor:
     r"""Learnable weight scaling :math:`s_c (W_c x + b_c)` (Kang et al. 2020, eq. 5); only the scales get a gradient.
 
@@ -112,6 +153,76 @@ def scaled_classifier(features: Tensor, weight: Tensor, scales: Tensor, *, bias:
     with torch.no_grad():
         logits = torch.nn.functional.linear(features, weight, bias)
     return logits * scales
+
+
+class LearnableWeightScaling(nn.Module):
+    r"""Learnable weight scaling, LWS: :math:`s_c (W_c x + b_c)` (Kang et al. 2020, eq. 5); only :math:`s` is trained.
+
+    The bias is scaled too, as in the published code. All scales start at 1.
+
+    Args:
+        classifier: the linear layer or 1x1 convolution of a trained model; it is copied and frozen.
+
+    Shape: that of the classifier.
+
+    >>> from equipoise.heads import keep_features, retrain_classifier
+    >>> from equipoise.models import MLP, find_classifier, replace_classifier
+    >>> model = MLP(4, 3)  # trained
+    >>> kept = keep_features(model, [(torch.randn(64, 4), torch.arange(64) % 3)])
+    >>> head = LearnableWeightScaling(find_classifier(model).module)
+    >>> _ = retrain_classifier(model, kept, head=head)
+    >>> old = replace_classifier(model, head.merge())  # a linear layer again
+    """
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__()
+        self.classifier = copy_linear(classifier).requires_grad_(False)
+        weight = self.classifier.weight
+        self.out_features, self.in_features, self.dim = weight.shape[0], weight.shape[1], 1 - weight.ndim
+        self.scales = nn.Parameter(torch.ones(self.out_features, device=weight.device, dtype=weight.dtype))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scaled logits."""
+        logits: Tensor = self.classifier(features)
+        return logits * self.scales.view(-1, *(1,) * (-self.dim - 1))
+
+    @torch.no_grad()
+    def merge(self) -> LinearLayer:
+        """A plain classifier with the same logits."""
+        plain = copy_linear(self.classifier)
+        for parameter in plain.parameters():  # weight and bias
+            parameter.mul_(self.scales.view(-1, *(1,) * (parameter.ndim - 1)))
+        return plain
+
+
+def copy_linear(classifier: nn.Module) -> LinearLayer:
+    """A linear layer or 1x1 convolution with the same weights, to be trained; raises for any other classifier.
+
+    It is made anew: what hooks on the old one know, the whole model perhaps, is not copied with it.
+    """
+    new = empty_linear(classifier)
+    with torch.no_grad():
+        for name, parameter in new.named_parameters():  # weight and bias
+            parameter.copy_(getattr(classifier, name))
+    return new
+
+
+def empty_linear(classifier: nn.Module, in_features: int | None = None) -> LinearLayer:
+    """A layer of the kind, the classes, the device and the dtype of another, for ``in_features`` features.
+
+    Its parameters are not initialised, and nothing is drawn from the global generators.
+    """
+    weight = getattr(classifier, "weight", None)
+    kind: Any = next((kind for kind in get_args(LinearLayer) if isinstance(classifier, kind)), None)
+    if kind is None or not isinstance(weight, Tensor) or math.prod(weight.shape[2:]) != 1:
+        raise TypeError(
+            f"classifier must be a linear layer or a 1x1 convolution, got {classifier}; say which module it is with "
+            "name=..., or pass find_classifier(model).module"
+        )
+    sizes = (in_features or weight.shape[1], weight.shape[0], *((1,) if weight.ndim > 2 else ()))
+    bias = getattr(classifier, "bias", None) is not None
+    layer: LinearLayer = skip_init(kind, *sizes, bias=bias, device=weight.device, dtype=weight.dtype)  # type: ignore
+    return layer
 
 
 def _mean_class_accuracy(predicted: Tensor, labels: Tensor, num_classes: int) -> float:

@@ -1,0 +1,323 @@
+"""The bilateral-branch network, BBN (Zhou et al. 2020): two branches over a shared trunk.
+
+One branch learns from the data as they are, the other from classes drawn in reverse proportion to their counts; their
+features are mixed with a share that moves from the first to the second::
+
+    inputs ──────────► trunk ─► branch 1 ─► features ─► × 2 a ──────┐
+                                                                    ├─► one classifier ─► logits
+    reversed inputs ─► trunk ─► branch 2 ─► features ─► × 2 (1 - a) ┘
+
+    loss = a L(logits, labels) + (1 - a) L(logits, reversed labels)
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parallel import DistributedDataParallel
+
+from equipoise._buffers import PreciseBuffers
+from equipoise._checks import check_choice, check_number
+from equipoise.heads.rebalanced import empty_linear
+from equipoise.models.classifier import Classifier, find_classifier, replace_classifier
+from equipoise.schedules import Parabolic, Schedule
+
+__all__ = ["BilateralModel", "BranchMixing", "bilateral", "find_last_block"]
+
+
+@dataclass(frozen=True)
+class BranchMixing(Parabolic):
+    r"""The share a of the first branch, :math:`1 - (e / D)^2` at epoch e counted from 0 (Zhou et al. 2020, eq. 5).
+
+    Args:
+        start: share at the first epoch.
+        stop: share where progress is 1.
+        end: where progress is 1: ``"last_epoch"``, D = E - 1, so that the share of the last epoch is ``stop``;
+            ``"published"``, D = E except 100 for 90 epochs and 200 for 180, as in the published code.
+
+    >>> [round(BranchMixing()(BranchMixing().progress_at(epoch, 201)), 2) for epoch in (0, 100, 200)]
+    [1.0, 0.75, 0.0]
+    """
+
+    end: str = "last_epoch"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("end", self.end, ("last_epoch", "published"))
+
+    def progress_at(self, epoch: float, epochs: float) -> float:
+        """``epoch / D``; a single epoch is the start."""
+        if self.end == "published":
+            return epoch / {90: 100, 180: 200}.get(int(epochs), epochs)
+        return epoch / (epochs - 1) if epochs > 1 else 0.0
+
+
+class BilateralModel(PreciseBuffers):
+    """A model with two branches; made by :func:`bilateral`. It holds the model itself, of which a block is doubled.
+
+    Shape: in training two batches of one shape to logits of that batch size; in evaluation one batch to its logits.
+    """
+
+    share: Tensor
+
+    def __init__(self, model: nn.Module, *, blocks: Sequence[str], name: str, epochs: int, mixing: Schedule) -> None:
+        super().__init__()
+        self.model, self.name, self.epochs, self.mixing = model, name, epochs, mixing
+        self.blocks = tuple(blocks)
+        self.register_buffer("share", torch.tensor(mixing(0.0), dtype=torch.float64))
+
+    def set_epoch(self, epoch: float) -> None:
+        """Move the mixing to ``epoch``, counted from 0."""
+        check_number("epoch", epoch, low=0)
+        self._set(self.mixing(min(self.mixing.progress_at(epoch, self.epochs), 1.0)))
+
+    def set_progress(self, fraction: float) -> None:
+        """Move the mixing to a fraction of the training in [0, 1]."""
+        self._set(self.mixing(check_number("fraction", fraction, low=0.0, high=1.0)))
+
+    def _set(self, share: float) -> None:
+        self.share.fill_(check_number("share of the first branch", share, low=0.0, high=1.0))
+
+    def get_classifier(self) -> nn.Module:
+        """The classifier of both branches, for ``find_classifier``."""
+        return self.model.get_submodule(self.name)
+
+    def forward(self, inputs: Tensor, reversed_inputs: Tensor | None = None, **named: Any) -> Tensor:  # noqa: ANN401
+        """Logits of the mixed features: with the share of the epoch in training, half and half in evaluation.
+
+        Each branch has its own pass through the trunk, as published, so that batch norm sees each batch alone and any
+        model will do. In evaluation, where one batch goes through both, that costs the trunk twice.
+
+        Args:
+            inputs: a batch of the data as they are; in evaluation the only one.
+            reversed_inputs: a batch of the reversed sampler, for training.
+            named: further arguments of the model, the same for both passes.
+        """
+        if self.training and reversed_inputs is None:
+            raise ValueError(
+                "reversed_inputs must be a batch of the reversed sampler in training, got None; pass both batches, or "
+                "call model.eval()"
+            )
+        if not self.training and reversed_inputs is not None:
+            raise ValueError("reversed_inputs must be None in evaluation, got a batch; pass one batch, or call train()")
+        others = inputs if reversed_inputs is None else reversed_inputs
+        if others.shape[0] != inputs.shape[0]:
+            raise ValueError(
+                f"reversed_inputs must have as many samples as inputs, got {others.shape[0]} for {inputs.shape[0]}; "
+                "use the same batch size, and leave out short last batches"
+            )
+        classifier = self.get_classifier()
+        assert isinstance(classifier, _MixingClassifier)
+        try:
+            self._choose(0)
+            self.model(inputs, **named)
+            self._choose(1)
+            classifier.share = self.share if self.training else None
+            logits: Tensor = self.model(others, **named)
+        finally:
+            classifier.first = classifier.share = None
+        return logits
+
+    def mix(self, loss: Tensor, reversed_loss: Tensor) -> Tensor:
+        """``a * loss + (1 - a) * reversed_loss``, of the logits with the labels of the one and of the other batch."""
+        share = self.share.to(loss.dtype)
+        return share * loss + (1.0 - share) * reversed_loss
+
+    def _choose(self, branch: int) -> None:
+        for name in (*self.blocks, self.name):
+            self.model.get_submodule(name).branch = branch  # type: ignore[assignment]
+
+
+def bilateral(
+    model: nn.Module,
+    *,
+    epochs: int,
+    block: str | Sequence[str] | None = None,
+    mixing: Schedule | None = None,
+    preset: str | None = None,
+    name: str | None = None,
+) -> BilateralModel:
+    """A bilateral-branch network of any model: its last block is doubled, its classifier sees both branches.
+
+    The model is changed in place and nothing else of it is copied: make the optimiser afterwards. The second branch
+    starts as a copy of the first; the classifier, which sees 2 D features, starts anew.
+
+    Args:
+        model: any module whose classifier is a linear layer or a 1x1 convolution, and which returns logits.
+        epochs: E.
+        block: qualified name of the block to double, or several for layers side by side; None for what
+            :func:`find_last_block` finds.
+        mixing: share of the first branch over the training; None for :class:`BranchMixing`.
+        preset: ``"published"`` for the divisor of the published code; see :class:`BranchMixing`.
+        name: qualified name of the classifier where it is not found.
+
+    >>> from equipoise.models import MLP
+    >>> from equipoise import CrossEntropyLoss
+    >>> model, loss = bilateral(MLP(in_features=4, num_classes=3), epochs=10), CrossEntropyLoss()
+    >>> (inputs, labels), (more, their_labels) = [(torch.randn(8, 4), torch.arange(8) % 3) for _ in range(2)]
+    >>> model.set_epoch(0)  # before each epoch; the second batch comes from data.sampler_for("reversed", ...)
+    >>> logits = model(inputs, more)
+    >>> model.mix(loss(logits, labels), loss(logits, their_labels)).backward()
+    >>> model.eval()(inputs).shape
+    torch.Size([8, 3])
+    """
+    if isinstance(model, DistributedDataParallel):
+        raise ValueError(
+            "model must be given its branches before it is distributed, got a DistributedDataParallel; write "
+            "DistributedDataParallel(bilateral(model, ...))"
+        )
+    check_number("epochs", epochs, low=1)
+    check_choice("preset", preset or "published", ("published",))
+    if preset is not None and mixing is not None:
+        raise ValueError(f"mixing must be left out with preset={preset!r}, got {mixing}; give one of them")
+    found = find_classifier(model, name)
+    if isinstance(found.module, _MixingClassifier):
+        raise ValueError(
+            f"model must have one branch, got {type(model).__name__} which has two already; use it as it is"
+        )
+    classifier = _MixingClassifier(found.module)
+    chosen = (block,) if isinstance(block, str) else tuple(block or find_last_block(model, found.name))
+    parts = {each: _block(model, each, found.module) for each in chosen}
+    for each, part in parts.items():
+        _fork(model, each, part)
+    replace_classifier(model, classifier, found.name)
+    schedule = mixing or BranchMixing(end="published" if preset else "last_epoch")
+    net = BilateralModel(model, blocks=chosen, name=found.name, epochs=epochs, mixing=schedule)
+    net.share = net.share.to(classifier.linear.weight.device)
+    return net.train(model.training)
+
+
+def find_last_block(model: nn.Module, name: str | None = None) -> tuple[str, ...]:
+    """Names of what comes last before the classifier: the last residual block of a ResNet, as published.
+
+    The last part with parameters that is defined before the classifier and is no normalisation. A part that holds more
+    than half of the parameters before the classifier is a trunk and not a block: it is entered, and so is a sequence of
+    blocks. Of a list of single layers, which a model calls side by side, all are meant. This follows the order of
+    definition; where a model calls its parts in another order, name the block.
+
+    Args:
+        model: any module.
+        name: qualified name of the classifier where it is not found.
+
+    >>> from equipoise.models import CifarResNet, UNet
+    >>> find_last_block(CifarResNet(num_classes=10)), find_last_block(UNet(num_classes=10))
+    (('layer3.4',), ('up.2',))
+    """
+    classifier = find_classifier(model, name)
+    before = {id(parameter) for parameter in classifier.module.parameters()}
+    half = sum(p.numel() for p in model.parameters() if id(p) not in before) / 2
+    path, part = "", model
+    while True:
+        inner = _last_part(part, path, classifier.name)
+        if inner is None:
+            break
+        path, part = inner
+        if isinstance(part, nn.ModuleList) and all(not list(layer.children()) for layer in part):
+            return tuple(f"{path}.{at}" for at in range(len(part)))
+        blocks = isinstance(part, (nn.Sequential, nn.ModuleList)) and any(list(each.children()) for each in part)
+        if not blocks and _size(part) <= half:
+            break
+    if not path:
+        raise ValueError(
+            f"model must have a layer with parameters before its classifier {classifier.name!r}, got "
+            f"{type(model).__name__} without; take a deeper model, or name the block with block=..."
+        )
+    return (path,)
+
+
+def _last_part(module: nn.Module, path: str, classifier: str) -> tuple[str, nn.Module] | None:
+    """The last part with parameters that is no normalisation, of those before the classifier."""
+    parts = [(f"{path}.{name}" if path else name, child) for name, child in module.named_children()]
+    holders = [at for at, (where, _) in enumerate(parts) if f"{classifier}.".startswith(f"{where}.")]
+    for where, part in reversed(parts[: holders[0] + 1] if holders else parts):
+        if f"{classifier}.".startswith(f"{where}."):
+            inner = None if where == classifier else _last_part(part, where, classifier)
+            if inner is not None:
+                return inner
+        elif _size(part) and not isinstance(part, (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)):
+            return where, part
+    return None
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+class _Branches(nn.Module):
+    """A block and its double; ``branch`` says which one works."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+        self.branch = 0
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:  # noqa: ANN401
+        return (self.second if self.branch else self.first)(*inputs, **named)
+
+
+class _MixingClassifier(nn.Module):
+    """Keeps the features of the first branch until those of the second come; then one linear layer sees both."""
+
+    def __init__(self, old: nn.Module) -> None:
+        super().__init__()
+        found = Classifier("classifier", old)
+        self.in_features, self.out_features = 2 * found.in_features, found.num_classes
+        self.linear = empty_linear(old, self.in_features)
+        self.linear.reset_parameters()
+        self.dim = 1 - self.linear.weight.ndim
+        self.branch = 0
+        self.first: Tensor | None = None
+        self.share: Tensor | None = None
+
+    def forward(self, features: Tensor) -> Tensor:
+        if self.branch == 0:
+            self.first = features
+            shape = list(features.shape)
+            shape[self.dim] = self.out_features
+            return features.new_zeros(shape)  # what the model makes of it is not used
+        if self.first is None:
+            raise RuntimeError(
+                "the classifier must be called once in a pass of each branch, got a second call; choose another with "
+                "name=..., and call the BilateralModel instead of the model inside"
+            )
+        logits: Tensor = self.linear(mixed_features(self.first, features, self.share, dim=self.dim))
+        self.first = None
+        return logits
+
+
+def mixed_features(first: Tensor, second: Tensor, share: Tensor | float | None, dim: int = -1) -> Tensor:
+    """``2 a`` times the features of the first branch beside ``2 (1 - a)`` times those of the second; None: a = 1/2."""
+    if share is None:
+        return torch.cat([first, second], dim)
+    return torch.cat([2.0 * share * first, 2.0 * (1.0 - share) * second], dim)
+
+
+def _block(model: nn.Module, name: str, classifier: nn.Module) -> nn.Module:
+    """The block of that name; raises unless it lies before the classifier."""
+    try:
+        block = model.get_submodule(name)
+    except AttributeError:
+        known = ", ".join(where for where, _ in model.named_children())
+        raise ValueError(
+            f"block must be the name of a module inside {type(model).__name__}, got {name!r}; its parts are {known}"
+        ) from None
+    if any(part is classifier for part in block.modules()):
+        raise ValueError(
+            f"block must be a part of the model before its classifier, got {name!r}, which holds the classifier; name "
+            "a block before it"
+        )
+    return block
+
+
+def _fork(model: nn.Module, name: str, block: nn.Module) -> None:
+    """Put a block and a copy of it in the place of the block."""
+    parent, _, attribute = name.rpartition(".")
+    forked = _Branches(block, copy.deepcopy(block))
+    forked.training = block.training
+    setattr(model.get_submodule(parent), attribute, forked)

@@ -1,0 +1,210 @@
+"""What the classifier of a trained model sees, computed once and kept: classifiers are made of it in seconds."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from equipoise._checks import check_number
+from equipoise.models.classifier import Classifier, features_of, find_classifier
+
+__all__ = ["KeptFeatures", "as_rows", "features_dim", "from_rows", "keep_features"]
+
+
+@dataclass(frozen=True)
+class KeptFeatures:
+    """Features of a data set with their labels; made by :func:`keep_features`.
+
+    Args:
+        features: (N, D); of label maps one row for each pixel of the feature map.
+        labels: (N,) class indices, or (N, C) of 0, 1 and -1 (unknown) for several labels.
+        num_classes: C.
+        dim: where features are in what the classifier of the model sees: -1, or -3 for maps (N, D, h, w).
+    """
+
+    features: Tensor
+    labels: Tensor
+    num_classes: int
+    dim: int = -1
+
+    def __post_init__(self) -> None:
+        rows, classes = self.features.shape[0], self.num_classes
+        if self.features.ndim != 2 or tuple(self.labels.shape) not in ((rows,), (rows, classes)):
+            raise ValueError(
+                f"features must have shape (N, D) for labels (N,) or (N, {classes}), got {tuple(self.features.shape)} "
+                f"and {tuple(self.labels.shape)}; make them with keep_features"
+            )
+        if not rows:
+            raise ValueError("features must hold at least one sample, got none; pass data with labels")
+        if not bool(torch.isfinite(self.features).all()):
+            raise ValueError("features must be finite, got infinite or NaN ones; check the model and its inputs")
+        if self.labels.ndim == 1:
+            low, high = (int(bound) for bound in self.labels.aminmax())
+            if low < 0 or high >= classes:
+                raise ValueError(
+                    f"labels must be in [0, {classes - 1}] for the {classes} classes of the classifier, got "
+                    f"{low if low < 0 else high}; check the labels, the number of classes or ignore_index"
+                )
+
+    @property
+    def counts(self) -> Tensor:
+        """Samples of each class, (C,)."""
+        if self.labels.ndim == 1:
+            return torch.bincount(self.labels, minlength=self.num_classes)
+        return (self.labels == 1).sum(0)
+
+    def check_classifier(self, classifier: Classifier) -> None:
+        """Raise unless these are features and classes of that classifier."""
+        if (self.features.shape[1], self.num_classes) != (classifier.in_features, classifier.num_classes):
+            raise ValueError(
+                f"kept must hold features of width {classifier.in_features} and {classifier.num_classes} classes for "
+                f"the classifier {classifier.name!r}, got width {self.features.shape[1]} and {self.num_classes} "
+                "classes; make them with keep_features of the same model"
+            )
+
+    def class_means(self) -> Tensor:
+        """Mean feature of each class, (C, D), in float64 sums; NaN for a class without samples."""
+        if self.labels.ndim != 1:
+            raise ValueError(
+                f"labels must be one class for each sample to have class means, got several, shape "
+                f"{tuple(self.labels.shape)}; use retrain_classifier for several labels"
+            )
+        sums = self.features.new_zeros(self.num_classes, self.features.shape[1], dtype=torch.float64)
+        sums.index_add_(0, self.labels, self.features.double())
+        return (sums / self.counts.unsqueeze(1)).to(self.features.dtype)
+
+
+@torch.no_grad()
+def keep_features(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    *,
+    name: str | None = None,
+    ignore_index: int = -100,
+    rows_per_batch: int | None = None,
+    device: torch.device | str | None = None,
+    seed: int = 0,
+) -> KeptFeatures:
+    """Run the model once over the data, without augmentation and in evaluation mode, and keep what its classifier sees.
+
+    Of maps (N, D, h, w) every pixel is a row, and labels are brought to (h, w) by nearest neighbours. Rows whose label
+    is ``ignore_index`` are left out. Under several processes give each the whole data: they then keep the same.
+
+    Args:
+        model: any module whose classifier is found by :func:`equipoise.models.find_classifier`.
+        batches: pairs of inputs, of any device, and labels; a data loader for example.
+        name: qualified name of the classifier where it is not found.
+        ignore_index: label of rows that are left out.
+        rows_per_batch: keep so many rows of each batch, drawn at random; for label maps, which have many pixels.
+        device: where to keep them, None for that of the model. What would not fit is an error at the first batch.
+        seed: of the draws.
+
+    >>> from equipoise.models import MLP
+    >>> data = [(torch.randn(8, 4), torch.arange(8) % 3) for _ in range(2)]
+    >>> kept = keep_features(MLP(4, 3, hidden=(16,)), data)
+    >>> kept.features.shape, kept.counts
+    (torch.Size([16, 16]), tensor([6, 6, 4]))
+    """
+    if rows_per_batch is not None:
+        check_number("rows_per_batch", rows_per_batch, low=1)
+    found = find_classifier(model, name)
+    dim = features_dim(found)
+    home = next(model.parameters()).device
+    target = home if device is None else torch.device(device)
+    draw = torch.Generator().manual_seed(seed)
+    parts: list[tuple[Tensor, Tensor]] = []
+    with _evaluating(model), features_of(model, found.name) as view:
+        for inputs, labels in batches:
+            features = view(inputs.to(home)).features
+            rows, own = _labelled_rows(features, labels.to(home), dim, ignore_index)
+            if rows_per_batch is not None and len(rows) > rows_per_batch:
+                chosen = torch.randperm(len(rows), generator=draw)[:rows_per_batch].to(home)
+                rows, own = rows[chosen], own[chosen]
+            rows = rows if rows.dtype is torch.float64 else rows.float()
+            if not parts and isinstance(batches, Sized):
+                _check_room(2 * rows.nbytes * len(batches), target)  # twice: they are joined at the end
+            parts.append((rows.to(target), own.to(target)))
+    if not parts:
+        raise ValueError("batches must yield pairs of inputs and labels, got none; a generator can be read only once")
+    rows, own = (torch.cat(column) for column in zip(*parts, strict=True))
+    return KeptFeatures(rows, own, found.num_classes, dim)
+
+
+def features_dim(classifier: Classifier) -> int:
+    """Where features are in what a classifier sees, from the end: -1, or -3 for maps (N, D, h, w)."""
+    own = getattr(classifier.module, "dim", None)
+    if isinstance(own, int):
+        return own
+    weight = getattr(classifier.module, "weight", None)
+    return 1 - weight.ndim if isinstance(weight, Tensor) else -1
+
+
+def as_rows(features: Tensor, dim: int) -> Tensor:
+    """Features (..., D, ...) with D at ``dim`` as rows (M, D)."""
+    return features.movedim(dim, -1).flatten(0, -2)
+
+
+def from_rows(rows: Tensor, like: Tensor, dim: int) -> Tensor:
+    """Rows (M, K) back in the places of features (..., D, ...): (..., K, ...)."""
+    places = like.movedim(dim, -1).shape[:-1]
+    return rows.view(*places, rows.shape[1]).movedim(-1, dim)
+
+
+def _labelled_rows(features: Tensor, labels: Tensor, dim: int, ignore_index: int) -> tuple[Tensor, Tensor]:
+    """Rows of features that have a label, and their labels."""
+    places = features.movedim(dim, -1).shape[:-1]
+    if labels.ndim == 2 and len(places) == 1 and len(labels) == len(features):
+        return features, labels.float()
+    if labels.is_floating_point():
+        raise TypeError(
+            f"labels must be integer class indices, or (N, C) for several labels, got {labels.dtype} of shape "
+            f"{tuple(labels.shape)}; call labels.long()"
+        )
+    if labels.ndim == 3 and len(places) == 3 and labels.shape != places and len(labels) == len(features):
+        wide = labels.unsqueeze(1).double()
+        labels = F.interpolate(wide, size=places[1:], mode="nearest-exact").squeeze(1)
+    if labels.shape != places:
+        raise ValueError(
+            f"labels must have one class for each of the features, shape {tuple(places)}, got {tuple(labels.shape)}; "
+            "pass the labels of the inputs of the same batch"
+        )
+    flat = labels.flatten().long()
+    valid = flat != ignore_index
+    return as_rows(features, dim)[valid], flat[valid]
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and afterwards every module in the mode it had."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _check_room(needed: int, device: torch.device) -> None:
+    free = _free_bytes(device)
+    if needed > free:
+        raise MemoryError(
+            f"features must fit into the memory of {device}, got about {needed / 2**30:.2f} GiB for "
+            f"{free / 2**30:.2f} GiB that are free; pass device='cpu', rows_per_batch=... or less data"
+        )
+
+
+def _free_bytes(device: torch.device) -> float:
+    """What is free, as far as it is known."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type == "cpu" and "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return math.inf

@@ -1,0 +1,115 @@
+"""Classifier re-training (Kang et al. 2020): a classifier made anew on the features of a trained model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from equipoise._checks import check_number
+from equipoise.data.samplers import ClassSampler
+from equipoise.heads.features import KeptFeatures
+from equipoise.heads.rebalanced import copy_linear
+from equipoise.losses import BinaryCrossEntropyLoss, CrossEntropyLoss
+from equipoise.models.classifier import Classifier, find_classifier
+
+__all__ = ["retrain_classifier"]
+
+
+def retrain_classifier(
+    model: nn.Module,
+    kept: KeptFeatures,
+    *,
+    head: nn.Module | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    epochs: int = 10,
+    batch_size: int = 512,
+    lr: float = 0.2,
+    momentum: float = 0.9,
+    weight_decay: float = 5e-4,
+    power: float = 0.0,
+    seed: int = 0,
+    name: str | None = None,
+) -> nn.Module:
+    """Classifier re-training, cRT (Kang et al. 2020, section 4.1): a fresh linear head, on balanced classes.
+
+    SGD with a cosine to 0 over ``epochs`` times N samples, in which every class comes equally often. Defaults are those
+    of the paper for ImageNet-LT. The same seed gives the same head.
+
+    Args:
+        model: whose classifier says which kind of head to make; it stays as it is.
+        kept: features of its training data, from :func:`keep_features`.
+        head: what to train instead of a fresh classifier, in place: a :class:`LearnableWeightScaling`, or a
+            ``CosineClassifier``. It sees what the classifier of the model sees.
+        loss: of logits and labels; None for cross-entropy (of sigmoids where samples have several labels).
+        epochs: passes over as many samples as there are.
+        batch_size: samples of a step; fewer where there are fewer.
+        lr: learning rate at the start.
+        momentum: of SGD.
+        weight_decay: of SGD.
+        power: classes are drawn in proportion to their counts to this power: 0 balanced, 1 as they are.
+        seed: of the fresh head and of the draws.
+        name: qualified name of the classifier where it is not found.
+
+    Returns:
+        The trained head, on the device and in the dtype of the model.
+
+    >>> from equipoise.heads import keep_features
+    >>> from equipoise.models import MLP, replace_classifier
+    >>> inputs, labels = torch.randn(64, 4), torch.arange(64) % 3
+    >>> model = MLP(4, 3)  # trained
+    >>> kept = keep_features(model, [(inputs, labels)])
+    >>> old = replace_classifier(model, retrain_classifier(model, kept))
+    """
+    for argument, value in (("epochs", epochs), ("batch_size", batch_size)):
+        check_number(argument, value, low=1)
+    check_number("lr", lr, low=0.0, open_low=True)
+    found = find_classifier(model, name)
+    kept.check_classifier(found)
+    trained = (_fresh(found, seed) if head is None else head).to(kept.features.device, kept.features.dtype).train()
+    objective = loss or (CrossEntropyLoss() if kept.labels.ndim == 1 else BinaryCrossEntropyLoss())
+    parameters = [parameter for parameter in trained.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ValueError(f"head must have parameters that need a gradient, got {head} without; leave it out for cRT")
+    optimizer = torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    labels = kept.labels if kept.labels.ndim == 1 else (kept.labels == 1).int()
+    sampler = ClassSampler(labels.cpu().numpy(), power=power, seed=seed, rank=0, world_size=1)
+    rows = len(kept.features)
+    starts = range(0, max(rows - batch_size, 0) + 1, batch_size)  # the rest of an epoch is left out
+    steps, total = 0, epochs * len(starts)
+    dim = kept.dim
+    with torch.enable_grad():
+        for epoch in range(epochs):
+            if callable(move := getattr(objective, "set_epoch", None)):
+                move(epoch)
+            drawn = sampler.draw(np.random.default_rng([seed, epoch]))
+            order = torch.from_numpy(drawn).to(kept.features.device)
+            for start in starts:
+                at = order[start : start + batch_size]
+                logits = _on_rows(trained, kept.features[at], dim)
+                optimizer.param_groups[0]["lr"] = lr * 0.5 * (1.0 + math.cos(math.pi * steps / total))
+                optimizer.zero_grad()
+                objective(logits, kept.labels[at]).backward()
+                optimizer.step()
+                steps += 1
+    optimizer.zero_grad()
+    home = next(model.parameters())
+    return trained.to(home.device, home.dtype).train(found.module.training)
+
+
+def _fresh(found: Classifier, seed: int) -> nn.Module:
+    """A classifier of the same kind with new weights; the global generators stay as they are."""
+    head = copy_linear(found.module).cpu()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head.reset_parameters()
+    return head
+
+
+def _on_rows(head: nn.Module, rows: Tensor, dim: int) -> Tensor:
+    """Logits (M, C) of rows (M, D), for heads that see maps as well."""
+    logits: Tensor = head(rows.view(*rows.shape, *(1,) * (-dim - 1)))
+    return logits.flatten(1)
