@@ -28,6 +28,7 @@ from equipoise.losses.named import (
 from equipoise.losses.objectives import BrierLoss, MMCELoss, OHEMLoss
 from equipoise.losses.pipeline import SigmoidLoss, SoftmaxLoss
 from equipoise.losses.region import DiceLoss, LovaszSoftmaxLoss, SoftIoULoss, TverskyLoss
+from equipoise.losses.representation import LiftedStructureLoss, RangeLoss
 from equipoise.losses.theory import gamma_for, mislabel_point
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "FocalLoss",
     "InverseFrequencyLoss",
     "LDAMLoss",
+    "LiftedStructureLoss",
     "LogitAdjustedLoss",
     "Loss",
     "LovaszSoftmaxLoss",
@@ -57,6 +59,7 @@ __all__ = [
     "NegativeTolerance",
     "OHEMLoss",
     "PrecisionLoss",
+    "RangeLoss",
     "RecallLoss",
     "SampleDependentFocalLoss",
     "SigmoidLoss",
