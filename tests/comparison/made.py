@@ -1,0 +1,71 @@
+"""Finished runs and comparisons of them with predictions made by hand; everything that follows from these is real."""
+
+import json
+
+import numpy as np
+
+from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
+from equipoise.train.folder import RunFolder
+from equipoise.train.outcome import judge
+
+MONITORS = {"single": "mean_class_accuracy", "multi": "mean_average_precision", "segmentation": "mean_iou"}
+
+
+def make_run(path, task, val, test, *, monitor=None, monitor_value=0.5, seconds_per_step=0.01):
+    """A finished run with these predictions: dicts of logits, targets, class_names and train_counts."""
+    folder = RunFolder(path)
+    folder.predictions("test").parent.mkdir(parents=True)
+    for split, arrays in (("val", val), ("test", test)):
+        kept = np.float16 if task == "segmentation" else np.float32
+        np.savez(folder.predictions(split), **(arrays | {"logits": arrays["logits"].astype(kept)}))
+    judge(folder, lambda line: None)
+    about = {
+        "data": {
+            "name": "made",
+            "task": task,
+            "class_names": test["class_names"].tolist(),
+            "train_counts": test["train_counts"].tolist(),
+            "samples": {
+                "train": int(test["train_counts"].sum()),
+                "val": len(val["logits"]),
+                "test": len(test["logits"]),
+            },
+        },
+        "monitor": monitor or MONITORS[task],
+        "monitor_value": monitor_value,
+        "seconds_per_step": seconds_per_step,
+    }
+    (folder.draft / "run.json").write_text(json.dumps(about))
+    folder.finish()
+    return folder
+
+
+def make_comparison(path, entries, seeds, predict, *, task="single", baseline=None, failed=(), **options):
+    """A comparison.
+
+    Args:
+        path: of its folder.
+        entries: text of an entry to its candidates.
+        seeds: of every loss.
+        predict: (loss, seed) to arrays of validation and test, and options of ``make_run``.
+        task: of the data.
+        baseline: text of an entry, by default the first.
+        failed: pairs of loss and seed that failed.
+        options: of ``make_run``.
+    """
+    folder = ComparisonFolder(path)
+    runs = [
+        PlannedRun(loss, seed, RunFolder(path / "runs" / f"{loss.replace(':', '-')}-{seed}"))
+        for candidates in entries.values()
+        for loss in candidates
+        for seed in seeds
+    ]
+    chosen = [Entry(text, tuple(candidates)) for text, candidates in entries.items()]
+    folder.write_plan({"seeds": list(seeds)}, chosen, baseline or chosen[0].text, runs)
+    for run in runs:
+        if (run.loss, run.seed) in failed:
+            folder.write_failure(run, "the loss became nan in epoch 3; lower --lr", "what it said")
+        else:
+            val, test, own = predict(run.loss, run.seed)
+            make_run(run.folder.path, task, val, test, **(options | own))
+    return folder

@@ -1,0 +1,153 @@
+"""Metrics of resampled predictions: those of the evaluation where nothing is resampled, and where samples repeat."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from equipoise.comparison.outcomes import METRICS, outcome_of, resample
+from equipoise.evaluation import evaluate
+from equipoise.predictions import open_predictions
+from tests.comparison.made import make_run
+from tests.predictions.saved import TASKS, arrays_of
+
+BY_CELLS = {"segmentation": ("ada_ece", "ada_ece_after")}
+"""Pixels are counted in cells of confidence, which are exact but where a cut between bins falls into one."""
+
+
+def run_of(folder, task, *, ties=False, change=lambda arrays: arrays, **options):
+    arrays = change(arrays_of(task, **options))
+    arrays["targets"] = arrays["targets"].astype(np.int16)
+    if ties:
+        arrays["logits"] = arrays["logits"].round(0)
+    val = arrays_of(task, seed=5, classes=arrays["logits"].shape[1])
+    return make_run(folder / "run", task, val, arrays), arrays
+
+
+def close(found, expected, task):
+    for name in METRICS[task]:
+        if expected[name] is None:
+            assert name not in found or np.isnan(found[name])
+        else:
+            tolerance = 5e-4 if name in BY_CELLS.get(task, ()) else 1e-6
+            assert float(found[name]) == pytest.approx(expected[name], abs=tolerance), name
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("ties", [False, True], ids=["all different", "ties"])
+def test_numbers_on_all_samples_are_those_of_the_evaluation(tmp_path, task, ties):
+    outcome = outcome_of(run_of(tmp_path, task, ties=ties)[0])
+    found = outcome.weigh(np.ones((outcome.samples, 1)))
+    assert set(found) == set(METRICS[task])
+    assert None not in outcome.values.values()
+    close({name: values[0] for name, values in found.items()}, outcome.values, task)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_weights_are_repetitions(tmp_path, task):
+    folder, arrays = run_of(tmp_path, task, samples=150)
+    outcome = outcome_of(folder)
+    weights = np.random.default_rng(0).multinomial(150, np.full(150, 1 / 150), 3).T
+    found = outcome.weigh(weights.astype(np.float32))
+    for draw in range(3):
+        repeated = {
+            name: np.repeat(arrays[name], weights[:, draw], 0) if name in ("logits", "targets") else arrays[name]
+            for name in arrays
+        }
+        again = make_run(tmp_path / f"again {draw}", task, arrays_of(task, seed=5), repeated)
+        for name in METRICS[task]:
+            # a cell of several events may be shared out between bins at another place
+            tolerance = 5e-3 if name.startswith("ada") and task != "single" else 2e-6
+            expected = outcome_of(again).values[name]
+            assert float(found[name][draw]) == pytest.approx(expected, abs=tolerance), name
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_classes_without_test_samples_are_in_no_mean(tmp_path, task):
+    def without_two(arrays):
+        if task == "multi":
+            arrays["targets"][:, [1, 5]] = 0
+        else:
+            arrays["targets"][np.isin(arrays["targets"], [1, 5])] = 0
+        return arrays
+
+    outcome = outcome_of(run_of(tmp_path, task, change=without_two)[0])
+    close({k: v[0] for k, v in outcome.weigh(np.ones((outcome.samples, 1))).items()}, outcome.values, task)
+
+
+def test_a_draw_without_a_group_has_no_value_for_it(tmp_path):
+    outcome = outcome_of(run_of(tmp_path, "single")[0])
+    weights = np.ones((outcome.samples, 2), np.float32)
+    targets = arrays_of("single")["targets"]
+    weights[np.isin(targets, np.flatnonzero(outcome.groups["few"])), 1] = 0
+    found = outcome.weigh(weights)
+    assert np.isfinite(found["few"][0])
+    assert np.isnan(found["few"][1])
+    assert np.isfinite(found["mean_class_accuracy"]).all()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_without_a_fit_there_is_nothing_after_it(tmp_path, task):
+    folder, _ = run_of(tmp_path, task)
+    (folder.path / "calibration.json").unlink()
+    results = folder.results
+    results["test"]["calibration"]["after"] = None
+    (folder.path / "results.json").write_text(json.dumps(results))
+    outcome = outcome_of(folder)
+    after = [name for name in METRICS[task] if name.endswith("_after")]
+    assert {outcome.values[name] for name in after} == {None}
+    assert not set(after) & set(outcome.weigh(np.ones((outcome.samples, 1))))
+
+
+def test_draws_are_the_same_for_all_runs_and_for_the_same_seed(tmp_path):
+    outcome = outcome_of(run_of(tmp_path, "single")[0])
+    one, other = resample([outcome, outcome], draws=30, seed=1)
+    for name in one:
+        assert np.array_equal(one[name], other[name])
+        assert one[name].shape == (30,)
+    (again,) = resample([outcome], draws=30, seed=1)
+    (another,) = resample([outcome], draws=30, seed=2)
+    assert np.array_equal(again["nll"], one["nll"])
+    assert not np.array_equal(another["nll"], one["nll"])
+
+
+def test_resampled_accuracy_spreads_as_a_share_does(tmp_path, monkeypatch):
+    outcome = outcome_of(run_of(tmp_path, "single", samples=400, change=all_count)[0])
+    monkeypatch.setattr("equipoise.comparison.outcomes.TOGETHER", 400 * 300)  # several blocks of draws
+    (found,) = resample([outcome], draws=2000)
+    share = outcome.values["accuracy"]
+    assert found["accuracy"].mean() == pytest.approx(share, abs=3e-3)
+    assert found["accuracy"].std() == pytest.approx(np.sqrt(share * (1 - share) / 400), rel=0.06)
+
+
+def all_count(arrays):
+    return arrays | {"targets": np.where(arrays["targets"] < 0, 0, arrays["targets"])}
+
+
+def test_the_least_variance_is_that_of_two_samples(tmp_path):
+    outcome = outcome_of(run_of(tmp_path, "single", samples=90, change=all_count)[0])
+    support = np.bincount(all_count(arrays_of("single", samples=90))["targets"])
+    assert outcome.least["accuracy"] == pytest.approx(2 / 90**2)
+    one_each = 2 * np.mean([(1 / (len(support) * n)) ** 2 for n in support for _ in range(n)])
+    assert outcome.least["mean_class_accuracy"] == pytest.approx(one_each)
+
+
+def test_runs_with_other_targets_can_be_told(tmp_path):
+    one, _ = run_of(tmp_path, "single")
+    other, _ = run_of(tmp_path / "other", "single", change=all_count)
+    again, _ = run_of(tmp_path / "again", "single")
+    assert outcome_of(one).targets == outcome_of(again).targets != outcome_of(other).targets
+
+
+def test_an_evaluation_from_the_same_file_agrees(tmp_path):
+    """The values are read from results.json; that they belong to the predictions is checked here."""
+    folder, _ = run_of(tmp_path, "single")
+    fresh = evaluate(open_predictions(folder.predictions("test")))["overall"]
+    assert outcome_of(folder).values["macro_f1"] == fresh["macro_f1"]
+
+
+def test_nothing_here_needs_torch():
+    code = "import sys, equipoise.comparison.outcomes, equipoise.comparison.statistics; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
