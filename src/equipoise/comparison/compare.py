@@ -182,11 +182,11 @@ def _jobs(spec: CompareSpec, jobs: int | None, needed: int | None, ray: str | No
     if ray is not None:
         from equipoise.comparison.ray_jobs import RayJobs
 
-        return RayJobs(ray, jobs, on_gpus={"auto": None, "cpu": False}.get(spec.accelerator, True))
+        return RayJobs(ray, prepare, jobs, on_gpus={"auto": None, "cpu": False}.get(spec.accelerator, True))
     gpus = _gpus() if spec.accelerator in ("auto", "gpu", "cuda") else []
     count = jobs or len(gpus) or min(MOST_JOBS, _cores())
     environments = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [{}]
-    return LocalJobs(count if needed is None else min(count, needed), "equipoise.train.run", environments)
+    return LocalJobs(count if needed is None else min(count, needed), prepare, environments)
 
 
 def _cores() -> int:
@@ -236,6 +236,19 @@ def _train(
                 with suppress(OSError):  # a full disk, of which the line tells
                     folder.write_failure(run, outcome.error, outcome.log)
                 display.failed(run, outcome.error, folder.failure(run.name).with_suffix(".log"))
+
+
+def prepare() -> None:
+    """What a process does before it trains: import, and take one thread, as runs side by side need no more.
+
+    ``OMP_NUM_THREADS`` has its way; runs on other numbers of threads may differ in their last digits.
+    """
+    threads = os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import torch
+
+    import equipoise.train.run  # noqa: F401
+
+    torch.set_num_threads(int(threads))
 
 
 def train_one(spec: RunSpec, out: Path) -> None:

@@ -6,7 +6,6 @@ Nothing heavy is imported here, as every process begins with this module.
 from __future__ import annotations
 
 import faulthandler
-import importlib
 import multiprocessing
 import os
 import signal
@@ -16,13 +15,14 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-__all__ = ["Call", "Jobs", "LocalJobs", "Outcome", "attempt", "with_one_thread"]
+__all__ = ["Call", "Jobs", "LocalJobs", "Outcome", "attempt"]
 
 TICK = 0.25
 """Seconds between two looks at the clock."""
@@ -90,31 +90,30 @@ def attempt(call: Call) -> Outcome:
     return Outcome(call.name, error=line)
 
 
-def with_one_thread() -> None:
-    """Compute with one thread, unless ``OMP_NUM_THREADS`` says otherwise: runs side by side need no more."""
-    import torch
-
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-
-
 class LocalJobs:
     """Processes of this machine.
 
     Args:
         count: how many.
-        imports: a module that each imports at once, while there is nothing to do yet.
+        begin: what each does first, while there is no call yet: imports take long.
         environments: variables of the processes, which take turns with them.
     """
 
-    def __init__(self, count: int, imports: str, environments: Sequence[Mapping[str, str]] = ({},)) -> None:
-        self.count, self.imports, self.environments = count, imports, environments
+    def __init__(
+        self, count: int, begin: Callable[[], None], environments: Sequence[Mapping[str, str]] = ({},)
+    ) -> None:
+        self.count, self.begin, self.environments = count, begin, environments
         self.idle: list[_Process] = []
         self.busy: dict[_Process, Call] = {}
 
     def __enter__(self) -> Self:
         self.logs = tempfile.TemporaryDirectory(prefix="equipoise-")
-        for number in range(self.count):
-            self._start(number)
+        try:
+            for number in range(self.count):
+                self.idle.append(self._started(number))
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
@@ -130,37 +129,37 @@ class LocalJobs:
         while waiting or self.busy:
             while waiting and self.idle:
                 process = self.idle.pop(0)
+                if not process.alive:
+                    process.end()
+                    process = self._started(process.number)
                 self.busy[process] = waiting.popleft()
                 process.give(self.busy[process])
             of = {handle: process for process in self.busy for handle in process.handles}
             for process in dict.fromkeys(of[handle] for handle in connection.wait(list(of), TICK)):
-                call = self.busy.pop(process)
-                outcome = process.outcome(call)
-                if process.alive:
-                    self.idle.append(process)
-                else:
-                    process.end()
-                    if waiting:
-                        self._start(process.number)
-                yield outcome
+                self.idle.append(process)
+                yield process.outcome(self.busy.pop(process))
             tick()
 
-    def _start(self, number: int) -> None:
+    def _started(self, number: int) -> _Process:
         variables = self.environments[number % len(self.environments)]
-        self.idle.append(_Process(number, Path(self.logs.name) / f"{number}.log", self.imports, variables))
+        return _Process(number, Path(self.logs.name) / f"{number}.log", self.begin, variables)
 
 
 class _Process:
     """One process, seen from outside."""
 
-    def __init__(self, number: int, log: Path, imports: str, variables: Mapping[str, str]) -> None:
+    def __init__(self, number: int, log: Path, begin: Callable[[], None], variables: Mapping[str, str]) -> None:
         self.number, self.log = number, log
         context = multiprocessing.get_context("spawn")
         self.ours, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, str(log), imports, dict(variables)))
+        self.process = context.Process(target=_serve, args=(theirs, str(log), begin, dict(variables)))
         self.process.start()  # no daemon: it may have processes of its own that decode images
         theirs.close()
-        self.alive = True
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can take calls."""
+        return self.process.is_alive()
 
     @property
     def handles(self) -> tuple[Any, ...]:
@@ -168,18 +167,17 @@ class _Process:
         return self.ours, self.process.sentinel
 
     def give(self, call: Call) -> None:
-        """Ask for a call; one that is dead by now shows when its answer is awaited."""
-        try:
+        """Ask for a call; that nobody is there any more shows when the answer is awaited."""
+        with suppress(OSError):
             self.ours.send(call)
-        except OSError:
-            self.alive = False
 
     def outcome(self, call: Call) -> Outcome:
         """The answer, or that there will be none."""
-        try:
-            found: Outcome = self.ours.recv()
-        except (EOFError, OSError):
-            self.alive = False
+        found: Outcome | None = None
+        with suppress(EOFError, OSError):
+            if self.ours.poll():
+                found = self.ours.recv()
+        if found is None:
             self.process.join()
             found = Outcome(call.name, error=_cause_of_death(self.process.exitcode))
         if found.error is None:
@@ -204,27 +202,24 @@ def _cause_of_death(status: int | None) -> str:
     return f"the process of the run ended with status {status}; its log may say why"
 
 
-def _serve(calls: connection.Connection, log: str, imports: str, variables: Mapping[str, str]) -> None:
-    """The life of a process: import, then answer calls until there are none, or nobody who would ask."""
+def _serve(calls: connection.Connection, log: str, begin: Callable[[], None], variables: Mapping[str, str]) -> None:
+    """The life of a process: begin, then answer calls until there are none, or nobody who would ask."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks was interrupted too, and decides
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.environ.update({"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), **variables})
+    os.environ.update(variables)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)
     os.dup2(file, 2)
-    faulthandler.enable()
-    importlib.import_module(imports)
-    with_one_thread()
+    sys.stdout = sys.stderr = open(file, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115  (for life)
+    faulthandler.enable(file)
+    begin()
     while True:
         try:
             call = calls.recv()
         except EOFError:
             return
         os.ftruncate(file, 0)
-        outcome = attempt(call)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        calls.send(outcome)
+        calls.send(attempt(call))
 
 
 def _end_with_parent() -> None:

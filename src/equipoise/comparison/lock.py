@@ -5,6 +5,7 @@ The system takes a lock back when its process is gone, however it went; nobody h
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
 from collections.abc import Iterator
@@ -57,9 +58,16 @@ def only_one(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def at_work(folder: Path) -> Iterator[None]:
-    """Hold the folder for one of the runs of its comparison."""
+    """Hold the folder for one of the runs of its comparison.
+
+    Raises:
+        SystemExit: the comparison is gone, and with it the right to train: another one may be there by now.
+    """
     with (folder / LOCKS[1]).open("a+") as runs:
         _lock(runs, shared=True, wait=True)
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():
+            raise SystemExit("the process that asked for the run is gone")
         yield
 
 

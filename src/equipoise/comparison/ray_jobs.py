@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from equipoise.comparison.jobs import TICK, Call, Outcome, attempt, with_one_thread
+from equipoise.comparison.jobs import TICK, Call, Outcome, attempt
 
 __all__ = ["RayJobs"]
 
@@ -25,12 +25,15 @@ class RayJobs:
 
     Args:
         address: of the cluster: ``auto``, ``HOST:PORT``, ``ray://HOST:PORT``; ``local`` for one of this machine alone.
+        begin: what a process does before a call.
         most: calls under way at a time; None leaves that to the cluster.
         on_gpus: None to give every call a GPU where the cluster has any.
     """
 
-    def __init__(self, address: str, most: int | None = None, on_gpus: bool | None = None) -> None:
-        self.address, self.most, self.on_gpus = address, most, on_gpus
+    def __init__(
+        self, address: str, begin: Callable[[], None], most: int | None = None, on_gpus: bool | None = None
+    ) -> None:
+        self.address, self.begin, self.most, self.on_gpus = address, begin, most, on_gpus
 
     def __enter__(self) -> Self:
         try:
@@ -60,7 +63,7 @@ class RayJobs:
         while waiting or busy:
             while waiting and (self.most is None or len(busy) < self.most):
                 call = waiting.popleft()
-                busy[self.remote.remote(call, str(Path.cwd()))] = call
+                busy[self.remote.remote(call, self.begin, str(Path.cwd()))] = call
             ready, _ = self.ray.wait(list(busy), num_returns=1, timeout=TICK)
             for reference in ready:
                 yield self._outcome(busy.pop(reference), reference)
@@ -74,13 +77,13 @@ class RayJobs:
         return found
 
 
-def _attempt_there(call: Call, folder: str) -> Outcome:
+def _attempt_there(call: Call, begin: Callable[[], None], folder: str) -> Outcome:
     """Do it in a process of the cluster, from the same working folder."""
     if not Path(folder).is_dir():
         error = f"{socket.gethostname()}: the machines of the cluster must share the folder {folder}, found none there"
         return Outcome(call.name, error=error)
     os.chdir(folder)
-    with_one_thread()
+    begin()
     log = io.StringIO()
     with redirect_stdout(log), redirect_stderr(log):
         outcome = attempt(call)

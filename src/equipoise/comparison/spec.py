@@ -63,9 +63,9 @@ class CompareSpec(SharedSpec):
     """
 
     losses: Losses | None = _setting(
-        None, "Losses, e.g. 'ce focal:gamma=1,2,3 ldam:weight=drw'; None for those that the data suggest.", min_length=1
+        None, "Losses, e.g. 'ce focal:gamma=1,2,3 ldam:weight=drw'; None for those that the data suggest."
     )
-    seeds: Seeds = _setting((0, 1, 2), "Number of seeds, or a list of them.", min_length=1)
+    seeds: Seeds = _setting((0, 1, 2), "Number of seeds, or a list of them.")
     baseline: str | None = _setting(
         None, "The loss that others are compared with; None for cross-entropy, or the first."
     )
@@ -84,6 +84,8 @@ class CompareSpec(SharedSpec):
     def _different(cls, losses: tuple[str, ...] | None) -> tuple[str, ...] | None:
         from equipoise.train.loss_text import expand_loss, parse_loss
 
+        if losses is not None and not losses:
+            raise ValueError("there must be at least one loss, got none; leave it out to have the data suggest some")
         seen: dict[str, list[Any]] = {}
         for text in losses or ():
             terms = [parse_loss(one) for one in expand_loss(text)]
@@ -96,6 +98,8 @@ class CompareSpec(SharedSpec):
     @field_validator("seeds")
     @classmethod
     def _once(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if not seeds:
+            raise ValueError("there must be at least one seed, got none; give their number, or a list such as 0,1,2")
         twice = {seed for seed in seeds if seeds.count(seed) > 1}
         if twice:
             raise ValueError(f"every seed must be given once, got {min(twice)} twice; remove one of them")

@@ -1,0 +1,58 @@
+"""What processes are asked to do in tests."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+
+def begin():
+    os.environ["BEGUN"] = str(int(os.environ.get("BEGUN", "0")) + 1)
+
+
+def begin_badly():
+    raise RuntimeError("nothing to begin with")
+
+
+def square(number):
+    return number * number, os.getpid(), os.environ["BEGUN"]
+
+
+def variable(name):
+    time.sleep(0.2)  # so that all processes get something to do
+    return os.environ.get(name)
+
+
+def complain(kind, message):
+    sys.stdout.write("what it said before\n")
+    os.system("echo what others said")
+    raise kind(message)
+
+
+def die(how):
+    sys.stdout.write("what it said before\n")
+    if how == "segfault":
+        ctypes.string_at(0)
+    elif how == "exit":
+        os._exit(3)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def say_who(file):
+    Path(file).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def interrupt_oneself():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0.1)
+    return "still there"
+
+
+if __name__ == "__main__":  # a process that asks, and waits for the answer for ever
+    from equipoise.comparison.jobs import Call, LocalJobs
+
+    with LocalJobs(1, begin) as jobs:
+        list(jobs.outcomes([Call("long", say_who, (sys.argv[1],))]))

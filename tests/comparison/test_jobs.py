@@ -1,0 +1,136 @@
+"""Processes that take calls: they are used again, failures cost one call, and nobody outlives the one who asked."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from equipoise.comparison.jobs import Call, LocalJobs
+from tests.comparison import calls
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    with LocalJobs(2, calls.begin) as jobs:
+        yield jobs
+
+
+def of_one(jobs, function, *arguments):
+    (outcome,) = jobs.outcomes([Call("one", function, arguments)])
+    return outcome
+
+
+def test_many_calls_few_processes(jobs):
+    ticks = []
+    outcomes = list(
+        jobs.outcomes([Call(str(n), calls.square, (n,)) for n in range(20)], tick=lambda: ticks.append(None))
+    )
+    assert {outcome.name: outcome.value[0] for outcome in outcomes} == {str(n): n * n for n in range(20)}
+    processes = {outcome.value[1] for outcome in outcomes}
+    assert 1 <= len(processes) <= 2
+    assert os.getpid() not in processes
+    assert {outcome.value[2] for outcome in outcomes} == {"1"}  # begun once
+    assert ticks
+    assert all(outcome.error is None for outcome in outcomes)
+
+
+def test_what_goes_wrong_is_a_line_with_a_log(jobs):
+    outcome = of_one(jobs, calls.complain, ValueError, "too\n  much")
+    assert outcome.error == "too much"
+    assert outcome.log.splitlines() == ["what it said before", "what others said", "too much"]
+    outcome = of_one(jobs, calls.complain, KeyError, "gone")
+    assert outcome.error == "KeyError: 'gone'"
+    assert "what it said before" in outcome.log
+    assert "Traceback" in outcome.log
+    assert "too much" not in outcome.log  # that was another call
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("kill", "ended by SIGKILL, as the system does where memory is short"),
+        ("segfault", "ended by SIGSEGV"),
+        ("exit", "ended with status 3"),
+    ],
+)
+def test_a_process_that_dies_costs_one_call(jobs, how, error):
+    wanted = [Call("a", calls.square, (1,)), Call("b", calls.die, (how,))]
+    wanted += [Call(f"c{n}", calls.square, (n,)) for n in range(6)]
+    outcomes = {outcome.name: outcome for outcome in jobs.outcomes(wanted)}
+    assert error in outcomes.pop("b").error.removeprefix("the process of the run ")
+    assert len(outcomes) == 7
+    assert all(outcome.error is None for outcome in outcomes.values())
+
+
+def test_the_log_of_a_process_that_died(jobs):
+    outcome = of_one(jobs, calls.die, "segfault")
+    assert outcome.log.startswith("what it said before\n")
+    assert "Segmentation fault" in outcome.log
+
+
+def test_a_process_that_dies_while_it_waits_costs_nothing(jobs):
+    of_one(jobs, calls.square, 2)
+    for process in jobs.idle:
+        process.process.kill()
+        process.process.join()
+    assert of_one(jobs, calls.square, 3).value[0] == 9
+
+
+def test_an_interrupt_from_the_keyboard_is_for_the_one_who_asked(jobs):
+    assert of_one(jobs, calls.interrupt_oneself).value == "still there"
+
+
+def test_processes_take_turns_with_environments():
+    with LocalJobs(2, calls.begin, [{"DEVICE": "3"}, {"DEVICE": "5"}]) as jobs:
+        outcomes = list(jobs.outcomes([Call(str(n), calls.variable, ("DEVICE",)) for n in range(4)]))
+    assert {outcome.value for outcome in outcomes} == {"3", "5"}
+
+
+def test_a_process_that_cannot_begin():
+    with LocalJobs(1, calls.begin_badly) as jobs:
+        outcomes = list(jobs.outcomes([Call(str(n), calls.square, (n,)) for n in range(2)]))
+    assert [outcome.error for outcome in outcomes] == [
+        "the process of the run ended with status 1; its log may say why"
+    ] * 2
+    assert "nothing to begin with" in outcomes[0].log
+
+
+def test_nothing_is_left_at_the_end():
+    with LocalJobs(2, calls.begin) as jobs:
+        processes = [process.process for process in jobs.idle]
+        next(jobs.outcomes([Call("a", calls.square, (1,)), Call("b", calls.say_who, (os.devnull,))]))
+    assert not any(process.is_alive() for process in processes)
+    assert not Path(jobs.logs.name).exists()
+
+
+def test_a_process_ends_with_the_one_who_asked(tmp_path):
+    """Killed, it cannot tell anybody."""
+    file = tmp_path / "who"
+    asking = subprocess.Popen([sys.executable, "-m", "tests.comparison.calls", str(file)], cwd=ROOT)
+    until(lambda: file.is_file() and file.read_text())
+    process = int(file.read_text())
+    assert alive(process)
+    asking.kill()
+    asking.wait()
+    until(lambda: not alive(process))
+
+
+def until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def alive(process):
+    """Whether a process is at work; one that is dead and not buried is not."""
+    status = Path(f"/proc/{process}/stat")
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
