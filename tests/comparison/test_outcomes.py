@@ -31,7 +31,7 @@ def close(found, expected, task):
         if expected[name] is None:
             assert name not in found or np.isnan(found[name])
         else:
-            tolerance = 5e-4 if name in BY_CELLS.get(task, ()) else 1e-6
+            tolerance = 1e-3 if name in BY_CELLS.get(task, ()) else 1e-6
             assert float(found[name]) == pytest.approx(expected[name], abs=tolerance), name
 
 
