@@ -263,7 +263,7 @@ def test_half_precision_keeps_the_share():
 
 def test_compiled():
     net = tiny()
-    compiled = torch.compile(net, backend="eager")
+    compiled = torch.compile(net, backend="eager", fullgraph=True)
     a, b = torch.randn(6, 4), torch.randn(6, 4)
     for epoch in (0, 5):
         net.set_epoch(epoch)
@@ -336,6 +336,16 @@ def test_distribute_afterwards():
 def test_errors(call, parts):
     with pytest.raises(ValueError, match=says(*parts)):
         call()
+
+
+def test_a_classifier_that_is_not_its_own():
+    net = tiny()
+    net._choose(1)
+    with pytest.raises(RuntimeError, match=says("the classifier", "called once")):
+        net.model(torch.randn(2, 4))  # the model inside
+    replace_classifier(net.model, nn.Linear(6, 3))
+    with pytest.raises(RuntimeError, match=says("the classifier", "both branches", "Linear")):
+        net(torch.randn(2, 4), torch.randn(2, 4))
 
 
 def test_a_model_that_failed_is_unchanged():

@@ -112,6 +112,16 @@ def test_what_would_not_fit_is_said_at_the_first_batch(monkeypatch):
     assert len(seen) == 1
 
 
+def test_streams_have_no_length():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter([(torch.ones(4), 0), (torch.zeros(4), 2), (torch.ones(4), 1)])
+
+    model = MLP(4, 3, hidden=(8,))
+    assert keep_features(model, torch.utils.data.DataLoader(Stream(), batch_size=2)).labels.tolist() == [0, 2, 1]
+    assert keep_features(model, ((torch.ones(1, 4), torch.tensor([2])) for _ in range(2))).labels.tolist() == [2, 2]
+
+
 def test_free_memory_of_this_machine_is_known():
     assert features._free_bytes(torch.device("cpu")) > 2**20
     assert features._free_bytes(torch.device("meta")) == float("inf")

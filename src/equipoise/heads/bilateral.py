@@ -113,7 +113,11 @@ class BilateralModel(PreciseBuffers):
                 "use the same batch size, and leave out short last batches"
             )
         classifier = self.get_classifier()
-        assert isinstance(classifier, _MixingClassifier)
+        if not isinstance(classifier, _MixingClassifier):
+            raise RuntimeError(
+                f"the classifier {self.name!r} must be that of both branches, got {type(classifier).__name__}; put no "
+                "other in its place"
+            )
         try:
             self._choose(0)
             self.model(inputs, **named)
@@ -283,8 +287,8 @@ class _MixingClassifier(nn.Module):
             return features.new_zeros(shape)  # what the model makes of it is not used
         if self.first is None:
             raise RuntimeError(
-                "the classifier must be called once in a pass of each branch, got a second call; choose another with "
-                "name=..., and call the BilateralModel instead of the model inside"
+                f"the classifier must be called once in a pass of each branch, got {type(self).__name__} called "
+                "otherwise; choose another with name=..., and call the BilateralModel instead of the model inside"
             )
         logits: Tensor = self.linear(mixed_features(self.first, features, self.share, dim=self.dim))
         self.first = None

@@ -128,8 +128,8 @@ def keep_features(
                 chosen = torch.randperm(len(rows), generator=draw)[:rows_per_batch].to(home)
                 rows, own = rows[chosen], own[chosen]
             rows = rows if rows.dtype is torch.float64 else rows.float()
-            if not parts and isinstance(batches, Sized):
-                _check_room(2 * rows.nbytes * len(batches), target)  # twice: they are joined at the end
+            if not parts:
+                _check_room(2 * rows.nbytes * _length(batches), target)  # twice: they are joined at the end
             parts.append((rows.to(target), own.to(target)))
     if not parts:
         raise ValueError("batches must yield pairs of inputs and labels, got none; a generator can be read only once")
@@ -190,6 +190,14 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def _length(batches: Iterable[object]) -> int:
+    """Number of batches, 1 where it is not known: a loader of a stream has a length and raises when asked for it."""
+    try:
+        return len(batches) if isinstance(batches, Sized) else 1
+    except TypeError:
+        return 1
 
 
 def _check_room(needed: int, device: torch.device) -> None:

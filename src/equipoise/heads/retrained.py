@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -75,29 +74,28 @@ def retrain_classifier(
     if not parameters:
         raise ValueError(f"head must have parameters that need a gradient, got {head} without; leave it out for cRT")
     optimizer = torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
-    labels = kept.labels if kept.labels.ndim == 1 else (kept.labels == 1).int()
-    sampler = ClassSampler(labels.cpu().numpy(), power=power, seed=seed, rank=0, world_size=1)
-    rows = len(kept.features)
-    starts = range(0, max(rows - batch_size, 0) + 1, batch_size)  # the rest of an epoch is left out
-    steps, total = 0, epochs * len(starts)
-    dim = kept.dim
+    steps = max(len(kept.features) // batch_size, 1)  # of an epoch, whose rest is left out
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
     with torch.enable_grad():
-        for epoch in range(epochs):
+        for epoch, order in enumerate(_orders(kept, epochs, power, seed)):
             if callable(move := getattr(objective, "set_epoch", None)):
                 move(epoch)
-            drawn = sampler.draw(np.random.default_rng([seed, epoch]))
-            order = torch.from_numpy(drawn).to(kept.features.device)
-            for start in starts:
-                at = order[start : start + batch_size]
-                logits = _on_rows(trained, kept.features[at], dim)
-                optimizer.param_groups[0]["lr"] = lr * 0.5 * (1.0 + math.cos(math.pi * steps / total))
+            for at in torch.split(order, batch_size)[:steps]:
                 optimizer.zero_grad()
-                objective(logits, kept.labels[at]).backward()
+                objective(_on_rows(trained, kept.features[at], kept.dim), kept.labels[at]).backward()
                 optimizer.step()
-                steps += 1
+                cosine.step()
     optimizer.zero_grad()
     home = next(model.parameters())
     return trained.to(home.device, home.dtype).train(found.module.training)
+
+
+def _orders(kept: KeptFeatures, epochs: int, power: float, seed: int) -> Iterator[Tensor]:
+    """Indices of the samples of each epoch; every process the same."""
+    labels = kept.labels if kept.labels.ndim == 1 else (kept.labels == 1).int()
+    sampler = ClassSampler(labels.cpu().numpy(), power=power, seed=seed, rank=0, world_size=1)
+    for epoch in range(epochs):
+        yield torch.from_numpy(sampler.draw(np.random.default_rng([seed, epoch]))).to(kept.features.device)
 
 
 def _fresh(found: Classifier, seed: int) -> nn.Module:
