@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from equipoise.report.theme import INK, MUTED, SERIES, as_svg, page_style
+from equipoise.report.theme import INK, MUTED, SERIES, as_svg, page_style, panel, titled
 
-__all__ = ["EVERY_LABEL", "TOP_LABEL", "Words", "class_bars", "confidence_histogram", "reliability_diagram"]
+__all__ = ["EVERY_LABEL", "TOP_LABEL", "Words", "class_bars", "confidence_histogram", "reliability_diagram", "short"]
 
 Curve = Mapping[str, Sequence[float]]
 MOST_BARS = 40
@@ -33,25 +33,38 @@ TOP_LABEL = Words("confidence", "accuracy", ("right", "wrong"))
 EVERY_LABEL = Words("announced probability", "share present", ("present", "absent"))
 
 
-def reliability_diagram(title: str, curves: Mapping[str, Curve], words: Words = TOP_LABEL) -> str:
+def reliability_diagram(
+    title: str, curves: Mapping[str, Curve], words: Words = TOP_LABEL, *, legend: bool = True
+) -> str:
     """What came true against what was announced, before and after calibration, and how many samples.
 
     Args:
         title: of the figure.
         curves: name of a curve to ``edges``, ``count``, ``confidence`` and ``accuracy``.
         words: for the axes.
+        legend: name the curves.
     """
     with page_style():
-        figure = Figure(figsize=(2.65, 3.6), layout="constrained")
-        top, bottom = figure.subplots(2, sharex=True, height_ratios=[3.2, 1.0])
+        above = 0.5 if legend else 0.3
+        figure, top = panel(2.65, 3.1 + above, left=0.62, top=above, bottom=1.2)
+        bottom = figure.add_axes(_below(top, 0.42 / (3.1 + above), 0.62 / (3.1 + above)), sharex=top)
         _reliability(top, curves)
-        top.set(title=title, ylabel=words.true)
-        figure.legend(
-            *top.get_legend_handles_labels(), loc="outside upper left", ncols=3, columnspacing=1, handlelength=1.2
-        )
+        top.set_ylabel(words.true)
+        top.tick_params(axis="x", labelbottom=False)
+        titled(figure, title)
+        if legend:
+            place = (0.0, 1 - 0.2 / (3.1 + above))
+            figure.legend(
+                loc="upper left", bbox_to_anchor=place, ncols=3, columnspacing=1, handlelength=1.2, borderpad=0
+            )
         _counts(bottom, curves)
         bottom.set(xlabel=words.announced, ylabel="share")
     return as_svg(figure, f"Reliability diagram: {title}")
+
+
+def _below(axes: Axes, start: float, height: float) -> tuple[float, float, float, float]:
+    box = axes.get_position()
+    return box.x0, start, box.width, height
 
 
 def _reliability(axes: Axes, curves: Mapping[str, Curve]) -> None:
@@ -130,7 +143,7 @@ def class_bars(classes: Sequence[Mapping[str, Any]], key: str, title: str) -> st
             places = [place for place, item in enumerate(shown) if item["group"] == group]
             colour = SERIES[groups.index(group) % len(SERIES)]
             axes.barh(places, [shown[place][key] for place in places], 0.7, color=colour, label=group, linewidth=0)
-        axes.set_yticks(range(len(shown)), [_short(item["name"]) for item in shown])
+        axes.set_yticks(range(len(shown)), [short(item["name"]) for item in shown])
         axes.set(xlim=(0, 1), ylim=(len(shown) - 0.4, -0.6), title=title)
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_color(MUTED)
@@ -139,6 +152,7 @@ def class_bars(classes: Sequence[Mapping[str, Any]], key: str, title: str) -> st
     return as_svg(figure, f"{title}, one bar for each of {len(shown)} classes")
 
 
-def _short(name: str) -> str:
+def short(name: str, longest: int = 28) -> str:
+    """A name in one line of so many letters."""
     line = " ".join(name.split())
-    return line if len(line) <= 28 else line[:27] + "…"
+    return line if len(line) <= longest else line[: longest - 1] + "…"

@@ -8,22 +8,54 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
-__all__ = ["INK", "MUTED", "PAPER", "SERIES", "as_svg", "page_style"]
+__all__ = [
+    "BETTER",
+    "INK",
+    "MUTED",
+    "PAPER",
+    "SERIES",
+    "SHADES",
+    "SOFT",
+    "WORSE",
+    "Stroke",
+    "as_svg",
+    "css",
+    "page_style",
+    "panel",
+    "percent",
+    "strokes",
+    "titled",
+]
 
 # Colours that stand for a variable of the page's style sheet; they never reach the reader.
-INK, MUTED, PAPER = "#010203", "#040506", "#070809"
-SERIES = ("#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04")
+INK, MUTED, PAPER, SOFT = "#010203", "#040506", "#070809", "#0a0c01"
+BETTER, WORSE = "#0a0c02", "#0a0c03"
+SERIES = tuple(f"#0a0b{number:02}" for number in range(1, 9))
+SHADES = tuple(f"#0a0d{number:02}" for number in range(13))
+"""From one end of an order to the other."""
 _VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--line)",
     PAPER: "var(--paper)",
+    SOFT: "var(--soft)",
+    BETTER: "var(--better)",
+    WORSE: "var(--worse)",
     **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)},
+    **{
+        colour: f"color-mix(in oklab, var(--series-1), var(--series-5) {100 * number / (len(SHADES) - 1):.0f}%)"
+        for number, colour in enumerate(SHADES)
+    },
 }
+_DASHES: tuple[tuple[float, ...], ...] = ((), (4.0, 1.6), (1.2, 1.4), (6.0, 1.5, 1.2, 1.5))
 _STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9.0,
@@ -52,11 +84,59 @@ _STYLE: dict[Any, Any] = {
 }
 
 
+@dataclass(frozen=True)
+class Stroke:
+    """How the lines of one thing look wherever it is drawn.
+
+    Args:
+        colour: one of the colours above.
+        dash: lengths of strokes and gaps in widths of the line; none for a solid line.
+    """
+
+    colour: str
+    dash: tuple[float, ...] = ()
+
+    @property
+    def style(self) -> Any:  # noqa: ANN401
+        """As matplotlib says it."""
+        return (0, self.dash) if self.dash else "solid"
+
+
+def strokes(count: int) -> list[Stroke]:
+    """Strokes for so many things, told apart by colour, and by dashes where the colours do not suffice."""
+    return [Stroke(SERIES[k % len(SERIES)], _DASHES[k // len(SERIES) % len(_DASHES)]) for k in range(count)]
+
+
+def css(colour: str) -> str:
+    """A colour as the page says it."""
+    return _VARIABLES[colour]
+
+
 @contextmanager
 def page_style() -> Iterator[None]:
     """Draw in the style of the page."""
     with matplotlib.rc_context(_STYLE):
         yield
+
+
+def panel(
+    width: float, height: float, *, left: float = 0.46, right: float = 0.16, top: float = 0.3, bottom: float = 0.42
+) -> tuple[Figure, Axes]:
+    """A figure with one plot and margins, all in inches; plots of the same margins stand in line with each other."""
+    figure = Figure(figsize=(width, height))
+    box = (left / width, bottom / height, 1 - (left + right) / width, 1 - (top + bottom) / height)
+    return figure, figure.add_axes(box)
+
+
+def percent(axis: Axis) -> None:
+    """Show shares in percent, with no more digits than there are."""
+    axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.3g}%"))
+
+
+def titled(figure: Figure, title: str) -> None:
+    """A title that begins where the figure begins."""
+    height = float(figure.get_size_inches()[1])
+    figure.text(0.0, 1 - 0.03 / height, title, ha="left", va="top", fontsize=10.0, fontweight="bold")
 
 
 _numbers = itertools.count()
@@ -70,17 +150,21 @@ def as_svg(figure: Figure, description: str) -> str:
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r">\s*\n\s*<", ">\n<", svg)
     mark = f"f{next(_numbers)}-"
-    svg = re.sub(r'\bid="', f'id="{mark}', svg)
-    svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{mark}", svg)
-    for colour, variable in _VARIABLES.items():
-        svg = svg.replace(colour, variable)
+    svg = re.sub(r"<[^>]+>", lambda tag: _tidied(tag[0], mark), svg)
     svg = re.sub(r'<svg ([^>]*?)width="[^"]*pt"', r"<svg \1", svg, count=1)
     svg = re.sub(r'<svg ([^>]*?)height="[^"]*pt"', r"<svg \1", svg, count=1)
     label = description.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" style="width:{_width(figure)}px" ', 1)
+    width = round(float(figure.get_size_inches()[0]) * 100)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{label}" style="--width:{width}px" ', 1)
 
 
-def _width(figure: Figure) -> int:
-    return round(float(figure.get_size_inches()[0]) * 100)
+def _tidied(tag: str, mark: str) -> str:
+    """A tag without what a page does not need: fonts of its own, names nobody refers to, digits nobody sees."""
+    tag = re.sub(r'^<g id="[^"]*"', "<g", tag)
+    tag = re.sub(r'font-family: [^;"]*;? ?| transform="rotate\(-0 [^"]*"', "", tag)
+    tag = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", " ".join(tag.split()))
+    tag = re.sub(r"#0[0-9a-f]{5}", lambda colour: _VARIABLES.get(colour[0], colour[0]), tag)
+    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{mark}", tag)

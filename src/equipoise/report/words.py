@@ -57,6 +57,24 @@ LESS_IS_BETTER = (
     *("nll", "brier", "ece", "ada_ece", "classwise_ece", "mce", "nll_after", "ece_after", "ada_ece_after"),
     "seconds_per_step",
 )
+HINTS: Mapping[str, str] = {
+    "accuracy": "share of the test samples whose most probable class is the right one",
+    "mean_class_accuracy": "mean over the classes of the share of their samples that is found",
+    "mean_accuracy": "mean over the classes of the share of their pixels that is found",
+    "mean_iou": "mean over the classes of intersection over union",
+    "pixel_accuracy": "share of the pixels whose most probable class is the right one",
+    "mean_average_precision": "mean over the labels of the average precision",
+    "macro_f1": "mean F1 over the classes",
+    "CF1": "F1 of the mean precision and recall over the labels, at probability one half",
+    "OF1": "F1 of the precision and recall over all decisions, at probability one half",
+    "many": "classes with more than 100 training samples",
+    "medium": "classes with 20 to 100 training samples",
+    "few": "classes with fewer than 20 training samples",
+    "ece": "expected calibration error: how far confidence lies from accuracy, bins of equal width",
+    "ada_ece": "the same with bins of equally many samples",
+    "nll": "negative log-likelihood of the right classes",
+    "seconds_per_step": "time of a training step in milliseconds",
+}
 TITLES: Mapping[str, str] = {
     "single": "one label a sample",
     "multi": "several labels a sample",
@@ -88,6 +106,15 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def capital(text: str) -> str:
+    """The text as a sentence begins.
+
+    >>> capital("mean IoU"), capital("mAP")
+    ('Mean IoU', 'mAP')
+    """
+    return text[:1].upper() + text[1:] if text.partition(" ")[0].islower() else text
 
 
 def described(found: Mapping[str, Any]) -> str:
