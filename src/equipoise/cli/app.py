@@ -13,6 +13,7 @@ from equipoise.cli.doctor import doctor
 from equipoise.cli.evaluate import evaluate
 from equipoise.cli.export import export
 from equipoise.cli.losses import losses
+from equipoise.cli.report import report
 from equipoise.cli.train import train
 
 app = typer.Typer(
@@ -40,6 +41,7 @@ def common(
 
 
 app.command()(compare)
+app.command()(report)
 app.command()(train)
 app.command()(evaluate)
 app.command()(calibrate)

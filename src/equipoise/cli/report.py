@@ -1,0 +1,59 @@
+"""``equipoise report``: the page and the tables of a comparison, made again from its folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from equipoise.cli.inputs import bad_input
+from equipoise.comparison.folder import ComparisonFolder
+from equipoise.predictions import InputError
+from equipoise.predictions.write import appearing, check_place
+from equipoise.train.folder import write_json
+
+__all__ = ["report"]
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that equipoise compare left.")],
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write every number and difference as CSV.")] = None,
+    latex: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table for LaTeX.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="PAGE", help="The page.", show_default="DIR/report.html")] = None,
+) -> None:
+    """Make the page of a comparison again, from what is finished; also its table for other documents."""
+    with bad_input():
+        from equipoise.report.comparison import comparison_page
+        from equipoise.report.tables import as_csv, as_latex, as_markdown
+
+        comparison = ComparisonFolder(folder)
+        if not comparison.exists:
+            raise InputError(
+                f"{folder}: it must be the folder of a comparison, with compare.json in it, found none; see "
+                "equipoise compare"
+            )
+        page = comparison.report if out is None else out
+        wanted = {csv: as_csv, latex: as_latex, markdown: as_markdown}
+        for place in (page, *filter(None, wanted)):
+            check_place(place)
+        verdict = _verdict(comparison)
+        texts = {place: make(verdict) for place, make in wanted.items() if place is not None}
+        for place, text in (texts | {page: comparison_page(comparison, verdict)}).items():
+            with appearing(place) as draft:
+                draft.write_text(text, encoding="utf-8")
+            typer.echo(f"wrote {place}")
+
+
+def _verdict(folder: ComparisonFolder) -> dict[str, Any]:
+    """The verdict that is there, or a new one where runs were finished after it."""
+    sources = [folder.plan, *(run.folder.path / "run.json" for run in folder.finished)]
+    made = folder.verdict.stat().st_mtime if folder.verdict.is_file() else -1.0
+    if any(file.stat().st_mtime > made for file in sources):
+        from equipoise.comparison.verdict import verdict
+
+        write_json(folder.verdict, verdict(folder))
+    found: dict[str, Any] = json.loads(folder.verdict.read_text(encoding="utf-8"))
+    return found

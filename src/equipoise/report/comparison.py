@@ -1,0 +1,70 @@
+"""The page of a comparison, from its folder and its verdict alone: neither torch nor Lightning is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from equipoise.comparison.folder import ComparisonFolder
+from equipoise.report.origins import origin_section
+from equipoise.report.page import render
+from equipoise.report.prediction_sections import classes_section, examples_section, reliability_section
+from equipoise.report.runs import ComparedLoss, compared_losses
+from equipoise.report.training_sections import (
+    asymmetry_section,
+    learning_section,
+    right_and_wrong_section,
+    weights_section,
+)
+from equipoise.report.verdict_sections import differences_section, results_section, tradeoff_section
+from equipoise.report.words import TITLES
+
+__all__ = ["comparison_page"]
+
+
+def comparison_page(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> str:
+    """The page as HTML.
+
+    Args:
+        folder: of the comparison; at least one run is finished.
+        verdict: what ``equipoise.comparison.verdict.verdict`` gives, or its JSON read again.
+    """
+    losses = compared_losses(folder, verdict)
+    if not losses:
+        raise ValueError(f"{folder.path}: at least one run must be finished, found none; let equipoise compare go on")
+    sections = [
+        results_section(folder, verdict),
+        differences_section(verdict),
+        tradeoff_section(losses, verdict),
+        reliability_section(losses, verdict),
+        classes_section(losses, verdict),
+        examples_section(losses, verdict),
+        learning_section(losses, verdict),
+        right_and_wrong_section(losses),
+        weights_section(losses, verdict),
+        asymmetry_section(losses),
+        origin_section(folder, losses),
+    ]
+    return render(
+        f"{_count(len(verdict['rows']), 'loss', 'losses')} compared on {verdict['data']['name']}",
+        _described(losses, verdict),
+        verdict["sentences"],
+        [section for section in sections if section is not None],
+        f"Made by equipoise {losses[0].about['equipoise']}.",
+    )
+
+
+def _described(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> str:
+    about = losses[0].about
+    data, counts = about["data"], about["data"]["train_counts"]
+    things = "labels" if data["task"] == "multi" else "classes"
+    unit = "pixels" if data["task"] == "segmentation" else "training samples"
+    return (
+        f"{TITLES[data['task']]}; {len(counts)} {things} with {max(counts):,.0f} to {min(counts):,.0f} {unit} each; "
+        f"{about['model']['name']}, {_count(about['epochs'], 'epoch', 'epochs')}, "
+        f"{_count(len(verdict['seeds']), 'seed', 'seeds')}; judged on {data['samples']['test']:,} test samples"
+    )
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"

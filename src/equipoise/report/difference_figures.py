@@ -1,0 +1,156 @@
+"""Figures of how losses differ: from the baseline with intervals, and between accuracy and calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox
+
+from equipoise.report.figures import short
+from equipoise.report.theme import BETTER, INK, PAPER, SOFT, WORSE, Stroke, as_svg, page_style, panel, titled
+from equipoise.report.time_figures import PANEL
+
+__all__ = ["Point", "difference_plot", "pareto_plot"]
+
+LETTER = 0.068
+"""Inches of a letter of the labels, about."""
+
+
+def difference_plot(title: str, rows: Sequence[Mapping[str, Any]], *, scale: float, less: bool) -> str:
+    """Differences from the baseline with their intervals, a row for each loss; coloured where they are real.
+
+    Args:
+        title: of the figure.
+        rows: ``loss``, ``mean``, ``low`` and ``high`` (or None), ``real``.
+        scale: what differences are multiplied with, 100 for shares.
+        less: whether less is better.
+    """
+    with page_style():
+        names = [short(row["loss"], 22) for row in rows]
+        room = 0.1 + LETTER * 1.06 * max(map(len, names))
+        figure, axes = panel(PANEL[0], 0.66 + 0.2 * max(len(rows), 2), left=room, bottom=0.38, top=0.28)
+        axes.axvline(0, color=INK, linewidth=0.9)
+        for place, row in enumerate(rows):
+            better = (row["mean"] < 0) == less
+            colour = SOFT if not row["real"] else BETTER if better else WORSE
+            if row["low"] is not None:
+                ends = [scale * row["low"], scale * row["high"]]
+                axes.plot(ends, [place, place], color=colour, linewidth=1.6, solid_capstyle="round")
+            axes.plot(
+                [scale * row["mean"]],
+                [place],
+                marker="o",
+                markersize=5.2,
+                color=colour,
+                markerfacecolor=colour if row["real"] else PAPER,
+                linestyle="none",
+            )
+        axes.set_yticks(range(len(rows)), names)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlabel("← better" if less else "better →", loc="left" if less else "right", color=SOFT, labelpad=1)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        titled(figure, title)
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.grid(visible=False, axis="y")
+        axes.margins(x=0.06)
+        low, high = axes.get_xlim()
+        if low >= 0 or high <= 0:  # the baseline is always seen
+            axes.set_xlim(min(low, -0.06 * high), max(high, -0.06 * low))
+    told = ", ".join(f"{row['loss']} {scale * row['mean']:+.3g}" for row in rows)
+    return as_svg(figure, f"{title}: differences from the baseline: {told}")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One loss in the plane of two numbers, each with its standard deviation over the seeds."""
+
+    name: str
+    stroke: Stroke
+    x: float
+    y: float
+    x_std: float = 0.0
+    y_std: float = 0.0
+
+
+def pareto_plot(
+    title: str, points: Sequence[Point], names: tuple[str, str], limits: tuple[tuple[float, float], ...]
+) -> str:
+    """More is better to the right, less is better downwards; a line joins the points that no other one beats in both.
+
+    Args:
+        title: of the figure.
+        points: one for each loss.
+        names: of the axes.
+        limits: of the axes.
+    """
+    with page_style():
+        figure, axes = panel(4.7, 3.5, left=0.55)
+        front = sorted((p for p in points if not any(_beats(q, p) for q in points)), key=lambda p: p.x)
+        axes.plot([p.x for p in front], [p.y for p in front], color=SOFT, linewidth=0.9, linestyle=(0, (4, 2.5)))
+        for p in points:
+            axes.errorbar(
+                p.x, p.y, xerr=p.x_std or None, yerr=p.y_std or None, color=p.stroke.colour, elinewidth=0.8, alpha=0.4
+            )
+            axes.plot(p.x, p.y, marker="o", markersize=7, color=p.stroke.colour, linestyle="none", zorder=3)
+        axes.set(xlabel=names[0], ylabel=names[1], xlim=limits[0], ylim=limits[1])
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.text(0.99, 0.02, "better ↘", transform=axes.transAxes, ha="right", color=SOFT)
+        titled(figure, title)
+        _label(axes, points)
+    told = "; ".join(f"{p.name} {p.x:.4g}, {p.y:.4g}" for p in points)
+    return as_svg(figure, f"{title}: {names[0]} against {names[1]}: {told}")
+
+
+def _beats(one: Point, other: Point) -> bool:
+    return one.x >= other.x and one.y <= other.y and (one.x, one.y) != (other.x, other.y)
+
+
+def _label(axes: Axes, points: Sequence[Point]) -> None:
+    """A name beside each point, where it covers no other name and no point; farther ones with a line to their point."""
+    inch = axes.figure.dpi
+    frame = axes.get_window_extent()
+    places = [axes.transData.transform((p.x, p.y)) for p in points]
+    taken = [_box(x, y, 0.13 * inch, 0.13 * inch) for x, y in places]
+    for p, (x, y) in zip(points, places, strict=True):
+        text = short(p.name, 24)
+        wide, high = LETTER * inch * len(text), 0.15 * inch
+        choices = [
+            (side, side * across * inch, up * inch)
+            for across, up in (
+                (0.09, 0.0),
+                (0.06, 0.13),
+                (0.06, -0.13),
+                (0.25, 0.27),
+                (0.25, -0.27),
+                (0.4, 0.42),
+                (0.4, -0.42),
+            )
+            for side in (1, -1)
+        ]
+        boxes = [_box(x + dx + side * wide / 2, y + dy, wide, high) for side, dx, dy in choices]
+        best = min(range(len(boxes)), key=lambda k: (round(_overlap(boxes[k], taken, frame)), k))
+        taken.append(boxes[best])
+        side, dx, dy = choices[best]
+        if best >= 6:
+            ends = axes.transData.inverted().transform([(x, y), (x + dx, y + dy)])
+            axes.plot(*ends.T, color=SOFT, linewidth=0.6)
+        left, bottom = axes.transData.inverted().transform((x + dx, y + dy))
+        axes.text(left, bottom, text, ha="left" if side > 0 else "right", va="center", fontsize=8.5, color=INK)
+
+
+def _box(x: float, y: float, wide: float, high: float) -> Bbox:
+    return Bbox.from_bounds(x - wide / 2, y - high / 2, wide, high)
+
+
+def _overlap(box: Bbox, taken: Sequence[Bbox], frame: Bbox) -> float:
+    """Area that is covered twice or lies outside."""
+    shared = [Bbox.intersection(box, other) for other in taken]
+    inside = Bbox.intersection(box, frame)
+    covered = sum(both.width * both.height for both in shared if both is not None)
+    return covered + box.width * box.height - (0.0 if inside is None else inside.width * inside.height)

@@ -1,0 +1,132 @@
+"""Label maps of test images side by side: the image, the truth, and what each loss makes of it."""
+
+from __future__ import annotations
+
+import base64
+import colorsys
+import io
+import struct
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from equipoise.report.page import Grid, Key, Photo
+from equipoise.report.runs import ComparedLoss
+
+__all__ = ["class_colours", "examples", "stored_array"]
+
+SHOWN = 6
+"""Images that are shown at most."""
+WIDEST = 256
+"""Pixels of a side that are shown; of larger images every k-th."""
+KEYS = 24
+"""Classes that are explained at most, the common ones."""
+NEUTRAL = (122, 130, 138)
+HUES = ("#e6550d", "#0072b2", "#e6c200", "#009e73", "#cc4fa0", "#56b4e9", "#7b4fb5", "#8c6d31", "#9acd32", "#d62728")
+Colours = NDArray[np.uint8]
+
+
+def class_colours(counts: Sequence[float]) -> Colours:
+    """(C, 3) a colour for each class: grey for the most common one, which is mostly what lies behind the others."""
+    known = [tuple(int(text[k : k + 2], 16) for k in (1, 3, 5)) for text in HUES]
+    while len(known) < len(counts):  # steps of the golden angle never come back to where they were
+        hue = (len(known) * 0.618034) % 1.0
+        known.append(tuple(round(255 * part) for part in colorsys.hls_to_rgb(hue, 0.42 + 0.2 * (len(known) % 2), 0.7)))
+    colours = known[: len(counts)]
+    if len(counts):
+        colours.insert(int(np.argmax(counts)), NEUTRAL)
+    return np.array(colours[: len(counts)], dtype=np.uint8).reshape(-1, 3)
+
+
+def examples(
+    losses: Sequence[ComparedLoss], names: Sequence[str], counts: Sequence[float]
+) -> tuple[Grid, list[Key]] | None:
+    """A row of label maps for each image, and what their colours stand for; None where no predictions are left."""
+    files = [loss.runs[0].predictions("test") for loss in losses]
+    if not all(file.is_file() for file in files):
+        return None
+    truth = stored_array(files[0], "targets")
+    scores = [stored_array(file, "logits") for file in files]
+    if any(len(one) != len(truth) for one in scores):
+        return None
+    images, indices = _images(losses[0].runs[0].where / "examples.npz", len(truth))
+    colours = class_colours(counts)
+    rows, ignored = [], False
+    for number, index in enumerate(indices):
+        right = np.asarray(truth[index])
+        counted = right >= 0
+        ignored = ignored or not counted.all()
+        row = [] if images is None else [Photo(_photo(images[number]), f"test image {index}")]
+        row.append(Photo(_map(right, colours), f"true classes of test image {index}"))
+        for loss, one in zip(losses, scores, strict=True):
+            found = np.where(counted, np.asarray(one[index]).argmax(0), -1)
+            share = 100 * (found == right)[counted].mean() if counted.any() else 0.0
+            words = f"classes that {loss.name} finds in test image {index}"
+            row.append(Photo(_map(found, colours), words, f"{share:.1f} % right"))
+        rows.append(row)
+    head = [*([] if images is None else ["image"]), "truth", *(loss.name for loss in losses)]
+    common = sorted(range(len(names)), key=lambda k: -counts[k])[:KEYS]
+    keys = [Key(names[k], "#" + bytes(colours[k]).hex(), area=True) for k in common]
+    return Grid(head, rows), [*keys, *([Key("counts for nothing", "#000000", area=True)] if ignored else [])]
+
+
+def stored_array(path: Path, name: str) -> NDArray[np.generic]:
+    """An array of an ``.npz``, mapped where it is not compressed: of gigabytes only what is used is read."""
+    with zipfile.ZipFile(path) as archive:
+        member = archive.getinfo(f"{name}.npy")
+        if member.compress_type == zipfile.ZIP_STORED:
+            with path.open("rb") as file:
+                file.seek(member.header_offset + 26)
+                file.seek(sum(struct.unpack("<HH", file.read(4))), io.SEEK_CUR)
+                major, _ = np.lib.format.read_magic(file)
+                read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+                shape, fortran, kind = read(file)
+                if not kind.hasobject:
+                    order = "F" if fortran else "C"
+                    return np.memmap(path, kind, "r", file.tell(), shape, order)  # type: ignore[call-overload, no-any-return]
+    with np.load(path, allow_pickle=False) as arrays:
+        return arrays[name]  # type: ignore[no-any-return]
+
+
+def _images(path: Path, count: int) -> tuple[NDArray[np.generic] | None, list[int]]:
+    """Images that a run kept and where they stand among the predictions; where it kept none, evenly chosen places."""
+    if path.is_file():
+        with np.load(path, allow_pickle=False) as kept:
+            indices = [int(index) for index in kept["indices"][:SHOWN]]
+            if all(0 <= index < count for index in indices):
+                return kept["images"], indices
+    return None, sorted({round(place) for place in np.linspace(0, count - 1, min(SHOWN, count)).tolist()})
+
+
+def _photo(image: NDArray[np.generic]) -> str:
+    """An image of any kind as a PNG: (c, H, W), numbers of 0 to 255 or in [0, 1], grey or with three channels."""
+    shown = np.asarray(image)
+    if shown.dtype != np.uint8:
+        low, high = float(shown.min()), float(shown.max())
+        shown = ((shown - low) / (high - low or 1.0) * 255).astype(np.uint8)
+    shown = shown[:3] if len(shown) >= 3 else shown[:1]
+    every = max(1, -(-max(shown.shape[1:]) // WIDEST))
+    shown = shown[:, ::every, ::every]
+    return _png(Image.fromarray(shown[0] if len(shown) == 1 else np.ascontiguousarray(shown.transpose(1, 2, 0))))
+
+
+def _map(labels: NDArray[np.generic], colours: Colours) -> str:
+    """A label map (H, W) as a PNG; labels below 0 count for nothing and are black."""
+    every = max(1, -(-max(labels.shape) // WIDEST))
+    some = np.asarray(labels)[::every, ::every].astype(np.int64)
+    if len(colours) < 256:
+        picture = Image.fromarray((some + 1).clip(0).astype(np.uint8), mode="P")
+        picture.putpalette(np.concatenate([np.zeros((1, 3), np.uint8), colours]).tobytes())
+        return _png(picture)
+    drawn = np.where((some >= 0)[..., None], colours[some.clip(0)], 0)
+    return _png(Image.fromarray(drawn.astype(np.uint8)))
+
+
+def _png(image: Image.Image) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,157 @@
+"""The table of a comparison as CSV for machines, and as LaTeX and Markdown for papers and README files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from equipoise.report.words import LABELS, LESS_IS_BETTER, shown
+
+__all__ = ["Result", "as_csv", "as_latex", "as_markdown", "label", "results_of", "spread"]
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    **{"±": r"$\pm$", "▲": r"$\uparrow$", "▼": r"$\downarrow$"},
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One number of one loss.
+
+    Args:
+        mean: over the seeds; None where there is none.
+        std: over the seeds; None of one seed.
+        mark: ``"better"`` or ``"worse"`` than the baseline beyond chance, or nothing.
+        best: whether no other loss has a better mean.
+    """
+
+    mean: float | None
+    std: float | None
+    mark: str
+    best: bool
+
+
+def spread(name: str, result: Result) -> str:
+    """The standard deviation with as many digits behind the point as the mean; nothing where there is none.
+
+    >>> spread("seconds_per_step", Result(0.0123, 0.00068, "", False)), spread("nll", Result(0.5, None, "", False))
+    ('0.7', '')
+    """
+    if result.std is None or result.mean is None:
+        return ""
+    if name != "seconds_per_step":
+        return shown(name, result.std)
+    digits = len(shown(name, result.mean).partition(".")[2])
+    return f"{1000 * result.std:,.{digits}f}"
+
+
+def label(name: str) -> str:
+    """How a metric is called."""
+    return LABELS.get(name, name.replace("_", " "))
+
+
+def results_of(verdict: Mapping[str, Any]) -> list[dict[str, Result]]:
+    """Of each row of the verdict, its numbers by metric."""
+    real = {(one["loss"], one["metric"]): one["mean"] for one in verdict["differences"] if one["real"]}
+    means = {
+        metric: [row["values"].get(metric, {}).get("mean") for row in verdict["rows"]] for metric in verdict["metrics"]
+    }
+    found: list[dict[str, Result]] = []
+    for place, row in enumerate(verdict["rows"]):
+        results = {}
+        for metric in verdict["metrics"]:
+            less = metric in LESS_IS_BETTER
+            known = [mean for mean in means[metric] if mean is not None]
+            mean = means[metric][place]
+            best = len(known) > 1 and mean is not None and mean == (min(known) if less else max(known))
+            change = real.get((row["loss"], metric))
+            mark = "" if not change else "better" if (change < 0) == less else "worse"
+            results[metric] = Result(mean, row["values"].get(metric, {}).get("std"), mark, best)
+        found.append(results)
+    return found
+
+
+def as_csv(verdict: Mapping[str, Any]) -> str:
+    """A row for each loss and metric, numbers as they were computed."""
+    differences = {(one["loss"], one["metric"]): one for one in verdict["differences"]}
+    head = ["loss", "chosen", "seeds", "metric", "mean", "std"]
+    compared = ["low", "high", "p", "p_corrected", "real", "seeds_needed"]
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow([*head, "difference", *compared])
+    for row, results in zip(verdict["rows"], results_of(verdict), strict=True):
+        for metric, result in results.items():
+            difference = differences.get((row["loss"], metric), {})
+            cells = [row["loss"], row["chosen"], len(row["seeds"]), metric, result.mean, result.std]
+            writer.writerow([*cells, difference.get("mean"), *(difference.get(key) for key in compared)])
+    return written.getvalue()
+
+
+def as_markdown(verdict: Mapping[str, Any]) -> str:
+    """A table with the best means in bold, and arrows where a difference from the baseline is real."""
+    head = ["loss", *map(label, verdict["metrics"])]
+    lines = [_line(head), _line(["---", *("---:" for _ in verdict["metrics"])])]
+    for row, results in zip(verdict["rows"], results_of(verdict), strict=True):
+        cells = []
+        for metric, result in results.items():
+            text = " ± ".join(filter(None, [shown(metric, result.mean), spread(metric, result)]))
+            text = f"**{text}**" if result.best else text
+            cells.append(text + {"better": " ▲", "worse": " ▼", "": ""}[result.mark])
+        name = re.sub(r"([\\`*_{}\[\]<>|~])", r"\\\1", _one_line(row["loss"]))
+        lines.append(_line([name, *cells]))
+    return "\n".join([*lines, "", _explained(verdict), ""])
+
+
+def as_latex(verdict: Mapping[str, Any]) -> str:
+    """The same for LaTeX with the package booktabs."""
+    marks = {"better": r"^{\uparrow}", "worse": r"^{\downarrow}", "": ""}
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        f"\\begin{{tabular}}{{l{'r' * len(verdict['metrics'])}}}",
+        "\\toprule",
+        " & ".join(["loss", *(_latex(label(metric)) for metric in verdict["metrics"])]) + r" \\",
+        "\\midrule",
+    ]
+    for row, results in zip(verdict["rows"], results_of(verdict), strict=True):
+        cells = []
+        for metric, result in results.items():
+            if result.mean is None:
+                cells.append("--")
+                continue
+            number = shown(metric, result.mean).replace(",", "{,}")
+            deviation = rf" \pm {spread(metric, result)}" if result.std is not None else ""
+            number = rf"\mathbf{{{number}}}" if result.best else number
+            cells.append(f"${number}{deviation}{marks[result.mark]}$")
+        lines.append(" & ".join([_latex(_one_line(row["loss"])), *cells]) + r" \\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {_latex(_explained(verdict))}", ""])
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _explained(verdict: Mapping[str, Any]) -> str:
+    """What the signs mean; without intervals there is nothing to tell."""
+    seeds = len(verdict["seeds"])
+    if seeds < 2:
+        return "One seed: no deviation and no interval, nothing is known of the noise."
+    return (
+        f"Mean ± standard deviation over {seeds} seeds, shares in percent; bold: the best mean; ▲ better and ▼ "
+        f"worse than {_one_line(verdict['baseline'])} beyond the noise of seeds and test samples."
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _latex(text: str) -> str:
+    return "".join(SPECIAL.get(sign, sign) for sign in text)

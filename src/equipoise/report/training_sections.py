@@ -1,0 +1,186 @@
+"""Sections on what happened during the training, epoch by epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.report.page import Key, Picture, Section
+from equipoise.report.runs import ComparedLoss
+from equipoise.report.tables import label
+from equipoise.report.theme import css
+from equipoise.report.time_figures import over_time
+from equipoise.report.weight_figures import LINES, normalised, shades, weights_by_class, weights_over_time
+from equipoise.report.words import NATURAL, capital
+
+__all__ = ["asymmetry_section", "learning_section", "right_and_wrong_section", "weights_section"]
+
+Array = NDArray[np.float64]
+
+
+def learning_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section | None:
+    """Training loss, validation scores and norms."""
+    chosen = losses[0].about["monitor"]
+    scores = dict.fromkeys([chosen, *verdict["metrics"]])
+    figures = [
+        _lines(losses, "train", "loss", "training loss / first epoch", relative=True),
+        *(_lines(losses, "val", name, f"{label(name)}, validation", percent=name not in NATURAL) for name in scores),
+        _lines(losses, "train", "gradient_norm", "norm of the gradient"),
+        _lines(losses, "train", "weight_norm", "norm of the weights"),
+    ]
+    return _over_time_section(
+        "Training",
+        f"{capital(label(chosen))} on validation data chose the epoch that is judged. Lines are means over the seeds, "
+        "bands their range. Values of different losses do not compare: each training loss is a share of its "
+        "first epoch.",
+        losses,
+        figures,
+    )
+
+
+def right_and_wrong_section(losses: Sequence[ComparedLoss]) -> Section | None:
+    """Likelihood, entropy and confidence of both (Mukhoti et al. 2020, fig. 2 and 3); None of several labels."""
+    titles = {
+        "nll_wrong": "NLL of wrong predictions",
+        "nll_right": "NLL of right predictions",
+        "entropy_wrong": "entropy of wrong predictions",
+        "entropy_right": "entropy of right predictions",
+        "confidence_wrong": "confidence of wrong predictions",
+        "confidence_right": "confidence of right predictions",
+    }
+
+    def figures(split: str) -> list[Picture | None]:
+        return [
+            _lines(losses, split, name, title, percent=name.startswith("confidence")) for name, title in titles.items()
+        ]
+
+    section = _over_time_section(
+        "Right and wrong predictions",
+        "On validation data. A network that grows surer of what it gets wrong is on the way to miscalibration: the NLL "
+        "of wrong predictions rises and their entropy falls (Mukhoti et al. 2020, figures 2 and 3).",
+        losses,
+        figures("val"),
+    )
+    training = _over_time_section("The same on training data", "", losses, figures("train"), folded=True)
+    return section and _with_part(section, training)
+
+
+def weights_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section | None:
+    """Recall weights, and focal ones against them."""
+    counts = verdict["data"]["train_counts"]
+    order = np.argsort([-count for count in counts], kind="stable")
+    names = [verdict["data"]["class_names"][k] for k in order]
+    members = _members(counts, order, names)
+
+    def lines(weights: Array) -> dict[str, Array]:
+        return {name: weights[:, places].mean(1) for name, places in members.items()}
+
+    recalled = {loss.name: loss.by_class("train", "recall_weights") for loss in losses}
+    weighing = [loss for loss in losses if "Recall" in loss.loss or "RecallWeights" in loss.about["loss"]]
+    shown_losses = [*weighing, *(loss for loss in losses if loss.baseline and loss not in weighing)]
+    figures = []
+    for loss in shown_losses:
+        weights = recalled[loss.name]
+        if weights is not None:
+            weights = normalised(weights[:, order])
+            figures.append(Picture(weights_over_time(f"{loss.name}: over time", lines(weights))))
+            figures.append(Picture(weights_by_class(f"{loss.name}: by class", weights, names)))
+    if not figures:
+        return None
+    colours = [Key(name, css(colour)) for name, colour in zip(members, shades(len(members)), strict=True)]
+    section = Section(
+        "Recall weights",
+        "The weight 1 − recall of each class on training batches, normalised to a sum of one: what recall loss "
+        "multiplies with, and for other losses what it would (Tian et al. 2021, figures 1a and 2c). Colours go from "
+        f"the {'most common to the rarest class' if len(names) <= LINES else 'common to the rare classes'}.",
+        keys=colours,
+        figures=figures,
+    )
+    return _with_part(section, _focal_against_recall(losses, weighing, order, lines, colours))
+
+
+def _focal_against_recall(
+    losses: Sequence[ComparedLoss],
+    weighing: Sequence[ComparedLoss],
+    order: NDArray[np.int64],
+    lines: Callable[[Array], dict[str, Array]],
+    colours: Sequence[Key],
+) -> Section | None:
+    """Tian et al., appendix A.1, figure 4."""
+    focusing = [loss for loss in losses if "Focal" in loss.loss]
+    usual = [loss for loss in losses if loss.baseline] or list(losses)
+    focal_loss, recall_loss = (focusing or usual)[0], (list(weighing) or usual)[0]
+    focal, recall = focal_loss.by_class("train", "focal_weights"), recall_loss.by_class("train", "recall_weights")
+    if focal is None or recall is None or len(focal) != len(recall):
+        return None
+    focal, recall = normalised(focal[:, order]), normalised(recall[:, order])
+    ratio = {
+        name: np.divide(top, low, out=np.full_like(top, np.nan), where=low > 0)
+        for (name, top), low in zip(lines(recall).items(), lines(focal).values(), strict=True)
+    }
+    return Section(
+        "Focal against recall weights",
+        f"The mean of 1 − p over the samples of a class with {focal_loss.name}, the weight 1 − recall with "
+        f"{recall_loss.name}, and their ratio. A focal loss can be lowered by more confidence in what is already "
+        "right, a recall loss only by getting more right (Tian et al. 2021, appendix A.1, figure 4).",
+        keys=colours,
+        figures=[
+            Picture(weights_over_time("focal weights", lines(focal))),
+            Picture(weights_over_time("recall weights", lines(recall))),
+            Picture(weights_over_time("recall / focal", ratio, ratio=True)),
+        ],
+    )
+
+
+def _members(counts: Sequence[float], order: NDArray[np.int64], names: Sequence[str]) -> dict[str, list[int]]:
+    """Places in the order that share a line: each class, or where there are many, groups of them."""
+    if len(names) <= LINES:
+        return (
+            {name: [place] for place, name in enumerate(names)}
+            if len(set(names)) == len(names)
+            else {f"{place + 1}: {name}": [place] for place, name in enumerate(names)}
+        )
+    parts = np.array_split(np.arange(len(names)), 5)
+    words = ("most common fifth", "second fifth", "third fifth", "fourth fifth", "rarest fifth")
+    return {word: part.tolist() for word, part in zip(words, parts, strict=True)}
+
+
+def asymmetry_section(losses: Sequence[ComparedLoss]) -> Section | None:
+    """Probabilities of positives and negatives, and the exponent that steers them; None of single labels."""
+    figures = [
+        _lines(losses, "train", "probability_positive", "probability of positives", percent=True),
+        _lines(losses, "train", "probability_negative", "1 − probability of negatives", percent=True),
+        _lines(losses, "train", "probability_gap", "probability gap, training", zero=True),
+        _lines(losses, "val", "probability_gap", "probability gap, validation", zero=True),
+        _lines(losses, "train", "gamma_neg", "exponent γ₋ of the negatives"),
+    ]
+    if figures[2] is None:
+        return None
+    return _over_time_section(
+        "Positives and negatives",
+        "The gap is the mean probability given to positives minus that of being absent given to negatives. Below zero "
+        "the negatives, of which there are more, have taken over (Ben-Baruch et al. 2021, figures 4 and 9).",
+        losses,
+        figures,
+    )
+
+
+def _lines(losses: Iterable[ComparedLoss], split: str, name: str, title: str, **options: bool) -> Picture | None:
+    series = {loss.name: (found, loss.stroke) for loss in losses if (found := loss.series(split, name)) is not None}
+    return Picture(over_time(title, series, **options)) if series else None
+
+
+def _over_time_section(
+    title: str, text: str, losses: Sequence[ComparedLoss], figures: Sequence[Picture | None], *, folded: bool = False
+) -> Section | None:
+    drawn = [figure for figure in figures if figure is not None]
+    keys = [Key(loss.name, css(loss.stroke.colour), " ".join(map(str, loss.stroke.dash))) for loss in losses]
+    return Section(title, text, keys=keys, figures=drawn, folded=folded) if drawn else None
+
+
+def _with_part(section: Section, part: Section | None) -> Section:
+    return section if part is None else replace(section, parts=[*section.parts, part])

@@ -1,0 +1,177 @@
+"""Sections on what was reached: the table, the differences from the baseline, accuracy against calibration."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from equipoise.comparison.folder import ComparisonFolder
+from equipoise.report.difference_figures import Point, difference_plot, pareto_plot
+from equipoise.report.page import Cell, Head, Picture, Section, Table
+from equipoise.report.runs import ComparedLoss
+from equipoise.report.tables import Result, label, results_of, spread
+from equipoise.report.words import HINTS, LESS_IS_BETTER, NATURAL, shown
+
+__all__ = ["differences_section", "results_section", "tradeoff_section"]
+
+GROUPS = ("many", "medium", "few")
+ORDER = ("overall", "by frequency", "calibration", "after temperature", "cost")
+"""Headings over the columns of the table."""
+
+
+def results_section(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Section:
+    """The table, how hyper-parameters were chosen, and what failed."""
+    everything = results_of(verdict)
+    known = [name for name in verdict["metrics"] if any(results[name].mean is not None for results in everything)]
+    metrics = sorted(known, key=lambda name: ORDER.index(_group(name)))
+    titles = [Head(_title(name), HINTS.get(name, ""), name in LESS_IS_BETTER) for name in metrics]
+    rows = [
+        [_name_cell(row, verdict), *(_cell(metric, results[metric]) for metric in metrics)]
+        for row, results in zip(verdict["rows"], everything, strict=True)
+    ]
+    groups = [("", 1), *((name, len(list(same))) for name, same in itertools.groupby(map(_group, metrics)))]
+    marked = [k for k, row in enumerate(verdict["rows"]) if row["loss"] == verdict["baseline"]]
+    several = len(verdict["seeds"]) > 1
+    text = (
+        f"Means over {len(verdict['seeds'])} seeds with their standard deviation; shares in percent. "
+        f"▲ better and ▼ worse than {verdict['baseline']} by more than the noise of seeds and test samples explains, "
+        "corrected for the number of losses; everything else may be chance. Bold: the best mean. A click on a heading "
+        "sorts."
+        if several
+        else "Shares in percent. One seed: nothing is known of the noise, and no difference can be called real. Bold: "
+        "the best. A click on a heading sorts."
+    )
+    parts = [part for part in (_choices(verdict), _failures(folder)) if part is not None]
+    return Section(
+        "Results",
+        text,
+        tables=[Table(["loss", *titles], rows, groups=groups, sortable=True, marked=marked)],
+        parts=parts,
+    )
+
+
+def _title(name: str) -> str:
+    return label(name.removesuffix("_after"))
+
+
+def _group(name: str) -> str:
+    """Over which heading a metric stands."""
+    if name in GROUPS:
+        return "by frequency"
+    if name.endswith("_after"):
+        return "after temperature"
+    if name == "seconds_per_step":
+        return "cost"
+    return "calibration" if name in LESS_IS_BETTER else "overall"
+
+
+def _name_cell(row: Mapping[str, Any], verdict: Mapping[str, Any]) -> Cell:
+    own, all_seeds = len(row["seeds"]), len(verdict["seeds"])
+    below = [
+        *(["baseline"] if row["loss"] == verdict["baseline"] else []),
+        *([f"chosen: {row['chosen']}"] if row["chosen"] not in (row["loss"], None) else []),
+        *([f"{own} of {all_seeds} seeds"] if own < all_seeds else []),
+    ]
+    return Cell(row["loss"], "; ".join(below))
+
+
+def _cell(metric: str, result: Result) -> Cell:
+    if result.mean is None:
+        return Cell("–")
+    below = "" if result.std is None else f"± {spread(metric, result)}"
+    return Cell(shown(metric, result.mean), below, result.mean, result.mark, result.best)
+
+
+def _choices(verdict: Mapping[str, Any]) -> Section | None:
+    """Which candidates there were."""
+    rows = [
+        [
+            row["loss"],
+            candidate["text"],
+            shown(row["monitor"], candidate["monitor_mean"]),
+            str(candidate["runs"]),
+            "chosen" if candidate["text"] == row["chosen"] else "",
+        ]
+        for row in verdict["rows"]
+        if len(row["candidates"]) > 1
+        for candidate in row["candidates"]
+    ]
+    if not rows:
+        return None
+    monitor = next(row["monitor"] for row in verdict["rows"] if row["monitor"] is not None)
+    text = f"Of several values for a loss, {label(monitor)} on validation data chooses; test data have no say."
+    head = ["loss", "candidate", f"{label(monitor)}, validation", "runs", ""]
+    return Section("Hyper-parameters", text, tables=[Table(head, rows, words=True)], folded=len(rows) > 12)
+
+
+def _failures(folder: ComparisonFolder) -> Section | None:
+    rows = [[one.loss, str(one.seed), one.error, one.log] for one in folder.failures]
+    if not rows:
+        return None
+    text = "They count for nothing here. The same command tries them again."
+    return Section("Failed runs", text, tables=[Table(["loss", "seed", "why", "log"], rows, words=True)])
+
+
+def differences_section(verdict: Mapping[str, Any]) -> Section | None:
+    """Differences with their intervals, a figure for each metric; None where there is nothing to compare."""
+    figures = []
+    for metric in verdict["metrics"]:
+        rows = [one for one in verdict["differences"] if one["metric"] == metric and one["mean"] is not None]
+        if rows:
+            less = metric in LESS_IS_BETTER
+            scale = 1000.0 if metric == "seconds_per_step" else 1.0 if metric in NATURAL else 100.0
+            title = f"{label(metric)}, points" if scale == 100 else label(metric)
+            figures.append(Picture(difference_plot(title, rows, scale=scale, less=less)))
+    if not figures:
+        return None
+    several = any(one["low"] is not None for one in verdict["differences"])
+    return Section(
+        f"Differences from {verdict['baseline']}",
+        "Mean differences over the same seeds and test samples, with 95 % intervals that allow for both. Filled: real; "
+        "hollow: may be chance."
+        if several
+        else "Differences of one seed: without a second one there is no interval.",
+        figures=[*figures],
+    )
+
+
+def tradeoff_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section | None:
+    """Accuracy against calibration, before and after temperature; None of a single loss."""
+    main = verdict["main"]
+    rows = {row["loss"]: row["values"] for row in verdict["rows"]}
+    found: dict[str, list[Point]] = {}
+    for key in ("ece", "ece_after"):
+        for loss in losses:
+            x, y = (rows[loss.name].get(name, {}) for name in (main, key))
+            if x.get("mean") is not None and y.get("mean") is not None:
+                numbers = [100 * (value or 0.0) for value in (x["mean"], y["mean"], x["std"], y["std"])]
+                found.setdefault(key, []).append(Point(loss.name, loss.stroke, *numbers))
+    points = [point for some in found.values() for point in some]
+    if len(losses) < 2 or not points:
+        return None
+    across = _room([(p.x, p.x_std) for p in points])
+    words = {"ece": "before temperature", "ece_after": "after temperature"}
+    return Section(
+        "Accuracy and calibration",
+        "Right is more accurate, down is better calibrated. The dashed line joins the losses that no other one beats "
+        "in both; thin bars are standard deviations over the seeds. The two vertical scales differ.",
+        figures=[
+            Picture(
+                pareto_plot(
+                    words[key],
+                    some,
+                    (f"{label(main)}, %", "ECE, %"),
+                    (across, _room([(p.y, p.y_std) for p in some], above=0.0)),
+                )
+            )
+            for key, some in found.items()
+        ],
+    )
+
+
+def _room(values: Sequence[tuple[float, float]], above: float | None = None) -> tuple[float, float]:
+    """Limits of an axis with room for names."""
+    low, high = min(v - s for v, s in values), max(v + s for v, s in values)
+    margin = 0.16 * (high - low) or 1.0
+    return (low - margin if above is None else max(low - margin, above), high + margin)

@@ -1,0 +1,94 @@
+"""Figures of the weights that recall loss and focal loss give to classes, over time and from common to rare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.report.class_figures import class_axis, class_margin
+from equipoise.report.theme import INK, SHADES, as_svg, page_style, panel, percent, titled
+from equipoise.report.time_figures import PANEL, epochs_axis
+
+__all__ = ["LINES", "moments", "normalised", "shades", "weights_by_class", "weights_over_time"]
+
+Array = NDArray[np.float64]
+LINES = 12
+"""Classes up to which each has a line of its own."""
+
+
+def normalised(weights: Array) -> Array:
+    """(E, C) weights of each epoch that sum to one; NaN where all are zero."""
+    total = np.nansum(weights, 1, keepdims=True)
+    shares: Array = np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)
+    return shares
+
+
+def shades(count: int) -> list[str]:
+    """So many colours from one end of an order to the other."""
+    return [SHADES[round(k * (len(SHADES) - 1) / max(count - 1, 1))] for k in range(count)]
+
+
+def weights_over_time(title: str, lines: Mapping[str, Array], *, ratio: bool = False) -> str:
+    """A line for each class or group over the epochs, coloured from common to rare (Tian et al. 2021, fig. 2c).
+
+    Args:
+        title: of the figure.
+        lines: (E,) of each class or group, from common to rare.
+        ratio: whether they are ratios, of which 1 is marked, and not shares.
+    """
+    with page_style():
+        figure, axes = panel(*PANEL)
+        if ratio:
+            axes.axhline(1, color=INK, linewidth=0.8, linestyle=(0, (3, 3)))
+            axes.set_yscale("log")
+        else:
+            percent(axes.yaxis)
+        for values, colour in zip(lines.values(), shades(len(lines)), strict=True):
+            axes.plot(np.arange(1, len(values) + 1), values, color=colour, linewidth=1.5)
+        titled(figure, title)
+        if not ratio:
+            axes.set_ylim(bottom=0)
+        epochs_axis(axes, max(map(len, lines.values())))
+    return as_svg(figure, f"{title}, over the epochs, a line for each of {', '.join(lines)}")
+
+
+def moments(weights: Array) -> list[int]:
+    """Up to four epochs, counted from 0, spread over those that have weights."""
+    known = np.flatnonzero(~np.isnan(weights).all(1)).tolist()
+    return sorted({known[round(share * (len(known) - 1))] for share in (0, 1 / 3, 2 / 3, 1)}) if known else []
+
+
+def weights_by_class(title: str, weights: Array, names: Sequence[str]) -> str:
+    """The weights of all classes at a few moments, later ones darker (Tian et al. 2021, fig. 1a).
+
+    Args:
+        title: of the figure.
+        weights: (E, C) from common to rare.
+        names: C names.
+    """
+    chosen = moments(weights)
+    with page_style():
+        figure, axes = panel(*PANEL, top=0.46, bottom=class_margin(names))
+        for number, epoch in enumerate(chosen):
+            axes.plot(
+                weights[epoch],
+                color=INK,
+                alpha=0.22 + 0.78 * (number + 1) / len(chosen) if len(chosen) > 1 else 1.0,
+                linewidth=0.9 + 0.25 * number,
+                label=f"{'' if number else 'epoch '}{epoch + 1}",
+            )
+        titled(figure, title)
+        axes.set_ylim(bottom=0)
+        percent(axes.yaxis)
+        class_axis(axes, names)
+        figure.legend(
+            loc="upper left",
+            bbox_to_anchor=(0.0, 1 - 0.2 / PANEL[1]),
+            ncols=len(chosen),
+            columnspacing=1,
+            handlelength=1.2,
+            borderpad=0,
+        )
+    return as_svg(figure, f"{title}: weights of classes from common to rare after a few epochs")
