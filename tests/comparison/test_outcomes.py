@@ -7,9 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from equipoise.comparison.outcomes import METRICS, outcome_of, resample
-from equipoise.evaluation import evaluate
-from equipoise.predictions import open_predictions
+from equipoise.comparison.outcomes import METRICS, outcome_of, resample, values_of
 from tests.comparison.made import make_run
 from tests.predictions.saved import TASKS, arrays_of
 
@@ -38,11 +36,12 @@ def close(found, expected, task):
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("ties", [False, True], ids=["all different", "ties"])
 def test_numbers_on_all_samples_are_those_of_the_evaluation(tmp_path, task, ties):
-    outcome = outcome_of(run_of(tmp_path, task, ties=ties)[0])
+    folder, _ = run_of(tmp_path, task, ties=ties)
+    outcome = outcome_of(folder)
     found = outcome.weigh(np.ones((outcome.samples, 1)))
     assert set(found) == set(METRICS[task])
-    assert None not in outcome.values.values()
-    close({name: values[0] for name, values in found.items()}, outcome.values, task)
+    assert None not in values_of(folder).values()
+    close({name: values[0] for name, values in found.items()}, values_of(folder), task)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -60,7 +59,7 @@ def test_weights_are_repetitions(tmp_path, task):
         for name in METRICS[task]:
             # a cell of several events may be shared out between bins at another place
             tolerance = 5e-3 if name.startswith("ada") and task != "single" else 2e-6
-            expected = outcome_of(again).values[name]
+            expected = values_of(again)[name]
             assert float(found[name][draw]) == pytest.approx(expected, abs=tolerance), name
 
 
@@ -73,8 +72,9 @@ def test_classes_without_test_samples_are_in_no_mean(tmp_path, task):
             arrays["targets"][np.isin(arrays["targets"], [1, 5])] = 0
         return arrays
 
-    outcome = outcome_of(run_of(tmp_path, task, change=without_two)[0])
-    close({k: v[0] for k, v in outcome.weigh(np.ones((outcome.samples, 1))).items()}, outcome.values, task)
+    folder, _ = run_of(tmp_path, task, change=without_two)
+    outcome = outcome_of(folder)
+    close({k: v[0] for k, v in outcome.weigh(np.ones((outcome.samples, 1))).items()}, values_of(folder), task)
 
 
 def test_a_draw_without_a_group_has_no_value_for_it(tmp_path):
@@ -97,7 +97,7 @@ def test_without_a_fit_there_is_nothing_after_it(tmp_path, task):
     (folder.path / "results.json").write_text(json.dumps(results))
     outcome = outcome_of(folder)
     after = [name for name in METRICS[task] if name.endswith("_after")]
-    assert {outcome.values[name] for name in after} == {None}
+    assert {values_of(folder)[name] for name in after} == {None}
     assert not set(after) & set(outcome.weigh(np.ones((outcome.samples, 1))))
 
 
@@ -114,10 +114,10 @@ def test_draws_are_the_same_for_all_runs_and_for_the_same_seed(tmp_path):
 
 
 def test_resampled_accuracy_spreads_as_a_share_does(tmp_path, monkeypatch):
-    outcome = outcome_of(run_of(tmp_path, "single", samples=400, change=all_count)[0])
+    folder, _ = run_of(tmp_path, "single", samples=400, change=all_count)
     monkeypatch.setattr("equipoise.comparison.outcomes.TOGETHER", 400 * 300)  # several blocks of draws
-    (found,) = resample([outcome], draws=2000)
-    share = outcome.values["accuracy"]
+    (found,) = resample([outcome_of(folder)], draws=2000)
+    share = values_of(folder)["accuracy"]
     assert found["accuracy"].mean() == pytest.approx(share, abs=3e-3)
     assert found["accuracy"].std() == pytest.approx(np.sqrt(share * (1 - share) / 400), rel=0.06)
 
@@ -139,13 +139,6 @@ def test_runs_with_other_targets_can_be_told(tmp_path):
     other, _ = run_of(tmp_path / "other", "single", change=all_count)
     again, _ = run_of(tmp_path / "again", "single")
     assert outcome_of(one).targets == outcome_of(again).targets != outcome_of(other).targets
-
-
-def test_an_evaluation_from_the_same_file_agrees(tmp_path):
-    """The values are read from results.json; that they belong to the predictions is checked here."""
-    folder, _ = run_of(tmp_path, "single")
-    fresh = evaluate(open_predictions(folder.predictions("test")))["overall"]
-    assert outcome_of(folder).values["macro_f1"] == fresh["macro_f1"]
 
 
 def test_nothing_here_needs_torch():

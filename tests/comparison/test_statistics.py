@@ -128,6 +128,30 @@ def test_no_number_of_seeds_helps_where_samples_are_too_few():
     assert Difference(1.0, 3, 1e-9, 0.0).need().seeds == 4  # never fewer than there were
 
 
+def test_a_difference_of_less_than_a_sample_is_not_promised_to_more_seeds():
+    """The seeds disagree on many samples, each on others: what they share comes out as 0, but not for certain."""
+    random = np.random.default_rng(0)
+    right = random.random((3, 400)) < 0.1
+    wrong = random.random((3, 400)) < 0.1
+    signs = right.astype(float) - wrong
+    weights = random.multinomial(400, np.full(400, 1 / 400), 1000)
+    found = paired_difference([0.001, 0.002, 0.003], signs @ weights.T / 400, samples=400)
+    assert math.sqrt(found.sample_variance) < 0.005
+    assert 0.001 < math.sqrt(found.sample_variance + found.sample_error) < 0.01
+    assert found.need().limit == "samples"
+
+
+def test_the_error_of_the_sample_variance_is_its_spread():
+    random = np.random.default_rng(0)
+    found = []
+    for _ in range(300):
+        values = random.normal(0, 1, 80) + random.normal(0, 1.5, (3, 80))
+        weights = random.multinomial(80, np.full(80, 1 / 80), 400)
+        found.append(paired_difference(values.mean(1), values @ weights.T / 80, samples=80))
+    spread = np.std([one.sample_variance for one in found])
+    assert np.mean([one.sample_error for one in found]) == pytest.approx(spread, rel=0.15)
+
+
 def test_more_losses_need_more_seeds():
     needs = [Difference(0.02, 3, 4e-4, 1e-6).need(tests).seeds for tests in (1, 3, 10)]
     assert needs == sorted(needs)

@@ -22,7 +22,7 @@ from scipy.special import expit
 from equipoise.predictions import Predictions, open_predictions
 from equipoise.train.folder import RunFolder
 
-__all__ = ["GROUPS", "METRICS", "Outcome", "outcome_of", "resample"]
+__all__ = ["GROUPS", "METRICS", "Outcome", "outcome_of", "resample", "values_of"]
 
 GROUPS = ("many", "medium", "few")
 CALIBRATION = ("ece", "ada_ece", "nll")
@@ -59,7 +59,6 @@ class Outcome(ABC):
         source: its predictions of the test.
 
     Attributes:
-        values: every metric on all test samples, None where it does not exist.
         samples: how many there are.
         targets: a digest of those of the test, to tell whether runs share it.
         least: variance of a difference that test samples add at least, by metric: that of one sample which only one
@@ -68,7 +67,6 @@ class Outcome(ABC):
 
     def __init__(self, folder: RunFolder, source: Predictions) -> None:
         test = folder.results["test"]
-        self.values = _values(source.task, test)
         self.classes = source.num_classes
         self.groups = {
             name: np.array([row["group"] == name for row in test["per_class"]])
@@ -284,6 +282,14 @@ OUTCOMES: Mapping[str, type[Outcome]] = {
 }
 
 
+def values_of(folder: RunFolder) -> dict[str, float | None]:
+    """The metrics of a finished run on all test samples, None where one does not exist."""
+    test = folder.results["test"]
+    known = {**test["overall"], **{row["name"]: row[test["main"]] for row in test["groups"]}}
+    known |= {name + AFTER: value for name, value in (test["calibration"]["after"] or {}).items()}
+    return {name: known.get(name) for name in METRICS[test["task"]]}
+
+
 def outcome_of(folder: RunFolder) -> Outcome:
     """The test of a finished run."""
     source = open_predictions(folder.predictions("test"), task=folder.about["data"]["task"])
@@ -305,13 +311,6 @@ def resample(outcomes: Sequence[Outcome], *, draws: int, seed: int = 0) -> list[
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
-
-
-def _values(task: str, test: Mapping[str, Any]) -> dict[str, float | None]:
-    """The metrics of an evaluation by their names in a comparison."""
-    known = {**test["overall"], **{row["name"]: row[test["main"]] for row in test["groups"]}}
-    known |= {name + AFTER: value for name, value in (test["calibration"]["after"] or {}).items()}
-    return {name: known.get(name) for name in METRICS[task]}
 
 
 def _calibration_of(folder: RunFolder) -> tuple[Array, Array] | None:

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtri, stdtrit
 
-__all__ = ["ALPHA", "Difference", "Need", "holm", "paired_difference"]
+__all__ = ["ALPHA", "MOST_SEEDS", "Difference", "Need", "holm", "paired_difference"]
 
 ALPHA = 0.05
 """Share of false findings that is accepted, over all losses of a comparison."""
@@ -43,6 +43,7 @@ LEAST_P = 1e-12
 POWER = 0.8
 """Share of repetitions in which the number of seeds that is asked for would tell the difference."""
 MOST_SEEDS = 1000
+"""Seeds up to which it is asked how many would do."""
 
 Floats = NDArray[np.float64]
 
@@ -71,12 +72,14 @@ class Difference:
         seed_variance: of the difference of one seed when training is repeated on the same test samples; NaN where
             there is one seed only.
         sample_variance: that test samples add to the mean, however many seeds there are.
+        sample_error: standard error of the sample variance.
     """
 
     mean: float
     seeds: int
     seed_variance: float
     sample_variance: float
+    sample_error: float = 0.0
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -106,18 +109,21 @@ class Difference:
     def need(self, tests: int = 1) -> Need | None:
         """Seeds with which a true difference of this size would be told in 4 of 5 cases; None with one seed.
 
+        The variance that samples add is taken one standard error above what was seen: where it came out near 0 by
+        chance, more seeds would seem to tell differences of less than a test sample.
+
         Args:
             tests: by which number of comparisons the accepted share of false findings is divided.
         """
         if self.seeds < 2:
             return None
         level, reserve = ALPHA / tests, float(ndtri(POWER))
-        shared = math.sqrt(self.sample_variance)
-        if abs(self.mean) <= (-float(ndtri(level / 2)) + reserve) * shared:
+        shared = self.sample_variance + self.sample_error
+        if abs(self.mean) <= (-float(ndtri(level / 2)) + reserve) * math.sqrt(shared):
             return Need(None, "samples")
         seeds = np.arange(self.seeds + 1, MOST_SEEDS + 1)
-        error = np.sqrt(self.seed_variance / seeds + self.sample_variance)
-        enough = abs(self.mean) > _margin(self.seed_variance, self.sample_variance, seeds, level) + reserve * error
+        error = np.sqrt(self.seed_variance / seeds + shared)
+        enough = abs(self.mean) > _margin(self.seed_variance, shared, seeds, level) + reserve * error
         return Need(int(seeds[enough.argmax()]) if enough.any() else None, "seeds")
 
 
@@ -140,15 +146,19 @@ def paired_difference(
     mean = float(values.mean())
     if seeds < 2:
         return Difference(mean, seeds, math.nan, math.nan)
-    shared = 0.0
+    shared = error = 0.0
     if resampled is not None:
         drawn = resampled[:, np.isfinite(resampled).all(0)]
         if drawn.shape[1] > 1:
-            covariance = np.cov(drawn)
-            shared = float(covariance.sum() - covariance.trace()) / (seeds * (seeds - 1))
-            shared *= samples / max(samples - 1, 1)  # drawn from the samples, not from where they came from
+            covariance = (
+                np.cov(drawn) * samples / max(samples - 1, 1)
+            )  # from the samples, not from where they came from
+            variance, pairs = float(covariance.trace()) / seeds, seeds * (seeds - 1)
+            shared = (float(covariance.sum()) - seeds * variance) / pairs
+            b, e = max(shared, 0.0), max(variance - shared, 0.0)  # of normal numbers, in the letters of the top
+            error = math.sqrt((2 * b * b + 4 * b * e / seeds + 2 * e * e / pairs) / samples)
     between = float(values.var(ddof=1))
-    return Difference(mean, seeds, between, max(shared, least - between / seeds, 0.0))
+    return Difference(mean, seeds, between, max(shared, least - between / seeds, 0.0), error)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -1,0 +1,108 @@
+"""A comparison in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from equipoise.cli.summary import plain_table
+from equipoise.comparison.sentences import JUDGED, signed
+from equipoise.report.tables import Result, label, results_of
+from equipoise.report.words import LESS_IS_BETTER, shown
+
+__all__ = ["print_comparison"]
+
+MARKS = {"better": " ▲", "worse": " ▼", "": ""}
+
+Columns = Mapping[str, Sequence[Text]]
+
+
+def print_comparison(found: Mapping[str, Any], console: Console | None = None) -> None:
+    """Print the table, the differences to the baseline, and what they mean; as many columns side by side as fit.
+
+    Args:
+        found: what ``equipoise.comparison.verdict.verdict`` gives, or its JSON read again.
+        console: where to; None for the terminal.
+    """
+    console = console or Console(highlight=False, emoji=False)
+    losses = [Text(row["loss"]) for row in found["rows"]]
+    results = results_of(found)
+    columns = {label(metric): [_cell(metric, row[metric]) for row in results] for metric in found["metrics"]}
+    _print_columns(console, "", losses, columns)
+    compared = _differences(found)
+    if compared:
+        names = list(dict.fromkeys(one["loss"] for one in found["differences"]))
+        interval = ", 95 % interval" if any(one["low"] is not None for one in found["differences"]) else ""
+        _print_columns(
+            console, f"difference to {found['baseline']}{interval}", [Text(name) for name in names], compared
+        )
+    if len(found["seeds"]) > 1:
+        console.print(
+            f"Means ± standard deviation over {len(found['seeds'])} seeds, shares in percent. Bold: the best mean. "
+            f"▲ really better than {found['baseline']}, ▼ really worse.",
+            markup=False,
+        )
+    for sentence in found["sentences"]:
+        console.print(Text(sentence))
+
+
+def _cell(metric: str, result: Result) -> Text:
+    spread = "" if result.std is None else f" ± {shown(metric, result.std)}"
+    text = Text(f"{shown(metric, result.mean)}{spread}", style="bold" if result.best else "")
+    return text.append(MARKS[result.mark])
+
+
+def _differences(found: Mapping[str, Any]) -> dict[str, list[Text]]:
+    """Differences with their intervals, by metric."""
+    known = {(one["loss"], one["metric"]): one for one in found["differences"]}
+    names = list(dict.fromkeys(one["loss"] for one in found["differences"]))
+    metrics = [metric for metric in dict.fromkeys((found["main"], *JUDGED)) if metric in found["metrics"]]
+    return {label(metric): [_difference(known.get((name, metric))) for name in names] for metric in metrics if names}
+
+
+def _difference(one: Mapping[str, Any] | None) -> Text:
+    if one is None:
+        return Text("–")
+    metric = one["metric"]
+    text = Text(signed(metric, one["mean"]))
+    if one["low"] is not None:
+        text.append(f" ({signed(metric, one['low'])} to {signed(metric, one['high'])})")
+    if one["real"]:
+        text.append(MARKS["better" if (one["mean"] < 0) == (metric in LESS_IS_BETTER) else "worse"])
+    return text
+
+
+def _print_columns(console: Console, title: str, losses: Sequence[Text], columns: Columns) -> None:
+    """One table below the other where the terminal is too narrow for all columns."""
+    first = max(map(len, [title, *(loss.plain for loss in losses)]))
+    columns = {name: _aligned(cells) for name, cells in columns.items()}
+    for names in _fitting(columns, console.width - first):
+        table = plain_table(title, *names)
+        for place, loss in enumerate(losses):
+            table.add_row(loss, *(columns[name][place] for name in names))
+        console.print(table)
+        console.print()
+
+
+def _aligned(cells: Sequence[Text]) -> list[Text]:
+    """Numbers below each other, whether they are marked or not."""
+    marked = [cell.plain.endswith((MARKS["better"], MARKS["worse"])) for cell in cells]
+    return [cell if mark or not any(marked) else cell + Text("  ") for cell, mark in zip(cells, marked, strict=True)]
+
+
+def _fitting(columns: Columns, width: int) -> Iterator[list[str]]:
+    """Names of columns that fit side by side, at least one."""
+    side: list[str] = []
+    left = width
+    for name, cells in columns.items():
+        own = 2 + max(len(name), *(len(cell) for cell in cells))
+        if side and own > left:
+            yield side
+            side, left = [], width
+        side.append(name)
+        left -= own
+    if side:
+        yield side

@@ -1,0 +1,243 @@
+"""What a comparison says: a table, the differences to the baseline, and what follows from them in words.
+
+Everything is read from the folders of the runs. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from equipoise.comparison.folder import ComparisonFolder, Entry
+from equipoise.comparison.outcomes import GROUPS, METRICS, Array, Outcome, outcome_of, resample, values_of
+from equipoise.comparison.sentences import sentences_of
+from equipoise.comparison.statistics import ALPHA, Difference, holm, paired_difference
+from equipoise.report.words import LESS_IS_BETTER
+from equipoise.train.folder import RunFolder
+
+__all__ = ["FORMAT", "verdict"]
+
+FORMAT = 1
+MAIN: Mapping[str, str] = {
+    "single": "mean_class_accuracy",
+    "multi": "mean_average_precision",
+    "segmentation": "mean_iou",
+}
+"""The number that losses are first compared by: the one that checkpoints are chosen by where nothing else is said."""
+SPEED = "seconds_per_step"
+DRAWS = 1000
+"""Draws of the test samples; the standard deviation that they tell is right to 2 %."""
+
+Runs = Mapping[tuple[str, int], RunFolder]
+"""Finished runs by loss and seed."""
+Row = dict[str, Any]
+
+
+def verdict(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> dict[str, Any]:
+    """All that can be said of the runs that are finished, ready for JSON.
+
+    Args:
+        folder: of the comparison.
+        draws: how often the test samples are drawn again.
+        seed: of the draws.
+
+    Returns:
+        A dict of ``data``, ``baseline``, ``seeds``, ``main`` (metric), ``metrics`` (in the order of the table),
+        ``rows`` (one for each loss: what was chosen and how, its seeds, ``values`` by metric, ``groups`` of classes),
+        ``differences`` (to the baseline, by loss and metric: mean, 95 % interval, p, corrected p, whether it is real,
+        seeds that would tell it and what limits them), ``failures``, ``missing`` (classes without test samples) and
+        ``sentences``. None stands for what does not exist, such as an interval of one seed.
+
+    Raises:
+        ValueError: no run is finished, or runs were tested on different samples.
+    """
+    runs = {(run.loss, run.seed): run.folder for run in folder.finished}
+    if not runs:
+        raise ValueError(f"{folder.path}: at least one run must be finished, found none; let equipoise compare go on")
+    about = {key: run.about for key, run in runs.items()}
+    values = {key: values_of(run) | {SPEED: about[key][SPEED]} for key, run in runs.items()}
+    seeds = sorted({run.seed for run in folder.runs})
+    data = next(iter(about.values()))["data"]
+    rows = [_row(entry, seeds, about, values, runs) for entry in folder.entries]
+    metrics = _metrics(data["task"], rows)
+    found: dict[str, Any] = {
+        "format": FORMAT,
+        "data": {key: data[key] for key in ("name", "task", "class_names", "train_counts", "samples")},
+        "baseline": folder.baseline,
+        "seeds": seeds,
+        "main": MAIN[data["task"]],
+        "metrics": metrics,
+        "rows": rows,
+        "differences": _differences(rows, folder.baseline, metrics, values, runs, draws, seed),
+        "failures": [{"loss": one.loss, "seed": one.seed, "error": one.error} for one in folder.failures],
+        "missing": _missing_classes(next(iter(runs.values()))),
+    }
+    return found | {"sentences": sentences_of(found)}
+
+
+# ------------------------------------------------------------------------------------------------------------- table
+
+
+def _row(
+    entry: Entry, seeds: Sequence[int], about: Mapping[tuple[str, int], Row], values: Mapping[Any, Row], runs: Runs
+) -> Row:
+    """One loss: the candidate that validation data choose, and what it reached on the test."""
+    candidates = [_candidate(text, seeds, about) for text in entry.candidates]
+    chosen = _chosen(candidates)
+    own = [] if chosen is None else [(chosen, seed) for seed in seeds if (chosen, seed) in runs]
+    return {
+        "loss": entry.text,
+        "chosen": chosen,
+        "monitor": about[own[0]]["monitor"] if own else None,
+        "candidates": [{key: one[key] for key in ("text", "monitor_mean", "runs")} for one in candidates],
+        "seeds": [seed for _, seed in own],
+        "failed": [seed for seed in seeds if (chosen, seed) not in own],
+        "values": {name: _summary([values[key][name] for key in own]) for name in (values[own[0]] if own else ())},
+        "groups": _groups([runs[key] for key in own]),
+        SPEED: _summary([values[key][SPEED] for key in own]),
+    }
+
+
+def _candidate(text: str, seeds: Sequence[int], about: Mapping[tuple[str, int], Row]) -> Row:
+    own = [about[text, seed] for seed in seeds if (text, seed) in about]
+    found = [run["monitor_value"] for run in own if run["monitor_value"] is not None]
+    mean = math.fsum(found) / len(found) if found else None
+    better = 0.0 if mean is None else -mean if own[0]["monitor"] in LESS_IS_BETTER else mean
+    return {"text": text, "monitor_mean": mean, "runs": len(own), "rank": (len(own), mean is not None, better)}
+
+
+def _chosen(candidates: Sequence[Row]) -> str | None:
+    """The best on validation data of those with the most finished runs: one that fails for some seeds is no choice."""
+    best = max(candidates, key=lambda one: one["rank"])
+    return best["text"] if best["runs"] else None
+
+
+def _summary(values: Sequence[float | None]) -> Row:
+    """Mean and standard deviation over the seeds that have a value."""
+    known = [value for value in values if value is not None]
+    return {
+        "mean": math.fsum(known) / len(known) if known else None,
+        "std": float(np.std(known, ddof=1)) if len(known) > 1 else None,
+        "per_seed": list(values),
+    }
+
+
+def _groups(runs: Sequence[RunFolder]) -> Row:
+    """Classes by how often they were seen in training."""
+    tests = [run.results["test"] for run in runs]
+    found: Row = {}
+    for place, first in enumerate(tests[0]["groups"] if tests else []):
+        rows = [test["groups"][place] for test in tests]
+        about = {key: first[key] for key in ("classes", "support")}
+        found[first["name"]] = about | {
+            "value": _summary([row[tests[0]["main"]] for row in rows]),
+            "ece": _summary([row["ece"] for row in rows]),
+        }
+    return found
+
+
+def _metrics(task: str, rows: Sequence[Row]) -> list[str]:
+    """Columns of the table: what at least one loss has; groups where there is more than one."""
+    names = (*METRICS[task], SPEED)
+    found = [name for name in names if any(row["values"].get(name, {}).get("mean") is not None for row in rows)]
+    several = sum(name in found for name in GROUPS) > 1
+    return [name for name in found if several or name not in GROUPS]
+
+
+def _missing_classes(run: RunFolder) -> list[str]:
+    return [row["name"] for row in run.results["test"]["per_class"] if row["support"] == 0]
+
+
+# ------------------------------------------------------------------------------------------------------- differences
+
+
+def _differences(
+    rows: Sequence[Row],
+    baseline: str,
+    metrics: Sequence[str],
+    values: Mapping[Any, Row],
+    runs: Runs,
+    draws: int,
+    seed: int,
+) -> list[Row]:
+    """What each loss differs by from the baseline in each metric, on the seeds that both have."""
+    base = next(row for row in rows if row["loss"] == baseline)
+    pairs = {}
+    for row in rows:
+        common = [one for one in row["seeds"] if one in base["seeds"]]
+        if row is not base and common:
+            pairs[row["loss"]] = [((row["chosen"], one), (base["chosen"], one)) for one in common]
+    outcomes, drawn = _resampled({key for pair in pairs.values() for key in pair}, runs, draws, seed)
+    found: list[Row] = []
+    for metric in metrics:
+        of_metric = {}
+        for loss, pair in pairs.items():
+            known = [(own, other) for own, other in pair if None not in (values[own][metric], values[other][metric])]
+            if known:
+                of_metric[loss] = _difference(metric, known, values, outcomes, drawn)
+        found += _judged(metric, of_metric)
+    return found
+
+
+def _resampled(
+    pairs: set[tuple[tuple[str, int], tuple[str, int]]], runs: Runs, draws: int, seed: int
+) -> tuple[dict[Any, Outcome], dict[Any, dict[str, Array]]]:
+    """What the runs of several seeds predicted, and their metrics on other draws of the test samples."""
+    if len({own[1] for own, _ in pairs}) < 2:
+        return {}, {}
+    keys = sorted({key for pair in pairs for key in pair})
+    outcomes = {key: outcome_of(runs[key]) for key in keys}
+    first = outcomes[keys[0]]
+    for key, outcome in outcomes.items():
+        if outcome.targets != first.targets:
+            raise ValueError(
+                f"{runs[key].path}: all runs must be tested on the same samples, found others than in "
+                f"{runs[keys[0]].path}; the data changed between the runs, compare anew in another folder"
+            )
+    return outcomes, dict(zip(keys, resample(list(outcomes.values()), draws=draws, seed=seed), strict=True))
+
+
+def _difference(
+    metric: str,
+    pairs: Sequence[tuple[Any, Any]],
+    values: Mapping[Any, Row],
+    outcomes: Mapping[Any, Outcome],
+    drawn: Mapping[Any, Mapping[str, Array]],
+) -> Difference:
+    seen = [values[own][metric] - values[other][metric] for own, other in pairs]
+    if metric == SPEED or len(pairs) < 2:
+        return paired_difference(seen, None, samples=1)
+    resampled = np.stack([drawn[own][metric] - drawn[other][metric] for own, other in pairs])
+    first = outcomes[pairs[0][0]]
+    return paired_difference(seen, resampled, samples=first.samples, least=first.least.get(metric, 0.0))
+
+
+def _judged(metric: str, differences: Mapping[str, Difference]) -> list[Row]:
+    """Differences of all losses in one metric, corrected for their number."""
+    p_values = {loss: one.p for loss, one in differences.items() if one.p is not None}
+    corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+    untold = sum(p >= ALPHA for p in corrected.values())
+    found = []
+    for loss, one in differences.items():
+        low, high = one.interval or (None, None)
+        real = loss in corrected and corrected[loss] < ALPHA
+        need = None if real else one.need(untold)
+        found.append(
+            {
+                "loss": loss,
+                "metric": metric,
+                "mean": one.mean,
+                "low": low,
+                "high": high,
+                "p": p_values.get(loss),
+                "p_corrected": corrected.get(loss),
+                "real": real,
+                "seeds": one.seeds,
+                "seeds_needed": need.seeds if need is not None else None,
+                "limit": need.limit if need is not None else None,
+            }
+        )
+    return found

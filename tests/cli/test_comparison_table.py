@@ -1,0 +1,90 @@
+"""A comparison in the terminal: what is shown, and that it fits."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from equipoise.cli.comparison_table import print_comparison
+
+
+def value(mean, std=0.01):
+    return {"mean": mean, "std": std, "per_seed": [mean]}
+
+
+def found(*, several=True):
+    metrics = ["accuracy", "mean_class_accuracy", "few", "macro_f1", "ece", "nll", "ece_after", "seconds_per_step"]
+    std = 0.01 if several else None
+    rows = [
+        {"loss": loss, "chosen": loss, "seeds": [0, 1], "values": {name: value(mean, std) for name in metrics}}
+        for loss, mean in (("ce", 0.5), ("[red]focal[/red]:gamma=1,3", 0.75), ("recall", 0.25))
+    ]
+    rows.append({"loss": "gone", "chosen": None, "seeds": [], "values": {}})
+    differences = [
+        {
+            "loss": row["loss"],
+            "metric": metric,
+            "mean": row["values"][metric]["mean"] - 0.5,
+            "low": 0.1 if several else None,
+            "high": 0.4 if several else None,
+            "p": 0.01 if several else None,
+            "real": several and row["loss"] != "recall",
+        }
+        for row in rows[1:3]
+        for metric in metrics
+    ]
+    return {
+        "main": "mean_class_accuracy",
+        "baseline": "ce",
+        "seeds": [0, 1] if several else [0],
+        "metrics": metrics,
+        "rows": rows,
+        "differences": differences,
+        "sentences": ["The class [bold]x[/bold] is missing."],
+    }
+
+
+def printed(verdict, width=100):
+    file = io.StringIO()
+    print_comparison(verdict, Console(file=file, width=width, highlight=False, emoji=False))
+    return file.getvalue()
+
+
+def test_every_number_is_there():
+    text = printed(found(), 200)
+    for label in ("accuracy", "mean class accuracy", "macro F1", "ECE", "ECE after", "NLL", "ms a step"):
+        assert label in text
+    assert "75.00 ± 1.00 ▲" in text  # more accuracy is better
+    assert "75.00 ± 1.00 ▼" in text  # more error is worse
+    assert "25.00 ± 1.00  " in text
+    assert not re.search(r"25\.00 ± 1\.00 [▲▼]", text)  # large, but not real
+    assert "0.7500 ± 0.0100 ▼" in text
+    assert "difference to ce, 95 % interval" in text
+    assert "+25.0 (+10.0 to +40.0) ▲" in text
+    assert "−25.0 (+10.0 to +40.0)" in text
+    assert "gone" in text
+    assert "–" in text
+
+
+def test_markup_in_names_is_text():
+    text = printed(found())
+    assert "[red]focal[/red]:gamma=1,3" in text
+    assert "The class [bold]x[/bold] is missing." in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_tables_are_broken_where_they_do_not_fit(width):
+    text = printed(found(), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    assert text.count("[red]focal") > printed(found(), 400).count("[red]focal")
+    assert "75.00 ± 1.00 ▲" in text
+
+
+def test_one_seed_has_neither_deviation_nor_interval():
+    text = printed(found(several=False))
+    assert "±" not in text
+    assert "interval" not in text
+    assert "▲" not in text
+    assert "+25.0" in text

@@ -1,0 +1,263 @@
+"""What is said of comparisons whose predictions were made to be better, equal or worse."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from equipoise.comparison.outcomes import METRICS
+from equipoise.comparison.verdict import verdict
+from equipoise.train.folder import write_json
+from tests.comparison.made import make_comparison
+from tests.predictions.saved import arrays_of
+
+CLASSES = 5
+COUNTS = np.array([300, 150, 60, 15, 8])
+NAMES = np.array(["ant", "bee", "cat", "dog", "[b]eel"])
+STRENGTH = {"ce": (2.0, 2.0, 1.5, 0.5, 0.3), "good": (2.0, 2.0, 1.5, 2.5, 2.5), "bad": (0.3, 0.3, 0.3, 0.3, 0.3)}
+"""How far the right logit of each class stands out, by loss; others are like ce."""
+
+
+def predictions(samples, loss, seed, *, stream=0, absent=()):
+    """Logits in which runs share the difficulty of each sample."""
+    shared, own = np.random.default_rng([stream, 1]), np.random.default_rng([stream, seed, *loss.encode()])
+    targets = np.arange(samples) % CLASSES
+    targets[np.isin(targets, absent)] = 0
+    noise = shared.normal(size=(samples, CLASSES)) + 0.4 * own.normal(size=(samples, CLASSES))
+    strength = np.array(STRENGTH.get(loss, STRENGTH["ce"])) + 0.05 * own.normal(size=CLASSES)
+    logits = noise + np.eye(CLASSES)[targets] * strength[targets, None]
+    return {"logits": 2 * logits, "targets": targets.astype(np.int16), "class_names": NAMES, "train_counts": COUNTS}
+
+
+def predict(loss, seed, **options):
+    return predictions(100, loss, seed, stream=1, **options), predictions(400, loss, seed, **options), {}
+
+
+def compared(folder, losses, seeds=3, **options):
+    entries = losses if isinstance(losses, dict) else {loss: [loss] for loss in losses}
+    return make_comparison(folder / "comparison", entries, range(seeds), options.pop("predict", predict), **options)
+
+
+def said(found, part):
+    return [sentence for sentence in found["sentences"] if part in sentence]
+
+
+def difference(found, loss, metric):
+    (one,) = (one for one in found["differences"] if (one["loss"], one["metric"]) == (loss, metric))
+    return one
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    return verdict(compared(tmp_path_factory.mktemp("three"), ["ce", "good", "like", "bad"]))
+
+
+def test_the_table_has_every_number_of_every_loss(three):
+    assert three["metrics"] == [*METRICS["single"], "seconds_per_step"]
+    assert [row["loss"] for row in three["rows"]] == ["ce", "good", "like", "bad"]
+    assert three["baseline"] == "ce"
+    assert three["seeds"] == [0, 1, 2]
+    for row in three["rows"]:
+        assert row["failed"] == []
+        for name in three["metrics"]:
+            value = row["values"][name]
+            assert value["mean"] == pytest.approx(np.mean(value["per_seed"]))
+            assert value["std"] == pytest.approx(np.std(value["per_seed"], ddof=1))
+        assert row["groups"]["few"]["classes"] == 2
+        assert row["groups"]["few"]["value"] == row["values"]["few"]
+    assert three["data"]["samples"]["test"] == 400
+    assert three["data"]["class_names"] == NAMES.tolist()
+
+
+def test_real_differences_are_told_and_others_are_not(three):
+    main = three["main"]
+    assert {one["loss"] for one in three["differences"]} == {"good", "like", "bad"}
+    assert [difference(three, loss, main)["real"] for loss in ("good", "like", "bad")] == [True, False, True]
+    good, like = difference(three, "good", main), difference(three, "like", main)
+    means = {row["loss"]: row["values"][main]["mean"] for row in three["rows"]}
+    assert good["mean"] == pytest.approx(means["good"] - means["ce"])
+    assert 0 < good["low"] < good["mean"] < good["high"]
+    assert like["low"] < 0 < like["high"]
+    assert good["p"] < good["p_corrected"] < 0.05 < like["p_corrected"]
+    assert good["seeds_needed"] is good["limit"] is None
+    assert like["limit"] in ("seeds", "samples")
+    assert difference(three, "good", "few")["mean"] > good["mean"]
+
+
+def test_the_sentences_say_so_with_numbers(three):
+    (better,) = said(three, "Really better than ce in mean class accuracy")
+    good = difference(three, "good", three["main"])
+    shown = [f"{100 * good[key]:.1f}" for key in ("mean", "low", "high")]
+    assert re.search(r"good \+{} points \(\+{} to \+{}\)".format(*map(re.escape, shown)), better)
+    assert "like" not in better
+    assert said(three, "Really worse than ce in mean class accuracy: bad −")
+    assert "like" in said(three, "Not told apart from ce")[0]
+    assert said(three, "Best mean class accuracy: good, ")[0].endswith("a real difference.")
+    assert "good" in said(three, "Best for classes with few training samples")[0]
+    assert said(three, "Best calibrated as trained")
+    assert said(three, "Best calibrated after temperature")
+    assert said(three, "A step takes 10 ms with ce")
+    assert said(three, "correction for 3 comparisons")
+    assert not said(three, "failed")
+    assert not said(three, "One seed")
+    assert not said(three, "no samples")
+
+
+def test_what_seeds_cannot_tell_is_said(three):
+    limit = difference(three, "like", three["main"])
+    sentence = said(three, "seeds would")[0]
+    assert "like" in sentence
+    if limit["limit"] == "samples":
+        assert "No number of seeds" in sentence
+        assert "400 test samples" in sentence
+    else:
+        assert f"about {limit['seeds_needed']} seeds" in sentence or "more than 1,000" in sentence
+
+
+def test_it_is_json_and_the_same_again(three, tmp_path):
+    write_json(tmp_path / "verdict.json", three)
+    assert json.loads((tmp_path / "verdict.json").read_text()) == three
+
+
+def test_the_same_folder_gives_the_same_verdict(tmp_path):
+    folder = compared(tmp_path, ["ce", "good"], 2)
+    assert verdict(folder) == verdict(folder)
+
+
+def test_one_seed_has_no_interval_and_that_is_said(tmp_path):
+    found = verdict(compared(tmp_path, ["ce", "good"], 1))
+    assert all(one["low"] is one["high"] is one["p"] is None and not one["real"] for one in found["differences"])
+    assert difference(found, "good", "few")["mean"] > 0.2
+    assert found["rows"][0]["values"]["accuracy"]["std"] is None
+    assert said(found, "One seed: nothing is known of the noise")
+    assert not said(found, "eal difference")
+    assert not said(found, "chance")
+    assert said(found, "Best mean class accuracy: good")
+
+
+def test_two_seeds_are_a_warning(tmp_path):
+    found = verdict(compared(tmp_path, ["ce", "good"], 2))
+    assert said(found, "Two seeds tell little")
+    assert difference(found, "good", "few")["low"] is not None
+
+
+def test_candidates_are_chosen_by_validation_never_by_the_test(tmp_path):
+    monitors = {"good": 0.5, "like": 0.7, "bad": 0.6}
+
+    def with_monitor(loss, seed):
+        val, test, _ = predict(loss, seed)
+        return val, test, {"monitor_value": monitors.get(loss, 0.5) + 0.01 * seed}
+
+    losses = {"ce": ["ce"], "a,b,c": ["good", "like", "bad"]}
+    found = verdict(compared(tmp_path, losses, predict=with_monitor))
+    row = found["rows"][1]
+    assert row["chosen"] == "like"
+    assert [one["monitor_mean"] for one in row["candidates"]] == pytest.approx([0.51, 0.71, 0.61])
+    assert not difference(found, "a,b,c", found["main"])["real"]
+    assert said(found, "Of a,b,c, like was chosen by mean class accuracy on validation data.")
+
+
+def test_a_monitor_of_which_less_is_better(tmp_path):
+    def with_monitor(loss, seed):
+        val, test, _ = predict(loss, seed)
+        return val, test, {"monitor": "nll", "monitor_value": {"good": 0.5, "like": 0.7}.get(loss, 0.6)}
+
+    found = verdict(compared(tmp_path, {"ce": ["ce"], "a,b": ["like", "good"]}, 1, predict=with_monitor))
+    assert found["rows"][1]["chosen"] == "good"
+
+
+def test_failed_runs_are_named_and_the_others_are_compared(tmp_path):
+    losses = {"ce": ["ce"], "good": ["good"], "a,b": ["like", "bad"], "gone": ["gone"]}
+    failed = [("good", 1), ("like", 2), *(("gone", seed) for seed in range(3))]
+    found = verdict(compared(tmp_path, losses, failed=failed))
+    rows = {row["loss"]: row for row in found["rows"]}
+    assert rows["good"]["seeds"] == [0, 2]
+    assert rows["good"]["failed"] == [1]
+    assert rows["a,b"]["chosen"] == "bad"  # the other one failed
+    assert rows["gone"]["chosen"] is None
+    assert rows["gone"]["values"] == {}
+    assert difference(found, "good", "accuracy")["seeds"] == 2
+    assert "gone" not in {one["loss"] for one in found["differences"]}
+    assert len(found["failures"]) == 5
+    (sentence,) = said(found, "good, seed 1 failed")
+    assert "the loss became nan in epoch 3; lower --lr" in sentence
+
+
+def test_a_single_common_seed_has_no_interval(tmp_path):
+    found = verdict(compared(tmp_path, ["ce", "good", "like"], failed=[("good", 0), ("good", 1)]))
+    assert difference(found, "good", "accuracy")["low"] is None
+    assert difference(found, "like", "accuracy")["low"] is not None
+    assert said(found, "good has one seed in common with ce: no interval")
+
+
+def test_without_the_baseline_there_is_a_table_but_no_difference(tmp_path):
+    found = verdict(compared(tmp_path, ["ce", "good", "like"], 2, failed=[("ce", 0), ("ce", 1)]))
+    assert found["differences"] == []
+    assert said(found, "ce has no finished run")
+    assert said(found, "Best mean class accuracy: good")
+
+
+def test_a_comparison_that_goes_on_says_so(tmp_path):
+    folder = compared(tmp_path, ["ce", "good"], 2)
+    run = folder.runs[-1].folder
+    run.path.rename(run.draft)
+    found = verdict(folder)
+    assert found["rows"][1]["seeds"] == [0]
+    assert said(found, "1 run not finished")
+
+
+def test_nothing_finished_is_no_verdict(tmp_path):
+    folder = compared(tmp_path, ["ce"], 1, failed=[("ce", 0)])
+    with pytest.raises(ValueError, match="at least one run must be finished"):
+        verdict(folder)
+
+
+def test_classes_that_the_test_does_not_have_are_named(tmp_path):
+    def without_two(loss, seed):
+        return predict(loss, seed, absent=(1, 4))
+
+    found = verdict(compared(tmp_path, ["ce", "good"], 2, predict=without_two))
+    assert found["missing"] == ["bee", "[b]eel"]
+    assert said(found, "2 of 5 classes have no samples in the test and are in no mean over them: bee, [b]eel.")
+
+
+def test_runs_on_other_samples_are_not_compared(tmp_path):
+    def changed(loss, seed):
+        val, test, options = predict(loss, seed)
+        if (loss, seed) == ("good", 1):
+            test["targets"] = test["targets"][::-1]
+        return val, test, options
+
+    with pytest.raises(ValueError, match="tested on the same samples"):
+        verdict(compared(tmp_path, ["ce", "good"], 2, predict=changed))
+
+
+@pytest.mark.parametrize("task", ["multi", "segmentation"])
+def test_other_tasks(tmp_path, task):
+    def with_noise(loss, seed):
+        draw = np.random.default_rng([seed, *loss.encode()])
+
+        def noisy(arrays):
+            scale = 0.2 if loss == "good" else 3.0
+            return arrays | {"logits": arrays["logits"] + scale * draw.normal(size=arrays["logits"].shape)}
+
+        return noisy(arrays_of(task, seed=5)), noisy(arrays_of(task)), {}
+
+    found = verdict(compared(tmp_path, ["base", "good", "equal"], 3, predict=with_noise, task=task))
+    assert found["metrics"] == [*METRICS[task], "seconds_per_step"]
+    assert difference(found, "good", found["main"])["real"]
+    assert not difference(found, "equal", found["main"])["real"]
+    assert said(found, "Really better than base in " + {"multi": "mAP", "segmentation": "mean IoU"}[task])
+
+
+def test_nothing_here_needs_torch(tmp_path):
+    folder = compared(tmp_path, ["ce", "good"], 2)
+    code = (
+        "import sys; from pathlib import Path; from equipoise.comparison.folder import ComparisonFolder\n"
+        "from equipoise.comparison.verdict import verdict\n"
+        f"verdict(ComparisonFolder(Path({str(folder.path)!r}))); print('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
