@@ -68,7 +68,7 @@ def test_the_table_has_every_number_of_every_loss(three):
             assert value["std"] == pytest.approx(np.std(value["per_seed"], ddof=1))
         assert row["groups"]["few"]["classes"] == 2
         assert row["groups"]["few"]["value"] == row["values"]["few"]
-    assert three["data"]["samples"]["test"] == 400
+    assert three["tested"] == three["data"]["samples"]["test"] == 400
     assert three["data"]["class_names"] == NAMES.tolist()
 
 

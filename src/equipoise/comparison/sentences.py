@@ -154,7 +154,7 @@ def _need(found: Mapping[str, Any]) -> Iterator[str]:
     if never:
         yield (
             f"No number of seeds would tell {', '.join(never)} from {baseline} in {metric}: for differences this "
-            f"small {_count(found['data']['samples']['test'], 'test sample')} are too few."
+            f"small {_count(found['tested'], 'test sample')} are too few."
         )
 
 

@@ -16,10 +16,10 @@ seeds and losses: the paired bootstrap tells it, and adding its variance within 
 These are the components of Obuchowski and Rockette (1995), who compare diagnostic tests by a few readers.
 
 A quantile for A + B has to lie between that of t with S - 1 degrees of freedom and that of the normal distribution.
-Degrees of freedom by Satterthwaite are far too many where A happens to come out small, so that with two seeds 13 % of
-95 % intervals would miss. The interval takes the quantiles weighted by A and B (Cochran 1964), the p-value inverts the
-sum of the squared margins (Howe 1974), which is wider and stays right in the far tail that the correction for several
-losses (Holm 1979) looks at. What is significant therefore has an interval without 0.
+Degrees of freedom by Satterthwaite are far too many where A happens to come out small, so that with two seeds up to
+13 % of 95 % intervals would miss. The interval takes the quantiles weighted by A and B (Cochran 1964), the p-value
+inverts the sum of the squared margins (Howe 1974), which is wider and stays right in the far tail that the correction
+for several losses (Holm 1979) looks at. What is significant therefore has an interval without 0.
 """
 
 from __future__ import annotations

@@ -48,8 +48,9 @@ def verdict(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> d
         A dict of ``data``, ``baseline``, ``seeds``, ``main`` (metric), ``metrics`` (in the order of the table),
         ``rows`` (one for each loss: what was chosen and how, its seeds, ``values`` by metric, ``groups`` of classes),
         ``differences`` (to the baseline, by loss and metric: mean, 95 % interval, p, corrected p, whether it is real,
-        seeds that would tell it and what limits them), ``failures``, ``missing`` (classes without test samples) and
-        ``sentences``. None stands for what does not exist, such as an interval of one seed.
+        seeds that would tell it and what limits them), ``failures``, ``tested`` (number of samples), ``missing``
+        (classes without test samples) and ``sentences``. None stands for what does not exist, such as an interval of
+        one seed.
 
     Raises:
         ValueError: no run is finished, or runs were tested on different samples.
@@ -73,7 +74,7 @@ def verdict(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> d
         "rows": rows,
         "differences": _differences(rows, folder.baseline, metrics, values, runs, draws, seed),
         "failures": [{"loss": one.loss, "seed": one.seed, "error": one.error} for one in folder.failures],
-        "missing": _missing_classes(next(iter(runs.values()))),
+        **_tested(next(iter(runs.values()))),
     }
     return found | {"sentences": sentences_of(found)}
 
@@ -147,8 +148,10 @@ def _metrics(task: str, rows: Sequence[Row]) -> list[str]:
     return [name for name in found if several or name not in GROUPS]
 
 
-def _missing_classes(run: RunFolder) -> list[str]:
-    return [row["name"] for row in run.results["test"]["per_class"] if row["support"] == 0]
+def _tested(run: RunFolder) -> Row:
+    """Samples that were tested on, of large label maps a part of the test only, and classes that are not among them."""
+    test = run.results["test"]
+    return {"tested": test["samples"], "missing": [row["name"] for row in test["per_class"] if row["support"] == 0]}
 
 
 # ------------------------------------------------------------------------------------------------------- differences
