@@ -2,7 +2,6 @@
 
 import json
 import re
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from equipoise.predictions import open_predictions
 from equipoise.report.evaluation import evaluation_page
 from tests.predictions.saved import arrays_of, save
 from tests.report.browser import find_browser, measure, visit
+from tests.report.reading import Reader, brightness, labels
 
 ODD_NAMES = ["<b>x</b>", "<script>alert(1)</script>", "\"&'", "$a_b$", "[red]", "]]> </svg> -->"]
 FIGURES = {
@@ -34,26 +34,6 @@ def page(request, tmp_path_factory):
     path = folder / "page.html"
     path.write_text(evaluation_page(evaluated(folder, request.param)), encoding="utf-8")
     return request.param, path
-
-
-class Reader(HTMLParser):
-    """Elements, and the words between them."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict]] = []
-        self.words: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-
-    def handle_data(self, data):
-        self.words.append(data.strip())
-
-
-def labels(reader):
-    return [attributes["aria-label"] for tag, attributes in reader.tags if tag == "svg"]
 
 
 # Without a browser ----------------------------------------------------------------------------------------------------
@@ -180,10 +160,6 @@ def test_in_a_browser_it_fits_the_width_and_the_colours(page, tmp_path, width, d
     assert page_colour == drawn_colour
     ink, paper = brightness(page_colour), brightness(seen["paper"])
     assert (ink > 200 and paper < 60) if dark else (ink < 60 and paper == 255)
-
-
-def brightness(colour):
-    return np.mean([int(part) for part in re.findall(r"\d+", colour)])
 
 
 def test_without_a_browser_it_skips_unless_one_is_required(monkeypatch):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from equipoise.report.figures import short
 from equipoise.report.theme import INK, SOFT, Stroke, as_svg, page_style, panel, percent, titled
 
-__all__ = ["class_axis", "class_margin", "class_profile"]
+__all__ = ["class_axis", "class_margin", "class_profile", "gathered"]
 
 Array = NDArray[np.float64]
 NAMED = 24
@@ -33,18 +33,21 @@ def class_profile(
         stroke: colour of the bars.
         compared: name of the baseline.
     """
-    bars, lines = (_gathered(one) for one in (values, baseline))
+    bars, lines = gathered(values), gathered(baseline)
     with page_style():
         below = class_margin(names)
         figure, axes = panel(3.5, 1.7 + below, bottom=below)
         places = np.arange(len(bars))
+        other = not np.array_equal(values, baseline, equal_nan=True)
         if len(bars) <= NAMED:
             axes.bar(places, np.nan_to_num(bars), 0.72, color=stroke.colour, linewidth=0)
+            if other:
+                axes.hlines(lines, places - 0.42, places + 0.42, color=INK, linewidth=1.3)
         else:
-            axes.stairs(np.nan_to_num(bars), np.arange(len(bars) + 1) - 0.5, fill=True, color=stroke.colour, alpha=0.85)
-        edges = np.stack([places - 0.42, places + 0.42, np.full(len(places), np.nan)], 1).ravel()
-        if not np.array_equal(values, baseline, equal_nan=True):
-            axes.plot(edges, np.repeat(lines, 3), color=INK, linewidth=1.3, solid_capstyle="butt")
+            edges = np.arange(len(bars) + 1) - 0.5
+            axes.stairs(np.nan_to_num(bars), edges, fill=True, color=stroke.colour, alpha=0.8)
+            if other:
+                axes.stairs(lines, edges, baseline=None, color=INK, linewidth=0.7)
         axes.set_ylim(0, 1)
         axes.set_yticks((0, 0.25, 0.5, 0.75, 1))
         percent(axes.yaxis)
@@ -83,7 +86,7 @@ def _below(names: Sequence[str]) -> tuple[list[str], bool]:
     return shown, max(map(len, shown)) * len(shown) > 36
 
 
-def _gathered(values: Array) -> Array:
+def gathered(values: Array) -> Array:
     """As many values as can be seen: means of neighbours."""
     if len(values) <= SEEN:
         return values

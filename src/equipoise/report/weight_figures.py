@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from equipoise.report.class_figures import class_axis, class_margin
+from equipoise.report.class_figures import class_axis, class_margin, gathered
 from equipoise.report.theme import INK, SHADES, as_svg, page_style, panel, percent, titled
 from equipoise.report.time_figures import PANEL, epochs_axis
 
@@ -43,6 +44,9 @@ def weights_over_time(title: str, lines: Mapping[str, Array], *, ratio: bool = F
         if ratio:
             axes.axhline(1, color=INK, linewidth=0.8, linestyle=(0, (3, 3)))
             axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             percent(axes.yaxis)
         for values, colour in zip(lines.values(), shades(len(lines)), strict=True):
@@ -73,7 +77,7 @@ def weights_by_class(title: str, weights: Array, names: Sequence[str]) -> str:
         figure, axes = panel(*PANEL, top=0.46, bottom=class_margin(names))
         for number, epoch in enumerate(chosen):
             axes.plot(
-                weights[epoch],
+                gathered(weights[epoch]),
                 color=INK,
                 alpha=0.22 + 0.78 * (number + 1) / len(chosen) if len(chosen) > 1 else 1.0,
                 linewidth=0.9 + 0.25 * number,

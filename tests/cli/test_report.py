@@ -1,0 +1,94 @@
+"""``equipoise report`` as a user types it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from equipoise.comparison.folder import ComparisonFolder
+from tests.cli.test_evaluate import refused, run
+from tests.report.comparisons import read_verdict, write_comparison
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return write_comparison(tmp_path_factory.mktemp("compared") / "single", losses=("ce", "recall"), seeds=2)
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    shutil.copytree(made.path, tmp_path / "copy")
+    return ComparisonFolder(tmp_path / "copy")
+
+
+def test_the_page_lies_in_the_folder(folder):
+    ran = run("report", folder.path)
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout == f"wrote {folder.report}\n"
+    assert "<h1>2 losses compared on digits-lt</h1>" in folder.report.read_text(encoding="utf-8")
+
+
+def test_tables_for_other_documents(folder, tmp_path):
+    places = {flag: tmp_path / f"table.{flag}" for flag in ("csv", "latex", "markdown")}
+    flags = [word for flag, place in places.items() for word in (f"--{flag}", place)]
+    ran = run("report", folder.path, *flags, "--out", tmp_path / "page.html")
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout.splitlines() == [f"wrote {place}" for place in (*places.values(), tmp_path / "page.html")]
+    assert not folder.report.exists()
+    assert places["csv"].read_text().startswith("loss,chosen,seeds,metric,mean,std,difference")
+    assert r"\begin{tabular}" in places["latex"].read_text()
+    assert places["markdown"].read_text().startswith("| loss | accuracy |")
+
+
+def test_a_verdict_that_is_newer_than_the_runs_is_taken_as_it_is(folder):
+    verdict = read_verdict(folder) | {"sentences": ["Read, not made."]}
+    folder.verdict.write_text(json.dumps(verdict), encoding="utf-8")
+    assert run("report", folder.path).exit_code == 0
+    assert "Read, not made." in folder.report.read_text(encoding="utf-8")
+
+
+def test_runs_that_were_finished_later_are_judged(folder):
+    verdict = read_verdict(folder) | {"sentences": ["Of an earlier day."]}
+    folder.verdict.write_text(json.dumps(verdict), encoding="utf-8")
+    before = folder.verdict.stat().st_mtime
+    os.utime(folder.runs[0].folder.path / "run.json", (before + 5, before + 5))
+    assert run("report", folder.path).exit_code == 0
+    assert "Of an earlier day." not in folder.report.read_text(encoding="utf-8")
+    assert "Of an earlier day." not in read_verdict(folder)["sentences"]
+
+
+def test_a_folder_that_was_moved(folder, tmp_path):
+    moved = folder.path.rename(tmp_path / "moved")
+    assert run("report", moved).exit_code == 0
+    assert "--out moved" in (moved / "report.html").read_text(encoding="utf-8")
+
+
+def test_what_is_no_comparison(folder, tmp_path):
+    refused(run("report", tmp_path / "nowhere"), "nowhere", "compare.json", "equipoise compare")
+    refused(run("report", folder.runs[0].folder.path), "compare.json", "equipoise compare")
+
+
+def test_nothing_finished_yet(folder):
+    shutil.rmtree(folder.path / "runs")
+    folder.verdict.unlink()
+    refused(run("report", folder.path), "at least one run must be finished")
+
+
+def test_no_place_to_write(folder, tmp_path):
+    refused(run("report", folder.path, "--csv", tmp_path / "no" / "table.csv"), "must exist", "create it first")
+    assert not folder.report.exists()
+
+
+def test_neither_torch_nor_lightning_is_needed(folder):
+    program = (
+        "import sys\n"
+        "from equipoise.cli.app import app\n"
+        "app(['report', sys.argv[1]], standalone_mode=False)\n"
+        "print({'torch', 'pytorch_lightning', 'torchmetrics'} & set(sys.modules))\n"
+    )
+    folder.verdict.unlink()  # a new one is no reason either
+    ran = subprocess.run([sys.executable, "-c", program, folder.path], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "set()"

@@ -1,0 +1,335 @@
+"""The page of a comparison: what is in it, and how it looks and behaves in a browser."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from equipoise.comparison.folder import ComparisonFolder
+from equipoise.comparison.verdict import verdict as judge
+from equipoise.report.comparison import comparison_page
+from equipoise.report.figures import short
+from tests.report.browser import measure, visit
+from tests.report.comparisons import read_verdict, write_comparison
+from tests.report.reading import Reader, brightness, labels
+
+ODD_NAMES = ["<b>x</b>", "<script>alert(1)</script>", "\"&'", "$a_b$", 'id="x" 1.23456', "]]> </svg> -->"]
+SECTIONS = {
+    "single": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Training",
+               "Right and wrong predictions", "Recall weights", "How to repeat it"],
+    "multi": ["Results", "Differences from bce", "Accuracy and calibration", "Reliability", "Labels", "Training",
+              "Positives and negatives", "How to repeat it"],
+    "segmentation": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Examples",
+                     "Training", "Right and wrong predictions", "Recall weights", "How to repeat it"],
+}  # fmt: skip
+FIGURES = {
+    "single": [
+        "accuracy, points: differences", "few, points: differences", "NLL after: differences",
+        "before temperature: mean class accuracy, % against ECE, %", "after temperature: mean class accuracy",
+        "Reliability diagram: ce", "Reliability diagram: recall", "focal:gamma=1,3: a bar for each of 6 classes",
+        "training loss / first epoch, over the epochs, a line for each of ce, focal:gamma=1,3, recall",
+        "mean class accuracy, validation", "norm of the gradient", "NLL of wrong predictions",
+        "entropy of right predictions", "recall: over time", "recall: by class", "ce: over time", "focal weights",
+        "recall weights", "recall / focal",
+    ],
+    "multi": [
+        "mAP, points: differences", "before temperature: mAP", "Reliability diagram: asl:target_gap=0.1",
+        "a bar for each of 6 classes", "mAP, validation", "probability of positives", "1 − probability of negatives",
+        "probability gap, training", "probability gap, validation",
+        "exponent γ₋ of the negatives, over the epochs, a line for each of asl:target_gap=0.1",
+    ],
+    "segmentation": [
+        "mean IoU, points: differences", "after temperature: mean IoU", "Reliability diagram: recall",
+        "recall: a bar for each of 6 classes", "mean IoU, validation", "entropy of wrong predictions",
+        "recall: over time", "focal weights",
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=SECTIONS)
+def page(request, tmp_path_factory):
+    """A task and the page of a comparison in it."""
+    folder = write_comparison(tmp_path_factory.mktemp(request.param) / "compared", request.param, names=ODD_NAMES)
+    folder.report.write_text(comparison_page(folder, read_verdict(folder)), encoding="utf-8")
+    return request.param, folder.report
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """A comparison to be changed: copy it first."""
+    return write_comparison(tmp_path_factory.mktemp("compared") / "single")
+
+
+@pytest.fixture
+def copied(single, tmp_path):
+    """One that may be changed."""
+    shutil.copytree(single.path, tmp_path / "copy")
+    return ComparisonFolder(tmp_path / "copy")
+
+
+def cells_of(text):
+    """Rows of the first table as texts of their cells."""
+    body = re.search(r"<tbody>(.*?)</tbody>", text, re.DOTALL)[1]
+    return [
+        [" ".join(filter(None, Reader(cell).words)) for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
+        for row in re.findall(r"<tr.*?</tr>", body, re.DOTALL)
+    ]
+
+
+# Without a browser ----------------------------------------------------------------------------------------------------
+
+
+def test_sections_stand_in_order_and_are_linked(page):
+    task, path = page
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    assert re.findall(r'<h2 id="[^"]*">(.*?)</h2>', text) == SECTIONS[task]
+    links = re.findall(r'<a href="#([^"]*)">(.*?)</a>', text)
+    assert [name for _, name in links] == SECTIONS[task]
+    for place, _ in links:
+        assert text.count(f'id="{place}"') == 1
+
+
+def test_every_figure_is_there_and_described(page):
+    task, path = page
+    found = labels(Reader(path.read_text(encoding="utf-8")))
+    for words in FIGURES[task]:
+        assert any(words in label for label in found), words
+
+
+def test_nothing_is_loaded_and_only_the_own_script_runs(page):
+    task, path = page
+    text = path.read_text(encoding="utf-8")
+    reader = Reader(text)
+    assert not {"iframe", "object", "embed", "image", "b"} & {tag for tag, _ in reader.tags}
+    assert [attributes for tag, attributes in reader.tags if tag == "script"] == [{}]
+    assert sum(tag == "img" for tag, _ in reader.tags) == (12 if task == "segmentation" else 0)
+    for tag, attributes in reader.tags:
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if name in ("src", "href", "xlink:href"):
+                assert value.startswith("data:image/png;base64," if tag == "img" else ("#", "data:,"))
+    assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org/)", text)
+
+
+def test_names_are_text_in_table_and_figure(page):
+    words = Reader(page[1].read_text(encoding="utf-8")).words
+    for name in ODD_NAMES:
+        assert words.count(name) >= 1, name
+        assert words.count(name) + words.count(short(name, 14)) >= 2, name
+
+
+def test_marks_of_the_theme_never_reach_the_reader(page):
+    text = page[1].read_text(encoding="utf-8")
+    assert not re.search(r"#0[147]0[258]0[369]|#0a0[bcd]", text)
+    assert {"var(--series-1)", "var(--ink)", "var(--soft)"} <= set(re.findall(r"var\(--[a-z0-9-]*\)", text))
+
+
+def test_numbers_of_the_table_are_those_of_the_verdict(single):
+    verdict = read_verdict(single)
+    rows = cells_of(comparison_page(single, verdict))
+    assert [row[0].split()[0] for row in rows] == ["ce", "focal:gamma=1,3", "recall"]
+    for cells, row in zip(rows, verdict["rows"], strict=True):
+        value = row["values"]["accuracy"]
+        assert cells[1].startswith(f"{100 * value['mean']:.2f}")
+        assert cells[1].endswith(f"± {100 * value['std']:.2f}")
+    assert "baseline" in rows[0][0]
+    assert "chosen: focal:gamma=3" in rows[1][0]
+
+
+def test_only_real_differences_are_marked(single):
+    verdict = read_verdict(single)
+    for one in verdict["differences"]:
+        one["real"] = (one["loss"], one["metric"]) in (("recall", "accuracy"), ("recall", "nll"))
+        if one["real"]:
+            one["mean"] = 0.1  # more accurate, less likely
+    text = comparison_page(single, verdict)
+    assert text.count('<span class="sign">▲</span>') == 1
+    assert text.count('<span class="sign">▼</span>') == 1
+    rows = cells_of(text)
+    assert "▲" in rows[2][1]
+    assert sum("▼" in cell for cell in rows[2]) == 1
+    figures = re.findall(r"<svg role.*?</svg>", text, re.DOTALL)
+    assert sum("var(--better)" in figure for figure in figures) == 1
+    assert sum("var(--worse)" in figure for figure in figures) == 1
+
+
+def test_one_seed_has_no_interval_and_it_is_said(tmp_path):
+    folder = write_comparison(tmp_path / "one", seeds=1, losses=("ce", "recall"))
+    text = comparison_page(folder, read_verdict(folder))
+    assert "One seed: nothing is known of the noise" in text
+    assert "without a second one there is no interval" in text
+    assert 'class="sign"' not in text
+    assert "±" not in "".join(map("".join, cells_of(text)))
+
+
+def test_a_single_loss_has_nothing_to_compare_with(tmp_path):
+    folder = write_comparison(tmp_path / "alone", losses=("ce",))
+    text = comparison_page(folder, read_verdict(folder))
+    assert "<h1>1 loss compared on digits-lt</h1>" in text
+    titles = re.findall(r'<h2 id="[^"]*">(.*?)</h2>', text)
+    assert "Differences from ce" not in titles
+    assert "Accuracy and calibration" not in titles
+    assert "Training" in titles
+
+
+def test_failed_runs_are_told_and_the_others_stay(copied):
+    gone = [run for run in copied.runs if run.loss == "recall"]
+    for run in gone:
+        shutil.rmtree(run.folder.path)
+        copied.write_failure(run, "the loss became nan in <epoch> 3", "a log")
+    text = comparison_page(copied, json.loads(json.dumps(judge(copied, draws=50))))
+    words = Reader(text).words
+    assert "Failed runs" in words
+    assert words.count("the loss became nan in <epoch> 3") == 3
+    assert "failures/recall-0.log" in words
+    rows = cells_of(text)
+    assert rows[2][1:] == ["–"] * (len(rows[2]) - 1)
+    assert "0 of 3 seeds" in rows[2][0]
+
+
+def test_no_run_at_all(copied):
+    found = read_verdict(copied)
+    shutil.rmtree(copied.path / "runs")
+    with pytest.raises(ValueError, match="at least one run must be finished, found none; let equipoise compare go on"):
+        comparison_page(copied, found)
+
+
+def test_candidates_that_were_not_chosen_are_told(single):
+    words = Reader(comparison_page(single, read_verdict(single))).words
+    told = list(filter(None, words[words.index("Hyper-parameters") :]))[2:]
+    assert told[:4] == ["loss", "candidate", "mean class accuracy, validation", "runs"]
+    assert told[4:8] == ["focal:gamma=1,3", "focal:gamma=1", "54.00", "3"]
+    assert told[8:13] == ["focal:gamma=1,3", "focal:gamma=3", "57.00", "3", "chosen"]
+
+
+def test_histories_without_what_is_new_are_drawn_without_it(copied):
+    """Runs of earlier versions have neither focal weights nor both probabilities."""
+    for run in copied.runs:
+        file = run.folder.path / "history.jsonl"
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        for row in rows:
+            row["train"].pop("focal_weights")
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    found = labels(Reader(comparison_page(copied, read_verdict(copied))))
+    assert any("recall: over time" in label for label in found)
+    assert not any("focal weights" in label for label in found)
+
+
+def test_ten_losses_and_a_hundred_classes_are_no_heavy_page(tmp_path):
+    losses = ("ce", *(f"focal:gamma={k}" for k in range(6)), "recall", "recall:momentum=0.5", "recall:momentum=0.9")
+    folder = write_comparison(tmp_path / "big", losses=losses, classes=100, epochs=30, seeds=2, samples=300)
+    text = comparison_page(folder, read_verdict(folder))
+    assert len(text.encode()) < 3_000_000
+    assert "all 100 classes in numbers" in text
+    assert text.count("var(--series-8)") > 8  # nine losses beside the baseline: the ninth is told apart by its dashes
+    assert re.search(r'class="stroke".*?stroke="var\(--series-1\)" stroke-dasharray="4.0 1.6"', text)
+
+
+def test_more_classes_than_can_be_seen_share_bars_and_the_table_has_the_rare_ones(tmp_path):
+    folder = write_comparison(tmp_path / "huge", losses=("ce", "recall"), classes=400, seeds=1, samples=100, epochs=2)
+    text = comparison_page(folder, read_verdict(folder))
+    assert "the 300 rarest in numbers" in text
+    assert "400 classes, from common to rare" in text
+    assert ">kind 399<" in text
+    assert ">kind 99<" not in text
+
+
+def test_neither_torch_nor_lightning_is_needed(single):
+    program = (
+        "import json, sys\n"
+        "from pathlib import Path\n"
+        "from equipoise.comparison.folder import ComparisonFolder\n"
+        "from equipoise.report.comparison import comparison_page\n"
+        "from equipoise.report.tables import as_csv, as_latex, as_markdown\n"
+        "folder = ComparisonFolder(Path(sys.argv[1]))\n"
+        "verdict = json.loads(folder.verdict.read_text())\n"
+        "print(len(comparison_page(folder, verdict)) > 100_000)\n"
+        "print([len(make(verdict)) > 100 for make in (as_csv, as_latex, as_markdown)])\n"
+        "print({'torch', 'pytorch_lightning', 'torchmetrics', 'sklearn'} & set(sys.modules))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program, single.path], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["True", "[True, True, True]", "set()"]
+
+
+# In a browser ---------------------------------------------------------------------------------------------------------
+
+
+def test_in_a_browser_no_error_no_request_all_figures(page, tmp_path):
+    _, path = page
+    seen = visit(path, tmp_path)
+    assert seen.console == []
+    assert seen.requests == []
+    reader = Reader(seen.dom)
+    assert labels(reader) == labels(Reader(path.read_text(encoding="utf-8")))
+    assert not {"b"} & {tag for tag, _ in reader.tags}
+    assert sum(tag == "script" for tag, _ in reader.tags) == 1
+    for name in ODD_NAMES:
+        assert name in reader.words, name
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1200, True)])
+def test_in_a_browser_it_fits_the_width_and_the_colours(page, tmp_path, width, dark):
+    _, path = page
+    opened = tmp_path / "opened.html"
+    opened.write_text(path.read_text(encoding="utf-8").replace("<details>", "<details open>"), encoding="utf-8")
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    seen = measure(opened, tmp_path, width, f"--window-size={width + 100},900", scheme)
+    assert seen["width"] == width
+    assert seen["needed"] <= width
+    for label, wide, high in seen["figures"]:
+        assert 250 <= wide <= width, label
+        assert high >= 90, label
+    assert min(seen["firstCells"]) > 30
+    assert len(set(seen["ids"])) == len(seen["ids"])
+    assert seen["lost"] == 0
+    page_colour, drawn_colour = seen["colours"]
+    assert page_colour == drawn_colour
+    ink, paper = brightness(page_colour), brightness(seen["paper"])
+    assert (ink > 200 and paper < 60) if dark else (ink < 60 and paper == 255)
+
+
+CLICKS = """<script>
+const heads = document.querySelectorAll("table.sortable")[0].querySelectorAll("th[data-first]");
+document.title = JSON.stringify(%s.map(column => {
+  heads[column].querySelector("button").click();
+  const rows = [...document.querySelectorAll("table.sortable")[0].tBodies[0].rows];
+  return [rows.map(row => row.cells[0].firstChild.textContent.trim()), heads[column].getAttribute("aria-sort"),
+    [...heads].filter(head => head.hasAttribute("aria-sort")).length];
+}));
+</script>"""
+
+
+def clicked(text, folder, columns):
+    """For each of these clicks on a heading of the first table: the losses in their order, and which way they go."""
+    page = folder / "clicked.html"
+    page.write_text(text.replace("</body>", CLICKS % json.dumps(columns) + "</body>"), encoding="utf-8")
+    seen = visit(page, folder)
+    assert seen.console == []
+    return json.loads(html.unescape(re.search(r"<title>(.*?)</title>", seen.dom, re.DOTALL)[1]))
+
+
+def test_in_a_browser_a_click_sorts_good_numbers_first(single, tmp_path):
+    verdict = read_verdict(single)
+    text = comparison_page(single, verdict)
+    ece = re.findall(r'<th scope="col" data-first="(\w+)"', text).index("ascending", 1)
+    found = clicked(text, tmp_path, [1, 1, ece, ece])
+    for metric, descending, (first, second) in (("accuracy", True, found[:2]), ("ece", False, found[2:])):
+        means = {row["loss"]: row["values"][metric]["mean"] for row in verdict["rows"]}
+        order = sorted(means, key=means.get, reverse=descending)
+        ways = ["descending", "ascending"] if descending else ["ascending", "descending"]
+        assert [first, second] == [[order, ways[0], 1], [order[::-1], ways[1], 1]]
+
+
+def test_in_a_browser_names_sort_and_what_is_missing_stays_last(single, tmp_path):
+    verdict = read_verdict(single)
+    verdict["rows"][0]["values"]["accuracy"] = {"mean": None, "std": None, "per_seed": []}
+    up, down, by_name, backwards = clicked(comparison_page(single, verdict), tmp_path, [1, 1, 0, 0])
+    assert up[0][-1] == down[0][-1] == "ce"
+    assert up[0][:2] == down[0][1::-1]
+    assert by_name[0] == ["ce", "focal:gamma=1,3", "recall"]
+    assert backwards[0] == ["recall", "focal:gamma=1,3", "ce"]

@@ -1,0 +1,123 @@
+"""The table of a comparison in other documents."""
+
+import csv
+import io
+import re
+
+import pytest
+
+from equipoise.report.tables import as_csv, as_latex, as_markdown, results_of
+
+NAMES = ("ce", "focal:gamma=1,2", "a|b_$x$ <b>")
+
+
+def number(mean, std=0.01):
+    return {"mean": mean, "std": std, "per_seed": [mean, mean]}
+
+
+def difference(loss, metric, mean, real):
+    return {
+        "loss": loss,
+        "metric": metric,
+        "mean": mean,
+        "low": mean - 0.01,
+        "high": mean + 0.01,
+        "p": 0.01,
+        "p_corrected": 0.02,
+        "real": real,
+        "seeds_needed": None if real else 7,
+    }
+
+
+@pytest.fixture
+def verdict():
+    values = [
+        {"accuracy": number(0.7), "nll": number(0.5), "seconds_per_step": number(0.0123, 0.0004)},
+        {"accuracy": number(0.8), "nll": number(0.6), "seconds_per_step": number(1.5, 0.25)},
+        {"accuracy": number(0.75), "nll": {"mean": None, "std": None, "per_seed": []}},
+    ]
+    return {
+        "baseline": "ce",
+        "seeds": [0, 1],
+        "metrics": ["accuracy", "nll", "seconds_per_step"],
+        "rows": [
+            {"loss": name, "chosen": name, "seeds": [0, 1], "values": own}
+            for name, own in zip(NAMES, values, strict=True)
+        ],
+        "differences": [
+            difference(NAMES[1], "accuracy", 0.1, True),
+            difference(NAMES[1], "nll", 0.1, True),
+            difference(NAMES[2], "accuracy", 0.05, False),
+        ],
+    }
+
+
+def test_marks_say_better_or_worse_and_only_of_real_differences(verdict):
+    base, focal, odd = results_of(verdict)
+    assert [focal["accuracy"].mark, focal["nll"].mark, odd["accuracy"].mark] == ["better", "worse", ""]
+    assert not any(result.mark for result in base.values())
+
+
+def test_best_follows_the_direction_of_the_metric(verdict):
+    base, focal, odd = results_of(verdict)
+    assert [row["accuracy"].best for row in (base, focal, odd)] == [False, True, False]
+    assert [row["nll"].best for row in (base, focal, odd)] == [True, False, False]
+
+
+def test_a_single_loss_is_not_called_the_best(verdict):
+    verdict["rows"], verdict["differences"] = verdict["rows"][:1], []
+    assert not any(result.best for result in results_of(verdict)[0].values())
+
+
+def test_csv_has_every_number_as_it_is(verdict):
+    rows = list(csv.DictReader(io.StringIO(as_csv(verdict))))
+    assert len(rows) == 9
+    found = {(row["loss"], row["metric"]): row for row in rows}
+    focal = found[NAMES[1], "accuracy"]
+    assert float(focal["mean"]) == 0.8
+    assert [float(focal[key]) for key in ("difference", "low", "high", "p_corrected")] == [
+        0.1,
+        0.1 - 0.01,
+        0.1 + 0.01,
+        0.02,
+    ]
+    assert focal["real"] == "True"
+    assert found[NAMES[2], "accuracy"]["seeds_needed"] == "7"
+    assert found["ce", "accuracy"]["difference"] == ""
+    assert found[NAMES[2], "nll"]["mean"] == ""
+
+
+def test_markdown(verdict):
+    lines = as_markdown(verdict).splitlines()
+    assert lines[0] == "| loss | accuracy | NLL | ms a step |"
+    assert lines[2] == "| ce | 70.00 ± 1.00 | **0.5000 ± 0.0100** | **12.3 ± 0.4** |"
+    assert lines[3] == "| focal:gamma=1,2 | **80.00 ± 1.00** ▲ | 0.6000 ± 0.0100 ▼ | 1,500 ± 250 |"
+    assert lines[4] == r"| a\|b\_$x$ \<b\> | 75.00 ± 1.00 | – | – |"
+    assert "over 2 seeds" in lines[-1]
+    assert "▲ better and ▼ worse than ce" in lines[-1]
+
+
+def test_latex(verdict):
+    text = as_latex(verdict)
+    assert r"ce & $70.00 \pm 1.00$ & $\mathbf{0.5000} \pm 0.0100$ & $\mathbf{12.3} \pm 0.4$ \\" in text
+    assert r"$\mathbf{80.00} \pm 1.00^{\uparrow}$ & $0.6000 \pm 0.0100^{\downarrow}$ & $1{,}500 \pm 250$ \\" in text
+    assert r"a|b\_\$x\$ <b> & $75.00 \pm 1.00$ & -- & -- \\" in text
+    body = re.search(r"\\midrule\n(.*?)\\bottomrule", text, re.DOTALL)[1].splitlines()
+    columns = re.search(r"\{(l r*)\}".replace(" ", ""), text)[1]
+    assert all(line.count(" & ") == len(columns) - 1 for line in body)
+
+
+@pytest.mark.parametrize("make", [as_markdown, as_latex])
+def test_of_one_seed_nothing_is_called_noise(verdict, make):
+    verdict["seeds"] = [0]
+    for row in verdict["rows"]:
+        row["values"] = {name: value | {"std": None} for name, value in row["values"].items()}
+    text = make(verdict)
+    assert "One seed: no deviation and no interval" in text
+    assert "±" not in text
+    assert r"\pm" not in text
+
+
+def test_latex_escapes_everything_special(verdict):
+    verdict["rows"][0]["loss"] = "100% #1 {a}\\b~c^d&e\nf"
+    assert r"100\% \#1 \{a\}\textbackslash{}b\textasciitilde{}c\textasciicircum{}d\&e f & " in as_latex(verdict)
