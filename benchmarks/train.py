@@ -316,6 +316,7 @@ def _fit(spec: RunSpec, data: DataSet, batch_size: int, folder: RunFolder, turns
         factor=learning_rate_factor(spec.schedule, warmup=spec.warmup),
         steps=max(1, len(sampled) // batch_size),
         epochs=spec.epochs,
+        clip=spec.clip,
         seed=spec.seed,
     )
     trainer.fit(learner, datamodule=Feeds(spec, data, splits, batch_size))
@@ -324,7 +325,7 @@ def _fit(spec: RunSpec, data: DataSet, batch_size: int, folder: RunFolder, turns
 
 def _bare_loop(spec: RunSpec, data: DataSet, trainer: pl.Trainer, learner: Learner) -> BareLoop:
     """The loop on the data that the feed has brought to the device."""
-    feed = trainer.train_dataloader
+    feed = trainer.train_dataloader.feed
     if not isinstance(feed, ResidentFeed):
         raise TypeError(
             f"the data must fit on the device to be compared, got a {type(feed).__name__}; take a larger one"

@@ -19,7 +19,7 @@ from torch.testing import assert_close
 from equipoise.data import Arrays, DataError, FileImages, Masks, Texts, digit_maps, sampler_for
 from equipoise.data.files import path_array
 from equipoise.train import feeding
-from equipoise.train.feeding import evaluation_feed, fits, labels_for_sampling, training_feed
+from equipoise.train.feeding import Handfuls, evaluation_feed, fits, labels_for_sampling, training_feed
 
 CPU = torch.device("cpu")
 
@@ -324,6 +324,18 @@ def test_mistakes():
         evaluation_feed(numbered(3), batch_size=0, device=CPU, workers=0, rank=0, world_size=1)
     with pytest.raises(TypeError, match="arrays or image files, got Texts; encode"):
         evaluation_feed(Texts(("a",), np.zeros(1)), batch_size=1, device=CPU, workers=0, rank=0, world_size=1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 9])
+def test_handfuls_hold_the_batches_of_an_epoch_in_their_order(size):
+    feed = training()
+    handfuls = Handfuls(feed, size)
+    seen = [samples(handful) for handful in handfuls]
+    assert len(seen) == len(handfuls)
+    assert [len(handful) for handful in seen[:-1]] == [size] * (len(seen) - 1)
+    assert 1 <= len(seen[-1]) <= size
+    assert [batch for handful in seen for batch in handful] == samples(feed)
+    assert handfuls.sampler is feed.sampler
 
 
 def test_lightning_sets_the_epoch_of_a_feed():

@@ -107,7 +107,7 @@ class Recorder(pl.Callback):
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """The steps are over; wait for the device, or its queue would count as validation."""
         assert isinstance(pl_module, Learner)
-        self.loss = pl_module.training_loss()
+        self.loss = pl_module.mean_loss()
         self.step_seconds = (time.perf_counter() - self.started) / pl_module.steps
         if not math.isfinite(self.loss):
             raise TrainingError(
@@ -197,7 +197,7 @@ class ProgressBar(pl.Callback):
     ) -> None:
         """Move it."""
         if trainer.is_global_zero:
-            self.bar.advance(self.task)
+            self.bar.update(self.task, completed=trainer.global_step)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take it away."""

@@ -15,6 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import islice
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -30,7 +31,7 @@ from equipoise.data.errors import DataError
 from equipoise.data.files import FileImages
 from equipoise.data.samplers import EpochSampler
 
-__all__ = ["Batch", "Feed", "evaluation_feed", "fits", "labels_for_sampling", "training_feed"]
+__all__ = ["Batch", "Feed", "Handfuls", "evaluation_feed", "fits", "labels_for_sampling", "training_feed"]
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 Indices: TypeAlias = NDArray[np.int64]
@@ -190,6 +191,33 @@ class DecodingFeed(Feed):
             if isinstance(batch, DataError):
                 raise batch
             yield batch
+
+
+class Handfuls:
+    """Several batches at a time: iterators over the next few, which are taken one after the other.
+
+    Args:
+        feed: batches.
+        size: of a handful; what is left of an epoch is a smaller one.
+    """
+
+    batch_sampler = None  # what Lightning looks for beside a sampler
+
+    def __init__(self, feed: Feed, size: int) -> None:
+        self.feed, self.size = feed, size
+
+    @property
+    def sampler(self) -> EpochSampler | None:
+        """That of the feed."""
+        return self.feed.sampler
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.feed) / self.size)
+
+    def __iter__(self) -> Iterator[Iterator[Batch]]:
+        batches = iter(self.feed)
+        for _ in range(len(self)):
+            yield islice(batches, self.size)
 
 
 class Decoder(Dataset["Batch | DataError"]):

@@ -8,10 +8,13 @@ from typing import Any
 import pytorch_lightning as pl
 
 from equipoise.data import DataSet, Split, sampler_for
-from equipoise.train.feeding import Feed, evaluation_feed, labels_for_sampling, training_feed
+from equipoise.train.feeding import Feed, Handfuls, evaluation_feed, labels_for_sampling, training_feed
 from equipoise.train.spec import RunSpec
 
 __all__ = ["Feeds"]
+
+HANDFUL = 8
+"""Steps after which Lightning's loop has its turn: signals and progress, for a step of a second still soon enough."""
 
 
 class Feeds(pl.LightningDataModule):
@@ -38,12 +41,17 @@ class Feeds(pl.LightningDataModule):
             )
         return self.batch_size // world
 
-    def train_dataloader(self) -> Feed:
-        """Training batches; the sampler knows the processes."""
+    def train_dataloader(self) -> Handfuls:
+        """Training batches, several at a time where one process trains; the sampler knows the processes.
+
+        Several processes share gradients and buffers at each call of the model that Lightning makes.
+        """
+        assert self.trainer is not None
         split, spec = self.splits["train"], self.spec
         labels = labels_for_sampling(split, self.data.task, ignore_index=self.data.ignore_index)
         sampler = sampler_for(spec.sampler, labels, epochs=spec.epochs, seed=spec.seed)
-        return training_feed(split, batch_size=self._share(), sampler=sampler, seed=spec.seed, **self._common())
+        feed = training_feed(split, batch_size=self._share(), sampler=sampler, seed=spec.seed, **self._common())
+        return Handfuls(feed, HANDFUL if self.trainer.world_size == 1 else 1)
 
     def evaluation(self, split: str) -> Feed:
         """All samples of a split, shared out among the processes."""

@@ -46,7 +46,6 @@ def trainer_for(spec: RunSpec, folder: RunFolder, callbacks: Sequence[pl.Callbac
             strategy=spec.strategy,
             precision=spec.precision,  # type: ignore[arg-type]
             max_epochs=spec.epochs,
-            gradient_clip_val=spec.clip,
             logger=logger,
             callbacks=list(callbacks),
             plugins=[AtomicCheckpoints()],

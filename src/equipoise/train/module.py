@@ -1,15 +1,18 @@
-"""The LightningModule: a model, a loss that may move, and what is measured on the way."""
+"""The LightningModule: a model, a loss that may move, and what is measured on the way.
+
+The loop over the steps is written out, in Lightning's words for it (manual optimisation), so that several steps can be
+one batch of Lightning's: what its loop does around a batch takes as long as the step of a small model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from equipoise.data.augment import Compose
@@ -37,6 +40,7 @@ class Learner(pl.LightningModule):
         augment: of prepared images in training, before they are normalised.
         steps: steps of an epoch.
         epochs: of the training.
+        clip: largest norm of a gradient; None for any.
         ema: decay of an average of the weights, which is then what is validated and kept; None for none.
         seed: of dropout and augmentation, which are drawn anew from it in every epoch.
     """
@@ -53,13 +57,15 @@ class Learner(pl.LightningModule):
         augment: Compose = Compose(),  # noqa: B008  (frozen)
         steps: int,
         epochs: int,
+        clip: float | None = None,
         ema: float | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
+        self.automatic_optimization = False
         self.task, self.model, self.loss, self.preparation = task, model, loss, preparation
         self.make_optimizer, self.factor, self.augment = make_optimizer, factor, augment
-        self.steps, self.epochs, self.seed = steps, epochs, seed
+        self.steps, self.epochs, self.clip, self.seed = steps, epochs, clip, seed
         self.averaged: AveragedModel | None = None
         if ema is not None:
             average = get_ema_multi_avg_fn(ema)  # type: ignore[no-untyped-call]
@@ -68,7 +74,7 @@ class Learner(pl.LightningModule):
         self.statistics = Statistics(task.observers(), steps)
         self.metrics = nn.ModuleDict(task.metrics())
         self.loss_sum = torch.zeros((), dtype=torch.float64)  # no buffer, DDP would broadcast it
-        self.loss_count = 0
+        self.step = 0  # of the epoch
         self.collected: list[Batch] = []
 
     def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
@@ -87,12 +93,9 @@ class Learner(pl.LightningModule):
         """The model that is validated and kept: the average of the weights where there is one."""
         return self.model if self.averaged is None else self.averaged.module
 
-    def configure_optimizers(self) -> Any:  # noqa: ANN401
-        """The optimiser, and a learning rate that depends on the step alone."""
-        optimizer = self.make_optimizer(self.model)
-        total = self.steps * self.epochs
-        schedule = LambdaLR(optimizer, lambda step: self.factor(min(step / total, 1.0)))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """The optimiser; its learning rate follows from the step, so it has no schedule with a state of its own."""
+        return self.make_optimizer(self.model)
 
     # ------------------------------------------------------------------------------------------------------ training
 
@@ -101,37 +104,46 @@ class Learner(pl.LightningModule):
         drawn = np.random.SeedSequence([self.seed, self.current_epoch, self.global_rank]).generate_state(2)
         torch.manual_seed(int(drawn[0]))
         self.generator = torch.Generator(self.device).manual_seed(int(drawn[1]))
-        self.loss_sum, self.loss_count = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        self.loss_sum, self.step = torch.zeros((), dtype=torch.float64, device=self.device), 0
         self.statistics.reset(self.device)
 
-    def training_step(self, batch: Batch, index: int) -> Tensor:
+    def training_step(self, batches: Iterable[Batch], index: int) -> None:
+        """Learn from some batches, one after the other."""
+        optimizer: Any = self.optimizers()
+        for batch in batches:
+            progress = (self.current_epoch * self.steps + self.step) / (self.epochs * self.steps)
+            for group in optimizer.param_groups:
+                group["lr"] = optimizer.defaults["lr"] * self.factor(min(progress, 1.0))
+            optimizer.zero_grad()
+            self.manual_backward(self.training_loss(*batch))
+            optimizer.step()
+            if self.averaged is not None:
+                self.averaged.update_parameters(self.model)
+            self.step += 1
+
+    def training_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of a batch."""
-        inputs, targets = batch
         inputs = self.preparation.scale(inputs)
         if self.augment.steps:
             inputs, targets = self.augment(inputs, targets, self.generator)
         logits = self.model(self.preparation.normalise(inputs))
         loss: Tensor = self.loss(logits, targets)
         self.loss_sum += loss.detach()
-        self.loss_count += 1
-        if self.statistics.wanted(index):
+        if self.statistics.wanted(self.step):
             self.statistics.observe(logits, targets)
         return loss
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Look at some gradients."""
-        if self.statistics.wants_gradient(self.trainer.fit_loop.epoch_loop.batch_idx):
+        """Look at some gradients, and clip all of them; those of mixed precision have their own scale again here."""
+        if self.statistics.wants_gradient(self.step):
             self.statistics.observe_gradient(optimizer)
+        if self.clip is not None:
+            self.clip_gradients(optimizer, self.clip, "norm")
 
-    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:  # noqa: ANN401
-        """Move the average of the weights."""
-        if self.averaged is not None:
-            self.averaged.update_parameters(self.model)
-
-    def training_loss(self) -> float:
+    def mean_loss(self) -> float:
         """Mean loss of the epoch over all processes, which have taken as many steps."""
         total = all_sum(self.loss_sum).item()
-        return total / (world_size() * self.loss_count) if self.loss_count else float("nan")
+        return total / (world_size() * self.step) if self.step else float("nan")
 
     # ---------------------------------------------------------------------------------------- validation, prediction
 

@@ -193,6 +193,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
         augment=augmentations_from(spec.augment, num_classes=task.num_classes, ignore_index=data.ignore_index),
         steps=steps,
         epochs=spec.epochs,
+        clip=spec.clip,
         ema=spec.ema,
         seed=spec.seed,
     )
