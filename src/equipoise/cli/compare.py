@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -63,6 +64,10 @@ def compare(
         except TrainingError as error:
             typer.echo(f"equipoise: {error}", err=True)
             raise typer.Exit(1) from None
+    from equipoise.cli.comparison_table import print_comparison
+
+    print_comparison(json.loads(found.verdict.read_text(encoding="utf-8")))
+    typer.echo(f"The report: {folder / found.report.name}")
     if found.failures:
         typer.echo(
             f"equipoise: {len(found.failures)} of {len(found.runs)} runs failed; the same command tries them again",

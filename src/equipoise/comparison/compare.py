@@ -21,8 +21,9 @@ from equipoise.comparison.plan import baseline_of, entries_of, planned_runs, run
 from equipoise.comparison.progress import Display
 from equipoise.comparison.spec import CompareSpec
 from equipoise.data.errors import some
+from equipoise.predictions.write import appearing
 from equipoise.train.errors import TrainingError
-from equipoise.train.folder import RunFolder, plain
+from equipoise.train.folder import RunFolder, plain, write_json
 from equipoise.train.spec import FREE, RunSpec
 
 __all__ = ["compare"]
@@ -69,6 +70,7 @@ def compare(
             why = "".join(f": {one.loss}, seed {one.seed}: {one.error}" for one in folder.failures[:1])
             logs = folder.path / "failures"
             raise TrainingError(f"none of the {len(folder.runs)} runs came to its end{why}; see the logs in {logs}")
+        _judge(folder)
     return folder
 
 
@@ -80,6 +82,7 @@ def _held(folder: ComparisonFolder) -> Iterator[None]:
         raise ValueError(
             f"{path}: the folder must be free or hold this comparison, found something else; choose another --out"
         )
+    new = not path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)
         with only_one(path):
@@ -87,7 +90,7 @@ def _held(folder: ComparisonFolder) -> Iterator[None]:
                 yield
             finally:
                 if not folder.exists:
-                    _remove(path)
+                    _clear(path, itself=new)
     except PermissionError as error:
         raise ValueError(f"{path}: the folder must be writable ({error}); choose another --out") from None
 
@@ -99,12 +102,13 @@ def _of_no_plan(file: Path) -> bool:
     )
 
 
-def _remove(path: Path) -> None:
+def _clear(path: Path, itself: bool) -> None:
     """Take away what was made for nothing, and nothing else."""
     for file in filter(_of_no_plan, path.iterdir()):
         file.rmdir() if file.is_dir() else file.unlink()
-    with suppress(OSError):
-        path.rmdir()
+    if itself:
+        with suppress(OSError):
+            path.rmdir()
 
 
 def _saying(folder: ComparisonFolder, say: Callable[[str], None]) -> Callable[[str], None]:
@@ -236,6 +240,17 @@ def _train(
                 with suppress(OSError):  # a full disk, of which the line tells
                     folder.write_failure(run, outcome.error, outcome.log)
                 display.failed(run, outcome.error, folder.failure(run.name).with_suffix(".log"))
+
+
+def _judge(folder: ComparisonFolder) -> None:
+    """The verdict on what is finished, and its page."""
+    from equipoise.comparison.verdict import verdict
+    from equipoise.report.comparison import comparison_page
+
+    found = verdict(folder)
+    write_json(folder.verdict, found)
+    with appearing(folder.report) as draft:
+        draft.write_text(comparison_page(folder, found), encoding="utf-8")
 
 
 def prepare() -> None:

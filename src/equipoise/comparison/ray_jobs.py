@@ -41,8 +41,9 @@ class RayJobs:
         except ModuleNotFoundError:
             raise ValueError('--ray needs Ray; install it with: pip install "equipoise[ray]"') from None
         try:
+            _knock(self.address)
             ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise ValueError(
                 f"--ray must be the address of a cluster that runs, got {self.address!r}: {_line(error)}; start one "
                 "with `ray start --head`, and give auto or HOST:PORT"
@@ -75,6 +76,13 @@ class RayJobs:
         except self.ray.exceptions.RayError as error:  # the process or its machine is gone
             return Outcome(call.name, error=f"the cluster lost the run: {_line(error)}", log=str(error))
         return found
+
+
+def _knock(address: str) -> None:
+    """Raise where nobody listens; Ray itself would try for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
 def _attempt_there(call: Call, begin: Callable[[], None], folder: str) -> Outcome:

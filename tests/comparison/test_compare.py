@@ -1,0 +1,347 @@
+"""What a comparison does with its runs: goes on, grows, refuses, tells. Runs here are made up, nothing is trained."""
+
+import json
+import os
+import re
+
+import pytest
+
+from equipoise.comparison import compare as module
+from equipoise.comparison.compare import compare
+from equipoise.comparison.folder import ComparisonFolder, Entry
+from equipoise.comparison.jobs import Call, attempt
+from equipoise.comparison.lock import only_one
+from equipoise.comparison.spec import CompareSpec
+from equipoise.train.errors import TrainingError
+from equipoise.train.folder import RunFolder, write_json
+
+SPEC = {"data": "digits-lt", "losses": ["ce", "focal:gamma=1,2"], "seeds": 2, "epochs": 2}
+
+
+class Here:
+    """Does calls in this process; ``trained`` says which runs were asked for, and ``wrong`` what happens to some."""
+
+    def __init__(self, monkeypatch):
+        self.trained, self.wrong, self.started = [], {}, 0
+        monkeypatch.setattr(module, "_jobs", self.start)
+        monkeypatch.setattr(module, "_judge", lambda folder: None)
+        monkeypatch.setattr(module, "train_one", self.train_one)
+
+    def start(self, spec, jobs, needed, ray):
+        self.started += 1
+        self.needed = needed
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def outcomes(self, calls, tick=lambda: None):
+        for call in calls:
+            yield attempt(Call(call.name, call.function, call.arguments))
+            tick()
+
+    def train_one(self, spec, out):
+        self.trained.append((spec.loss, spec.seed))
+        if (spec.loss, spec.seed) in self.wrong:
+            raise self.wrong[spec.loss, spec.seed]
+        draft = RunFolder(out).draft
+        draft.mkdir()
+        write_json(
+            draft / "run.json",
+            {"spec": spec.model_dump(), "monitor": "accuracy", "monitor_value": 0.5, "seconds": 1.0},
+        )
+        draft.rename(out)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    return Here(monkeypatch)
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+ALL = [(loss, seed) for seed in (0, 1) for loss in ("ce", "focal:gamma=1", "focal:gamma=2")]
+
+
+def compared(out, say=lambda line: None, **settings):
+    return compare(CompareSpec(**SPEC | settings), out, say=say)
+
+
+def test_every_run_is_trained_and_the_plan_says_which(here, out):
+    said = []
+    folder = compared(out, said.append)
+    assert here.trained == ALL
+    assert here.needed == 6
+    assert folder.path == out
+    assert folder.entries == [Entry("ce", ("ce",)), Entry("focal:gamma=1,2", ("focal:gamma=1", "focal:gamma=2"))]
+    assert folder.baseline == "ce"
+    assert folder.spec["losses"] == ["ce", "focal:gamma=1,2"]
+    assert [(run.loss, run.seed) for run in folder.finished] == ALL
+    assert folder.failures == []
+    assert len(said) == 6
+    assert said[0].startswith("1/6 ce, seed 0: accuracy 50.00 on validation data")
+    logged = [line.split(" ", 2)[2] for line in folder.log.read_text().splitlines()]
+    assert logged == said
+
+
+def test_a_finished_comparison_starts_nothing(here, out):
+    compared(out)
+    before = (out / "compare.json").stat().st_mtime_ns
+    compared(out)
+    assert here.started == 1
+    assert here.trained == ALL
+    assert (out / "compare.json").stat().st_mtime_ns == before
+
+
+def test_interrupted_it_says_how_to_go_on_and_does(here, out):
+    here.wrong["focal:gamma=1", 0] = KeyboardInterrupt()
+    with pytest.raises(TrainingError, match="interrupted; 1 of 6 runs are finished, the same command goes on"):
+        compared(out)
+    here.wrong.clear()
+    here.trained.clear()
+    said = []
+    compared(out, said.append)
+    assert here.trained == ALL[1:]
+    assert said[0] == "1 of 6 runs are finished already"
+
+
+def test_interrupted_before_there_was_a_plan_it_leaves_nothing(here, out, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_survey", interrupted)
+    with pytest.raises(TrainingError, match="interrupted; nothing is finished"):
+        compared(out)
+    assert not out.exists()
+
+
+def test_a_failed_run_stops_nothing_and_is_tried_again(here, out):
+    here.wrong = {("ce", 1): TrainingError("the loss became nan"), ("focal:gamma=2", 0): RuntimeError("odd\nthing")}
+    said = []
+    folder = compared(out, said.append)
+    assert here.trained == ALL
+    assert [(one.loss, one.seed, one.error) for one in folder.failures] == [
+        ("focal:gamma=2", 0, "RuntimeError: odd thing"),
+        ("ce", 1, "the loss became nan"),
+    ]
+    assert len(folder.finished) == 4
+    assert f"failed: the loss became nan; see {out / 'failures' / 'ce-1.log'}" in "\n".join(said)
+    assert all((out / one.log).is_file() for one in folder.failures)
+    here.trained.clear()
+    del here.wrong["ce", 1]
+    said.clear()
+    folder = compared(out, said.append)
+    assert here.trained == [("focal:gamma=2", 0), ("ce", 1)]
+    assert "ce, seed 1 failed before and is tried again: the loss became nan" in said
+    assert [(one.loss, one.seed) for one in folder.failures] == [("focal:gamma=2", 0)]
+    assert sorted(file.name for file in (out / "failures").iterdir()) == ["focal-gamma=2-0.json", "focal-gamma=2-0.log"]
+
+
+def test_no_run_came_to_its_end(here, out):
+    here.wrong = dict.fromkeys(ALL, TrainingError("no memory"))
+    with pytest.raises(TrainingError, match="none of the 6 runs came to its end: ce, seed 0: no memory; see the logs"):
+        compared(out)
+    here.wrong = {}
+    assert len(compared(out).finished) == 6
+
+
+def test_a_failure_that_cannot_be_written_is_told(here, out, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ComparisonFolder, "write_failure", full)
+    here.wrong = {("ce", 0): TrainingError("the disk is full")}
+    said = []
+    folder = compared(out, said.append)
+    assert len(folder.finished) == 5
+    assert "ce, seed 0: failed: the disk is full" in said[0]
+
+
+# The same folder again
+
+
+def test_losses_and_seeds_may_be_added(here, out):
+    compared(out)
+    here.trained.clear()
+    folder = compared(out, seeds=3)
+    assert here.trained == [(loss, 2) for loss in ("ce", "focal:gamma=1", "focal:gamma=2")]
+    here.trained.clear()
+    folder = compared(out, seeds=3, losses=["recall", "ce", "focal:gamma=1,2"])
+    assert here.trained == [("recall", 0), ("recall", 1), ("recall", 2)]
+    assert [entry.text for entry in folder.entries] == ["recall", "ce", "focal:gamma=1,2"]
+    assert folder.baseline == "ce"
+    assert len(folder.finished) == 12
+
+
+def test_an_added_loss_must_fit_the_data(here, out):
+    compared(out)
+    before = (out / "compare.json").read_text()
+    with pytest.raises(ValueError, match="bce: loss must be for one label a sample"):
+        compared(out, losses=[*SPEC["losses"], "bce"])
+    assert (out / "compare.json").read_text() == before
+
+
+def test_another_baseline_trains_nothing(here, out):
+    compared(out)
+    folder = compared(out, baseline="focal:gamma=1,2")
+    assert here.trained == ALL
+    assert folder.baseline == "focal:gamma=1,2"
+
+
+def test_another_machine_may_go_on(here, out):
+    here.wrong["focal:gamma=1", 0] = KeyboardInterrupt()
+    with pytest.raises(TrainingError):
+        compared(out)
+    here.wrong.clear()
+    assert len(compared(out, accelerator="cpu", workers=0).finished) == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "differs"),
+    [
+        ({"epochs": 3}, "another epochs"),
+        ({"lr": 0.1, "data": "digit-maps"}, "another data, lr"),
+        ({"seeds": 1}, "seed 1"),
+        ({"losses": ["ce"]}, "loss focal:gamma=1,2"),
+        ({"losses": ["ce", "focal:gamma=1,2,3"], "clip": 1}, "another clip and loss focal:gamma=1,2"),
+        ({"losses": None}, "another losses"),
+    ],
+)
+def test_another_comparison_in_its_place_is_refused(here, out, settings, differs):
+    compared(out)
+    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    with pytest.raises(ValueError, match=re.escape(f"found one with {differs}; choose another --out")):
+        compared(out, **settings)
+    assert before == {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+
+
+def test_suggested_losses_stay_those_of_the_first_time(here, out):
+    folder = compared(out, losses=None, seeds=1)
+    texts = [entry.text for entry in folder.entries]
+    assert texts[0] == folder.baseline == "CrossEntropyLoss"
+    assert here.needed is None
+    count = len(here.trained)
+    assert count >= 3
+    assert [entry.text for entry in compared(out, losses=None, seeds=2).entries] == texts
+    assert len(here.trained) == 2 * count
+    assert [entry.text for entry in compared(out, losses=[*texts, "brier"]).entries] == [*texts, "brier"]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"spec": {}}'])
+def test_a_plan_that_is_none(here, out, content):
+    out.mkdir()
+    (out / "compare.json").write_text(content)
+    with pytest.raises(ValueError, match=r"compare\.json: it must be the plan of a comparison"):
+        compared(out)
+    assert (out / "compare.json").read_text() == content
+
+
+def test_a_folder_of_something_else_is_left_alone(here, out):
+    (out / ".git").mkdir(parents=True)
+    with pytest.raises(ValueError, match="the folder must be free or hold this comparison, found something else"):
+        compared(out)
+    assert [file.name for file in out.iterdir()] == [".git"]
+    (out.parent / "file").write_text("mine")
+    with pytest.raises(ValueError, match="found something else"):
+        compared(out.parent / "file")
+
+
+def test_a_mistake_leaves_nothing_new(here, out):
+    with pytest.raises(ValueError, match="no-such"):
+        compared(out, data="no-such")
+    assert not out.exists()
+    out.mkdir()
+    with pytest.raises(ValueError, match="dice: loss must be"):
+        compared(out, losses=["ce", "dice"])
+    with pytest.raises(ValueError, match="--baseline must be one of CrossEntropyLoss"):
+        compared(out, losses=None, baseline="ce")
+    assert list(out.iterdir()) == []
+    assert not here.trained
+
+
+def test_what_a_kill_before_the_plan_left_is_no_obstacle(here, out):
+    (out / "runs").mkdir(parents=True)
+    for name in (".lock", ".lock-of-runs", "compare.log", ".compare.json.draft.json"):
+        (out / name).write_text("{")
+    assert len(compared(out).finished) == 6
+
+
+def test_one_at_a_time(here, out):
+    compared(out)
+    with only_one(out), pytest.raises(ValueError, match=f"found process {os.getpid()} at it; wait for it"):
+        compared(out, seeds=3)
+    assert len(compared(out, seeds=3).runs) == 9
+
+
+def test_runs_of_a_killed_comparison_are_waited_for(here, out, monkeypatch):
+    from equipoise.comparison import lock
+
+    compared(out)
+    monkeypatch.setattr(lock, "PATIENCE", 0.2)
+    with lock.at_work(out), pytest.raises(ValueError, match="runs of a comparison that was stopped must be over"):
+        compared(out)
+    compared(out)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_place_where_nothing_can_be_written(here, tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(ValueError, match="the folder must be writable"):
+        compared(tmp_path / "out")
+
+
+# What is really done in a process
+
+
+def test_a_run_whose_folder_was_never_taken_over_begins_anew(out, monkeypatch):
+    """Killed between making the folder and writing into it what it is."""
+    runs = []
+    monkeypatch.setattr("equipoise.train.run.run", lambda spec, out, say: runs.append(RunFolder(out).draft.exists()))
+    out.mkdir()
+    (out / "compare.json").write_text("{}")
+    draft = out / "runs" / "ce-0.unfinished"
+    draft.mkdir(parents=True)
+    (draft / ".spec.json.draft.json").write_text("{")
+    module.train_one(None, out / "runs" / "ce-0")
+    draft.mkdir()
+    (draft / "spec.json").write_text("{}")
+    module.train_one(None, out / "runs" / "ce-0")
+    assert runs == [False, True]
+
+
+def test_a_machine_that_does_not_see_the_folder(out):
+    with pytest.raises(ValueError, match="must be seen by all machines that train"):
+        module.train_one(None, out / "runs" / "ce-0")
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "accelerator", "asked", "needed", "found"),
+    [
+        (None, 0, "auto", None, 100, (min(8, module._cores()), [{}])),
+        (None, 0, "auto", 3, 100, (3, [{}])),
+        (None, 0, "auto", 3, 2, (2, [{}])),
+        (None, 2, "auto", None, None, (2, [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}])),
+        ("3,5", 2, "gpu", 4, 9, (4, [{"CUDA_VISIBLE_DEVICES": "3"}, {"CUDA_VISIBLE_DEVICES": "5"}])),
+        (None, 2, "cpu", 2, 9, (2, [{}])),
+    ],
+)
+def test_processes_share_the_gpus(monkeypatch, visible, count, accelerator, asked, needed, found):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    jobs = module._jobs(CompareSpec(data="x", accelerator=accelerator), asked, needed, None)
+    assert (jobs.count, jobs.environments) == found
+
+
+def test_what_is_written_can_be_read_without_the_package(here, out):
+    compared(out)
+    about = json.loads((out / "compare.json").read_text())
+    assert (about["format"], about["baseline"]) == (1, "ce")
+    assert about["runs"][1] == {"loss": "focal:gamma=1", "seed": 0, "folder": "runs/focal-gamma=1-0"}

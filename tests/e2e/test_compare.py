@@ -1,0 +1,302 @@
+"""``equipoise compare`` as a user types it: real runs in real processes, killed, resumed, spread and refused."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from equipoise.comparison.folder import ComparisonFolder
+from tests.e2e.commands import ENVIRONMENT, assert_same_run, contents, flags
+
+LOSSES = "ce focal:gamma=1,2"
+SMALL = {"data": "digits-lt", "model": "linear", "epochs": 6, "losses": LOSSES, "seeds": 2, "accelerator": "cpu"}
+RUNS = ["ce-0", "focal-gamma=1-0", "focal-gamma=2-0", "ce-1", "focal-gamma=1-1", "focal-gamma=2-1"]
+TIMES = ("seconds_per_step",)
+
+
+def compared(equipoise, folder, status=0, out="compared", **options):
+    """A comparison that came to its end, and what was said."""
+    finished = equipoise(folder, "compare", out=out, **options)
+    assert finished.status == status, finished
+    assert "Traceback" not in finished.err
+    return ComparisonFolder(folder / out), finished
+
+
+def verdict(comparison):
+    """What was found, without what clocks say."""
+
+    def timeless(value):
+        if isinstance(value, dict):
+            return {key: timeless(item) for key, item in value.items() if key not in TIMES}
+        if isinstance(value, list):
+            return [timeless(item) for item in value if not (isinstance(item, dict) and item.get("metric") in TIMES)]
+        return value
+
+    found = timeless(json.loads(comparison.verdict.read_text()))
+    return found | {"sentences": [text for text in found["sentences"] if not text.startswith("A step takes")]}
+
+
+def assert_same_comparison(first, second):
+    assert [run.name for run in first.runs] == [run.name for run in second.runs]
+    for one, other in zip(first.runs, second.runs, strict=True):
+        assert_same_run(one.folder, other.folder)
+    assert first.about == second.about
+    assert verdict(first) == verdict(second)
+
+
+def finished_files(comparison):
+    """Files of finished runs: which they are, when they were written and what is in them."""
+    runs = comparison.finished if comparison.exists else []
+    return {file: (file.stat().st_ino, *told) for run in runs for file, told in contents(run.folder.path).items()}
+
+
+@pytest.fixture(scope="module")
+def whole(equipoise, tmp_path_factory):
+    """A comparison that nobody disturbed, and what it said."""
+    return compared(equipoise, tmp_path_factory.mktemp("whole"), jobs=2, **SMALL)
+
+
+def test_what_is_there_afterwards(whole):
+    comparison, finished = whole
+    assert sorted(path.name for path in (comparison.path / "runs").iterdir()) == sorted(RUNS)
+    assert all(run.folder.finished for run in comparison.runs)
+    assert comparison.failures == []
+    assert comparison.baseline == "ce"
+    assert finished.err == ""
+    for count in range(1, 7):
+        assert f"{count}/6 " in finished.out
+    assert comparison.report.read_text().startswith("<!doctype html>")
+    assert finished.out.endswith("The report: compared/report.html\n")
+    assert {path.name for path in comparison.path.iterdir() if not path.name.startswith(".")} == {
+        "compare.json",
+        "compare.log",
+        "report.html",
+        "runs",
+        "verdict.json",
+    }
+
+
+def test_the_verdict_is_about_the_losses(whole):
+    found = verdict(whole[0])
+    assert found["baseline"] == "ce"
+    assert [row["loss"] for row in found["rows"]] == ["ce", "focal:gamma=1,2"]
+    assert found["rows"][1]["chosen"] in ("focal:gamma=1", "focal:gamma=2")
+    assert found["seeds"] == [0, 1]
+    assert found["sentences"]
+
+
+def test_a_run_is_what_train_makes_of_the_same_settings(whole, equipoise, tmp_path):
+    options = {key: value for key, value in SMALL.items() if key not in ("losses", "seeds")}
+    alone = equipoise.train(tmp_path, loss="focal:gamma=2", seed=1, **options)
+    (run,) = (run for run in whole[0].runs if run.name == "focal-gamma=2-1")
+    assert_same_run(alone, run.folder)
+    assert alone.about["spec"] == run.folder.about["spec"]
+
+
+def test_given_again_nothing_is_trained_again(whole, equipoise):
+    comparison, _ = whole
+    before = finished_files(comparison)
+    _, finished = compared(equipoise, comparison.path.parent, jobs=2, **SMALL)
+    assert finished_files(comparison) == before
+    assert "1/6 " not in finished.out
+
+
+def test_one_process_finds_what_two_find(whole, equipoise, tmp_path):
+    file = tmp_path / "compare.yaml"
+    file.write_text("\n".join(f"{key}: {value}" for key, value in SMALL.items() if key != "losses"))
+    with file.open("a") as settings:
+        settings.write("\nlosses: [ce, 'focal:gamma=1,2']\nout: compared\n")
+    finished = equipoise(tmp_path, "compare", file, jobs=1)
+    assert finished.status == 0, finished.err
+    assert_same_comparison(ComparisonFolder(tmp_path / "compared"), whole[0])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_at_any_moment_it_goes_on(whole, equipoise, tmp_path):
+    """Ten times; nothing that was finished is touched again, and in the end all is as if nobody had disturbed it."""
+    draw = random.Random("kill")
+    comparison = ComparisonFolder(tmp_path / "compared")
+    for number in range(10):
+        before = finished_files(comparison)
+        process = equipoise.start(tmp_path, "compare", out="compared", jobs=2, **SMALL)
+        if number % 2:
+            until(lambda process=process: any(comparison.path.glob("runs/*.unfinished")) or is_over(process))
+            time.sleep(draw.uniform(0, 0.5))
+        else:
+            time.sleep(draw.uniform(0, 10))
+        if not is_over(process):
+            # alone: its own processes have to find out for themselves
+            draw.choice([os.kill, os.killpg])(process, signal.SIGKILL)
+        assert equipoise.wait().status in (0, -signal.SIGKILL)
+        assert before.items() <= finished_files(comparison).items()
+    before = finished_files(comparison)
+    compared(equipoise, tmp_path, jobs=2, **SMALL)
+    assert before.items() <= finished_files(comparison).items()
+    assert_same_comparison(comparison, whole[0])
+
+
+def until(condition):
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def is_over(process):
+    """Whether a process has ended, also where nobody has asked for its status yet."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def children(process):
+    """The processes that train for a comparison."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(file.read_text().rpartition(")")[2].split()[1])
+            command = (file.parent / "cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == process and "spawn_main" in command:
+            found.append(int(file.parent.name))
+    return found
+
+
+def test_a_process_that_is_killed_costs_one_run(equipoise, tmp_path):
+    long = SMALL | {"epochs": 40, "losses": "ce focal", "seeds": 1}
+    comparison = ComparisonFolder(tmp_path / "compared")
+    process = equipoise.start(tmp_path, "compare", out="compared", jobs=1, **long)
+    until(lambda: (comparison.path / "runs" / "ce-0.unfinished" / "resume.ckpt").exists())
+    (worker,) = children(process)
+    os.kill(worker, signal.SIGKILL)
+    finished = equipoise.wait()
+    assert finished.status == 1
+    assert "ce, seed 0: failed: the process of the run was ended by SIGKILL" in finished.out
+    assert "1 of 2 runs failed; the same command tries them again" in finished.err
+    assert [run.name for run in comparison.finished] == ["focal-0"]
+    assert "epoch  1/40" in (comparison.path / comparison.failures[0].log).read_text()
+    _, finished = compared(equipoise, tmp_path, jobs=1, **long)
+    assert "ce, seed 0 failed before and is tried again" in finished.out
+    assert len(comparison.finished) == 2
+    assert comparison.failures == []
+    assert "going on where an earlier attempt stopped" in (comparison.path / "runs" / "ce-0" / "train.log").read_text()
+
+
+def test_a_loss_that_is_no_number_stops_nothing(equipoise, tmp_path):
+    comparison, finished = compared(equipoise, tmp_path, status=1, **SMALL | {"losses": "1e39*focal ce", "jobs": 2})
+    assert [run.loss for run in comparison.finished] == ["ce", "ce"]
+    assert [(one.loss, one.seed) for one in comparison.failures] == [("1e39*focal", 0), ("1e39*focal", 1)]
+    for one in comparison.failures:
+        assert one.error.startswith("the loss became nan in epoch 1; lower --lr")
+        assert "the loss became nan" in (comparison.path / one.log).read_text()
+        assert f"{comparison.path / one.log}" in finished.out
+    rows = {row["loss"]: row for row in verdict(comparison)["rows"]}
+    assert rows["1e39*focal"]["failed"] == [0, 1]
+    assert rows["ce"]["failed"] == []
+    assert comparison.report.is_file()
+
+
+def test_a_full_disk_costs_nothing_that_was_done(equipoise, tmp_path):
+    finished = equipoise(tmp_path, "compare", out="compared", jobs=1, largest_file=4000, **SMALL | {"seeds": 1})
+    comparison = ComparisonFolder(tmp_path / "compared")
+    assert finished.status == 1
+    assert "the disk is full" in finished.err
+    assert "Traceback" not in finished.err
+    assert len(comparison.failures) == 3
+    compared(equipoise, tmp_path, jobs=1, **SMALL | {"seeds": 1})
+    assert len(comparison.finished) == 3
+
+
+def test_one_at_a_time_and_interrupted(equipoise, tmp_path):
+    long = SMALL | {"epochs": 2000, "jobs": 2}
+    comparison = ComparisonFolder(tmp_path / "compared")
+    process = equipoise.start(tmp_path, "compare", out="compared", **long)
+    until(lambda: any(comparison.path.glob("runs/*.unfinished/resume.ckpt")))
+    program = [str(Path(sys.executable).with_name("equipoise")), "compare", "--out", "compared"]
+    other = subprocess.run(
+        [*program, *flags(long)], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert other.returncode == 2
+    assert f"found process {process} at it; wait for it, or choose another --out" in other.stderr
+    workers = children(process)
+    assert len(workers) == 2
+    os.killpg(process, signal.SIGINT)  # as a terminal does
+    finished = equipoise.wait()
+    assert finished.status == 1
+    assert "interrupted; 0 of 6 runs are finished, the same command goes on from there" in finished.err
+    assert "Traceback" not in finished.err
+    assert all(map(is_over, workers))
+    assert any(comparison.path.glob("runs/*.unfinished/resume.ckpt"))
+
+
+def test_mistakes(whole, equipoise, tmp_path):
+    """One message, all that is wrong, nothing new."""
+    comparison, _ = whole
+    before, folder = contents(comparison.path), comparison.path.parent
+    for options, words in (
+        ({"losses": "ce focl", "epochs": 0}, ["2 mistakes", "losses.1", "did you mean FocalLoss", "epochs"]),
+        ({"losses": "ce bce dice"}, ["bce: loss must be for one label", "dice: loss must be for one label"]),
+        ({"data": "digit-lt"}, ["did you mean 'digits-lt'?"]),
+        ({"lr": 0.5}, ["found one with another lr; choose another --out"]),
+        ({"ray": "127.0.0.1:1", "seeds": 3}, ["--ray must be the address of a cluster that runs"]),
+    ):
+        place = "compared" if "lr" in options or "ray" in options else "new"
+        if "ray" in options:
+            pytest.importorskip("ray", reason="needs Ray: pip install ray")
+        finished = equipoise(folder, "compare", out=place, **SMALL | options)
+        assert finished.status == 2, finished
+        assert "Traceback" not in finished.err
+        assert finished.err.startswith("equipoise: ")
+        for word in words:
+            assert word in finished.err
+        assert not (folder / "new").exists()
+    changed = dict(contents(comparison.path).items() ^ before.items())
+    assert {file.name for file in changed} <= {"compare.log", ".lock"}
+
+
+TASKS = {
+    "multi": {"data": "digit-scenes", "model": "mlp", "epochs": 2, "losses": "bce,asl"},
+    "segmentation": {
+        "data": "digit-maps",
+        "image_size": 16,
+        "model": "unet",
+        "model_options": ["width=4", "depth=1"],
+        "epochs": 1,
+        "batch_size": 16,
+        "losses": "ce,recall",
+    },
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_other_tasks(equipoise, tmp_path, task):
+    comparison, _ = compared(equipoise, tmp_path, jobs=2, seeds=2, **TASKS[task])
+    assert len(comparison.finished) == 4
+    found = verdict(comparison)
+    assert found["data"]["task"] == task
+    assert found["baseline"] == TASKS[task]["losses"].partition(",")[0]
+    assert all(len(row["seeds"]) == 2 for row in found["rows"])
+    assert comparison.report.is_file()
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_finds_what_this_machine_finds(whole, equipoise, tmp_path):
+    pytest.importorskip("ray", reason="needs Ray: pip install ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    try:
+        comparison, finished = compared(equipoise, tmp_path, ray=cluster.address, **SMALL)
+        assert "6/6 " in finished.out
+        assert_same_comparison(comparison, whole[0])
+    finally:
+        cluster.shutdown()
