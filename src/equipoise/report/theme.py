@@ -42,6 +42,14 @@ BETTER, WORSE = "#0a0c02", "#0a0c03"
 SERIES = tuple(f"#0a0b{number:02}" for number in range(1, 9))
 SHADES = tuple(f"#0a0d{number:02}" for number in range(13))
 """From one end of an order to the other."""
+
+
+def _shade(share: float) -> str:
+    """A colour between the first, the third and the fifth of the page."""
+    start, end, part = (1, 3, 2 * share) if share <= 0.5 else (3, 5, 2 * share - 1)
+    return f"color-mix(in oklab, var(--series-{start}), var(--series-{end}) {100 * part:.0f}%)"
+
+
 _VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--line)",
@@ -50,10 +58,7 @@ _VARIABLES = {
     BETTER: "var(--better)",
     WORSE: "var(--worse)",
     **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)},
-    **{
-        colour: f"color-mix(in oklab, var(--series-1), var(--series-5) {100 * number / (len(SHADES) - 1):.0f}%)"
-        for number, colour in enumerate(SHADES)
-    },
+    **{colour: _shade(number / (len(SHADES) - 1)) for number, colour in enumerate(SHADES)},
 }
 _DASHES: tuple[tuple[float, ...], ...] = ((), (4.0, 1.6), (1.2, 1.4), (6.0, 1.5, 1.2, 1.5))
 _STYLE: dict[Any, Any] = {
@@ -120,7 +125,7 @@ def page_style() -> Iterator[None]:
 
 
 def panel(
-    width: float, height: float, *, left: float = 0.46, right: float = 0.16, top: float = 0.3, bottom: float = 0.42
+    width: float, height: float, *, left: float = 0.5, right: float = 0.16, top: float = 0.3, bottom: float = 0.42
 ) -> tuple[Figure, Axes]:
     """A figure with one plot and margins, all in inches; plots of the same margins stand in line with each other."""
     figure = Figure(figsize=(width, height))
