@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -10,7 +12,7 @@ from equipoise.losses import CrossEntropyLoss
 from equipoise.metrics import Accuracy, ConfidenceProfile
 from equipoise.train import statistics
 from equipoise.train.statistics import Statistics
-from equipoise.train.task import ProbabilityGap
+from equipoise.train.task import ProbabilityGap, TruthProbability
 
 CPU = torch.device("cpu")
 MODEL = nn.Linear(2, 3)
@@ -44,6 +46,22 @@ def test_an_epoch_is_all_its_batches(shapes):
         hits += torch.bincount(targets[right], minlength=3)
         of_class += torch.bincount(targets.flatten(), minlength=3)
     assert row["recall_weights"] == pytest.approx((1 - hits / of_class).tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("shapes", [[(6, 3), (5, 3)], [(2, 3, 4, 5), (1, 3, 7, 2)]], ids=["rows", "maps of two sizes"])
+def test_focal_weights_are_means_of_each_class_and_ignored_targets_are_none(shapes):
+    seen = batches(*shapes)
+    for _, targets in seen:
+        targets.view(-1)[0] = -100
+    watched = Statistics({"truth": TruthProbability(4)}, steps=2)
+    watched.reset(CPU)
+    seen = [(torch.cat([logits, torch.full_like(logits[:, :1], -9e9)], 1), targets) for logits, targets in seen]
+    found = row_of(watched, seen)["focal_weights"]
+    rows = torch.cat([logits.movedim(1, -1).reshape(-1, 4) for logits, _ in seen]).double().softmax(1)
+    labels = torch.cat([targets.flatten() for _, targets in seen])
+    for c in range(3):
+        assert found[c] == pytest.approx(float(1 - rows[labels == c, c].mean()), abs=1e-5)
+    assert math.isnan(found[3])  # no sample
 
 
 def test_an_epoch_begins_with_nothing():
@@ -90,7 +108,10 @@ def test_several_labels_are_kept_with_their_samples():
     watched.observe(logits[3:], targets[3:])
     p = logits.double().sigmoid()
     gap = p[targets == 1].mean() - (1 - p[targets == 0]).mean()
-    assert watched.row(MODEL, CrossEntropyLoss())["probability_gap"] == pytest.approx(float(gap))
+    row = watched.row(MODEL, CrossEntropyLoss())
+    assert row["probability_gap"] == pytest.approx(float(gap))
+    assert row["probability_positive"] == pytest.approx(float(p[targets == 1].mean()))
+    assert row["probability_negative"] == pytest.approx(float((1 - p[targets == 0]).mean()))
 
 
 def test_mixed_labels_are_not_looked_at():

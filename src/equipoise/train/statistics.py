@@ -18,6 +18,7 @@ from equipoise.kernels.hyper import EXPONENTS
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
 from equipoise.losses.base import Loss
 from equipoise.metrics import Accuracy, ConfidenceProfile
+from equipoise.train.task import ProbabilityGap, TruthProbability
 from equipoise.weights.recall import RecallWeights
 
 __all__ = ["OBSERVATIONS", "Statistics"]
@@ -93,15 +94,17 @@ class Statistics(nn.Module):
             "gradient_norm": total / count if count else math.nan,
             "largest_gradient_norm": largest if count else math.nan,
         }
-        for name, metric in self.observers.items():
+        for metric in self.observers.values():
             if not metric.update_called:  # mixed labels in every batch
                 continue
             if isinstance(metric, Accuracy):
                 row["recall_weights"] = _rounded(1.0 - metric.compute()["per_class"])
+            elif isinstance(metric, TruthProbability):
+                row["focal_weights"] = _rounded(1.0 - metric.compute())
             elif isinstance(metric, ConfidenceProfile):
                 row |= {key: float(value) for key, value in metric.compute().items()}
-            else:
-                row[f"probability_{name}"] = float(metric.compute())  # type: ignore[operator]
+            elif isinstance(metric, ProbabilityGap):
+                row |= {f"probability_{key}": float(value) for key, value in metric.compute().items()}
         return row | _of_loss(loss)
 
 
