@@ -126,11 +126,10 @@ def test_killed_at_any_moment_it_goes_on(whole, equipoise, tmp_path):
     for number in range(10):
         before = finished_files(comparison)
         process = equipoise.start(tmp_path, "compare", out="compared", jobs=2, **SMALL)
-        if number % 2:
-            until(lambda process=process: any(comparison.path.glob("runs/*.unfinished")) or is_over(process))
-            time.sleep(draw.uniform(0, 0.5))
-        else:
-            time.sleep(draw.uniform(0, 10))
+        if number % 2:  # some epochs further, and a little longer; otherwise whatever it may be doing
+            wanted = epochs_done(comparison) + draw.randint(1, 8)
+            until(lambda process=process, wanted=wanted: epochs_done(comparison) >= wanted or is_over(process))
+        time.sleep(draw.uniform(0, 0.1 if number % 2 else 10))
         if not is_over(process):
             # alone: its own processes have to find out for themselves
             draw.choice([os.kill, os.killpg])(process, signal.SIGKILL)
@@ -140,6 +139,17 @@ def test_killed_at_any_moment_it_goes_on(whole, equipoise, tmp_path):
     compared(equipoise, tmp_path, jobs=2, **SMALL)
     assert before.items() <= finished_files(comparison).items()
     assert_same_comparison(comparison, whole[0])
+
+
+def epochs_done(comparison):
+    """Rows of all runs, whatever becomes of the folders meanwhile."""
+    done = 0
+    for file in comparison.path.glob("runs/*/history.jsonl"):
+        try:
+            done += file.read_text().count("\n")
+        except FileNotFoundError:
+            continue
+    return done
 
 
 def until(condition):
