@@ -49,10 +49,7 @@ def _differences(found: Mapping[str, Any]) -> Iterator[str]:
     if rest and (better or worse):
         yield f"Not told apart from {baseline} in {metric}: {_listed(rest)}."
     elif rest:
-        yield (
-            f"No loss differs from {baseline} in {metric} by more than the noise of seeds and test samples: "
-            f"{_listed(rest)}."
-        )
+        yield f"No difference to {baseline} in {metric} is certain yet: {_listed(rest)}."
     corrected = (
         f" Real is what remains after correction for {len(own)} comparisons in a metric." if len(own) > 1 else ""
     )
