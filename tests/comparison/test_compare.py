@@ -84,8 +84,9 @@ def test_every_run_is_trained_and_the_plan_says_which(here, out):
     assert folder.spec["losses"] == ["ce", "focal:gamma=1,2"]
     assert [(run.loss, run.seed) for run in folder.finished] == ALL
     assert folder.failures == []
-    assert len(said) == 6
-    assert said[0].startswith("1/6 ce, seed 0: accuracy 50.00 on validation data")
+    assert len(said) == 7
+    assert said[0] == f"comparing losses on digits-lt in {out}"
+    assert said[1].startswith("1/6 ce, seed 0: accuracy 50.00 on validation data")
     logged = [line.split(" ", 2)[2] for line in folder.log.read_text().splitlines()]
     assert logged == said
 
@@ -108,7 +109,7 @@ def test_interrupted_it_says_how_to_go_on_and_does(here, out):
     said = []
     compared(out, said.append)
     assert here.trained == ALL[1:]
-    assert said[0] == "1 of 6 runs are finished already"
+    assert said[1] == "1 of 6 runs are finished already"
 
 
 def test_interrupted_before_there_was_a_plan_it_leaves_nothing(here, out, monkeypatch):
@@ -160,7 +161,7 @@ def test_a_failure_that_cannot_be_written_is_told(here, out, monkeypatch):
     said = []
     folder = compared(out, said.append)
     assert len(folder.finished) == 5
-    assert "ce, seed 0: failed: the disk is full" in said[0]
+    assert "ce, seed 0: failed: the disk is full" in said[1]
 
 
 # The same folder again
@@ -233,7 +234,7 @@ def test_suggested_losses_stay_those_of_the_first_time(here, out):
     assert [entry.text for entry in compared(out, losses=[*texts, "brier"]).entries] == [*texts, "brier"]
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"spec": {}}'])
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"spec": {}}', '{"spec": {}, "entries": []}'])
 def test_a_plan_that_is_none(here, out, content):
     out.mkdir()
     (out / "compare.json").write_text(content)

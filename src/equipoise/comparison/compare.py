@@ -137,6 +137,7 @@ def _train_all(
     if known is not None and not missing:
         _write_plan(folder, spec, known)
         return
+    say(f"comparing losses on {spec.data} in {folder.path}")
     with _jobs(spec, jobs, None if missing is None else len(missing), ray) as workers:
         if known is None:
             known = _survey(workers, spec, say)
@@ -150,6 +151,7 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
         return None
     try:
         stored, entries = folder.spec, folder.entries
+        losses, seeds = stored["losses"], stored["seeds"]
     except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(
             f"{folder.plan}: it must be the plan of a comparison, found none; choose another --out"
@@ -158,8 +160,8 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
     texts = [entry.text for entry in entries]
     changed = [key for key in wanted if key not in (*FREE, *GROWING, "baseline") and stored.get(key) != wanted[key]]
     gone = [f"loss {text}" for text in texts if wanted["losses"] is not None and text not in wanted["losses"]]
-    gone += [f"seed {seed}" for seed in stored["seeds"] if seed not in wanted["seeds"]]
-    if wanted["losses"] is None and stored["losses"] is not None:
+    gone += [f"seed {seed}" for seed in seeds if seed not in wanted["seeds"]]
+    if wanted["losses"] is None and losses is not None:
         changed.append("losses")
     if changed or gone:
         differs = " and ".join(([f"another {some(changed)}"] if changed else []) + ([some(gone)] if gone else []))

@@ -1,0 +1,54 @@
+"""The folder of a comparison: what is written can be read, and reading needs no torch."""
+
+import subprocess
+import sys
+
+from equipoise.comparison.folder import ComparisonFolder, Entry, Failure, PlannedRun
+from equipoise.train.folder import RunFolder
+
+
+def made(path):
+    folder = ComparisonFolder(path)
+    runs = [
+        PlannedRun("focal:gamma=1.5", seed, RunFolder(path / "runs" / f"focal-gamma=1.5-{seed}")) for seed in (0, 1)
+    ]
+    folder.write_plan({"data": "digits-lt"}, [Entry("focal:gamma=1.5", ("focal:gamma=1.5",))], "focal:gamma=1.5", runs)
+    return folder, runs
+
+
+def test_the_plan(tmp_path):
+    assert not ComparisonFolder(tmp_path / "out").exists
+    folder, runs = made(tmp_path / "out")
+    assert folder.exists
+    assert folder.spec == {"data": "digits-lt"}
+    assert folder.entries == [Entry("focal:gamma=1.5", ("focal:gamma=1.5",))]
+    assert folder.baseline == "focal:gamma=1.5"
+    assert folder.runs == runs
+    assert folder.finished == []
+
+
+def test_it_may_be_moved(tmp_path):
+    folder, _ = made(tmp_path / "out")
+    moved = ComparisonFolder(folder.path.rename(tmp_path / "moved"))
+    assert moved.runs[0].folder.path == tmp_path / "moved" / "runs" / "focal-gamma=1.5-0"
+
+
+def test_what_became_of_the_runs(tmp_path):
+    folder, (first, second) = made(tmp_path)
+    for run in (first, second):
+        folder.write_failure(run, "no memory", "first line\n")
+    assert folder.failures == [
+        Failure("focal:gamma=1.5", 0, "no memory", "failures/focal-gamma=1.5-0.log"),
+        Failure("focal:gamma=1.5", 1, "no memory", "failures/focal-gamma=1.5-1.log"),
+    ]
+    assert (tmp_path / folder.failures[0].log).read_text() == "first line\n"
+    first.folder.path.mkdir()
+    (first.folder.path / "run.json").write_text("{}")
+    assert folder.finished == [first]
+    assert [failure.seed for failure in folder.failures] == [1]  # the other came to its end after all
+
+
+def test_reading_needs_no_torch():
+    code = "import sys, equipoise.comparison.folder, equipoise.comparison.progress; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "False", done.stderr

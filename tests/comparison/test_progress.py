@@ -1,0 +1,65 @@
+"""How far a comparison is, from what lies in the folders of its runs."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from equipoise.comparison.folder import PlannedRun
+from equipoise.comparison.progress import Display, Pace
+from equipoise.train.folder import RunFolder, write_json
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return [PlannedRun("ce", seed, RunFolder(tmp_path / f"ce-{seed}")) for seed in range(3)]
+
+
+def row(run):
+    """One more epoch of a run."""
+    run.folder.draft.mkdir(exist_ok=True)
+    with (run.folder.draft / "history.jsonl").open("a") as file:
+        file.write("{}\n")
+
+
+def finish(run):
+    run.folder.draft.mkdir(exist_ok=True)
+    write_json(run.folder.draft / "run.json", {"monitor": "mean_iou", "monitor_value": 0.123})
+    run.folder.finish()
+
+
+def test_epochs_of_all_runs_count(runs):
+    said, now = [], [0.0]
+    finish(runs[0])
+    row(runs[1])
+    with Display(runs, 10, said.append, None) as display:
+        display.pace = Pace(30, display._done(), clock=lambda: now[0])
+        assert display._done() == 11
+        assert display._left(11) == ""
+        for second in (1.0, 2.0, 3.0):
+            now[0] = second
+            row(runs[1])
+            display.tick()
+        assert display._left(14) == "16 s left"
+        finish(runs[1])
+        display.finished(runs[1])
+        assert display._done() == 20
+        row(runs[2])
+        display.failed(runs[2], "no memory", runs[2].folder.path.with_suffix(".log"))
+        assert display._done() == 30
+    assert said == [
+        "2/3 ce, seed 1: mean IoU 12.30 on validation data; 2 s left",
+        f"3/3 ce, seed 2: failed: no memory; see {runs[2].folder.path}.log",
+    ]
+
+
+def test_the_bar_of_a_terminal(runs):
+    terminal = io.StringIO()
+    console = Console(file=terminal, force_terminal=True, width=100)
+    finish(runs[0])
+    with Display(runs, 2, lambda line: None, console) as display:
+        row(runs[1])
+        display.tick()
+        display.bar.refresh()
+        assert "1 of 3 runs" in terminal.getvalue()
+        assert " 50 %" in terminal.getvalue()
