@@ -3,7 +3,8 @@
 A case is one training, as the command makes it: Lightning, learning-rate schedule, statistics, history, checkpoints.
 Its epochs take turns with the losses, in a new order every round. After the epoch with the reference loss the bare loop
 trains a copy of the model for an epoch: the same data on the device, the same preparation, optimiser and batch size,
-torch's own loss, and nothing else. So both sides of a ratio were measured side by side in one process. The first round
+torch's own loss, and nothing else. It is what people write: its optimiser computes as torch does when it is not told
+how, while ours is fused. So both sides of a ratio were measured side by side in one process. The first round
 only warms up. Our time is what a run records as ``seconds_per_step``, from the start of an epoch to the end of its
 last step.
 """
@@ -334,7 +335,7 @@ def _bare_loop(spec: RunSpec, data: DataSet, trainer: pl.Trainer, learner: Learn
     inputs, labels = feed.data
     return BareLoop(
         model,
-        optimizer_of(spec, model),
+        optimizer_of(spec, model, fused=False),
         F.binary_cross_entropy_with_logits
         if data.task == "multi"
         else partial(F.cross_entropy, ignore_index=data.ignore_index),

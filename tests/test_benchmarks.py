@@ -480,13 +480,15 @@ def test_the_bare_loop_trains_as_we_do(monkeypatch):
     found = []
 
     def follow(turns, trainer, learner):
-        for rows in torch.from_numpy(trainer.train_dataloader.indices).split(16):
+        for rows in torch.from_numpy(trainer.train_dataloader.feed.indices).split(16):
             turns.bare.step(rows)
         found.append(deepcopy((learner.model.state_dict(), turns.bare.model.state_dict())))
         turns.bare_seconds.append(1.0)
 
     monkeypatch.setattr(train.Turns, "on_train_epoch_end", follow)
-    case = train.Case("digits-lt", "resnet32", None, {"schedule": "constant", "warmup": 0.0, "lr": 1e-4})
+    case = train.Case(
+        "digits-lt", "resnet32", None, {"schedule": "constant", "warmup": 0.0, "optimizer": "sgd", "lr": 1e-5}
+    )
     train.run(train.Settings(CPU, [case], rounds=1, filter="CrossEntropyLoss"))
     ours, bare = found[0]
     assert len(found) == 2

@@ -16,7 +16,8 @@ from equipoise.train import feeds
 from equipoise.train.feeds import Feeds
 from equipoise.train.machine import quiet
 from equipoise.train.module import Learner
-from equipoise.train.optimizers import build_optimizer, learning_rate_factor
+from equipoise.train.optimizers import learning_rate_factor
+from equipoise.train.parts import optimizer_of
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import RunSpec
 from equipoise.train.task import task_of
@@ -58,6 +59,7 @@ class Watch(pl.Callback):
 def trained(*, precision="32-true", **options):
     """The learner after some epochs, and what was seen on the way."""
     torch.manual_seed(0)
+    spec = RunSpec(data="digits-lt", epochs=EPOCHS, optimizer="sgd", lr=0.2, precision=precision)
     preparation, task, watch = Preparation.fit(DATA.train), task_of(DATA), Watch()
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 10))
     learner = Learner(
@@ -65,13 +67,12 @@ def trained(*, precision="32-true", **options):
         model,
         CrossEntropyLoss(),
         preparation,
-        make_optimizer=partial(build_optimizer, "sgd", lr=0.2, weight_decay=5e-4),
+        make_optimizer=partial(optimizer_of, spec),
         factor=learning_rate_factor("cosine"),
         steps=len(DATA.train) // BATCH_SIZE,
         epochs=EPOCHS,
         **options,
     )
-    spec = RunSpec(data="digits-lt", epochs=EPOCHS)
     splits = {"train": DATA.train, "val": DATA.val, "test": DATA.test}
     trainer = pl.Trainer(
         max_epochs=EPOCHS,

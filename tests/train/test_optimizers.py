@@ -1,6 +1,8 @@
 """Optimisers, and the learning rate over a training."""
 
+import io
 import math
+from copy import deepcopy
 
 import pytest
 import torch
@@ -9,6 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from equipoise.train.optimizers import LEARNING_RATES, OPTIMIZERS, build_optimizer, learning_rate_factor
+from equipoise.train.parts import optimizer_of
+from equipoise.train.spec import RunSpec
 
 
 def rates(factor, steps):
@@ -49,8 +53,62 @@ def test_sgd_is_that_of_nesterov():
             optimizer.zero_grad()
             model(torch.tensor([[1.0, float(i)]])).square().sum().backward()
             optimizer.step()
-    assert torch.equal(ours.weight, theirs.weight)
+    torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-6, atol=0)
     assert build_optimizer("sgd", ours, lr=0.1, weight_decay=0.0, momentum=0.0).defaults["nesterov"] is False
+
+
+def steps_of(optimizer, model, count, start=0):
+    """Some steps, each from a gradient of its own."""
+    for i in range(start, start + count):
+        draw = torch.Generator().manual_seed(i)
+        for weight in model.parameters():
+            weight.grad = torch.randn(weight.shape, generator=draw)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_fused_optimiser_is_the_other_one_up_to_rounding(name):
+    torch.manual_seed(0)
+    ours = nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 3))
+    theirs = deepcopy(ours)
+    settings = {"lr": 0.05, "weight_decay": 0.01}
+    fused = build_optimizer(name, ours, **settings)
+    plain = build_optimizer(name, theirs, fused=False, **settings)
+    assert fused.defaults["fused"] is True
+    assert not plain.defaults["fused"]
+    steps_of(fused, ours, 20)
+    steps_of(plain, theirs, 20)
+    for weight, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(weight, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_fused_optimiser_goes_on_bit_for_bit(name):
+    torch.manual_seed(0)
+    ours = nn.Linear(30, 20)
+    optimizer = build_optimizer(name, ours, lr=0.05, weight_decay=0.01)
+    steps_of(optimizer, ours, 5)
+    stored = io.BytesIO()
+    torch.save({"model": ours.state_dict(), "optimizer": optimizer.state_dict()}, stored)
+    stored.seek(0)
+    state = torch.load(stored, weights_only=True)
+    again = nn.Linear(30, 20)
+    again.load_state_dict(state["model"])
+    resumed = build_optimizer(name, again, lr=0.05, weight_decay=0.01)
+    resumed.load_state_dict(state["optimizer"])
+    steps_of(optimizer, ours, 5, start=5)
+    steps_of(resumed, again, 5, start=5)
+    assert torch.equal(ours.weight, again.weight)
+
+
+def test_devices_without_a_fused_optimiser_have_torchs():
+    assert not build_optimizer("adamw", nn.Linear(2, 1, device="meta"), lr=0.1, weight_decay=0.0).defaults["fused"]
+
+
+@pytest.mark.parametrize(("precision", "fused"), [("32-true", True), ("bf16-mixed", True), ("16-mixed", None)])
+def test_scaled_gradients_are_not_left_to_a_fused_optimiser(precision, fused):
+    spec = RunSpec(data="digits-lt", precision=precision)
+    assert optimizer_of(spec, nn.Linear(2, 1)).defaults["fused"] is fused
 
 
 def test_adamw_decays_beside_the_gradient():

@@ -149,6 +149,16 @@ def test_the_type_of_the_inputs_is_kept(dtype):
     assert images().normalise(scaled).dtype is dtype
 
 
+@pytest.mark.parametrize("given", [IMAGES, FEATURES], ids=["images", "features"])
+def test_one_pass_is_both_steps(given):
+    preparation, inputs = Preparation.fit(Arrays(given, np.zeros(len(given), np.int64))), torch.from_numpy(given)
+    before = inputs.clone()
+    prepared = preparation.prepare(inputs)
+    assert prepared.dtype is torch.float32
+    assert_close(prepared, preparation.normalise(preparation.scale(inputs)), rtol=1e-5, atol=1e-6)
+    assert torch.equal(inputs, before)
+
+
 @pytest.mark.parametrize("make", [images, features, texts])
 def test_json_and_back(make):
     preparation = make()

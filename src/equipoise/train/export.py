@@ -79,7 +79,7 @@ class Exported(nn.Module):
     def logits(self, inputs: Any, *, calibrated: bool = True) -> Tensor:  # noqa: ANN401
         """Logits (N, C) or (N, C, H, W), float32 or float64; those of the model itself with ``calibrated=False``."""
         x = self.preparation.raw(inputs).to(self._place.device)
-        x = self.preparation.normalise(self.preparation.scale(x))
+        x = self.preparation.prepare(x)
         logits = self.model(x.to(self._place.dtype) if x.is_floating_point() else x)
         wide: Tensor = logits if logits.dtype == torch.float64 else logits.float()
         return self.calibration(wide) if calibrated and self.calibration is not None else wide

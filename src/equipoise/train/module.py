@@ -123,12 +123,14 @@ class Learner(pl.LightningModule):
 
     def training_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of a batch."""
-        inputs = self.preparation.scale(inputs)
         if self.augment.steps:
-            inputs, targets = self.augment(inputs, targets, self.generator)
-        logits = self.model(self.preparation.normalise(inputs))
+            inputs, targets = self.augment(self.preparation.scale(inputs), targets, self.generator)
+            inputs = self.preparation.normalise(inputs)
+        else:
+            inputs = self.preparation.prepare(inputs)
+        logits = self.model(inputs)
         loss: Tensor = self.loss(logits, targets)
-        self.loss_sum += loss.detach()
+        self.loss_sum.add_(loss.detach())
         if self.statistics.wanted(self.step):
             self.statistics.observe(logits, targets)
         return loss
@@ -138,7 +140,7 @@ class Learner(pl.LightningModule):
         if self.statistics.wants_gradient(self.step):
             self.statistics.observe_gradient(optimizer)
         if self.clip is not None:
-            self.clip_gradients(optimizer, self.clip, "norm")
+            self.trainer.precision_plugin.clip_grad_by_norm(optimizer, self.clip)
 
     def mean_loss(self) -> float:
         """Mean loss of the epoch over all processes, which have taken as many steps."""
@@ -154,7 +156,7 @@ class Learner(pl.LightningModule):
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits of raw inputs."""
-        found: Tensor = self.inference_model(self.preparation.normalise(self.preparation.scale(inputs)))
+        found: Tensor = self.inference_model(self.preparation.prepare(inputs))
         return found
 
     def validation_step(self, batch: Batch, index: int) -> None:

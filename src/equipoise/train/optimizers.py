@@ -12,13 +12,18 @@ from equipoise.schedules import Constant, Cosine, Linear, Schedule, Steps, join
 __all__ = ["LEARNING_RATES", "OPTIMIZERS", "build_optimizer", "learning_rate_factor"]
 
 OPTIMIZERS = ("sgd", "adamw")
+FUSED = ("cpu", "cuda")
+"""Devices whose fused optimisers are taken."""
 LEARNING_RATES = ("cosine", "step", "one-cycle", "constant")
 
 
 def build_optimizer(
-    name: str, model: nn.Module, *, lr: float, weight_decay: float, momentum: float = 0.9
+    name: str, model: nn.Module, *, lr: float, weight_decay: float, momentum: float = 0.9, fused: bool = True
 ) -> optim.Optimizer:
     """The optimiser of all parameters that need a gradient.
+
+    By default it is torch's fused one where the parameters lie on a CPU or a CUDA device: the same numbers up to
+    rounding, in a fraction of the time.
 
     Args:
         name: ``"sgd"``, with Nesterov's momentum, or ``"adamw"``.
@@ -26,6 +31,7 @@ def build_optimizer(
         lr: highest learning rate.
         weight_decay: of SGD part of the gradient, of AdamW a shrinking beside it.
         momentum: of SGD, in [0, 1); AdamW keeps its betas of .9 and .999.
+        fused: False leaves it to torch how the step is computed.
 
     >>> build_optimizer("sgd", nn.Linear(2, 3), lr=0.1, weight_decay=5e-4).defaults["nesterov"]
     True
@@ -39,9 +45,10 @@ def build_optimizer(
         raise ValueError(
             f"model must have parameters that need a gradient, got {type(model).__name__} without; unfreeze some"
         )
+    how = True if fused and all(parameter.device.type in FUSED for parameter in parameters) else None
     if name == "adamw":
-        return optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
-    return optim.SGD(parameters, lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=momentum > 0)
+        return optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=how)
+    return optim.SGD(parameters, lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=momentum > 0, fused=how)
 
 
 def learning_rate_factor(

@@ -100,7 +100,7 @@ def check_model(model: nn.Module, name: str, task: TrainingTask, preparation: Pr
     """Raise unless the model makes logits of two samples; better now than in the first step."""
     two = split.take(np.zeros(2, np.int64))
     arrays = two.as_arrays() if isinstance(two, FileImages) else preparation.as_arrays(two)
-    inputs = preparation.normalise(preparation.scale(torch.from_numpy(arrays.inputs)))
+    inputs = preparation.prepare(torch.from_numpy(arrays.inputs))
     places = inputs.shape[2:] if task.data.task == "segmentation" else ()
     expected = (2, task.num_classes, *places)
     training = model.training
@@ -134,8 +134,12 @@ def loss_of(spec: RunSpec, data: DataSet, sync: bool) -> nn.Module:
     )
 
 
-def optimizer_of(spec: RunSpec, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimiser."""
+def optimizer_of(spec: RunSpec, model: nn.Module, *, fused: bool = True) -> torch.optim.Optimizer:
+    """The optimiser; ``fused=False`` for torch's own choice of how it computes.
+
+    With scaled gradients a fused one would take the scale away itself, too late for those that are clipped or looked
+    at.
+    """
     sgd = spec.optimizer == "sgd"
     return build_optimizer(
         spec.optimizer,
@@ -143,4 +147,5 @@ def optimizer_of(spec: RunSpec, model: nn.Module) -> torch.optim.Optimizer:
         lr=(0.1 if sgd else 1e-3) if spec.lr is None else spec.lr,
         weight_decay=(5e-4 if sgd else 1e-2) if spec.weight_decay is None else spec.weight_decay,
         momentum=spec.momentum,
+        fused=fused and not spec.precision.startswith("16"),
     )

@@ -149,6 +149,10 @@ class Preparation:
             return Arrays(self._encode(split.texts), split.labels)
         return split if isinstance(split, Arrays) else split.as_arrays()
 
+    def prepare(self, inputs: Tensor) -> Tensor:
+        """What the model sees of raw inputs: ``normalise(scale(inputs))``, of pixels without the pass in between."""
+        return self.normalise(inputs if inputs.dtype is torch.uint8 and self.kind == "images" else self.scale(inputs))
+
     def scale(self, inputs: Tensor) -> Tensor:
         """Images of uint8 to floats in [0, 1], features to float32, tokens to int64; on the device they are on."""
         if self.kind == "tokens":
@@ -160,14 +164,17 @@ class Preparation:
         return inputs / 255.0  # reads bytes and writes floats, in one kernel
 
     def normalise(self, scaled: Tensor) -> Tensor:
-        """Mean 0 and standard deviation 1 over the training data, in a new tensor; tokens stay as they are."""
+        """Mean 0 and standard deviation 1 over the training data, in a new tensor; tokens stay as they are.
+
+        Of images uint8 is in units of 1/255.
+        """
         if self.kind == "tokens":
             return scaled
         key = scaled.device, scaled.dtype
         if key not in self._on_device:
             self._on_device[key] = self._constants(*key)
         mean, std = self._on_device[key]
-        return (scaled - mean) / std
+        return (scaled - mean).div_(std)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -309,10 +316,14 @@ class Preparation:
         return Vocabulary(self.words)
 
     def _constants(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation in the shape that broadcasts over a batch."""
+        """Mean and standard deviation for inputs of a type, in the shape that broadcasts over a batch."""
         shape = (-1, 1, 1) if self.kind == "images" else (-1,)
+        unit, kept = (255.0, torch.float32) if dtype is torch.uint8 else (1.0, dtype)
         with torch.inference_mode(False):  # made in validation, used in training
-            mean, std = (torch.tensor(values, device=device, dtype=dtype) for values in (self.mean, self.std))
+            mean, std = (
+                torch.tensor([unit * value for value in values], device=device, dtype=kept)
+                for values in (self.mean, self.std)
+            )
             return mean.view(shape), std.view(shape)
 
 
