@@ -164,6 +164,19 @@ def test_a_failure_that_cannot_be_written_is_told(here, out, monkeypatch):
     assert "ce, seed 0: failed: the disk is full" in said[1]
 
 
+def test_a_full_disk_in_the_end_costs_no_run(here, out, monkeypatch):
+    def full(folder):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_judge", full)
+    with pytest.raises(
+        TrainingError, match=r"the disk is full .*; make room; 6 of 6 runs are finished, the same command"
+    ):
+        compared(out)
+    monkeypatch.undo()
+    assert len(ComparisonFolder(out).finished) == 6
+
+
 # The same folder again
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import shutil
@@ -61,17 +62,31 @@ def compare(
     folder = ComparisonFolder(out.absolute())
     with _held(folder):
         said = _saying(folder, say)
-        try:
+        with _explained(folder):
             _train_all(folder, spec, jobs, ray, said, console)
-        except KeyboardInterrupt:
-            done = f"{len(folder.finished)} of {len(folder.runs)} runs are" if folder.exists else "nothing is"
-            raise TrainingError(f"interrupted; {done} finished, the same command goes on from there") from None
-        if not folder.finished:
-            why = "".join(f": {one.loss}, seed {one.seed}: {one.error}" for one in folder.failures[:1])
-            logs = folder.path / "failures"
-            raise TrainingError(f"none of the {len(folder.runs)} runs came to its end{why}; see the logs in {logs}")
-        _judge(folder)
+            if not folder.finished:
+                why = "".join(f": {one.loss}, seed {one.seed}: {one.error}" for one in folder.failures[:1])
+                logs = folder.path / "failures"
+                raise TrainingError(f"none of the {len(folder.runs)} runs came to its end{why}; see the logs in {logs}")
+            _judge(folder)
     return folder
+
+
+@contextmanager
+def _explained(folder: ComparisonFolder) -> Iterator[None]:
+    """What stopped it, and that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        why = "interrupted"
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        why = f"the disk is full ({error}); make room"
+    else:
+        return
+    done = f"{len(folder.finished)} of {len(folder.runs)} runs are" if folder.exists else "nothing is"
+    raise TrainingError(f"{why}; {done} finished, the same command goes on from there")
 
 
 @contextmanager
