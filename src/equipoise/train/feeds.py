@@ -13,6 +13,9 @@ from equipoise.train.spec import RunSpec
 
 __all__ = ["Feeds"]
 
+WITHOUT_GRADIENT = 4
+"""How many times the samples of a training batch fit where no gradient is wanted."""
+
 HANDFUL = 8
 """Steps after which Lightning's loop has its turn: signals and progress, for a step of a second still soon enough."""
 
@@ -58,7 +61,7 @@ class Feeds(pl.LightningDataModule):
         assert self.trainer is not None
         return evaluation_feed(
             self.splits[split],
-            batch_size=self._share(),
+            batch_size=self._share() * (1 if self.data.task == "segmentation" else WITHOUT_GRADIENT),
             rank=self.trainer.global_rank,
             world_size=self.trainer.world_size,
             **self._common(),
