@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from equipoise.cli.inputs import bad_input
-from equipoise.cli.settings import given_settings, with_settings
+from equipoise.cli.settings import settled, with_settings
 from equipoise.comparison.spec import GROUPS, CompareSpec
-from equipoise.train.spec import read_spec
 
 __all__ = ["compare"]
 
@@ -37,33 +36,22 @@ def compare(
     **settings: Any,  # noqa: ANN401
 ) -> None:
     """Compare losses on your data; interrupted it goes on when the same command is given again."""
-    try:
-        given = {} if spec is None else read_spec(spec)
-        place = given.pop("out", None) if out is None else out
-        checked = CompareSpec.check(given | given_settings(settings), where=str(spec or "equipoise compare"))
-    except ValueError as error:
-        typer.echo(f"equipoise: {error}", err=True)
-        raise typer.Exit(2) from None
+    checked, place = settled(CompareSpec, spec, out, settings, "equipoise compare")
     with bad_input():
         from rich.console import Console
 
         from equipoise.comparison.compare import compare as compare_losses
-        from equipoise.train.errors import TrainingError
 
         console = Console(file=sys.stderr)
-        folder = Path(place) if place is not None else Path("comparisons") / _name(checked)
-        try:
-            found = compare_losses(
-                checked,
-                folder,
-                jobs=jobs,
-                ray=ray,
-                say=typer.echo,
-                console=console if console.is_terminal else None,
-            )
-        except TrainingError as error:
-            typer.echo(f"equipoise: {error}", err=True)
-            raise typer.Exit(1) from None
+        folder = place or Path("comparisons") / _name(checked)
+        found = compare_losses(
+            checked,
+            folder,
+            jobs=jobs,
+            ray=ray,
+            say=typer.echo,
+            console=console if console.is_terminal else None,
+        )
     from equipoise.cli.comparison_table import print_comparison
 
     print_comparison(json.loads(found.verdict.read_text(encoding="utf-8")))

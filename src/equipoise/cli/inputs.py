@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from equipoise.predictions import InputError, Predictions, Task, open_predictions
+from equipoise.train.errors import TrainingError
 
 __all__ = ["Counts", "IgnoreIndex", "Seed", "TaskOption", "bad_input", "json_text", "opened", "read_counts", "walking"]
 
@@ -51,9 +52,12 @@ def json_text(data: object) -> str:
 
 @contextmanager
 def bad_input() -> Iterator[None]:
-    """Turn what is wrong with the input into one message and exit status 2."""
+    """Turn what is wrong with the input into one message and exit status 2, a training that failed into status 1."""
     try:
         yield
+    except TrainingError as error:
+        typer.echo(f"equipoise: {error}", err=True)
+        raise typer.Exit(1) from None
     except (InputError, OSError, ValueError) as error:
         typer.echo("equipoise: " + " ".join(str(error).split()), err=True)  # other libraries break their lines
         raise typer.Exit(2) from None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import typer
 import yaml
@@ -13,7 +14,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-__all__ = ["given_settings", "with_settings"]
+from equipoise.train.spec import SharedSpec, read_spec
+
+__all__ = ["given_settings", "settled", "with_settings"]
+
+Spec = TypeVar("Spec", bound=SharedSpec)
 
 
 def with_settings(spec: type[BaseModel], groups: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -40,6 +45,20 @@ def with_settings(spec: type[BaseModel], groups: Sequence[str]) -> Callable[[Cal
         return dressed
 
     return dress
+
+
+def settled(
+    spec: type[Spec], file: Path | None, out: Path | None, flags: Mapping[str, Any], command: str
+) -> tuple[Spec, Path | None]:
+    """Settings of a YAML file and of flags, which win, and the folder; all mistakes in one message, exit status 2."""
+    try:
+        stored = {} if file is None else read_spec(file)
+        place = stored.pop("out", None) if out is None else out
+        checked = spec.check(stored | given_settings(flags), where=str(file or command))
+    except ValueError as error:
+        typer.echo(f"equipoise: {error}", err=True)
+        raise typer.Exit(2) from None
+    return checked, None if place is None else Path(place)
 
 
 def given_settings(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from equipoise.cli.inputs import bad_input
-from equipoise.cli.settings import given_settings, with_settings
-from equipoise.train.spec import GROUPS, RunSpec, read_spec
+from equipoise.cli.settings import settled, with_settings
+from equipoise.train.spec import GROUPS, RunSpec
 
 __all__ = ["train"]
 
@@ -29,28 +29,20 @@ def train(
     **settings: Any,  # noqa: ANN401
 ) -> None:
     """Train on your data with any loss; an interrupted run goes on when the same command is given again."""
-    try:
-        given = {} if spec is None else read_spec(spec)
-        place = given.pop("out", None) if out is None else out
-        checked = RunSpec.check(given | given_settings(settings), where=str(spec or "equipoise train"))
-    except ValueError as error:
-        typer.echo(f"equipoise: {error}", err=True)
-        raise typer.Exit(2) from None
+    checked, place = settled(RunSpec, spec, out, settings, "equipoise train")
     with bad_input():
         from rich.console import Console
 
-        from equipoise.train.errors import TrainingError
         from equipoise.train.run import run
 
         console = Console(file=sys.stderr)
-        folder = Path(place) if place is not None else Path("runs") / _name(checked)
-        try:
-            finished = run(
-                checked, folder, restart=restart, say=typer.echo, console=console if console.is_terminal else None
-            )
-        except TrainingError as error:
-            typer.echo(f"equipoise: {error}", err=True)
-            raise typer.Exit(1) from None
+        finished = run(
+            checked,
+            place or Path("runs") / _name(checked),
+            restart=restart,
+            say=typer.echo,
+            console=console if console.is_terminal else None,
+        )
     if finished.finished:
         from equipoise.cli.summary import print_run
 
