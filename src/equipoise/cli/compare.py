@@ -21,7 +21,7 @@ __all__ = ["compare"]
 def compare(
     *,
     spec: Annotated[
-        Path | None, typer.Argument(metavar="[SPEC.yaml]", help="Settings as YAML; flags come before them.")
+        Path | None, typer.Argument(metavar="SPEC.yaml", help="Settings as YAML; flags win over them.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the comparison; comparisons/DATA where nothing is said.")

@@ -20,7 +20,7 @@ __all__ = ["train"]
 def train(
     *,
     spec: Annotated[
-        Path | None, typer.Argument(metavar="[SPEC.yaml]", help="Settings as YAML; flags come before them.")
+        Path | None, typer.Argument(metavar="SPEC.yaml", help="Settings as YAML; flags win over them.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; runs/DATA-LOSS-SEED where nothing is said.")
