@@ -31,17 +31,16 @@ from benchmarks.cases import long_tail
 from benchmarks.measure import Quartiles, drain, paired_ratio
 from benchmarks.targets import Check, add_checks
 from equipoise.catalogue import CATALOGUE
-from equipoise.data import Arrays, DataSet, sampler_for
+from equipoise.data import Arrays, DataSet
 from equipoise.data.arrays import Task
 from equipoise.train.callbacks import LossSchedule, Recorder
-from equipoise.train.feeding import ResidentFeed, labels_for_sampling
+from equipoise.train.feeding import ResidentFeed
 from equipoise.train.feeds import Feeds
 from equipoise.train.folder import RunFolder
 from equipoise.train.loss_text import LINKS, default_loss
 from equipoise.train.machine import quiet, trainer_for
 from equipoise.train.module import Learner
-from equipoise.train.optimizers import learning_rate_factor
-from equipoise.train.parts import loss_of, model_of, opened, optimizer_of, ready
+from equipoise.train.parts import learner_of, loss_of, model_of, opened, optimizer_of, ready, sampler_of
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import RunSpec
 from equipoise.train.task import task_of
@@ -303,23 +302,10 @@ def _fit(spec: RunSpec, data: DataSet, batch_size: int, folder: RunFolder, turns
     """A training as ``equipoise.train.run`` makes it, up to its last epoch."""
     task, preparation = task_of(data), Preparation.fit(data.train)
     splits = {name: ready(spec, preparation, getattr(data, name)) for name in ("train", "val", "test")}
-    sampled = sampler_for(
-        spec.sampler, labels_for_sampling(splits["train"], data.task), epochs=spec.epochs, rank=0, world_size=1
-    )
+    steps = max(1, len(sampler_of(spec, data, splits["train"], rank=0, world_size=1)) // batch_size)
     recorder = Recorder(folder, task.monitor, spec.checkpoint, lambda line: None)
     trainer = trainer_for(spec, folder, [LossSchedule(), recorder, turns])
-    learner = Learner(
-        task,
-        model_of(spec, task, preparation)[0],
-        loss_of(spec, data, sync=False),
-        preparation,
-        make_optimizer=partial(optimizer_of, spec),
-        factor=learning_rate_factor(spec.schedule, warmup=spec.warmup),
-        steps=max(1, len(sampled) // batch_size),
-        epochs=spec.epochs,
-        clip=spec.clip,
-        seed=spec.seed,
-    )
+    learner = learner_of(spec, task, model_of(spec, task, preparation)[0], preparation, steps=steps, sync=False)
     trainer.fit(learner, datamodule=Feeds(spec, data, splits, batch_size))
     return learner
 

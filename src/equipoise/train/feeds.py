@@ -7,8 +7,9 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from equipoise.data import DataSet, Split, sampler_for
-from equipoise.train.feeding import Feed, Handfuls, evaluation_feed, labels_for_sampling, training_feed
+from equipoise.data import DataSet, Split
+from equipoise.train.feeding import Feed, Handfuls, evaluation_feed, training_feed
+from equipoise.train.parts import sampler_of
 from equipoise.train.spec import RunSpec
 
 __all__ = ["Feeds"]
@@ -51,8 +52,7 @@ class Feeds(pl.LightningDataModule):
         """
         assert self.trainer is not None
         split, spec = self.splits["train"], self.spec
-        labels = labels_for_sampling(split, self.data.task, ignore_index=self.data.ignore_index)
-        sampler = sampler_for(spec.sampler, labels, epochs=spec.epochs, seed=spec.seed)
+        sampler = sampler_of(spec, self.data, split)
         feed = training_feed(split, batch_size=self._share(), sampler=sampler, seed=spec.seed, **self._common())
         return Handfuls(feed, HANDFUL if self.trainer.world_size == 1 else 1)
 

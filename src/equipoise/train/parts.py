@@ -1,23 +1,29 @@
-"""What the settings name: data, model, loss, optimiser."""
+"""What the settings name: data, sampler, model, loss, optimiser, and the learner that they make."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch import nn
 
-from equipoise.data import DataError, DataSet, FileImages, Split, open_data
+from equipoise.data import DataError, DataSet, FileImages, Split, open_data, sampler_for
 from equipoise.data.arrays import class_counts
+from equipoise.data.augment import augmentations_from
 from equipoise.data.errors import some
+from equipoise.data.samplers import EpochSampler
 from equipoise.models import build_model, set_prior_bias
+from equipoise.train.feeding import labels_for_sampling
 from equipoise.train.loss_text import build_loss, default_loss
-from equipoise.train.optimizers import build_optimizer
+from equipoise.train.module import Learner
+from equipoise.train.optimizers import build_optimizer, learning_rate_factor
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import RunSpec
 from equipoise.train.task import TrainingTask
 
-__all__ = ["check_model", "loss_of", "model_of", "opened", "optimizer_of", "ready"]
+__all__ = ["check_model", "learner_of", "loss_of", "model_of", "opened", "optimizer_of", "ready", "sampler_of"]
 
 
 def opened(spec: RunSpec) -> DataSet:
@@ -65,6 +71,12 @@ def ready(spec: RunSpec, preparation: Preparation, split: Split) -> Split:
     if isinstance(split, FileImages):
         return split.as_arrays() if spec.cache else split
     return preparation.as_arrays(split)
+
+
+def sampler_of(spec: RunSpec, data: DataSet, split: Split, **processes: int) -> EpochSampler:
+    """What draws the training samples; ``rank`` and ``world_size`` where ``torch.distributed`` is not to be asked."""
+    labels = labels_for_sampling(split, data.task, ignore_index=data.ignore_index)
+    return sampler_for(spec.sampler, labels, epochs=spec.epochs, seed=spec.seed, **processes)
 
 
 def model_of(spec: RunSpec, task: TrainingTask, preparation: Preparation) -> tuple[nn.Module, str]:
@@ -148,4 +160,27 @@ def optimizer_of(spec: RunSpec, model: nn.Module, *, fused: bool = True) -> torc
         weight_decay=(5e-4 if sgd else 1e-2) if spec.weight_decay is None else spec.weight_decay,
         momentum=spec.momentum,
         fused=fused and not spec.precision.startswith("16"),
+    )
+
+
+def learner_of(
+    spec: RunSpec, task: TrainingTask, model: nn.Module, preparation: Preparation, *, steps: int, sync: bool
+) -> Learner:
+    """All of it together: ``steps`` of an epoch; ``sync`` where several processes train."""
+    data = task.data
+    return Learner(
+        task,
+        model,
+        loss_of(spec, data, sync=sync),
+        preparation,
+        make_optimizer=partial(optimizer_of, spec),
+        factor=learning_rate_factor(
+            spec.schedule, warmup=spec.warmup, milestones=spec.milestones, step_factor=spec.step_factor
+        ),
+        augment=augmentations_from(spec.augment, num_classes=task.num_classes, ignore_index=data.ignore_index),
+        steps=steps,
+        epochs=spec.epochs,
+        clip=spec.clip,
+        ema=spec.ema,
+        seed=spec.seed,
     )

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,16 @@ from rich.console import Console
 
 import equipoise
 from equipoise._checks import check_choice
-from equipoise.data import Split, sampler_for
-from equipoise.data.augment import augmentations_from
+from equipoise.data import Split
 from equipoise.data.errors import some
 from equipoise.train.callbacks import LossSchedule, ProgressBar, Recorder
 from equipoise.train.errors import TrainingError
-from equipoise.train.feeding import labels_for_sampling
 from equipoise.train.feeds import Feeds
 from equipoise.train.folder import FORMAT, RunFolder, plain, write_json
 from equipoise.train.machine import device_name, environment, quiet, trainer_for
 from equipoise.train.module import Learner
-from equipoise.train.optimizers import learning_rate_factor
 from equipoise.train.outcome import judge, keep_examples, predict
-from equipoise.train.parts import check_model, loss_of, model_of, opened, optimizer_of, ready
+from equipoise.train.parts import check_model, learner_of, model_of, opened, ready, sampler_of
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import FREE, RunSpec
 from equipoise.train.task import TrainingTask, task_of
@@ -167,13 +163,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
         name: ready(spec, preparation, split)
         for name, split in (("train", data.train), ("val", data.val), ("test", data.test))
     }
-    sampled = sampler_for(
-        spec.sampler,
-        labels_for_sampling(splits["train"], data.task, ignore_index=data.ignore_index),
-        epochs=spec.epochs,
-        rank=0,
-        world_size=1,
-    )
+    sampled = sampler_of(spec, data, splits["train"], rank=0, world_size=1)
     batch_size = spec.batch_size or task.default_batch_size(len(sampled))
     steps = max(1, len(sampled) // batch_size)
     recorder = Recorder(folder, _monitor(spec, task), spec.checkpoint, say)
@@ -181,22 +171,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     trainer = trainer_for(spec, folder, [LossSchedule(), recorder, *bars])
     model, model_name = model_of(spec, task, preparation)
     check_model(model, model_name, task, preparation, splits["train"])
-    learner = Learner(
-        task,
-        model,
-        loss_of(spec, data, sync=trainer.world_size > 1),
-        preparation,
-        make_optimizer=partial(optimizer_of, spec),
-        factor=learning_rate_factor(
-            spec.schedule, warmup=spec.warmup, milestones=spec.milestones, step_factor=spec.step_factor
-        ),
-        augment=augmentations_from(spec.augment, num_classes=task.num_classes, ignore_index=data.ignore_index),
-        steps=steps,
-        epochs=spec.epochs,
-        clip=spec.clip,
-        ema=spec.ema,
-        seed=spec.seed,
-    )
+    learner = learner_of(spec, task, model, preparation, steps=steps, sync=trainer.world_size > 1)
     if spec.compile:
         model.compile()
     if trainer.is_global_zero and ".py:" in model_name:  # the file may change before the model is exported
