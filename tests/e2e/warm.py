@@ -19,7 +19,9 @@ import pyarrow.parquet  # noqa: F401
 import sklearn.datasets  # noqa: F401
 
 import equipoise.cli.app
+import equipoise.cli.compare
 import equipoise.cli.summary
+import equipoise.cli.train
 import equipoise.train.run  # noqa: F401
 from equipoise.cli import main
 

@@ -1,23 +1,46 @@
-"""The application that the commands hang on."""
+"""The application that the commands hang on. A command is imported when it is called: the help needs a line of it."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from equipoise import __version__
-from equipoise.cli.calibrate import calibrate
-from equipoise.cli.compare import compare
-from equipoise.cli.doctor import doctor
-from equipoise.cli.evaluate import evaluate
-from equipoise.cli.export import export
-from equipoise.cli.losses import losses
-from equipoise.cli.report import report
-from equipoise.cli.train import train
+
+__all__ = ["COMMANDS", "app"]
+
+COMMANDS = {
+    "compare": "Compare losses on your data; interrupted it goes on when the same command is given again.",
+    "report": "Make the page of a comparison again, from what is finished; also its table for other documents.",
+    "train": "Train on your data with any loss; an interrupted run goes on when the same command is given again.",
+    "evaluate": "Evaluate saved predictions of any framework: by class, by group, calibration before and after "
+    "temperature.",
+    "calibrate": "Fit a correction of the probabilities on one part and report on another, or apply a fit to a file.",
+    "export": "Write the model of a run with its preparation, calibration and thresholds, for equipoise.load_exported.",
+    "doctor": "Say what to worry about, and which losses suit: from predictions (FILE), from --counts, or from both.",
+    "losses": "List the losses with formula, paper and when to use them; with NAME show one of them.",
+}
+"""Each is the function of its name in the module of its name, with this line as its docstring."""
+
+
+class Commands(TyperGroup):
+    """Commands of which only the one that is called is there with its flags."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401
+        """Import the command before it is looked for."""
+        if args[0] in COMMANDS:
+            alone = typer.Typer(add_completion=False)
+            alone.command()(getattr(import_module(f"equipoise.cli.{args[0]}"), args[0]))
+            self.commands[args[0]] = typer.main.get_command(alone)
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
     name="equipoise",
+    cls=Commands,
     help="Learning from imbalanced data with probabilities that can be trusted.",
     no_args_is_help=True,
     add_completion=False,
@@ -40,11 +63,5 @@ def common(
     """Learning from imbalanced data with probabilities that can be trusted."""
 
 
-app.command()(compare)
-app.command()(report)
-app.command()(train)
-app.command()(evaluate)
-app.command()(calibrate)
-app.command()(export)
-app.command()(doctor)
-app.command()(losses)
+for name, line in COMMANDS.items():
+    app.command(name, help=line)(lambda: None)
