@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 export PIP_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint types bench bench-gpu clean
+.PHONY: help demo test test-gpu lint types docs bench bench-gpu clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ lint: $(INSTALLED)  ## check style and formatting
 types: $(INSTALLED)  ## check the types of src, strictly
 	$(BIN)/mypy
 
+docs: $(INSTALLED)  ## build the site into site/; a broken link or an unknown formula is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 bench: $(INSTALLED)-bench  ## time the losses against torch and other libraries on the CPU
 	$(BIN)/python -m benchmarks losses --device cpu
 
@@ -41,7 +44,7 @@ bench-gpu: $(INSTALLED)-bench  ## time them on a CUDA device, with a training st
 	$(BIN)/python -m benchmarks table $(RESULTS)/losses-cuda.json $(RESULTS)/training-cuda.json --out docs/performance.md
 
 clean:  ## remove caches and build outputs; the environment stays
-	rm -rf build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt

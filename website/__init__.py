@@ -1,0 +1,1 @@
+"""What turns README, docs, examples and docstrings into the site; ``mkdocs.yml`` names it."""

@@ -1,0 +1,80 @@
+"""What mkdocs calls while it builds the site."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from website import formulas, pages, reference
+
+__all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown"]
+
+_EXTRA = "elsewhere"  # where the pages from outside docs/ are kept between the events
+
+
+def _in_folder(folder: str) -> list[str]:
+    """The pages of a folder, its own page first."""
+    inside = [path.relative_to(pages.DOCS).as_posix() for path in (pages.DOCS / folder).glob("*.md")]
+    inside += [one.uri for one in pages.elsewhere().values() if one.uri.endswith(".md") and one.uri.startswith(folder)]
+    if folder == "reference/":
+        inside += [
+            "reference/index.md",
+            *(f"reference/{name.partition('.')[2]}.md" for name in reference.public_modules()),
+        ]
+    return sorted(inside, key=lambda uri: (not uri.endswith("/index.md"), uri))
+
+
+def _filled(nav: Any) -> Any:  # noqa: ANN401
+    """The navigation with ``folder/`` replaced by the pages of that folder."""
+    if isinstance(nav, list):
+        return [_filled(entry) for entry in nav]
+    if isinstance(nav, dict):
+        return {title: _filled(entry) for title, entry in nav.items()}
+    return _in_folder(nav) if nav.endswith("/") else nav
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Fill the folders of the navigation; those that are empty are left out."""
+    config.nav = [entry for entry in _filled(config.nav) if not isinstance(entry, dict) or all(entry.values())]
+    config.extra[_EXTRA] = pages.elsewhere()
+    return config
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add README, examples, what pages link to, and the reference."""
+    for one in config.extra[_EXTRA].values():
+        if one.content is None:
+            files.append(File.generated(config, one.uri, abs_src_path=str(one.source)))
+        else:
+            files.append(File.generated(config, one.uri, content=one.content))
+    files.append(File.generated(config, "reference/index.md", content=reference.overview_page()))
+    for module, names in reference.public_modules().items():
+        files.append(File.generated(config, reference.uri_of(module), content=reference.module_page(module, names)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links that are right in the repository become right on the site."""
+    uri = page.file.src_uri
+    others: dict[Path, pages.Elsewhere] = config.extra[_EXTRA]
+    origin = {one.uri: one.source for one in others.values()}.get(uri, pages.DOCS / uri)
+
+    def place_of(target: Path) -> str | None:
+        if target in others:
+            return others[target].uri
+        inside = target.is_relative_to(pages.DOCS) and target.relative_to(pages.DOCS).as_posix()
+        return inside if inside and files.get_file_from_path(inside) else None
+
+    return pages.rewrite_links(markdown, origin, uri, place_of)
+
+
+def on_page_content(html: str, *, page: Page, **_: Any) -> str:  # noqa: ANN401
+    """Draw the formulas, those of docstrings included."""
+    try:
+        return formulas.draw_formulas(html)
+    except Exception as error:
+        raise ValueError(f"{page.file.src_uri}: {error}") from error
