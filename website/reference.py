@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-__all__ = ["PACKAGE", "module_page", "overview_page", "public_modules", "public_path"]
+__all__ = ["PACKAGE", "module_page", "overview_page", "public_modules", "public_path", "uri_of"]
 
 PACKAGE = Path(__file__).parent.parent / "src" / "equipoise"
 
@@ -21,75 +21,59 @@ def _names_of(source: Path) -> list[str]:
     return []
 
 
+def _source(module: str) -> Path:
+    path = PACKAGE / module.removeprefix("equipoise.")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _summary(module: str) -> str:
+    text = ast.get_docstring(ast.parse(_source(module).read_text(encoding="utf-8"))) or ""
+    return " ".join(text.partition("\n\n")[0].split())
+
+
 def public_modules() -> dict[str, list[str]]:
     """The modules directly inside the package that promise something, and what they promise."""
-    sources = {
-        path.stem if path.is_file() else path.name: path if path.is_file() else path / "__init__.py"
-        for path in sorted(PACKAGE.iterdir())
-        if not path.name.startswith(("_", ".")) and (path.suffix == ".py" or (path / "__init__.py").exists())
-    }
-    found = {f"equipoise.{name}": _names_of(source) for name, source in sources.items() if name not in _ELSEWHERE}
+    inside = sorted(path.stem for path in PACKAGE.iterdir() if not path.name.startswith(("_", ".")))
+    modules = [f"equipoise.{name}" for name in inside if name not in _ELSEWHERE]
+    found = {module: _names_of(_source(module)) for module in modules if _source(module).exists()}
     return {module: names for module, names in found.items() if names}
+
+
+def uri_of(module: str) -> str:
+    """The page of a module among the sources of the site."""
+    return f"reference/{module.removeprefix('equipoise.')}.md"
 
 
 def public_path(name: str) -> str | None:
     """Where the reference shows a name, ``FocalLoss`` or ``equipoise.losses.named.FocalLoss``; None if nowhere."""
-    modules, short = public_modules(), name.rpartition(".")[2]
-    for module, names in modules.items():
+    short = name.rpartition(".")[2]
+    for module, names in public_modules().items():
         if short in names and (name == short or name.startswith(f"{module}.")):
             return f"{module}.{short}"
     return None
 
 
-def _summary(source: Path) -> str:
-    text = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
-    return " ".join(text.partition("\n\n")[0].split())
+def module_page(module: str, names: list[str]) -> str:
+    """The page of one module: its own docstring, then what it promises."""
+    head = f"# {module}\n\n::: {module}\n    options:\n      members: false\n      show_root_heading: false\n"
+    return "\n".join([head, *(f"::: {module}.{name}\n" for name in names)])
 
 
 def overview_page() -> str:
     """The page that leads to the others."""
-    rows = [
-        f"| [`{module}`]({module.partition('.')[2]}.md) | {_summary(_source(module))} |" for module in public_modules()
-    ]
-    losses = set(public_modules()["equipoise.losses"])
-    names = [name for name in _names_of(PACKAGE / "__init__.py") if name in losses]
-    links = ", ".join(f"[`{name}`][equipoise.losses.{name}]" for name in names)
-    return "\n".join(
-        [
-            "# API reference",
-            "",
-            "Every name that the package promises, from its docstrings.",
-            "",
-            "| module | |",
-            "|---|---|",
-            *rows,
-            "",
-            "The losses stand in the package itself too, `equipoise.FocalLoss` is `equipoise.losses.FocalLoss`:",
-            f"{links}.",
-            "",
-            "::: equipoise.train.export.load_exported",
-            "    options:",
-            "      heading_level: 2",
-            "      show_root_full_path: false",
-            "",
-        ]
-    )
+    modules = public_modules()
+    rows = [f"| [`{module}`](../{uri_of(module)}) | {_summary(module)} |" for module in modules]
+    names = [name for name in _names_of(PACKAGE / "__init__.py") if name in modules["equipoise.losses"]]
+    return f"""# API reference
 
+Every name that the package promises, from its docstrings.
 
-def _source(module: str) -> Path:
-    folder = PACKAGE / module.partition(".")[2]
-    return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+| module | |
+|---|---|
+{chr(10).join(rows)}
 
+In the package itself, `equipoise.FocalLoss` beside `equipoise.losses.FocalLoss`, stand
+{", ".join(f"[`{name}`][equipoise.losses.{name}]" for name in names)}, and one more:
 
-def module_page(module: str, names: list[str]) -> str:
-    """The page of one module: its own docstring, then what it promises."""
-    head = [
-        f"# {module}",
-        "",
-        f"::: {module}",
-        "    options:",
-        "      members: false",
-        "      show_root_heading: false",
-        "",
-    ]
-    return "\n".join([*head, *(f"::: {module}.{name}\n" for name in names)])
+::: equipoise.load_exported
+"""
