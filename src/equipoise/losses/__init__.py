@@ -29,6 +29,7 @@ from equipoise.losses.objectives import BrierLoss, MMCELoss, OHEMLoss
 from equipoise.losses.pipeline import SigmoidLoss, SoftmaxLoss
 from equipoise.losses.region import DiceLoss, LovaszSoftmaxLoss, SoftIoULoss, TverskyLoss
 from equipoise.losses.representation import LiftedStructureLoss, RangeLoss
+from equipoise.losses.settings import current_settings
 from equipoise.losses.theory import gamma_for, mislabel_point
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "SoftmaxLoss",
     "TverskyLoss",
     "asymmetric",
+    "current_settings",
     "cyclical",
     "focal",
     "gamma_for",

@@ -14,12 +14,9 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from equipoise.kernels.hyper import EXPONENTS
-from equipoise.losses.asymmetry import AdaptiveAsymmetry
-from equipoise.losses.base import Loss
+from equipoise.losses import current_settings
 from equipoise.metrics import Accuracy, ConfidenceProfile
 from equipoise.train.task import ProbabilityGap, TruthProbability
-from equipoise.weights.recall import RecallWeights
 
 __all__ = ["OBSERVATIONS", "Statistics"]
 
@@ -29,8 +26,6 @@ GRADIENTS = 4
 """Gradients of an epoch that are looked at, about: each look goes over all weights."""
 KEPT = 250_000
 """Logits of such a batch that are kept at most, about."""
-SCHEDULED = ("xi", "gamma_hc", "gamma_pos", "gamma_neg", "label_smoothing")
-"""Hyper-parameters of losses that are recorded."""
 
 
 class Statistics(nn.Module):
@@ -105,7 +100,7 @@ class Statistics(nn.Module):
                 row |= {key: float(value) for key, value in metric.compute().items()}
             elif isinstance(metric, ProbabilityGap):
                 row |= {f"probability_{key}": float(value) for key, value in metric.compute().items()}
-        return row | _of_loss(loss)
+        return row | current_settings(loss)
 
 
 def _some(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,25 +113,6 @@ def _some(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return logits[::every].clone(), targets[::every].clone()
     rows, labels = logits.flatten(2)[:, :, ::every].movedim(1, 2), targets.flatten(1)[:, ::every]
     return rows.clone().flatten(0, 1), labels.clone().flatten()
-
-
-def _of_loss(loss: nn.Module) -> dict[str, Any]:
-    """What the parts of a loss are set to at the moment: schedules, adaptive exponents, moving recalls."""
-    found: dict[str, Any] = {}
-    for part in loss.modules():
-        if isinstance(part, Loss):
-            for piece in part.layout:
-                if piece.name in SCHEDULED:
-                    values = part.hyper_double[piece.start : piece.stop]
-                    name = piece.argument or piece.name if piece.name in EXPONENTS else piece.name  # as users call it
-                    found[name] = float(values) if len(values) == 1 else _rounded(values)
-        elif isinstance(part, AdaptiveAsymmetry):
-            found["gamma_neg"], found["adaptive_gap"] = (
-                float(values) if values.numel() == 1 else _rounded(values) for values in (part.gamma_neg, part.gap)
-            )
-        elif isinstance(part, RecallWeights) and part.momentum is not None:
-            found["recall_weights"] = _rounded(1.0 - part.recall)
-    return found
 
 
 def _rounded(values: Tensor) -> list[float]:

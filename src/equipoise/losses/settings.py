@@ -1,0 +1,51 @@
+"""What a loss is set to at a moment of the training, as plain numbers for logs."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from equipoise.kernels.hyper import EXPONENTS
+from equipoise.losses.asymmetry import AdaptiveAsymmetry
+from equipoise.losses.base import Loss
+from equipoise.weights.recall import RecallWeights
+
+__all__ = ["current_settings"]
+
+SCHEDULED = ("xi", "gamma_hc", "gamma_pos", "gamma_neg", "label_smoothing")
+"""Hyper-parameters that are told."""
+
+
+def current_settings(loss: nn.Module) -> dict[str, float | list[float]]:
+    """Values of schedules, adaptive exponents and moving recalls now, of a loss and of all losses inside it.
+
+    Lists have an entry for each class. Reads from the device: call it once an epoch, not every step.
+
+    >>> from equipoise import FocalLoss
+    >>> from equipoise.losses import current_settings
+    >>> from equipoise.schedules import Linear
+    >>> loss = FocalLoss(Linear(5.0, 1.0), epochs=4)
+    >>> loss.set_epoch(2)
+    >>> current_settings(loss)
+    {'gamma': 3.0}
+    """
+    found: dict[str, float | list[float]] = {}
+    for part in loss.modules():
+        if isinstance(part, Loss):
+            for piece in part.layout:
+                if piece.name in SCHEDULED:
+                    values = part.hyper_double[piece.start : piece.stop]
+                    name = piece.argument or piece.name if piece.name in EXPONENTS else piece.name  # as users call it
+                    found[name] = _plain(values)
+        elif isinstance(part, AdaptiveAsymmetry):
+            found["gamma_neg"], found["adaptive_gap"] = _plain(part.gamma_neg), _plain(part.gap)
+        elif isinstance(part, RecallWeights) and part.momentum is not None:
+            found["recall_weights"] = _rounded(1.0 - part.recall)
+    return found
+
+
+def _plain(values: Tensor) -> float | list[float]:
+    return float(values) if values.numel() == 1 else _rounded(values)
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, 5) for value in values.tolist()]
