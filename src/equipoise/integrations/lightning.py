@@ -1,0 +1,65 @@
+"""Losses in a ``LightningModule`` of one's own: a callback moves their schedules and logs what they are set to."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Literal
+
+from equipoise._checks import check_choice
+from equipoise.losses import Loss, current_settings
+
+if TYPE_CHECKING or "lightning.pytorch" not in sys.modules:
+    from pytorch_lightning import Callback, LightningModule, Trainer
+else:  # the same library under its other name, whose trainer refuses the classes of this one
+    from lightning.pytorch import Callback, LightningModule, Trainer
+
+__all__ = ["LossSchedule"]
+
+LOGGED = 100
+"""Classes up to which each gets a number in the log."""
+
+
+class LossSchedule(Callback):
+    """Moves the schedules of all losses in the module, under whatever name they stand there, and logs their settings.
+
+    Logged after each epoch as ``loss/gamma``, ``loss/xi``, ``loss/recall_weights/3`` ...: values of schedules, adaptive
+    exponents and moving recalls. A loss that is an attribute of the module is saved in its checkpoints, with its state.
+
+    Args:
+        every: ``"epoch"`` calls ``set_epoch`` before each epoch, so that the losses need ``epochs=``; ``"step"`` calls
+            ``set_progress`` before each batch, for trainings of few epochs or of a number of steps.
+        log: whether settings are logged.
+
+    Example::
+
+        trainer = pl.Trainer(max_epochs=20, callbacks=[LossSchedule()])
+    """
+
+    def __init__(self, every: Literal["epoch", "step"] = "epoch", *, log: bool = True) -> None:
+        check_choice("every", every, ("epoch", "step"))
+        self.every, self.logs = every, log
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Tell the losses the epoch."""
+        if self.every == "epoch":
+            for loss in _losses(pl_module):
+                loss.set_epoch(trainer.current_epoch)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        """Tell the losses the share of the training that is over."""
+        if self.every == "step":
+            for loss in _losses(pl_module):
+                loss.set_progress(min(trainer.global_step / trainer.estimated_stepping_batches, 1.0))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log what they are set to."""
+        if self.logs:
+            for name, value in current_settings(pl_module).items():
+                if isinstance(value, float):
+                    pl_module.log(f"loss/{name}", value)
+                elif len(value) <= LOGGED:
+                    pl_module.log_dict({f"loss/{name}/{k}": item for k, item in enumerate(value)})
+
+
+def _losses(module: LightningModule) -> list[Loss]:
+    return [part for part in module.modules() if isinstance(part, Loss)]

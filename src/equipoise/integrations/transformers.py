@@ -1,0 +1,87 @@
+"""Losses in the ``Trainer`` of Hugging Face: a callback moves their schedules and saves their state.
+
+The loss itself goes to the trainer as ``compute_loss_func``. ``num_items_in_batch`` is the number of labels other than
+-100 in all batches of a step of the optimiser and in all processes: the denominator of ``reduction="valid_mean"``, and
+of ``"mean"`` where the loss has no class weights::
+
+    def compute_loss(outputs, labels, num_items_in_batch=None):
+        return loss(outputs.logits, labels, normalizer=num_items_in_batch)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from equipoise._checks import check_choice
+from equipoise.losses import Loss
+
+__all__ = ["LossSchedule"]
+
+FILE = "loss.pt"
+"""In each checkpoint."""
+
+
+class LossSchedule(TrainerCallback):
+    """Moves the schedules of a loss, and keeps its state (moving recalls, adaptive exponents) in the checkpoints.
+
+    Args:
+        loss: that the trainer's ``compute_loss_func`` calls, or a module with several.
+        every: ``"epoch"`` calls ``set_epoch`` before each epoch, so that the loss needs ``epochs=``; ``"step"`` calls
+            ``set_progress`` before each step of the optimiser, for trainings of few epochs or of a number of steps.
+
+    Example::
+
+        trainer = Trainer(model, args, compute_loss_func=compute_loss, callbacks=[LossSchedule(loss)], ...)
+    """
+
+    def __init__(self, loss: nn.Module, every: Literal["epoch", "step"] = "epoch") -> None:
+        check_choice("every", every, ("epoch", "step"))
+        self.loss, self.every = loss, every
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Take up the state of the loss where a training goes on."""
+        if state.global_step > 0:
+            file = _checkpoint(args, state) / FILE
+            if file.is_file():
+                self.loss.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+            elif any(not name.endswith("position") for name in self.loss.state_dict()):  # that one is told anyway
+                raise FileNotFoundError(
+                    f"the state of the loss must be in {file} to go on at step {state.global_step}, got no such file; "
+                    "put it there from the checkpoint you resume from, with the same output_dir"
+                )
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Tell the loss the epoch."""
+        if self.every == "epoch":
+            for loss in self._losses():
+                loss.set_epoch(int(state.epoch or 0))
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Tell the loss the share of the training that is over."""
+        if self.every == "step":
+            for loss in self._losses():
+                loss.set_progress(state.global_step / state.max_steps)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
+        """Put the state of the loss into the checkpoint."""
+        if state.is_world_process_zero and self.loss.state_dict():
+            torch.save(self.loss.state_dict(), _checkpoint(args, state) / FILE)
+
+    def _losses(self) -> list[Loss]:
+        return [part for part in self.loss.modules() if isinstance(part, Loss)]
+
+
+def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(args.output_dir or ".") / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
