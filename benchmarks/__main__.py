@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import losses, metrics, page, train, training
+from benchmarks import losses, metrics, page, startup, train, training
 from benchmarks.cases import CUDA_SHAPES, SHAPES, Link, Shapes
 from benchmarks.catalogue import all_cases
 from benchmarks.gpu import copy_bandwidth
@@ -33,9 +33,10 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         if getattr(options, "device", "cpu") == "cuda" and not torch.cuda.is_available():
             sys.exit("--device cuda needs a CUDA device and a build of torch for it, found none; use --device cpu")
-        if options.threads is not None:
+        if getattr(options, "threads", None) is not None:
             torch.set_num_threads(options.threads)
-        {"losses": _losses, "training": _training, "train": _train, "metrics": _metrics}[options.benchmark](options)
+        chosen = {"losses": _losses, "training": _training, "train": _train, "metrics": _metrics, "startup": _startup}
+        chosen[options.benchmark](options)
 
 
 def _losses(options: argparse.Namespace) -> None:
@@ -129,6 +130,19 @@ def _metrics(options: argparse.Namespace) -> None:
         sys.exit("a metric failed, see above")
 
 
+def _startup(options: argparse.Namespace) -> None:
+    before = describe_machine(torch.device("cpu"))
+    rows = startup.run(options.rounds, _progress)
+    run = {
+        "benchmark": "startup",
+        "machine": before | {"load_average_at_end": describe_machine(torch.device("cpu"))["load_average"]},
+        "settings": {"rounds": options.rounds},
+        "rows": rows,
+    }
+    _write(run, options.json)
+    print(startup.format_startup(run))
+
+
 def _table(options: argparse.Namespace) -> None:
     run = _read(options.losses, "losses", {"shapes", "bandwidth"})
     text = page.format_page(run, _read(options.training, "training", set()) if options.training else None)
@@ -213,6 +227,14 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=_positive, help="timed rounds (9 and, for average precision, 3)")
     command.add_argument("--filter", default="", help="only metrics or shapes that contain this text")
     command.add_argument("--threads", type=_positive, help="threads of torch (torch's own choice)")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
+
+    command = subparsers.add_parser(
+        "startup",
+        help="seconds until equipoise is imported, against torch, and until its help is there",
+        description=startup.__doc__,
+    )
+    command.add_argument("--rounds", type=_positive, default=9, help="timed starts of each (9)")
     command.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
 
     command = subparsers.add_parser(
@@ -303,6 +325,7 @@ def _contents() -> str:
     for device, cases in train.CASES.items():
         lines.extend(f"    {device:8}  {case.title}" for case in cases)
     lines.append("metrics: metrics against torchmetrics, and over many pixels; python -m benchmarks metrics --help")
+    lines.append("startup: imports against torch's, and the help; python -m benchmarks startup --help")
     lines.append("table: the page of documentation that results give; python -m benchmarks table --help")
     return "\n".join(lines)
 

@@ -1,15 +1,17 @@
 """The machinery of the benchmarks on tiny shapes; no test looks at how long anything takes."""
 
 import json
+import subprocess
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import equipoise
-from benchmarks import cases, losses, measure, metrics, targets, train, training
+from benchmarks import cases, losses, measure, metrics, startup, targets, train, training
 from benchmarks.__main__ import main
 from benchmarks.cases import CALL, TORCH, Limit, make_batch
 from benchmarks.catalogue import all_cases
@@ -558,3 +560,33 @@ def test_device_times_are_those_of_the_device():
 def test_trainings_are_compared_on_the_device():
     for case in train.run(train.Settings(torch.device("cuda"), TINY_TRAININGS, rounds=1)):
         assert {row["status"] for row in case["rows"]} == {"ok"}
+
+
+# ------------------------------------------------------------------------------------------------------------- startup
+
+
+def test_starts_are_measured_in_processes_of_their_own(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(startup, "HELP", 0.0)  # nothing can meet it
+    quick = dict.fromkeys(startup.COMMANDS, ("-c", "")) | {"equipoise --help": startup.COMMANDS["equipoise --help"]}
+    monkeypatch.setattr(startup, "COMMANDS", quick)
+    file = tmp_path / "startup.json"
+    main(["startup", "--rounds", "2", "--json", str(file)])
+    rows = json.loads(file.read_text())["rows"]
+    assert [row["name"] for row in rows] == list(startup.COMMANDS)
+    for row in rows:
+        assert row["seconds"]["low"] > 0
+        assert row["checks"] == [] or row["checks"][0]["measured"] in (row["ratio"]["median"], row["seconds"]["median"])
+    assert rows[-1]["met"] is False
+    assert "missed: equipoise --help" in capsys.readouterr().out
+
+
+def test_a_start_that_fails_is_no_time(monkeypatch):
+    monkeypatch.setattr(startup, "COMMANDS", {startup.TORCH: ("-c", "raise SystemExit(3)")})
+    with pytest.raises(subprocess.CalledProcessError, match="3"):
+        startup.run(1)
+
+
+def test_recorded_starts_meet_their_targets():
+    recorded = json.loads((Path(__file__).parent.parent / "benchmarks" / "results" / "startup.json").read_text())
+    assert [row["name"] for row in recorded["rows"]] == list(startup.COMMANDS)
+    assert all(row["met"] for row in recorded["rows"][1:])
