@@ -1,37 +1,42 @@
-"""The Python in the README and in the documentation runs, and their links lead somewhere."""
+"""The code in the README and in the documentation runs, its commands exist, and its links lead somewhere."""
 
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import re
-from pathlib import Path
+import shlex
+from urllib.parse import urlsplit
 
 import pytest
+import typer
 
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCKS = [
-    pytest.param(block, id=f"{page.stem}-{number}")
-    for page in PAGES
-    for number, block in enumerate(
-        re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    )
-    if not block.startswith(">>>")
-]
-SESSIONS = [page for page in PAGES if "\n>>> " in page.read_text(encoding="utf-8")]
+from equipoise.cli.app import app
+from equipoise.train.loss_text import expand_loss, list_losses
+from tests.pages import PAGES, ROOT, anchors, blocks, commands, links, short, text_of
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+PYTHON = [block for block in BLOCKS if block.language == "python" and not block.code.startswith(">>>")]
+SESSIONS = [page for page in PAGES if any(block.code.startswith(">>>") for block in blocks(page))]
+each_page = pytest.mark.parametrize("page", PAGES, ids=short)
 
 
-@pytest.mark.parametrize("block", BLOCKS)
+def as_case(block):
+    marks = [pytest.mark.skip(reason=f"the page says: {block.waived}")] if block.waived else []
+    return pytest.param(block, id=block.name, marks=marks)
+
+
+@pytest.mark.parametrize("block", [as_case(block) for block in PYTHON])
 def test_code_runs(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some of it writes files
-    before = "import equipoise\n" if "import equipoise" not in block else ""
-    exec(compile(before + block, "a page", "exec"), {})
+    before = "import equipoise\n" if "import equipoise" not in block.code else ""
+    exec(compile(before + block.code, block.name, "exec"), {"__name__": "a page"})
 
 
-@pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", SESSIONS, ids=short)
 def test_sessions_say_what_the_page_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = page.read_text(encoding="utf-8").replace("```", "")
+    text = "\n\n".join(block.code for block in blocks(page) if block.code.startswith(">>>"))
     session = doctest.DocTestParser().get_doctest(text, {}, page.name, None, 0)
     said: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
@@ -39,11 +44,103 @@ def test_sessions_say_what_the_page_says(page, tmp_path, monkeypatch):
 
 
 def test_there_is_code():
-    assert sum("README" in block.id for block in BLOCKS) == 5
+    assert sum(block.page.name == "README.md" and block.page.parent == ROOT for block in PYTHON) >= 4
+    assert SESSIONS
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_page
+def test_every_block_names_its_language(page):
+    """Without one a block of Python would be neither coloured nor run."""
+    known = {"python", "bash", "console", "text", "yaml", "json", "toml", "csv", "math", "bibtex", "html"}
+    assert {block.language for block in blocks(page)} <= known
+
+
+def test_a_block_that_is_not_run_says_why():
+    assert [block.name for block in BLOCKS if block.waived and len(block.waived.split()) < 3] == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Commands
+# ---------------------------------------------------------------------------------------------------------------------
+
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+EXTRAS = set(
+    re.findall(
+        r"^(\w+) = \[",
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("[project.optional-dependencies]")[2],
+        flags=re.MULTILINE,
+    )
+)
+
+
+GROUP = typer.main.get_command(app)
+
+
+def check_command(words):
+    """Raises where a command, a flag, a target, a module or an extra does not exist; nothing is run."""
+    match words:
+        case ["equipoise", flag] if flag.startswith("--"):
+            GROUP.make_parser(typer.Context(GROUP)).parse_args([flag])
+        case ["equipoise", *arguments]:
+            name, command, arguments = GROUP.resolve_command(typer.Context(GROUP), arguments)
+            values, _, _ = command.make_parser(typer.Context(command)).parse_args(arguments)
+            for text in list_losses(values.get("loss") or values.get("losses") or ""):
+                assert expand_loss(text)
+        case ["make", *targets]:
+            assert {target for target in targets if "=" not in target} <= TARGETS
+        case ["python", "-m", module, *_]:
+            assert importlib.util.find_spec(module), module
+        case ["pip", "install", *what]:
+            for extras in re.findall(r"\[([\w,]+)\]", " ".join(what)):
+                assert set(extras.split(",")) <= EXTRAS, extras
+
+
+@each_page
+def test_commands_exist_with_their_flags(page):
+    for command in commands(page):
+        check_command(shlex.split(command, comments=True))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "equipoise trian --data x",
+        "equipoise train --data x --los ce",
+        "equipoise compare --data x --losses 'ce focla'",
+        "make tset",
+        "python -m experiments.trainings",
+        "pip install 'equipoise[trian]'",
+    ],
+)
+def test_a_command_that_does_not_exist_is_found(command):
+    with pytest.raises((Exception, SystemExit)):
+        check_command(shlex.split(command))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Links
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@each_page
 def test_links_and_images_exist(page):
-    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
-    local = [target for target in targets if "://" not in target]
-    assert [target for target in local if not (page.parent / target).exists()] == []
+    lost = []
+    for link in links(page):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            lost.append(link)
+    assert lost == []
+
+
+@each_page
+def test_addresses_are_well_formed(page):
+    """They are not visited: a test that needs the network says little about the page."""
+    addresses = [link for link in links(page) if "://" in link]
+    addresses += re.findall(r"(?<!\()https?://[^\s)>\"'`]+", text_of(page))
+    for address in addresses:
+        parts = urlsplit(address)
+        assert parts.scheme == "https", address
+        assert re.fullmatch(r"[\w-]+(\.[\w-]+)+", parts.netloc), address

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
 from website import formulas, pages, reference
@@ -50,7 +50,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         if one.content is None:
             files.append(File.generated(config, one.uri, abs_src_path=str(one.source)))
         else:
-            files.append(File.generated(config, one.uri, content=one.content))
+            inclusion = InclusionLevel.NOT_IN_NAV if one.is_code else InclusionLevel.INCLUDED
+            files.append(File.generated(config, one.uri, content=one.content, inclusion=inclusion))
     files.append(File.generated(config, "reference/index.md", content=reference.overview_page()))
     for module, names in reference.public_modules().items():
         files.append(File.generated(config, reference.uri_of(module), content=reference.module_page(module, names)))

@@ -16,6 +16,7 @@ DOCS = ROOT / "docs"
 
 # Code is shown, everything else is copied.
 _CODE = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sh": "bash", ".toml": "toml"}
+_WIDE = "---\nhide: [navigation]\n---\n\n"
 _AS_PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 # Code stays as it is; group 2 is the target of a link or an image.
 _LINK = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]+`)|(?<=\]\()([^)\s]+)", re.DOTALL)
@@ -23,7 +24,7 @@ _LINK = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]+`)|(?<=\]\()([^)\s]+)", re.DOT
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """A file outside docs/ that the site shows.
+    """A file that is no page of docs/ and that the site shows.
 
     Args:
         source: the file.
@@ -35,16 +36,19 @@ class Elsewhere:
     uri: str
     content: str | None
 
+    @property
+    def is_code(self) -> bool:
+        """Whether it is shown as code, in no place of the navigation unless it is an example."""
+        return self.source.suffix in _CODE
+
 
 def _place(source: Path) -> str:
-    inside = source.relative_to(ROOT).as_posix()
+    inside = source.relative_to(DOCS if source.is_relative_to(DOCS) else ROOT).as_posix()
     if inside in _AS_PAGES:
         return _AS_PAGES[inside]
     if source.name == "README.md":
         return inside.replace("README.md", "index.md")
-    if source.suffix in _CODE:
-        return f"{inside.removesuffix(source.suffix)}.md"
-    return inside
+    return f"{inside}.md" if source.suffix in _CODE else inside
 
 
 def _code_page(source: Path) -> str:
@@ -58,7 +62,8 @@ def _code_page(source: Path) -> str:
 
 def _shown(source: Path) -> Elsewhere:
     if source.suffix == ".md":
-        return Elsewhere(source, _place(source), source.read_text(encoding="utf-8"))
+        text = source.read_text(encoding="utf-8")
+        return Elsewhere(source, _place(source), f"{_WIDE}{text}" if source.parent == ROOT else text)
     return Elsewhere(source, _place(source), _code_page(source) if source.suffix in _CODE else None)
 
 
@@ -70,7 +75,7 @@ def _targets(page: Path) -> list[Path]:
 
 
 def elsewhere() -> dict[Path, Elsewhere]:
-    """The pages of the root, all examples, and whatever a page links to outside docs/."""
+    """The pages of the root, all examples, and whatever a page links to that mkdocs would not find in docs/."""
     waiting = [ROOT / name for name in _AS_PAGES]
     waiting += [path for path in sorted((ROOT / "examples").glob("*")) if path.suffix in (".md", ".py")]
     for page in sorted(DOCS.rglob("*.md")):
@@ -78,7 +83,8 @@ def elsewhere() -> dict[Path, Elsewhere]:
     found: dict[Path, Elsewhere] = {}
     while waiting:
         source = waiting.pop(0)
-        if source in found or DOCS in source.parents or ROOT not in source.parents or source.name == "__init__.py":
+        known = source in found or (source.is_relative_to(DOCS) and source.suffix not in _CODE)
+        if known or not source.is_relative_to(ROOT) or source.name == "__init__.py":
             continue
         found[source] = _shown(source)
         if source.suffix == ".md":
