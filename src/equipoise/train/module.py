@@ -154,8 +154,9 @@ class Learner(pl.LightningModule):
         for metric in self.metrics.values():
             metric.reset()  # type: ignore[operator]
 
+    @torch.compiler.set_stance("force_eager")
     def logits(self, inputs: Tensor) -> Tensor:
-        """Logits of raw inputs."""
+        """Logits of raw inputs, never compiled: the batches differ in size, and each size would be compiled anew."""
         found: Tensor = self.inference_model(self.preparation.prepare(inputs))
         return found
 

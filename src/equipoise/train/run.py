@@ -172,8 +172,8 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     model, model_name = model_of(spec, task, preparation)
     check_model(model, model_name, task, preparation, splits["train"])
     learner = learner_of(spec, task, model, preparation, steps=steps, sync=trainer.world_size > 1)
-    if spec.compile:
-        model.compile()
+    if spec.compile != "none":
+        model.compile(mode=spec.compile)
     if trainer.is_global_zero and ".py:" in model_name:  # the file may change before the model is exported
         shutil.copyfile(model_name.rpartition(":")[0], folder.draft / "model.py")
     feeds = Feeds(spec, data, splits, batch_size)

@@ -46,6 +46,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Shares = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], BeforeValidator(_listed)]
 Size = Annotated[tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]], BeforeValidator(_size)]
 Sampler = Literal["none", "balanced", "square-root", "progressive", "reversed", "repeat-factor"]
+Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
 Text = Annotated[str, BeforeValidator(_words)]
 
 GROUPS = ("Data", "Model and loss", "Training", "Machine", "Record")
@@ -136,7 +137,9 @@ class SharedSpec(BaseModel):
     strategy: str = _machine("auto", "ddp, ...; passed on to Lightning.")
     precision: Text = _machine("32-true", "32-true, bf16-mixed, 16-mixed, ...; passed on to Lightning.")
     deterministic: bool = _machine(False, "Only algorithms that repeat to the last digit; slower on GPUs.")
-    compile: bool = _machine(False, "Compile the model with torch.compile.")
+    compile: Compile = _machine(
+        "none", f"Mode of torch.compile for the training steps: {', '.join(get_args(Compile))}; a first step waits."
+    )
 
     logger: str = _record("csv", "csv, tensorboard, none, wandb, mlflow, ..., or module:Class.")
 
