@@ -82,7 +82,7 @@ def check_command(words):
         case ["equipoise", flag] if flag.startswith("--"):
             GROUP.make_parser(typer.Context(GROUP)).parse_args([flag])
         case ["equipoise", *arguments]:
-            name, command, arguments = GROUP.resolve_command(typer.Context(GROUP), arguments)
+            _, command, arguments = GROUP.resolve_command(typer.Context(GROUP), arguments)
             values, _, _ = command.make_parser(typer.Context(command)).parse_args(arguments)
             for text in list_losses(values.get("loss") or values.get("losses") or ""):
                 assert expand_loss(text)

@@ -11,6 +11,8 @@ PACKAGE = Path(__file__).parent.parent / "src" / "equipoise"
 
 # Its names are commands, which `equipoise --help` explains.
 _ELSEWHERE = {"cli"}
+# In the search, pages that explain come first.
+_RARELY = "---\nsearch:\n  boost: 0.5\n---\n\n"
 
 
 def _names_of(source: Path) -> list[str]:
@@ -55,7 +57,7 @@ def public_path(name: str) -> str | None:
 
 def module_page(module: str, names: list[str]) -> str:
     """The page of one module: its own docstring, then what it promises."""
-    head = f"# {module}\n\n::: {module}\n    options:\n      members: false\n      show_root_heading: false\n"
+    head = f"{_RARELY}# {module}\n\n::: {module}\n    options:\n      members: false\n      show_root_heading: false\n"
     return "\n".join([head, *(f"::: {module}.{name}\n" for name in names)])
 
 

@@ -50,12 +50,13 @@ def find_browser() -> str:
     pytest.skip(reason)
 
 
-def visit(page: Path, folder: Path, *options: str) -> Visit:
-    """Open a file; ``folder`` is for what the browser writes."""
+def visit(page: Path | str, folder: Path, *options: str) -> Visit:
+    """Open a file or an address; ``folder`` is for what the browser writes."""
     log = folder / "net.json"
     profile = folder / "profile"
     command = [find_browser(), *OPTIONS, f"--user-data-dir={profile}", f"--log-net-log={log}", *options, "--dump-dom"]
-    ran = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    address = page if isinstance(page, str) else page.as_uri()
+    ran = subprocess.run([*command, address], capture_output=True, text=True, timeout=120, check=True)
     shutil.rmtree(profile, ignore_errors=True)
     console = re.findall(r":CONSOLE[^\]]*\] (.*)", ran.stderr)
     return Visit(ran.stdout, console, _requests(json.loads(log.read_text(encoding="utf-8"))))

@@ -1,0 +1,64 @@
+"""What makes the site of README, docs and docstrings."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.pages import ROOT
+from website.docstrings import as_markdown
+from website.formulas import as_mathml, draw_formulas
+from website.pages import rewrite_links
+
+
+def test_docstrings_become_markdown():
+    text = "\n".join(
+        [
+            r"Loss :math:`-\log p_y`, see :func:`~equipoise.calibration.fit_temperature` and :meth:`nowhere`.",
+            "",
+            ".. math::",
+            r"    a = b",
+            r"        + c",
+            "",
+            "Shape: (N, C).",
+            "",
+            ">>> 1 +\\",
+            "... 1",
+            "2",
+            "",
+            "End.",
+        ]
+    )
+    assert as_markdown(text).splitlines() == [
+        r"Loss $-\log p_y$, see [`fit_temperature`][equipoise.calibration.fit_temperature] and `nowhere`.",
+        "",
+        "$$a = b + c$$",
+        "",
+        "**Shape:** (N, C).",
+        "",
+        "```pycon",
+        ">>> 1 +\\",
+        "... 1",
+        "2",
+        "```",
+        "",
+        "End.",
+    ]
+
+
+def test_formulas_become_mathml():
+    assert as_mathml("p_y").startswith("<math")
+    assert "<msub><mi>p</mi><mi>y</mi></msub>" in as_mathml("p_y")
+    with pytest.raises(ValueError, match=r"\\nosuch cannot be drawn"):
+        as_mathml(r"\nosuch{x}")
+    page = '<span class="arithmatex">\\(a &lt; b\\)</span> <div class="arithmatex">\\[a\\]</div>'
+    drawn = draw_formulas(page)
+    assert "&lt;" in drawn or "&#x0003C;" in drawn
+    assert drawn.count("<math") == 2
+    assert "arithmatex" not in drawn
+
+
+def test_links_follow_their_page():
+    places = {ROOT / "docs/a.md": "a.md", ROOT / "x.json": "x.json"}
+    text = "[a](docs/a.md#b) ![](x.json) [c](#d) [e](https://e.org) `[f](docs/a.md)` [g](nowhere.md)"
+    told = rewrite_links(text, ROOT / "README.md", "deep/index.md", places.get)
+    assert told == "[a](../a.md#b) ![](../x.json) [c](#d) [e](https://e.org) `[f](docs/a.md)` [g](nowhere.md)"
