@@ -67,6 +67,7 @@ SINGLE = {
 }
 OPEN = {
     "open set": lambda **o: OpenSetScores(0.5, **o),
+    "open set groups": lambda **o: OpenSetScores(0.5, groups=GROUPS, **o),
     "open set histogram": lambda **o: OpenSetScores(0.5, convention="kang", exact=False, resolution=64, **o),
 }
 MULTI = {

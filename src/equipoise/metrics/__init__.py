@@ -15,6 +15,7 @@ from equipoise.metrics.calibration import CalibrationError
 from equipoise.metrics.confidence import ConfidenceProfile, ConfidentShare
 from equipoise.metrics.multilabel import MultilabelScores
 from equipoise.metrics.open_set import OpenSetScores
+from equipoise.metrics.rejection import RejectionCurve, accepting_threshold, best_threshold, rejection_curve
 from equipoise.metrics.scoring import BrierScore, NegativeLogLikelihood
 from equipoise.metrics.segmentation import SegmentationScores
 
@@ -30,14 +31,18 @@ __all__ = [
     "MultilabelScores",
     "NegativeLogLikelihood",
     "OpenSetScores",
+    "RejectionCurve",
     "ReliabilityCurve",
     "SegmentationScores",
     "ShotAccuracy",
+    "accepting_threshold",
     "average_precision",
+    "best_threshold",
     "bin_edges",
     "bin_index",
     "bin_sums",
     "binned_error",
     "bootstrap",
+    "rejection_curve",
     "shot_groups",
 ]

@@ -8,7 +8,7 @@ left out, so that nothing waits for a device.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -100,6 +100,18 @@ def check_classes(scores: Tensor, expected: int, name: str) -> None:
             f"scores must have {expected} entries in dimension 1, as {name} says, got shape {tuple(scores.shape)}; "
             f"check the outputs of the model or {name}"
         )
+
+
+def check_groups(groups: Sequence[int] | Tensor) -> Tensor:
+    """Group numbers as a tensor (C,) of int64; raise where they are none."""
+    numbers = torch.as_tensor(groups)
+    if numbers.ndim != 1 or not len(numbers) or numbers.is_floating_point() or bool((numbers < 0).any()):
+        raise ValueError(
+            "groups must be one group number from 0 for each class, shape (C,), got "
+            f"{numbers.dtype} of shape {tuple(numbers.shape)} with values {numbers.flatten().tolist()[:8]}; "
+            "pass e.g. shot_groups(train_counts) or torch.arange(C)"
+        )
+    return numbers.long().clone()
 
 
 def check_values(block: Tensor, from_logits: bool, normalized: bool, validate: bool) -> None:

@@ -12,7 +12,16 @@ from equipoise._checks import check_choice, check_counts, check_number
 from equipoise.metrics._inputs import ClassBlock, check_classes, class_blocks, predictions, tally, true_scores
 from equipoise.metrics._metric import StreamingMetric
 
-__all__ = ["CONVENTIONS", "Accuracy", "ShotAccuracy", "class_counts", "f1_scores", "ranks", "shot_groups"]
+__all__ = [
+    "CONVENTIONS",
+    "Accuracy",
+    "ShotAccuracy",
+    "class_counts",
+    "f1_scores",
+    "group_means",
+    "ranks",
+    "shot_groups",
+]
 
 CONVENTIONS = ("kang", "oltr")
 
@@ -140,6 +149,13 @@ def shot_groups(
     return torch.ones(len(counts), dtype=torch.int64).masked_fill(few, 2).masked_fill(many, 0)
 
 
+def group_means(per_class: Tensor, groups: Tensor, count: int | None = None) -> Tensor:
+    """Mean of ``per_class`` (C,) over the classes of each group, those that are NaN left out; (count,)."""
+    size = int(groups.max()) + 1 if count is None else count
+    seen = ~per_class.isnan()
+    return tally(groups, size, per_class.where(seen, 0.0)) / tally(groups, size, seen)
+
+
 class ShotAccuracy(StreamingMetric):
     """Accuracy of classes with many, a medium number of and few training samples.
 
@@ -197,7 +213,5 @@ class ShotAccuracy(StreamingMetric):
     def compute(self) -> dict[str, Tensor]:
         """Accuracies in float64; NaN for a group without classes or samples."""
         support, _, hits = self.counts
-        per_class = hits / support.double()
-        seen = support > 0
-        means = tally(self.groups, 3, per_class.where(seen, 0.0)) / tally(self.groups, 3, seen)
+        means = group_means(hits / support.double(), self.groups, 3)
         return {**dict(zip(self.NAMES, means, strict=True)), "all": hits.sum() / support.sum().double()}

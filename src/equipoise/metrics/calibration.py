@@ -13,6 +13,7 @@ from equipoise.metrics._inputs import (
     ClassBlock,
     LabelBlock,
     check_classes,
+    check_groups,
     class_blocks,
     label_blocks,
     tally,
@@ -139,7 +140,7 @@ class CalibrationError(StreamingMetric):
         self.ignore_index, self.ignore_value = ignore_index, ignore_value
         self.num_groups = 0
         self._classes: int | None = None  # of the batches so far
-        self.register_buffer("groups", None if groups is None else _check_groups(groups), persistent=False)
+        self.register_buffer("groups", None if groups is None else check_groups(groups), persistent=False)
         if self.groups is not None:
             self.num_groups = int(self.groups.max()) + 1
         if self._keeps:
@@ -295,14 +296,3 @@ def _join(pieces: list[Events]) -> Events:
         for parts in zip(*pieces, strict=True)
     )
     return confidence, correct, row, valid
-
-
-def _check_groups(groups: Sequence[int] | Tensor) -> Tensor:
-    numbers = torch.as_tensor(groups)
-    if numbers.ndim != 1 or not len(numbers) or numbers.is_floating_point() or bool((numbers < 0).any()):
-        raise ValueError(
-            "groups must be one group number from 0 for each class, shape (C,), got "
-            f"{numbers.dtype} of shape {tuple(numbers.shape)} with values {numbers.flatten().tolist()[:8]}; "
-            "pass e.g. shot_groups(train_counts) or torch.arange(C)"
-        )
-    return numbers.long().clone()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_choice, check_number
-from equipoise.metrics._inputs import class_blocks, cut, tally, top_match
+from equipoise.metrics._inputs import check_classes, check_groups, class_blocks, cut, tally, top_match
 from equipoise.metrics._metric import StreamingMetric
+from equipoise.metrics.accuracy import group_means
 from equipoise.metrics.binning import bin_index, fine_edges
+from equipoise.metrics.rejection import CONVENTIONS, f_measure
 
 __all__ = ["OpenSetScores", "auroc", "histogram_auroc"]
 
@@ -44,6 +47,8 @@ class OpenSetScores(StreamingMetric):
         convention: ``"oltr"``: a known sample that is rejected is a false positive (the code of Liu et al. since 2020);
             ``"kang"``: it is none (Kang et al. 2020).
         unknown: target of samples that belong to no class of training.
+        groups: (C,) number of the group of each class from 0, e.g. ``shot_groups(train_counts)``; the result then has
+            ``groups`` and ``closed_groups``, (groups,).
         exact: for AUROC: True keeps all confidences; False keeps a histogram of ``resolution`` cells. That is off by at
             most half the share of the pairs of a known and an unknown sample that are in the same cell.
         resolution: cells of that histogram; they are narrow near 0 and 1.
@@ -53,16 +58,21 @@ class OpenSetScores(StreamingMetric):
         options: of ``torchmetrics.Metric``.
 
     Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk). Result: a dict of ``f_measure``, ``precision``,
-    ``recall``, ``auroc`` (known against unknown) and ``accuracy`` (of the known samples; a rejected one is wrong).
+    ``recall``, ``auroc`` (known against unknown), ``accuracy`` (of the known samples; a rejected one is wrong),
+    ``closed_accuracy`` (the same without rejection), ``known_rejected`` and ``unknown_rejected`` (shares). A group's
+    value is the mean over its classes of their accuracies, with and without rejection.
 
     >>> metric = OpenSetScores(0.6, from_logits=False)
     >>> found = metric(torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7]]), torch.tensor([0, -1, 0]))
     >>> {name: round(float(value), 3) for name, value in found.items()}
-    {'f_measure': 0.667, 'precision': 0.5, 'recall': 1.0, 'auroc': 1.0, 'accuracy': 0.5}
+    {'f_measure': 0.667, 'precision': 0.5, 'recall': 1.0, 'auroc': 1.0, 'accuracy': 0.5, 'closed_accuracy': 0.5,
+     'known_rejected': 0.0, 'unknown_rejected': 1.0}
     """
 
     higher_is_better = True
     counts: Tensor
+    by_class: Tensor
+    groups: Tensor | None
     confidences: list[Tensor]
     sides: list[Tensor]
     cells: Tensor
@@ -73,6 +83,7 @@ class OpenSetScores(StreamingMetric):
         *,
         convention: str = "oltr",
         unknown: int = -1,
+        groups: Sequence[int] | Tensor | None = None,
         exact: bool = True,
         resolution: int = 8192,
         from_logits: bool = True,
@@ -82,13 +93,17 @@ class OpenSetScores(StreamingMetric):
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
         self.threshold = check_number("threshold", threshold, low=0.0, high=1.0)
-        check_choice("convention", convention, ("oltr", "kang"))
+        check_choice("convention", convention, CONVENTIONS)
         check_number("resolution", resolution, low=2)
         if unknown == ignore_index:
             raise ValueError(f"unknown must differ from ignore_index, got {unknown} for both; choose another number")
         self.convention, self.unknown, self.exact = convention, unknown, exact
         self.resolution, self.ignore_index = resolution, ignore_index
-        self.add_sum("counts", 4)  # known and right, known and wrong, known and rejected, unknown and accepted
+        self.register_buffer("groups", None if groups is None else check_groups(groups), persistent=False)
+        # known: right, wrong, rejected though right, rejected and wrong; unknown: accepted, rejected
+        self.add_sum("counts", 6)
+        if self.groups is not None:
+            self.add_sum("by_class", 3, len(self.groups))  # known, right, right and accepted
         if exact:
             self.add_kept("confidences")
             self.add_kept("sides", dtype=torch.int8)
@@ -97,6 +112,8 @@ class OpenSetScores(StreamingMetric):
 
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:
         """What ``update`` does with a batch."""
+        if self.groups is not None:
+            check_classes(scores, len(self.groups), "groups")
         strange = targets == self.unknown
         blocks = class_blocks(
             scores,
@@ -108,8 +125,16 @@ class OpenSetScores(StreamingMetric):
         for block, (_, unknown) in zip(blocks, cut(scores, strange), strict=True):
             (confidence, right), known = top_match(block.scores, block.labels, self.from_logits), block.valid
             accepted = confidence >= self.threshold
-            kinds = (known & accepted & right, known & accepted & ~right, known & ~accepted, unknown & accepted)
+            kinds = (
+                *(known & there & match for there in (accepted, ~accepted) for match in (right, ~right)),
+                *(unknown & there for there in (accepted, ~accepted)),
+            )
             self.add_to(counts=torch.stack([kind.sum() for kind in kinds]))
+            if self.groups is not None:
+                masks = (known, known & right, known & right & accepted)
+                size = len(self.groups)
+                rows = [tally(block.labels.where(mask, size), size + 1)[:size] for mask in masks]
+                self.add_to(by_class=torch.stack(rows))
             self._add_confidence(confidence, known, unknown)
 
     def _add_confidence(self, confidence: Tensor, known: Tensor, unknown: Tensor) -> None:
@@ -124,18 +149,31 @@ class OpenSetScores(StreamingMetric):
 
     def compute(self) -> dict[str, Tensor]:
         """All values in float64; NaN where nothing was seen."""
-        right, wrong, rejected, accepted = self.counts.double()
+        right, wrong, lost, spared, accepted, refused = self.counts.double()
+        rejected, known = lost + spared, right + wrong + lost + spared
         false_positives = wrong + rejected if self.convention == "oltr" else wrong
-        precision, recall = right / (right + false_positives), right / (right + accepted)
         if self.exact:
             confidences, sides = self.joined("confidences"), self.joined("sides")
             area = auroc(confidences[sides == 0], confidences[sides == 1])
         else:
             area = histogram_auroc(*self.cells)
         return {
-            "f_measure": 2 * right / (2 * right + false_positives + accepted),
-            "precision": precision,
-            "recall": recall,
+            "f_measure": f_measure(right, wrong, rejected, accepted, self.convention),
+            "precision": right / (right + false_positives),
+            "recall": right / (right + accepted),
             "auroc": area,
-            "accuracy": right / (right + wrong + rejected),
+            "accuracy": right / known,
+            "closed_accuracy": (right + lost) / known,
+            "known_rejected": rejected / known,
+            "unknown_rejected": refused / (accepted + refused),
+            **self._by_group(),
+        }
+
+    def _by_group(self) -> dict[str, Tensor]:
+        if self.groups is None:
+            return {}
+        support, hits, kept = self.by_class
+        return {
+            "groups": group_means(kept / support.double(), self.groups),
+            "closed_groups": group_means(hits / support.double(), self.groups),
         }
