@@ -12,6 +12,7 @@ from equipoise.data.longtail import (
     step_counts,
     subsample,
 )
+from equipoise.data.open_set import hold_out, open_samples
 from equipoise.data.opening import open_data
 from equipoise.data.samplers import SAMPLERS, ClassSampler, DeferredSampler, RepeatFactorSampler, sampler_for
 from equipoise.data.splits import stratified_split
@@ -38,7 +39,9 @@ __all__ = [
     "exponential_counts",
     "first_4000",
     "first_4000_counts",
+    "hold_out",
     "open_data",
+    "open_samples",
     "pareto_counts",
     "sampler_for",
     "step_counts",

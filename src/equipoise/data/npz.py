@@ -13,7 +13,7 @@ from equipoise.data.arrays import Arrays, Task
 from equipoise.data.errors import nearest, refuse, some
 from equipoise.data.source import Options, Source, agree, need_train, numbered_names, split_paths
 
-__all__ = ["read_npz"]
+__all__ = ["read_inputs", "read_npz"]
 
 ENTRIES = ("images", "features", "labels", "layout", "class_names")
 TASK_OF: dict[int, Task] = {1: "single", 2: "multi", 3: "segmentation"}
@@ -58,10 +58,19 @@ def read_npz(path: Path, options: Options) -> Source:
     return Source(task, class_names, splits, ignore_index)
 
 
-def _read(file: Path) -> tuple[Arrays, tuple[str, ...] | None]:
+def read_inputs(file: Path) -> NDArray[Any]:
+    """Images (N, c, H, W) as uint8 or features (N, D) as float32 of an ``.npz``, whose labels are not looked at."""
+    values = _values(file, _entries(file, ENTRIES[:2]))
+    if not len(values):
+        raise refuse(file, "there must be at least one sample", "none", "fill it")
+    return values
+
+
+def _entries(file: Path, needed: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """The arrays that are known by name; one kind of inputs is always needed."""
     try:
         with np.load(file, allow_pickle=False) as stored:
-            given = {name: stored[name] for name in stored.files if name in ENTRIES}
+            given = {name: stored[name] for name in stored.files if name in (*needed, "layout", "class_names")}
             others = [name for name in stored.files if name not in ENTRIES]
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise refuse(
@@ -71,24 +80,31 @@ def _read(file: Path) -> tuple[Arrays, tuple[str, ...] | None]:
             "write it with np.savez",
         ) from None
     inputs = [name for name in ("images", "features") if name in given]
-    if len(inputs) != 1 or "labels" not in given:
+    if len(inputs) != 1 or ("labels" in needed and "labels" not in given):
         hint = nearest(others[0], ENTRIES) if others else "add what is missing"
         raise refuse(
             file,
-            "there must be an array images or features (one of them) and an array labels",
+            "there must be an array images or features (one of them)" + " and an array labels" * ("labels" in needed),
             some([*given, *others]) or "nothing",
             hint,
         )
-    values: NDArray[Any]
-    if inputs == ["images"]:
-        values = _images(file, given["images"], given.get("layout"))
-    else:
-        values = _features(file, given["features"])
+    return given
+
+
+def _values(file: Path, given: dict[str, NDArray[Any]]) -> NDArray[Any]:
+    if "images" in given:
+        return _images(file, given["images"], given.get("layout"))
+    return _features(file, given["features"])
+
+
+def _read(file: Path) -> tuple[Arrays, tuple[str, ...] | None]:
+    given = _entries(file, ENTRIES[:3])
+    values = _values(file, given)
     labels = _labels(file, given["labels"])
     if len(values) != len(labels):
         raise refuse(
             file,
-            f"there must be as many labels as {inputs[0]}",
+            f"there must be as many labels as {'images' if 'images' in given else 'features'}",
             f"{len(labels)} and {len(values)}",
             "check what wrote the file",
         )

@@ -166,7 +166,7 @@ def open_data(
         if not _are_images(splits["train"]):
             notes.append("image_size was left aside: these data are no images.")
         splits = {
-            split: _resized(own, options.image_size, options.fit) if isinstance(own, Arrays) else own
+            split: resized(own, options.image_size, options.fit) if isinstance(own, Arrays) else own
             for split, own in splits.items()
         }
     data = DataSet(
@@ -363,7 +363,7 @@ def _coverage(data: DataSet) -> list[str]:
     return notes
 
 
-def _resized(arrays: Arrays, size: Size, fit: Fit) -> Arrays:
+def resized(arrays: Arrays, size: Size, fit: Fit) -> Arrays:
     """Images of arrays in another size, antialiased; label maps by the nearest pixel."""
     images, labels = arrays.inputs, arrays.labels
     if images.ndim != 4 or images.shape[2:] == size:

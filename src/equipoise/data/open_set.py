@@ -1,0 +1,198 @@
+"""Samples of no known class, to see whether a model rejects them: classes held out of the data, or other data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.data.arrays import Arrays, DataSet, Split
+from equipoise.data.errors import nearest, refuse, some
+from equipoise.data.files import FileImages, path_array
+from equipoise.data.npz import read_inputs
+from equipoise.data.opening import resized
+from equipoise.data.source import image_files
+
+__all__ = ["hold_out", "open_samples"]
+
+
+def hold_out(data: DataSet, classes: Sequence[str | int] | str) -> tuple[DataSet, Split]:
+    """The data without some classes, and the test samples of these: what a model of the rest has never seen.
+
+    The classes that are left are numbered again in their order. Samples of the open set have the label that counts for
+    nothing. Training and validation samples of the classes that are held out are used nowhere.
+
+    Args:
+        data: with one label a sample.
+        classes: names or numbers of the classes to hold out; a text has commas between them. A name wins over a number.
+
+    Returns:
+        The data that are left, and the open set.
+
+    Raises:
+        DataError: there is no such class, too few are left, or there is no test sample of those that are held out.
+
+    >>> from equipoise.data import digits_lt
+    >>> known, unknown = hold_out(digits_lt(), "8, 9")
+    >>> len(known.class_names), len(known.test), len(unknown)
+    (8, 320, 80)
+    """
+    if data.task != "single":
+        raise refuse(
+            data.name, "classes are held out of data with one label a sample", f"task {data.task!r}", "leave it out"
+        )
+    out = _numbers(data, classes)
+    kept = [c for c in range(len(data.class_names)) if c not in out]
+    if len(kept) < 2:
+        raise refuse(
+            data.name,
+            "at least two classes must be left to be learned",
+            f"{len(kept)} of {len(data.class_names)}",
+            "hold out fewer",
+        )
+    if data.ignore_index in out:
+        name = data.class_names[data.ignore_index]
+        raise refuse(
+            data.name, "the ignored label counts for nothing and is no class to hold out", name, "leave it out"
+        )
+    number = np.full(len(data.class_names), -1, np.int64)  # the new number of each class
+    number[kept] = np.arange(len(kept))
+    inside = 0 <= data.ignore_index < len(number)
+    ignored = int(number[data.ignore_index]) if inside else data.ignore_index
+
+    def without(split: Split, name: str) -> Split:
+        own = np.flatnonzero(~np.isin(split.labels, list(out)))
+        counted = split.labels[own] != data.ignore_index
+        if not counted.any():
+            raise refuse(
+                data.name, f"there must be {name} samples of the classes that are left", "none", "hold out others"
+            )
+        there = split.take(own)
+        old = np.where(counted, there.labels, 0)
+        return replace(there, labels=np.where(counted, number[old], ignored))
+
+    train, val, test = (without(getattr(data, split), split) for split in ("train", "val", "test"))
+    names = [data.class_names[c] for c in sorted(out)]
+    chosen = np.flatnonzero(np.isin(data.test.labels, list(out)))
+    if not len(chosen):
+        raise refuse(data.name, f"there must be test samples of {some(names)}", "none", "hold out other classes")
+    unknown = data.test.take(chosen)
+    note = (
+        f"Held out as unknown: {some(names)}, with {len(chosen)} test samples; {len(data.train) - len(train)} training "
+        f"and {len(data.val) - len(val)} validation samples of them are left aside."
+    )
+    known = replace(
+        data,
+        class_names=tuple(data.class_names[c] for c in kept),
+        train=train,
+        val=val,
+        test=test,
+        ignore_index=ignored,
+        notes=(*data.notes, note),
+    )
+    return known, replace(unknown, labels=np.full(len(chosen), ignored, np.int64))
+
+
+def _numbers(data: DataSet, classes: Sequence[str | int] | str) -> frozenset[int]:
+    asked = [word.strip() for word in classes.split(",")] if isinstance(classes, str) else list(classes)
+    if not [word for word in asked if word != ""]:
+        raise refuse(data.name, "there must be a class to hold out", "none", f"name some of {some(data.class_names)}")
+    names, found = list(data.class_names), []
+    for word in asked:
+        text = str(word)
+        if isinstance(word, str) and word in names:
+            number = names.index(word)
+        elif text.isdecimal() and int(text) < len(names):
+            number = int(text)
+        else:
+            raise refuse(
+                data.name,
+                f"a class to hold out must be a name or a number from 0 to {len(names) - 1}",
+                repr(word),
+                nearest(text, names),
+            )
+        if number in found:
+            raise refuse(data.name, "every class can be held out once", f"{names[number]!r} twice", "name it once")
+        found.append(number)
+    return frozenset(found)
+
+
+def open_samples(path: str | Path, data: DataSet) -> Split:
+    """Samples of no known class from a file or folder of their own, as a model of ``data`` takes them.
+
+    Args:
+        path: an ``.npz`` with ``images`` or ``features`` (labels are not looked at), or a folder of images, which may
+            lie in folders of their own. Images take the size of those of ``data``.
+        data: what the model is trained on, with one label a sample.
+
+    Raises:
+        DataError: the samples cannot be used; the message says what to do.
+    """
+    path = Path(path)
+    if data.task != "single":
+        raise refuse(path, "an open set is defined for data with one label a sample", f"task {data.task!r}", "leave it")
+    if not path.exists():
+        raise refuse(path, "there must be an .npz or a folder of images", "nothing", "check the path")
+    if path.is_dir():
+        return _folder(path, data)
+    if path.suffix.lower() != ".npz":
+        raise refuse(
+            path,
+            "an open set must be an .npz with images or features, or a folder of images",
+            path.suffix or "a file without ending",
+            "store it as one of these, or hold out classes of the data",
+        )
+    return _arrays(path, data)
+
+
+def _folder(path: Path, data: DataSet) -> FileImages:
+    files = image_files(path)
+    if not files:
+        raise refuse(path, "there must be images in the folder of the open set", "none", "check the path")
+    images = FileImages(path_array(files), _no_labels(len(files), data))
+    train = data.train
+    if isinstance(train, FileImages):
+        return replace(images, size=train.size, fit=train.fit)
+    if isinstance(train, Arrays) and train.inputs.ndim == 4 and train.inputs.shape[1] == 3:
+        return replace(images, size=train.inputs.shape[2:])
+    raise refuse(
+        path,
+        f"the open set must be of the kind of {data.name}, {_kind(train)}",
+        "image files, which are read in colour",
+        "store it as an .npz of that kind, or hold out classes of the data",
+    )
+
+
+def _arrays(path: Path, data: DataSet) -> Arrays:
+    inputs, train = read_inputs(path), data.train
+    found = Arrays(inputs, _no_labels(len(inputs), data))
+    images = inputs.ndim == 4
+    if isinstance(train, FileImages) and images and inputs.shape[1] == 3:
+        return found if train.size is None else resized(found, train.size, train.fit)
+    if isinstance(train, Arrays) and inputs.ndim == train.inputs.ndim and inputs.shape[1] == train.inputs.shape[1]:
+        return resized(found, train.inputs.shape[2:], "stretch") if images else found
+    raise refuse(
+        path,
+        f"the open set must be of the kind of {data.name}, {_kind(train)}",
+        f"{'images' if images else 'features'} {inputs.shape}",
+        "store samples of the same kind, or hold out classes of the data",
+    )
+
+
+def _kind(split: Split) -> str:
+    if isinstance(split, FileImages):
+        return "images of three channels"
+    if not isinstance(split, Arrays):
+        return "texts"
+    if split.inputs.ndim == 4:
+        channels, height, width = split.inputs.shape[1:]
+        return f"images of {channels} channel{'s' * (channels > 1)}, {height} x {width}"
+    return f"{split.inputs.shape[1]} features"
+
+
+def _no_labels(count: int, data: DataSet) -> NDArray[Any]:
+    return np.full(count, data.ignore_index, np.int64)
