@@ -334,19 +334,25 @@ def test_a_machine_that_does_not_see_the_folder(out):
         module.train_one(None, out / "runs" / "ce-0")
 
 
+def gpu(name, *, threads):
+    return {"CUDA_VISIBLE_DEVICES": name, "OMP_NUM_THREADS": str(threads)}
+
+
 @pytest.mark.parametrize(
     ("visible", "count", "accelerator", "asked", "needed", "found"),
     [
-        (None, 0, "auto", None, 100, (min(8, module._cores()), [{}])),
+        (None, 0, "auto", None, 100, (8, [{}])),
         (None, 0, "auto", 3, 100, (3, [{}])),
         (None, 0, "auto", 3, 2, (2, [{}])),
-        (None, 2, "auto", None, None, (2, [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}])),
-        ("3,5", 2, "gpu", 4, 9, (4, [{"CUDA_VISIBLE_DEVICES": "3"}, {"CUDA_VISIBLE_DEVICES": "5"}])),
+        (None, 2, "auto", None, None, (2, [gpu("0", threads=8), gpu("1", threads=8)])),
+        ("3,5", 2, "gpu", 4, 9, (4, [gpu("3", threads=4), gpu("5", threads=4)])),
         (None, 2, "cpu", 2, 9, (2, [{}])),
     ],
 )
 def test_processes_share_the_gpus(monkeypatch, visible, count, accelerator, asked, needed, found):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(module, "_cores", lambda: 16)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr("torch.cuda.device_count", lambda: count)

@@ -206,8 +206,10 @@ def _jobs(spec: CompareSpec, jobs: int | None, needed: int | None, ray: str | No
         return RayJobs(ray, prepare, jobs, on_gpus={"auto": None, "cpu": False}.get(spec.accelerator, True))
     gpus = _gpus() if spec.accelerator in ("auto", "gpu", "cuda") else []
     count = jobs or len(gpus) or min(MOST_JOBS, _cores())
-    environments = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] or [{}]
-    return LocalJobs(count if needed is None else min(count, needed), prepare, environments)
+    count = count if needed is None else min(count, needed)
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, _cores() // count)))  # what is learnt on GPUs is judged here
+    environments = [{"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": threads} for gpu in gpus] or [{}]
+    return LocalJobs(count, prepare, environments)
 
 
 def _cores() -> int:
@@ -273,7 +275,8 @@ def _judge(folder: ComparisonFolder) -> None:
 def prepare() -> None:
     """What a process does before it trains: import, and take one thread, as runs side by side need no more.
 
-    ``OMP_NUM_THREADS`` has its way; runs on other numbers of threads may differ in their last digits.
+    ``OMP_NUM_THREADS`` has its way; runs on other numbers of threads may differ in their last digits. Beside GPUs the
+    processes share the cores.
     """
     threads = os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch

@@ -173,6 +173,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     check_model(model, model_name, task, preparation, splits["train"])
     learner = learner_of(spec, task, model, preparation, steps=steps, sync=trainer.world_size > 1)
     if spec.compile != "none":
+        torch.compiler.reset()  # what was compiled for an earlier run in this process holds the weights of that run
         model.compile(mode=spec.compile)
     if trainer.is_global_zero and ".py:" in model_name:  # the file may change before the model is exported
         shutil.copyfile(model_name.rpartition(":")[0], folder.draft / "model.py")
