@@ -19,8 +19,10 @@ NAMES = (*SCORES, "targets", "train_counts", "class_names")
 """What is read; other arrays are left alone."""
 
 
-def open_arrays(path: Path, task: Task | None, ignore_index: int, unlabelled: Task | None = None) -> Predictions:
-    """Predictions of an ``.npz``, held in memory."""
+def open_arrays(
+    path: Path, task: Task | None, ignore_index: int, unlabelled: Task | None = None, targets: bool = True
+) -> Predictions:
+    """Predictions of an ``.npz``, held in memory; ``targets``: whether to look at them."""
     if not zipfile.is_zipfile(path):
         raise InputError(
             f"{path}: the file must be an .npz archive, found something else or half of one; write it again with "
@@ -28,11 +30,17 @@ def open_arrays(path: Path, task: Task | None, ignore_index: int, unlabelled: Ta
         )
     with np.load(path, allow_pickle=False) as archive:
         names = archive.files
-        arrays = {name: _loaded(path, name, lambda name=name: archive[name]) for name in NAMES if name in names}  # type: ignore[misc]
+        arrays = {
+            name: _loaded(path, name, lambda name=name: archive[name])  # type: ignore[misc]
+            for name in NAMES
+            if name in names and (targets or name != "targets")
+        }
     return _predictions(path, arrays, names, task, ignore_index, unlabelled)
 
 
-def open_folder(path: Path, task: Task | None, ignore_index: int, unlabelled: Task | None = None) -> Predictions:
+def open_folder(
+    path: Path, task: Task | None, ignore_index: int, unlabelled: Task | None = None, targets: bool = True
+) -> Predictions:
     """Predictions of a folder; what is read of them at a time is all that is in memory."""
     names = sorted(file.stem for file in path.glob("*.npy"))
     arrays = {
@@ -42,7 +50,7 @@ def open_folder(path: Path, task: Task | None, ignore_index: int, unlabelled: Ta
             lambda name=name: np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False),  # type: ignore[misc]
         )
         for name in NAMES
-        if name in names
+        if name in names and (targets or name != "targets")
     }
     return _predictions(path, arrays, names, task, ignore_index, unlabelled)
 

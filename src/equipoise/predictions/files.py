@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from equipoise.predictions.arrays import open_arrays, open_folder
+from equipoise.predictions.open_set import check_open_label
 from equipoise.predictions.source import InputError, Predictions, Task
 from equipoise.predictions.tables import open_table
 
@@ -26,6 +27,8 @@ def open_predictions(
     train_counts: Sequence[float] | None = None,
     ignore_index: int = -100,
     unlabelled: Task | None = None,
+    targets: bool = True,
+    open_label: int | None = None,
 ) -> Predictions:
     """Open saved predictions; shapes and names are checked at once, numbers as they are read.
 
@@ -35,21 +38,25 @@ def open_predictions(
         train_counts: training samples of each class; wins over those of the file.
         ignore_index: target that counts for nothing.
         unlabelled: task of a file without targets, ``"single"`` or ``"multi"``; None: there must be targets.
+        targets: False to leave them aside where there are some, as if the file were unlabelled.
+        open_label: target of samples that belong to no class; ``split_open`` parts them from the others.
 
     Raises:
         InputError: where the file is missing, of another kind, or does not fit together.
     """
     path = Path(path)
+    if not targets and unlabelled is None:
+        unlabelled = task or "single"
     if not path.exists():
         raise InputError(f"{path}: there is no such file or folder; check the path")
     if path.is_dir():
-        found = open_folder(path, task, ignore_index, unlabelled)
+        found = open_folder(path, task, ignore_index, unlabelled, targets)
     elif path.stat().st_size == 0:
         raise InputError(f"{path}: the file must hold predictions, found it empty; check what wrote it")
     elif path.suffix == ".npz":
-        found = open_arrays(path, task, ignore_index, unlabelled)
+        found = open_arrays(path, task, ignore_index, unlabelled, targets)
     elif path.suffix in (".csv", ".parquet"):
-        found = open_table(path, task, ignore_index, unlabelled)
+        found = open_table(path, task, ignore_index, unlabelled, targets, open_label)
     else:
         raise InputError(f"{path}: the file must be {FORMATS}; found the suffix {path.suffix!r}")
     counts = found.train_counts if train_counts is None else tuple(float(count) for count in train_counts)
@@ -61,4 +68,6 @@ def open_predictions(
             )
         if not all(0 <= count < float("inf") for count in counts):
             raise InputError(f"{path}: train_counts must be finite and not negative, got {list(counts)}; recount them")
-    return replace(found, train_counts=counts)
+    if open_label is not None:
+        check_open_label(found, open_label)
+    return replace(found, train_counts=counts, open_label=open_label)

@@ -49,6 +49,7 @@ class Predictions:
         ignore_index: target that counts for nothing (single label and segmentation).
         places: d1 * ... * dk.
         labelled: False where there are no targets; chunks then hold those that count for nothing.
+        open_label: target of samples that belong to no class, to be parted from the others by ``split_open``.
     """
 
     path: Path
@@ -62,6 +63,7 @@ class Predictions:
     ignore_index: int = -100
     places: int = 1
     labelled: bool = True
+    open_label: int | None = None
 
     def chunks(self) -> Iterator[Chunk]:
         """All samples in order, checked, some at a time."""

@@ -32,15 +32,25 @@ class Columns:
     multi: bool
 
 
-def open_table(path: Path, task: Task | None, ignore_index: int, unlabelled: Task | None = None) -> Predictions:
-    """Predictions of a table."""
-    columns = columns_of(path, _schema(path), unlabelled is not None)
+def open_table(
+    path: Path,
+    task: Task | None,
+    ignore_index: int,
+    unlabelled: Task | None = None,
+    targets: bool = True,
+    open_label: int | None = None,
+) -> Predictions:
+    """Predictions of a table; ``targets``: whether to look at them."""
+    names = [name for name in _schema(path) if targets or not name.startswith("target")]
+    columns = columns_of(path, names, unlabelled is not None)
     if not columns.targets:
         columns = replace(columns, multi=unlabelled == "multi")
     classes = len(columns.classes)
     told = told_task(path, (-1, classes), (-1, classes) if columns.multi else (-1,), task)
     if told == "single" and classes < 2:
         raise InputError(f"{path}: there must be scores of at least two classes, found {columns.scores[0]!r} alone")
+
+    marks = (ignore_index,) if open_label is None else (ignore_index, open_label)
 
     def read(size: int) -> Iterator[Chunk]:
         for batch in batches(path, columns, size):
@@ -50,7 +60,7 @@ def open_table(path: Path, task: Task | None, ignore_index: int, unlabelled: Tas
             elif columns.multi:
                 labels = np.stack([_numbers(path, batch, name, missing=UNKNOWN) for name in columns.targets], axis=1)
             else:
-                labels = _labels(path, batch.column("target"), columns.classes, ignore_index)
+                labels = _labels(path, batch.column("target"), columns.classes, marks)
             yield Chunk(scores, labels)
 
     return Predictions(
@@ -155,9 +165,9 @@ def _numbers(path: Path, batch: Any, name: str, missing: float = np.nan) -> Arra
     return np.where(np.isnan(numbers), missing, numbers)
 
 
-def _labels(path: Path, column: Any, classes: tuple[str, ...], ignore_index: int) -> Array:  # noqa: ANN401
-    """Class numbers of a column of names or numbers; a name wins."""
-    numbers = {name: number for number, name in enumerate(classes)} | {str(ignore_index): ignore_index}
+def _labels(path: Path, column: Any, classes: tuple[str, ...], marks: tuple[int, ...]) -> Array:  # noqa: ANN401
+    """Class numbers of a column of names or numbers; a name wins. ``marks`` are numbers of no class."""
+    numbers = {name: number for number, name in enumerate(classes)} | {str(mark): mark for mark in marks}
     words = [str(value) for value in column.to_pylist()]
     if not any(name.isdecimal() for name in classes):
         numbers |= {word: int(word) for word in set(words) - numbers.keys() if re.fullmatch(r"-?\d+", word)}
