@@ -63,7 +63,7 @@ def _code_page(source: Path) -> str:
 def _shown(source: Path) -> Elsewhere:
     if source.suffix == ".md":
         text = source.read_text(encoding="utf-8")
-        return Elsewhere(source, _place(source), f"{_WIDE}{text}" if source.parent == ROOT else text)
+        return Elsewhere(source, _place(source), f"{_WIDE}{text}" if source == ROOT / "README.md" else text)
     return Elsewhere(source, _place(source), _code_page(source) if source.suffix in _CODE else None)
 
 
