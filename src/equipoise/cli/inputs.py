@@ -64,14 +64,27 @@ def bad_input() -> Iterator[None]:
 
 
 def opened(
-    path: Path, task: str | None, train_counts: str | None, ignore_index: int, *, unlabelled: Task | None = None
+    path: Path,
+    task: str | None,
+    train_counts: str | None,
+    ignore_index: int,
+    *,
+    unlabelled: Task | None = None,
+    open_label: int | None = None,
 ) -> Predictions:
     """Open predictions as the options say."""
     if task is not None and task not in TASKS:
         raise InputError(f"--task must be one of {', '.join(TASKS)}, got {task!r}; pick one of these words")
     known: Task | None = task  # type: ignore[assignment]
     counts = None if train_counts is None else read_counts(train_counts)
-    return open_predictions(path, task=known, train_counts=counts, ignore_index=ignore_index, unlabelled=unlabelled)
+    return open_predictions(
+        path,
+        task=known,
+        train_counts=counts,
+        ignore_index=ignore_index,
+        unlabelled=unlabelled,
+        open_label=open_label,
+    )
 
 
 def read_counts(text: str) -> tuple[float, ...]:

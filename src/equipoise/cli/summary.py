@@ -12,7 +12,7 @@ from rich.text import Text
 from equipoise.report.words import LABELS, described, shown, verdicts, worst_classes
 from equipoise.train.folder import RunFolder
 
-__all__ = ["plain_table", "print_evaluation", "print_run"]
+__all__ = ["plain_table", "print_evaluation", "print_open_set", "print_run"]
 
 
 def print_evaluation(found: Mapping[str, Any], worst: int) -> None:
@@ -50,6 +50,23 @@ def print_evaluation(found: Mapping[str, Any], worst: int) -> None:
             table.add_row(Text(row["name"]), f"{row['support']:,}", *(shown(name, row[name]) for name in names))
         console.print(table)
     for sentence in verdicts(found):
+        console.print(sentence, markup=False)
+    if "open_set" in found:
+        print_open_set(found["open_set"])
+
+
+def print_open_set(found: Mapping[str, Any]) -> None:
+    """Print what ``equipoise.evaluation.evaluate_open_set`` found; shares are in percent."""
+    from equipoise.report.open_set import open_set_sentences, rule_name, rule_threshold, threshold_rows
+
+    console = Console(highlight=False, emoji=False)
+    rules = found["thresholds"]
+    table = plain_table("open set", "no rejection", *(rule_name(row, found) for row in rules))
+    table.add_row("threshold", "", *(rule_threshold(row) for row in rules))
+    for name, cells in threshold_rows(found).items():
+        table.add_row(LABELS[name], *cells)
+    console.print(table)
+    for sentence in open_set_sentences(found):
         console.print(sentence, markup=False)
 
 

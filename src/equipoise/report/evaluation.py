@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from equipoise.report.figures import EVERY_LABEL, TOP_LABEL, class_bars, confidence_histogram, reliability_diagram
+from equipoise.report.open_set import open_set_section, open_set_sentences
 from equipoise.report.page import Picture, Section, Table, render
 from equipoise.report.words import LABELS, described, shown, verdicts
 
@@ -16,15 +17,20 @@ def evaluation_page(found: Mapping[str, Any], *, command: str = "") -> str:
     """The page as HTML.
 
     Args:
-        found: what ``equipoise.evaluation.evaluate`` gives, or its JSON read again.
+        found: what ``equipoise.evaluation.evaluate`` gives, or its JSON read again; under ``open_set`` what
+            ``evaluate_open_set`` gives, where there is an open set.
         command: what made it, shown at the end.
     """
     sections = [_overall(found), _calibration(found)]
     if found["groups"]:
         sections.append(_groups(found))
     sections.append(_classes(found))
+    sentences = verdicts(found)
+    if "open_set" in found:
+        sections.append(open_set_section(found["open_set"]))
+        sentences += open_set_sentences(found["open_set"])
     footer = f"Made by: {command}" if command else "Made by equipoise evaluate."
-    return render(f"Evaluation of {found['file']}", described(found), verdicts(found), sections, footer)
+    return render(f"Evaluation of {found['file']}", described(found), sentences, sections, footer)
 
 
 def _overall(found: Mapping[str, Any]) -> Section:

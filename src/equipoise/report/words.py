@@ -46,6 +46,13 @@ LABELS: Mapping[str, str] = {
         for ending, title in (("", ""), ("_top3", ", top 3"))
     },
     **{word: word for word in ("many", "medium", "few")},
+    "f_measure": "F-measure",
+    "auroc": "AUROC",
+    "recall": "recall",
+    "unknown_rejected": "unknown rejected",
+    "known_rejected": "known rejected",
+    "open_accuracy": "accuracy with rejection",
+    **{f"open_{word}": f"{word} with rejection" for word in ("many", "medium", "few")},
     "ece_after": "ECE after",
     "ada_ece_after": "AdaECE after",
     "nll_after": "NLL after",
@@ -56,6 +63,7 @@ NATURAL = ("nll", "brier", "nll_after")
 LESS_IS_BETTER = (
     *("nll", "brier", "ece", "ada_ece", "classwise_ece", "mce", "nll_after", "ece_after", "ada_ece_after"),
     "seconds_per_step",
+    "known_rejected",
 )
 HINTS: Mapping[str, str] = {
     "accuracy": "share of the test samples whose most probable class is the right one",
@@ -73,6 +81,11 @@ HINTS: Mapping[str, str] = {
     "ece": "expected calibration error: how far confidence lies from accuracy, bins of equal width",
     "ada_ece": "the same with bins of equally many samples",
     "nll": "negative log-likelihood of the right classes",
+    "f_measure": "F-measure with rejection of samples of no known class (Liu et al. 2019)",
+    "auroc": "share of the pairs of a known and an unknown sample in which the known one has more confidence",
+    "unknown_rejected": "share of the samples of no known class that is rejected",
+    "known_rejected": "share of the samples of known classes that is rejected",
+    "open_accuracy": "accuracy of the known samples, of which a rejected one is wrong",
     "seconds_per_step": "time of a training step in milliseconds",
 }
 TITLES: Mapping[str, str] = {
