@@ -127,6 +127,7 @@ def test_the_page(files, tmp_path):
     assert "Open set" in reader.words
     assert [label for label in labels(reader) if "unknown" in label] == [
         "F-measure, accuracy of the known samples and rejection of the unknown ones over thresholds",
+        "Share of the unknown samples that is rejected against that of the known ones",
         "Histograms of the confidence of known and of unknown samples",
     ]
     for row in found["thresholds"]:

@@ -101,6 +101,15 @@ def test_curve_and_histogram_count_every_sample(tmp_path):
     assert histogram["unknown"][10] == ((confidence > 0.4) & (confidence <= 0.44)).sum()
 
 
+def test_the_area_under_the_trade_is_the_auroc(tmp_path):
+    _, *sources = known_and_open(tmp_path)
+    found = evaluate_open_set(*sources)
+    known, unknown = (np.array(found["trade"][f"{kind}_rejected"]) for kind in ("known", "unknown"))
+    assert (known[0], known[-1], unknown[-1]) == (0.0, 1.0, 1.0)
+    assert known == pytest.approx(np.linspace(0, 1, 101), abs=1 / found["known"])
+    assert np.trapezoid(unknown, known) == pytest.approx(found["auroc"]["max_probability"], abs=0.01)
+
+
 # Thresholds that are chosen -------------------------------------------------------------------------------------------
 
 

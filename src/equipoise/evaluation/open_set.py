@@ -32,7 +32,7 @@ PUBLISHED_THRESHOLD = 0.1
 BINS = 25
 """Of the histograms of confidence."""
 STEPS = 100
-"""Of the curve over thresholds."""
+"""Of the curves."""
 HALVES = (3, 4)
 """Streams of draws that halve the known and the unknown samples."""
 
@@ -161,8 +161,9 @@ def evaluate_open_set(
     Returns:
         A dict for JSON: ``overall`` (the main numbers at the main threshold), ``auroc`` (of three scores), ``closed``
         (accuracies without rejection), ``thresholds`` (a row for each way to choose one, with accuracies by group),
-        ``curve`` (over thresholds), ``histogram`` (of confidence), and ``notes``. Groups are there where the training
-        counts are known. None stands for a value that does not exist.
+        ``curve`` (at thresholds from 0 to 1), ``trade`` (the same at thresholds that reject 0 to 100 % of the known
+        samples), ``histogram`` (of confidence), and ``notes``. Groups are there where the training counts are known.
+        None stands for a value that does not exist.
     """
     check_choice("convention", convention, CONVENTIONS)
     check_number("accept", accept, low=0.0, high=1.0, open_low=True)
@@ -235,7 +236,8 @@ def evaluate_open_set(
         "auroc": areas,
         "closed": test.accuracies(torch.ones_like(samples.right)),
         "thresholds": thresholds,
-        "curve": _curve(samples, strange, convention),
+        "curve": _curve(samples, strange, bin_edges(STEPS), convention),
+        "trade": _curve(samples, strange, _share_levels(samples.confidence), convention),
         "histogram": _histogram(samples, strange),
         "notes": notes,
     }
@@ -287,10 +289,17 @@ def _read(source: Predictions, progress: Callable[[int], None], labelled: bool) 
     return found
 
 
-def _curve(samples: Samples, strange: Samples, convention: str) -> dict[str, list[float | None]]:
-    levels = bin_edges(STEPS)
+def _curve(samples: Samples, strange: Samples, levels: Tensor, convention: str) -> dict[str, list[float | None]]:
     curve = rejection_curve(samples.confidence, samples.right, strange.confidence, levels, convention=convention)
     return {name: [plain(value) for value in values] for name, values in curve._asdict().items()}
+
+
+def _share_levels(confidence: Tensor) -> Tensor:
+    """Thresholds that reject 0, 1, ..., 100 % of samples, as far as equal confidences can be parted; (STEPS + 1,)."""
+    ordered = confidence.sort().values
+    places = torch.arange(STEPS + 1) * len(ordered) // STEPS
+    above = torch.nextafter(ordered[-1], ordered.new_tensor(torch.inf))
+    return torch.cat([ordered, above.view(1)])[places]
 
 
 def _histogram(samples: Samples, strange: Samples) -> dict[str, list[float]]:

@@ -95,6 +95,7 @@ def open_set_section(found: Mapping[str, Any]) -> Section:
         tables=[Table(head, rows), Table(["AUROC, known against unknown", ""], areas)],
         figures=[
             Picture(threshold_figure(found), "Shares over the threshold below which a sample is rejected."),
+            Picture(trade_figure(found), "The area below the line is the AUROC."),
             Picture(confidence_figure(found["histogram"]), "Largest probability; each kind adds up to 100 %."),
         ],
         notes=notes,
@@ -110,7 +111,7 @@ def threshold_figure(found: Mapping[str, Any]) -> str:
         "unknown_rejected": ("unknown rejected", Stroke(SERIES[2], (1.2, 1.4))),
     }
     with page_style():
-        figure, axes = panel(4.6, 3.0, top=0.55, bottom=0.45)
+        figure, axes = panel(4.6, 3.0, right=0.24, top=0.55, bottom=0.45)
         for name, (label, stroke) in lines.items():
             seen = [pair for pair in zip(curve["threshold"], curve[name], strict=True) if pair[1] is not None]
             axes.plot(*zip(*seen, strict=True), color=stroke.colour, linestyle=stroke.style, linewidth=1.7, label=label)
@@ -125,6 +126,26 @@ def threshold_figure(found: Mapping[str, Any]) -> str:
     return as_svg(figure, "F-measure, accuracy of the known samples and rejection of the unknown ones over thresholds")
 
 
+def trade_figure(found: Mapping[str, Any]) -> str:
+    """What rejecting more of the known samples brings: the curve above an area that is the AUROC."""
+    curve = found["trade"]
+    known, unknown = curve["known_rejected"], curve["unknown_rejected"]
+    area = found["auroc"]["max_probability"]
+    with page_style():
+        figure, axes = panel(4.6, 3.0, right=0.24, top=0.55, bottom=0.45)
+        axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=(0, (3, 3)), label="chance")
+        label = f"unknown rejected, AUROC {shown('auroc', area)} %"
+        axes.plot(known, unknown, color=SERIES[2], linewidth=1.7, label=label)
+        top = next(row for row in found["thresholds"] if row["rule"] == found["main"])
+        axes.plot([top["known_rejected"]], [top["unknown_rejected"]], "o", color=SERIES[2], markersize=5, clip_on=False)
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="known rejected")
+        percent(axes.xaxis)
+        percent(axes.yaxis)
+        titled(figure, "What rejection costs")
+        figure.legend(loc="upper left", bbox_to_anchor=(0.0, 1 - 0.2 / 3.0), ncols=2, columnspacing=1, borderpad=0)
+    return as_svg(figure, "Share of the unknown samples that is rejected against that of the known ones")
+
+
 def _value_at(curve: Mapping[str, Sequence[float]], level: float) -> float:
     """The F-measure of the curve next to a threshold."""
     place = min(range(len(curve["threshold"])), key=lambda k: abs(curve["threshold"][k] - level))
@@ -135,7 +156,7 @@ def confidence_figure(histogram: Mapping[str, Sequence[float]]) -> str:
     """Histograms of the confidence of known and of unknown samples."""
     known = [right + wrong for right, wrong in zip(histogram["known_right"], histogram["known_wrong"], strict=True)]
     with page_style():
-        figure, axes = panel(4.6, 3.0, top=0.55, bottom=0.45)
+        figure, axes = panel(4.6, 3.0, right=0.24, top=0.55, bottom=0.45)
         for number, (name, counts) in enumerate((("known", known), ("unknown", histogram["unknown"]))):
             shares = [count / max(sum(counts), 1) for count in counts]
             colour = SERIES[2 * number]
