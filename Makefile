@@ -32,7 +32,8 @@ types: $(INSTALLED)  ## check the types of src, strictly
 	$(BIN)/mypy
 
 docs: $(INSTALLED)  ## build the site into site/; a broken link or an unknown formula is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@# not --quiet, which hides warnings from --strict too
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(INSTALLED)-bench  ## time the losses against torch and other libraries on the CPU
 	$(BIN)/python -m benchmarks losses --device cpu

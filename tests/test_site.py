@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import equipoise
+import equipoise.integrations
 from tests.pages import PAGES, ROOT, anchors
 from tests.report.browser import visit
 from website.reference import public_path
@@ -70,7 +71,7 @@ class Built(HTMLParser):
 
 
 def build(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False)
 
@@ -80,12 +81,20 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     built = build(folder)
     assert built.returncode == 0, built.stdout + built.stderr
+    assert "WARNING" not in built.stdout + built.stderr
     return folder
 
 
 @pytest.fixture(scope="module")
 def built(site):
     return {path.relative_to(site).as_posix(): Built(path) for path in sorted(site.rglob("*.html"))}
+
+
+def test_the_build_sees_its_warnings():
+    """mkdocs takes ``--quiet`` to mean that ``--strict`` shall see none."""
+    (command,) = re.findall(r"mkdocs build.*", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    assert command == "mkdocs build --strict"
+    assert "make docs" in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
 
 
 def test_every_page_is_there(built):
@@ -101,12 +110,16 @@ def test_every_page_is_there(built):
 def test_every_public_name_is_in_the_reference(built):
     shown = set().union(*(page.ids for name, page in built.items() if name.startswith("reference/")))
     modules = [name for _, name, _ in pkgutil.iter_modules(equipoise.__path__) if name[0] != "_" and name != "cli"]
+    modules += [f"integrations.{name}" for _, name, _ in pkgutil.iter_modules(equipoise.integrations.__path__)]
     promised = {
         f"equipoise.{module}.{name}"
         for module in modules
         for name in getattr(importlib.import_module(f"equipoise.{module}"), "__all__", [])
     }
     assert len(promised) > 200
+    assert "equipoise.integrations.lightning.LossSchedule" in promised
+    whole = "doc doc-object doc-module"  # a module with all that is in it, where a name was meant
+    assert {name: page.text.count(whole) for name, page in built.items() if page.text.count(whole) > 2} == {}
     assert promised - shown == set()
     own = {name for name in equipoise.__all__ if name not in modules and name != "__version__"}
     assert {name for name in own if public_path(name) is None} == {"load_exported"}

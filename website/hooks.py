@@ -19,7 +19,8 @@ _EXTRA = "elsewhere"  # where the pages from outside docs/ are kept between the 
 def _in_folder(folder: str) -> list[str]:
     """The pages of a folder, its own page first."""
     inside = [path.relative_to(pages.DOCS).as_posix() for path in (pages.DOCS / folder).glob("*.md")]
-    inside += [one.uri for one in pages.elsewhere().values() if one.uri.endswith(".md") and one.uri.startswith(folder)]
+    others = [one for one in pages.elsewhere().values() if one.uri.startswith(folder) and one.uri.endswith(".md")]
+    inside += [one.uri for one in others if folder == "examples/" or not one.is_code]
     if folder == "reference/":
         inside += [
             "reference/index.md",

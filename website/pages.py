@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from website.docstrings import as_markdown
+
 __all__ = ["DOCS", "ROOT", "Elsewhere", "elsewhere", "rewrite_links"]
 
 ROOT = Path(__file__).parent.parent
@@ -52,12 +54,12 @@ def _place(source: Path) -> str:
 
 
 def _code_page(source: Path) -> str:
-    """A file of code with its first sentence as the heading."""
-    text, title = source.read_text(encoding="utf-8"), source.name
-    if source.suffix == ".py" and (said := ast.get_docstring(ast.parse(text))):
-        title = said.partition("\n")[0].rstrip(".")
-    fence = f"```{_CODE[source.suffix]}\n{text.rstrip()}\n```"
-    return f"# {title}\n\n`{source.relative_to(ROOT).as_posix()}`\n\n{fence}\n"
+    """A file of code under its name; what a script says of itself stands above the code."""
+    text, said = source.read_text(encoding="utf-8").rstrip(), ""
+    if source.suffix == ".py" and (docstring := ast.get_docstring(ast.parse(text))):
+        said = f"{as_markdown(docstring)}\n\n"
+        text = text.split('"""', 2)[2].lstrip()
+    return f"# {source.name}\n\n{said}```{_CODE[source.suffix]}\n{text}\n```\n"
 
 
 def _shown(source: Path) -> Elsewhere:

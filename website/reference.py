@@ -10,7 +10,7 @@ __all__ = ["PACKAGE", "module_page", "overview_page", "public_modules", "public_
 PACKAGE = Path(__file__).parent.parent / "src" / "equipoise"
 
 # Its names are commands, which `equipoise --help` explains.
-_ELSEWHERE = {"cli"}
+_ELSEWHERE = {"equipoise.cli"}
 # In the search, pages that explain come first.
 _RARELY = "---\nsearch:\n  boost: 0.5\n---\n\n"
 
@@ -24,7 +24,7 @@ def _names_of(source: Path) -> list[str]:
 
 
 def _source(module: str) -> Path:
-    path = PACKAGE / module.removeprefix("equipoise.")
+    path = PACKAGE.joinpath(*module.split(".")[1:])
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
@@ -34,10 +34,14 @@ def _summary(module: str) -> str:
 
 
 def public_modules() -> dict[str, list[str]]:
-    """The modules directly inside the package that promise something, and what they promise."""
-    inside = sorted(path.stem for path in PACKAGE.iterdir() if not path.name.startswith(("_", ".")))
-    modules = [f"equipoise.{name}" for name in inside if name not in _ELSEWHERE]
-    found = {module: _names_of(_source(module)) for module in modules if _source(module).exists()}
+    """The modules that promise something, and what they promise.
+
+    They stand directly inside the package; an integration is a file of its own, to be imported where its library is.
+    """
+    sources = [*PACKAGE.glob("[a-z]*.py"), *PACKAGE.glob("[a-z]*/__init__.py"), *PACKAGE.glob("integrations/[a-z]*.py")]
+    places = [source.relative_to(PACKAGE).with_suffix("").as_posix() for source in sources]
+    modules = sorted(f"equipoise.{place.removesuffix('/__init__').replace('/', '.')}" for place in places)
+    found = {module: _names_of(_source(module)) for module in modules if module not in _ELSEWHERE}
     return {module: names for module, names in found.items() if names}
 
 
@@ -51,14 +55,32 @@ def public_path(name: str) -> str | None:
     short = name.rpartition(".")[2]
     for module, names in public_modules().items():
         if short in names and (name == short or name.startswith(f"{module}.")):
-            return f"{module}.{short}"
+            return _shown_as(module, short)
     return None
+
+
+def _shown_as(module: str, name: str) -> str:
+    """A function that is called as the file it is in would be taken for the file."""
+    return f"{module}.{name}.{name}" if (_source(module).parent / f"{name}.py").exists() else f"{module}.{name}"
 
 
 def module_page(module: str, names: list[str]) -> str:
     """The page of one module: its own docstring, then what it promises."""
-    head = f"{_RARELY}# {module}\n\n::: {module}\n    options:\n      members: false\n      show_root_heading: false\n"
-    return "\n".join([head, *(f"::: {module}.{name}\n" for name in names)])
+    parts = [f"{_RARELY}# {module}", _words_of(module)]
+    if module == "equipoise.losses":
+        parts += ["## Common options", _words_of("equipoise.losses.named")]
+    return "\n\n".join([*parts, *(_entry(module, name) for name in names)])
+
+
+def _words_of(module: str) -> str:
+    hidden = "".join(f"      {option}: false\n" for option in ("members", "show_root_heading", "show_root_toc_entry"))
+    return f"::: {module}\n    options:\n{hidden}"
+
+
+def _entry(module: str, name: str) -> str:
+    """What shows one name, under the address that its users know."""
+    place = _shown_as(module, name)
+    return f"::: {place}" if place == f"{module}.{name}" else f"[](){{ #{module}.{name} }}\n\n::: {place}"
 
 
 def overview_page() -> str:

@@ -31,7 +31,7 @@ class BinSums(NamedTuple):
 class ReliabilityCurve(NamedTuple):
     """A reliability diagram as numbers.
 
-    Attributes:
+    Args:
         edges: of the bins, (bins + 1,); with equal-mass bins and groups (groups, bins + 1).
         count: samples in each bin, (bins,) or (groups, bins).
         confidence: their mean confidence, NaN where a bin is empty; shaped as ``count``.
