@@ -39,20 +39,21 @@ def main() -> None:
         TensorDataset(torch.from_numpy(split.inputs).float() / 255, torch.from_numpy(split.labels))
         for split in (data.train, data.test)
     )
-    sampler = sampler_for("square-root", data.train.labels)  # asks torch.distributed which share is this process's
+    # (3) asks torch.distributed which share of the samples is this process's
+    sampler = sampler_for("square-root", data.train.labels)
     batches = DataLoader(train, options.batch_size, sampler=sampler, drop_last=True)
 
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     model = DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    loss = equipoise.RecallLoss(num_classes=10, momentum=0.1, sync=True)
+    loss = equipoise.RecallLoss(num_classes=10, momentum=0.1, sync=True)  # (1) instead of nn.CrossEntropyLoss()
 
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
         loss.set_epoch(epoch)
         for images, labels in batches:
             optimizer.zero_grad()
-            loss(model(images.to(device)), labels.to(device)).backward()
+            loss(model(images.to(device)), labels.to(device)).backward()  # (2)
             optimizer.step()
 
     if dist.get_rank() == 0:
