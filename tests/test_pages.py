@@ -83,7 +83,8 @@ def check_command(words):
             GROUP.make_parser(typer.Context(GROUP)).parse_args([flag])
         case ["equipoise", *arguments]:
             _, command, arguments = GROUP.resolve_command(typer.Context(GROUP), arguments)
-            values, _, _ = command.make_parser(typer.Context(command)).parse_args(arguments)
+            # a sentence may end with a flag and leave its value out
+            values, _, _ = command.make_parser(typer.Context(command)).parse_args([*arguments, "value"])
             for text in list_losses(values.get("loss") or values.get("losses") or ""):
                 assert expand_loss(text)
         case ["make", *targets]:
