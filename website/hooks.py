@@ -9,7 +9,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-from website import formulas, pages, reference
+from website import commands, formulas, pages, reference
 
 __all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown"]
 
@@ -22,10 +22,7 @@ def _in_folder(folder: str) -> list[str]:
     others = [one for one in pages.elsewhere().values() if one.uri.startswith(folder) and one.uri.endswith(".md")]
     inside += [one.uri for one in others if folder == "examples/" or not one.is_code]
     if folder == "reference/":
-        inside += [
-            "reference/index.md",
-            *(f"reference/{name.partition('.')[2]}.md" for name in reference.public_modules()),
-        ]
+        inside += ["reference/index.md", "reference/commands.md", *map(reference.uri_of, reference.public_modules())]
     return sorted(inside, key=lambda uri: (not uri.endswith("/index.md"), uri))
 
 
@@ -54,6 +51,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
             inclusion = InclusionLevel.NOT_IN_NAV if one.is_code else InclusionLevel.INCLUDED
             files.append(File.generated(config, one.uri, content=one.content, inclusion=inclusion))
     files.append(File.generated(config, "reference/index.md", content=reference.overview_page()))
+    files.append(File.generated(config, "reference/commands.md", content=commands.commands_page()))
     for module, names in reference.public_modules().items():
         files.append(File.generated(config, reference.uri_of(module), content=reference.module_page(module, names)))
     return files

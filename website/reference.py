@@ -9,7 +9,7 @@ __all__ = ["PACKAGE", "module_page", "overview_page", "public_modules", "public_
 
 PACKAGE = Path(__file__).parent.parent / "src" / "equipoise"
 
-# Its names are commands, which `equipoise --help` explains.
+# Its names are commands, which have a page of their own.
 _ELSEWHERE = {"equipoise.cli"}
 # In the search, pages that explain come first.
 _RARELY = "---\nsearch:\n  boost: 0.5\n---\n\n"
@@ -90,7 +90,7 @@ def overview_page() -> str:
     names = [name for name in _names_of(PACKAGE / "__init__.py") if name in modules["equipoise.losses"]]
     return f"""# API reference
 
-Every name that the package promises, from its docstrings.
+Every name that the package promises, from its docstrings, and the [command line](commands.md).
 
 | module | |
 |---|---|
