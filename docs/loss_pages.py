@@ -1,0 +1,158 @@
+"""What the pages of the losses take from the code: ``python -m docs.loss_pages`` writes it into them.
+
+A page is written by hand around two parts that are not: ``<!-- facts -->`` (use, source, names) and
+``<!-- arguments -->`` (the call with every default, what the arguments mean). ``index.md`` has a table of all losses,
+and the options they share. The pictures in ``images`` are drawn anew as well.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from pathlib import Path
+
+import equipoise
+from equipoise.catalogue import CATALOGUE, Entry, Link, find
+from equipoise.cli.describe import arguments_of, call_of, signature_of
+from equipoise.cli.listing import GROUPS
+
+__all__ = ["FOLDER", "arguments", "facts", "index_tables", "main", "page_of", "write_parts"]
+
+FOLDER = Path(__file__).parent / "losses"
+
+PAPERS = {
+    "Ben-Baruch, Ridnik et al. 2021": "https://arxiv.org/abs/2009.14119",
+    "Berman et al. 2018": "https://arxiv.org/abs/1705.08790",
+    "Cao et al. 2019": "https://arxiv.org/abs/1906.07413",
+    "Cui et al. 2019": "https://arxiv.org/abs/1901.05555",
+    "Drozdzal et al. 2016": "https://arxiv.org/abs/1608.04117",
+    "Kumar et al. 2018": "https://proceedings.mlr.press/v80/kumar18a.html",
+    "Lin et al. 2017": "https://arxiv.org/abs/1708.02002",
+    "Menon et al. 2021": "https://arxiv.org/abs/2007.07314",
+    "Mukhoti et al. 2020": "https://arxiv.org/abs/2002.09437",
+    "Ren et al. 2020": "https://arxiv.org/abs/2007.10740",
+    "Salehi et al. 2017": "https://arxiv.org/abs/1706.05721",
+    "Shrivastava et al. 2016": "https://arxiv.org/abs/1604.03540",
+    "Smith 2022": "https://arxiv.org/abs/2202.08978",
+    "Tian et al. 2021": "https://openreview.net/forum?id=SlprFTIQP3",
+    "Wu et al. 2020": "https://arxiv.org/abs/2007.09654",
+}
+
+REGION_ARGUMENTS = {
+    "alpha": "price of false positives.",
+    "beta": "price of false negatives.",
+    "smooth": "added to numerator and denominator of the index.",
+    "classes": "which classes count: 'present' in the targets, 'all', or a list of indices.",
+    "per_image": "sums over each image instead of the whole batch; the mean is then that of the images.",
+    "ignore_index": "pixels with this target count for nothing.",
+    "reduction": '"mean" over the classes that count, "sum", or "none": one value a class.',
+    "sync": "under torch.distributed, the gradient of the joined batch (training mode only).",
+    "validate": "look at the values of the targets also where that synchronises.",
+    "preset": '"published": as the published code does, where it differs.',
+}
+"""``tversky_loss`` explains these in sentences; here they stand in a table."""
+
+SHARED: dict[Link, str] = {"softmax": "CrossEntropyLoss", "sigmoid": "BinaryCrossEntropyLoss", "region": "DiceLoss"}
+"""The loss whose options are those of its kind."""
+
+
+def page_of(entry: Entry) -> Path:
+    """The page of a loss."""
+    return FOLDER / f"{entry.name}.md"
+
+
+def facts(entry: Entry) -> str:
+    """Use, source and names."""
+    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", entry.name.removesuffix("Loss").replace("IoU", "Iou"))
+    names = dict.fromkeys([entry.name, "-".join(words).lower(), *entry.short_names])
+    named = ", ".join(f"`{name}`" for name in names)
+    return f"{entry.use}\n\nSource: {_linked(entry.source)}.\n\nNames in commands: {named}."
+
+
+def _linked(source: str) -> str:
+    for paper, address in PAPERS.items():
+        source = source.replace(paper, f"[{paper}]({address})")
+    return source
+
+
+def arguments(entry: Entry) -> str:
+    """The call with every default, and the arguments that are this loss's own."""
+    call = "\n".join(
+        textwrap.wrap(
+            call_of(entry), width=96, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+    )
+    own = [name for name in _own_names(entry) if name not in _shared_names(entry.link)]
+    table = f"\n\n{_table(entry, own)}" if own else ""
+    return f"```text\n{call}\n```{table}\n\n[Options of every loss of this kind](index.md#{_anchor(entry.link)})."
+
+
+def _own_names(entry: Entry) -> list[str]:
+    parameters = inspect.signature(getattr(equipoise, entry.name)).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+
+
+def _shared_names(link: Link) -> set[str]:
+    """Options with the same meaning in all losses of a kind; ``preset`` and ``epochs`` are told by each loss."""
+    return set(signature_of(find(SHARED[link])).parameters) - ({"preset", "epochs"} if link == "softmax" else set())
+
+
+def _table(entry: Entry, names: list[str]) -> str:
+    known = signature_of(entry).parameters
+    told = {"preset": "accepted for symmetry; there is nothing to change."}
+    told |= (REGION_ARGUMENTS if entry.link == "region" else {}) | arguments_of(entry)
+    lines = ["| argument | default | |", "|---|---|---|"]
+    for name in names:
+        default = known[name].default
+        shown = "required" if default is inspect.Parameter.empty else f"`{default!r}`"
+        lines.append(f"| `{name}` | {shown} | {told.get(name, '')} |")
+    return "\n".join(lines)
+
+
+def _anchor(link: Link) -> str:
+    return f"options-{link}"
+
+
+def index_tables() -> dict[str, str]:
+    """The parts of ``index.md`` by name: all losses, and the options that they share."""
+    found = {}
+    for link, heading in GROUPS.items():
+        lines = [f"### {heading}", "", "| loss | when | source |", "|---|---|---|"]
+        for entry in CATALOGUE:
+            if entry.link == link:
+                lines.append(f"| [{entry.name}]({entry.name}.md) | {entry.use} | {_linked(entry.paper)} |")
+        found[link] = "\n".join(lines)
+        entry = find(SHARED[link])
+        shared = [name for name in signature_of(entry).parameters if name not in ("preset", "pos_weight")]
+        found[_anchor(link)] = _table(entry, shared)
+    return found
+
+
+def write_parts(page: str, parts: dict[str, str]) -> str:
+    """The page with each part between ``<!-- name -->`` and ``<!-- end -->``."""
+    for name, text in parts.items():
+        place = re.compile(rf"<!-- {name} -->\n.*?<!-- end -->", flags=re.DOTALL)
+        if len(place.findall(page)) != 1:
+            raise ValueError(f"the page must have one part <!-- {name} -->, got {len(place.findall(page))}; mark it")
+        filled = f"<!-- {name} -->\n{text}\n<!-- end -->"
+        page = place.sub(lambda _, filled=filled: filled, page)
+    return page
+
+
+def main() -> None:
+    """Write all parts and draw all pictures."""
+    from docs.loss_figures import svg_of  # matplotlib is slow to import, and tests do without it
+
+    (FOLDER / "images").mkdir(exist_ok=True)
+    for entry in CATALOGUE:
+        page = page_of(entry)
+        parts = {"facts": facts(entry), "arguments": arguments(entry)}
+        page.write_text(write_parts(page.read_text("utf-8"), parts), encoding="utf-8")
+        (FOLDER / "images" / f"{entry.name}.svg").write_text(svg_of(entry), encoding="utf-8")
+    index = FOLDER / "index.md"
+    index.write_text(write_parts(index.read_text("utf-8"), index_tables()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
