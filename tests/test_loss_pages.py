@@ -1,0 +1,240 @@
+"""Every loss has its page, and what the pages say of the code is what the code says."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+import equipoise
+from docs.loss_pages import FOLDER, arguments, facts, index_tables, page_of, write_parts
+from equipoise.catalogue import CATALOGUE, Entry
+from equipoise.cli.describe import signature_of
+from equipoise.doctor.counts import FEW, LONG_TAIL
+from equipoise.doctor.suggest import suggest
+from experiments.guide import tables, write_tables
+from tests.pages import ROOT
+
+each_loss = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+GUIDE = ROOT / "docs" / "which-loss.md"
+MIGRATION = ROOT / "docs" / "migration.md"
+
+
+def part(page: str, name: str) -> str:
+    """What stands between ``<!-- name -->`` and ``<!-- end -->``."""
+    found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", page, flags=re.DOTALL)
+    assert found, name
+    return found[1]
+
+
+def section(page: str, heading: str) -> str:
+    """What stands below a heading, up to the next one of its kind."""
+    return re.split(r"^## ", page.split(f"\n## {heading}\n")[1], maxsplit=1, flags=re.MULTILINE)[0]
+
+
+def rows(table: str) -> list[list[str]]:
+    """Cells of the rows of the tables in a text, without their headings."""
+    lines = [line for line in table.splitlines() if line.startswith("|") and not line.startswith("|---")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pages of the losses
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_there_is_a_page_for_each_loss_and_none_besides():
+    assert {page.stem for page in FOLDER.glob("*.md")} == {entry.name for entry in CATALOGUE} | {"index"}
+    assert {page.stem for page in (FOLDER / "images").iterdir()} == {entry.name for entry in CATALOGUE}
+
+
+@each_loss
+def test_facts_are_those_of_the_catalogue(entry: Entry):
+    """``python -m docs.loss_pages`` writes them."""
+    page = page_of(entry).read_text("utf-8")
+    assert part(page, "facts") == facts(entry)
+    assert part(page, "arguments") == arguments(entry)
+
+
+@each_loss
+def test_defaults_on_the_page_are_those_of_the_code(entry: Entry):
+    """Read from the page without the writer: the call, and the table where an argument stands in it."""
+    text = part(page_of(entry).read_text("utf-8"), "arguments")
+    call = re.search(r"```text\n(.*?)\n```", text, flags=re.DOTALL)[1]
+    made: dict[str, object] = {}
+    exec(f"def {' '.join(call.split())}: pass", {}, made)  # the call of the page as a function of Python
+    said = inspect.signature(made[entry.name]).parameters
+    assert {name: one.default for name, one in said.items()} == {
+        name: one.default for name, one in signature_of(entry).parameters.items()
+    }
+    own = inspect.signature(getattr(equipoise, entry.name)).parameters
+    for name, default, _ in rows(text)[1:]:
+        known = own[name.strip("`")].default
+        assert default == ("required" if known is inspect.Parameter.empty else f"`{known!r}`")
+
+
+@each_loss
+def test_a_page_has_all_its_parts(entry: Entry):
+    page = page_of(entry).read_text("utf-8")
+    headings = re.findall(r"^## (.*)$", page, flags=re.MULTILINE)
+    parts = ["Formula", "Curves", "Defaults", "Example", "When, and when not"]
+    assert headings == [*parts, "What the published code does differently"]
+    assert "$$" in section(page, "Formula")
+    assert f"(images/{entry.name}.svg)" in section(page, "Curves")
+    assert re.search(r"^>>> .*\n[^>\n.]", section(page, "Example"), flags=re.MULTILINE), (
+        "an example shows what it gives"
+    )
+
+
+@each_loss
+def test_an_argument_has_a_meaning(entry: Entry):
+    text = part(page_of(entry).read_text("utf-8"), "arguments")
+    assert [name for name, _, meaning in rows(text)[1:] if not meaning] == []
+
+
+def test_the_index_lists_what_there_is():
+    index = (FOLDER / "index.md").read_text("utf-8")
+    for name, text in index_tables().items():
+        assert part(index, name) == text
+    assert set(re.findall(r"^\| \[(\w+)\]", index, flags=re.MULTILINE)) == {entry.name for entry in CATALOGUE}
+
+
+def test_a_part_that_is_not_marked_is_an_error():
+    with pytest.raises(ValueError, match="one part <!-- facts -->, got 0"):
+        write_parts("# A page", {"facts": "x"})
+
+
+@each_loss
+def test_pictures_are_whole_small_and_know_light_and_dark(entry: Entry):
+    pytest.importorskip("matplotlib")
+    from docs.loss_figures import panels_of
+
+    path = FOLDER / "images" / f"{entry.name}.svg"
+    text = path.read_text("utf-8")
+    written = {"".join(one.itertext()) for one in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")}
+    panels, _ = panels_of(entry)
+    labels = {curve.label for panel in panels for curve in panel.curves}
+    assert labels | {panel.title for panel in panels} <= written, "draw anew: python -m docs.loss_pages"
+    assert "prefers-color-scheme:dark" in text
+    assert path.stat().st_size < 80_000
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which loss?
+# ---------------------------------------------------------------------------------------------------------------------
+
+SECTIONS = {"single": "One label a sample", "multi": "Several labels a sample", "segmentation": "Segmentation"}
+COUNTS = {"none": None, "even": [100, 100, 90], "long": [5000, 500, 50], "few": [5000, 500, 5], "one": [9000, 50, 40]}
+SURE = {"reliability": {"all": {"before": {"count": [10.0], "confidence": [0.9], "accuracy": [0.5]}}}}
+
+
+@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
+@pytest.mark.parametrize("task", SECTIONS)
+def test_the_guide_names_what_the_doctor_suggests(task, counts):
+    known = section(GUIDE.read_text("utf-8"), SECTIONS[task])
+    found = SURE if task != "multi" else None
+    for evaluation in (None, found):
+        names = [one.entry.name for one in suggest(task, counts, evaluation)]
+        assert [name for name in names if f"(losses/{name}.md)" not in known] == []
+
+
+def test_the_guide_draws_the_lines_where_the_doctor_does():
+    text = section(GUIDE.read_text("utf-8"), SECTIONS["single"])
+    assert f"at least {LONG_TAIL:g} times" in text
+    assert f"fewer than {FEW} samples" in text
+
+
+@pytest.mark.parametrize("task", SECTIONS)
+def test_every_row_of_the_guide_says_what_it_rests_on(task):
+    """By a link to what was recorded, or to the paper."""
+    heading, *found = rows(section(GUIDE.read_text("utf-8"), SECTIONS[task]))
+    assert heading[-1] == "what it rests on"
+    assert [reason for *_, reason in found if "](" not in reason] == []
+
+
+def test_the_measured_tables_are_the_recorded_ones():
+    record = json.loads((ROOT / "experiments" / "results" / "guide.json").read_text("utf-8"))
+    page = GUIDE.read_text("utf-8")
+    assert write_tables(page, tables(record)) == page
+
+
+@pytest.mark.parametrize(
+    ("link", "recorded", "numbers"),
+    [
+        ("cifar10_lt100", "mean_class_accuracy", {"ce": 69.7, "balanced-softmax": 76.6}),
+        ("cifar10_lt100", "ece", {"ce": 22.3, "balanced-softmax": 15.3}),
+        ("camvid", "mean_accuracy", {"ce": 58.6, "recall": 63.1}),
+        ("camvid", "mean_iou", {"ce": 47.6, "recall": 49.4}),
+        ("camvid", "pixel_accuracy", {"ce": 85.0, "recall": 83.3}),
+        ("coco18", "mean_average_precision", {"bce": 41.8, "asl": 42.1}),
+        ("coco18", "CF1", {"bce": 35.0, "asl": 42.0}),
+        ("coco18", "ece", {"bce": 0.3, "asl": 25.6}),
+    ],
+)
+def test_cited_trainings_are_the_recorded_ones(link, recorded, numbers):
+    """The guide and the pages of the losses cite these; a new recording must change them."""
+    record = json.loads((ROOT / "experiments" / "results" / f"training-{link}.json").read_text("utf-8"))
+    for loss, cited in numbers.items():
+        values = [run["test"][recorded] for run in record["runs"] if run["loss"] == loss]
+        assert round(100 * sum(values) / len(values), 1) == cited
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Migration
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def translations(library: str) -> list[tuple[str, str]]:
+    """Theirs and ours of each row."""
+    found = rows(section(MIGRATION.read_text("utf-8"), library))[1:]
+    codes = [[re.findall(r"`([^`]+)`", cell) for cell in cells[:2]] for cells in found]
+    return [(theirs[0], ours[0]) for theirs, ours in codes]
+
+
+def inputs() -> dict[str, object]:
+    """What the tables speak of; the second image does not hold the last class."""
+    draw = torch.Generator().manual_seed(0)
+    z = 2 * torch.randn(2, 4, 6, 5, generator=draw, dtype=torch.float64)
+    y = torch.randint(4, (2, 6, 5), generator=draw)
+    y[1] = y[1].clamp(max=2)
+    one_hot = torch.nn.functional.one_hot(y, 4).movedim(-1, 1).double()
+    w = torch.tensor([1.0, 2.0, 0.5, 3.0], dtype=torch.float64)
+    return {"z": z, "y": y, "one_hot": one_hot, "w": w, "C": 4, "torch": torch, "equipoise": equipoise}
+
+
+@pytest.mark.parametrize(
+    ("library", "theirs", "ours"),
+    [
+        pytest.param(library, theirs, ours, id=f"{library}-{number}")
+        for library in ("torch", "MONAI", "kornia")
+        for number, (theirs, ours) in enumerate(translations(library))
+    ],
+)
+def test_the_translation_gives_the_same_numbers(library, theirs, ours):
+    known = inputs()
+    known[library.lower()] = pytest.importorskip(library.lower())
+    if library != "torch":
+        pytest.importorskip(f"{library.lower()}.losses")
+    torch.testing.assert_close(
+        torch.as_tensor(eval(ours, known)).double(), eval(theirs, known).double(), rtol=2e-6, atol=2e-7
+    )
+
+
+@pytest.mark.parametrize("library", ["timm", "segmentation-models-pytorch", "mmdetection"])
+def test_what_is_said_of_libraries_that_were_read_is_a_loss_of_ours(library):
+    found = translations(library)
+    assert found
+    for _, ours in found:
+        assert isinstance(eval(ours, inputs()), equipoise.losses.Loss)
+
+
+def test_sums_over_classes_are_means_of_rows():
+    """smp's multiclass focal loss: the mean over the pixels, summed over the classes."""
+    known = inputs()
+    one_by_one = [equipoise.BinaryFocalLoss(2.0)(known["z"][:, k], known["one_hot"][:, k]) for k in range(known["C"])]
+    whole = equipoise.BinaryFocalLoss(2.0, reduction="valid_mean")(known["z"], known["one_hot"])
+    torch.testing.assert_close(whole, sum(one_by_one))
