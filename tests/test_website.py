@@ -8,6 +8,7 @@ from tests.pages import ROOT
 from website.docstrings import as_markdown
 from website.formulas import as_mathml, draw_formulas
 from website.pages import rewrite_links
+from website.tables import let_code_break
 
 
 def test_docstrings_become_markdown():
@@ -62,3 +63,13 @@ def test_links_follow_their_page():
     text = "[a](docs/a.md#b) ![](x.json) [c](#d) [e](https://e.org) `[f](docs/a.md)` [g](nowhere.md)"
     told = rewrite_links(text, ROOT / "README.md", "deep/index.md", places.get)
     assert told == "[a](../a.md#b) ![](../x.json) [c](#d) [e](https://e.org) `[f](docs/a.md)` [g](nowhere.md)"
+
+
+def test_code_in_tables_breaks_at_signs():
+    told = let_code_break(
+        "<p><code>a.b(c=d, e=f.g.h)</code></p><td><code>a.b(c=d, e=f.g.hi)</code> <code>a.b</code></td>"
+    )
+    assert told == (
+        "<p><code>a.b(c=d, e=f.g.h)</code></p>"
+        "<td><code>a.<wbr>b(<wbr>c=<wbr>d, e=<wbr>f.<wbr>g.<wbr>hi)</code> <code>a.b</code></td>"
+    )

@@ -36,4 +36,4 @@ def _row(parameter: Any) -> str:  # noqa: ANN401
     is_flag = parameter.param_type_name == "option"
     names = [*parameter.opts, *parameter.secondary_opts] if is_flag else [parameter.metavar or parameter.name.upper()]
     said = html.escape(parameter.help or "", quote=False).replace("|", "\\|")
-    return f"| {', '.join(f'`{name}`' for name in names)} | {said} |"
+    return f"| {', '.join(f'`{name}`{{ .flag }}' for name in names)} | {said} |"

@@ -9,7 +9,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-from website import commands, formulas, pages, reference
+from website import commands, formulas, pages, reference, tables
 
 __all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown"]
 
@@ -17,13 +17,13 @@ _EXTRA = "elsewhere"  # where the pages from outside docs/ are kept between the 
 
 
 def _in_folder(folder: str) -> list[str]:
-    """The pages of a folder, its own page first."""
+    """The pages of a folder, its own page and that of the commands first."""
     inside = [path.relative_to(pages.DOCS).as_posix() for path in (pages.DOCS / folder).glob("*.md")]
     others = [one for one in pages.elsewhere().values() if one.uri.startswith(folder) and one.uri.endswith(".md")]
     inside += [one.uri for one in others if folder == "examples/" or not one.is_code]
     if folder == "reference/":
         inside += ["reference/index.md", "reference/commands.md", *map(reference.uri_of, reference.public_modules())]
-    return sorted(inside, key=lambda uri: (not uri.endswith("/index.md"), uri))
+    return sorted(inside, key=lambda uri: (not uri.endswith("/index.md"), not uri.endswith("/commands.md"), uri))
 
 
 def _filled(nav: Any) -> Any:  # noqa: ANN401
@@ -58,7 +58,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links that are right in the repository become right on the site."""
+    """Links that are right in the repository become right on the site; a page alone in its tab gets the room beside."""
+    if page.parent is None:
+        page.meta.setdefault("hide", ["navigation"])
     uri = page.file.src_uri
     others: dict[Path, pages.Elsewhere] = config.extra[_EXTRA]
     origin = {one.uri: one.source for one in others.values()}.get(uri, pages.DOCS / uri)
@@ -73,8 +75,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 
 
 def on_page_content(html: str, *, page: Page, **_: Any) -> str:  # noqa: ANN401
-    """Draw the formulas, those of docstrings included."""
+    """Draw the formulas, those of docstrings included, and let tables be narrow."""
     try:
-        return formulas.draw_formulas(html)
+        return tables.let_code_break(formulas.draw_formulas(html))
     except Exception as error:
         raise ValueError(f"{page.file.src_uri}: {error}") from error

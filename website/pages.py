@@ -18,7 +18,6 @@ DOCS = ROOT / "docs"
 
 # Code is shown, everything else is copied.
 _CODE = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sh": "bash", ".toml": "toml"}
-_WIDE = "---\nhide: [navigation]\n---\n\n"
 _AS_PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 # Code stays as it is; group 2 is the target of a link or an image.
 _LINK = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]+`)|(?<=\]\()([^)\s]+)", re.DOTALL)
@@ -64,8 +63,7 @@ def _code_page(source: Path) -> str:
 
 def _shown(source: Path) -> Elsewhere:
     if source.suffix == ".md":
-        text = source.read_text(encoding="utf-8")
-        return Elsewhere(source, _place(source), f"{_WIDE}{text}" if source == ROOT / "README.md" else text)
+        return Elsewhere(source, _place(source), source.read_text(encoding="utf-8"))
     return Elsewhere(source, _place(source), _code_page(source) if source.suffix in _CODE else None)
 
 
