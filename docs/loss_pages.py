@@ -80,7 +80,7 @@ def arguments(entry: Entry) -> str:
     """The call with every default, and the arguments that are this loss's own."""
     call = "\n".join(
         textwrap.wrap(
-            call_of(entry), width=96, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+            call_of(entry), width=78, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
         )
     )
     own = [name for name in _own_names(entry) if name not in _shared_names(entry.link)]
