@@ -25,7 +25,7 @@ def as_markdown(text: str) -> str:
     text = _MATH_BLOCK.sub(lambda found: f"{found[1]}$${_one_line(found[2])}$$", text)
     text = _MATH.sub(lambda found: f"${_one_line(found[1])}$", text)
     text = _SHAPE.sub(r"\1**Shape:** ", text)
-    text = _TOP.sub("see [common options](#common-options)", text)
+    text = _TOP.sub("see [common options][common-options]", text)
     return _ROLE.sub(lambda found: _link(found[1]), text)
 
 
