@@ -100,10 +100,23 @@ def test_the_sentences_say_so_with_numbers(three):
     assert said(three, "Best calibrated as trained")
     assert said(three, "Best calibrated after temperature")
     assert said(three, "A step takes 10 ms with ce")
+    assert not said(three, "varies")
     assert said(three, "correction for 3 comparisons")
     assert not said(three, "failed")
     assert not said(three, "One seed")
     assert not said(three, "no samples")
+
+
+def test_times_that_vary_between_seeds_are_said_to_tell_nothing(tmp_path):
+    def predict_slowly(loss, seed):
+        *arrays, _ = predict(loss, seed)
+        return *arrays, {"seconds_per_step": 0.03 if (loss, seed) == ("good", 0) else 0.01}
+
+    found = verdict(compared(tmp_path, ["ce", "good"], seeds=2, predict=predict_slowly), draws=20)
+    assert said(found, "A step takes") == [
+        "A step takes 10 ms with ce and 20 ms with good, but varies by 71 % between the seeds of good: runs that "
+        "shared a machine do not compare in time."
+    ]
 
 
 def test_what_seeds_cannot_tell_is_said(three):

@@ -85,6 +85,7 @@ def _write_run(run: PlannedRun, task: str, arrays: dict, epochs: int, number: in
     about = {
         "format": 1,
         "equipoise": "0.1.0",
+        "spec": {"checkpoint": "best"},
         "data": {
             "name": "digits-lt",
             "task": task,

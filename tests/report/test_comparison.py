@@ -220,6 +220,28 @@ def test_histories_without_what_is_new_are_drawn_without_it(copied):
     assert not any("focal weights" in label for label in found)
 
 
+def test_the_last_epoch_is_not_said_to_be_chosen(copied):
+    chosen = "Mean class accuracy on validation data chose the epoch that is judged."
+    assert chosen in comparison_page(copied, read_verdict(copied))
+    for run in copied.runs:
+        file = run.folder.path / "run.json"
+        file.write_text(json.dumps(run.folder.about | {"spec": {"checkpoint": "last"}}), encoding="utf-8")
+    text = comparison_page(copied, read_verdict(copied))
+    assert "The last epoch is judged." in text
+    assert chosen not in text
+
+
+def test_a_group_of_all_classes_has_no_diagrams_of_its_own(copied):
+    assert "Classes with more than 100 training samples" in comparison_page(copied, read_verdict(copied))
+    for run in copied.runs:
+        file = run.folder.path / "results.json"
+        found = json.loads(file.read_text(encoding="utf-8"))
+        for group in ("medium", "few"):
+            found["test"]["reliability"].pop(group, None)
+        file.write_text(json.dumps(found), encoding="utf-8")
+    assert "Classes with more than 100 training samples" not in comparison_page(copied, read_verdict(copied))
+
+
 def test_ten_losses_and_a_hundred_classes_are_no_heavy_page(tmp_path):
     losses = ("ce", *(f"focal:gamma={k}" for k in range(6)), "recall", "recall:momentum=0.5", "recall:momentum=0.9")
     folder = write_comparison(tmp_path / "big", losses=losses, classes=100, epochs=30, seeds=2, samples=300)

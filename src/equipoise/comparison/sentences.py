@@ -15,6 +15,8 @@ JUDGED = ("few", "ece", "ece_after")
 """Numbers that people ask for besides the main one."""
 NAMED = 5
 """Classes and runs that are named at most."""
+STEADY = 0.1
+"""Standard deviation over seeds, as a share, up to which times of a step are compared without a remark."""
 
 
 def sentences_of(found: Mapping[str, Any]) -> list[str]:
@@ -118,10 +120,24 @@ def _speed(found: Mapping[str, Any]) -> Iterator[str]:
     fast, slow = min(others, key=others.__getitem__), max(others, key=others.__getitem__)
     text = f"A step takes {_value('seconds_per_step', means[baseline])} with {baseline}"
     if fast == slow:
-        yield f"{text} and {_value('seconds_per_step', others[fast])} with {fast}."
-        return
-    low, high = (shown("seconds_per_step", others[loss]) for loss in (fast, slow))
-    yield f"{text}, {low} ({fast}) to {high} ms ({slow}) with the others."
+        text += f" and {_value('seconds_per_step', others[fast])} with {fast}"
+    else:
+        low, high = (shown("seconds_per_step", others[loss]) for loss in (fast, slow))
+        text += f", {low} ({fast}) to {high} ms ({slow}) with the others"
+    yield f"{text}{_unsteady(found)}."
+
+
+def _unsteady(found: Mapping[str, Any]) -> str:
+    """That times say nothing of the losses, where they vary from seed to seed."""
+    times = {row["loss"]: row["values"].get("seconds_per_step", {}) for row in found["rows"]}
+    spreads = {loss: time["std"] / time["mean"] for loss, time in times.items() if time.get("mean") and time.get("std")}
+    loss = max(spreads, key=spreads.__getitem__, default=None)
+    if loss is None or spreads[loss] <= STEADY:
+        return ""
+    return (
+        f", but varies by {100 * spreads[loss]:.0f} % between the seeds of {loss}: runs that shared a machine do not "
+        "compare in time"
+    )
 
 
 def _means(found: Mapping[str, Any], metric: str) -> dict[str, float]:

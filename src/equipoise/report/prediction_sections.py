@@ -36,7 +36,7 @@ def reliability_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, An
             Picture(reliability_diagram(name, found, words, legend=False)) for name, found in curves.items() if found
         ]
 
-    groups = {group: diagrams(group) for group in SIZES}
+    groups = {group: figures for group in SIZES if (figures := diagrams(group))}
     return Section(
         "Reliability",
         f"What came true against what was announced, all seeds together. Below the diagonal, {words.announced} was "
@@ -50,7 +50,7 @@ def reliability_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, An
         parts=[
             Section(f"{things} with {SIZES[group]} training {unit}", figures=figures, folded=True)
             for group, figures in groups.items()
-            if figures
+            if len(groups) > 1  # else it holds all of them
         ],
     )
 

@@ -24,7 +24,13 @@ Array = NDArray[np.float64]
 
 def learning_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section | None:
     """Training loss, validation scores and norms."""
-    chosen = losses[0].about["monitor"]
+    about = losses[0].about
+    chosen = about["monitor"]
+    judged = (
+        "The last epoch is judged."
+        if about["spec"]["checkpoint"] == "last"
+        else f"{capital(label(chosen))} on validation data chose the epoch that is judged."
+    )
     scores = dict.fromkeys([chosen, *verdict["metrics"]])
     figures = [
         _lines(losses, "train", "loss", "training loss / first epoch", relative=True),
@@ -34,9 +40,8 @@ def learning_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any])
     ]
     return _over_time_section(
         "Training",
-        f"{capital(label(chosen))} on validation data chose the epoch that is judged. Lines are means over the seeds, "
-        "bands their range. Values of different losses do not compare: each training loss is a share of its "
-        "first epoch.",
+        f"{judged} Lines are means over the seeds, bands their range. Values of different losses do not compare: each "
+        "training loss is a share of its first epoch.",
         losses,
         figures,
     )
