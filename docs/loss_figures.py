@@ -33,10 +33,10 @@ from equipoise.weights import RecallWeights, effective_number, inverse_frequency
 
 __all__ = ["panels_of", "svg_of"]
 
-WIDTH, HEIGHT, PLOT, LINE = 7.6, 3.15, 1.95, 0.19  # inches, 100 pixels of the page each: of all, a row, axes, a line
+# Inches, 100 pixels of the page each.
+WIDTH, HEIGHT, PLOT, LINE, LEFT = 7.6, 3.15, 1.95, 0.19, 0.58
 DASHES = ("solid", (0, (5, 1.8)), (0, (3, 1.3, 1, 1.3)), (0, (1.4, 1.4)))
 REFERENCES = ((0, (3, 2)), (0, (1, 1.5)))
-PAGE = {"--paper: #ffffff": "--paper: #fff", "--paper: #14171a": "--paper: #1e2129"}  # of the page around it
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,18 @@ def _strengths(panels: tuple[Panel, ...]) -> tuple[Panel, ...]:
 def _prices(panels: tuple[Panel, ...]) -> tuple[Panel, ...]:
     """Tversky loss by the prices of the two errors, for a region of a tenth of the image."""
     p = probabilities(100)
-    curves = []
+    base = region_response(equipoise.CrossEntropyLoss(), p, share=0.1)
+    curves = [Curve("cross-entropy", p, torch.ones_like(p), reference=True)]
     for alpha, beta, name in ((0.5, 0.5, ": Dice"), (1.0, 1.0, ": soft IoU"), (0.3, 0.7, ""), (0.1, 0.9, "")):
         response = region_response(equipoise.TverskyLoss(alpha, beta), p, share=0.1)
-        curves.append(Curve(f"α = {alpha:g}, β = {beta:g}{name}", p, response.gradient))
-    title = "Region of 10 % by prices"
-    shown = Panel(title, "median probability p of the right class", "gradient on a pixel in the region", tuple(curves))
+        curves.append(Curve(f"α = {alpha:g}, β = {beta:g}{name}", p, response.gradient / base.gradient))
+    shown = Panel(
+        "Weight of a pixel in a region of 10 %, by prices",
+        "median probability p of the right class",
+        "gradient / that of cross-entropy",
+        tuple(curves),
+        log=True,
+    )
     return (*panels, shown)
 
 
@@ -227,8 +233,7 @@ def svg_of(entry: Entry) -> str:
                 axes = _place(canvas, panel, column, len(row), above)
                 _draw(axes, panel, ordered)
                 if column == 0 or not _shared(row):
-                    columns = 3 if _shared(row) else 1
-                    _legend(canvas, axes, column * WIDTH / len(row), above, columns)
+                    _legend(canvas, axes, column * WIDTH / len(row), above, _legend_columns(row))
             above += height
         svg = as_svg(canvas, f"Curves of {entry.name}: " + ", ".join(panel.title.lower() for panel in panels))
     svg = re.sub(r"\bf\d+-", "", svg)  # a file of its own needs no names of its own
@@ -243,9 +248,18 @@ def _shared(row: tuple[Panel, ...]) -> bool:
     return len({tuple(curve.label for curve in panel.curves) for panel in row}) == 1
 
 
+def _legend_columns(row: tuple[Panel, ...]) -> int:
+    """As many as there is room for, as even as can be."""
+    if not _shared(row):
+        return 1
+    labels = [curve.label for curve in row[0].curves]
+    room = int((WIDTH - LEFT) / (0.75 + 0.066 * max(map(len, labels))))
+    lines = -(-len(labels) // max(room, 1))
+    return -(-len(labels) // lines)
+
+
 def _legend_lines(row: tuple[Panel, ...]) -> int:
-    longest = max(len(panel.curves) for panel in row)
-    return -(-longest // 3) if _shared(row) else longest
+    return -(-max(len(panel.curves) for panel in row) // _legend_columns(row))
 
 
 def _style() -> str:
@@ -253,8 +267,6 @@ def _style() -> str:
     template = files("equipoise.report").joinpath("template.html").read_text(encoding="utf-8")
     light, dark = re.findall(r":root \{(.*?)\}", template, flags=re.DOTALL)[:2]
     light, dark = (" ".join(block.split()) for block in (light, dark))
-    for before, after in PAGE.items():
-        light, dark = light.replace(before, after), dark.replace(before, after)
     return (
         f"\n<style>:root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
         "svg{background:var(--paper)}text{font-family:system-ui,sans-serif}</style>"
@@ -264,10 +276,10 @@ def _style() -> str:
 def _place(canvas: Canvas, panel: Panel, column: int, columns: int, above: float) -> Axes:
     """Axes with their title and what they measure above them."""
     width, total = WIDTH / columns, float(canvas.get_size_inches()[1])
-    left, right, top = 0.48, 0.28, 0.62
+    right, top = 0.28, 0.62
     x = column * width
     axes = canvas.add_axes(
-        ((x + left) / WIDTH, 1 - (above + top + PLOT) / total, (width - left - right) / WIDTH, PLOT / total)
+        ((x + LEFT) / WIDTH, 1 - (above + top + PLOT) / total, (width - LEFT - right) / WIDTH, PLOT / total)
     )
     start = (x + 0.08) / WIDTH
     canvas.text(start, 1 - (above + 0.12) / total, panel.title, va="top", fontsize=10, fontweight="bold")
@@ -281,7 +293,7 @@ def _legend(canvas: Canvas, axes: Axes, x: float, above: float, columns: int) ->
     canvas.legend(
         *axes.get_legend_handles_labels(),
         loc="upper left",
-        bbox_to_anchor=((x + 0.48) / WIDTH, 1 - (above + 0.62 + PLOT + 0.46) / total),
+        bbox_to_anchor=((x + LEFT) / WIDTH, 1 - (above + 0.62 + PLOT + 0.46) / total),
         ncols=columns,
         borderaxespad=0.0,
         borderpad=0.0,

@@ -16,7 +16,7 @@ from equipoise.catalogue import CATALOGUE, Entry
 from equipoise.cli.describe import signature_of
 from equipoise.doctor.counts import FEW, LONG_TAIL
 from equipoise.doctor.suggest import suggest
-from experiments.guide import tables, write_tables
+from experiments.guide import TAIL, split, tables, write_tables
 from tests.pages import ROOT
 
 each_loss = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
@@ -238,3 +238,29 @@ def test_sums_over_classes_are_means_of_rows():
     one_by_one = [equipoise.BinaryFocalLoss(2.0)(known["z"][:, k], known["one_hot"][:, k]) for k in range(known["C"])]
     whole = equipoise.BinaryFocalLoss(2.0, reduction="valid_mean")(known["z"], known["one_hot"])
     torch.testing.assert_close(whole, sum(one_by_one))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The experiment behind the guide
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_only_training_labels_are_wrong():
+    clean, wrong = split("clean", 3), split("wrong", 3)
+    for name in ("val", "test"):
+        assert torch.equal(clean[name][1], wrong[name][1])
+    assert torch.equal(clean["train"][0], wrong["train"][0])
+    share = (clean["train"][1] != wrong["train"][1]).double().mean()
+    assert 0.25 < share < 0.35
+
+
+def test_the_tail_has_the_counts_that_the_guide_says():
+    counts = split("tail", 0)["train"][1].bincount(minlength=10).tolist()
+    assert counts[1:] == TAIL[1:]
+    assert counts[0] <= TAIL[0] == 90  # a split may hold a few less
+    assert TAIL[-1] == 2
+
+
+def test_splits_do_not_overlap():
+    images = torch.cat([inputs for inputs, _ in split("clean", 1).values()])
+    assert len(images) == len(torch.unique(images, dim=0))
