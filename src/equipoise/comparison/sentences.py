@@ -15,7 +15,7 @@ JUDGED = ("few", "ece", "ece_after")
 """Numbers that people ask for besides the main one."""
 NAMED = 5
 """Classes and runs that are named at most."""
-STEADY = 0.1
+STEADY = 0.05
 """Standard deviation over seeds, as a share, up to which times of a step are compared without a remark."""
 
 
