@@ -49,6 +49,9 @@ def test_docstrings_become_markdown():
 def test_formulas_become_mathml():
     assert as_mathml("p_y").startswith("<math")
     assert "<msub><mi>p</mi><mi>y</mi></msub>" in as_mathml("p_y")
+    thin, log = '<mspace width="0.1667em"></mspace>', "<mi>log</mi>"
+    assert f"<mi>t</mi>{thin}{log}{thin}<mi>p</mi>" in as_mathml(r"t \log p")
+    assert f"<mo>&#x02212;</mo>{log}<mo" in as_mathml(r"-\log(p)")
     with pytest.raises(ValueError, match=r"\\nosuch cannot be drawn"):
         as_mathml(r"\nosuch{x}")
     page = '<span class="arithmatex">\\(a &lt; b\\)</span> <div class="arithmatex">\\[a\\]</div>'

@@ -12,6 +12,12 @@ __all__ = ["as_mathml", "draw_formulas"]
 # What pymdownx.arithmatex leaves of $...$, $$...$$ and ```math.
 _INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 _DISPLAY = re.compile(r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>', re.DOTALL)
+# TeX sets a thin space on either side of a function, unless a bracket or a sign stands there.
+_THIN = '<mspace width="0.1667em"></mspace>'
+_FUNCTION = r"<mi>[a-z]{2,}</mi>"
+_BEFORE = re.compile(rf"(</(?:mi|mn|msup|msub|msubsup|mfrac)>|&#x00029;</mo>)(?={_FUNCTION})")
+_AFTER = re.compile(rf"({_FUNCTION})(?=<(?:mi|mn|msup|msub|msubsup|mfrac)>)")
+_CALLED = re.compile(r"<mo>(max|min)</mo>(?=<mo[^>]*>&#x00028;)")
 _UNKNOWN = re.compile(r"\\[a-zA-Z]+")
 
 
@@ -24,7 +30,12 @@ def as_mathml(tex: str, *, display: bool = False) -> str:
     found = convert(tex.strip(), display="block" if display else "inline")
     if unknown := _UNKNOWN.findall(found):
         raise ValueError(f"formula {tex.strip()!r}: {', '.join(unknown)} cannot be drawn; write it in other commands")
-    return found
+    return _spaced(found)
+
+
+def _spaced(mathml: str) -> str:
+    mathml = _CALLED.sub(r"<mi>\1</mi>", mathml)
+    return _AFTER.sub(rf"\1{_THIN}", _BEFORE.sub(rf"\1{_THIN}", mathml))
 
 
 def draw_formulas(page: str) -> str:
