@@ -305,7 +305,8 @@ def _fit(spec: RunSpec, data: DataSet, batch_size: int, folder: RunFolder, turns
     steps = max(1, len(sampler_of(spec, data, splits["train"], rank=0, world_size=1)) // batch_size)
     recorder = Recorder(folder, task.monitor, spec.checkpoint, lambda line: None)
     trainer = trainer_for(spec, folder, [LossSchedule(), recorder, turns])
-    learner = learner_of(spec, task, model_of(spec, task, preparation)[0], preparation, steps=steps, sync=False)
+    model, loss = model_of(spec, task, preparation)[0], loss_of(spec, data, sync=False)
+    learner = learner_of(spec, task, model, loss, preparation, steps=steps)
     trainer.fit(learner, datamodule=Feeds(spec, data, splits, batch_size))
     return learner
 

@@ -222,7 +222,7 @@ def test_another_machine_may_go_on(here, out):
         ({"epochs": 3}, "another epochs"),
         ({"lr": 0.1, "data": "digit-maps"}, "another data, lr"),
         ({"seeds": 1}, "seed 1"),
-        ({"losses": ["ce"]}, "loss focal:gamma=1,2"),
+        ({"losses": ["ce"]}, "focal:gamma=1,2"),
         ({"losses": ["ce", "focal:gamma=1,2,3"], "clip": 1}, "another clip and loss focal:gamma=1,2"),
         ({"losses": None}, "another losses"),
     ],

@@ -52,4 +52,5 @@ def train(
 def _name(spec: RunSpec) -> str:
     """A name for the folder, from what people change most."""
     data = Path(spec.data).name if spec.data not in (".", "") else "run"
-    return re.sub(r"[^\w.=+-]+", "-", f"{data.partition('.')[0]}-{spec.loss}-{spec.seed}")
+    what = spec.loss if spec.method == "none" else spec.method
+    return re.sub(r"[^\w.=+-]+", "-", f"{data.partition('.')[0]}-{what}-{spec.seed}")

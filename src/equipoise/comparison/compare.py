@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -31,7 +32,7 @@ __all__ = ["compare"]
 
 MOST_JOBS = 8
 """Runs at a time where nothing is said: memory has to hold the data of each."""
-GROWING = ("losses", "seeds")
+GROWING = ("losses", "methods", "seeds")
 """Settings to which something may be added when a comparison goes on."""
 
 
@@ -147,7 +148,7 @@ def _train_all(
 ) -> None:
     """Make the plan where there is none, and train what is missing."""
     known = _entries_so_far(folder, spec)
-    entries = known if known is not None or spec.losses is None else entries_of(spec.losses)
+    entries = known if known is not None or spec.compared is None else entries_of(spec.compared)
     missing = None if entries is None else _missing(planned_runs(folder.path, entries, spec.seeds))
     if known is not None and not missing:
         _write_plan(folder, spec, known)
@@ -166,7 +167,7 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
         return None
     try:
         stored, entries = folder.spec, folder.entries
-        losses, seeds = stored["losses"], stored["seeds"]
+        suggested, seeds = stored["losses"] is None and not stored.get("methods"), stored["seeds"]
     except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(
             f"{folder.plan}: it must be the plan of a comparison, found none; choose another --out"
@@ -174,17 +175,18 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
     wanted = plain(spec.model_dump())
     texts = [entry.text for entry in entries]
     changed = [key for key in wanted if key not in (*FREE, *GROWING, "baseline") and stored.get(key) != wanted[key]]
-    gone = [f"loss {text}" for text in texts if wanted["losses"] is not None and text not in wanted["losses"]]
+    compared = None if spec.compared is None else list(spec.compared)
+    gone = [text for text in texts if compared is not None and text not in compared]
     gone += [f"seed {seed}" for seed in seeds if seed not in wanted["seeds"]]
-    if wanted["losses"] is None and losses is not None:
+    if compared is None and not suggested:
         changed.append("losses")
     if changed or gone:
         differs = " and ".join(([f"another {some(changed)}"] if changed else []) + ([some(gone)] if gone else []))
         raise ValueError(
             f"{folder.path}: the folder must be free or hold this comparison, found one with {differs}; choose another "
-            "--out (losses and seeds may be added to a comparison, nothing else may change)"
+            "--out (losses, methods and seeds may be added to a comparison, nothing else may change)"
         )
-    return entries if wanted["losses"] is None or wanted["losses"] == texts else None
+    return entries if compared is None or compared == texts else None
 
 
 def _missing(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
@@ -247,9 +249,11 @@ def _train(
         say(f"{len(runs) - len(missing)} of {len(runs)} runs are finished already")
     for failure in folder.failures:
         say(f"{failure.loss}, seed {failure.seed} failed before and is tried again: {failure.error}")
-    calls = [Call(name, train_one, (run_spec(spec, run), run.folder.path)) for name, run in missing.items()]
+    calls = {name: Call(name, train_one, (run_spec(spec, run), run.folder.path)) for name, run in missing.items()}
+    first = [call for name, call in calls.items() if missing[name].stage_one is None]
+    second = [call for name, call in calls.items() if missing[name].stage_one is not None]
     with Display(runs, spec.epochs, say, console) as display:
-        for outcome in workers.outcomes(calls, display.tick):
+        for outcome in chain.from_iterable(workers.outcomes(wave, display.tick) for wave in (first, second)):
             run = missing[outcome.name]
             if outcome.error is None:
                 folder.failure(run.name).unlink(missing_ok=True)

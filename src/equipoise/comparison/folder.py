@@ -33,8 +33,8 @@ class Entry:
     """One row of the table.
 
     Args:
-        text: the loss as it was given, ``"focal:gamma=1,2,3"``.
-        candidates: the single losses that it stands for; validation data choose one.
+        text: the loss or method as it was given, ``"focal:gamma=1,2,3"``.
+        candidates: the single ones that it stands for; validation data choose one.
     """
 
     text: str
@@ -43,17 +43,19 @@ class Entry:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One loss with one seed.
+    """One loss, or method, with one seed.
 
     Args:
         loss: a candidate.
         seed: of the run.
         folder: where the run is, or will be.
+        stage_one: the run that this one starts from, of a method with two stages; several may share one.
     """
 
     loss: str
     seed: int
     folder: RunFolder
+    stage_one: RunFolder | None = None
 
     @property
     def name(self) -> str:
@@ -139,9 +141,12 @@ class ComparisonFolder:
     @property
     def runs(self) -> list[PlannedRun]:
         """Every run of the plan, whatever became of it."""
-        return [
-            PlannedRun(one["loss"], one["seed"], RunFolder(self.path / one["folder"])) for one in self.about["runs"]
-        ]
+        found = []
+        for one in self.about["runs"]:
+            first = one.get("stage_one")
+            stage_one = None if first is None else RunFolder(self.path / first)
+            found.append(PlannedRun(one["loss"], one["seed"], RunFolder(self.path / one["folder"]), stage_one))
+        return found
 
     @property
     def finished(self) -> list[PlannedRun]:
@@ -165,7 +170,12 @@ class ComparisonFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         (self.path / "runs").mkdir(exist_ok=True)
         planned = [
-            {"loss": run.loss, "seed": run.seed, "folder": run.folder.path.relative_to(self.path).as_posix()}
+            {
+                "loss": run.loss,
+                "seed": run.seed,
+                "folder": self._name(run.folder),
+                "stage_one": self._name(run.stage_one),
+            }
             for run in runs
         ]
         write_json(
@@ -179,6 +189,9 @@ class ComparisonFolder:
                 "runs": planned,
             },
         )
+
+    def _name(self, run: RunFolder | None) -> str | None:
+        return None if run is None else run.path.relative_to(self.path).as_posix()
 
     def write_failure(self, run: PlannedRun, error: str, log: str) -> Failure:
         """Note that a run failed: why, and what it said before."""

@@ -1,4 +1,4 @@
-"""From the losses of a comparison to its runs."""
+"""From the losses and methods of a comparison to its runs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from equipoise.comparison.folder import Entry, PlannedRun
 from equipoise.comparison.spec import CompareSpec
@@ -19,21 +20,21 @@ LONGEST = 80
 
 
 def entries_of(losses: Sequence[str]) -> list[Entry]:
-    """The losses with the candidates that each stands for; the same loss has the same text in all of them.
+    """Losses and methods with the candidates that each stands for; what is the same has the same text in all of them.
 
     >>> [entry.candidates for entry in entries_of(["focal:gamma=1,2", "FocalLoss:gamma=2,3"])]
     [('focal:gamma=1', 'focal:gamma=2'), ('focal:gamma=2', 'FocalLoss:gamma=3')]
     """
-    from equipoise.train.loss_text import Term, expand_loss, parse_loss
+    from equipoise.train.methods import expand_method, meaning
 
-    known: dict[str, tuple[Term, ...]] = {}
+    known: dict[str, object] = {}
     entries = []
     for text in losses:
         candidates = []
-        for single in expand_loss(text):
-            terms = parse_loss(single)
-            twin = next((other for other, parsed in known.items() if parsed == terms), single)
-            known[twin] = terms
+        for single in expand_method(text):
+            meant = meaning(single)
+            twin = next((other for other, parsed in known.items() if parsed == meant), single)
+            known[twin] = meant
             candidates.append(twin)
         entries.append(Entry(text, tuple(candidates)))
     return entries
@@ -41,24 +42,51 @@ def entries_of(losses: Sequence[str]) -> list[Entry]:
 
 def baseline_of(spec: CompareSpec, entries: Sequence[Entry]) -> str:
     """The entry that others are compared with: the one asked for, else plain cross-entropy, else the first."""
-    from equipoise.train.loss_text import Term, default_loss, parse_loss
-
     texts = [entry.text for entry in entries]
     if spec.baseline is not None:
         if spec.baseline not in texts:
             raise ValueError(f"--baseline must be one of {', '.join(texts)}, got {spec.baseline}; write it as there")
         return spec.baseline
-    simple = [(Term(default_loss(task)),) for task in ("single", "multi")]
-    plain = [entry.text for entry in entries if all(parse_loss(one) in simple for one in entry.candidates)]
+    plain = [entry.text for entry in entries if all(_is_backbone("auto", one) for one in entry.candidates)]
     return (plain or texts)[0]
 
 
 def planned_runs(folder: Path, entries: Sequence[Entry], seeds: Sequence[int]) -> list[PlannedRun]:
-    """Every candidate with every seed, once: all losses with the first seed, then all with the second."""
-    losses = dict.fromkeys(candidate for entry in entries for candidate in entry.candidates)
+    """Every candidate with every seed, once: all losses with the first seed, then all with the second.
+
+    What methods with two stages start from is a run of its own, and one for all that start from the same.
+    """
+    losses = list(dict.fromkeys(candidate for entry in entries for candidate in entry.candidates))
+    backbones = {loss: _backbone(loss, losses) for loss in losses}
+    needed = [backbone for backbone in dict.fromkeys(backbones.values()) if backbone not in (None, *losses)]
+
+    def place(loss: str | None, seed: int) -> RunFolder | None:
+        return None if loss is None else RunFolder(folder / "runs" / run_name(loss, seed))
+
     return [
-        PlannedRun(loss, seed, RunFolder(folder / "runs" / run_name(loss, seed))) for seed in seeds for loss in losses
+        PlannedRun(loss, seed, RunFolder(folder / "runs" / run_name(loss, seed)), place(backbones.get(loss), seed))
+        for seed in seeds
+        for loss in (*filter(None, needed), *losses)
     ]
+
+
+def _backbone(text: str, losses: Sequence[str]) -> str | None:
+    """What a method with two stages starts from, in the words of one of the losses where it is one of them."""
+    from equipoise.train.methods import TwoStages, is_method, parse_method
+
+    method = parse_method(text) if is_method(text) else None
+    if not isinstance(method, TwoStages):
+        return None
+    return next((other for other in losses if _is_backbone(method.backbone, other)), str(method.backbone))
+
+
+def _is_backbone(wanted: str, loss: str) -> bool:
+    """Whether a loss is the one that is wanted; ``"auto"`` is the plain one of any task."""
+    from equipoise.train.loss_text import default_loss
+    from equipoise.train.methods import meaning
+
+    texts = [default_loss("single"), default_loss("multi")] if wanted == "auto" else [wanted]
+    return meaning(loss) in [meaning(text) for text in texts]
 
 
 def run_name(loss: str, seed: int) -> str:
@@ -74,7 +102,11 @@ def run_name(loss: str, seed: int) -> str:
 
 def run_spec(spec: CompareSpec, run: PlannedRun) -> RunSpec:
     """All settings of one of the runs."""
-    return RunSpec(**spec.model_dump(include=set(SharedSpec.model_fields)), loss=run.loss, seed=run.seed)
+    from equipoise.train.methods import is_method
+
+    own: dict[str, Any] = {"method" if is_method(run.loss) else "loss": run.loss}
+    first = None if run.stage_one is None else str(run.stage_one.path)
+    return RunSpec(**spec.model_dump(include=set(SharedSpec.model_fields)), **own, seed=run.seed, stage_one=first)
 
 
 def surveyed_entries(spec: CompareSpec) -> tuple[list[Entry], list[str]]:
@@ -87,25 +119,30 @@ def surveyed_entries(spec: CompareSpec) -> tuple[list[Entry], list[str]]:
         ValueError: some loss does not fit them; all of these are named.
     """
     from equipoise.doctor.suggest import suggest
+    from equipoise.train.methods import is_method, parse_method
     from equipoise.train.parts import loss_of, opened
 
     first = RunSpec(**spec.model_dump(include=set(SharedSpec.model_fields)))
     data = opened(first)
     notes = list(data.notes)
 
-    def problem(loss: str) -> str | None:
+    def problem(text: str) -> str | None:
         try:
-            loss_of(first.model_copy(update={"loss": loss}), data, sync=False)
+            method = parse_method(text) if is_method(text) else None
+            if method is not None:
+                method.check_task(data.task)
+            for loss in [text] if method is None else method.losses:
+                loss_of(first, data, False, loss)
         except ValueError as error:
-            return f"{loss}: {error}"
+            return f"{text}: {error}"
         return None
 
-    if spec.losses is None:
+    if spec.compared is None:
         *others, plain = suggest(data.task, data.train_counts.tolist())
         chosen = [one for one in (plain, *others) if problem(one.entry.name) is None]
         notes += [f"{one.entry.name}: {one.why}" for one in chosen]
         return entries_of([one.entry.name for one in chosen]), notes
-    entries = entries_of(spec.losses)
+    entries = entries_of(spec.compared)
     problems = [problem(candidate) for entry in entries for candidate in entry.candidates]
     mistakes = dict.fromkeys(one for one in problems if one is not None)
     if mistakes:

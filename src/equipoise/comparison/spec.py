@@ -1,7 +1,8 @@
-"""What defines a comparison: what its runs share, and the losses and seeds in which they differ."""
+"""What defines a comparison: what its runs share, and the losses, methods and seeds in which they differ."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
@@ -20,14 +21,26 @@ def _losses(value: object) -> object:
     if not isinstance(value, str):
         return value
     from equipoise.train.loss_text import list_losses
+    from equipoise.train.methods import is_method
 
-    return tuple(list_losses(value))
+    return tuple(list_losses(value, is_method))
 
 
 def _known_loss(text: str) -> str:
     from equipoise.train.loss_text import expand_loss
 
     expand_loss(text)
+    return text.strip()
+
+
+def _known_method(text: str) -> str:
+    from equipoise.train.methods import METHODS, expand_method, is_method
+
+    try:
+        expand_method(text)
+    except ValueError as error:
+        known = "" if is_method(text) else f"; or a method: {', '.join(METHODS)}"
+        raise ValueError(f"{error}{known}") from None
     return text.strip()
 
 
@@ -47,6 +60,7 @@ def _seeds(value: object) -> object:
 
 
 Losses = Annotated[tuple[Annotated[str, AfterValidator(_known_loss)], ...], BeforeValidator(_losses)]
+Methods = Annotated[tuple[Annotated[str, AfterValidator(_known_method)], ...], BeforeValidator(_losses)]
 Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], BeforeValidator(_seeds)]
 
 
@@ -65,6 +79,9 @@ class CompareSpec(SharedSpec):
     losses: Losses | None = _setting(
         None, "Losses, e.g. 'ce focal:gamma=1,2,3 ldam:weight=drw'; None for those that the data suggest."
     )
+    methods: Methods | None = _setting(
+        None, "Systems, beside the losses or alone, e.g. 'ce sdn sdn:feature=ce ldam-drw crt tau-norm oltr:loss=cfl'."
+    )
     seeds: Seeds = _setting((0, 1, 2), "Number of seeds, or a list of them.")
     baseline: str | None = _setting(
         None, "The loss that others are compared with; None for cross-entropy, or the first."
@@ -82,18 +99,16 @@ class CompareSpec(SharedSpec):
     @field_validator("losses")
     @classmethod
     def _different(cls, losses: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        from equipoise.train.loss_text import expand_loss, parse_loss
-
         if losses is not None and not losses:
             raise ValueError("there must be at least one loss, got none; leave it out to have the data suggest some")
-        seen: dict[str, list[Any]] = {}
-        for text in losses or ():
-            terms = [parse_loss(one) for one in expand_loss(text)]
-            twin = next((other for other, known in seen.items() if known == terms), None)
-            if twin is not None:
-                raise ValueError(f"every loss must be given once, got {twin} and {text}; remove one of them")
-            seen[text] = terms
+        _check_once("loss", losses or ())
         return losses
+
+    @field_validator("methods")
+    @classmethod
+    def _new(cls, methods: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        _check_once("method", (*(info.data.get("losses") or ()), *(methods or ())))
+        return methods or None
 
     @field_validator("seeds")
     @classmethod
@@ -108,7 +123,25 @@ class CompareSpec(SharedSpec):
     @field_validator("baseline")
     @classmethod
     def _compared(cls, baseline: str | None, info: ValidationInfo) -> str | None:
-        losses = info.data.get("losses")
-        if baseline is not None and losses is not None and baseline not in losses:
-            raise ValueError(f"it must be one of the losses {', '.join(losses)}, got {baseline}; write it as there")
+        compared = (*(info.data.get("losses") or ()), *(info.data.get("methods") or ()))
+        if baseline is not None and compared and baseline not in compared:
+            raise ValueError(f"it must be one of {', '.join(compared)}, got {baseline}; write it as there")
         return baseline
+
+    @property
+    def compared(self) -> tuple[str, ...] | None:
+        """Losses and methods, None where the data are to suggest losses."""
+        return (*(self.losses or ()), *(self.methods or ())) or None
+
+
+def _check_once(what: str, texts: Sequence[str]) -> None:
+    """Raise where two texts mean the same."""
+    from equipoise.train.methods import expand_method, meaning
+
+    seen: dict[str, list[object]] = {}
+    for text in texts:
+        meant = [meaning(one) for one in expand_method(text)]
+        twin = next((other for other, known in seen.items() if known == meant), None)
+        if twin is not None:
+            raise ValueError(f"every {what} must be given once, got {twin} and {text}; remove one of them")
+        seen[text] = meant

@@ -167,6 +167,10 @@ class FeatureView(nn.Module):
             )
         return FeaturesAndLogits(self._seen.pop(), logits)
 
+    def get_classifier(self) -> nn.Module:
+        """That of the model, for ``find_classifier``."""
+        return self.model.get_submodule(self.name)
+
     def close(self) -> None:
         """Take the view off the model again."""
         self._hook.remove()

@@ -23,7 +23,7 @@ from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain
 from equipoise.train.module import Learner
 
-__all__ = ["AtomicCheckpoints", "LossSchedule", "ProgressBar", "Recorder"]
+__all__ = ["AtomicCheckpoints", "LossSchedule", "ProgressBar", "Recorder", "save"]
 
 LOGGED = 100
 """Classes up to which loggers get a number for each; the history has them all."""
@@ -88,6 +88,15 @@ class Recorder(pl.Callback):
         """Take it up again."""
         self.best_value, self.best_epoch = state_dict["best_value"], state_dict["best_epoch"]
         self.step_seconds = state_dict["step_seconds"]
+
+    def chosen(self) -> dict[str, Any]:
+        """Which epoch was kept, by which number, and how long its steps took."""
+        return {
+            "best_epoch": self.best_epoch,
+            "monitor": self.monitor,
+            "monitor_value": self.best_value,
+            "seconds_per_step": self.step_seconds,
+        }
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Drop rows of epochs that are going to be trained again."""

@@ -25,6 +25,7 @@ from equipoise.train.card import model_card
 from equipoise.train.folder import FORMAT as RUN_FORMAT
 from equipoise.train.folder import UNFINISHED, RunFolder, write_json
 from equipoise.train.loss_text import default_loss
+from equipoise.train.methods import parse_method
 from equipoise.train.preparation import Preparation
 
 __all__ = ["Exported", "export_run", "load_exported"]
@@ -183,7 +184,8 @@ def _finished(run: Path) -> RunFolder:
 def _about(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
     """The content of ``model.json``, and the user's own file that makes the model."""
     record, test = folder.about, folder.results["test"]
-    data, spec, model = record["data"], record["spec"], dict(record["model"])
+    data, spec = record["data"], record["spec"]
+    model = record["model"] | {"method": spec.get("method", "none")}
     code = None
     if ".py:" in model["name"]:
         code = folder.path / CODE  # as it was when the model was trained
@@ -282,7 +284,7 @@ def _built(folder: Path, about: Mapping[str, Any], trust_code: bool) -> nn.Modul
             options = {**PRETRAINED.get(name, {}), **options}
         if package == "torchvision" and task == "segmentation":
             options["weights_backbone"] = None  # which would be fetched by default
-    return build_model(name, **known, **options)
+    return parse_method(about["model"].get("method", "none")).shaped(build_model(name, **known, **options))
 
 
 def _fill(model: nn.Module, folder: Path) -> None:

@@ -15,7 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -31,7 +31,16 @@ from equipoise.data.errors import DataError
 from equipoise.data.files import FileImages
 from equipoise.data.samplers import EpochSampler
 
-__all__ = ["Batch", "Feed", "Handfuls", "evaluation_feed", "fits", "labels_for_sampling", "training_feed"]
+__all__ = [
+    "Batch",
+    "Feed",
+    "Handfuls",
+    "SideBySide",
+    "evaluation_feed",
+    "fits",
+    "labels_for_sampling",
+    "training_feed",
+]
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 Indices: TypeAlias = NDArray[np.int64]
@@ -193,6 +202,35 @@ class DecodingFeed(Feed):
             yield batch
 
 
+class SideBySide:
+    """Batches of several feeds, each pair behind the other: (inputs, labels, inputs, labels, ...).
+
+    Args:
+        feeds: of as many batches.
+    """
+
+    def __init__(self, *feeds: Feed) -> None:
+        self.feeds = feeds
+
+    @property
+    def sampler(self) -> SideBySide:
+        """All of them, for ``set_epoch``."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Move every sampler."""
+        for feed in self.feeds:
+            if feed.sampler is not None:
+                feed.sampler.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return min(map(len, self.feeds))
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        for batches in zip(*self.feeds, strict=False):
+            yield tuple(chain.from_iterable(batches))
+
+
 class Handfuls:
     """Several batches at a time: iterators over the next few, which are taken one after the other.
 
@@ -203,19 +241,19 @@ class Handfuls:
 
     batch_sampler = None  # what Lightning looks for beside a sampler
 
-    def __init__(self, feed: Feed, size: int) -> None:
+    def __init__(self, feed: Feed | SideBySide, size: int) -> None:
         self.feed, self.size = feed, size
 
     @property
-    def sampler(self) -> EpochSampler | None:
+    def sampler(self) -> EpochSampler | SideBySide | None:
         """That of the feed."""
         return self.feed.sampler
 
     def __len__(self) -> int:
         return math.ceil(len(self.feed) / self.size)
 
-    def __iter__(self) -> Iterator[Iterator[Batch]]:
-        batches = iter(self.feed)
+    def __iter__(self) -> Iterator[Iterator[tuple[Tensor, ...]]]:
+        batches: Iterator[tuple[Tensor, ...]] = iter(self.feed)
         for _ in range(len(self)):
             yield islice(batches, self.size)
 

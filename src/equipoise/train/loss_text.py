@@ -43,7 +43,16 @@ from equipoise.losses.base import merge_values
 from equipoise.schedules import Cosine, Linear, Moment, Parabolic, Schedule, Steps
 from equipoise.weights import Deferred, effective_number, inverse_frequency, median_frequency, square_root
 
-__all__ = ["SumOfLosses", "Term", "build_loss", "default_loss", "expand_loss", "list_losses", "parse_loss"]
+__all__ = [
+    "SumOfLosses",
+    "Term",
+    "build_loss",
+    "default_loss",
+    "expand_loss",
+    "list_losses",
+    "listed",
+    "parse_loss",
+]
 
 _Made = TypeVar("_Made")
 Value: TypeAlias = "bool | float | str | Schedule | Call | tuple[Value, ...] | None"
@@ -241,20 +250,21 @@ def expand_loss(text: str) -> list[str]:
     return texts
 
 
-def list_losses(text: str) -> list[str]:
+def list_losses(text: str, begins: Callable[[str], bool] = lambda part: False) -> list[str]:
     """The losses of a line, with blanks or commas between them; they are not checked.
 
-    A comma behind an option goes on with the values of that option, unless the name of a loss follows it.
+    A comma behind an option goes on with the values of that option, unless the name of a loss follows it, or what
+    ``begins`` takes for the beginning of something else.
 
     >>> list_losses("ce, focal:gamma=1,2,3 ldam:weight=drw,recall")
     ['ce', 'focal:gamma=1,2,3', 'ldam:weight=drw', 'recall']
     """
     found: list[str] = []
     for words in re.sub(r"\s*\+\s*", "+", text).split():
-        first, *others = _listed(words)
+        first, *others = listed(words)
         found.append(first)
         for part in others:
-            if "=" in found[-1] and not _begins_with_a_loss(part):
+            if "=" in found[-1] and not (begins(part) or _begins_with_a_loss(part)):
                 found[-1] += f",{part}"
             else:
                 found.append(part)
@@ -332,19 +342,23 @@ def _terms(text: str) -> list[str]:
 def _expand_term(term: str) -> list[str]:
     head, *options = term.split(":")
     factors, star, name = head.rpartition("*")
-    choices = [[factor + star + name.strip() for factor in _listed(factors)]]
+    choices = [[factor + star + name.strip() for factor in listed(factors)]]
     for option in options:
         key, equals, values = option.partition("=")
-        choices.append([key.strip() + equals + value for value in _listed(values)])
+        choices.append([key.strip() + equals + value for value in listed(values)])
     return [":".join(chosen) for chosen in itertools.product(*choices)]
 
 
-def _listed(values: str) -> list[str]:
-    """Values between commas that stand in no brackets."""
+def listed(text: str, separator: str = ",") -> list[str]:
+    """The parts of a text between separators that stand in no brackets.
+
+    >>> listed("1,(2,3)")
+    ['1', '(2,3)']
+    """
     found, depth = [""], 0
-    for sign in values:
+    for sign in text:
         depth += (sign == "(") - (sign == ")")
-        if sign == "," and depth == 0:
+        if sign == separator and depth == 0:
             found.append("")
         else:
             found[-1] += sign

@@ -23,7 +23,7 @@ from equipoise.train.task import TrainingTask
 
 __all__ = ["Learner"]
 
-Batch = tuple[Tensor, Tensor]
+Batch = tuple[Tensor, ...]
 HALF = float(torch.finfo(torch.float16).max)
 
 
@@ -32,8 +32,8 @@ class Learner(pl.LightningModule):
 
     Args:
         task: single label, several labels or segmentation.
-        model: inputs to logits.
-        loss: logits and targets to a number.
+        model: inputs to logits; in training perhaps to a tuple whose last part they are.
+        loss: what the model returns and targets to a number.
         preparation: raw inputs to what the model sees.
         make_optimizer: model to optimiser.
         factor: progress in [0, 1] to the factor of the learning rate.
@@ -95,7 +95,10 @@ class Learner(pl.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """The optimiser; its learning rate follows from the step, so it has no schedule with a state of its own."""
-        return self.make_optimizer(self.model)
+        optimizer = self.make_optimizer(self.model)
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]  # as torch's own schedules call it
+        return optimizer
 
     # ------------------------------------------------------------------------------------------------------ training
 
@@ -113,7 +116,7 @@ class Learner(pl.LightningModule):
         for batch in batches:
             progress = (self.current_epoch * self.steps + self.step) / (self.epochs * self.steps)
             for group in optimizer.param_groups:
-                group["lr"] = optimizer.defaults["lr"] * self.factor(min(progress, 1.0))
+                group["lr"] = group["initial_lr"] * self.factor(min(progress, 1.0))
             optimizer.zero_grad()
             self.manual_backward(self.training_loss(*batch))
             optimizer.step()
@@ -121,19 +124,21 @@ class Learner(pl.LightningModule):
                 self.averaged.update_parameters(self.model)
             self.step += 1
 
-    def training_loss(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of a batch."""
-        if self.augment.steps:
-            inputs, targets = self.augment(self.preparation.scale(inputs), targets, self.generator)
-            inputs = self.preparation.normalise(inputs)
-        else:
-            inputs = self.preparation.prepare(inputs)
-        logits = self.model(inputs)
-        loss: Tensor = self.loss(logits, targets)
+    def training_loss(self, *batch: Tensor) -> Tensor:
+        """The loss of a batch: inputs and targets, and those of a second sampler where the method has one."""
+        inputs, targets = zip(*map(self._augmented, batch[::2], batch[1::2]), strict=True)
+        found = self.model(*inputs)
+        loss: Tensor = self.loss(found, *targets)
         self.loss_sum.add_(loss.detach())
         if self.statistics.wanted(self.step):
-            self.statistics.observe(logits, targets)
+            self.statistics.observe(_logits(found), targets[0])
         return loss
+
+    def _augmented(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.augment.steps:
+            return self.preparation.prepare(inputs), targets
+        inputs, targets = self.augment(self.preparation.scale(inputs), targets, self.generator)
+        return self.preparation.normalise(inputs), targets
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Look at some gradients, and clip all of them; those of mixed precision have their own scale again here."""
@@ -149,16 +154,19 @@ class Learner(pl.LightningModule):
 
     # ---------------------------------------------------------------------------------------- validation, prediction
 
+    def serve(self, model: nn.Module) -> None:
+        """From now on this model predicts, and nothing is trained."""
+        self.model, self.averaged = model, None
+
     def on_validation_epoch_start(self) -> None:
         """Begin to measure."""
         for metric in self.metrics.values():
             metric.reset()  # type: ignore[operator]
 
-    @torch.compiler.set_stance("force_eager")
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits of raw inputs, never compiled: the batches differ in size, and each size would be compiled anew."""
-        found: Tensor = self.inference_model(self.preparation.prepare(inputs))
-        return found
+        with torch.compiler.set_stance("force_eager"):
+            return _logits(self.inference_model(self.preparation.prepare(inputs)))
 
     def validation_step(self, batch: Batch, index: int) -> None:
         """Measure a batch."""
@@ -178,3 +186,8 @@ class Learner(pl.LightningModule):
         logits = self.logits(inputs)
         kept = logits.clamp(-HALF, HALF).half() if logits.ndim > 2 else logits.float()
         self.collected.append((kept.cpu(), targets.cpu()))
+
+
+def _logits(found: Tensor | tuple[Tensor, ...]) -> Tensor:
+    """Those that predict: models with several heads, or that show their features, return them last."""
+    return found[-1] if isinstance(found, tuple) else found

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn, optim
 
 from equipoise._checks import check_choice, check_number
+from equipoise.models import find_classifier
 from equipoise.schedules import Constant, Cosine, Linear, Schedule, Steps, join
 
 __all__ = ["LEARNING_RATES", "OPTIMIZERS", "build_optimizer", "learning_rate_factor"]
@@ -18,7 +20,14 @@ LEARNING_RATES = ("cosine", "step", "one-cycle", "constant")
 
 
 def build_optimizer(
-    name: str, model: nn.Module, *, lr: float, weight_decay: float, momentum: float = 0.9, fused: bool = True
+    name: str,
+    model: nn.Module,
+    *,
+    lr: float,
+    weight_decay: float,
+    momentum: float = 0.9,
+    fused: bool = True,
+    body_rate: float = 1.0,
 ) -> optim.Optimizer:
     """The optimiser of all parameters that need a gradient.
 
@@ -32,6 +41,7 @@ def build_optimizer(
         weight_decay: of SGD part of the gradient, of AdamW a shrinking beside it.
         momentum: of SGD, in [0, 1); AdamW keeps its betas of .9 and .999.
         fused: False leaves it to torch how the step is computed.
+        body_rate: learning rate of all before the classifier, as a share of ``lr``.
 
     >>> build_optimizer("sgd", nn.Linear(2, 3), lr=0.1, weight_decay=5e-4).defaults["nesterov"]
     True
@@ -45,10 +55,16 @@ def build_optimizer(
         raise ValueError(
             f"model must have parameters that need a gradient, got {type(model).__name__} without; unfreeze some"
         )
+    groups: list[dict[str, Any]] = [{"params": parameters}]
+    if body_rate != 1.0:
+        own = {id(parameter) for parameter in find_classifier(model).module.parameters()}
+        body = [parameter for parameter in parameters if id(parameter) not in own]
+        head = [parameter for parameter in parameters if id(parameter) in own]
+        groups = [{"params": body, "lr": body_rate * lr}, {"params": head}]
     how = True if fused and all(parameter.device.type in FUSED for parameter in parameters) else None
     if name == "adamw":
-        return optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=how)
-    return optim.SGD(parameters, lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=momentum > 0, fused=how)
+        return optim.AdamW(groups, lr=lr, weight_decay=weight_decay, fused=how)
+    return optim.SGD(groups, lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=momentum > 0, fused=how)
 
 
 def learning_rate_factor(

@@ -17,13 +17,24 @@ from equipoise.data.samplers import EpochSampler
 from equipoise.models import build_model, set_prior_bias
 from equipoise.train.feeding import labels_for_sampling
 from equipoise.train.loss_text import build_loss, default_loss
+from equipoise.train.methods import LossText, Method, Plain, parse_method
 from equipoise.train.module import Learner
 from equipoise.train.optimizers import build_optimizer, learning_rate_factor
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import RunSpec
 from equipoise.train.task import TrainingTask
 
-__all__ = ["check_model", "learner_of", "loss_of", "model_of", "opened", "optimizer_of", "ready", "sampler_of"]
+__all__ = [
+    "check_model",
+    "learner_of",
+    "loss_of",
+    "method_of",
+    "model_of",
+    "opened",
+    "optimizer_of",
+    "ready",
+    "sampler_of",
+]
 
 
 def opened(spec: RunSpec) -> DataSet:
@@ -73,10 +84,13 @@ def ready(spec: RunSpec, preparation: Preparation, split: Split) -> Split:
     return preparation.as_arrays(split)
 
 
-def sampler_of(spec: RunSpec, data: DataSet, split: Split, **processes: int) -> EpochSampler:
-    """What draws the training samples; ``rank`` and ``world_size`` where ``torch.distributed`` is not to be asked."""
+def sampler_of(spec: RunSpec, data: DataSet, split: Split, name: str | None = None, **processes: int) -> EpochSampler:
+    """What draws the training samples: the sampler of the settings, or another of that name.
+
+    ``rank`` and ``world_size`` where ``torch.distributed`` is not to be asked.
+    """
     labels = labels_for_sampling(split, data.task, ignore_index=data.ignore_index)
-    return sampler_for(spec.sampler, labels, epochs=spec.epochs, seed=spec.seed, **processes)
+    return sampler_for(name or spec.sampler, labels, epochs=spec.epochs, seed=spec.seed, **processes)
 
 
 def model_of(spec: RunSpec, task: TrainingTask, preparation: Preparation) -> tuple[nn.Module, str]:
@@ -132,21 +146,29 @@ def check_model(model: nn.Module, name: str, task: TrainingTask, preparation: Pr
         )
 
 
-def loss_of(spec: RunSpec, data: DataSet, sync: bool) -> nn.Module:
-    """The loss, told what it has to know of the data."""
+def method_of(spec: RunSpec) -> Method:
+    """The method, that of one loss alone where none is named."""
+    return Plain(LossText(spec.loss)) if spec.method == "none" else parse_method(spec.method)
+
+
+def loss_of(spec: RunSpec, data: DataSet, sync: bool, text: str | None = None, epochs: int | None = None) -> nn.Module:
+    """The loss of the run, or that of a text and for other epochs, told what it has to know of the data."""
+    wanted = spec.loss if text is None else text
     return build_loss(
-        default_loss(data.task) if spec.loss == "auto" else spec.loss,
+        default_loss(data.task) if wanted == "auto" else wanted,
         task=data.task,
         num_classes=len(data.class_names),
         counts=data.train_counts.tolist(),
         num_samples=len(data.train),
-        epochs=spec.epochs,
+        epochs=epochs or spec.epochs,
         ignore_index=data.ignore_index,
         sync=sync,
     )
 
 
-def optimizer_of(spec: RunSpec, model: nn.Module, *, fused: bool = True) -> torch.optim.Optimizer:
+def optimizer_of(
+    spec: RunSpec, model: nn.Module, *, fused: bool = True, body_rate: float = 1.0
+) -> torch.optim.Optimizer:
     """The optimiser; ``fused=False`` for torch's own choice of how it computes.
 
     With scaled gradients a fused one would take the scale away itself, too late for those that are clipped or looked
@@ -160,20 +182,28 @@ def optimizer_of(spec: RunSpec, model: nn.Module, *, fused: bool = True) -> torc
         weight_decay=(5e-4 if sgd else 1e-2) if spec.weight_decay is None else spec.weight_decay,
         momentum=spec.momentum,
         fused=fused and not spec.precision.startswith("16"),
+        body_rate=body_rate,
     )
 
 
 def learner_of(
-    spec: RunSpec, task: TrainingTask, model: nn.Module, preparation: Preparation, *, steps: int, sync: bool
+    spec: RunSpec,
+    task: TrainingTask,
+    model: nn.Module,
+    loss: nn.Module,
+    preparation: Preparation,
+    *,
+    steps: int,
+    body_rate: float = 1.0,
 ) -> Learner:
-    """All of it together: ``steps`` of an epoch; ``sync`` where several processes train."""
+    """All of it together: ``steps`` of an epoch; ``body_rate`` for a share of the learning rate of all but the head."""
     data = task.data
     return Learner(
         task,
         model,
-        loss_of(spec, data, sync=sync),
+        loss,
         preparation,
-        make_optimizer=partial(optimizer_of, spec),
+        make_optimizer=partial(optimizer_of, spec, body_rate=body_rate),
         factor=learning_rate_factor(
             spec.schedule, warmup=spec.warmup, milestones=spec.milestones, step_factor=spec.step_factor
         ),

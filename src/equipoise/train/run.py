@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,16 @@ import equipoise
 from equipoise._checks import check_choice
 from equipoise.data import Split
 from equipoise.data.errors import some
-from equipoise.train.callbacks import LossSchedule, ProgressBar, Recorder
+from equipoise.train.callbacks import LossSchedule, ProgressBar, Recorder, save
 from equipoise.train.errors import TrainingError
-from equipoise.train.feeds import Feeds
+from equipoise.train.feeds import Feeds, seen_features
 from equipoise.train.folder import FORMAT, RunFolder, plain, write_json
+from equipoise.train.loss_text import default_loss, parse_loss
 from equipoise.train.machine import device_name, environment, quiet, trainer_for
+from equipoise.train.methods import Around, Method, Plain, TwoStages
 from equipoise.train.module import Learner
 from equipoise.train.outcome import judge, keep_examples, predict
-from equipoise.train.parts import check_model, learner_of, model_of, opened, ready, sampler_of
+from equipoise.train.parts import check_model, learner_of, loss_of, method_of, model_of, opened, ready, sampler_of
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import FREE, RunSpec
 from equipoise.train.task import TrainingTask, task_of
@@ -69,7 +72,7 @@ def run(
         with _explained(folder), quiet():
             _train(spec, folder, _saying(folder, say) if leader else lambda line: None, console if leader else None)
     except BaseException:
-        if leader and not folder.checkpoint.is_file():  # nothing to go on from: what is mended may be another run
+        if leader and not any(folder.draft.rglob("*.ckpt")):  # nothing to go on from: what is mended may be another run
             shutil.rmtree(folder.draft, ignore_errors=True)
         raise
     return folder
@@ -121,6 +124,8 @@ def _explained(folder: RunFolder) -> Iterator[None]:
     """What the machine lacks, in words that say what to do."""
     try:
         yield
+    except MemoryError as error:
+        raise TrainingError(f"the machine has not enough memory: {error}") from None
     except torch.OutOfMemoryError as error:
         first = str(error).partition(". ")[0]
         raise TrainingError(
@@ -154,7 +159,10 @@ def _again(folder: RunFolder) -> str:
 
 def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console: Console | None) -> None:
     started, clock = datetime.now(UTC), time.perf_counter()
+    method = method_of(spec)
+    stage_one = _stage_one(spec, method, folder, say, console) if isinstance(method, TwoStages) else None
     data = opened(spec)
+    method.check_task(data.task)
     for note in data.notes:
         say(note)
     task = task_of(data)
@@ -171,23 +179,35 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     trainer = trainer_for(spec, folder, [LossSchedule(), recorder, *bars])
     model, model_name = model_of(spec, task, preparation)
     check_model(model, model_name, task, preparation, splits["train"])
-    learner = learner_of(spec, task, model, preparation, steps=steps, sync=trainer.world_size > 1)
+    feeds = Feeds(spec, data, splits, batch_size, method.second_sampler)
+    around = Around(
+        loss=partial(loss_of, spec, data, trainer.world_size > 1),
+        features=partial(seen_features, feeds, preparation, trainer.strategy.root_device),
+        epochs=spec.epochs,
+        seed=spec.seed,
+        ignore_index=data.ignore_index,
+    )
+    if stage_one is not None:
+        model.load_state_dict(_kept(stage_one)["model"])
+    trained = method.trained(model, around)
+    objective = method.objective(trained, around)
+    learner = learner_of(spec, task, trained, objective, preparation, steps=steps, body_rate=method.rate)
     if spec.compile != "none":
         torch.compiler.reset()  # what was compiled for an earlier run in this process holds the weights of that run
-        model.compile(mode=spec.compile)
+        trained.compile(mode=spec.compile)
     if trainer.is_global_zero and ".py:" in model_name:  # the file may change before the model is exported
         shutil.copyfile(model_name.rpartition(":")[0], folder.draft / "model.py")
-    feeds = Feeds(spec, data, splits, batch_size)
     resume = folder.resume_point if folder.resume_point.is_file() else None
     if resume is not None:
         say("going on where an earlier attempt stopped")
     say(
         f"{data.name}: {len(splits['train'])} training samples, {task.num_classes} classes; {model_name}, "
-        f"{sum(weight.numel() for weight in model.parameters()):,} weights; {spec.epochs} epochs of {steps} steps"
+        f"{sum(weight.numel() for weight in model.parameters()):,} weights; "
+        + (f"{spec.epochs} epochs of {steps} steps" if method.learns_in_steps else f"{spec.method} on {spec.stage_one}")
     )
-    trainer.fit(learner, datamodule=feeds, ckpt_path=resume)
-    kept = torch.load(folder.draft / "checkpoint.ckpt", map_location="cpu", weights_only=True)
-    learner.inference_model.load_state_dict(kept["model"])
+    if method.learns_in_steps:
+        trainer.fit(learner, datamodule=feeds, ckpt_path=resume)
+    _serve(learner, method, folder, trainer.is_global_zero)
     for split in ("val", "test"):
         predict(trainer, learner, feeds, folder, split)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -206,14 +226,89 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": time.perf_counter() - clock,
             "epochs": spec.epochs,
-            "best_epoch": recorder.best_epoch,
-            "monitor": recorder.monitor,
-            "monitor_value": recorder.best_value,
-            "seconds_per_step": recorder.step_seconds,
+            **(
+                recorder.chosen()
+                if stage_one is None or method.learns_in_steps
+                else _chosen(recorder, stage_one, folder)
+            ),
             "device": device_name(trainer),
         },
     )
     folder.finish()
+
+
+def _stage_one(
+    spec: RunSpec, method: TwoStages, folder: RunFolder, say: Callable[[str], None], console: Console | None
+) -> RunFolder:
+    """The finished run that stage two starts from: the one that is named, or one that is trained inside this run."""
+    wanted = spec.model_copy(update={"method": "none", "loss": method.backbone, "stage_one": None})
+    if spec.stage_one is None:
+        if (spec.devices, spec.nodes) != ("1", 1):
+            raise ValueError(
+                "--stage-one must be given where several devices train; train it first, with "
+                f"--loss {method.backbone}, and name its folder"
+            )
+        inside = folder.draft / "stage-one"
+        return run(wanted, inside, say=lambda line: say(f"stage one: {line}"), console=console)
+    found = RunFolder(Path(spec.stage_one))
+    if not found.finished:
+        raise ValueError(
+            f"--stage-one must be the folder of a finished run, found {'none' if not found.draft.exists() else 'one'} "
+            f"{'at' if not found.draft.exists() else 'that is not finished at'} {found.path}; train it first, with "
+            f"--loss {method.backbone}"
+        )
+    known = found.about["spec"]
+    changed = [key for key, value in plain(wanted.model_dump()).items() if key not in FREE and known.get(key) != value]
+    if "loss" in changed and method.backbone == "auto" and _is_default(known["loss"]):
+        changed.remove("loss")
+    if changed:
+        raise ValueError(
+            f"--stage-one must be a run with the same settings, found {found.path} with another {some(changed)}; train "
+            "one with these, or leave it out"
+        )
+    return found
+
+
+def _is_default(loss: str) -> bool:
+    """Whether a text is the plain loss of some task."""
+    return any(parse_loss(loss) == parse_loss(default_loss(task)) for task in ("single", "multi"))
+
+
+def _kept(folder: RunFolder) -> dict[str, Any]:
+    """The checkpoint of a run."""
+    found: dict[str, Any] = torch.load(folder.checkpoint, map_location="cpu", weights_only=True)
+    return found
+
+
+def _serve(learner: Learner, method: Method, folder: RunFolder, leader: bool) -> None:
+    """Let the model that was chosen predict, and keep its weights as it has them then.
+
+    What is kept in training are the weights as they were trained, of two heads for example; they stay beside the others
+    so that a run that is killed after this goes on.
+    """
+    epoch = -1
+    if method.learns_in_steps:
+        kept = _kept(folder)
+        epoch, trained = kept["epoch"], kept.get("trained", kept["model"])
+        learner.inference_model.load_state_dict(trained)
+        learner.serve(method.served(learner.inference_model))
+        if isinstance(method, Plain):
+            return
+        state = {"epoch": epoch, "model": learner.model.state_dict(), "trained": trained}
+    else:
+        state = {"epoch": epoch, "model": learner.model.state_dict()}
+    if leader:
+        save(state, folder.checkpoint)
+
+
+def _chosen(recorder: Recorder, stage_one: RunFolder, folder: RunFolder) -> dict[str, Any]:
+    """What there is to say of a model that took no steps: its own validation number, the steps of stage one."""
+    first, value = stage_one.about, folder.results["val"]["overall"].get(recorder.monitor)
+    return recorder.chosen() | {
+        "best_epoch": first["best_epoch"],
+        "monitor_value": value,
+        "seconds_per_step": first["seconds_per_step"],
+    }
 
 
 def _monitor(spec: RunSpec, task: TrainingTask) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
 __all__ = ["FREE", "GROUPS", "RunSpec", "SharedSpec", "SpecError", "read_spec"]
@@ -51,7 +51,7 @@ Text = Annotated[str, BeforeValidator(_words)]
 
 GROUPS = ("Data", "Model and loss", "Training", "Machine", "Record")
 """Headings under which help pages list the settings."""
-FREE = ("accelerator", "devices", "nodes", "strategy", "workers", "cache", "logger")
+FREE = ("accelerator", "devices", "nodes", "strategy", "workers", "cache", "logger", "stage_one")
 """Settings that may change when something goes on that was interrupted."""
 
 
@@ -177,6 +177,13 @@ class RunSpec(SharedSpec):
     """
 
     loss: str = _model("auto", "A loss of `equipoise losses`, e.g. focal:gamma=3, ldam:weight=drw, ce+0.5*dice.")
+    method: str = _model(
+        "none",
+        "A system in place of a loss: sdn, ldam-drw, bbn, crt, lws, tau-norm, ncm, oltr, e.g. sdn:feature=ce.",
+    )
+    stage_one: str | None = _model(
+        None, "Of methods with two stages: a finished run to start from; None trains one inside this run."
+    )
     seed: int = _train(0, "Of the weights, the order of samples and the augmentation.", ge=0, lt=2**32)
 
     @field_validator("loss")
@@ -187,6 +194,30 @@ class RunSpec(SharedSpec):
         if text != "auto":
             parse_loss(text)
         return text
+
+    @field_validator("method")
+    @classmethod
+    def _known_method(cls, text: str, info: ValidationInfo) -> str:
+        from equipoise.train.methods import METHODS, parse_method
+
+        parse_method(text)
+        if text != "none" and info.data.get("loss", "auto") != "auto":
+            raise ValueError(
+                f"a method names its losses itself, got {text} and loss {info.data['loss']}; give one of them, and "
+                f"losses as options of the method ({', '.join(METHODS)}), e.g. bbn:loss=focal"
+            )
+        return text
+
+    @field_validator("stage_one")
+    @classmethod
+    def _of_two(cls, run: str | None, info: ValidationInfo) -> str | None:
+        from equipoise.train.methods import METHODS, TwoStages, parse_method
+
+        method = info.data.get("method")
+        if run is not None and method is not None and not isinstance(parse_method(method), TwoStages):
+            two = ", ".join(name for name, kind in METHODS.items() if issubclass(kind, TwoStages))
+            raise ValueError(f"it is for methods with two stages ({two}), got method {method}; leave it out")
+        return run
 
 
 def read_spec(path: Path) -> dict[str, Any]:

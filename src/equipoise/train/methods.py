@@ -1,0 +1,537 @@
+"""The papers' systems as methods of a training: what they put around model and loss, and what predicts afterwards.
+
+A method is written as text like a loss: ``sdn``, ``sdn:feature=ce``, ``crt:epochs=5``. An option that is a loss stands
+in brackets where it has options of its own: ``oltr:loss=(focal:gamma=2)``. Every class here is a method, its fields are
+its options, and ``METHODS`` knows them by name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NewType, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from equipoise._checks import check_choice, check_number
+from equipoise.data import Task
+from equipoise.data.errors import nearest
+from equipoise.heads import (
+    BilateralModel,
+    CentroidMemory,
+    DecoupledLoss,
+    KeptFeatures,
+    LearnableWeightScaling,
+    MetaEmbedding,
+    NearestClassMean,
+    bilateral,
+    choose_tau,
+    decouple,
+    normalize_classifier,
+    retrain_classifier,
+    tau_normalized,
+)
+from equipoise.heads.features import features_dim
+from equipoise.models import features_of, find_classifier, replace_classifier
+from equipoise.train.loss_text import expand_loss, listed, parse_loss
+
+__all__ = [
+    "METHODS",
+    "Around",
+    "Method",
+    "TwoStages",
+    "expand_method",
+    "is_method",
+    "meaning",
+    "parse_method",
+]
+
+LossText = NewType("LossText", str)
+"""An option that is a loss; ``"auto"`` for the plain one of the task."""
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a method may ask of the run that it is part of.
+
+    Args:
+        loss: from a text to a loss that knows the data and the epochs of the run, or others as a second argument.
+        features: what the classifier of a model sees of ``"train"`` or ``"val"``, without augmentation.
+        epochs: of the training.
+        seed: of the run.
+        ignore_index: label that counts for nothing.
+    """
+
+    loss: Callable[..., nn.Module]
+    features: Callable[[nn.Module, str], KeptFeatures]
+    epochs: int
+    seed: int
+    ignore_index: int
+
+
+@dataclass(frozen=True)
+class Method:
+    """A training with one loss and nothing around it; the systems change some of what it does."""
+
+    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi", "segmentation")
+    learns_in_steps: ClassVar[bool] = True
+    """Whether the model is trained; otherwise ``trained`` is all."""
+    second_sampler: ClassVar[str | None] = None
+    """Sampler whose batches come beside the others."""
+    rate: float = field(default=1.0, init=False, repr=False)
+    """Learning rate of all before the classifier, as a share of that of the run."""
+
+    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+        """The model as it is trained, before there is an optimiser; the given one is part of it or changed in place."""
+        return model
+
+    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+        """From what that model returns, and the targets, to a number."""
+        return around.loss("auto")
+
+    def served(self, model: nn.Module) -> nn.Module:
+        """Of the trained model, the one that predicts, with the same weights; inputs to logits."""
+        return model
+
+    def shaped(self, model: nn.Module) -> nn.Module:
+        """A fresh model given the shape of what ``served`` gives, for its weights to be read into."""
+        return model
+
+    @property
+    def losses(self) -> list[str]:
+        """Texts of the losses that it takes."""
+        hints = get_type_hints(type(self))
+        return [getattr(self, option.name) for option in fields(self) if hints[option.name] is LossText]
+
+    def check_task(self, task: Task) -> None:
+        """Raise where the method means nothing for a task."""
+        if task not in self.tasks:
+            raise ValueError(
+                f"--method {name_of(self)} is for task {' or '.join(self.tasks)}, got {task!r}; take one of "
+                f"{', '.join(name for name, kind in METHODS.items() if task in kind.tasks)}"
+            )
+
+
+@dataclass(frozen=True)
+class Plain(Method):
+    """One loss, and nothing around it.
+
+    Args:
+        loss: a loss.
+    """
+
+    loss: LossText = LossText("auto")
+
+    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+        """The loss."""
+        return around.loss(self.loss)
+
+
+@dataclass(frozen=True)
+class SimpleDecoupledNetwork(Method):
+    """SDN (Tian et al. 2021, section 3.5): a second head on features that its gradient never reaches.
+
+    Args:
+        feature: loss that trains the features.
+        classifier: loss of the head that predicts.
+    """
+
+    tasks = ("single", "segmentation")
+
+    feature: LossText = LossText("recall:momentum=0.1")
+    classifier: LossText = LossText("class-balanced")
+
+    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+        """Both heads."""
+        return decouple(model)
+
+    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+        """A loss for each."""
+        return DecoupledLoss(around.loss(self.feature), around.loss(self.classifier))
+
+    def served(self, model: nn.Module) -> nn.Module:
+        """The second head alone."""
+        merged: nn.Module = model.merge()  # type: ignore[operator]
+        return merged
+
+
+@dataclass(frozen=True)
+class LdamDrw(Method):
+    """LDAM-DRW (Cao et al. 2019): a cosine classifier, margins by class, and weights late in the training.
+
+    The scale sits in the classifier and not in the loss, so that its logits mean something at any time: the margins of
+    the loss are as many times larger, which is the same.
+
+    Args:
+        margin: of the rarest class, on cosines.
+        scale: of the cosines.
+        start: share of the training after which weights begin.
+    """
+
+    tasks = ("single", "segmentation")
+
+    margin: float = 0.5
+    scale: float = 30.0
+    start: float = 0.8
+
+    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+        """With the cosine classifier."""
+        normalize_classifier(model, scale=self.scale)
+        return model
+
+    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+        """Margins and deferred weights."""
+        return around.loss(f"ldam:max_margin={self.scale * self.margin!r}:scale=1:weight=drw({self.start!r})")
+
+    def shaped(self, model: nn.Module) -> nn.Module:
+        """With a cosine classifier."""
+        normalize_classifier(model, scale=self.scale)
+        return model
+
+
+@dataclass(frozen=True)
+class BilateralBranches(Method):
+    """BBN (Zhou et al. 2020): two branches, the second on reversed frequencies, mixed ever more towards it.
+
+    Args:
+        loss: of both branches.
+        mixing: ``default`` ends with the second branch alone, ``published`` divides by what the published code does.
+    """
+
+    tasks = ("single",)
+    second_sampler = "reversed"
+
+    loss: LossText = LossText("auto")
+    mixing: str = "default"
+
+    def __post_init__(self) -> None:
+        check_choice("mixing", self.mixing, ("default", "published"))
+
+    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+        """Two branches."""
+        return bilateral(model, epochs=around.epochs, preset=None if self.mixing == "default" else self.mixing)
+
+    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+        """The mixed loss."""
+        assert isinstance(model, BilateralModel)
+        return MixedLoss(model, around.loss(self.loss))
+
+    def shaped(self, model: nn.Module) -> nn.Module:
+        """Two branches; how they were mixed in training no longer matters."""
+        return bilateral(model, epochs=1)
+
+
+@dataclass(frozen=True)
+class TwoStages(Method):
+    """A method that starts from a trained model, for which several may share one run.
+
+    Args:
+        backbone: loss of stage one.
+    """
+
+    backbone: LossText = LossText("auto")
+
+
+@dataclass(frozen=True)
+class RetrainedClassifier(TwoStages):
+    """cRT (Kang et al. 2020): a fresh classifier, trained on balanced classes.
+
+    Args:
+        loss: of the classifier.
+        epochs: of the classifier.
+        lr: of the classifier.
+    """
+
+    learns_in_steps = False
+
+    loss: LossText = LossText("auto")
+    epochs: int = 10
+    lr: float = 0.2
+
+    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+        """With the new classifier."""
+        kept, head = around.features(model, "train"), self.begun(model)
+        loss = around.loss(self.loss, self.epochs)
+        made = retrain_classifier(model, kept, head=head, loss=loss, epochs=self.epochs, lr=self.lr, seed=around.seed)
+        replace_classifier(model, made.merge() if isinstance(made, LearnableWeightScaling) else made)
+        return model
+
+    def begun(self, model: nn.Module) -> nn.Module | None:
+        """What is trained; None for a fresh classifier."""
+        return None
+
+
+@dataclass(frozen=True)
+class WeightScaling(RetrainedClassifier):
+    """LWS (Kang et al. 2020): a factor for each class of the classifier, trained on balanced classes.
+
+    Args:
+        loss: of the factors.
+        epochs: of the factors.
+        lr: of the factors.
+    """
+
+    def begun(self, model: nn.Module) -> nn.Module | None:
+        """Factors of 1."""
+        return LearnableWeightScaling(find_classifier(model).module)
+
+
+@dataclass(frozen=True)
+class TauNorm(TwoStages):
+    """Tau-normalisation (Kang et al. 2020): rows of the classifier divided by a power of their length.
+
+    Args:
+        tau: the power; none for the best of 0, 0.1, ..., 2 on validation data.
+    """
+
+    tasks = ("single", "segmentation")
+    learns_in_steps = False
+
+    tau: float | None = None
+
+    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+        """With the divided rows, and without a bias as in the paper."""
+        classifier = find_classifier(model).module
+        tau = self.tau
+        if tau is None:
+            kept = around.features(model, "val")
+            weight = classifier.weight
+            assert isinstance(weight, Tensor)
+            tau = choose_tau(kept.features, kept.labels, weight.flatten(1).to(kept.features.device)).tau
+        replace_classifier(model, tau_normalized(classifier, tau))
+        return model
+
+    def shaped(self, model: nn.Module) -> nn.Module:
+        """Without a bias."""
+        replace_classifier(model, tau_normalized(find_classifier(model).module, 0.0))
+        return model
+
+
+@dataclass(frozen=True)
+class NearestMean(TwoStages):
+    """The nearest class mean (Kang et al. 2020): no classifier is trained. Its scores are no probabilities.
+
+    Args:
+        distance: ``euclidean`` or ``cosine``.
+    """
+
+    tasks = ("single", "segmentation")
+    learns_in_steps = False
+
+    distance: str = "euclidean"
+
+    def __post_init__(self) -> None:
+        check_choice("distance", self.distance, ("euclidean", "cosine"))
+
+    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+        """With the means of the training data."""
+        head = NearestClassMean.fit(around.features(model, "train"), distance=self.distance)
+        replace_classifier(model, head.to(next(model.parameters()).device))
+        return model
+
+    def shaped(self, model: nn.Module) -> nn.Module:
+        """With means of nothing."""
+        found = find_classifier(model)
+        means = torch.zeros(found.num_classes, found.in_features)
+        replace_classifier(model, NearestClassMean(means, distance=self.distance, dim=features_dim(found)))
+        return model
+
+
+@dataclass(frozen=True)
+class OpenLongTail(TwoStages):
+    """OLTR (Liu et al. 2019): features enriched by a memory of class centroids, and a cosine classifier.
+
+    Args:
+        loss: of the logits in stage two.
+        memory: factor of the loss of the memory.
+        rate: learning rate of all before the classifier in stage two, as a share of that of the run.
+    """
+
+    tasks = ("single", "segmentation")
+
+    loss: LossText = LossText("auto")
+    memory: float = 0.01
+    rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_number("memory", self.memory, low=0.0)
+        check_number("rate", self.rate, low=0.0, open_low=True)
+
+    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+        """With the memory in the place of the classifier; it shows its features, which the memory learns from."""
+        kept = around.features(model, "train")
+        replace_classifier(model, MetaEmbedding.after(model, kept, ignore_index=around.ignore_index))
+        return features_of(model)
+
+    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+        """The loss of the logits and that of the memory."""
+        head = find_classifier(model.model).module  # type: ignore[arg-type]
+        assert isinstance(head, MetaEmbedding)
+        return MemoryLoss(head.memory, around.loss(self.loss), self.memory)
+
+    def served(self, model: nn.Module) -> nn.Module:
+        """The model without its view."""
+        model.close()  # type: ignore[operator]
+        inner: nn.Module = model.model  # type: ignore[assignment]
+        return inner
+
+    def shaped(self, model: nn.Module) -> nn.Module:
+        """With an empty memory."""
+        found = find_classifier(model)
+        head = MetaEmbedding(found.in_features, found.num_classes, dim=features_dim(found))
+        replace_classifier(model, head)
+        return model
+
+
+METHODS: Mapping[str, type[Method]] = {
+    "none": Plain,
+    "sdn": SimpleDecoupledNetwork,
+    "ldam-drw": LdamDrw,
+    "bbn": BilateralBranches,
+    "crt": RetrainedClassifier,
+    "lws": WeightScaling,
+    "tau-norm": TauNorm,
+    "ncm": NearestMean,
+    "oltr": OpenLongTail,
+}
+"""Methods by name."""
+
+
+class MixedLoss(nn.Module):
+    """The loss of two branches: what the model mixes of the losses with the labels of the one and of the other batch.
+
+    Args:
+        model: whose mixing it is; it is no part of this.
+        loss: of logits and labels.
+    """
+
+    def __init__(self, model: BilateralModel, loss: nn.Module) -> None:
+        super().__init__()
+        self._model = (model,)  # not registered: its weights are no weights of a loss
+        self.loss = loss
+
+    def forward(self, logits: Tensor, targets: Tensor, reversed_targets: Tensor) -> Tensor:
+        """``a * loss + (1 - a) * reversed_loss``."""
+        return self._model[0].mix(self.loss(logits, targets), self.loss(logits, reversed_targets))
+
+    def set_epoch(self, epoch: float) -> None:
+        """Move the mixing and the schedules of the loss."""
+        self._model[0].set_epoch(epoch)
+        self.loss.set_epoch(epoch)  # type: ignore[operator]
+
+
+class MemoryLoss(nn.Module):
+    """The loss of logits and, times a factor, that of a memory of features.
+
+    Args:
+        memory: of the model; it is no part of this.
+        loss: of logits and labels.
+        factor: of the loss of the memory.
+    """
+
+    def __init__(self, memory: CentroidMemory, loss: nn.Module, factor: float) -> None:
+        super().__init__()
+        self._memory = (memory,)  # not registered: its weights are no weights of a loss
+        self.loss, self.factor = loss, factor
+
+    def forward(self, seen: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
+        """Of features and logits."""
+        features, logits = seen
+        total: Tensor = self.loss(logits, targets) + self.factor * self._memory[0](features, targets)
+        return total
+
+    def set_epoch(self, epoch: float) -> None:
+        """Move the schedules of the loss."""
+        self.loss.set_epoch(epoch)  # type: ignore[operator]
+
+
+# ------------------------------------------------------------------------------------------------------------ texts
+
+
+def name_of(method: Method) -> str:
+    """Its name in a text."""
+    return next(name for name, kind in METHODS.items() if kind is type(method))
+
+
+def is_method(text: str) -> bool:
+    """Whether a text names a method and no loss."""
+    return _name(text) in METHODS
+
+
+def parse_method(text: str) -> Method:
+    """The method of a text.
+
+    >>> parse_method("sdn:feature=ce")
+    SimpleDecoupledNetwork(feature='ce', classifier='class-balanced')
+    """
+    name, *options = listed(text, ":")
+    if not is_method(text):
+        raise ValueError(f"a method must be one that is known, got {name!r}; {nearest(_name(text), METHODS)}")
+    kind = METHODS[_name(text)]
+    hints = get_type_hints(kind)
+    known = {option.name: hints[option.name] for option in fields(kind) if option.init}
+    read: dict[str, Any] = {}
+    for option in options:
+        key, equals, value = (part.strip() for part in option.partition("="))
+        key = key.replace("-", "_")
+        if not equals:
+            raise ValueError(f"{name} must get options as key=value, got {option!r}; write e.g. sdn:feature=ce")
+        if key not in known:
+            choices = nearest(key, known) if known else "it has none"
+            raise ValueError(f"{name} must get options that it knows, got {key!r}; {choices}")
+        if key in read:
+            raise ValueError(f"{name} must get every option once, got {key} twice; remove one of them")
+        read[key] = _value(f"{key} of {name}", value, known[key])
+    try:
+        return kind(**read)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def meaning(text: str) -> object:
+    """What a loss or method is, the same for all texts that mean the same."""
+    return parse_method(text) if is_method(text) else text if text == "auto" else parse_loss(text)
+
+
+def expand_method(text: str) -> list[str]:
+    """The single methods, or losses, that a text with lists of values stands for.
+
+    >>> expand_method("tau-norm:tau=0.5,1")
+    ['tau-norm:tau=0.5', 'tau-norm:tau=1']
+    """
+    if not is_method(text):
+        return expand_loss(text)
+    name, *options = listed(text, ":")
+    pairs = [option.partition("=") for option in options]
+    choices = [[f"{key}{equals}{value}" for value in listed(values)] for key, equals, values in pairs]
+    texts = [":".join([name, *chosen]) for chosen in itertools.product(*choices)]
+    for single in texts:
+        parse_method(single)
+    return list(dict.fromkeys(texts))
+
+
+def _name(text: str) -> str:
+    return text.partition(":")[0].strip().lower().replace("_", "-")
+
+
+def _value(what: str, text: str, kind: Any) -> Any:  # noqa: ANN401
+    """A value as its field wants it."""
+    if kind is LossText:
+        inner = text[1:-1] if re.fullmatch(r"\(.*\)", text) else text
+        if inner != "auto":
+            parse_loss(inner)
+        return LossText(inner)
+    if kind is str:
+        return text
+    if text == "none" and kind == float | None:
+        return None
+    try:
+        number = int(text) if kind is int else float(text)
+    except ValueError:
+        whole = "a whole number" if kind is int else "a number"
+        raise ValueError(f"{what} must be {whole}, got {text!r}; write e.g. {1 if kind is int else 0.5}") from None
+    check_number(what, number, low=1 if kind is int else 0.0)
+    return number
