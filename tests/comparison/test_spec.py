@@ -7,9 +7,9 @@ from equipoise.train.loss_text import WEIGHTS, list_losses
 from equipoise.train.spec import RunSpec, SharedSpec, SpecError, read_spec
 
 
-def test_the_settings_are_those_of_a_run_but_loss_and_seed():
-    assert RunSpec.model_fields.keys() - CompareSpec.model_fields.keys() == {"loss", "seed"}
-    assert CompareSpec.model_fields.keys() - RunSpec.model_fields.keys() == {"losses", "seeds", "baseline"}
+def test_the_settings_are_those_of_a_run_but_what_differs():
+    assert RunSpec.model_fields.keys() - CompareSpec.model_fields.keys() == {"loss", "method", "stage_one", "seed"}
+    assert CompareSpec.model_fields.keys() - RunSpec.model_fields.keys() == {"losses", "methods", "seeds", "baseline"}
     assert SharedSpec.model_fields.keys() == RunSpec.model_fields.keys() & CompareSpec.model_fields.keys()
     for name, field in CompareSpec.model_fields.items():
         assert field.description, name
@@ -110,7 +110,7 @@ def test_all_mistakes_are_named_together():
         ({"seeds": "two"}, "valid tuple, got 'two'"),
         ({"seeds": [1, 2, 1]}, "every seed must be given once, got 1 twice"),
         ({"seeds": [2**32]}, "less than 4294967296"),
-        ({"losses": "ce focal", "baseline": "recall"}, "one of the losses ce, focal, got recall"),
+        ({"losses": "ce focal", "baseline": "recall"}, "one of ce, focal, got recall"),
     ],
 )
 def test_mistakes(settings, message):
