@@ -48,7 +48,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         if one.content is None:
             files.append(File.generated(config, one.uri, abs_src_path=str(one.source)))
         else:
-            inclusion = InclusionLevel.NOT_IN_NAV if one.is_code else InclusionLevel.INCLUDED
+            inclusion = InclusionLevel.NOT_IN_NAV  # or there: what is only linked to needs no place
             files.append(File.generated(config, one.uri, content=one.content, inclusion=inclusion))
     files.append(File.generated(config, "reference/index.md", content=reference.overview_page()))
     files.append(File.generated(config, "reference/commands.md", content=commands.commands_page()))

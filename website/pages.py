@@ -39,7 +39,7 @@ class Elsewhere:
 
     @property
     def is_code(self) -> bool:
-        """Whether it is shown as code, in no place of the navigation unless it is an example."""
+        """Whether it is shown as code."""
         return self.source.suffix in _CODE
 
 
