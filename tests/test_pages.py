@@ -109,7 +109,7 @@ def test_commands_exist_with_their_flags(page):
         "equipoise train --data x --los ce",
         "equipoise compare --data x --losses 'ce focla'",
         "make tset",
-        "python -m experiments.trainings",
+        "python -m experiments.records",
         "pip install 'equipoise[trian]'",
     ],
 )

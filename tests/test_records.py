@@ -1,21 +1,72 @@
-"""What docs/reproducing.md says of the recorded trainings is so in the records."""
+"""Comparisons are recorded, and what docs/experiments.md and docs/reproducing.md say of them is so in the records."""
 
 from __future__ import annotations
 
 import json
+import re
 from statistics import mean
 
 import pytest
 
+from experiments.record import record, table
 from tests.pages import ROOT
+from tests.report.comparisons import read_verdict, write_comparison
 
 RESULTS = ROOT / "experiments" / "results"
+PAGE = ROOT / "docs" / "experiments.md"
+COMPARED = {"CIFAR-10-LT": "cifar10_lt100", "CamVid": "camvid", "COCO with 18 labels": "coco18"}
+"""Sections of the page."""
+
+
+def read(name):
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
 def recorded(name, loss, metric, *, of="test"):
     """The mean over the seeds."""
-    runs = json.loads((RESULTS / f"training-{name}.json").read_text(encoding="utf-8"))["runs"]
-    return mean(run[of][metric] for run in runs if run["loss"] == loss)
+    return mean(run[of][metric] for run in read(name)["runs"] if run["loss"] == loss)
+
+
+def test_a_comparison_is_recorded_with_its_page(tmp_path):
+    folder = write_comparison(tmp_path / "compared", seeds=2)
+    folder.report.write_text("the page", encoding="utf-8")
+    found = record(folder, tmp_path / "kept")
+    assert json.loads((tmp_path / "kept/results/compared.json").read_text(encoding="utf-8")) == found
+    assert (tmp_path / "kept/reports/compared.html").read_text(encoding="utf-8") == "the page"
+    assert found["spec"]["seeds"] == [0, 1]
+    assert found["environment"]["device"] == "cpu"
+    assert found["verdict"] == read_verdict(folder)
+    assert len(found["runs"]) == len(folder.runs)
+    assert {(run["loss"], run["seed"]) for run in found["runs"]} == {(run.loss, run.seed) for run in folder.runs}
+    rows = table(found).splitlines()
+    assert rows[0].startswith("| loss | accuracy |")
+    assert [row.split(" | ")[0] for row in rows[2:]] == ["| ce", "| focal:gamma=1,3", "| recall"]
+    assert "AdaECE" not in rows[0]
+
+
+@pytest.mark.parametrize(("section", "name"), COMPARED.items())
+def test_the_tables_of_the_page_are_the_recorded_ones(section, name):
+    text = PAGE.read_text(encoding="utf-8").partition(f"## {section}\n")[2].partition("\n## ")[0]
+    assert table(read(name)) in text
+    assert (ROOT / "experiments" / "reports" / f"{name}.html").is_file()
+
+
+def signed(value, digits):
+    """As the page writes it: a minus sign, and a plus."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+@pytest.mark.parametrize(("section", "name"), COMPARED.items())
+def test_intervals_of_the_page_are_recorded_ones(section, name):
+    """Every ``+1.2 (... to ...)`` is a difference of the verdict; likelihoods have three digits."""
+    text = PAGE.read_text(encoding="utf-8").partition(f"## {section}\n")[2].partition("\n## ")[0]
+    cited = re.findall(r"([+−][\d.]+)(?: points)?\s\(([+−][\d.]+)\sto\s([+−][\d.]+)\)", text)
+    known = set()
+    for one in read(name)["verdict"]["differences"]:
+        scale, digits = (1, 3) if one["metric"].startswith("nll") else (100, 1)
+        known.add(tuple(signed(scale * one[key], digits) for key in ("mean", "low", "high")))
+    assert len(cited) >= 5
+    assert set(cited) <= known
 
 
 def test_recall_loss_on_camvid():
