@@ -74,6 +74,8 @@ def print_run(folder: RunFolder) -> None:
     """Print what a finished run reached on its test data, and where it lies."""
     about, results = folder.about, folder.results
     print_evaluation({**results["test"], "file": f"test data of {about['data']['name']}"}, worst=3)
+    if "open" in results:
+        print_open_set(results["open"])
     chosen = f"epoch {about['best_epoch'] + 1} of {about['epochs']}, {LABELS[about['monitor']]} "
     Console(highlight=False, emoji=False).print(
         f"{folder.path}: {chosen}{shown(about['monitor'], about['monitor_value'])} on validation data", markup=False

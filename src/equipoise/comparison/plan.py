@@ -123,7 +123,7 @@ def surveyed_entries(spec: CompareSpec) -> tuple[list[Entry], list[str]]:
     from equipoise.train.parts import loss_of, opened
 
     first = RunSpec(**spec.model_dump(include=set(SharedSpec.model_fields)))
-    data = opened(first)
+    data, _ = opened(first)
     notes = list(data.notes)
 
     def problem(text: str) -> str | None:

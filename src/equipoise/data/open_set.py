@@ -43,7 +43,7 @@ def hold_out(data: DataSet, classes: Sequence[str | int] | str) -> tuple[DataSet
     """
     if data.task != "single":
         raise refuse(
-            data.name, "classes are held out of data with one label a sample", f"task {data.task!r}", "leave it out"
+            data.name, "classes are held out of data with one label a sample", f"task {data.task!r}", "hold out none"
         )
     out = _numbers(data, classes)
     kept = [c for c in range(len(data.class_names)) if c not in out]
@@ -134,7 +134,12 @@ def open_samples(path: str | Path, data: DataSet) -> Split:
     """
     path = Path(path)
     if data.task != "single":
-        raise refuse(path, "an open set is defined for data with one label a sample", f"task {data.task!r}", "leave it")
+        raise refuse(
+            path,
+            "an open set is defined for data with one label a sample",
+            f"task {data.task!r}",
+            "leave the open set out",
+        )
     if not path.exists():
         raise refuse(path, "there must be an .npz or a folder of images", "nothing", "check the path")
     if path.is_dir():

@@ -53,7 +53,7 @@ class RunFolder:
 
     @property
     def results(self) -> dict[str, Any]:
-        """What it reached on validation and test data."""
+        """What it reached on validation and test data, and beside an open set where there is one."""
         found: dict[str, Any] = json.loads((self.where / "results.json").read_text(encoding="utf-8"))
         return found
 
@@ -66,7 +66,7 @@ class RunFolder:
                     yield json.loads(line)
 
     def predictions(self, split: str) -> Path:
-        """Logits and targets of ``"val"`` or ``"test"``."""
+        """Logits and targets of ``"val"`` or ``"test"``; of ``"open"`` the targets count for nothing."""
         return self.where / "predictions" / f"{split}.npz"
 
     @property

@@ -1,4 +1,4 @@
-"""What a training came to: predictions of validation and test data, and what they are worth."""
+"""What a training came to: predictions of validation and test data and of an open set, and what they are worth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from equipoise.calibration import Fitted, fit_label_temperatures, fit_temperature, fit_thresholds, save
 from equipoise.data import FileImages, Split
-from equipoise.evaluation import evaluate
+from equipoise.evaluation import evaluate, evaluate_open_set
 from equipoise.evaluation.split import Picker
 from equipoise.evaluation.split import Split as Halves
 from equipoise.predictions import open_predictions
@@ -95,7 +95,7 @@ def keep_examples(split: Split, folder: RunFolder) -> None:
 
 
 def judge(folder: RunFolder, say: Callable[[str], None]) -> None:
-    """Fit a temperature on validation data, and judge the test without and with it."""
+    """Fit a temperature on validation data, and judge the test without and with it, and beside the open set."""
     val, test = (open_predictions(folder.predictions(split)) for split in ("val", "test"))
     halves = Halves(val, seed=0, share=1.0)
     picker = Picker(halves, first=True)
@@ -120,4 +120,7 @@ def judge(folder: RunFolder, say: Callable[[str], None]) -> None:
         "val": evaluate(val, fitted=temperature),
         "test": evaluate(test, fitted=temperature),
     }
+    if folder.predictions("open").is_file():
+        unknown = open_predictions(folder.predictions("open"), targets=False)
+        results["open"] = evaluate_open_set(test, unknown, val=val)
     write_json(folder.draft / "results.json", results)

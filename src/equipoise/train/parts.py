@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytorch_lightning as pl
 import torch
 from torch import nn
 
-from equipoise.data import DataError, DataSet, FileImages, Split, open_data, sampler_for
+from equipoise.data import Arrays, DataError, DataSet, FileImages, Split, hold_out, open_data, open_samples, sampler_for
 from equipoise.data.arrays import class_counts
 from equipoise.data.augment import augmentations_from
 from equipoise.data.errors import some
+from equipoise.data.opening import resized
 from equipoise.data.samplers import EpochSampler
 from equipoise.models import build_model, set_prior_bias
 from equipoise.train.feeding import labels_for_sampling
@@ -25,6 +27,7 @@ from equipoise.train.spec import RunSpec
 from equipoise.train.task import TrainingTask
 
 __all__ = [
+    "as_trained",
     "check_model",
     "learner_of",
     "loss_of",
@@ -37,8 +40,8 @@ __all__ = [
 ]
 
 
-def opened(spec: RunSpec) -> DataSet:
-    """The data, checked for what a training cannot do without."""
+def opened(spec: RunSpec) -> tuple[DataSet, Split | None]:
+    """The data, checked for what a training cannot do without; and samples of no known class, where they are wanted."""
     columns = spec.label_column
     data = open_data(
         spec.data,
@@ -58,8 +61,25 @@ def opened(spec: RunSpec) -> DataSet:
         separator=spec.separator,
         image_root=spec.image_root,
     )
-    if spec.allow_empty:
-        return data
+    data, unknown = _with_open_set(spec, data)
+    if not spec.allow_empty:
+        _check_classes(spec, data)
+    return data, unknown
+
+
+def _with_open_set(spec: RunSpec, data: DataSet) -> tuple[DataSet, Split | None]:
+    """The data, less the classes that are held out, and what no class of them fits."""
+    if spec.open_classes is not None:
+        return hold_out(data, spec.open_classes)
+    if spec.open_set is None:
+        return data, None
+    unknown = open_samples(spec.open_set, data)
+    note = f"Open set: {len(unknown):,} samples of no known class in {spec.open_set}."
+    return replace(data, notes=(*data.notes, note)), unknown
+
+
+def _check_classes(spec: RunSpec, data: DataSet) -> None:
+    """Raise where a class is never learned, or validation data have nothing to choose by."""
     advice = "or --allow-empty to go on all the same"
     absent = np.flatnonzero(data.train_counts == 0)
     if len(absent):
@@ -74,7 +94,16 @@ def opened(spec: RunSpec) -> DataSet:
             f"{some(data.class_names[c] for c in seen) or 'none'} alone, which nothing can be chosen by; add samples, "
             f"leave the split out to have one drawn, {advice}"
         )
-    return data
+
+
+def as_trained(preparation: Preparation, split: Split) -> Split:
+    """Images from elsewhere in the size of the training images, where these have one."""
+    if preparation.kind != "images" or preparation.input_shape is None:
+        return split
+    size = preparation.input_shape[1], preparation.input_shape[2]
+    if isinstance(split, FileImages):
+        return replace(split, size=size, fit=preparation.resize)
+    return resized(split, size, preparation.resize) if isinstance(split, Arrays) else split
 
 
 def ready(spec: RunSpec, preparation: Preparation, split: Split) -> Split:

@@ -31,7 +31,17 @@ from equipoise.train.machine import device_name, environment, quiet, trainer_for
 from equipoise.train.methods import Around, Method, Plain, TwoStages
 from equipoise.train.module import Learner
 from equipoise.train.outcome import judge, keep_examples, predict
-from equipoise.train.parts import check_model, learner_of, loss_of, method_of, model_of, opened, ready, sampler_of
+from equipoise.train.parts import (
+    as_trained,
+    check_model,
+    learner_of,
+    loss_of,
+    method_of,
+    model_of,
+    opened,
+    ready,
+    sampler_of,
+)
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import FREE, RunSpec
 from equipoise.train.task import TrainingTask, task_of
@@ -161,7 +171,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     started, clock = datetime.now(UTC), time.perf_counter()
     method = method_of(spec)
     stage_one = _stage_one(spec, method, folder, say, console) if isinstance(method, TwoStages) else None
-    data = opened(spec)
+    data, unknown = opened(spec)
     method.check_task(data.task)
     for note in data.notes:
         say(note)
@@ -171,6 +181,8 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
         name: ready(spec, preparation, split)
         for name, split in (("train", data.train), ("val", data.val), ("test", data.test))
     }
+    if unknown is not None:
+        splits["open"] = ready(spec, preparation, as_trained(preparation, unknown))
     sampled = sampler_of(spec, data, splits["train"], rank=0, world_size=1)
     batch_size = spec.batch_size or task.default_batch_size(len(sampled))
     steps = max(1, len(sampled) // batch_size)
@@ -208,7 +220,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     if method.learns_in_steps:
         trainer.fit(learner, datamodule=feeds, ckpt_path=resume)
     _serve(learner, method, folder, trainer.is_global_zero)
-    for split in ("val", "test"):
+    for split in [name for name in splits if name != "train"]:
         predict(trainer, learner, feeds, folder, split)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()  # metrics of the leader would wait for processes that are gone

@@ -24,7 +24,8 @@ class SpecError(ValueError):
 
 
 def _listed(value: object) -> object:
-    """``a,b`` as flags give it is a list of two."""
+    """``a,b`` as flags give it is a list of two, a single number a list of one."""
+    value = _words(value)
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 
 
@@ -42,12 +43,12 @@ def _words(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Text = Annotated[str, BeforeValidator(_words)]
+Names = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
 Shares = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], BeforeValidator(_listed)]
 Size = Annotated[tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]], BeforeValidator(_size)]
 Sampler = Literal["none", "balanced", "square-root", "progressive", "reversed", "repeat-factor"]
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
-Text = Annotated[str, BeforeValidator(_words)]
 
 GROUPS = ("Data", "Model and loss", "Training", "Machine", "Record")
 """Headings under which help pages list the settings."""
@@ -92,6 +93,12 @@ class SharedSpec(BaseModel):
     test_share: float = _data(0.15, "Share of the training data for the test, where none is given.", gt=0, lt=1)
     data_seed: int = _data(0, "Seed of splits and long tails; runs that are compared share it.", ge=0)
     longtail: str | None = _data(None, "Thin the training data out: exponential:100, step:10, first-4000:6/2.")
+    open_set: str | None = _data(
+        None, "Samples of no known class, to see whether they are rejected: an .npz or a folder of images."
+    )
+    open_classes: Names | None = _data(
+        None, "The same from the data: classes to hold out, names or numbers with commas."
+    )
     class_names: Names | None = _data(None, "Classes in their order, with commas.")
     ignore_index: int | None = _data(None, "Label that counts for nothing.")
     label_column: Names | None = _data(None, "Of a table: the column of labels, or several of 0 and 1.")
@@ -142,6 +149,16 @@ class SharedSpec(BaseModel):
     )
 
     logger: str = _record("csv", "csv, tensorboard, none, wandb, mlflow, ..., or module:Class.")
+
+    @field_validator("open_classes")
+    @classmethod
+    def _one_open_set(cls, classes: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
+        if classes is not None and info.data.get("open_set") is not None:
+            raise ValueError(
+                f"samples of no known class come from one place, got classes to hold out and open_set "
+                f"{info.data['open_set']}; give one of the two"
+            )
+        return classes
 
     @field_validator("augment")
     @classmethod
