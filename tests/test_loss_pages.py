@@ -166,7 +166,7 @@ CITED = {
     ("cifar10_lt100", "mean_class_accuracy"): {"ce": 69.7, "focal": 68.7, "flsd-53": 67.4, "recall": 69.5},
     ("cifar10_lt100", "accuracy"): {"ce": 69.7, "balanced-softmax": 75.5},
     ("cifar10_lt100", "ece"): {"ce": 22.2, "flsd-53": 12.2, "balanced-softmax": 16.2},
-    ("cifar10_lt100", "ece_after"): {"ce": 2.0, "focal": 3.7, "flsd-53": 5.4, "balanced-softmax": 2.6},
+    ("cifar10_lt100", "ece_after"): {"ce": 2.0, "focal": 3.7, "flsd-53": 5.4, "balanced-softmax": 2.5},
     ("camvid", "mean_iou"): {"ce": 47.9, "recall": 48.8, "inverse-frequency": 46.7, "lovasz-softmax": 48.9},
     ("camvid", "mean_accuracy"): {"ce": 57.8, "recall": 62.0, "inverse-frequency": 68.2},
     ("camvid", "pixel_accuracy"): {"ce": 85.4, "recall": 83.1, "inverse-frequency": 79.9},
@@ -174,7 +174,7 @@ CITED = {
     ("coco18", "mean_average_precision"): {"bce": 41.2, "binary-focal": 41.0, "asl": 41.7},
     ("coco18", "CF1"): {"bce": 35.1, "asl": 41.5},
     ("coco18", "OF1"): {"bce": 65.6, "asl": 59.7},
-    ("coco18", "ece"): {"bce": 0.4, "binary-focal": 12.2, "asl": 25.9},
+    ("coco18", "ece"): {"bce": 0.4, "binary-focal": 12.3, "asl": 25.9},
     ("coco18", "ece_after"): {"asl": 8.3},
 }
 """What the guide and the pages of the losses cite, in percent; a new recording must change them."""
@@ -185,7 +185,7 @@ def test_cited_trainings_are_the_recorded_ones(name, metric):
     record = json.loads((ROOT / "experiments" / "results" / f"{name}.json").read_text("utf-8"))
     found = {row["loss"]: 100 * row["values"][metric]["mean"] for row in record["verdict"]["rows"]}
     for loss, cited in CITED[name, metric].items():
-        assert found[loss] == pytest.approx(cited, abs=0.051), loss
+        assert round(found[loss], 1) == cited, loss
 
 
 # ---------------------------------------------------------------------------------------------------------------------
