@@ -1,7 +1,7 @@
 """Volumes (N, C, depth, height, width): recall loss and Dice loss on a class that is one voxel in 200.
 
 Made-up scans: background, an organ, and lesions in it of a few voxels. Annotators marked every second slice only; the
-others are 255, which ``ignore_index`` keeps out of loss and metric. A small 3-D network is trained with cross-entropy,
+others are 255, which ``ignore_index`` keeps out of the losses. A small 3-D network is trained with cross-entropy,
 with recall loss, and with recall loss plus Dice loss; printed are recall and IoU of each class on complete test scans.
 
 Nothing is reshaped for the losses: what holds for images (N, C, height, width) holds for any number of dimensions.
