@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import expit
 
+from equipoise.comparison.open_outcome import OPEN_METRICS, OpenOutcome
 from equipoise.predictions import Predictions, open_predictions
 from equipoise.train.folder import RunFolder
 
@@ -60,6 +61,7 @@ class Outcome(ABC):
 
     Attributes:
         samples: how many there are.
+        open: what the run makes of an open set; None where there is none.
         targets: a digest of those of the test, to tell whether runs share it.
         least: variance of a difference that test samples add at least, by metric: that of one sample which only one
             loss gets right and one which only the other does.
@@ -77,14 +79,26 @@ class Outcome(ABC):
         self.calibrate = _calibration_of(folder)
         self.endings = ("",) if self.calibrate is None else ("", AFTER)
         self.samples, targets, tables = self._read(source)
-        self.targets = sha256(targets.astype(np.int64).tobytes()).hexdigest()
+        self.open = OpenOutcome.of(folder, source)
+        self.least |= {} if self.open is None else self.open.least
+        self.targets = sha256(targets.astype(np.int64).tobytes()).hexdigest() + f" and {self.unknown} unknown"
         self.names = tuple((name, table.shape[0]) for name, table in tables.items())
         self.table = sparse.vstack(list(tables.values()), format="csr")
 
-    def weigh(self, weights: Array) -> dict[str, Array]:
+    @property
+    def unknown(self) -> int:
+        """Samples of no known class."""
+        return 0 if self.open is None else self.open.unknown
+
+    def drawn(self, metric: str) -> int:
+        """How many samples a metric is drawn from."""
+        return self.samples if self.open is None else self.open.samples_of.get(metric, self.samples)
+
+    def weigh(self, weights: Array, unknown: Array | None = None) -> dict[str, Array]:
         """The metrics where each sample counts as often as ``weights`` (samples, draws) say; (draws,) each.
 
-        NaN where a metric does not exist, such as that of a group of classes none of which was drawn.
+        Those of an open set too where ``unknown`` (unknown samples, draws) says how often its samples count. NaN where
+        a metric does not exist, such as that of a group of classes none of which was drawn.
         """
         parts = np.split(self.table @ weights, np.cumsum([width for _, width in self.names])[:-1])
         sums = {name: part.astype(np.float64) for (name, _), part in zip(self.names, parts, strict=True)}
@@ -95,7 +109,7 @@ class Outcome(ABC):
                 found["ece" + ending] = np.abs(sums["ece" + ending]).sum(0) / events
                 found["ada_ece" + ending] = _equal_mass_error(sums["mass" + ending], sums["gap" + ending])
                 found["nll" + ending] = sums["nll" + ending][0] / events
-        return found
+        return found if self.open is None or unknown is None else found | self.open.weigh(weights, unknown)
 
     def _by_group(self, per_class: Array) -> dict[str, Array]:
         return {name: _mean(per_class[members]) for name, members in self.groups.items()}
@@ -284,10 +298,12 @@ OUTCOMES: Mapping[str, type[Outcome]] = {
 
 def values_of(folder: RunFolder) -> dict[str, float | None]:
     """The metrics of a finished run on all test samples, None where one does not exist."""
-    test = folder.results["test"]
+    results = folder.results
+    test = results["test"]
     known = {**test["overall"], **{row["name"]: row[test["main"]] for row in test["groups"]}}
     known |= {name + AFTER: value for name, value in (test["calibration"]["after"] or {}).items()}
-    return {name: known.get(name) for name in METRICS[test["task"]]}
+    opened = {name: results["open"]["overall"][name] for name in OPEN_METRICS} if "open" in results else {}
+    return {name: known.get(name) for name in METRICS[test["task"]]} | opened
 
 
 def outcome_of(folder: RunFolder) -> Outcome:
@@ -297,17 +313,26 @@ def outcome_of(folder: RunFolder) -> Outcome:
 
 
 def resample(outcomes: Sequence[Outcome], *, draws: int, seed: int = 0) -> list[dict[str, Array]]:
-    """Metrics of each run when the test samples are drawn again with replacement, the same for all; (draws,) each."""
-    samples, random = outcomes[0].samples, np.random.default_rng(seed)
+    """Metrics of each run when the test samples are drawn again with replacement, the same for all; (draws,) each.
+
+    Samples of an open set are drawn apart from the others.
+    """
+    first, random, other = outcomes[0], np.random.default_rng(seed), np.random.default_rng((seed, 1))
     found: list[list[dict[str, Array]]] = [[] for _ in outcomes]
-    size = max(1, TOGETHER // samples)
+    size = max(1, TOGETHER // (first.samples + first.unknown))
     for start in range(0, draws, size):
         count = min(size, draws - start)
-        picks = random.integers(0, samples, (samples, count)) * count + np.arange(count)
-        weights = np.bincount(picks.ravel(), minlength=samples * count).reshape(samples, count).astype(np.float32)
+        weights = _weights(random, first.samples, count)
+        unknown = _weights(other, first.unknown, count) if first.unknown else None
         for own, outcome in zip(found, outcomes, strict=True):
-            own.append(outcome.weigh(weights))
+            own.append(outcome.weigh(weights, unknown))
     return [{name: np.concatenate([part[name] for part in own]) for name in own[0]} for own in found]
+
+
+def _weights(random: np.random.Generator, samples: int, count: int) -> Array:
+    """How often each of the samples is drawn, (samples, count)."""
+    picks = random.integers(0, samples, (samples, count)) * count + np.arange(count)
+    return np.bincount(picks.ravel(), minlength=samples * count).reshape(samples, count).astype(np.float32)
 
 
 # ---------------------------------------------------------------------------------------------------------- reading

@@ -11,7 +11,7 @@ from equipoise.report.words import LABELS, LESS_IS_BETTER, NATURAL, shown
 __all__ = ["JUDGED", "sentences_of", "signed"]
 
 Row = Mapping[str, Any]
-JUDGED = ("few", "ece", "ece_after")
+JUDGED = ("few", "f_measure", "auroc", "ece", "ece_after")
 """Numbers that people ask for besides the main one."""
 NAMED = 5
 """Classes and runs that are named at most."""
@@ -86,6 +86,8 @@ def _best(found: Mapping[str, Any]) -> Iterator[str]:
     topics = {
         found["main"]: f"Best {_in(found['main'], found)}",
         "few": f"Best for {_rare(found)}",
+        "f_measure": "Best with samples of no known class among the others",
+        "auroc": "Best at telling known from unknown samples",
         "ece": "Best calibrated as trained",
         "ece_after": "Best calibrated after temperature",
     }

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from equipoise.comparison.folder import ComparisonFolder, Entry
+from equipoise.comparison.open_outcome import OPEN_METRICS
 from equipoise.comparison.outcomes import GROUPS, METRICS, Array, Outcome, outcome_of, resample, values_of
 from equipoise.comparison.sentences import sentences_of
 from equipoise.comparison.statistics import ALPHA, Difference, holm, paired_difference
@@ -142,7 +143,7 @@ def _groups(runs: Sequence[RunFolder]) -> Row:
 
 def _metrics(task: str, rows: Sequence[Row]) -> list[str]:
     """Columns of the table: what at least one loss has; groups where there is more than one."""
-    names = (*METRICS[task], SPEED)
+    names = (*METRICS[task], *OPEN_METRICS, SPEED)
     found = [name for name in names if any(row["values"].get(name, {}).get("mean") is not None for row in rows)]
     several = sum(name in found for name in GROUPS) > 1
     return [name for name in found if several or name not in GROUPS]
@@ -215,7 +216,7 @@ def _difference(
         return paired_difference(seen, None, samples=1)
     resampled = np.stack([drawn[own][metric] - drawn[other][metric] for own, other in pairs])
     first = outcomes[pairs[0][0]]
-    return paired_difference(seen, resampled, samples=first.samples, least=first.least.get(metric, 0.0))
+    return paired_difference(seen, resampled, samples=first.drawn(metric), least=first.least.get(metric, 0.0))
 
 
 def _judged(metric: str, differences: Mapping[str, Difference]) -> list[Row]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from equipoise.comparison.folder import ComparisonFolder
+from equipoise.report.open_sets import open_sets_section
 from equipoise.report.origins import origin_section
 from equipoise.report.page import render
 from equipoise.report.prediction_sections import classes_section, examples_section, reliability_section
@@ -38,6 +39,7 @@ def comparison_page(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> str
         tradeoff_section(losses, verdict),
         reliability_section(losses, verdict),
         classes_section(losses, verdict),
+        open_sets_section(losses),
         examples_section(losses, verdict),
         learning_section(losses, verdict),
         right_and_wrong_section(losses),
@@ -59,10 +61,12 @@ def _described(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> st
     data, counts = about["data"], about["data"]["train_counts"]
     things = "labels" if data["task"] == "multi" else "classes"
     unit = "pixels" if data["task"] == "segmentation" else "training samples"
+    strange = data["samples"].get("open")
+    unknown = "" if strange is None else f" and {strange:,} of no known class"
     return (
         f"{TITLES[data['task']]}; {len(counts)} {things} with {max(counts):,.0f} to {min(counts):,.0f} {unit} each; "
         f"{about['model']['name']}, {_count(about['epochs'], 'epoch', 'epochs')}, "
-        f"{_count(len(verdict['seeds']), 'seed', 'seeds')}; judged on {data['samples']['test']:,} test samples"
+        f"{_count(len(verdict['seeds']), 'seed', 'seeds')}; judged on {data['samples']['test']:,} test samples{unknown}"
     )
 
 

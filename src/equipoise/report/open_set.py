@@ -9,7 +9,16 @@ from equipoise.report.page import Cell, Picture, Section, Table
 from equipoise.report.theme import INK, SERIES, Stroke, as_svg, page_style, panel, percent, titled
 from equipoise.report.words import LABELS, shown
 
-__all__ = ["open_set_section", "open_set_sentences", "rule_name", "rule_threshold", "threshold_rows"]
+__all__ = [
+    "SCORES",
+    "SHOWN",
+    "confidence_figure",
+    "open_set_section",
+    "open_set_sentences",
+    "rule_name",
+    "rule_threshold",
+    "threshold_rows",
+]
 
 SHOWN: Mapping[str, str] = {
     "unknown_rejected": "share of the unknown samples that is rejected",
@@ -24,6 +33,12 @@ SHOWN: Mapping[str, str] = {
     "few": "the same of classes with fewer than 20 training samples",
 }
 """Rows of the table, and what they mean."""
+SCORES: Mapping[str, str] = {
+    "max_probability": "largest probability",
+    "max_logit": "largest logit",
+    "energy": "logsumexp of logits",
+}
+"""By what known and unknown samples may be told apart."""
 
 
 def rule_name(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
@@ -74,8 +89,7 @@ def open_set_section(found: Mapping[str, Any]) -> Section:
         ["chosen on", "", *(row["chosen_on"].removesuffix(" of the samples") for row in rules)],
     ]
     rows += [[Cell(LABELS[name], note=SHOWN[name]), *cells] for name, cells in threshold_rows(found).items()]
-    scores = {"max_probability": "largest probability", "max_logit": "largest logit", "energy": "logsumexp of logits"}
-    areas = [[words, shown("auroc", found["auroc"][name])] for name, words in scores.items() if name in found["auroc"]]
+    areas = [[words, shown("auroc", found["auroc"][name])] for name, words in SCORES.items() if name in found["auroc"]]
     crosswise = any(len(row["threshold"]) > 1 for row in rules)
     notes = [
         "F-measure of Liu et al. 2019: a known sample that is rejected is a false positive."
@@ -152,7 +166,9 @@ def _value_at(curve: Mapping[str, Sequence[float]], level: float) -> float:
     return curve["f_measure"][place] or 0.0
 
 
-def confidence_figure(histogram: Mapping[str, Sequence[float]]) -> str:
+def confidence_figure(
+    histogram: Mapping[str, Sequence[float]], title: str = "Confidence of known and unknown samples"
+) -> str:
     """Histograms of the confidence of known and of unknown samples."""
     known = [right + wrong for right, wrong in zip(histogram["known_right"], histogram["known_wrong"], strict=True)]
     with page_style():
@@ -165,6 +181,6 @@ def confidence_figure(histogram: Mapping[str, Sequence[float]]) -> str:
         axes.set(xlim=(0, 1), xlabel="confidence")
         axes.set_ylim(bottom=0)
         percent(axes.yaxis)
-        titled(figure, "Confidence of known and unknown samples")
+        titled(figure, title)
         figure.legend(loc="upper left", bbox_to_anchor=(0.0, 1 - 0.2 / 3.0), ncols=2, columnspacing=1, borderpad=0)
     return as_svg(figure, "Histograms of the confidence of known and of unknown samples")

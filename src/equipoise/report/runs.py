@@ -67,6 +67,11 @@ class ComparedLoss:
         return [run.results["test"] for run in self.runs]
 
     @cached_property
+    def opens(self) -> list[dict[str, Any]]:
+        """What each run made of an open set; none where there is none."""
+        return [found for run in self.runs if (found := run.results.get("open")) is not None]
+
+    @cached_property
     def histories(self) -> list[list[dict[str, Any]]]:
         """The rows of each run, one for each epoch."""
         return [list(run.history()) for run in self.runs]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from equipoise.comparison.folder import ComparisonFolder
+from equipoise.comparison.open_outcome import OPEN_METRICS
 from equipoise.report.difference_figures import Point, difference_plot, pareto_plot
 from equipoise.report.page import Cell, Head, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
@@ -16,7 +17,7 @@ from equipoise.report.words import HINTS, LESS_IS_BETTER, NATURAL, shown
 __all__ = ["differences_section", "results_section", "tradeoff_section"]
 
 GROUPS = ("many", "medium", "few")
-ORDER = ("overall", "by frequency", "calibration", "after temperature", "cost")
+ORDER = ("overall", "by frequency", "open set", "calibration", "after temperature", "cost")
 """Headings over the columns of the table."""
 
 
@@ -59,6 +60,8 @@ def _group(name: str) -> str:
     """Over which heading a metric stands."""
     if name in GROUPS:
         return "by frequency"
+    if name in OPEN_METRICS:
+        return "open set"
     if name.endswith("_after"):
         return "after temperature"
     if name == "seconds_per_step":
