@@ -84,6 +84,7 @@ def test_a_page_has_all_its_parts(entry: Entry):
     parts = ["Formula", "Curves", "Defaults", "Example", "When, and when not"]
     assert headings == [*parts, "What the published code does differently"]
     assert "$$" in section(page, "Formula")
+    assert "\\_" not in page, "readers would see the backslash"
     assert f"(images/{entry.name}.svg)" in section(page, "Curves")
     assert re.search(r"^>>> .*\n[^>\n.]", section(page, "Example"), flags=re.MULTILINE), (
         "an example shows what it gives"
