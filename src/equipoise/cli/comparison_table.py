@@ -10,7 +10,7 @@ from rich.text import Text
 
 from equipoise.cli.summary import plain_table
 from equipoise.comparison.sentences import JUDGED, signed
-from equipoise.report.tables import Result, label, results_of
+from equipoise.report.tables import Result, label, results_of, spread
 from equipoise.report.words import LESS_IS_BETTER, shown
 
 __all__ = ["print_comparison"]
@@ -50,8 +50,8 @@ def print_comparison(found: Mapping[str, Any], console: Console | None = None) -
 
 
 def _cell(metric: str, result: Result) -> Text:
-    spread = "" if result.std is None else f" ± {shown(metric, result.std)}"
-    text = Text(f"{shown(metric, result.mean)}{spread}", style="bold" if result.best else "")
+    around = "" if result.std is None else f" ± {spread(metric, result)}"
+    text = Text(f"{shown(metric, result.mean)}{around}", style="bold" if result.best else "")
     return text.append(MARKS[result.mark])
 
 

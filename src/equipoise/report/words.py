@@ -96,17 +96,18 @@ TITLES: Mapping[str, str] = {
 
 
 def shown(name: str, value: float | None) -> str:
-    """A number as it is printed: shares in percent, times in milliseconds, the others with four digits.
+    """A number as it is printed: shares in percent, times in milliseconds with three digits, the others with four.
 
-    >>> shown("accuracy", 0.9), shown("nll", 0.25), shown("seconds_per_step", 0.0123)
-    ('90.00', '0.2500', '12.3')
+    >>> shown("accuracy", 0.9), shown("nll", 0.25), shown("seconds_per_step", 0.0123), shown("seconds_per_step", 0.002)
+    ('90.00', '0.2500', '12.3', '2.00')
     """
     if value is None:
         return "–"
     if math.isinf(value):
         return "inf"
     if name == "seconds_per_step":
-        return f"{1000 * value:.3g}" if value < 1 else f"{1000 * value:,.0f}"
+        before = len(f"{1000 * value:.0f}")
+        return f"{1000 * value:,.{max(0, 3 - before)}f}"
     return f"{value:.4f}" if name in NATURAL else f"{100 * value:.2f}"
 
 
