@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from equipoise._checks import check_number
 from equipoise.models.classifier import Classifier, features_of, find_classifier
 
-__all__ = ["KeptFeatures", "as_rows", "features_dim", "from_rows", "keep_features"]
+__all__ = ["KeptFeatures", "as_rows", "features_dim", "from_rows", "keep_features", "labels_at"]
 
 
 @dataclass(frozen=True)
@@ -167,9 +167,7 @@ def _labelled_rows(features: Tensor, labels: Tensor, dim: int, ignore_index: int
             f"labels must be integer class indices, or (N, C) for several labels, got {labels.dtype} of shape "
             f"{tuple(labels.shape)}; call labels.long()"
         )
-    if labels.ndim == 3 and len(places) == 3 and labels.shape != places and len(labels) == len(features):
-        wide = labels.unsqueeze(1).double()
-        labels = F.interpolate(wide, size=places[1:], mode="nearest-exact").squeeze(1)
+    labels = labels_at(features, labels, dim)
     if labels.shape != places:
         raise ValueError(
             f"labels must have one class for each of the features, shape {tuple(places)}, got {tuple(labels.shape)}; "
@@ -178,6 +176,15 @@ def _labelled_rows(features: Tensor, labels: Tensor, dim: int, ignore_index: int
     flat = labels.flatten().long()
     valid = flat != ignore_index
     return as_rows(features, dim)[valid], flat[valid]
+
+
+def labels_at(features: Tensor, labels: Tensor, dim: int) -> Tensor:
+    """Label maps (N, H, W) at the places of features (N, D, h, w), by nearest neighbours; other labels as they are."""
+    places = features.movedim(dim, -1).shape[:-1]
+    if labels.ndim != 3 or len(places) != 3 or labels.shape == places or len(labels) != len(features):
+        return labels
+    wide = labels.unsqueeze(1).double()
+    return F.interpolate(wide, size=places[1:], mode="nearest-exact").squeeze(1).long()
 
 
 @contextmanager

@@ -25,7 +25,7 @@ OUTPUTS = {
 def model_card(about: Mapping[str, Any]) -> str:
     """Markdown from the content of ``model.json``."""
     training, model, names = about["training"], about["model"], about["class_names"]
-    samples, counts = training["samples"], training["train_counts"]
+    samples, counts, method = training["samples"], training["train_counts"], model.get("method", "none")
     probabilities, decisions = OUTPUTS[about["task"]]
     trust = ", trust_code=True" if model["name"].startswith("model.py:") else ""
     best = f", the best on {samples['val']:,} validation samples" if training["checkpoint"] == "best" else ""
@@ -36,7 +36,7 @@ def model_card(about: Mapping[str, Any]) -> str:
         "\n".join(
             [
                 f"- model: `{model['name']}`, {model['parameters']:,} weights",
-                f"- loss: `{training['loss']}`",
+                f"- loss: `{training['loss']}`" if method == "none" else f"- method: `{method}`",
                 f"- {len(names)} classes: {some(names, 20)}",
                 f"- training {'pixels' if about['task'] == 'segmentation' else 'samples'} of a class: "
                 f"{min(counts):,} to {max(counts):,}",

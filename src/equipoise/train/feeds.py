@@ -95,7 +95,10 @@ class Feeds(pl.LightningDataModule):
 def seen_features(
     feeds: Feeds, preparation: Preparation, device: torch.device, model: nn.Module, split: str
 ) -> KeptFeatures:
-    """What the classifier of a model sees of a split, all of it in every process; the model moves to the device."""
+    """What the classifier of a model sees of a split, all of it in every process; the model moves to the device.
+
+    Features that the device has no room for are kept in the memory of the host.
+    """
     maps = feeds.data.task == "segmentation"
     feed = evaluation_feed(
         feeds.splits[split],
@@ -103,12 +106,22 @@ def seen_features(
         device=device,
         workers=feeds.workers,
     )
-    return keep_features(
-        model.to(device),
-        _Prepared(feed, preparation),
-        ignore_index=feeds.data.ignore_index,
-        rows_per_batch=PIXELS_KEPT if maps else None,
-        seed=feeds.spec.seed,
+    places = dict.fromkeys([device, torch.device("cpu")])
+    for place in places:
+        try:
+            return keep_features(
+                model.to(device),
+                _Prepared(feed, preparation),
+                ignore_index=feeds.data.ignore_index,
+                rows_per_batch=PIXELS_KEPT if maps else None,
+                device=place,
+                seed=feeds.spec.seed,
+            )
+        except MemoryError as error:
+            why = str(error).partition("; ")[0]
+    raise MemoryError(
+        f"{why}; take a --model with fewer features before its last layer, or go on where there is more memory: stage "
+        "one is kept"
     )
 
 

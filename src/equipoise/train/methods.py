@@ -34,7 +34,7 @@ from equipoise.heads import (
     retrain_classifier,
     tau_normalized,
 )
-from equipoise.heads.features import features_dim
+from equipoise.heads.features import features_dim, labels_at
 from equipoise.models import features_of, find_classifier, replace_classifier
 from equipoise.train.loss_text import expand_loss, listed, parse_loss
 
@@ -251,10 +251,13 @@ class RetrainedClassifier(TwoStages):
     epochs: int = 10
     lr: float = 0.2
 
+    def __post_init__(self) -> None:
+        check_number("lr", self.lr, low=0.0, open_low=True)
+
     def trained(self, model: nn.Module, around: Around) -> nn.Module:
         """With the new classifier."""
         kept, head = around.features(model, "train"), self.begun(model)
-        loss = around.loss(self.loss, self.epochs)
+        loss = around.loss(self.loss, self.epochs).to(kept.features.device)
         made = retrain_classifier(model, kept, head=head, loss=loss, epochs=self.epochs, lr=self.lr, seed=around.seed)
         replace_classifier(model, made.merge() if isinstance(made, LearnableWeightScaling) else made)
         return model
@@ -440,7 +443,8 @@ class MemoryLoss(nn.Module):
     def forward(self, seen: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
         """Of features and logits."""
         features, logits = seen
-        total: Tensor = self.loss(logits, targets) + self.factor * self._memory[0](features, targets)
+        own = labels_at(features, targets, self._memory[0].dim)
+        total: Tensor = self.loss(logits, targets) + self.factor * self._memory[0](features, own)
         return total
 
     def set_epoch(self, epoch: float) -> None:
@@ -481,7 +485,10 @@ def parse_method(text: str) -> Method:
             raise ValueError(f"{name} must get options as key=value, got {option!r}; write e.g. sdn:feature=ce")
         if key not in known:
             choices = nearest(key, known) if known else "it has none"
-            raise ValueError(f"{name} must get options that it knows, got {key!r}; {choices}")
+            raise ValueError(
+                f"{name} must get options that it knows, got {key!r}; {choices} (a loss with options stands in "
+                f"brackets: oltr:loss=(focal:gamma=2))"
+            )
         if key in read:
             raise ValueError(f"{name} must get every option once, got {key} twice; remove one of them")
         read[key] = _value(f"{key} of {name}", value, known[key])

@@ -16,7 +16,8 @@ from equipoise.data.augment import augmentations_from
 from equipoise.data.errors import some
 from equipoise.data.opening import resized
 from equipoise.data.samplers import EpochSampler
-from equipoise.models import build_model, set_prior_bias
+from equipoise.heads.rebalanced import empty_linear
+from equipoise.models import build_model, find_classifier, set_prior_bias
 from equipoise.train.feeding import labels_for_sampling
 from equipoise.train.loss_text import build_loss, default_loss
 from equipoise.train.methods import LossText, Method, Plain, parse_method
@@ -28,6 +29,7 @@ from equipoise.train.task import TrainingTask
 
 __all__ = [
     "as_trained",
+    "check_method",
     "check_model",
     "learner_of",
     "loss_of",
@@ -173,6 +175,25 @@ def check_model(model: nn.Module, name: str, task: TrainingTask, preparation: Pr
             f"--model {name} must make logits of shape {expected} of inputs of shape {tuple(inputs.shape)}, got "
             f"{shape}; take a model for this task"
         )
+
+
+def check_method(method: Method, model: nn.Module, name: str, task: TrainingTask) -> None:
+    """Raise unless the method finds the last layer of the model, and can put something else in its place."""
+    if isinstance(method, Plain):
+        return
+    try:
+        found = find_classifier(model)
+        empty_linear(found.module)
+        if found.module is model:
+            raise ValueError("the model must have one as a part, found that it is one itself")
+        if found.num_classes != task.num_classes:
+            raise ValueError(f"it must make {task.num_classes} logits, found {found.name!r}, {found.module}")
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"a method must find the last layer of --model {name}, a linear one or a 1x1 convolution: "
+            f"{str(error).partition('; ')[0]}; let the model have a method get_classifier() that returns it, or train "
+            "with a --loss alone"
+        ) from None
 
 
 def method_of(spec: RunSpec) -> Method:

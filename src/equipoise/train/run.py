@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
+import pickle
 import shutil
 import time
 import warnings
@@ -17,10 +19,11 @@ from typing import Any
 import torch
 from pytorch_lightning.utilities import rank_zero_only
 from rich.console import Console
+from torch import nn
 
 import equipoise
 from equipoise._checks import check_choice
-from equipoise.data import Split
+from equipoise.data import DataSet, Split
 from equipoise.data.errors import some
 from equipoise.train.callbacks import LossSchedule, ProgressBar, Recorder, save
 from equipoise.train.errors import TrainingError
@@ -33,6 +36,7 @@ from equipoise.train.module import Learner
 from equipoise.train.outcome import judge, keep_examples, predict
 from equipoise.train.parts import (
     as_trained,
+    check_method,
     check_model,
     learner_of,
     loss_of,
@@ -162,7 +166,7 @@ def _left_alone(error: RuntimeError) -> bool:
 
 def _again(folder: RunFolder) -> str:
     """What the same command would do."""
-    if not folder.checkpoint.is_file():
+    if not any(folder.draft.rglob("*.ckpt")):
         return "no epoch was finished, the same command begins anew"
     return f"what was finished lies in {folder.draft}, the same command goes on from there"
 
@@ -170,13 +174,18 @@ def _again(folder: RunFolder) -> str:
 def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console: Console | None) -> None:
     started, clock = datetime.now(UTC), time.perf_counter()
     method = method_of(spec)
-    stage_one = _stage_one(spec, method, folder, say, console) if isinstance(method, TwoStages) else None
     data, unknown = opened(spec)
     method.check_task(data.task)
-    for note in data.notes:
-        say(note)
     task = task_of(data)
     preparation = Preparation.fit(data.train)
+    stage_one = None
+    if isinstance(method, TwoStages):
+        _model(spec, method, task, preparation)  # a mistake is told before stage one is trained, not afterwards
+        for text in method.losses:
+            loss_of(spec, data, False, text)
+        stage_one = _stage_one(spec, method, folder, data, say, console)
+    for note in data.notes:
+        say(note)
     splits = {
         name: ready(spec, preparation, split)
         for name, split in (("train", data.train), ("val", data.val), ("test", data.test))
@@ -189,8 +198,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     recorder = Recorder(folder, _monitor(spec, task), spec.checkpoint, say)
     bars = [] if console is None else [ProgressBar(console)]
     trainer = trainer_for(spec, folder, [LossSchedule(), recorder, *bars])
-    model, model_name = model_of(spec, task, preparation)
-    check_model(model, model_name, task, preparation, splits["train"])
+    model, model_name = _model(spec, method, task, preparation)
     feeds = Feeds(spec, data, splits, batch_size, method.second_sampler)
     around = Around(
         loss=partial(loss_of, spec, data, trainer.world_size > 1),
@@ -200,7 +208,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
         ignore_index=data.ignore_index,
     )
     if stage_one is not None:
-        model.load_state_dict(_kept(stage_one)["model"])
+        _begin_from(stage_one, model, model_name)
     trained = method.trained(model, around)
     objective = method.objective(trained, around)
     learner = learner_of(spec, task, trained, objective, preparation, steps=steps, body_rate=method.rate)
@@ -215,7 +223,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     say(
         f"{data.name}: {len(splits['train'])} training samples, {task.num_classes} classes; {model_name}, "
         f"{sum(weight.numel() for weight in model.parameters()):,} weights; "
-        + (f"{spec.epochs} epochs of {steps} steps" if method.learns_in_steps else f"{spec.method} on {spec.stage_one}")
+        + (f"{spec.epochs} epochs of {steps} steps" if method.learns_in_steps else f"{spec.method}, no further epochs")
     )
     if method.learns_in_steps:
         trainer.fit(learner, datamodule=feeds, ckpt_path=resume)
@@ -249,8 +257,21 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     folder.finish()
 
 
+def _model(spec: RunSpec, method: Method, task: TrainingTask, preparation: Preparation) -> tuple[nn.Module, str]:
+    """The model with fresh weights, which data and method can have, and its name."""
+    model, name = model_of(spec, task, preparation)
+    check_model(model, name, task, preparation, task.data.train)
+    check_method(method, model, name, task)
+    return model, name
+
+
 def _stage_one(
-    spec: RunSpec, method: TwoStages, folder: RunFolder, say: Callable[[str], None], console: Console | None
+    spec: RunSpec,
+    method: TwoStages,
+    folder: RunFolder,
+    data: DataSet,
+    say: Callable[[str], None],
+    console: Console | None,
 ) -> RunFolder:
     """The finished run that stage two starts from: the one that is named, or one that is trained inside this run."""
     wanted = spec.model_copy(update={"method": "none", "loss": method.backbone, "stage_one": None})
@@ -260,16 +281,24 @@ def _stage_one(
                 "--stage-one must be given where several devices train; train it first, with "
                 f"--loss {method.backbone}, and name its folder"
             )
-        inside = folder.draft / "stage-one"
-        return run(wanted, inside, say=lambda line: say(f"stage one: {line}"), console=console)
+        inside = RunFolder(folder.draft / "stage-one")
+        if folder.resume_point.is_file() and not inside.finished:
+            raise ValueError(
+                f"{inside.path}: stage one must be there for stage two to go on, found none; put it back, name another "
+                "run of it with --stage-one, or --restart to begin anew"
+            )
+        run(wanted, inside.path, say=lambda line: say(f"stage one: {line}"), console=console)
+        gc.collect()  # its data and weights lie on the device until then
+        return inside
     found = RunFolder(Path(spec.stage_one))
     if not found.finished:
+        what = "one that is not finished" if found.draft.exists() else "none"
         raise ValueError(
-            f"--stage-one must be the folder of a finished run, found {'none' if not found.draft.exists() else 'one'} "
-            f"{'at' if not found.draft.exists() else 'that is not finished at'} {found.path}; train it first, with "
+            f"--stage-one must be the folder of a finished run, found {what} at {found.path}; train it first, with "
             f"--loss {method.backbone}"
         )
-    known = found.about["spec"]
+    about = found.about
+    known = about["spec"]
     changed = [key for key, value in plain(wanted.model_dump()).items() if key not in FREE and known.get(key) != value]
     if "loss" in changed and method.backbone == "auto" and _is_default(known["loss"]):
         changed.remove("loss")
@@ -278,7 +307,25 @@ def _stage_one(
             f"--stage-one must be a run with the same settings, found {found.path} with another {some(changed)}; train "
             "one with these, or leave it out"
         )
+    own = {"class_names": list(data.class_names), "train_counts": data.train_counts.tolist()}
+    other = [key.replace("_", " ") for key, value in own.items() if about["data"][key] != value]
+    if other:
+        raise ValueError(
+            f"--stage-one must be a run on these data, found {found.path} with other {' and '.join(other)}; the data "
+            "have changed since, train it again"
+        )
     return found
+
+
+def _begin_from(stage_one: RunFolder, model: nn.Module, name: str) -> None:
+    """Give a model the weights of stage one."""
+    try:
+        model.load_state_dict(_kept(stage_one)["model"])
+    except (OSError, EOFError, KeyError, RuntimeError, pickle.UnpicklingError) as error:
+        raise ValueError(
+            f"--stage-one must hold weights of --model {name}, found {stage_one.checkpoint} without: "
+            f"{' '.join(str(error).split())[:300]}; train it again"
+        ) from None
 
 
 def _is_default(loss: str) -> bool:
