@@ -1,4 +1,7 @@
-"""Pages of the tutorials: ``python -m tutorials [NAME ...]`` runs the scripts and writes ``docs/tutorials/NAME.md``."""
+"""Pages of the tutorials: ``python -m tutorials [NAME ...]``.
+
+Runs the scripts and writes ``docs/tutorials/NAME.md`` with their figures.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,27 @@ import matplotlib.pyplot as plt
 
 __all__ = ["DOCS", "SCRIPTS", "Cell", "Made", "cells", "make"]
 
-SCRIPTS = sorted(path for path in Path(__file__).parent.glob("*.py") if not path.name.startswith("__"))
+SCRIPTS = sorted(
+    path
+    for path in Path(__file__).parent.glob("*.py")
+    if not path.name.startswith("__")
+)
 DOCS = Path(__file__).parent.parent / "docs" / "tutorials"
-NOT_RUN = "<!-- not run: a part of the script, which tests/test_tutorials.py runs as a whole -->"
+NOT_RUN = (
+    "<!-- not run: a part of the script, "
+    "which tests/test_tutorials.py runs as a whole -->"
+)
 
-# Colours of the figures in the light, and what becomes of them for a reader who likes it dark.
+# Colours of the figures, and what becomes of them for who likes it dark.
 INK, LINE, PAPER = "#1c2025", "#b9c0c8", "#fffffe"
 DARK = {INK: "#e8ebee", LINE: "#4a525a", PAPER: "#14171a"}
 STYLE: dict[Any, Any] = {
     "axes.edgecolor": LINE,
     "axes.facecolor": PAPER,
     "axes.labelcolor": INK,
-    "axes.prop_cycle": matplotlib.cycler(color=["#2b7cc4", "#e0701a", "#2a9d74", "#c9558f", "#8a8f98"]),
+    "axes.prop_cycle": matplotlib.cycler(
+        color=["#2b7cc4", "#e0701a", "#2a9d74", "#c9558f", "#8a8f98"]
+    ),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "figure.facecolor": PAPER,
@@ -59,22 +71,36 @@ class Made(NamedTuple):
 
 
 def cells(script: str) -> list[Cell]:
-    """The cells of a script in the percent format: ``# %% [markdown]`` before text, ``# %% TITLE`` before code."""
+    """The cells of a script in the percent format.
+
+    ``# %% [markdown]`` stands before text, ``# %% TITLE`` before code.
+    """
     found = []
     for part in re.split(r"^# %% *", script, flags=re.MULTILINE)[1:]:
         title, _, source = part.partition("\n")
         is_text = title == "[markdown]"
-        text = re.sub(r"^# ?", "", source, flags=re.MULTILINE) if is_text else source
+        text = (
+            re.sub(r"^# ?", "", source, flags=re.MULTILINE)
+            if is_text
+            else source
+        )
         found.append(Cell(is_text, title, text.strip("\n")))
     return found
 
 
 def make(script: Path) -> Made:
-    """Run a script cell by cell in an empty folder; figures are the SVG files that a cell leaves there."""
+    """Run a script cell by cell in an empty folder.
+
+    Figures are the SVG files that a cell leaves there.
+    """
     variables: dict[str, Any] = {"__name__": "__main__"}
     figures: dict[str, str] = {}
     parts = []
-    with TemporaryDirectory() as folder, contextlib.chdir(folder), matplotlib.rc_context(STYLE):
+    with (
+        TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        matplotlib.rc_context(STYLE),
+    ):
         matplotlib.use("agg")
         for cell in cells(script.read_text(encoding="utf-8")):
             if cell.is_text:
@@ -82,30 +108,40 @@ def make(script: Path) -> Made:
                 continue
             said = io.StringIO()
             with contextlib.redirect_stdout(said):
-                exec(compile(cell.source, f"{script.name}: {cell.title}", "exec"), variables)
+                exec(compile(cell.source, script.name, "exec"), variables)
             parts.append(f"{NOT_RUN}\n```python\n{cell.source}\n```")
             if said.getvalue():
                 parts.append(f"```text\n{said.getvalue().rstrip()}\n```")
-            for file in sorted(set(Path().glob("*.svg")) - set(map(Path, figures))):
-                figures[file.name] = _in_both_lights(file.read_text(encoding="utf-8"))
+            for file in sorted(Path().glob("*.svg")):
+                figures[file.name] = _in_both_lights(file.read_text("utf-8"))
                 parts.append(f"![{cell.title}](images/{file.name})")
+                file.unlink()
         plt.close("all")
-    parts.append(f"The script of this page: [tutorials/{script.name}](../../tutorials/{script.name}).")
+    place = f"tutorials/{script.name}"
+    parts.append(f"The script of this page: [{place}](../../{place}).")
     return Made("\n\n".join(parts) + "\n", figures, variables)
 
 
 def _in_both_lights(svg: str) -> str:
-    """The picture with colours that follow the reader's choice of light or dark."""
-    svg = re.sub(r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    """The picture with colours that follow the reader's light or dark."""
+    svg = re.sub(
+        r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*",
+        "",
+        svg[svg.index("<svg") :],
+        flags=re.DOTALL,
+    )
     svg = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", svg)
     light = dark = ""
     for number, colour in enumerate(DARK):
         svg = svg.replace(colour, f"var(--c{number})")
         light += f"--c{number}:{colour};"
         dark += f"--c{number}:{DARK[colour]};"
-    colours = f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
+    colours = (
+        f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
+    )
     first = svg.index(">") + 1
-    return f"{svg[:first]}\n<style>{colours}text{{font-family:system-ui,sans-serif!important}}</style>{svg[first:]}"
+    style = f"{colours}text{{font-family:system-ui,sans-serif!important}}"
+    return f"{svg[:first]}\n<style>{style}</style>{svg[first:]}"
 
 
 def main(names: list[str]) -> None:

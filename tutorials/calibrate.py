@@ -1,10 +1,11 @@
 # %% [markdown]
 # # Calibrate a model that you already have
 #
-# Training is over, the model stays as it is. What can be done for its probabilities? All you need is a few hundred
-# held-out samples with their labels, and the logits or probabilities of the model on them. This page takes a
-# classifier of scikit-learn that is too sure of itself, repairs it, saves the repair, and adapts it to other class
-# frequencies.
+# Training is over, the model stays as it is. What can be done for its
+# probabilities? All you need is a few hundred held-out samples with their
+# labels, and the logits or probabilities of the model on them. This page takes
+# a classifier of scikit-learn that is too sure of itself, repairs it, saves the
+# repair, and adapts it to other class frequencies.
 
 # %% A model, its probabilities on held-out samples, and the labels
 import matplotlib.pyplot as plt
@@ -19,71 +20,109 @@ torch.set_num_threads(1)  # the fits are small
 images, labels = load_digits(return_X_y=True)
 order = np.random.default_rng(0).permutation(len(labels))
 train, fit_on, test = np.split(order, [150, 750])
-noisy = images + np.random.default_rng(1).normal(0, 2, images.shape)  # a bad camera
-model = MLPClassifier(hidden_layer_sizes=(64,), alpha=0, max_iter=2000, random_state=0).fit(noisy[train], labels[train])
+noisy = images + np.random.default_rng(1).normal(
+    0, 2, images.shape
+)  # a bad camera
+model = MLPClassifier(
+    hidden_layer_sizes=(64,), alpha=0, max_iter=2000, random_state=0
+).fit(noisy[train], labels[train])
 
 # %% [markdown]
-# Everything below works on logits. Where a model gives probabilities only, `logits_from_probs` turns them into logits
-# with the same softmax.
+# Everything below works on logits. Where a model gives probabilities only,
+# `logits_from_probs` turns them into logits with the same softmax.
 
 # %% What the model says
 held_out, unseen = (
-    calibration.logits_from_probs(torch.from_numpy(model.predict_proba(noisy[part]))) for part in (fit_on, test)
+    calibration.logits_from_probs(
+        torch.from_numpy(model.predict_proba(noisy[part]))
+    )
+    for part in (fit_on, test)
 )
 truth, y_test = torch.from_numpy(labels[fit_on]), torch.from_numpy(labels[test])
 confidence, prediction = unseen.softmax(1).max(1)
-print(f"{len(test)} test samples: accuracy {100 * (prediction == y_test).double().mean():.1f} %,")
-print(f"mean confidence {100 * confidence.mean():.1f} %; {(confidence > 0.99).sum()} predictions are surer than 99 %,")
-print(f"of which {(prediction != y_test)[confidence > 0.99].sum()} are wrong")
+right, sure = prediction == y_test, confidence > 0.99
+print(
+    f"{len(test)} test samples: accuracy {100 * right.double().mean():.1f} %,"
+)
+print(f"mean confidence {100 * confidence.mean():.1f} %;")
+wrong = (sure & ~right).sum()
+print(f"{sure.sum()} are surer than 99 %, and {wrong} of these wrong")
 
 # %% [markdown]
 # ## A temperature
 #
-# One number that divides all logits. No prediction changes, only how sure it is.
+# One number that divides all logits. No prediction changes, only how sure it
+# is.
 
 # %% The temperature, and what it does
 fitted = calibration.fit_temperature(held_out, truth)
 print(fitted.describe())
 
 
+HEAD = f"{'':24}{'accuracy, %':>12}{'ECE, %':>8}{'classwise, %':>14}{'NLL':>8}"
+
+
 def report(name, logits):
-    measures = metrics.CalibrationError(), metrics.CalibrationError(kind="classwise"), metrics.NegativeLogLikelihood()
-    ece, classwise, nll = (measure(logits, y_test).item() for measure in measures)
+    ece = metrics.CalibrationError()(logits, y_test).item()
+    classwise = metrics.CalibrationError(kind="classwise")(
+        logits, y_test
+    ).item()
+    nll = metrics.NegativeLogLikelihood()(logits, y_test).item()
     right = (logits.argmax(1) == y_test).double().mean().item()
-    print(f"{name:24}{100 * right:12.1f}{100 * ece:8.1f}{100 * classwise:15.1f}{nll:8.3f}")
+    print(
+        f"{name:24}{100 * right:12.1f}{100 * ece:8.1f}"
+        f"{100 * classwise:14.1f}{nll:8.3f}"
+    )
 
 
-print(f"\n{'':24}{'accuracy, %':>12}{'ECE, %':>8}{'classwise, %':>15}{'NLL':>8}")
+print(f"\n{HEAD}")
 report("as it is", unseen)
 report("with temperature", fitted(unseen))
 
 # %% [markdown]
-# In a reliability diagram every point is a bin of samples: their mean confidence, and how many of them are right. On
-# the diagonal a model keeps its promises; below it promises too much.
+# In a reliability diagram every point is a bin of samples: their mean
+# confidence, and how many of them are right. On the diagonal a model keeps its
+# promises; below it promises too much.
 
 # %% Reliability before and after
 figure, axes = plt.subplots(figsize=(4.6, 4), layout="constrained")
 axes.axline((0, 0), slope=1, linestyle=":", color="C4")
-for name, logits, marker in (("as it is", unseen, "o"), ("with temperature", fitted(unseen), "s")):
+for name, logits, marker in (
+    ("as it is", unseen, "o"),
+    ("with temperature", fitted(unseen), "s"),
+):
     measure = metrics.CalibrationError(bins=10)
     measure.update(logits, y_test)
     curve = measure.curve()
     filled = curve.count >= 5
-    axes.plot(100 * curve.confidence[filled], 100 * curve.accuracy[filled], marker=marker, label=name)
-axes.set(xlabel="confidence, %", ylabel="accuracy, %", xlim=(0, 102), ylim=(0, 102), aspect="equal")
+    axes.plot(
+        100 * curve.confidence[filled],
+        100 * curve.accuracy[filled],
+        marker=marker,
+        label=name,
+    )
+axes.set(
+    xlabel="confidence, %",
+    ylabel="accuracy, %",
+    xlim=(0, 102),
+    ylim=(0, 102),
+    aspect="equal",
+)
 axes.legend(loc="upper left")
 figure.savefig("calibrate_reliability.svg")
 
 # %% [markdown]
 # ## Other methods
 #
-# Vector scaling has a scale and a shift for each class, Dirichlet calibration a matrix; both are shrunk towards the
-# common temperature, and both may change predictions. Dirichlet calibration gains accuracy here: it sees in four times
-# the samples of the training which digits the model mistakes for which. Isotonic regression and histogram binning draw
-# a curve for each class and need more samples than there are.
+# Vector scaling has a scale and a shift for each class, Dirichlet calibration a
+# matrix; both are shrunk towards the common temperature, and both may change
+# predictions. Dirichlet calibration gains accuracy here: it sees in four times
+# the samples of the training which digits the model mistakes for which.
+# Isotonic regression and histogram binning draw a curve for each class and need
+# more samples than there are.
 
 # %% Five methods, fitted on 600 samples
-print(f"{'':24}{'accuracy, %':>12}{'ECE, %':>8}{'classwise, %':>15}{'NLL':>8}")
+print(HEAD)
 report("as it is", unseen)
 for name in ("temperature", "vector", "dirichlet", "isotonic", "histogram"):
     report(name, getattr(calibration, f"fit_{name}")(held_out, truth)(unseen))
@@ -91,7 +130,8 @@ for name in ("temperature", "vector", "dirichlet", "isotonic", "histogram"):
 # %% [markdown]
 # ## Keep it
 #
-# A fit is a value: it prints, compares, and goes to a JSON file and back, without pickle.
+# A fit is a value: it prints, compares, and goes to a JSON file and back,
+# without pickle.
 
 # %% Saved and loaded
 calibration.save(fitted, "temperature.json")
@@ -101,24 +141,39 @@ print(again == fitted, torch.equal(again(unseen), fitted(unseen)))
 # %% [markdown]
 # ## Elsewhere other classes are common
 #
-# Say the model goes where the digit 0 is twenty times as frequent as the digit 9. Calibrated probabilities can be
-# turned into those of the new place, if the frequencies there are known, and even if they are not: EM estimates them
-# from unlabelled samples.
+# Say the model goes where the digit 0 is twenty times as frequent as the digit
+# 9. Calibrated probabilities can be turned into those of the new place, if the
+# frequencies there are known, and even if they are not: EM estimates them from
+# unlabelled samples.
 
 # %% Test samples thinned to a long tail
-keep = torch.from_numpy(np.random.default_rng(2).random(len(test))) < (20.0 ** -(y_test / 9))
+keep = torch.from_numpy(np.random.default_rng(2).random(len(test))) < (
+    20.0 ** -(y_test / 9)
+)
 unseen, y_test = unseen[keep], y_test[keep]
 there = torch.bincount(y_test, minlength=10)
 counts = np.bincount(labels[train], minlength=10)
 calibrated = fitted(unseen)
 estimated = calibration.estimate_prior(calibrated, train_counts=counts)
-print("frequencies there, %:", (100 * there / there.sum()).round().int().tolist())
+print(
+    "frequencies there, %:", (100 * there / there.sum()).round().int().tolist()
+)
 print("estimated, %:        ", [round(100 * share) for share in estimated])
-print(f"\n{'':24}{'accuracy, %':>12}{'ECE, %':>8}{'classwise, %':>15}{'NLL':>8}")
+print(f"\n{HEAD}")
 report("with temperature", calibrated)
-report("+ estimated frequencies", calibration.correct_prior(calibrated, train_counts=counts, target_prior=estimated))
+report(
+    "+ estimated frequencies",
+    calibration.correct_prior(
+        calibrated, train_counts=counts, target_prior=estimated
+    ),
+)
 known = there / there.sum()
-report("+ known frequencies", calibration.correct_prior(calibrated, train_counts=counts, target_prior=known))
+report(
+    "+ known frequencies",
+    calibration.correct_prior(
+        calibrated, train_counts=counts, target_prior=known
+    ),
+)
 
 # %% [markdown]
 # ## The same by commands
@@ -127,6 +182,7 @@ report("+ known frequencies", calibration.correct_prior(calibrated, train_counts
 #     equipoise calibrate preds.npz --method temperature --out fit.json
 #     equipoise calibrate --apply fit.json new.npz --out calibrated.npz
 #
-# on files of logits or probabilities and labels from any framework ([Predictions](../predictions.md)).
-# [Calibration](../calibration.md) lists every method, also for several labels and for label maps, and shows what they
+# on files of logits or probabilities and labels from any framework
+# ([Predictions](../predictions.md)). [Calibration](../calibration.md) lists
+# every method, also for several labels and for label maps, and shows what they
 # did for ten published networks.

@@ -1,11 +1,13 @@
 # %% [markdown]
 # # Segmentation with recall loss
 #
-# In a street scene most pixels are road, in a scan most are healthy tissue. Weights by inverse frequency make the
-# network see the rare classes everywhere; without weights it hardly sees them. Recall loss weights a class by the
-# share of it that is still missed, batch by batch: a class that is found needs no weight, however rare it is. The data
-# are canvases with handwritten digits, the digit 0 on every second, the digit 9 on every hundredth; whatever is no
-# digit is background.
+# In a street scene most pixels are road, in a scan most are healthy tissue.
+# Weights by inverse frequency make the network see the rare classes everywhere;
+# without weights it hardly sees them. Recall loss weights a class by the share
+# of it that is still missed, batch by batch: a class that is found needs no
+# weight, however rare it is. The data are canvases with handwritten digits, the
+# digit 0 on every second, the digit 9 on every hundredth; whatever is no digit
+# is background.
 
 # %% The data
 import matplotlib.pyplot as plt
@@ -21,20 +23,26 @@ from equipoise.losses import current_settings
 torch.set_num_threads(1)  # the networks are small
 data = digit_maps()
 (x_train, y_train), (x_test, y_test) = (
-    (torch.from_numpy(split.inputs).float().div(255), torch.from_numpy(split.labels))
+    (
+        torch.from_numpy(split.inputs).float().div(255),
+        torch.from_numpy(split.labels),
+    )
     for split in (data.train, data.test)
 )
 pixels = torch.bincount(y_train.flatten(), minlength=11)
-print(f"{len(x_train)} training canvases and {len(x_test)} test canvases of 32 x 32 pixels")
+print(
+    f"{len(x_train)} training and {len(x_test)} test canvases, 32 x 32 pixels"
+)
 for name, count in zip(data.class_names, pixels.tolist(), strict=True):
     print(f"{name:>10} {count:9,} pixels, {100 * count / pixels.sum():6.3f} %")
 
 # %% [markdown]
 # ## Three losses
 #
-# `RecallLoss` counts hits and misses in the same pass that computes the loss. `momentum` smooths the recall over
-# batches, which matters where a batch holds few pixels of a class; the running values are buffers, in `state_dict`,
-# and rest in `eval()`.
+# `RecallLoss` counts hits and misses in the same pass that computes the loss.
+# `momentum` smooths the recall over batches, which matters where a batch holds
+# few pixels of a class; the running values are buffers, in `state_dict`, and
+# rest in `eval()`.
 
 # %% Training
 EPOCHS = 12
@@ -42,7 +50,8 @@ EPOCHS = 12
 
 def train(loss):
     torch.manual_seed(0)
-    model = nn.Sequential(  # looks at blocks of 4 x 4 pixels and their neighbours, and answers for each pixel
+    # sees blocks of 4 x 4 pixels and their neighbours, answers for each pixel
+    model = nn.Sequential(
         nn.PixelUnshuffle(4),
         nn.Conv2d(16, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
         nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
@@ -51,7 +60,9 @@ def train(loss):
     )  # fmt: skip
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
     steps = EPOCHS * -(-len(x_train) // 25)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 8e-3, total_steps=steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 8e-3, total_steps=steps
+    )
     weights = []
     for _ in range(EPOCHS):
         for batch in torch.randperm(len(x_train)).split(25):
@@ -73,25 +84,42 @@ trained = {name: train(loss) for name, loss in losses.items()}
 # %% [markdown]
 # ## What each class gains and pays
 #
-# Recall is the share of the pixels of a class that are found, precision the share of what is called by its name that
-# is right; a class that is never named has no precision and is left out of that mean. IoU counts both kinds of error.
+# Recall is the share of the pixels of a class that are found, precision the
+# share of what is called by its name that is right; a class that is never named
+# has no precision and is left out of that mean. IoU counts both kinds of error.
 
 # %% Scores on the test canvases
 scores = {}
-print(f"{'':20}{'mean IoU':>10}{'mean recall':>13}{'mean precision':>16}{'pixels right':>14}")
+print(
+    f"{'':20}{'mean IoU':>10}{'mean recall':>13}"
+    f"{'mean precision':>16}{'pixels right':>14}"
+)
 for name, (model, _) in trained.items():
     measure = metrics.SegmentationScores(num_classes=11)
     with torch.no_grad():
-        for images, maps in zip(x_test.split(250), y_test.split(250), strict=True):
+        for images, maps in zip(
+            x_test.split(250), y_test.split(250), strict=True
+        ):
             measure.update(model(images), maps)
     scores[name] = found = measure.compute()
-    values = [found["mean_iou"], found["mean_accuracy"], found["precision"].nanmean(), found["pixel_accuracy"]]
+    values = [
+        found["mean_iou"],
+        found["mean_accuracy"],
+        found["precision"].nanmean(),
+        found["pixel_accuracy"],
+    ]
     iou, recall, precision, right = (100 * value.item() for value in values)
     print(f"{name:20}{iou:10.1f}{recall:13.1f}{precision:16.1f}{right:14.2f}")
 
 # %% Recall and precision of each class
-figure, axes = plt.subplots(1, 2, figsize=(7.6, 3), layout="constrained", sharey=True)
-for place, (title, key) in zip(axes, (("recall, %", "accuracy"), ("precision, %", "precision")), strict=True):
+figure, axes = plt.subplots(
+    1, 2, figsize=(7.6, 3), layout="constrained", sharey=True
+)
+for place, (title, key) in zip(
+    axes,
+    (("recall, %", "accuracy"), ("precision, %", "precision")),
+    strict=True,
+):
     for (name, found), marker in zip(scores.items(), "o^s", strict=True):
         place.plot(100 * found[key], marker=marker, label=name)
     place.set_xticks(range(11), ["back-\nground", *data.class_names[1:]])
@@ -101,20 +129,31 @@ axes[0].legend(loc="lower left")
 figure.savefig("segmentation_classes.svg")
 
 # %% [markdown]
-# Cross-entropy is precise and overlooks the rarest digits. Inverse frequency finds nearly everything and paints it too
-# large: a pixel of background costs it next to nothing. Recall loss stands between the two, and does so by itself: it
-# has no counts to be told and no weights to tune. Which one is best depends on what a miss and a false alarm cost; by
-# mean IoU it is cross-entropy on these small canvases and recall loss on CamVid ([recorded
+# Cross-entropy is precise and overlooks the rarest digits. Inverse frequency
+# finds nearly everything and paints it too large: a pixel of background costs
+# it next to nothing. Recall loss stands between the two, and does so by itself:
+# it has no counts to be told and no weights to tune. Which one is best depends
+# on what a miss and a false alarm cost; by mean IoU it is cross-entropy on
+# these small canvases and recall loss on CamVid ([recorded
 # runs](../training.md#on-real-data)).
 
 # %% A canvas with rare digits (grey 7, olive 8): the truth and three answers
 rare = (y_test >= 8).flatten(1).sum(1).argmax()
-colours = ListedColormap(["#f2f2f2", *(plt.get_cmap("tab10")(digit) for digit in range(10))])
+colours = ListedColormap(
+    ["#f2f2f2", *(plt.get_cmap("tab10")(digit) for digit in range(10))]
+)
 figure, axes = plt.subplots(1, 4, figsize=(7.6, 2.2), layout="constrained")
 with torch.no_grad():
-    answers = {name: model(x_test[rare : rare + 1]).argmax(1)[0] for name, (model, _) in trained.items()}
-for place, (name, picture) in zip(axes, {"truth": y_test[rare], **answers}.items(), strict=True):
-    place.imshow(picture, cmap=colours, vmin=0, vmax=10, interpolation="nearest")
+    answers = {
+        name: model(x_test[rare : rare + 1]).argmax(1)[0]
+        for name, (model, _) in trained.items()
+    }
+for place, (name, picture) in zip(
+    axes, {"truth": y_test[rare], **answers}.items(), strict=True
+):
+    place.imshow(
+        picture, cmap=colours, vmin=0, vmax=10, interpolation="nearest"
+    )
     place.set_title(name)
     place.set_axis_off()
 figure.savefig("segmentation_canvas.svg")
@@ -122,15 +161,26 @@ figure.savefig("segmentation_canvas.svg")
 # %% [markdown]
 # ## How the weights move
 #
-# The weight of a class is one minus its running recall. All start near 1; the background is found within an epoch and
-# loses its weight, common digits follow, then rarer ones. The rarest, on a dozen canvases, would need a longer
+# The weight of a class is one minus its running recall. All start near 1; the
+# background is found within an epoch and loses its weight, common digits
+# follow, then rarer ones. The rarest, on a dozen canvases, would need a longer
 # training.
 
 # %% Weights of recall loss while it trains
 weights = torch.tensor(trained["recall"][1])
 figure, axes = plt.subplots(figsize=(7.6, 2.8), layout="constrained")
-for number, name in ((0, "background"), (1, "digit 0"), (4, "digit 3"), (7, "digit 6"), (10, "digit 9")):
-    axes.plot(torch.arange(len(weights)) / len(weights) * EPOCHS, weights[:, number], label=name)
+for number, name in (
+    (0, "background"),
+    (1, "digit 0"),
+    (4, "digit 3"),
+    (7, "digit 6"),
+    (10, "digit 9"),
+):
+    axes.plot(
+        torch.arange(len(weights)) / len(weights) * EPOCHS,
+        weights[:, number],
+        label=name,
+    )
 axes.set(xlabel="epoch", ylabel="weight, 1 − recall", ylim=(0, 1.02))
 axes.legend(ncols=5, loc="upper center", bbox_to_anchor=(0.5, 1.16))
 axes.grid(axis="y")
@@ -139,8 +189,11 @@ figure.savefig("segmentation_weights.svg")
 # %% [markdown]
 # ## Your own data
 #
-#     equipoise compare --data camvid/ --image-size 180x240 --model unet --losses 'ce recall ce+0.5*dice lovasz'
+#     equipoise compare --data camvid/ --image-size 180x240 --model unet \
+#         --losses 'ce recall ce+0.5*dice lovasz'
 #
-# reads images with masks, Cityscapes and VOC as they lie on disk ([Data](../data.md)). Pixels of `ignore_index` count
-# for nothing, in losses and in metrics. Under DDP recall loss counts over all processes; on CUDA devices it is one
-# fused pass over the logits, with the counts in it ([Performance](../performance.md)).
+# reads images with masks, Cityscapes and VOC as they lie on disk
+# ([Data](../data.md)). Pixels of `ignore_index` count for nothing, in losses
+# and in metrics. Under DDP recall loss counts over all processes; on CUDA
+# devices it is one fused pass over the logits, with the counts in it
+# ([Performance](../performance.md)).
