@@ -27,27 +27,15 @@ data = digit_scenes()
     )
     for split in (data.train, data.val, data.test)
 )
-print(
-    "canvases:",
-    len(x_train),
-    "training,",
-    len(x_val),
-    "validation,",
-    len(x_test),
-    "test",
-)
+sizes = len(x_train), len(x_val), len(x_test)
+print("canvases for training, validation, test:", *sizes)
 print("training canvases by digit:", y_train.sum(0).tolist())
 
 # %% Three canvases
 figure, axes = plt.subplots(1, 3, figsize=(6, 2.3), layout="constrained")
 for place, image, present in zip(axes, x_train, y_train, strict=False):
     place.imshow(image[0], cmap="gray")
-    place.set_title(
-        "has "
-        + ", ".join(
-            str(digit) for digit in present.nonzero().flatten().tolist()
-        )
-    )
+    place.set_title(f"has {present.nonzero().flatten().tolist()}")
     place.set_axis_off()
 figure.savefig("multi_label_canvases.svg")
 
@@ -59,16 +47,11 @@ figure.savefig("multi_label_canvases.svg")
 # or to the denominator.
 
 # %% Unknown labels
-unknown = (
-    torch.rand(y_train.shape, generator=torch.Generator().manual_seed(0)) < 0.5
-)
+draw = torch.Generator().manual_seed(0)
+unknown = torch.rand(y_train.shape, generator=draw) < 0.5
 partial = y_train.masked_fill(unknown, -1)
-print(
-    "known to be there",
-    (partial == 1).sum().item(),
-    "of",
-    (y_train == 1).sum().item(),
-)
+known, there = (partial == 1).sum().item(), (y_train == 1).sum().item()
+print(f"{known} of {there} digits are known to be there")
 print(partial[:3])
 
 # %% [markdown]
