@@ -17,6 +17,7 @@ from equipoise.cli.describe import signature_of
 from equipoise.doctor.counts import FEW, LONG_TAIL
 from equipoise.doctor.suggest import suggest
 from experiments.guide import TAIL, split, tables, write_tables
+from experiments.guide_labels import table
 from tests.pages import ROOT
 
 each_loss = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
@@ -158,9 +159,9 @@ def test_every_row_of_the_guide_says_what_it_rests_on(task):
 
 
 def test_the_measured_tables_are_the_recorded_ones():
-    record = json.loads((ROOT / "experiments" / "results" / "guide.json").read_text("utf-8"))
-    page = GUIDE.read_text("utf-8")
-    assert write_tables(page, tables(record)) == page
+    results, page = ROOT / "experiments" / "results", GUIDE.read_text("utf-8")
+    digits, labels = (json.loads((results / f"{name}.json").read_text("utf-8")) for name in ("guide", "guide-labels"))
+    assert write_tables(page, tables(digits) | table(labels)) == page
 
 
 CITED = {
