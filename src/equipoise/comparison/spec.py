@@ -28,7 +28,12 @@ def _losses(value: object) -> object:
 
 def _known_loss(text: str) -> str:
     from equipoise.train.loss_text import expand_loss
+    from equipoise.train.methods import is_method
 
+    if is_method(text):
+        raise ValueError(
+            f"they must be losses, got the method {text}; give it in --methods, losses may stand there too"
+        )
     expand_loss(text)
     return text.strip()
 

@@ -177,6 +177,11 @@ class LdamDrw(Method):
     scale: float = 30.0
     start: float = 0.8
 
+    def __post_init__(self) -> None:
+        check_number("margin", self.margin, low=0.0)
+        check_number("scale", self.scale, low=0.0, open_low=True)
+        check_number("start", self.start, low=0.0, high=1.0)
+
     def trained(self, model: nn.Module, around: Around) -> nn.Module:
         """With the cosine classifier."""
         normalize_classifier(model, scale=self.scale)
@@ -471,6 +476,8 @@ def parse_method(text: str) -> Method:
     >>> parse_method("sdn:feature=ce")
     SimpleDecoupledNetwork(feature='ce', classifier='class-balanced')
     """
+    if text.count("(") != text.count(")"):
+        raise ValueError(f"a method must close every bracket, got {text!r}; write e.g. oltr:loss=(focal:gamma=2)")
     name, *options = listed(text, ":")
     if not is_method(text):
         raise ValueError(f"a method must be one that is known, got {name!r}; {nearest(_name(text), METHODS)}")
@@ -484,10 +491,10 @@ def parse_method(text: str) -> Method:
         if not equals:
             raise ValueError(f"{name} must get options as key=value, got {option!r}; write e.g. sdn:feature=ce")
         if key not in known:
-            choices = nearest(key, known) if known else "it has none"
+            choices = nearest(key, known)
+            brackets = "; a loss with options stands in brackets, e.g. oltr:loss=(focal:gamma=2)"
             raise ValueError(
-                f"{name} must get options that it knows, got {key!r}; {choices} (a loss with options stands in "
-                f"brackets: oltr:loss=(focal:gamma=2))"
+                f"{name} must get options that it knows, got {key!r}; {choices}{'' if '?' in choices else brackets}"
             )
         if key in read:
             raise ValueError(f"{name} must get every option once, got {key} twice; remove one of them")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import gc
 import json
-import pickle
 import shutil
 import time
 import warnings
@@ -321,7 +320,7 @@ def _begin_from(stage_one: RunFolder, model: nn.Module, name: str) -> None:
     """Give a model the weights of stage one."""
     try:
         model.load_state_dict(_kept(stage_one)["model"])
-    except (OSError, EOFError, KeyError, RuntimeError, pickle.UnpicklingError) as error:
+    except Exception as error:  # noqa: BLE001  (a broken file may raise anything)
         raise ValueError(
             f"--stage-one must hold weights of --model {name}, found {stage_one.checkpoint} without: "
             f"{' '.join(str(error).split())[:300]}; train it again"

@@ -207,7 +207,10 @@ class RunSpec(SharedSpec):
     @classmethod
     def _known_loss(cls, text: str) -> str:
         from equipoise.train.loss_text import parse_loss
+        from equipoise.train.methods import is_method
 
+        if is_method(text):
+            raise ValueError(f"it must be a loss, got the method {text}; give it as --method {text}")
         if text != "auto":
             parse_loss(text)
         return text
