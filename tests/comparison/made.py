@@ -11,13 +11,18 @@ from equipoise.train.outcome import judge
 MONITORS = {"single": "mean_class_accuracy", "multi": "mean_average_precision", "segmentation": "mean_iou"}
 
 
-def make_run(path, task, val, test, *, monitor=None, monitor_value=0.5, seconds_per_step=0.01):
-    """A finished run with these predictions: dicts of logits, targets, class_names and train_counts."""
+def make_run(path, task, val, test, *, unknown=None, monitor=None, monitor_value=0.5, seconds_per_step=0.01):
+    """A finished run with these predictions: dicts of logits, targets, class_names and train_counts.
+
+    ``unknown`` are logits of an open set.
+    """
     folder = RunFolder(path)
     folder.predictions("test").parent.mkdir(parents=True)
     for split, arrays in (("val", val), ("test", test)):
         kept = np.float16 if task == "segmentation" else np.float32
         np.savez(folder.predictions(split), **(arrays | {"logits": arrays["logits"].astype(kept)}))
+    if unknown is not None:
+        np.savez(folder.predictions("open"), logits=unknown.astype(np.float32))
     judge(folder, lambda line: None)
     about = {
         "data": {

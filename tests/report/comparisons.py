@@ -11,7 +11,7 @@ import torch
 from equipoise.calibration import fit_label_temperatures, fit_temperature, save
 from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
 from equipoise.comparison.verdict import verdict
-from equipoise.evaluation import evaluate
+from equipoise.evaluation import evaluate, evaluate_open_set
 from equipoise.predictions import open_predictions
 from equipoise.train.folder import RunFolder, write_json
 from tests.predictions.saved import arrays_of
@@ -32,9 +32,9 @@ CLASSES = {
 
 
 def write_comparison(
-    path: Path, task: str = "single", *, losses=(), seeds=3, classes=6, epochs=4, samples=60, names=None
+    path: Path, task: str = "single", *, losses=(), seeds=3, classes=6, epochs=4, samples=60, names=None, unknown=0
 ) -> ComparisonFolder:
-    """A comparison whose runs are all finished, with its verdict."""
+    """A comparison whose runs are all finished, with its verdict; ``unknown`` samples are of no known class."""
     folder = ComparisonFolder(path)
     losses = losses or LOSSES[task]
     entries = [Entry(text, _candidates(text)) for text in losses]
@@ -49,7 +49,7 @@ def write_comparison(
     arrays = arrays_of(task, samples=samples, classes=classes)
     arrays["class_names"] = np.array(names or arrays["class_names"])
     for number, run in enumerate(runs):
-        _write_run(run, task, arrays, epochs, number)
+        _write_run(run, task, arrays, epochs, number, unknown)
     write_json(folder.verdict, verdict(folder, draws=50))
     return folder
 
@@ -64,7 +64,7 @@ def _candidates(text: str) -> tuple[str, ...]:
     return tuple(f"{head}={value}" for value in values.split(",")) if equals else (text,)
 
 
-def _write_run(run: PlannedRun, task: str, arrays: dict, epochs: int, number: int) -> None:
+def _write_run(run: PlannedRun, task: str, arrays: dict, epochs: int, number: int, unknown: int) -> None:
     draw = np.random.default_rng(number)
     path = run.folder.path
     (path / "predictions").mkdir(parents=True)
@@ -77,8 +77,14 @@ def _write_run(run: PlannedRun, task: str, arrays: dict, epochs: int, number: in
     fit = fit_label_temperatures if task == "multi" else fit_temperature
     fitted = fit(torch.from_numpy(logits).double(), torch.from_numpy(arrays["targets"]))
     save(fitted, path / "calibration.json")
-    found = evaluate(open_predictions(path / "predictions" / "test.npz"), fitted=fitted)
-    write_json(path / "results.json", {"val": found, "test": found})
+    test = open_predictions(path / "predictions" / "test.npz")
+    found = evaluate(test, fitted=fitted)
+    results = {"val": found, "test": found}
+    if unknown:
+        np.savez(path / "predictions" / "open.npz", logits=draw.normal(size=(unknown, logits.shape[1])))
+        strange = open_predictions(path / "predictions" / "open.npz", targets=False)
+        results["open"] = evaluate_open_set(test, strange, val=test)
+    write_json(path / "results.json", results)
     names, counts = arrays["class_names"].tolist(), arrays["train_counts"].tolist()
     rows = [_row(task, epoch, len(names), run.loss, draw) for epoch in range(epochs)]
     (path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -91,7 +97,7 @@ def _write_run(run: PlannedRun, task: str, arrays: dict, epochs: int, number: in
             "task": task,
             "class_names": names,
             "train_counts": counts,
-            "samples": {"train": sum(counts), "val": 50, "test": len(logits)},
+            "samples": {"train": sum(counts), "val": 50, "test": len(logits)} | ({"open": unknown} if unknown else {}),
             "notes": ["a note about the data"],
         },
         "model": {"name": "mlp", "parameters": 1234},

@@ -19,6 +19,8 @@ __all__ = ["open_sets_section"]
 
 ACCURACIES = ("accuracy", "mean_class_accuracy", "many", "medium", "few")
 SHARES = np.linspace(0.0, 1.0, 101)
+MOST = 0.4
+"""Share of the known samples up to which the F-measure is drawn: beyond, nothing but their loss is seen."""
 
 Array = NDArray[np.float64]
 Found = Mapping[str, Any]
@@ -35,16 +37,16 @@ def open_sets_section(losses: Sequence[ComparedLoss]) -> Section | None:
         f"{first['unknown']:,} samples of no known class beside {first['known']:,} test samples. A sample is rejected "
         f"where its largest probability is below a threshold, which is chosen for each run: it accepts "
         f"{100 * first['accept']:g} % of the validation data. A known sample that is rejected is wrong. Means over the "
-        "seeds, in percent; dots are at the mean of the thresholds.",
+        "seeds, in percent; dots are where the thresholds lead.",
         tables=[_table(losses)],
         keys=[
             *(Key(loss.name, css(loss.stroke.colour), " ".join(map(str, loss.stroke.dash))) for loss in losses),
             Key("chance", css(INK), "3 3"),
         ],
         figures=[
-            Picture(_costs(losses, "unknown_rejected", chance=True), "The area below a line is the AUROC."),
-            Picture(_costs(losses, "f_measure"), "F-measure of Liu et al. 2019; dots are at the thresholds."),
-            Picture(_over_thresholds(losses), "The same over thresholds, which mean something else for each loss."),
+            Picture(_costs(losses, "unknown_rejected", 1.0, chance=True), "The area below a line is the AUROC."),
+            Picture(_costs(losses, "f_measure", MOST), "As of Liu et al. 2019."),
+            Picture(_over_thresholds(losses), "Thresholds do not compare between losses."),
         ],
         parts=[
             Section(
@@ -54,7 +56,6 @@ def open_sets_section(losses: Sequence[ComparedLoss]) -> Section | None:
                 folded=True,
             )
         ],
-        notes=first["notes"],
     )
 
 
@@ -101,18 +102,23 @@ def _number(values: Sequence[float | None], words: Callable[[float], str] = lamb
     return Cell(words(mean), below, mean)
 
 
-def _costs(losses: Sequence[ComparedLoss], name: str, *, chance: bool = False) -> str:
-    """What rejecting more of the known samples brings."""
+def _costs(losses: Sequence[ComparedLoss], name: str, most: float, *, chance: bool = False) -> str:
+    """What rejecting more of the known samples brings, up to ``most`` of them."""
+    seen = most >= SHARES
     with page_style():
-        figure, axes = panel(*PANEL, bottom=0.5)
+        figure, axes = panel(*PANEL, right=0.24, bottom=0.5)
         if chance:
             axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=(0, (3, 3)))
         for loss in losses:
             lines = [_read(found["trade"], "known_rejected", name) for found in loss.opens]
-            axes.plot(SHARES, np.mean(lines, 0), color=loss.stroke.colour, linestyle=loss.stroke.style, linewidth=1.6)
+            drawn = np.mean(lines, 0)[seen]
+            axes.plot(SHARES[seen], drawn, color=loss.stroke.colour, linestyle=loss.stroke.style, linewidth=1.6)
             dot = [np.mean([_main(found)[key] for found in loss.opens]) for key in ("known_rejected", name)]
-            axes.plot(*([value] for value in dot), "o", color=loss.stroke.colour, markersize=4.5, clip_on=False)
-        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel=LABELS["known_rejected"])
+            if dot[0] <= most:
+                axes.plot(*([value] for value in dot), "o", color=loss.stroke.colour, markersize=4.5, clip_on=False)
+        axes.set(xlim=(0, most), xlabel=LABELS["known_rejected"])
+        if chance:
+            axes.set_ylim(0, 1)
         percent(axes.xaxis)
         percent(axes.yaxis)
         titled(figure, LABELS[name])
@@ -122,7 +128,7 @@ def _costs(losses: Sequence[ComparedLoss], name: str, *, chance: bool = False) -
 def _over_thresholds(losses: Sequence[ComparedLoss]) -> str:
     """F-measure over the threshold."""
     with page_style():
-        figure, axes = panel(*PANEL, bottom=0.5)
+        figure, axes = panel(*PANEL, right=0.24, bottom=0.5)
         for loss in losses:
             lines = [_read(found["curve"], "threshold", "f_measure") for found in loss.opens]
             axes.plot(SHARES, np.mean(lines, 0), color=loss.stroke.colour, linestyle=loss.stroke.style, linewidth=1.6)

@@ -1,0 +1,138 @@
+"""Metrics of an open set on resampled samples: those of the evaluation, also where samples repeat."""
+
+import json
+
+import numpy as np
+import pytest
+
+from equipoise.comparison.open_outcome import OPEN_METRICS
+from equipoise.comparison.outcomes import METRICS, outcome_of, resample, values_of
+from equipoise.comparison.verdict import verdict
+from equipoise.evaluation import evaluate_open_set
+from equipoise.predictions import open_predictions
+from tests.comparison.made import make_comparison, make_run
+from tests.predictions.saved import arrays_of
+
+CLOSED = ("f_measure", "known_rejected", "open_accuracy")
+
+
+def strange(seed=0, samples=70, classes=6):
+    return 1.5 * np.random.default_rng([seed, 3]).normal(size=(samples, classes))
+
+
+def run_of(path, *, ties=False, ignored=(), unknown=None, samples=240):
+    arrays, val = arrays_of("single", samples=samples), arrays_of("single", seed=5)
+    unknown = strange() if unknown is None else unknown
+    arrays["targets"][list(ignored)] = -100
+    if ties:
+        arrays["logits"], val["logits"], unknown = (x.round() for x in (arrays["logits"], val["logits"], unknown))
+    return make_run(path, "single", val, arrays, unknown=unknown), arrays
+
+
+def repeated(arrays, times):
+    return arrays | {name: np.repeat(arrays[name], times, 0) for name in ("logits", "targets")}
+
+
+@pytest.mark.parametrize("ties", [False, True], ids=["all different", "ties"])
+def test_numbers_on_all_samples_are_those_of_the_evaluation(tmp_path, ties):
+    folder, _ = run_of(tmp_path / "run", ties=ties, ignored=(3, 50))
+    outcome, values = outcome_of(folder), values_of(folder)
+    assert (outcome.samples, outcome.unknown) == (240, 70)
+    found = outcome.weigh(np.ones((240, 1)), np.ones((70, 1)))
+    assert set(found) == {*METRICS["single"], *OPEN_METRICS} == set(values)
+    for name in OPEN_METRICS:
+        assert 0 < values[name] < 1
+        assert found[name][0] == pytest.approx(values[name], abs=1e-9), name
+
+
+def test_weights_are_repetitions(tmp_path):
+    folder, arrays = run_of(tmp_path / "run", samples=150)
+    draw = np.random.default_rng(0)
+    weights, others = (draw.multinomial(count, np.full(count, 1 / count), 3).T for count in (150, 70))
+    found = outcome_of(folder).weigh(weights.astype(np.float32), others.astype(np.float32))
+    for k in range(3):
+        known, unknown = tmp_path / f"known-{k}.npz", tmp_path / f"unknown-{k}.npz"
+        np.savez(known, **repeated(arrays | {"logits": arrays["logits"].astype(np.float32)}, weights[:, k]))
+        np.savez(unknown, logits=np.repeat(strange(), others[:, k], 0).astype(np.float32))
+        val = open_predictions(folder.predictions("val"))
+        again = evaluate_open_set(open_predictions(known), open_predictions(unknown, targets=False), val=val)
+        for name in OPEN_METRICS:
+            assert found[name][k] == pytest.approx(again["overall"][name], abs=1e-6), name
+
+
+def test_samples_of_both_kinds_are_drawn_and_the_others_stay_as_they_were(tmp_path):
+    folder, arrays = run_of(tmp_path / "run")
+    closed = make_run(tmp_path / "closed", "single", arrays_of("single", seed=5), arrays)
+    (found,), (alone,) = (resample([outcome_of(one)], draws=400, seed=1) for one in (folder, closed))
+    for name in METRICS["single"]:
+        np.testing.assert_array_equal(found[name], alone[name])
+    for name, samples in (("unknown_rejected", 70), ("known_rejected", 240), ("open_accuracy", 240)):
+        share = values_of(folder)[name]
+        assert found[name].mean() == pytest.approx(share, abs=0.01)
+        assert found[name].std() == pytest.approx(np.sqrt(share * (1 - share) / samples), rel=0.15)
+    assert abs(np.corrcoef(found["unknown_rejected"], found["known_rejected"])[0, 1]) < 0.2
+
+
+def test_the_least_variance_is_that_of_two_samples(tmp_path):
+    """One sample the other way, of those that count, moves a metric by the root of half of it."""
+    outcome = outcome_of(run_of(tmp_path / "run")[0])
+    own, found, lost = outcome.open.own, outcome.open.found, outcome.open.lost
+    hit, rejected = (own[np.flatnonzero(kind)[0]] for kind in (found, lost))
+    weights, others = np.ones((240, 2)), np.ones((70, 2))
+    weights[hit, 1], weights[rejected, 1] = 2, 0
+    others[np.flatnonzero(outcome.open.let_in)[0], 1] = 0
+    others[np.flatnonzero(1 - outcome.open.let_in)[0], 1] = 2
+    for metric, unknown in (("unknown_rejected", others), *((name, np.ones((70, 2))) for name in CLOSED)):
+        before, after = outcome.weigh(weights, unknown)[metric]
+        assert outcome.least[metric] == pytest.approx(2 * (after - before) ** 2, rel=0.1), metric
+    assert [outcome.drawn(name) for name in ("f_measure", "unknown_rejected", "accuracy")] == [70, 70, 240]
+
+
+def predict(factor):
+    """Runs of two losses, of which the second is surer of samples of no known class, by a factor."""
+
+    def make(loss, seed):
+        draw = np.random.default_rng([seed, loss == "b"])
+        test, val = arrays_of("single", samples=400), arrays_of("single", seed=5)
+        for arrays in (val, test):
+            right = arrays["targets"][:, None] == np.arange(6)
+            arrays["logits"] = arrays["logits"] + 6 * right + 0.3 * draw.normal(size=right.shape)
+        unknown = 0.5 * strange(samples=200) + 0.1 * draw.normal(size=(200, 6))
+        return val, test, {"unknown": unknown * (factor if loss == "b" else 1.0)}
+
+    return make
+
+
+def test_a_comparison_has_columns_and_tests_them(tmp_path):
+    found = verdict(make_comparison(tmp_path / "c", {"a": ["a"], "b": ["b"]}, [0, 1, 2], predict(4.0)), draws=200)
+    assert found["metrics"] == [*METRICS["single"], *OPEN_METRICS, "seconds_per_step"]
+    one = {one["metric"]: one for one in found["differences"]}
+    for name in ("f_measure", "auroc", "unknown_rejected"):
+        assert one[name]["high"] < 0
+        assert one[name]["real"]
+    assert not one["open_accuracy"]["real"]
+    row = found["rows"][1]["values"]["auroc"]
+    assert row["mean"] == pytest.approx(np.mean(row["per_seed"]))
+    assert row["std"] == pytest.approx(np.std(row["per_seed"], ddof=1))
+    text = " ".join(found["sentences"])
+    assert "Real differences to a in F-measure: b −" in text
+    assert "Best at telling known from unknown samples: a, AUROC" in text
+    json.dumps(found, allow_nan=False)
+
+
+def test_without_an_open_set_nothing_is_said_of_one(tmp_path):
+    def closed(loss, seed):
+        return (*predict(1.0)(loss, seed)[:2], {})
+
+    found = verdict(make_comparison(tmp_path / "c", {"a": ["a"], "b": ["b"]}, [0, 1], closed), draws=20)
+    assert not set(found["metrics"]) & set(OPEN_METRICS)
+    assert "unknown" not in " ".join(found["sentences"])
+
+
+def test_runs_with_other_unknown_samples_are_not_compared(tmp_path):
+    def other(loss, seed):
+        val, test, own = predict(1.0)(loss, seed)
+        return val, test, {"unknown": own["unknown"][: 150 if (loss, seed) == ("b", 1) else 200]}
+
+    with pytest.raises(ValueError, match="tested on the same samples"):
+        verdict(make_comparison(tmp_path / "c", {"a": ["a"], "b": ["b"]}, [0, 1], other), draws=20)

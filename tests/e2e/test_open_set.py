@@ -1,0 +1,202 @@
+"""Samples of no known class, as a user gives them to ``equipoise train`` and ``equipoise compare``."""
+
+import json
+
+import numpy as np
+import pytest
+
+from equipoise.comparison.folder import ComparisonFolder
+from equipoise.comparison.open_outcome import OPEN_METRICS
+from equipoise.data import digits_lt, hold_out
+from equipoise.evaluation import evaluate_open_set
+from equipoise.predictions import open_predictions
+from equipoise.train.folder import RunFolder, plain
+from tests.data.making import class_folders, picture
+from tests.e2e.commands import assert_same_run, contents, killed, predictions, rows_there
+
+DIGITS = {"data": "digits-lt", "model": "mlp", "epochs": 3}
+
+
+@pytest.fixture(scope="module")
+def held_out(equipoise, tmp_path_factory):
+    """A run that knows neither 8 nor 9, and what was said."""
+    folder = tmp_path_factory.mktemp("held out")
+    finished = equipoise(folder, "train", out="run", open_classes="8,9", **DIGITS)
+    assert finished.status == 0, finished.err
+    return RunFolder(folder / "run"), finished.out
+
+
+def recomputed(run):
+    """What the library says of the predictions of a run."""
+    val, test = (open_predictions(run.predictions(split)) for split in ("val", "test"))
+    unknown = open_predictions(run.predictions("open"), targets=False)
+    return plain(evaluate_open_set(test, unknown, val=val))
+
+
+def test_classes_are_learned_by_nobody_and_judged(held_out):
+    run, _ = held_out
+    known, unknown = hold_out(digits_lt(), "8,9")
+    data = run.about["data"]
+    assert data["class_names"] == list("01234567")
+    assert data["train_counts"] == known.train_counts.tolist()
+    assert data["samples"] == {"train": len(known.train), "val": 160, "test": 320, "open": len(unknown)}
+    assert "Held out as unknown: 8, 9, with 80 test samples" in data["notes"][-1]
+    found = predictions(run, "open")
+    assert found["logits"].shape == (80, 8)
+    assert (found["targets"] == -100).all()
+    assert run.results["open"] == recomputed(run)
+    assert run.results["open"]["main"] == "accept"
+    assert run.results["test"]["samples"] == 320
+
+
+def test_it_is_told(held_out):
+    run, told = held_out
+    assert "Held out as unknown: 8, 9" in told
+    assert "95 % accepted" in told
+    assert f"of the {run.results['open']['unknown']} samples of no known class are rejected" in told
+    area = run.results["open"]["overall"]["auroc"]
+    assert f"in {100 * area:.2f} % of the pairs (AUROC)" in told
+
+
+def test_samples_from_a_file_are_seen_as_those_of_the_test(equipoise, tmp_path):
+    """The test images, four times as large, as an open set: nearly what the model says of the test itself."""
+    images = digits_lt().test.inputs
+    np.savez(tmp_path / "same.npz", images=images, layout="nchw")
+    np.savez(tmp_path / "large.npz", images=images.repeat(4, 2).repeat(4, 3), layout="nchw")
+    run = equipoise.train(tmp_path, open_set="same.npz", **DIGITS)
+    np.testing.assert_array_equal(predictions(run, "open")["logits"], predictions(run, "test")["logits"])
+    assert run.about["data"]["notes"][-1] == "Open set: 400 samples of no known class in same.npz."
+    assert run.about["data"]["class_names"] == list("0123456789")
+    assert run.results["open"] == recomputed(run)
+    large = equipoise.train(tmp_path, open_set="large.npz", out="large", **DIGITS)
+    np.testing.assert_array_equal(predictions(large, "test")["logits"], predictions(run, "test")["logits"])
+    same = predictions(large, "open")["logits"].argmax(1) == predictions(run, "open")["logits"].argmax(1)
+    assert same.mean() > 0.95
+
+
+@pytest.mark.parametrize("options", [{"workers": 0}, {"cache": True}, {"image_size": 8}], ids=str)
+def test_images_of_another_size_in_a_folder(equipoise, tmp_path, options):
+    for split, count in (("train", 6), ("val", 2), ("test", 2)):
+        class_folders(tmp_path / "photos" / split, count)
+    for i, size in enumerate([(12, 10), (30, 20), (5, 7)]):
+        picture(tmp_path / "others" / str(i) / "x.png", 40 * i, size)
+    run = equipoise.train(tmp_path, data="photos", open_set="others", model="linear", epochs=2, batch_size=2, **options)
+    assert predictions(run, "open")["logits"].shape == (3, 3)
+    assert run.results["open"]["unknown"] == 3
+
+
+def test_texts(equipoise, tmp_path):
+    lines = [f"{word} {word} again,{word}" for word in ("cat", "dog", "emu") for _ in range(20)]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]))
+    run = equipoise.train(tmp_path, data="texts.csv", open_classes="emu", epochs=1)
+    assert run.about["data"]["class_names"] == ["cat", "dog"]
+    assert run.results["open"]["unknown"] == run.about["data"]["samples"]["open"] == 3
+
+
+def test_a_class_without_training_samples_may_be_held_out(equipoise, tmp_path):
+    labels = np.arange(90) % 3
+    split = np.where(labels == 2, 2, np.arange(90) // 30)
+    features = np.random.default_rng(0).normal(size=(90, 3)).astype(np.float32)
+    (tmp_path / "data").mkdir()
+    for number, name in enumerate(("train", "val", "test")):
+        own = split == number
+        np.savez(tmp_path / "data" / f"{name}.npz", features=features[own], labels=labels[own])
+    run = equipoise.train(
+        tmp_path, data="data", class_names="a,b,c", open_classes="c", model="linear", epochs=1, batch_size=8
+    )
+    assert run.about["data"]["samples"]["open"] == 30
+
+
+def test_a_system_with_two_stages(equipoise, tmp_path):
+    run = equipoise.train(tmp_path, method="oltr", open_classes="3,8", **DIGITS)
+    assert run.results["open"] == recomputed(run)
+    first = RunFolder(run.path / "stage-one")
+    assert first.about["data"]["class_names"] == run.about["data"]["class_names"] == list("01245679")
+    again = equipoise.train(tmp_path, method="crt", open_classes="3,8", stage_one=first.path, out="crt", **DIGITS)
+    assert "open" in again.results
+    other = equipoise(tmp_path, "train", method="crt", open_classes="8", stage_one=first.path, out="other", **DIGITS)
+    assert other.status == 2
+    assert "another open_classes" in other.err
+
+
+def test_interrupted_it_goes_on(equipoise, held_out, tmp_path):
+    run = killed(equipoise, tmp_path, rows_there(1), open_classes="8,9", **DIGITS)
+    finished = equipoise(tmp_path, "train", out="run", open_classes="8,9", **DIGITS)
+    assert finished.status == 0, finished.err
+    assert_same_run(run, held_out[0])
+    np.testing.assert_array_equal(predictions(run, "open")["logits"], predictions(held_out[0], "open")["logits"])
+
+
+def test_another_open_set_is_another_run(equipoise, held_out):
+    run, _ = held_out
+    before = contents(run.path)
+    for options in ({}, {"open_classes": "9,8"}, {"open_classes": "9"}):
+        found = equipoise(run.path.parent, "train", out="run", **DIGITS, **options)
+        assert found.status == 2
+        assert "found a run with another open_classes" in found.err
+    assert contents(run.path) == before
+
+
+MISTAKES = {
+    "both": ({"open_classes": "8", "open_set": "x.npz"}, "open_classes: samples of no known class come from one place"),
+    "no such class": (
+        {"open_classes": "8,ten"},
+        "must be a name or a number from 0 to 9, found 'ten'",
+    ),
+    "a name that is near": ({"open_classes": "88"}, "did you mean '8'?"),
+    "twice": ({"open_classes": "8,8"}, "every class can be held out once, found '8' twice"),
+    "all but one": ({"open_classes": "0,1,2,3,4,5,6,7,8"}, "at least two classes must be left"),
+    "nothing": ({"open_classes": ""}, "there must be a class to hold out"),
+    "several labels": ({"open_classes": "8", "data": "digit-scenes"}, "one label a sample, found task 'multi'"),
+    "segmentation": ({"open_classes": "8", "data": "digit-maps"}, "one label a sample, found task 'segmentation'"),
+    "file, several labels": ({"open_set": "x.npz", "data": "digit-scenes"}, "one label a sample, found task 'multi'"),
+    "no such file": ({"open_set": "gone"}, "gone: there must be an .npz or a folder of images, found nothing"),
+    "other samples": ({"open_set": "x.npz"}, "must be of the kind of digits-lt, images of 1 channel, 8 x 8"),
+}
+
+
+COMPARED = ("both", "no such class", "several labels")
+
+
+@pytest.mark.parametrize(
+    ("command", "mistake"), [*(("train", one) for one in MISTAKES), *(("compare", one) for one in COMPARED)]
+)
+def test_mistakes(equipoise, tmp_path, command, mistake):
+    options, words = MISTAKES[mistake]
+    np.savez(tmp_path / "x.npz", features=np.zeros((4, 3), np.float32))
+    found = equipoise(tmp_path, command, out="new", **{**DIGITS, **options})
+    assert found.status == 2, found
+    assert words in found.err
+    assert found.err.startswith("equipoise: ")
+    assert "Traceback" not in found.err + found.out
+    assert {path.name for path in tmp_path.iterdir()} == {"x.npz", "stdout.txt", "stderr.txt"}
+
+
+def test_a_comparison(equipoise, tmp_path):
+    (tmp_path / "spec.yaml").write_text(
+        "data: digits-lt\nmodel: mlp\nepochs: 2\nopen_classes: [8, 9]\nmethods: [ce, tau-norm]\nseeds: 2\n"
+    )
+    finished = equipoise(tmp_path, "compare", "spec.yaml", out="compared", jobs=1)
+    assert finished.status == 0, finished.err
+    folder = ComparisonFolder(tmp_path / "compared")
+    assert all(run.folder.about["data"]["class_names"] == list("01234567") for run in folder.finished)
+    verdict = json.loads(folder.verdict.read_text())
+    assert set(OPEN_METRICS) <= set(verdict["metrics"])
+    for row in verdict["rows"]:
+        runs = [run.folder.results["open"]["overall"] for run in folder.finished if run.loss == row["chosen"]]
+        for name in OPEN_METRICS:
+            assert row["values"][name]["per_seed"] == [found[name] for found in runs]
+            assert row["values"][name]["std"] == pytest.approx(np.std([found[name] for found in runs], ddof=1))
+    compared = {one["metric"] for one in verdict["differences"] if one["low"] is not None}
+    assert set(OPEN_METRICS) <= compared
+    for words in ("F-measure", "AUROC", "unknown rejected", "accuracy with rejection"):
+        assert words in finished.out
+    page = folder.report.read_text()
+    assert 'id="open-set"' in page
+    assert "80 samples of no known class beside 320 test samples" in page
+    assert "--open-classes 8,9" in page
+    told = equipoise(tmp_path, "report", "compared", csv="a.csv", markdown="a.md", latex="a.tex")
+    assert told.status == 0, told.err
+    assert "tau-norm,tau-norm,2,open_accuracy," in (tmp_path / "a.csv").read_text()
+    assert "| known rejected |" in (tmp_path / "a.md").read_text()
+    assert "& known rejected &" in (tmp_path / "a.tex").read_text()
