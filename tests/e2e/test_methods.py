@@ -1,0 +1,138 @@
+"""Methods as a user types them: stage one inside a run, kills in every stage, several devices."""
+
+import shutil
+
+import pytest
+
+from equipoise.train.folder import RunFolder
+from tests.e2e.commands import assert_same_run, contents, killed, rows, rows_there
+
+EPOCHS = 6
+SMALL = {
+    "data": "digits-lt",
+    "model": "mlp",
+    "model_options": ["hidden=[64]", "dropout=0.3"],
+    "lr": 0.01,
+    "epochs": EPOCHS,
+    "batch_size": 8,
+}
+OLTR = SMALL | {"method": "oltr:loss=cfl"}
+CRT = SMALL | {"method": "crt:epochs=3"}
+
+
+def inside(run):
+    """Stage one of a run that is not finished."""
+    return RunFolder(run.draft / "stage-one")
+
+
+def gone_on(equipoise, folder, **options):
+    """The finished run, and what was said."""
+    finished = equipoise(folder, "train", out="run", **options)
+    assert finished.status == 0, finished.err
+    return RunFolder(folder / "run"), finished.out
+
+
+@pytest.fixture(scope="module")
+def oltr(equipoise, tmp_path_factory):
+    """A run that nothing disturbed."""
+    return equipoise.train(tmp_path_factory.mktemp("oltr"), **OLTR)
+
+
+@pytest.fixture(scope="module")
+def crt(equipoise, tmp_path_factory):
+    """A run that nothing disturbed."""
+    return equipoise.train(tmp_path_factory.mktemp("crt"), **CRT)
+
+
+def test_killed_in_stage_one(equipoise, tmp_path, oltr):
+    run = killed(equipoise, tmp_path, lambda run: rows_there(2)(inside(run)), **OLTR)
+    assert not inside(run).finished
+    run, said = gone_on(equipoise, tmp_path, **OLTR)
+    assert "stage one: going on where an earlier attempt stopped" in said
+    assert f"stage one: epoch 1/{EPOCHS}" not in said
+    assert_same_run(run, oltr)
+    assert_same_run(RunFolder(run.path / "stage-one"), RunFolder(oltr.path / "stage-one"))
+
+
+def test_killed_in_stage_two(equipoise, tmp_path, oltr):
+    run = killed(equipoise, tmp_path, rows_there(2), **OLTR)
+    before = contents(inside(run).path)
+    run, said = gone_on(equipoise, tmp_path, **OLTR)
+    assert "going on where an earlier attempt stopped" in said
+    assert "stage one: epoch" not in said
+    assert f"epoch 1/{EPOCHS}" not in said
+    assert {file.name: told for file, told in before.items()} == {
+        file.name: told for file, told in contents(run.path / "stage-one").items()
+    }
+    assert len(rows(run)) == EPOCHS
+    assert_same_run(run, oltr)
+
+
+def test_killed_while_stage_two_predicted(equipoise, tmp_path, oltr):
+    run = killed(equipoise, tmp_path, lambda run: run.predictions("val").is_file(), **OLTR)
+    run, said = gone_on(equipoise, tmp_path, **OLTR)
+    assert f"epoch {EPOCHS}/{EPOCHS}" not in said
+    assert_same_run(run, oltr)
+
+
+def test_killed_between_the_stages(equipoise, tmp_path, crt):
+    run = killed(equipoise, tmp_path, lambda run: inside(run).finished, **CRT)
+    before = contents(inside(run).path)
+    run, said = gone_on(equipoise, tmp_path, **CRT)
+    assert "stage one: epoch" not in said
+    after = {file.name: told for file, told in contents(run.path / "stage-one").items()}
+    assert all(after[file.name] == told for file, told in before.items() if file.name != "resume.ckpt")
+    assert_same_run(run, crt)
+
+
+def test_stage_two_without_its_stage_one(equipoise, tmp_path, oltr):
+    """A clear error that costs nothing: put back, it goes on."""
+    run = killed(equipoise, tmp_path, lambda run: run.resume_point.is_file(), **OLTR)
+    kept = tmp_path / "kept"
+    shutil.move(inside(run).path, kept)
+    before = contents(run.draft)
+    refused = equipoise(tmp_path, "train", out="run", **OLTR)
+    assert refused.status == 2
+    assert "stage one must be there for stage two to go on" in refused.err
+    assert "Traceback" not in refused.err
+    assert contents(run.draft) == before
+    run, said = gone_on(equipoise, tmp_path, stage_one=kept, **OLTR)
+    assert "going on where an earlier attempt stopped" in said
+    assert_same_run(run, oltr)
+
+
+def test_a_named_stage_one_that_is_gone_or_not_finished(equipoise, tmp_path, oltr):
+    one = tmp_path / "one"
+    shutil.copytree(oltr.path / "stage-one", one)
+    run = killed(equipoise, tmp_path, lambda run: run.resume_point.is_file(), stage_one=one, **OLTR)
+    before = contents(run.draft)
+    for found, place in (("one that is not finished", RunFolder(one).draft), ("none", tmp_path / "elsewhere")):
+        shutil.move(one if one.exists() else RunFolder(one).draft, place)
+        refused = equipoise(tmp_path, "train", out="run", stage_one=one, **OLTR)
+        assert refused.status == 2
+        assert f"found {found} at {one}" in refused.err
+        assert contents(run.draft) == before
+    shutil.move(tmp_path / "elsewhere", one)
+    assert_same_run(gone_on(equipoise, tmp_path, stage_one=one, **OLTR)[0], oltr)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["bbn", "oltr"])
+def test_two_processes_find_what_one_finds(equipoise, tmp_path, method):
+    settings = SMALL | {"model_options": ["hidden=[64]", "dropout=0"], "epochs": 2, "accelerator": "cpu"}
+    two_stages = method in ("crt", "oltr")
+    first = {"stage_one": equipoise.train(tmp_path, out="one", **settings).path} if two_stages else {}
+    alone = equipoise.train(tmp_path, out="alone", method=method, **settings, **first)
+    both = equipoise.train(tmp_path, out="both", method=method, devices=2, strategy="ddp", **settings, **first)
+    assert both.about["environment"]["processes"] == 2
+    ours, theirs = (run.results["test"]["overall"] for run in (both, alone))
+    assert ours["mean_class_accuracy"] == pytest.approx(theirs["mean_class_accuracy"], abs=0.05)
+    losses = [[row["train"]["loss"] for row in run.history()] for run in (both, alone)]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+
+def test_what_is_printed_of_a_method(crt, equipoise):
+    finished = equipoise(crt.path.parent, "train", out="run", **CRT)
+    assert finished.status == 0
+    assert "finished already" in finished.out
+    assert "mean class accuracy" in finished.out
