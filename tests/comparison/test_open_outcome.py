@@ -30,15 +30,15 @@ def run_of(path, *, ties=False, ignored=(), unknown=None, samples=240):
 
 
 def repeated(arrays, times):
-    return arrays | {name: np.repeat(arrays[name], times, 0) for name in ("logits", "targets")}
+    return arrays | {name: np.repeat(arrays[name], times, 0) for name in ("logits", "targets") if name in arrays}
 
 
 @pytest.mark.parametrize("ties", [False, True], ids=["all different", "ties"])
 def test_numbers_on_all_samples_are_those_of_the_evaluation(tmp_path, ties):
     folder, _ = run_of(tmp_path / "run", ties=ties, ignored=(3, 50))
     outcome, values = outcome_of(folder), values_of(folder)
-    assert (outcome.samples, outcome.unknown) == (240, 70)
-    found = outcome.weigh(np.ones((240, 1)), np.ones((70, 1)))
+    assert (outcome.samples, *outcome.open_sizes) == (240, 70, 240)
+    found = outcome.weigh(*(np.ones((samples, 1)) for samples in (240, 70, 240)))
     assert set(found) == {*METRICS["single"], *OPEN_METRICS} == set(values)
     for name in OPEN_METRICS:
         assert 0 < values[name] < 1
@@ -48,42 +48,53 @@ def test_numbers_on_all_samples_are_those_of_the_evaluation(tmp_path, ties):
 def test_weights_are_repetitions(tmp_path):
     folder, arrays = run_of(tmp_path / "run", samples=150)
     draw = np.random.default_rng(0)
-    weights, others = (draw.multinomial(count, np.full(count, 1 / count), 3).T for count in (150, 70))
-    found = outcome_of(folder).weigh(weights.astype(np.float32), others.astype(np.float32))
+    drawn = [draw.multinomial(count, np.full(count, 1 / count), 3).T for count in (150, 70, 240)]
+    found = outcome_of(folder).weigh(*(weights.astype(np.float32) for weights in drawn))
+    kinds = {"test": arrays, "open": {"logits": strange()}, "val": arrays_of("single", seed=5)}
     for k in range(3):
-        known, unknown = tmp_path / f"known-{k}.npz", tmp_path / f"unknown-{k}.npz"
-        np.savez(known, **repeated(arrays | {"logits": arrays["logits"].astype(np.float32)}, weights[:, k]))
-        np.savez(unknown, logits=np.repeat(strange(), others[:, k], 0).astype(np.float32))
-        val = open_predictions(folder.predictions("val"))
-        again = evaluate_open_set(open_predictions(known), open_predictions(unknown, targets=False), val=val)
+        again = {}
+        for (name, own), weights in zip(kinds.items(), drawn, strict=True):
+            file = tmp_path / f"{name}-{k}.npz"
+            np.savez(file, **repeated(own | {"logits": own["logits"].astype(np.float32)}, weights[:, k]))
+            again[name] = open_predictions(file, targets=name != "open")
+        again = evaluate_open_set(again["test"], again["open"], val=again["val"])
         for name in OPEN_METRICS:
             assert found[name][k] == pytest.approx(again["overall"][name], abs=1e-6), name
 
 
-def test_samples_of_both_kinds_are_drawn_and_the_others_stay_as_they_were(tmp_path):
+def test_samples_of_every_kind_are_drawn_and_the_others_stay_as_they_were(tmp_path):
     folder, arrays = run_of(tmp_path / "run")
     closed = make_run(tmp_path / "closed", "single", arrays_of("single", seed=5), arrays)
     (found,), (alone,) = (resample([outcome_of(one)], draws=400, seed=1) for one in (folder, closed))
     for name in METRICS["single"]:
         np.testing.assert_array_equal(found[name], alone[name])
-    for name, samples in (("unknown_rejected", 70), ("known_rejected", 240), ("open_accuracy", 240)):
-        share = values_of(folder)[name]
-        assert found[name].mean() == pytest.approx(share, abs=0.01)
-        assert found[name].std() == pytest.approx(np.sqrt(share * (1 - share) / samples), rel=0.15)
-    assert abs(np.corrcoef(found["unknown_rejected"], found["known_rejected"])[0, 1]) < 0.2
+    outcome = outcome_of(folder)
+    draw = np.random.default_rng(0)
+    weights = [draw.multinomial(count, np.full(count, 1 / count), 2000).T for count in (240, 70, 240)]
+    ones = [np.ones_like(one) for one in weights]
+    for metric, kinds in {
+        "unknown_rejected": (1, 2),
+        "known_rejected": (0, 2),
+        "open_accuracy": (0, 2),
+        "f_measure": (0, 1, 2),
+        "auroc": (0, 1),
+    }.items():
+        parts = [np.var(outcome.weigh(*ones[:k], weights[k], *ones[k + 1 :])[metric]) for k in range(3)]
+        assert [k for k in range(3) if parts[k] > 1e-9] == list(kinds), metric
+        assert np.var(found[metric]) == pytest.approx(sum(parts), rel=0.3), metric
 
 
 def test_the_least_variance_is_that_of_two_samples(tmp_path):
     """One sample the other way, of those that count, moves a metric by the root of half of it."""
     outcome = outcome_of(run_of(tmp_path / "run")[0])
-    own, found, lost = outcome.open.own, outcome.open.found, outcome.open.lost
-    hit, rejected = (own[np.flatnonzero(kind)[0]] for kind in (found, lost))
-    weights, others = np.ones((240, 2)), np.ones((70, 2))
+    one = outcome.open
+    accepted = one.confidence >= one.threshold
+    hit, rejected = (one.own[np.flatnonzero(kind)[0]] for kind in (accepted & one.right, ~accepted))
+    weights, others, val = np.ones((240, 2)), np.ones((70, 2)), np.ones((240, 2))
     weights[hit, 1], weights[rejected, 1] = 2, 0
-    others[np.flatnonzero(outcome.open.let_in)[0], 1] = 0
-    others[np.flatnonzero(1 - outcome.open.let_in)[0], 1] = 2
+    others[one.strange_order[[0, -1]], 1] = 2, 0  # the least and the most sure
     for metric, unknown in (("unknown_rejected", others), *((name, np.ones((70, 2))) for name in CLOSED)):
-        before, after = outcome.weigh(weights, unknown)[metric]
+        before, after = outcome.weigh(weights, unknown, val)[metric]
         assert outcome.least[metric] == pytest.approx(2 * (after - before) ** 2, rel=0.1), metric
     assert [outcome.drawn(name) for name in ("f_measure", "unknown_rejected", "accuracy")] == [70, 70, 240]
 

@@ -81,24 +81,24 @@ class Outcome(ABC):
         self.samples, targets, tables = self._read(source)
         self.open = OpenOutcome.of(folder, source)
         self.least |= {} if self.open is None else self.open.least
-        self.targets = sha256(targets.astype(np.int64).tobytes()).hexdigest() + f" and {self.unknown} unknown"
+        self.targets = sha256(targets.astype(np.int64).tobytes()).hexdigest() + f" {self.open_sizes}"
         self.names = tuple((name, table.shape[0]) for name, table in tables.items())
         self.table = sparse.vstack(list(tables.values()), format="csr")
 
     @property
-    def unknown(self) -> int:
-        """Samples of no known class."""
-        return 0 if self.open is None else self.open.unknown
+    def open_sizes(self) -> tuple[int, ...]:
+        """How many unknown and validation samples are drawn beside those of the test, where there is an open set."""
+        return () if self.open is None else self.open.sizes
 
     def drawn(self, metric: str) -> int:
         """How many samples a metric is drawn from."""
         return self.samples if self.open is None else self.open.samples_of.get(metric, self.samples)
 
-    def weigh(self, weights: Array, unknown: Array | None = None) -> dict[str, Array]:
+    def weigh(self, weights: Array, *others: Array) -> dict[str, Array]:
         """The metrics where each sample counts as often as ``weights`` (samples, draws) say; (draws,) each.
 
-        Those of an open set too where ``unknown`` (unknown samples, draws) says how often its samples count. NaN where
-        a metric does not exist, such as that of a group of classes none of which was drawn.
+        Those of an open set too where ``others`` say how often unknown and validation samples count. NaN where a metric
+        does not exist, such as that of a group of classes none of which was drawn.
         """
         parts = np.split(self.table @ weights, np.cumsum([width for _, width in self.names])[:-1])
         sums = {name: part.astype(np.float64) for (name, _), part in zip(self.names, parts, strict=True)}
@@ -109,7 +109,7 @@ class Outcome(ABC):
                 found["ece" + ending] = np.abs(sums["ece" + ending]).sum(0) / events
                 found["ada_ece" + ending] = _equal_mass_error(sums["mass" + ending], sums["gap" + ending])
                 found["nll" + ending] = sums["nll" + ending][0] / events
-        return found if self.open is None or unknown is None else found | self.open.weigh(weights, unknown)
+        return found if self.open is None or not others else found | self.open.weigh(weights, *others)
 
     def _by_group(self, per_class: Array) -> dict[str, Array]:
         return {name: _mean(per_class[members]) for name, members in self.groups.items()}
@@ -315,17 +315,18 @@ def outcome_of(folder: RunFolder) -> Outcome:
 def resample(outcomes: Sequence[Outcome], *, draws: int, seed: int = 0) -> list[dict[str, Array]]:
     """Metrics of each run when the test samples are drawn again with replacement, the same for all; (draws,) each.
 
-    Samples of an open set are drawn apart from the others.
+    With an open set, unknown samples and the validation samples that choose thresholds are drawn too, each kind apart.
     """
-    first, random, other = outcomes[0], np.random.default_rng(seed), np.random.default_rng((seed, 1))
+    first, random = outcomes[0], np.random.default_rng(seed)
+    kinds = [(size, np.random.default_rng((seed, kind))) for kind, size in enumerate(first.open_sizes, 1)]
     found: list[list[dict[str, Array]]] = [[] for _ in outcomes]
-    size = max(1, TOGETHER // (first.samples + first.unknown))
+    size = max(1, TOGETHER // (first.samples + sum(first.open_sizes)))
     for start in range(0, draws, size):
         count = min(size, draws - start)
         weights = _weights(random, first.samples, count)
-        unknown = _weights(other, first.unknown, count) if first.unknown else None
+        others = [_weights(own, size, count) for size, own in kinds]
         for own, outcome in zip(found, outcomes, strict=True):
-            own.append(outcome.weigh(weights, unknown))
+            own.append(outcome.weigh(weights, *others))
     return [{name: np.concatenate([part[name] for part in own]) for name in own[0]} for own in found]
 
 
