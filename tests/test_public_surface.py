@@ -19,6 +19,7 @@ MODULES = [
     "equipoise.calibration",
     "equipoise.data",
     "equipoise.functional",
+    "equipoise.heads",
     "equipoise.losses",
     "equipoise.metrics",
     "equipoise.models",

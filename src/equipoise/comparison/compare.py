@@ -65,10 +65,11 @@ def compare(
         said = _saying(folder, say)
         with _explained(folder):
             _train_all(folder, spec, jobs, ray, said, console)
-            if not folder.finished:
+            runs = _compared(folder)
+            if len(_missing(runs)) == len(runs):
                 why = "".join(f": {one.loss}, seed {one.seed}: {one.error}" for one in folder.failures[:1])
                 logs = folder.path / "failures"
-                raise TrainingError(f"none of the {len(folder.runs)} runs came to its end{why}; see the logs in {logs}")
+                raise TrainingError(f"none of the {len(runs)} runs came to its end{why}; see the logs in {logs}")
             _judge(folder)
     return folder
 
@@ -187,6 +188,12 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
             "--out (losses, methods and seeds may be added to a comparison, nothing else may change)"
         )
     return entries if compared is None or compared == texts else None
+
+
+def _compared(folder: ComparisonFolder) -> list[PlannedRun]:
+    """The runs without those that others only start from."""
+    losses = {loss for entry in folder.entries for loss in entry.candidates}
+    return [run for run in folder.runs if run.loss in losses]
 
 
 def _missing(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
