@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from benchmarks import losses, metrics, page, startup, train, training
+from benchmarks import losses, methods, metrics, page, startup, train, training
 from benchmarks.cases import CUDA_SHAPES, SHAPES, Link, Shapes
 from benchmarks.catalogue import all_cases
 from benchmarks.gpu import copy_bandwidth
 from benchmarks.machine import describe_machine, installed_version, keep_freed_memory
-from benchmarks.table import format_run, format_train, format_training
+from benchmarks.table import format_methods, format_run, format_train, format_training
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BOTH = ("float32", "bfloat16")
@@ -35,7 +35,14 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit("--device cuda needs a CUDA device and a build of torch for it, found none; use --device cpu")
         if getattr(options, "threads", None) is not None:
             torch.set_num_threads(options.threads)
-        chosen = {"losses": _losses, "training": _training, "train": _train, "metrics": _metrics, "startup": _startup}
+        chosen = {
+            "losses": _losses,
+            "training": _training,
+            "train": _train,
+            "methods": _methods,
+            "metrics": _metrics,
+            "startup": _startup,
+        }
         chosen[options.benchmark](options)
 
 
@@ -107,6 +114,24 @@ def _train(options: argparse.Namespace) -> None:
     }
     _write(run, options.json)
     print(format_train(run))
+
+
+def _methods(options: argparse.Namespace) -> None:
+    device = torch.device(options.device)
+    chosen = {key: getattr(options, key) for key in ("rounds", "autocast", "filter")}
+    settings = methods.Settings(device, shape=(options.batch, 3, 32, 32), **chosen)
+    before = describe_machine(device)
+    rows = methods.run(settings, _progress)
+    if not rows:
+        sys.exit(f"--filter {options.filter!r} matches no method; {', '.join(methods.CANDIDATES)} are known")
+    run = {
+        "benchmark": "methods",
+        "machine": before | {"load_average_at_end": describe_machine(device)["load_average"]},
+        "settings": {"shape": list(settings.shape), **chosen},
+        "rows": rows,
+    }
+    _write(run, options.json)
+    print(format_methods(run))
 
 
 def _metrics(options: argparse.Namespace) -> None:
@@ -214,6 +239,16 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--data", type=Path, metavar="FOLDER", help="real data, in sub-folders as the cases are called (noise instead)"
     )
+
+    command = subparsers.add_parser(
+        "methods",
+        parents=[measured],
+        help="time of a training step of ResNet-32 with two heads or two branches against the plain one",
+        description=methods.__doc__,
+    )
+    command.add_argument("--batch", type=_positive, default=128, help="images of a step (128)")
+    command.add_argument("--rounds", type=_positive, default=15, help="timed rounds over all candidates (15)")
+    command.add_argument("--autocast", action="store_true", help="forward and loss in bfloat16 where autocast says so")
 
     command = subparsers.add_parser(
         "metrics",
@@ -324,6 +359,7 @@ def _contents() -> str:
     lines.append("train: equipoise train against a bare loop, and with each loss; python -m benchmarks train --help")
     for device, cases in train.CASES.items():
         lines.extend(f"    {device:8}  {case.title}" for case in cases)
+    lines.append("methods: a step of ResNet-32 with two heads or branches; python -m benchmarks methods --help")
     lines.append("metrics: metrics against torchmetrics, and over many pixels; python -m benchmarks metrics --help")
     lines.append("startup: imports against torch's, and the help; python -m benchmarks startup --help")
     lines.append("table: the page of documentation that results give; python -m benchmarks table --help")

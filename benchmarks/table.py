@@ -9,7 +9,16 @@ from typing import Any, TypeAlias
 from benchmarks.cases import TORCH
 from benchmarks.machine import PEERS
 
-__all__ = ["blocks", "format_run", "format_train", "format_training", "missed", "targets_met", "versions"]
+__all__ = [
+    "blocks",
+    "format_methods",
+    "format_run",
+    "format_train",
+    "format_training",
+    "missed",
+    "targets_met",
+    "versions",
+]
 
 Row: TypeAlias = dict[str, Any]
 
@@ -31,6 +40,7 @@ call us     wall clock of one eager call, forward plus backward, launches includ
 peak        largest amount of memory allocated at once, gradient included, inputs not, in units of the logits"""
 
 TRAIN_HEADER = ("loss", "step ms", "quartiles", "times", "quartiles", "of", "verdict")
+METHODS_HEADER = ("method", "step ms", "quartiles", "times plain", "quartiles", "verdict")
 TRAINING_HEADER = ("loss", "step ms", "quartiles", "times torch", "quartiles", "verdict")
 
 
@@ -56,26 +66,42 @@ def format_run(run: dict[str, Any]) -> str:
 def format_training(run: dict[str, Any]) -> str:
     """The table of training steps."""
     machine, settings = run["machine"], run["settings"]
-    cells = [
-        (
-            row["name"],
-            *_time(row["milliseconds"]),
-            f"{row['ratio']['median']:.3f}",
-            f"{row['ratio']['low']:.3f}-{row['ratio']['high']:.3f}",
-            _verdict(row),
-        )
-        for row in run["rows"]
-    ]
     lines = [
         f"{machine['device']}, logits {tuple(settings['shape'])}, "
         f"{'bfloat16 autocast' if settings['autocast'] else 'float32'}, {settings['rounds']} rounds",
         versions(machine),
         "",
-        *_aligned(TRAINING_HEADER, cells, left=(0, 5)),
+        *_aligned(TRAINING_HEADER, [_training_cells(row) for row in run["rows"]], left=(0, 5)),
         "",
         *_summary(run["rows"]),
     ]
     return "\n".join(lines)
+
+
+def format_methods(run: dict[str, Any]) -> str:
+    """The table of training steps with systems around the model."""
+    machine, settings = run["machine"], run["settings"]
+    lines = [
+        f"{machine['device']}, {machine['threads']} threads of {machine['cores']} cores, ResNet-32 on images "
+        f"{tuple(settings['shape'])}, {'bfloat16 autocast' if settings['autocast'] else 'float32'}, "
+        f"{settings['rounds']} rounds",
+        f"{versions(machine)}; load average {machine['load_average']} before, {machine['load_average_at_end']} after",
+        "",
+        *_aligned(METHODS_HEADER, [_training_cells(row) for row in run["rows"]], left=(0, 5)),
+        "",
+        *_summary(run["rows"]),
+    ]
+    return "\n".join(lines)
+
+
+def _training_cells(row: Row) -> tuple[str, ...]:
+    return (
+        row["name"],
+        *_time(row["milliseconds"]),
+        f"{row['ratio']['median']:.3f}",
+        f"{row['ratio']['low']:.3f}-{row['ratio']['high']:.3f}",
+        _verdict(row),
+    )
 
 
 def format_train(run: dict[str, Any]) -> str:

@@ -227,7 +227,7 @@ def _measure(case: Case, settings: Settings, progress: Callable[[str], None]) ->
         spec = RunSpec(data=case.data, model=case.model, **case.settings)
     else:
         spec = RunSpec(data=str(settings.data / case.data) if real else case.data, model=case.model, **case.settings)
-        data = opened(spec)
+        data, _ = opened(spec)
     wanted = _wanted(case, data, settings.filter)
     if not wanted:
         return None
