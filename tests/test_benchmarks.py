@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import equipoise
-from benchmarks import cases, losses, measure, metrics, startup, targets, train, training
+from benchmarks import cases, losses, measure, methods, metrics, startup, targets, train, training
 from benchmarks.__main__ import main
 from benchmarks.cases import CALL, TORCH, Limit, make_batch
 from benchmarks.catalogue import all_cases
@@ -365,6 +365,28 @@ def test_a_loss_of_ours_that_fails_is_a_target_missed(cuda_run):
     run["rows"][0]["status"] = "failed: ValueError: no"
     assert "0 of 1 targets met" in format_run(run)
     assert "* `LDAMLoss`, (6, 5) float32: failed: ValueError: no" in format_page(run)
+
+
+# ---------------------------------------------------------------------------------------------------------- methods
+
+
+def test_a_step_with_two_heads_in_units_of_the_plain_one(monkeypatch, tmp_path, capsys):
+    rows = methods.run(methods.Settings(CPU, (2, 3, 8, 8), rounds=2, block=0.0))
+    by_name = {row["name"]: row for row in rows}
+    assert list(by_name) == list(methods.CANDIDATES)
+    plain, sdn = by_name[methods.PLAIN], by_name["SDN (recall)"]
+    assert set(plain["ratio"].values()) == {1.0}
+    assert sdn["weights"] - plain["weights"] == 64 * 10 + 10  # a head, and nothing else
+    assert sdn["ratio"]["median"] > 0
+    assert [name for name, row in by_name.items() if row.get("checks")] == ["SDN (recall)", "SDN (cross-entropy)"]
+    monkeypatch.setattr(methods, "TARGET", 0.0)  # nothing can meet it
+    main(["methods", "--batch", "2", "--rounds", "1", "--filter", "sdn (r", "--json", str(tmp_path / "methods.json")])
+    printed = capsys.readouterr().out
+    assert "SDN (recall)" in printed
+    assert "0 of 1 targets met" in printed
+    assert "BBN" not in printed
+    with pytest.raises(SystemExit, match="matches no method"):
+        main(["methods", "--filter", "nothing"])
 
 
 # ------------------------------------------------------------------------------------------- training and the page
