@@ -38,6 +38,19 @@ def test_one_number_is_height_and_width(given, size):
     assert RunSpec(data="x", image_size=given).image_size == size
 
 
+@pytest.mark.parametrize(
+    ("given", "classes"),
+    [("8, nine", ("8", "nine")), ([8, "nine"], ("8", "nine")), (8, ("8",)), ((), ()), (None, None)],
+)
+def test_classes_of_an_open_set_are_names_or_numbers(given, classes):
+    assert RunSpec(data="x", open_classes=given).open_classes == classes
+
+
+def test_an_open_set_comes_from_one_place():
+    with pytest.raises(SpecError, match=r"open_classes: samples of no known class .* open_set others; give one of the"):
+        RunSpec.check({"data": "x", "open_classes": [8], "open_set": "others"})
+
+
 def test_all_mistakes_are_named_together():
     with pytest.raises(SpecError) as error:
         RunSpec.check(
