@@ -41,13 +41,13 @@ def record(folder: ComparisonFolder, out: Path = HERE) -> dict[str, Any]:
 
 def _numbers(run: PlannedRun) -> dict[str, Any]:
     about, test = run.folder.about, run.folder.results["test"]
-    *_, last = run.folder.history()
+    rows = list(run.folder.history())  # none where a classifier was made of another run's features
     return {
         "loss": run.loss,
         "seed": run.seed,
         "best_epoch": about["best_epoch"],
         "monitor_value": about["monitor_value"],
-        "last_epoch": {split: last[split] for split in ("train", "val")},
+        "last_epoch": {split: rows[-1][split] for split in ("train", "val")} if rows else None,
         "test": test["overall"],
         "test_calibrated": test["calibration"]["after"],
         "temperature": test["calibration"]["fits"],

@@ -44,6 +44,16 @@ def test_a_comparison_is_recorded_with_its_page(tmp_path):
     assert "AdaECE" not in rows[0]
 
 
+def test_a_run_without_epochs_of_its_own_is_recorded(tmp_path):
+    """A classifier that was made of the features of another run."""
+    folder = write_comparison(tmp_path / "compared", seeds=2)
+    folder.report.write_text("the page", encoding="utf-8")
+    (folder.runs[0].folder.path / "history.jsonl").unlink()
+    first, *others = record(folder, tmp_path / "kept")["runs"]
+    assert first["last_epoch"] is None
+    assert all(run["last_epoch"]["val"] for run in others)
+
+
 @pytest.mark.parametrize(("section", "name"), COMPARED.items())
 def test_the_tables_of_the_page_are_the_recorded_ones(section, name):
     text = PAGE.read_text(encoding="utf-8").partition(f"## {section}\n")[2].partition("\n## ")[0]
