@@ -496,3 +496,21 @@ def test_a_device_without_room_leaves_features_to_the_host(stage_one, tmp_path, 
     kept = feeds.seen_features(made, Preparation.fit(data.train), torch.device("cuda"), model, "train")
     assert places == ["cuda", "cpu"]
     assert len(kept.features) == len(data.train)
+
+
+@pytest.mark.parametrize(("samples", "batch", "lr"), [(8192, 512, 0.2), (276, 17, 0.2 * 17 / 512), (40, 8, 0.2 / 64)])
+def test_few_samples_retrain_a_classifier_in_smaller_batches(samples, batch, lr, monkeypatch):
+    """Steps as published where samples are many; ten steps of a high rate would leave some classes out."""
+    asked = {}
+
+    def retrained(model, kept, **options):
+        asked.update(options)
+        return nn.Linear(4, 3)
+
+    monkeypatch.setattr("equipoise.train.methods.retrain_classifier", retrained)
+    kept = features.KeptFeatures(torch.zeros(samples, 4), torch.zeros(samples, dtype=torch.long), 3)
+    around = module.Around(
+        loss=lambda text, epochs: nn.CrossEntropyLoss(), features=lambda *_: kept, epochs=9, seed=5, ignore_index=-100
+    )
+    parse_method("crt").trained(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 3)), around)
+    assert (asked["batch_size"], asked["lr"], asked["epochs"], asked["seed"]) == (batch, lr, 10, 5)

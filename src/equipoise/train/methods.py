@@ -49,6 +49,9 @@ __all__ = [
     "parse_method",
 ]
 
+BATCH = 512
+"""Samples of a step with which classifiers are trained anew, as published."""
+
 LossText = NewType("LossText", str)
 """An option that is a loss; ``"auto"`` for the plain one of the task."""
 
@@ -244,10 +247,13 @@ class TwoStages(Method):
 class RetrainedClassifier(TwoStages):
     """cRT (Kang et al. 2020): a fresh classifier, trained on balanced classes.
 
+    As published in batches of 512; where samples are so few that an epoch would not have 16 of them, batches are
+    smaller, and the learning rate in proportion.
+
     Args:
         loss: of the classifier.
         epochs: of the classifier.
-        lr: of the classifier.
+        lr: of the classifier, in batches of 512.
     """
 
     learns_in_steps = False
@@ -263,7 +269,17 @@ class RetrainedClassifier(TwoStages):
         """With the new classifier."""
         kept, head = around.features(model, "train"), self.begun(model)
         loss = around.loss(self.loss, self.epochs).to(kept.features.device)
-        made = retrain_classifier(model, kept, head=head, loss=loss, epochs=self.epochs, lr=self.lr, seed=around.seed)
+        batch = min(BATCH, max(8, len(kept.features) // 16))
+        made = retrain_classifier(
+            model,
+            kept,
+            head=head,
+            loss=loss,
+            epochs=self.epochs,
+            batch_size=batch,
+            lr=self.lr * batch / BATCH,
+            seed=around.seed,
+        )
         replace_classifier(model, made.merge() if isinstance(made, LearnableWeightScaling) else made)
         return model
 
@@ -279,7 +295,7 @@ class WeightScaling(RetrainedClassifier):
     Args:
         loss: of the factors.
         epochs: of the factors.
-        lr: of the factors.
+        lr: of the factors, in batches of 512.
     """
 
     def begun(self, model: nn.Module) -> nn.Module | None:
