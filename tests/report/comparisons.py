@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,7 @@ def _write_run(run: PlannedRun, task: str, arrays: dict, epochs: int, number: in
     found = evaluate(test, fitted=fitted)
     results = {"val": found, "test": found}
     if unknown:
+        shutil.copyfile(path / "predictions" / "test.npz", path / "predictions" / "val.npz")
         np.savez(path / "predictions" / "open.npz", logits=draw.normal(size=(unknown, logits.shape[1])))
         strange = open_predictions(path / "predictions" / "open.npz", targets=False)
         results["open"] = evaluate_open_set(test, strange, val=test)
