@@ -61,6 +61,17 @@ def test_the_tables_of_the_page_are_the_recorded_ones(section, name):
     assert (ROOT / "experiments" / "reports" / f"{name}.html").is_file()
 
 
+def test_the_methods_on_digits_are_the_recorded_ones():
+    text = (ROOT / "docs" / "systems.md").read_text(encoding="utf-8")
+    for row in read("digits_lt_methods")["verdict"]["rows"]:
+        cells = [
+            f"{100 * row['values'][name]['mean']:.1f} ± {100 * row['values'][name]['std']:.1f}"
+            for name in ("mean_class_accuracy", "few")
+        ]
+        assert f"| `{row['loss']}` | {' | '.join(cells)} |\n" in text
+    assert (ROOT / "experiments" / "reports" / "digits_lt_methods.html").is_file()
+
+
 def signed(value, digits):
     """As the page writes it: a minus sign, and a plus."""
     return f"{value:+.{digits}f}".replace("-", "−")
