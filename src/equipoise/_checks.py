@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -33,7 +33,10 @@ def check_number(
     """Return ``value`` as a float; raise unless it is a finite number between ``low`` and ``high``."""
     brackets = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} must be a number in {brackets}, got {type(value).__name__} {value!r}; pass a float")
+        from equipoise.schedules import Schedule  # not at the top: schedules check their numbers here
+
+        advice = f"{name} takes no schedule, pass a float" if isinstance(value, Schedule) else "pass a float"
+        raise TypeError(f"{name} must be a number in {brackets}, got {type(value).__name__} {value!r}; {advice}")
     inside = (low < value if open_low else low <= value) and (value < high if open_high else value <= high)
     if not math.isfinite(value) or not inside:
         raise ValueError(
@@ -80,6 +83,39 @@ def check_length(name: str, length: int, num_classes: int) -> None:
         )
 
 
+def check_num_classes(num_classes: int, found: int) -> None:
+    """Raise unless a loss that was told its number of classes gets logits of as many."""
+    if num_classes != found:
+        raise ValueError(
+            f"num_classes must be the number of classes in dimension 1 of the logits, got num_classes={num_classes}, "
+            f"and logits of {found}; change num_classes or the number of outputs of the model"
+        )
+
+
+def check_tensors(first: object, second: object, names: tuple[str, str] = ("logits", "targets")) -> None:
+    """Raise unless both are tensors."""
+    if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
+        for name, value in zip(names, (first, second), strict=True):
+            check_tensor(name, value)
+
+
+def check_tensor(name: str, value: object) -> None:
+    """Raise unless ``value`` is a tensor; the message says how to get at one."""
+    if isinstance(value, Tensor):
+        return
+    if value is None:
+        advice = "look whether the model or the data set returns it" if name != "element_weight" else "leave it out"
+    elif isinstance(value, Mapping):
+        key = next((word for word in ("logits", "out") if word in value), next(iter(value), "logits"))
+        advice = f"take output[{key!r}]"
+    elif isinstance(value, (list, tuple)):
+        held = next((k for k, item in enumerate(value) if isinstance(item, Tensor)), None)
+        advice = f"take output[{held}], or torch.stack them" if held is not None else f"pass torch.tensor({name})"
+    else:
+        advice = f"pass torch.as_tensor({name})"
+    raise TypeError(f"{name} must be a tensor, got {type(value).__name__}; {advice}")
+
+
 def check_logits(logits: Tensor) -> None:
     """Raise unless logits are floating point with a class dimension."""
     if logits.dtype not in FLOATS:
@@ -115,6 +151,8 @@ def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, va
             )
         if targets.requires_grad:
             raise ValueError("targets must not require a gradient, got dense targets that do; pass targets.detach()")
+        if validate and targets.numel():
+            _check_distributions(targets)
         return True
     if targets.dtype not in INDICES:
         raise TypeError(
@@ -122,10 +160,9 @@ def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, va
             f"{tuple(shape)}, got {targets.dtype}; call targets.long() or targets.to(logits.dtype)"
         )
     if targets.shape != index_shape:
-        hint = "call targets.float() for one-hot targets" if targets.shape == shape else "drop or add dimensions"
         raise ValueError(
             f"targets must be class indices of shape {index_shape} for logits of shape {tuple(shape)}, "
-            f"got {tuple(targets.shape)}; {hint}"
+            f"got {tuple(targets.shape)}; {_shape_advice(tuple(shape), tuple(targets.shape))}"
         )
     if checks_values(targets, validate) and targets.numel():
         low, high = (int(bound) for bound in targets.aminmax())
@@ -137,6 +174,32 @@ def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, va
                     f"{int(targets[wrong][0])}; check the labels, the number of classes or ignore_index"
                 )
     return False
+
+
+def _shape_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
+    """What to do about class indices of a shape that does not fit."""
+    wanted = (logits[0], *logits[2:])
+    if targets == logits:
+        return "call targets.float() for one-hot targets"
+    if targets == logits[:-1]:
+        return "move the classes of the logits to dimension 1: logits.movedim(-1, 1)"
+    if targets == (logits[0], 1, *logits[2:]):
+        return "drop the dimension of size 1: targets.squeeze(1)"
+    if len(targets) == len(wanted):
+        return "sizes differ: crop or resize logits and targets to the same places, of the same samples"
+    return "drop or add dimensions"
+
+
+def _check_distributions(targets: Tensor) -> None:
+    """Raise unless every row (N, C, d1, ..., dk) is a distribution, to the digits of half precision, or all zeros."""
+    mass = targets.sum(1, dtype=torch.promote_types(targets.dtype, torch.float32))
+    fits = (targets.amin(1) >= 0) & (((mass - 1.0).abs() <= 0.01) | (mass == 0))
+    if not bool(fits.all()):
+        row = targets.movedim(1, -1)[~fits][0]
+        raise ValueError(
+            "targets must be distributions, each row not negative with sum 1, or all zeros to leave it out, got a row "
+            f"of sum {float(row.sum()):g} with least value {float(row.min()):g}; pass probabilities, not scores"
+        )
 
 
 def check_sigmoid_targets(logits: Tensor, targets: Tensor, ignore_value: float, validate: bool) -> bool:

@@ -17,7 +17,7 @@ from typing import TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_number
+from equipoise._checks import check_choice, check_number, check_tensors
 from equipoise.kernels.hyper import accumulation_dtype, layout_of, pack
 from equipoise.losses.adjust import Adjustment, NegativeTolerance, logit_adjustment, margin_adjustment
 from equipoise.losses.base import Part, Scalar, argument_names, fixed_exponents, merge_values
@@ -110,6 +110,7 @@ def _softmax(
     normalizer: Tensor | float | None = None,
     validate: bool = False,
 ) -> Tensor:
+    check_tensors(logits, targets)
     check_reduction(reduction)
     fixed = [ClassWeights(weight)] if weight is not None else []
     if class_weight is not None:
@@ -296,6 +297,7 @@ def ohem_loss(
     logits: Tensor, targets: Tensor, *, keep: float = 0.7, min_kept: int = 0, **options: Unpack[SoftmaxOptions]
 ) -> Tensor:
     """Cross-entropy of the hardest rows, see ``OHEMLoss``."""
+    check_tensors(logits, targets)
     check_number("keep", keep, low=0.0, high=1.0)
     check_number("min_kept", min_kept, low=0)
     share = torch.tensor(keep, dtype=torch.float64, device="cpu" if logits.device.type == "mps" else logits.device)
@@ -337,6 +339,7 @@ def _sigmoid(
     normalizer: Tensor | float | None = None,
     validate: bool = False,
 ) -> Tensor:
+    check_tensors(logits, targets)
     check_reduction(reduction)
     fixed: list[Part] = [] if weight is None else [ClassWeights(weight)]
     parts = [*sigmoid_parts(modulation, fixed, pos_weight, alpha, margin), *more_parts]

@@ -7,6 +7,7 @@ expected, "got" what came, and after a semicolon what to do.
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -74,10 +75,22 @@ each_sigmoid = pytest.mark.parametrize("build", SIGMOID.values(), ids=SIGMOID)
         (torch.zeros(4, 2, dtype=torch.bool), TypeError, ("integer", "(4, 2)", "got torch.bool", "targets.long()")),
         (torch.zeros(4, 2, dtype=torch.complex64), TypeError, ("integer", "got torch.complex64", "targets.long()")),
         (torch.zeros(4, dtype=torch.long), ValueError, ("shape (4, 2)", "got (4,)", "dimensions")),
-        (torch.zeros(5, 2, dtype=torch.long), ValueError, ("shape (4, 2)", "got (5, 2)", "dimensions")),
+        (torch.zeros(5, 2, dtype=torch.long), ValueError, ("shape (4, 2)", "got (5, 2)", "sizes differ")),
+        (torch.zeros(4, 1, 2, dtype=torch.long), ValueError, ("got (4, 1, 2)", "targets.squeeze(1)")),
+        (torch.zeros(4, 3, dtype=torch.long), ValueError, ("got (4, 3)", "logits.movedim(-1, 1)")),
         (torch.zeros(4, 3, 2, dtype=torch.long), ValueError, ("shape (4, 2)", "got (4, 3, 2)", "targets.float()")),
     ],
-    ids=["float index", "dense without places", "bool", "complex", "no places", "batch size", "integer one-hot"],
+    ids=[
+        "float index",
+        "dense without places",
+        "bool",
+        "complex",
+        "no places",
+        "batch size",
+        "a channel",
+        "classes last",
+        "integer one-hot",
+    ],
 )
 def test_softmax_targets_of_wrong_type_or_shape(build, targets, error, parts):
     with pytest.raises(error, match=says("targets", *parts)):
@@ -122,6 +135,84 @@ def test_dense_targets_must_not_require_a_gradient(build):
 def test_sigmoid_targets_of_wrong_shape(build, targets, parts):
     with pytest.raises(ValueError, match=says("targets", *parts)):
         build()(logits(), targets)
+
+
+BOTH = {**SOFTMAX, **SIGMOID}
+each_loss = pytest.mark.parametrize("build", BOTH.values(), ids=BOTH)
+NO_TENSORS = {
+    "nothing": (None, "got NoneType", "returns it"),
+    "numpy": (np.zeros((4, 3)), "got ndarray", "torch.as_tensor"),
+    "list": ([0, 1, 2, 0], "got list", "torch.tensor"),
+    "list of tensors": ([torch.zeros(3)] * 4, "got list", "output[0]"),
+    "tuple": ((None, torch.zeros(4, 3)), "got tuple", "output[1]"),
+    "dict": ({"aux": torch.zeros(4, 3), "out": torch.zeros(4, 3)}, "got dict", "output['out']"),
+    "dict of others": ({"scores": torch.zeros(4, 3)}, "got dict", "output['scores']"),
+    "empty dict": ({}, "got dict", "output['logits']"),
+}
+each_no_tensor = pytest.mark.parametrize(("value", "came", "advice"), NO_TENSORS.values(), ids=NO_TENSORS)
+
+
+@each_loss
+@each_no_tensor
+def test_what_is_no_tensor(build, value, came, advice):
+    with pytest.raises(TypeError, match=says("logits", "must be a tensor", came, advice)):
+        build()(value, torch.zeros(4, dtype=torch.long))
+    with pytest.raises(
+        TypeError, match=says("targets", "must be a tensor", came, advice.replace("logits)", "targets)"))
+    ):
+        build()(logits(), value)
+
+
+FUNCTIONS = {
+    "softmax": F.softmax_loss,
+    "recall": F.recall_loss,
+    "ohem": F.ohem_loss,
+    "mmce": F.mmce_loss,
+    "dice": F.dice_loss,
+    "lovasz": F.lovasz_softmax_loss,
+    "sigmoid": F.sigmoid_loss,
+    "asymmetric": F.asymmetric_loss,
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_what_is_no_tensor_for_functions(function):
+    with pytest.raises(TypeError, match=says("logits", "must be a tensor", "got dict", "output['out']")):
+        function({"out": logits()}, torch.zeros(4, dtype=torch.long))
+    with pytest.raises(TypeError, match=says("targets", "must be a tensor", "got NoneType")):
+        function(logits(), None)
+
+
+@pytest.mark.parametrize("build", [eq.losses.LiftedStructureLoss, eq.losses.RangeLoss])
+def test_what_is_no_tensor_for_losses_of_embeddings(build):
+    with pytest.raises(TypeError, match=says("embeddings", "must be a tensor", "got ndarray")):
+        build()(np.zeros((4, 3)), torch.zeros(4, dtype=torch.long))
+    with pytest.raises(TypeError, match=says("labels", "must be a tensor", "got list")):
+        build()(logits(), [0, 1, 2, 0])
+
+
+@each_sigmoid
+def test_element_weights_that_are_no_tensor(build):
+    with pytest.raises(TypeError, match=says("element_weight", "must be a tensor", "got list", "torch.tensor")):
+        build()(logits(), torch.zeros(4, 3), element_weight=[1.0, 1.0, 1.0])
+
+
+@each_softmax
+@pytest.mark.parametrize(
+    ("row", "came"),
+    [([0.5, 0.7, -0.2], "sum 1 with least value -0.2"), ([0.5, 0.5, 0.5], "sum 1.5"), ([NAN, 0.5, 0.5], "sum nan")],
+    ids=["negative", "too much", "not a number"],
+)
+def test_soft_targets_are_looked_at_on_request(build, row, came):
+    targets = torch.tensor([[1.0, 0.0, 0.0], [0.2, 0.3, 0.5], [0.0, 0.0, 0.0], row])
+    with pytest.raises(ValueError, match=says("targets", "must be distributions", f"got a row of {came}", "pass prob")):
+        build(validate=True)(logits(), targets)
+    build()(logits(), targets)  # as torch does: looking at all of them would cost
+    fitting = torch.cat([targets[:3], torch.full((1, 3), 1 / 3)])
+    for dtype in (torch.float64, torch.float16, torch.bfloat16):
+        assert build(validate=True)(logits(), fitting.to(dtype)).isfinite()
+    with pytest.raises(ValueError, match=says("targets", "must be distributions", f"got a row of {came}")):
+        build(validate=True)(logits(3, 2), targets.unsqueeze(2).repeat(1, 1, 2))
 
 
 @each_sigmoid
@@ -284,6 +375,27 @@ def test_numbers_of_wrong_type(value):
             eq.RecallLoss(3, momentum=value)
 
 
+@pytest.mark.parametrize(
+    ("argument", "build"),
+    {
+        "alpha": lambda v: eq.TverskyLoss(v),
+        "smooth": lambda v: eq.DiceLoss(smooth=v),
+        "momentum": lambda v: eq.RecallLoss(3, momentum=v),
+        "min_errors": lambda v: eq.RecallLoss(3, min_errors=v),
+        "beta": lambda v: eq.ClassBalancedLoss(COUNTS, beta=v),
+        "init_bias": lambda v: eq.DistributionBalancedLoss(COUNTS, 9, init_bias=v),
+        "neg_scale": lambda v: eq.DistributionBalancedLoss(COUNTS, 9, neg_scale=v),
+        "gamma_neg": lambda v: eq.AsymmetricLoss(gamma_neg=v, target_gap=0.5),
+        "target_gap": lambda v: eq.AsymmetricLoss(target_gap=v),
+        "min_kept": lambda v: eq.OHEMLoss(min_kept=v),
+        "factor": lambda v: eq.CyclicalFocalLoss(5, factor=v),
+    }.items(),
+)
+def test_numbers_that_take_no_schedule(argument, build):
+    with pytest.raises(TypeError, match=says(argument, "got Linear", f"{argument} takes no schedule")):
+        build(Linear(0.1, 0.2))
+
+
 def test_gamma_for_half_and_above():
     for p0 in (0.5, 0.7, 1.0):
         message = says("p0", "must be below 0.5", f"got {p0!r}", "no gamma > 0 gives the gradient of cross-entropy")
@@ -361,7 +473,7 @@ def test_two_weights_of_different_length(c):
 )
 def test_num_classes_that_the_logits_do_not_have(build, num_classes, training):
     loss = build(num_classes).train(training)
-    message = says("num_classes", "each of the 3 classes", f"got {num_classes} entries", "check the number of outputs")
+    message = says("num_classes", f"got num_classes={num_classes}", "logits of 3", "change num_classes or the number")
     with pytest.raises(ValueError, match=message):
         loss(logits(), INDICES)
 

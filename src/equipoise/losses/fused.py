@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_length
+from equipoise._checks import check_num_classes
 from equipoise.distributed import world_size
 from equipoise.kernels import fused
 from equipoise.kernels.hyper import Hyper, Layout
@@ -46,7 +46,7 @@ def fused_softmax_loss(
         return None  # predictions, or the labels of dense targets, have to be written out
     for weights in recalls:
         if isinstance(weights, RecallWeights):
-            check_length("num_classes", weights.num_classes, logits.shape[1])
+            check_num_classes(weights.num_classes, logits.shape[1])
     sync = sync and world_size() > 1
     alone = normalizer is None and not sync and not torch.compiler.is_compiling()  # the compiler joins what follows
 

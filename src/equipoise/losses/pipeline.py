@@ -11,7 +11,14 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from equipoise._checks import check_length, check_logits, check_sigmoid_targets, check_softmax_targets
+from equipoise._checks import (
+    check_logits,
+    check_num_classes,
+    check_sigmoid_targets,
+    check_softmax_targets,
+    check_tensor,
+    check_tensors,
+)
 from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.dispatch import sigmoid_elements, softmax_rows
 from equipoise.kernels.hyper import Hyper, Layout, Piece, check_layout
@@ -133,7 +140,7 @@ def _weighed_rows(
     """Rows with recall weights, whose counts come out of the softmax of the loss itself."""
     logits, targets, labels, valid, _ = inputs
     if isinstance(weights, RecallWeights):
-        check_length("num_classes", weights.num_classes, logits.shape[1])
+        check_num_classes(weights.num_classes, logits.shape[1])
     rows, hit = softmax_rows_and_hits(logits, targets, fixed, hyper, layout, ignore_index)
     dynamic = weights.weigh(count_hits(hit, labels, valid, logits.shape[1]), logits, sync)
     return Rows(rows * dynamic[labels], inputs, dynamic if fixed is None else fixed * dynamic)
@@ -248,6 +255,7 @@ class SoftmaxLoss(Loss):
 
     def forward(self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
+        check_tensors(logits, targets)
         return softmax_reduced(
             logits,
             targets,
@@ -273,6 +281,7 @@ class RowLoss(SoftmaxLoss):
 
     def forward(self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
+        check_tensors(logits, targets)
         rows = self.rows(logits, targets)
         return reduce_rows(rows, logits, self.reduction, normalizer, sync=self.sync and self.training)
 
@@ -410,6 +419,7 @@ def sigmoid_batch(
     unknown = ignore_value if check_sigmoid_targets(logits, targets, ignore_value, validate) else None
     check_layout(layout, logits.shape[1] if logits.ndim > 1 else 1)
     if element_weight is not None:
+        check_tensor("element_weight", element_weight)
         trailing = zip(reversed(element_weight.shape), reversed(logits.shape), strict=False)
         if element_weight.ndim > logits.ndim or any(size not in (1, full) for size, full in trailing):
             raise ValueError(
@@ -500,6 +510,7 @@ class SigmoidLoss(Loss):
         normalizer: Tensor | float | None = None,
     ) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
+        check_tensors(logits, targets)
         hyper, layout = self.hyper(logits), self.layout
         rows = logits if logits.ndim > 1 else logits.unsqueeze(-1)
         if self.asymmetry is not None:

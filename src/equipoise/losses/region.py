@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_logits, check_number, check_softmax_targets
+from equipoise._checks import check_choice, check_logits, check_number, check_softmax_targets, check_tensors
 from equipoise.distributed import all_sum, world_size
 from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.region_reference import overlap_sums, probabilities, truth_of
@@ -209,6 +209,7 @@ def _overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image:
 
 
 def _check_inputs(logits: Tensor, targets: Tensor, ignore_index: int, validate: bool) -> None:
+    check_tensors(logits, targets)
     check_logits(logits)
     if logits.ndim < 2:
         raise ValueError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from equipoise._checks import INDICES, check_number
+from equipoise._checks import INDICES, check_number, check_tensors
 
 __all__ = ["LiftedStructureLoss", "RangeLoss"]
 
@@ -124,6 +124,7 @@ class RangeLoss(nn.Module):
 
 def _pairs(embeddings: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tensor, Tensor, Tensor]:
     """Embeddings in at least float32, and which pairs are of one class and of two; (N, N) each."""
+    check_tensors(embeddings, labels, ("embeddings", "labels"))
     if embeddings.ndim != 2 or not embeddings.is_floating_point():
         raise ValueError(
             f"embeddings must be floating point of shape (N, D), got {embeddings.dtype} of shape "

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise._buffers import PreciseBuffers
-from equipoise._checks import check_choice, check_length, check_number, transforms_active
+from equipoise._checks import check_choice, check_num_classes, check_number, transforms_active
 from equipoise.distributed import all_sum
 from equipoise.kernels.hyper import accumulation_dtype
 from equipoise.kernels.temporaries import may_overwrite
@@ -67,7 +67,7 @@ class RecallWeights(PreciseBuffers):
 
     def forward(self, logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
         """Weights of this batch; in training the moving average is updated, with ``sync`` by all processes."""
-        check_length("num_classes", self.num_classes, logits.shape[1])
+        check_num_classes(self.num_classes, logits.shape[1])
         counts = support_and_hits(logits, labels, valid) if self.looks() else None
         return self.weigh(counts, logits, sync)
 
@@ -151,7 +151,7 @@ class PrecisionWeights(PreciseBuffers):
 
     def forward(self, logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
         """Weights (C,) of this batch; ``sync``: counts of all processes."""
-        check_length("num_classes", self.num_classes, logits.shape[1])
+        check_num_classes(self.num_classes, logits.shape[1])
         return batch_precision_weights(logits, labels, valid, sync and self.training)
 
     def extra_repr(self) -> str:
