@@ -14,7 +14,7 @@ import torch
 from torch.testing import assert_close
 
 import equipoise as eq
-from equipoise.losses import AdaptiveAsymmetry, SigmoidLoss, SoftmaxLoss, asymmetric, cyclical, focal
+from equipoise.losses import AdaptiveAsymmetry, SigmoidLoss, SoftmaxLoss, asymmetric, current_settings, cyclical, focal
 from equipoise.schedules import Constant, Cosine, Cyclical, Linear, Steps
 from equipoise.weights import Deferred, PrecisionWeights, RecallWeights, effective_number
 
@@ -551,6 +551,17 @@ def test_position_is_restored_and_hyper_parameters_follow():
     assert_close(fresh(logits, targets), eq.FocalLoss(1.0)(logits, targets), **EXACT)
 
 
+def test_a_state_beyond_the_epochs_of_the_loss_warns():
+    saved = eq.FocalLoss(Linear(0.0, 2.0), epochs=20)
+    saved.set_epoch(15)
+    with pytest.warns(UserWarning, match=r"FocalLoss stands at epoch 15, but the loss has epochs=10"):
+        eq.FocalLoss(Linear(0.0, 2.0), epochs=10).load_state_dict(saved.state_dict())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for epochs in (16, 30):
+            eq.FocalLoss(Linear(0.0, 2.0), epochs=epochs).load_state_dict(saved.state_dict())
+
+
 def test_a_state_inside_a_model_keeps_its_prefix():
     model = torch.nn.ModuleDict({"net": torch.nn.Linear(2, 3), "loss": eq.RecallLoss(4, momentum=0.3)})
     model["loss"](*rows())
@@ -782,6 +793,49 @@ def test_a_loss_that_was_never_moved_warns_once_in_training_only():
                 moved = build()
                 getattr(moved, move)(0)
                 moved(*batch)
+
+
+SETTINGS = {
+    "exponent": (lambda s: eq.FocalLoss(s, epochs=4), {"gamma": 0.25}),
+    "both exponents": (lambda s: eq.CyclicalFocalLoss(4, gamma_lc=s), {"gamma_lc": 0.25, "gamma_hc": 3.0}),
+    "confident": (lambda s: eq.CyclicalFocalLoss(4, gamma_hc=s), {"gamma_lc": 2.0, "gamma_hc": 0.25}),
+    "by confidence": (
+        lambda s: eq.SampleDependentFocalLoss(((0.2, s), (1.0, 3.0)), epochs=4),
+        {"gamma": [0.25, 3.0]},
+    ),
+    "smoothing": (lambda s: eq.BrierLoss(label_smoothing=s, epochs=4), {"label_smoothing": 0.25}),
+    "tau": (lambda s: eq.LogitAdjustedLoss([3, 2, 1, 1], tau=s, epochs=4), {"tau": 0.25}),
+    "largest margin": (lambda s: eq.LDAMLoss([3, 2, 1, 1], max_margin=s, epochs=4), {"max_margin": 0.25}),
+    "keep": (lambda s: eq.OHEMLoss(s, epochs=4), {"keep": 0.25}),
+    "strength": (lambda s: eq.MMCELoss(s, epochs=4), {"strength": 0.25}),
+    "margin": (lambda s: eq.AsymmetricLoss(margin=s, epochs=4), {"margin": 0.25, "gamma_neg": 4.0}),
+    "alpha": (lambda s: eq.BinaryFocalLoss(alpha=s, epochs=4), {"alpha": 0.25, "gamma": 2.0}),
+    "distribution": (
+        lambda s: eq.DistributionBalancedLoss([3, 2, 1], 9, mu=s, balance=Linear(1.0, 3.0), epochs=4),
+        {"mu": 0.25, "balance": 1.5, "gamma": 2.0},
+    ),
+}
+
+
+@pytest.mark.parametrize(("build", "expected"), SETTINGS.values(), ids=SETTINGS)
+def test_every_scheduled_value_is_told(build, expected):
+    loss = build(Linear(0.0, 1.0))
+    assert set(current_settings(loss)) - {"xi"} == set(expected)
+    loss.set_epoch(1)
+    told = current_settings(loss)
+    told.pop("xi", None)
+    assert told == expected
+    loss.set_progress(1.0)
+    assert current_settings(loss) != told
+
+
+def test_deferred_weights_tell_whether_they_hold():
+    loss = eq.CrossEntropyLoss([Deferred([1.0, 1.0, 1.0, 1.0], start_epoch=3), [1, 2, 3, 4]], epochs=4)
+    assert current_settings(loss) == {"deferred_weights": 0.0}
+    for epoch, holds in ((0, 0.0), (2, 0.0), (3, 1.0)):
+        loss.set_epoch(epoch)
+        assert current_settings(torch.nn.ModuleList([loss]))["deferred_weights"] == holds
+    assert current_settings(eq.CrossEntropyLoss([1, 2, 3, 4])) == {}
 
 
 def test_losses_without_schedules_never_warn_and_need_no_epochs():

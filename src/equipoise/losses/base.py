@@ -142,6 +142,11 @@ class Loss(PreciseBuffers):
         self.hyper_double.copy_(flat)
         self.hyper_single.copy_(flat)
 
+    def moment(self) -> Moment:
+        """Where the training stands, at its start as long as nobody said; reads from the device."""
+        progress, epoch = self.position.tolist() if self.scheduled else (math.nan, math.nan)
+        return self._moment(0.0 if math.isnan(progress) else progress, epoch)
+
     def _moment(self, progress: float, epoch: float = math.nan) -> Moment:
         return Moment(progress, None if math.isnan(epoch) else epoch, self.epochs)
 
@@ -150,6 +155,12 @@ class Loss(PreciseBuffers):
         saved = state_dict.get(prefix + "position")
         if self.scheduled and saved is not None:
             progress, epoch = saved.tolist()
+            if self.epochs is not None and epoch >= self.epochs:
+                warnings.warn(
+                    f"the saved state of {type(self).__name__} stands at epoch {epoch:g}, but the loss has epochs="
+                    f"{self.epochs}, so that its schedules are at their end; give it the epochs you train",
+                    stacklevel=2,
+                )
             self._resolve(0.0 if math.isnan(progress) else progress, epoch)
 
     def hyper(self, logits: Tensor) -> Tensor:

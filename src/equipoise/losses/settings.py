@@ -6,19 +6,25 @@ from torch import Tensor, nn
 
 from equipoise.kernels.hyper import EXPONENTS
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
-from equipoise.losses.base import Loss
+from equipoise.losses.base import Loss, Part, Scalar
+from equipoise.losses.modulate import ByConfidence, Modulation
+from equipoise.schedules import Moment, Schedule
+from equipoise.weights.deferred import Deferred
 from equipoise.weights.recall import RecallWeights
 
 __all__ = ["current_settings"]
 
-SCHEDULED = ("xi", "gamma_hc", "gamma_pos", "gamma_neg", "label_smoothing")
-"""Hyper-parameters that are told."""
+ALWAYS = ("xi", "gamma_hc", "gamma_pos", "gamma_neg", "label_smoothing")
+"""Hyper-parameters that are told also where no schedule moves them."""
 
 
 def current_settings(loss: nn.Module) -> dict[str, float | list[float]]:
     """Values of schedules, adaptive exponents and moving recalls now, of a loss and of all losses inside it.
 
-    Lists have an entry for each class. Reads from the device: call it once an epoch, not every step.
+    Every scheduled argument under its name, ``deferred_weights`` 0 or 1, ``gamma_neg`` and ``adaptive_gap`` where they
+    are steered, ``recall_weights`` where recalls have ``momentum``; exponents and label smoothing also where they are
+    fixed. Lists have an entry for each class, or for each range of confidence. Reads from the device: call it once an
+    epoch, not every step.
 
     >>> from equipoise import FocalLoss
     >>> from equipoise.losses import current_settings
@@ -32,14 +38,33 @@ def current_settings(loss: nn.Module) -> dict[str, float | list[float]]:
     for part in loss.modules():
         if isinstance(part, Loss):
             for piece in part.layout:
-                if piece.name in SCHEDULED:
+                if piece.name in ALWAYS:
                     values = part.hyper_double[piece.start : piece.stop]
                     name = piece.argument or piece.name if piece.name in EXPONENTS else piece.name  # as users call it
                     found[name] = _plain(values)
+            for stateless in part.parts:
+                found |= _scheduled(stateless, part.moment())
         elif isinstance(part, AdaptiveAsymmetry):
             found["gamma_neg"], found["adaptive_gap"] = _plain(part.gamma_neg), _plain(part.gap)
         elif isinstance(part, RecallWeights) and part.momentum is not None:
             found["recall_weights"] = _rounded(1.0 - part.recall)
+    return found
+
+
+def _scheduled(part: Part, moment: Moment) -> dict[str, float | list[float]]:
+    """Values of the schedules of a part, as users call them."""
+    if isinstance(part, Deferred):
+        return {"deferred_weights": float(part.started(moment))}
+    found: dict[str, float | list[float]] = {}
+    for name, value in vars(part).items():
+        if isinstance(part, Scalar):
+            called = "balance" if part.name == "weight" else part.name
+        else:
+            called = (isinstance(part, Modulation) and name in EXPONENTS and part.called) or name
+        if isinstance(value, Schedule):
+            found[called] = moment.value(value)
+        elif isinstance(value, ByConfidence) and any(isinstance(gamma, Schedule) for _, gamma in value.table):
+            found[called] = [moment.value(gamma) for _, gamma in value.table]
     return found
 
 

@@ -54,6 +54,10 @@ class Deferred:
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
         """Hyper-parameters of this moment by name."""
+        return {"weight": self.weight if self.started(moment) else (1.0,) * len(self.weight)}
+
+    def started(self, moment: Moment) -> bool:
+        """Whether the weights hold at this moment."""
         start = self.start
         if self.start_epoch is not None:
             if moment.epochs is None:
@@ -61,4 +65,4 @@ class Deferred:
                     f"start_epoch={self.start_epoch} needs the number of epochs, got None; give the loss epochs=E"
                 )
             start = min(self.start_epoch / moment.epochs, 1.0)
-        return {"weight": self.weight if moment.progress >= start else (1.0,) * len(self.weight)}
+        return moment.progress >= start
