@@ -472,6 +472,15 @@ def test_features_larger_than_the_memory(tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.parametrize("method", ["crt:lr=1e30", "tau-norm:tau=1000"])
+def test_a_classifier_that_is_no_number(method, tmp_path):
+    """What was trained is not lost: stage one goes into another run."""
+    told = refused(tmp_path, f"--method {method} made weights that are no numbers", kind=TrainingError, method=method)
+    first = RunFolder(tmp_path / "run").draft / "stage-one"
+    assert told.endswith(f"--stage-one {first}")
+    trained(tmp_path / "other", method=method.partition(":")[0], stage_one=str(first))
+
+
 def test_a_device_without_room_leaves_features_to_the_host(stage_one, tmp_path, monkeypatch):
     places = []
     keep = features.keep_features

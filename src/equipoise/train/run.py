@@ -209,6 +209,11 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     if stage_one is not None:
         _begin_from(stage_one, model, model_name)
     trained = method.trained(model, around)
+    if stage_one is not None and not all(bool(torch.isfinite(weight).all()) for weight in trained.parameters()):
+        raise TrainingError(
+            f"--method {spec.method} made weights that are no numbers; choose smaller options, a lower lr for example, "
+            f"with another --out and --stage-one {stage_one.path}"
+        )
     objective = method.objective(trained, around)
     learner = learner_of(spec, task, trained, objective, preparation, steps=steps, body_rate=method.rate)
     if spec.compile != "none":
