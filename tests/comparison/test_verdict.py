@@ -99,7 +99,7 @@ def test_the_sentences_say_so_with_numbers(three):
     assert "good" in said(three, "Best for classes with few training samples")[0]
     assert said(three, "Best calibrated as trained")
     assert said(three, "Best calibrated after temperature")
-    assert said(three, "A step takes 10 ms with ce")
+    assert said(three, "A step takes 10.0 ms with ce")
     assert not said(three, "varies")
     assert said(three, "correction for 3 comparisons")
     assert not said(three, "failed")
@@ -114,7 +114,7 @@ def test_times_that_vary_between_seeds_are_said_to_tell_nothing(tmp_path):
 
     found = verdict(compared(tmp_path, ["ce", "good"], seeds=2, predict=predict_slowly), draws=20)
     assert said(found, "A step takes") == [
-        "A step takes 10 ms with ce and 20 ms with good, but varies by 71 % between the seeds of good: runs that "
+        "A step takes 10.0 ms with ce and 20.0 ms with good, but varies by 71 % between the seeds of good: runs that "
         "shared a machine do not compare in time."
     ]
 

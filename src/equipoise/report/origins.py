@@ -27,7 +27,7 @@ def command_of(spec: Mapping[str, Any], out: str) -> str:
         if name not in spec or value is None or _flat(value) == _flat(field.default):
             continue
         flag = f"--{name.replace('_', '-')}"
-        if name == "losses":
+        if name in ("losses", "methods"):
             words += [flag, " ".join(value)]
         elif name == "seeds":
             first = list(value) == list(range(len(value)))
