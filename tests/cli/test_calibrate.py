@@ -220,12 +220,17 @@ def test_thresholds_decide_at_one_half(tmp_path):
     assert found["OF1"] == pytest.approx(float(expected.compute()["OF1"]))
 
 
-def test_a_csv_in_its_own_place(tmp_path):
-    path, fit = save(tmp_path, "csv", arrays_of("single")), tmp_path / "fit.json"
+@pytest.mark.parametrize("form", ["npz", "csv"])
+def test_predictions_are_not_overwritten_by_their_correction(tmp_path, form):
+    path, fit = save(tmp_path, form, arrays_of("single")), tmp_path / "fit.json"
     run("calibrate", path, "--method", "temperature", "--out", fit)
-    before, _ = all_of(open_predictions(path))
-    assert run("calibrate", "--apply", fit, path, "--out", path).exit_code == 0
-    np.testing.assert_allclose(all_of(open_predictions(path))[0], before / load(fit).temperature)
+    before = path.read_bytes()
+    link = tmp_path / f"link{path.suffix}"
+    link.symlink_to(path)
+    for out in (path, link, tmp_path / "." / path.name):
+        refused(run("calibrate", "--apply", fit, path, "--out", out), "--out must be another file", "choose a new name")
+    assert path.read_bytes() == before
+    assert link.is_symlink()
 
 
 # Bad input ------------------------------------------------------------------------------------------------------------

@@ -50,6 +50,11 @@ def calibrate(
         if apply is not None:
             if method or on is not None:
                 raise InputError("--apply takes a fit that is there; leave out --method and --on")
+            if out.exists() and out.samefile(file):
+                raise InputError(
+                    f"--out must be another file than the predictions that are read, got {out} for both; choose a new "
+                    "name, or a fit applied twice would go unnoticed"
+                )
             fitted = _loaded(apply)
             source = opened(file, task, train_counts, ignore_index, unlabelled=fitted.task)
             typer.echo(_apply(apply, fitted, source, out))
