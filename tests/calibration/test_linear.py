@@ -24,7 +24,7 @@ def shifted(rows=20_000, seed=0):
     weight, bias = torch.tensor([1.0, 0.5, 0.8]).double(), torch.tensor([0.0, 1.0, -1.0]).double()
     draw = torch.Generator().manual_seed(seed)
     logits = 2.0 * torch.randn(rows, 3, generator=draw, dtype=torch.float64)
-    targets = torch.multinomial((weight * logits + bias).softmax(1), 1, generator=draw).squeeze(1)
+    targets = torch.multinomial((weight * logits.log_softmax(1) + bias).softmax(1), 1, generator=draw).squeeze(1)
     return logits, targets, weight, bias
 
 
@@ -56,7 +56,7 @@ def test_the_penalised_gradient_vanishes(seed, classes):
     logits, targets = single(200, classes, seed=seed)
     slope = 1.0 / fit_temperature(logits, targets).temperature
     fitted = fit_vector(logits, targets, shrinkage=3.0)
-    x = logits * slope
+    x = logits.log_softmax(1) * slope
     mean, deviation = x.mean(0), x.std(0, correction=0)
     change = (torch.tensor(fitted.weight).double() / slope - 1.0) * deviation
     shift = torch.tensor(fitted.bias).double() + change * mean / deviation
@@ -69,18 +69,22 @@ def test_the_penalised_gradient_vanishes(seed, classes):
 
 
 @quick
-@given(seed=st.integers(0, 2**31), factor=st.floats(0.1, 10.0))
+@given(seed=st.integers(0, 2**31), size=st.floats(0.1, 100.0))
 @pytest.mark.parametrize("fit", [fit_vector, lambda *a: fit_dirichlet(*a, shrinkage=10.0)], ids=["vector", "dirichlet"])
-def test_the_scale_of_the_logits_does_not_matter(fit, seed, factor):
-    """For Dirichlet the scale of the log-probabilities: logits that are normalised."""
+def test_a_constant_in_a_row_of_logits_does_not_matter(fit, seed, size):
+    """As in the softmax; each row has its own."""
     logits, targets = single(200, 3, seed=seed)
-    logits = logits.log_softmax(1)
-    plain = fit(logits, targets)(logits).softmax(1)
-    scaled = factor * logits
-    if fit is fit_vector:
-        assert_close(fit(scaled, targets)(scaled).softmax(1), plain, atol=1e-4, rtol=0.0)
-    else:
-        assert_close(fit(logits + factor, targets)(logits + factor).softmax(1), plain, atol=1e-4, rtol=0.0)
+    moved = logits + size * torch.randn(200, 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    fitted = fit(logits, targets)
+    assert_close(fitted(moved), fitted(logits))
+    assert_close(fit(moved, targets)(logits).softmax(1), fitted(logits).softmax(1), atol=1e-4, rtol=0.0)
+
+
+def test_vector_scaling_of_logits_as_they_are():
+    logits = torch.tensor([[3.0, 1.0]])
+    assert_close(VectorScaling((2.0, 1.0), (0.0, 5.0), log_probs=False)(logits), torch.tensor([[6.0, 6.0]]))
+    with pytest.raises(TypeError, match="log_probs must be a bool"):
+        VectorScaling((2.0, 1.0), (0.0, 5.0), log_probs=1)
 
 
 @pytest.mark.parametrize("fit", [fit_vector, fit_dirichlet])

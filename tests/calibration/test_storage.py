@@ -57,6 +57,15 @@ def test_text_survives(tmp_path):
     assert load(str(tmp_path / "t")) == fitted
 
 
+def test_a_vector_that_does_not_say_what_it_was_fitted_on_was_fitted_on_logits(tmp_path):
+    path = tmp_path / "fitted.json"
+    save(VectorScaling((2.0, 1.0), (0.0, 5.0)), path)
+    content = json.loads(path.read_text())
+    assert content["fields"].pop("log_probs") is True
+    path.write_text(json.dumps(content))
+    assert load(path) == VectorScaling((2.0, 1.0), (0.0, 5.0), log_probs=False)
+
+
 CONTENT = {
     "format": "equipoise.calibration",
     "version": 1,

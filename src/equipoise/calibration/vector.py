@@ -1,4 +1,4 @@
-r"""A factor and a bias for each class: :math:`z'_c = w_c z_c + b_c` (Guo et al. 2017, vector scaling)."""
+r"""A factor and a bias for each class: :math:`z'_c = w_c \log p_c + b_c` (after Guo et al. 2017, vector scaling)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ __all__ = ["VectorScaling", "fit_vector"]
 
 @dataclass(frozen=True, repr=False)
 class VectorScaling(Fitted):
-    r""":math:`z'_c = w_c z_c + b_c`. Changes predictions, so accuracy may rise or fall.
+    r""":math:`z'_c = w_c \log p_c + b_c` with :math:`p = \text{softmax}(z)`. Changes predictions, so accuracy may change.
 
-    A constant that is added to all logits of a row changes the result: apply it to what it was fitted on, logits or
-    log-probabilities.
+    Like the softmax it does not see a constant that is added to all logits of a row. With ``log_probs=False`` it is
+    :math:`w_c z_c + b_c` of the logits as they are, which does: so were files fitted that do not say which.
 
-    >>> VectorScaling((1.0, 1.0), (0.0, -1.0))(torch.tensor([[0.5, 1.0]]))
-    tensor([[0.5000, 0.0000]])
+    >>> VectorScaling((1.0, 1.0), (0.0, -1.0))(torch.tensor([[0.0, 0.0]]))
+    tensor([[-0.6931, -1.6931]])
     """
 
     kind: ClassVar[str] = "vector"
 
     weight: tuple[float, ...]
     bias: tuple[float, ...]
+    log_probs: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -39,9 +40,12 @@ class VectorScaling(Fitted):
             raise ValueError(
                 f"bias must have one number for each of the {len(self.weight)} classes, got {len(self.bias)}; fit again"
             )
+        if not isinstance(self.log_probs, bool):
+            raise TypeError(f"log_probs must be a bool, got {self.log_probs!r}; leave it out")
         self._set(weight=weight, bias=bias, num_classes=len(weight))
 
     def _apply(self, logits: Tensor) -> Tensor:
+        logits = logits.log_softmax(1) if self.log_probs else logits
         return logits * column(self.weight, logits) + column(self.bias, logits)
 
     def describe(self) -> str:
@@ -53,10 +57,11 @@ class VectorScaling(Fitted):
 def fit_vector(logits: Tensor, targets: Tensor, *, shrinkage: float = 1.0, ignore_index: int = -100) -> VectorScaling:
     r"""Vector scaling by maximum likelihood, shrunk towards the common temperature. May change predictions.
 
-    With :math:`x = z / T`, T of :func:`~equipoise.calibration.fit_temperature`, and m, s the mean and standard
+    With :math:`x = \log p / T`, T of :func:`~equipoise.calibration.fit_temperature`, and m, s the mean and standard
     deviation of each class's x, it minimises :math:`\sum_i \text{NLL}_i + \frac{\lambda}{2} \sum_c (u_c^2 + d_c^2)` for
     the logits :math:`x_c + u_c (x_c - m_c) / s_c + d_c`: a class with few samples keeps the common temperature, a class
-    with none is noted. The problem is convex; L-BFGS in float64.
+    with none is noted. The problem is convex; L-BFGS in float64. Log-probabilities rather than logits: the fit is the same
+    whatever constant a row of logits carries.
 
     Args:
         logits: (N, C, d1, ..., dk).
@@ -70,7 +75,8 @@ def fit_vector(logits: Tensor, targets: Tensor, *, shrinkage: float = 1.0, ignor
     True
     """
     check_number("shrinkage", shrinkage, low=0.0, open_low=True)
-    rows = single_rows(logits, targets, ignore_index)
+    given = single_rows(logits, targets, ignore_index)
+    rows = given._replace(logits=given.logits.log_softmax(1))
     samples, classes = rows.logits.shape
     x = standardise(rows)
 
