@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-from website import commands, formulas, pages, reference, tables
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # ``mkdocs build`` does not, ``python -m mkdocs`` does
+
+from website import commands, formulas, pages, reference, tables  # noqa: E402
 
 __all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown"]
 
