@@ -12,7 +12,7 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # ``mkdocs build`` does not, ``python -m mkdocs`` does
 
-from website import commands, formulas, pages, reference, tables  # noqa: E402
+from website import commands, formulas, pages, reference, tables
 
 __all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown"]
 

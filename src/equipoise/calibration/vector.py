@@ -18,7 +18,7 @@ __all__ = ["VectorScaling", "fit_vector"]
 
 @dataclass(frozen=True, repr=False)
 class VectorScaling(Fitted):
-    r""":math:`z'_c = w_c \log p_c + b_c` with :math:`p = \text{softmax}(z)`. Changes predictions, so accuracy may change.
+    r""":math:`z'_c = w_c \log p_c + b_c` with :math:`p = \text{softmax}(z)`. May change predictions.
 
     Like the softmax it does not see a constant that is added to all logits of a row. With ``log_probs=False`` it is
     :math:`w_c z_c + b_c` of the logits as they are, which does: so were files fitted that do not say which.
@@ -60,8 +60,8 @@ def fit_vector(logits: Tensor, targets: Tensor, *, shrinkage: float = 1.0, ignor
     With :math:`x = \log p / T`, T of :func:`~equipoise.calibration.fit_temperature`, and m, s the mean and standard
     deviation of each class's x, it minimises :math:`\sum_i \text{NLL}_i + \frac{\lambda}{2} \sum_c (u_c^2 + d_c^2)` for
     the logits :math:`x_c + u_c (x_c - m_c) / s_c + d_c`: a class with few samples keeps the common temperature, a class
-    with none is noted. The problem is convex; L-BFGS in float64. Log-probabilities rather than logits: the fit is the same
-    whatever constant a row of logits carries.
+    with none is noted. The problem is convex; L-BFGS in float64. It is the same whatever
+    constant is added to a row of logits.
 
     Args:
         logits: (N, C, d1, ..., dk).
