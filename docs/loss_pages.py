@@ -64,9 +64,7 @@ def page_of(entry: Entry) -> Path:
 
 def facts(entry: Entry) -> str:
     """Use, source and names."""
-    words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", entry.name.removesuffix("Loss").replace("IoU", "Iou"))
-    names = dict.fromkeys([entry.name, "-".join(words).lower(), *entry.short_names])
-    named = ", ".join(f"`{name}`" for name in names)
+    named = ", ".join(f"`{name}`" for name in entry.names)
     return f"{entry.use}\n\nSource: {_linked(entry.source)}.\n\nNames in commands: {named}."
 
 

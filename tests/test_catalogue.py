@@ -91,6 +91,14 @@ def test_no_name_means_two_losses():
     ]
 
 
+def test_names_in_commands():
+    assert find("recall").names == ("RecallLoss", "recall", "recall-ce")
+    assert "soft-iou" in find("SoftIoULoss").names
+    assert [find(name).name for entry in CATALOGUE for name in entry.names] == [
+        entry.name for entry in CATALOGUE for _ in entry.names
+    ]
+
+
 def test_an_unknown_name_is_answered_with_the_closest_ones_and_the_list():
     with pytest.raises(
         ValueError, match=r"got 'focall'; did you mean FocalLoss .*Known: CrossEntropyLoss, .*LovaszSoftmaxLoss$"

@@ -75,6 +75,12 @@ class Entry:
     short_names: tuple[str, ...] = ()
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What it may be called in commands: ``("RecallLoss", "recall", "recall-ce")``."""
+        words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", self.name.removesuffix("Loss").replace("IoU", "Iou"))
+        return tuple(dict.fromkeys([self.name, "-".join(words).lower(), *self.short_names]))
+
+    @property
     def paper(self) -> str:
         """The source without the title: ``"Smith 2022, eq. 8–9"``."""
         return re.sub(r" \([^()]*\)", "", self.source)

@@ -48,6 +48,7 @@ def test_labels_get_a_word_on_thresholds(tmp_path):
         ([], "got neither"),
         (["--counts", "5,x"], "5000,500,50"),
         (["--counts", "5,-1"], "not negative"),
+        (["--counts", "5000"], "a number for each class, got only '5000'"),
         (["--counts", "0,0", "--loss", "magic"], "magic"),
         (["--counts", "5,4", "--sampler", "magic"], "sampler must be one of"),
         (["--counts", "5,4", "--task", "magic"], "--task must be"),

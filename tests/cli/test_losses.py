@@ -84,6 +84,10 @@ def test_one_loss_in_full(entry, columns):
     assert not re.search(r"\\|:math:|``", ran.stdout)
 
 
+def test_one_loss_tells_all_its_names():
+    assert "names in commands RecallLoss, recall, recall-ce" in flat(run("losses", "recall").stdout)
+
+
 def test_one_loss_explains_its_arguments_and_the_common_ones():
     shown = flat(run("losses", "asl", columns=120).stdout)
     assert "margin negatives below this probability count for nothing." in shown

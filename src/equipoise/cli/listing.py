@@ -93,7 +93,7 @@ def details(entry: Entry, console: Console | None = None) -> None:
         "call": Text(call_of(entry)),
         "source": Text(entry.source),
         "when to use": Text(entry.use),
-        "short names": Text(", ".join(entry.short_names)) if entry.short_names else None,
+        "names in commands": Text(", ".join(entry.names)),
         "arguments": arguments if arguments.row_count else None,
     }
     for name, part in parts.items():

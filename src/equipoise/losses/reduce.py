@@ -48,7 +48,7 @@ def reduce_loss(
         denominator: word to local denominator, asked only for the three means.
         sync: ``world size * local sum / global denominator``, so that DDP's averaging of gradients gives the result of
             one process on the joined batch.
-        normalizer: replaces the denominator, without the factor.
+        normalizer: replaces the denominator, without the factor; 0 gives infinity or NaN.
 
     Nothing valid gives 0 that is attached to the graph: the sum is 0 and so is not divided.
     """
