@@ -49,7 +49,8 @@ def doctor(
         numbers = read_counts(counts) if counts is not None else source.train_counts if source is not None else None
         if source is None and numbers is not None and len(numbers) == 1:
             raise InputError(
-                f"--counts must have a number for each class, got only {counts!r}; try: equipoise doctor --counts 5000,500,50"
+                f"--counts must have a number for each class, got only {counts!r}; "
+                "try: equipoise doctor --counts 5000,500,50"
             )
         kind = source.task if source is not None else task or "single"
         if kind not in ("single", "multi", "segmentation"):
