@@ -13,7 +13,7 @@ event handler. That the definitions agree is printed first:
 A network of segmentation-models-pytorch takes images (N, channels, height, width), gives logits (N, C, height, width)
 and needs nothing of the above; ``--network smp`` trains one in the same loop, where that package is installed.
 
-    pip install "equipoise[examples]"
+    pip install '.[examples]'
     python examples/monai_segmentation.py
     python examples/monai_segmentation.py --network smp --epochs 10
 """
