@@ -2,7 +2,8 @@
 
 Long-tailed digits (100 images of the digit 0, 2 of the digit 9) with cyclical focal loss, whose focus moves from easy
 samples to hard ones and back. ``loss.set_epoch(epoch)`` moves it; the compiled step sees the new value without being
-compiled again. bfloat16 on the CPU, float16 with a ``GradScaler`` on a GPU.
+compiled again. bfloat16 on the CPU, float16 with a ``GradScaler`` on a GPU. ``model.eval()`` does not reach a loss that
+stands beside the model: ``loss.eval()`` does.
 
     python examples/pytorch_loop.py
     python examples/pytorch_loop.py --epochs 60
@@ -59,9 +60,11 @@ def main() -> None:
         print(f"epoch {epoch + 1:2}  loss {value.item():.3f}  xi {current_settings(loss)['xi']:.3f}")
 
     images, labels = test.tensors
+    model.eval(), loss.eval()  # (4) nothing is counted or shared; before the next epoch, loss.train()
     with torch.no_grad():
         logits = model(images.to(device)).cpu()
     shots = ShotAccuracy(data.train_counts)(logits, labels)
+    print(f"test loss {loss(logits, labels):.3f}")
     print(f"accuracy {shots['all']:.1%}, of digits with fewer than 20 images {shots['few']:.1%}")
 
 
