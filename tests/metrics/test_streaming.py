@@ -44,6 +44,22 @@ def test_any_batching_and_order_gives_the_same_value(name):
     assert any(value.isfinite().any() for value in whole(name).values())
 
 
+def test_groups_by_true_and_by_predicted_class():
+    """Of a model that is perfectly calibrated, only those by predicted class are near 0."""
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(40_000, 4, generator=draw) + torch.tensor([3.0, 2.0, 0.0, -1.0])
+    targets = torch.multinomial(logits.softmax(1), 1, generator=draw).squeeze(1)
+    groups = torch.tensor([0, 0, 1, 1])
+    by_true, by_predicted = (CalibrationError(groups=groups, by=by)(logits, targets) for by in ("true", "predicted"))
+    assert float(by_true[1]) > 0.4
+    assert float(by_predicted.max()) < 0.06
+    predicted = groups[logits.argmax(1)] == 1
+    assert_close(by_predicted[1], CalibrationError()(logits[predicted], targets[predicted]))
+    assert_close(by_true, CalibrationError(groups=groups)(logits, targets))
+    with pytest.raises(ValueError, match="by must be one of"):
+        CalibrationError(groups=groups, by="label")
+
+
 @each_metric
 def test_blocks_do_not_show(name, monkeypatch):
     """Places next to one another, cut anywhere, in any memory layout, are so many samples."""

@@ -37,16 +37,16 @@ from equipoise.metrics.binning import (
 __all__ = ["CalibrationError", "binary_events", "class_events", "top_events"]
 
 # An event is something that happened or not, announced with a confidence: (confidence, correct, row, valid), all of one
-# shape. The row says which error it belongs to: the group of the true class, or the class that is asked about.
+# shape. The row says which error it belongs to: the group of a class, or the class that is asked about.
 Events: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 TOGETHER = 2**18
 """Events that are put into bins at a time, at least."""
 
 
-def top_events(block: ClassBlock, *, from_logits: bool, groups: Tensor | None = None) -> Events:
-    """The largest probability, and whether its class is the true one; row: group of the true class, else 0."""
+def top_events(block: ClassBlock, *, from_logits: bool, groups: Tensor | None = None, by: str = "true") -> Events:
+    """The largest probability, and whether its class is the true one; row: group of the true or predicted class."""
     scores, labels, valid = block
-    row = torch.zeros_like(labels) if groups is None else groups[labels]
+    row = torch.zeros_like(labels) if groups is None else groups[labels if by == "true" else scores.argmax(1)]
     return *top_match(scores, labels, from_logits), row, valid
 
 
@@ -86,8 +86,10 @@ class CalibrationError(StreamingMetric):
         kind: ``"top"``: the predicted class. ``"classwise"``: every class against the rest, the mean of C errors.
             ``"multilabel"``: sigmoid scores, the events of all labels pooled.
         groups: (C,) number of the group of each class from 0, e.g. ``shot_groups(train_counts)``; the result is one
-            value for each group. ``"top"``: samples by the group of their true class; ``"classwise"``: mean over the
-            classes of the group; ``"multilabel"``: labels of the group pooled. ``torch.arange(C)``: each class alone.
+            value for each group. ``"top"``: samples by the group of their class, see ``by``; ``"classwise"``: mean over
+            the classes of the group; ``"multilabel"``: labels of the group pooled. ``torch.arange(C)``: each alone.
+        by: with ``groups`` and ``kind="top"``: ``"true"`` or ``"predicted"`` class. By true class a model that is
+            perfectly calibrated shows an error too: given the truth, confidence and accuracy need not agree.
         exact: with ``binning="mass"``: True keeps all confidences; False keeps a histogram of ``resolution`` cells.
             That is exact but for the cells that a cut between bins falls in: with ``norm="l1"`` it is off by at most
             the share of the samples that are in those cells, of which there are fewer than ``bins``.
@@ -121,6 +123,7 @@ class CalibrationError(StreamingMetric):
         binning: str = "width",
         kind: str = "top",
         groups: Sequence[int] | Tensor | None = None,
+        by: str = "true",
         exact: bool = True,
         resolution: int = 8192,
         from_logits: bool = True,
@@ -135,6 +138,8 @@ class CalibrationError(StreamingMetric):
         check_choice("norm", norm, NORMS)
         check_choice("binning", binning, ("width", "mass"))
         check_choice("kind", kind, ("top", "classwise", "multilabel"))
+        check_choice("by", by, ("true", "predicted"))
+        self.by = by
         self.bins, self.norm, self.binning, self.kind = int(bins), norm, binning, kind
         self.exact, self.resolution = exact, int(resolution)
         self.ignore_index, self.ignore_value = ignore_index, ignore_value
@@ -194,7 +199,7 @@ class CalibrationError(StreamingMetric):
         walk = class_blocks(scores, targets, ignore_index=self.ignore_index, **common)
         if self.kind == "classwise":
             return (class_events(block, from_logits=self.from_logits) for block in walk)
-        return (top_events(block, from_logits=self.from_logits, groups=self.groups) for block in walk)
+        return (top_events(block, from_logits=self.from_logits, groups=self.groups, by=self.by) for block in walk)
 
     def _keep(self, confidence: Tensor, correct: Tensor, row: Tensor) -> None:
         self.confidences.append(confidence)
