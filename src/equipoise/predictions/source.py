@@ -18,6 +18,8 @@ TASKS: tuple[Task, ...] = ("single", "multi", "segmentation")
 
 CHUNK_ELEMENTS = 4_000_000
 """Scores that are held at a time."""
+ROUNDED = 0.02
+"""How far from 1 sums of probabilities with two decimals usually lie, at most."""
 UNKNOWN = -1
 """Target of a label that nobody has looked at (multi-label)."""
 
@@ -92,9 +94,11 @@ class Predictions:
         if self.task == "multi":
             wrong = (targets != 0) & (targets != 1) & (targets != UNKNOWN)
             if wrong.any():
+                found = targets[wrong][0]
+                what = f"write {UNKNOWN} for unknown" if np.isnan(found) else "for class indices use --task single"
                 raise InputError(
                     f"{self.path}: targets must be 0, 1 or {UNKNOWN} (unknown) for several labels a sample, found "
-                    f"{targets[wrong][0]} at {_place(wrong, first)}; for class indices use --task single"
+                    f"{found} at {_place(wrong, first)}; {what}"
                 )
             return
         wrong = ((targets < 0) | (targets >= self.num_classes)) & (targets != self.ignore_index)
@@ -118,9 +122,16 @@ class Predictions:
         sums = scores.sum(1, dtype=np.float64)
         off = np.abs(sums - 1.0) > slack
         if off.any():
+            rounded = np.median(np.abs(sums - 1.0)) <= ROUNDED
+            what = (
+                "they look rounded: save them with more decimals, or what is left of them as "
+                "probs / probs.sum(1, keepdims=True)"
+                if rounded
+                else "apply the softmax first, or use --task multi for independent labels"
+            )
             raise InputError(
                 f"{self.path}: probs must sum to 1 over the classes, found {sums[off][0]:g} at {_place(off, first)}; "
-                "apply the softmax first, or use --task multi for independent labels"
+                f"{what}"
             )
 
 

@@ -121,8 +121,23 @@ def _arrow() -> Any:  # noqa: ANN401  (pyarrow has no types)
     return pyarrow
 
 
+def _check_separator(path: Path) -> None:
+    """Raise for a table of columns that no comma parts."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        head = file.readline()
+    for separator, name in ((";", "';'"), ("\t", "a tab")):
+        parts = [part.strip('" \n').startswith(("logit_", "prob_", "target")) for part in head.split(separator)]
+        if sum(parts) > 1:
+            raise InputError(
+                f"{path}: columns must be separated by commas, found a separator that looks like {name}; write it "
+                "again with commas, and with points in numbers"
+            )
+
+
 def _schema(path: Path) -> list[str]:
     arrow = _arrow()
+    if path.suffix == ".csv":
+        _check_separator(path)
     try:
         if path.suffix == ".parquet":
             return list(arrow.parquet.read_schema(path).names)
