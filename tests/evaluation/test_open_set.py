@@ -14,6 +14,7 @@ from equipoise.evaluation import OPEN_FORMAT, evaluate_open_set
 from equipoise.heads import open_set_prediction
 from equipoise.metrics import OpenSetScores, accepting_threshold, best_threshold, shot_groups
 from equipoise.predictions import InputError, open_predictions, source, split_open
+from equipoise.report.open_set import open_set_sentences
 from tests.predictions.saved import arrays_of, save, softmax
 
 CLASSES = 6
@@ -57,6 +58,18 @@ def test_a_fixed_threshold_gives_what_the_metric_gives(tmp_path, threshold, conv
     assert found["main"] == "fixed"
     assert found["overall"]["f_measure"] == row["f_measure"]
     assert found["overall"]["open_few"] == row["few"]
+
+
+def test_without_a_threshold_sentences_tell_what_is_useful(tmp_path):
+    _, *sources = known_and_open(tmp_path)
+    found = evaluate_open_set(*sources)
+    row = next(row for row in found["thresholds"] if row["rule"] == "accept")
+    assert (found["main"], found["told"]) == ("fixed", "accept")
+    said = open_set_sentences(found)[0]
+    first, second = (f"{level:.3g}" for level in row["threshold"])
+    assert said.startswith(f"At the thresholds {first} / {second} of two halves, {100 * row['unknown_rejected']:.2f} %")
+    given = open_set_sentences(evaluate_open_set(*sources, threshold=0.3))[0]
+    assert given.startswith("At the threshold 0.3, ")
 
 
 def test_decisions_are_those_of_the_head(tmp_path):

@@ -162,8 +162,8 @@ def evaluate_open_set(
         A dict for JSON: ``overall`` (the main numbers at the main threshold), ``auroc`` (of three scores), ``closed``
         (accuracies without rejection), ``thresholds`` (a row for each way to choose one, with accuracies by group),
         ``curve`` (at thresholds from 0 to 1), ``trade`` (the same at thresholds that reject 0 to 100 % of the known
-        samples), ``histogram`` (of confidence), and ``notes``. Groups are there where the training counts are known.
-        None stands for a value that does not exist.
+        samples), ``histogram`` (of confidence), ``notes``, and ``told``, the rule that sentences speak of. Groups are
+        there where the training counts are known. None stands for a value that does not exist.
     """
     check_choice("convention", convention, CONVENTIONS)
     check_number("accept", accept, low=0.0, high=1.0, open_low=True)
@@ -215,6 +215,7 @@ def evaluate_open_set(
     main = "accept" if threshold is None and val is not None else "fixed"
     thresholds = [row for row in rows if row is not None]
     top = next(row for row in thresholds if row["rule"] == main)
+    told = "accept" if threshold is None and any(row["rule"] == "accept" for row in thresholds) else main
     return {
         "format": OPEN_FORMAT,
         "file": known.path.name,
@@ -225,6 +226,7 @@ def evaluate_open_set(
         "convention": convention,
         "accept": accept,
         "main": main,
+        "told": told,
         "overall": {
             "f_measure": top["f_measure"],
             "auroc": areas["max_probability"],

@@ -64,10 +64,13 @@ def threshold_rows(found: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def open_set_sentences(found: Mapping[str, Any]) -> list[str]:
     """What the numbers say."""
-    top = next(row for row in found["thresholds"] if row["rule"] == found["main"])
+    told = found.get("told", found["main"])
+    top = next(row for row in found["thresholds"] if row["rule"] == told)
     area = found["auroc"]["max_probability"]
+    halves = len(top["threshold"]) > 1
+    where = f"thresholds {rule_threshold(top)} of two halves" if halves else f"threshold {rule_threshold(top)}"
     return [
-        f"At the threshold {rule_threshold(top)}, {shown('', top['unknown_rejected'])} % of the {found['unknown']:,} "
+        f"At the {where}, {shown('', top['unknown_rejected'])} % of the {found['unknown']:,} "
         f"samples of no known class are rejected, and {shown('', top['known_rejected'])} % of the {found['known']:,} "
         f"known ones: F-measure {shown('f_measure', top['f_measure'])} %.",
         f"A known sample has more confidence than one of no known class in {shown('auroc', area)} % of the pairs "
