@@ -118,6 +118,41 @@ def test_few_samples_and_a_class_that_is_never_predicted(tmp_path):
     assert "1 of 2 occur and are never predicted: 1." in silent.text
 
 
+@pytest.mark.parametrize(
+    ("samples", "found"),
+    [(40_000, ("note", "no miscalibration measurable")), (300, ("worry", "bins too thin for this ECE"))],
+)
+def test_calibration_that_cannot_be_told_from_chance(tmp_path, samples, found):
+    draw = np.random.default_rng(1)
+    logits = draw.normal(0, 1.0, (samples, 2))
+    targets = (logits + draw.gumbel(size=logits.shape)).argmax(1)
+    findings = look_at_predictions(evaluated(tmp_path / "p.npz", logits=logits, targets=targets))
+    own = next(finding for finding in findings if "can hardly be told" in finding.text)
+    assert (own.level, own.about) == found
+    assert ("fewer than 30)" in own.text) == (samples == 300)
+
+
+def test_thin_bins_are_counted(tmp_path):
+    def text(*levels):
+        logits = np.repeat([[level, 0.0] for level in levels], [40, 10, 10][: len(levels)], axis=0)
+        targets = (np.arange(len(logits)) % 4 == 3).astype(int)
+        findings = look_at_predictions(evaluated(tmp_path / "p.npz", logits=logits, targets=targets))
+        return next(finding.text for finding in findings if finding.about == "bins too thin for this ECE")
+
+    assert text(1.1).endswith("told from that.")
+    assert "(1 bin holds fewer than 30)" in text(1.1, 0.7)
+    assert "(2 bins hold fewer than 30)" in text(1.1, 0.7, 1.6)
+
+
+def test_the_error_of_a_group_is_no_miscalibration_of_its_own(tmp_path):
+    draw = np.random.default_rng(0)
+    logits = draw.normal(0, 1, (300, 3))
+    arrays = {"logits": logits, "targets": draw.integers(0, 3, 300), "train_counts": np.array([500, 50, 5])}
+    findings = look_at_predictions(evaluated(tmp_path / "p.npz", **arrays))
+    few = next(finding for finding in findings if finding.about == "calibration of the group few")
+    assert "a high ECE alone is no miscalibration" in few.text
+
+
 def test_probability_zero_for_the_truth(tmp_path):
     probs = np.array([[1.0, 0.0]] * 10 + [[0.4, 0.6]] * 10)
     targets = np.array([0] * 9 + [1] + [1] * 10)

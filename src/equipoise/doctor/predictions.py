@@ -13,6 +13,12 @@ __all__ = ["GAP", "calibration_noise", "look_at_predictions", "mean_gap"]
 THIN_BIN = 30
 FEW_SAMPLES = 30
 GAP = 0.02
+NOISE = 0.01
+"""ECE by chance below which an ECE that cannot be told from it is good news."""
+BY_TRUTH = (
+    "Its samples are chosen by their true class, given which even a perfectly calibrated model is more or less sure "
+    "than right: a high ECE alone is no miscalibration."
+)
 
 
 def calibration_noise(curve: Mapping[str, Sequence[float | None]]) -> float:
@@ -107,13 +113,24 @@ def _bins(found: Mapping[str, Any]) -> list[Finding]:
     results = []
     thin = sum(1 for count in curve["count"] if 0 < count < THIN_BIN)
     if ece < 2 * noise:
+        few = f" ({thin} {'bin holds' if thin == 1 else 'bins hold'} fewer than {THIN_BIN})" if thin else ""
+        chance = (
+            f"A perfectly calibrated model would show an ECE of about {100 * noise:.2f} % on as many samples; "
+            f"{100 * ece:.2f} % can hardly be told from that"
+        )
         results.append(
             Finding(
                 "worry",
                 "bins too thin for this ECE",
-                f"A perfectly calibrated model would show an ECE of about {100 * noise:.2f} % on as many samples; "
-                f"{100 * ece:.2f} % can hardly be told from that ({thin} bins hold fewer than {THIN_BIN}).",
+                f"{chance}{few}.",
                 "Use more samples or fewer bins (--bins), compare by NLL, and give an interval (--bootstrap).",
+            )
+            if noise >= NOISE
+            else Finding(
+                "note",
+                "no miscalibration measurable",
+                f"{chance}.",
+                "Compare by NLL, and give an interval (--bootstrap).",
             )
         )
     for name, curves in found["reliability"].items():
@@ -123,8 +140,10 @@ def _bins(found: Mapping[str, Any]) -> list[Finding]:
                     "note",
                     f"calibration of the group {name}",
                     f"It has {sum(curves['before']['count']):,.0f} samples for {found['bins']} bins: by chance alone "
-                    f"its ECE would be {100 * calibration_noise(curves['before']):.1f} %.",
-                    "Read its reliability diagram with care.",
+                    f"its ECE would be {100 * calibration_noise(curves['before']):.1f} %."
+                    + ("" if found["task"] == "multi" else f" {BY_TRUTH}"),
+                    "Read its reliability diagram with care"
+                    + ("; the classwise ECE of its classes tells more." if found["task"] == "single" else "."),
                 )
             )
     return results
