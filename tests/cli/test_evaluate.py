@@ -85,6 +85,26 @@ def test_the_table_holds_the_numbers(tmp_path, task):
     assert "Fitted on the other half of the samples" in ran.stdout
 
 
+def test_two_kinds_of_calibration_error_have_two_names(tmp_path):
+    said = run("evaluate", save(tmp_path, "npz", arrays_of("single")), columns=200).stdout
+    assert re.search("^training samples .* ECE$", said, re.MULTILINE)
+    assert re.search("^worst classes .* classwise ECE$", said, re.MULTILINE)
+    assert "samples whose true class is in it" in said
+    labels = run("evaluate", save(tmp_path, "npz", arrays_of("multi"), "multi"), columns=200).stdout
+    assert re.search("^worst labels .* F1 +ECE$", labels, re.MULTILINE)
+    assert "whose true class" not in labels
+
+
+def test_unknown_labels_are_counted(tmp_path):
+    arrays = arrays_of("multi", samples=50)
+    unknown = int((arrays["targets"] == -1).sum())
+    said = run("evaluate", save(tmp_path, "npz", arrays), columns=200).stdout
+    assert unknown > 5
+    assert f"{unknown} of 300 targets unknown" in said
+    arrays["targets"] = abs(arrays["targets"])
+    assert "unknown" not in run("evaluate", save(tmp_path, "npz", arrays), columns=200).stdout
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
 def test_the_table_fits_the_terminal_and_nothing_is_cut(tmp_path, task, columns):
@@ -256,6 +276,17 @@ BAD_ARRAYS = {
         "probs must sum to 1 over the classes, found 0.9 at sample 0",
         "softmax",
     ),
+    "two decimals": (
+        changed(probs=lambda p: p.round(2)),
+        "probs must sum to 1 over the classes",
+        "they look rounded",
+        "probs / probs.sum(1, keepdims=True)",
+    ),
+    "NaN for unknown": (
+        changed("multi", targets=lambda t: np.where(t < 0, np.nan, t)),
+        "found nan at sample",
+        "write -1 for unknown",
+    ),
     "logits called probs": (
         changed(probs=lambda p: p * 9 - 3),
         "probs must be between 0 and 1",
@@ -317,7 +348,9 @@ BAD_TEXTS = {
     "gap.csv": (b"logit_cat,logit_dog,target\n1,2,cat\n1,,cat\n", "logits must be finite, found nan at sample 1"),
     "ragged.csv": (b"logit_cat,logit_dog,target\n1,2,cat\n1,2\n", "Expected 3 columns, got 2"),
     "latin.csv": ("logit_é,logit_b,target\n1,2,é\n".encode("latin-1"), "latin.csv"),
-    "semicolons.csv": (b"logit_cat;logit_dog;target\n1;2;cat\n", "semicolons.csv"),
+    "semicolons.csv": (b"logit_cat;logit_dog;target\n1;2;cat\n", "looks like ';'", "with commas"),
+    "decimal-commas.csv": (b'"logit_cat";"logit_dog";"target"\n1,5;2,5;cat\n', "looks like ';'", "points in numbers"),
+    "tabs.csv": (b"prob_cat\tprob_dog\ttarget\n1\t0\tcat\n", "looks like a tab"),
     "empty-target.csv": (b"logit_cat,logit_dog,target\n1,2,\n", "found ''", "the classes are cat, dog"),
     "sums.csv": (b"prob_cat,prob_dog,target\n0.5,0.6,cat\n", "probs must sum to 1", "found 1.1"),
     "table.xlsx": (b"PK\x03\x04", "found the suffix '.xlsx'", ".npz with logits or probs"),

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.report.words import LABELS, described, shown, verdicts, worst_classes
+from equipoise.report.words import LABELS, class_label, described, group_notes, shown, verdicts, worst_classes
 from equipoise.train.folder import RunFolder
 
 __all__ = ["plain_table", "print_evaluation", "print_open_set", "print_run"]
@@ -40,12 +40,13 @@ def print_evaluation(found: Mapping[str, Any], worst: int) -> None:
             cells = [f"{row['classes']:,}", f"{row['support']:,}", shown(key, row[key]), shown("ece", row["ece"])]
             table.add_row(row["name"], *cells)
         console.print(table)
+        for sentence in group_notes(found["task"]):
+            console.print(sentence, markup=False)
     rows = worst_classes(found, worst)
     if rows:
         names = [name for name in rows[0] if name in LABELS]
-        table = plain_table(
-            "worst classes" if found["task"] != "multi" else "worst labels", "support", *(LABELS[n] for n in names)
-        )
+        heads = [class_label(name, found["task"]) for name in names]
+        table = plain_table("worst classes" if found["task"] != "multi" else "worst labels", "support", *heads)
         for row in rows:
             table.add_row(Text(row["name"]), f"{row['support']:,}", *(shown(name, row[name]) for name in names))
         console.print(table)

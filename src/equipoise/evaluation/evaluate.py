@@ -16,6 +16,7 @@ from equipoise.evaluation.meters import meter_for
 from equipoise.evaluation.split import Picker, Split
 from equipoise.evaluation.suspicion import Suspicion
 from equipoise.predictions import InputError, Predictions
+from equipoise.predictions.source import UNKNOWN
 
 __all__ = ["FORMAT", "evaluate"]
 
@@ -53,11 +54,12 @@ def evaluate(
     resampling = Resampling(source, bins) if bootstrap else None
     pickers = () if fitted is not None else (Picker(split, False), Picker(split, True))
     suspicion = Suspicion(source)
-    samples = 0
+    samples = unknown = 0
     for part in split.parts():
         before.update(part.scores, part.targets)
         suspicion.look(part.scores, part.targets)
         samples += len(part.scores)
+        unknown += int((part.targets == UNKNOWN).sum()) if source.task == "multi" else 0
         for picker in pickers:
             picker.add(part)
         if resampling is not None:
@@ -88,6 +90,7 @@ def evaluate(
         "task": source.task,
         "samples": samples,
         "classes": source.num_classes,
+        "unknown": unknown,
         "scores": "logits" if source.from_logits else "probabilities",
         "bins": bins,
         "main": before.key,

@@ -8,7 +8,7 @@ from typing import Any
 from equipoise.report.figures import EVERY_LABEL, TOP_LABEL, class_bars, confidence_histogram, reliability_diagram
 from equipoise.report.open_set import open_set_section, open_set_sentences
 from equipoise.report.page import Picture, Section, Table, render
-from equipoise.report.words import LABELS, described, shown, verdicts
+from equipoise.report.words import LABELS, class_label, described, group_notes, shown, verdicts
 
 __all__ = ["evaluation_page"]
 
@@ -53,7 +53,7 @@ def _calibration(found: Mapping[str, Any]) -> Section:
         [LABELS[name], shown(name, value), *([shown(name, after[name])] if after else [])]
         for name, value in calibration["before"].items()
     ]
-    notes = [*calibration["fits"], *([calibration["note"]] if calibration["note"] else [])]
+    notes = [*calibration["fits"], *([calibration["note"]] if calibration["note"] else []), *_kinds(found)]
     words = EVERY_LABEL if found["task"] == "multi" else TOP_LABEL
     diagrams = [
         Picture(reliability_diagram("all samples" if name == "all" else f"{name} training samples", curves, words))
@@ -78,8 +78,24 @@ def _groups(found: Mapping[str, Any]) -> Section:
     ]
     head = ["training samples", "classes", "support", f"mean {LABELS[key]}", "ECE"]
     return Section(
-        "Groups of classes", "Many: more than 100 training samples; few: fewer than 20.", tables=[Table(head, rows)]
+        "Groups of classes",
+        "Many: more than 100 training samples; few: fewer than 20.",
+        tables=[Table(head, rows)],
+        notes=group_notes(found["task"]),
     )
+
+
+def _kinds(found: Mapping[str, Any]) -> list[str]:
+    """What is meant by the calibration errors of the page."""
+    if found["task"] == "multi":
+        return ["ECE: the probabilities of all labels, pooled; in the table of labels those of one label."]
+    top = "ECE: how far the largest probability of a sample lies from the accuracy, over bins of it."
+    if "classwise_ece" not in found["calibration"]["before"]:
+        return [top]
+    return [
+        f"{top} Classwise ECE: how far the probability of a class lies from how often it is the true one, over all "
+        "samples; the mean over the classes, and in the table of classes each alone."
+    ]
 
 
 def _classes(found: Mapping[str, Any]) -> Section:
@@ -87,7 +103,8 @@ def _classes(found: Mapping[str, Any]) -> Section:
     classes = found["per_class"]
     names = [name for name in classes[0] if name in LABELS]
     counted = classes[0]["train_count"] is not None
-    head = ["class", *(["training samples"] if counted else []), "support", *(LABELS[name] for name in names)]
+    labels = [class_label(name, found["task"]) for name in names]
+    head = ["class", *(["training samples"] if counted else []), "support", *labels]
     rows = [
         [
             row["name"],

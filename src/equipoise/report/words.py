@@ -11,8 +11,10 @@ __all__ = [
     "LESS_IS_BETTER",
     "NATURAL",
     "TITLES",
+    "class_label",
     "described",
     "duration",
+    "group_notes",
     "shown",
     "verdicts",
     "worst_classes",
@@ -122,6 +124,26 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def class_label(name: str, task: str) -> str:
+    """The heading of a number of single classes: their ECE is classwise, where that of all samples is of the top label.
+
+    >>> class_label("ece", "single"), class_label("ece", "multi"), class_label("f1", "single")
+    ('classwise ECE', 'ECE', 'F1')
+    """
+    return LABELS["classwise_ece" if name == "ece" and task != "multi" else name]
+
+
+def group_notes(task: str) -> list[str]:
+    """What to know of calibration errors of groups; nothing of several labels, where a group is made of labels."""
+    if task == "multi":
+        return []
+    return [
+        "The ECE of a group is that of the samples whose true class is in it. Given the truth, confidence and accuracy "
+        "need not agree, not even of a perfectly calibrated model"
+        + (": judge classes by their classwise ECE." if task == "single" else ".")
+    ]
+
+
 def capital(text: str) -> str:
     """The text as a sentence begins.
 
@@ -134,8 +156,11 @@ def capital(text: str) -> str:
 def described(found: Mapping[str, Any]) -> str:
     """What was evaluated, in a line."""
     things = "labels" if found["task"] == "multi" else "classes"
+    unknown = found.get("unknown", 0)
+    rest = f"; {unknown:,} of {found['samples'] * found['classes']:,} targets unknown" if unknown else ""
     return (
         f"{found['samples']:,} samples, {found['classes']:,} {things}, {TITLES[found['task']]}, from {found['scores']}"
+        f"{rest}"
     )
 
 
