@@ -444,11 +444,11 @@ def test_classes_that_do_not_match():
     with pytest.raises(ValueError, match=says("classifier", "16 features", "got 8 features")):
         DecoupledHead(nn.Linear(16, 5), nn.Linear(8, 5))
     both = decouple(plain)(batch("mlp"))
-    for loss in (
-        DecoupledLoss.from_counts([3, 2, 1]),
-        DecoupledLoss(eq.CrossEntropyLoss(), eq.ClassBalancedLoss([3, 2, 1])),
+    for loss, message in (
+        (DecoupledLoss.from_counts([3, 2, 1]), r"num_classes=3, and logits of 5; change"),
+        (DecoupledLoss(eq.CrossEntropyLoss(), eq.ClassBalancedLoss([3, 2, 1])), r"5 classes.*got 3 entries; check"),
     ):
-        with pytest.raises(ValueError, match=r"5 classes.*got 3 entries; check"):
+        with pytest.raises(ValueError, match=message):
             loss(both, torch.tensor([0, 1, 2, 0]))
 
 
