@@ -165,6 +165,15 @@ def test_gamma_of_training(tmp_path):
     assert load(out).gamma == 2.0
 
 
+def test_biases_of_labels(tmp_path):
+    arrays = arrays_of("multi")
+    arrays["logits"] += 2.0  # as a loss leaves them that cares for positives first
+    path, out = save(tmp_path, "npz", arrays), tmp_path / "fit.json"
+    reports = [json.loads(run("calibrate", path, "--out", out, "--json", *more).stdout) for more in ((), ("--bias",))]
+    assert all(bias < -0.5 for bias in load(out).biases)
+    assert reports[1]["after"]["nll"] < reports[0]["after"]["nll"] - 0.03
+
+
 def test_help_names_every_method():
     text = " ".join(run("calibrate", "--help", columns=300).stdout.split())
     for name in METHODS:
@@ -254,7 +263,9 @@ BAD_OPTIONS = {
     "no json": (("--method", "vector", "--out", "fit.npz"), "a fit is written as .json, got 'fit.npz'"),
     "a folder": (("--method", "vector", "--out", "taken.json"), "there is a folder of that name"),
     "missing fit": (("--apply", "gone.json"), "gone.json"),
-    "method and fit": (("--apply", "fit6.json", "--method", "vector"), "leave out --method and --on"),
+    "method and fit": (("--apply", "fit6.json", "--method", "vector"), "leave out --method, --on and --bias"),
+    "bias and fit": (("--apply", "fit6.json", "--bias"), "leave out --method, --on and --bias"),
+    "bias of another": (("--bias",), "--bias belongs to --method label-temperatures, got --method temperature"),
     "fit of other classes": (("--apply", "fit3.json", "--out", "o.npz"), "fit3.json", "for 3 classes", "has 6"),
     "fit of other task": (("--apply", "labels.json", "--out", "o.npz"), "labels.json", "for task multi"),
     "fit is no JSON": (("--apply", "text.json", "--out", "o.npz"), "text.json", "no JSON", "save the fit again"),

@@ -108,9 +108,9 @@ def from_json(content: object, where: str) -> Fitted:
         raise ValueError(f"{where}, got the unknown kind {kind!r}; the kinds are {', '.join(KINDS)}")
     names = {field.name for field in fields(KINDS[kind])}
     if isinstance(values, dict):
-        older: dict[str, Any] = {"class_names": []} | (
-            {"log_probs": False} if kind == VectorScaling.kind else {}
-        )  # said nothing of it
+        older: dict[str, Any] = {"class_names": []}  # what files said nothing of, as it was
+        if kind == VectorScaling.kind:
+            older["log_probs"] = False
         values = older | values
     if not isinstance(values, dict) or set(values) != names:
         came = sorted(values) if isinstance(values, dict) else values

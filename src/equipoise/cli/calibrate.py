@@ -42,14 +42,21 @@ def calibrate(
     train_counts: Counts = None,
     ignore_index: IgnoreIndex = -100,
     gamma: Annotated[float | None, typer.Option(min=0.0, help="For focal: gamma of training, if it was one.")] = None,
+    bias: Annotated[
+        bool,
+        typer.Option(
+            "--bias",
+            help="For label-temperatures: a bias for each label too, as after asymmetric losses; decisions may change.",
+        ),
+    ] = False,
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Fit a correction of the probabilities on one part and report on another, or apply a fit to a file."""
     with bad_input():
         if apply is not None:
-            if method or on is not None:
-                raise InputError("--apply takes a fit that is there; leave out --method and --on")
+            if method or on is not None or bias:
+                raise InputError("--apply takes a fit that is there; leave out --method, --on and --bias")
             if out.exists() and out.samefile(file):
                 raise InputError(
                     f"--out must be another file than the predictions that are read, got {out} for both; choose a new "
@@ -65,7 +72,7 @@ def calibrate(
         if out.suffix != ".json":
             raise InputError(f"--out: a fit is written as .json, got {out.name!r}; for example --out fit.json")
         other = None if on is None else opened(on, task or source.task, train_counts, ignore_index)
-        report = _fit(source, other, method, out, split, gamma, seed)
+        report = _fit(source, other, method, out, split, gamma, bias, seed)
     if as_json:
         typer.echo(json_text(report))
     else:
@@ -80,6 +87,7 @@ def _fit(
     out: Path,
     split: float,
     gamma: float | None,
+    bias: bool,
     seed: int,
 ) -> dict[str, Any]:
     from equipoise.calibration import save
@@ -87,7 +95,7 @@ def _fit(
     from equipoise.evaluation.split import Picker, Split
 
     method = _method(name, source)
-    options = _needs(method, source, gamma)
+    options = _needs(method, source, gamma, bias)
     if other is None and not 0.0 < split < 1.0:
         raise InputError(
             f"--split must be between 0 and 1 so that both parts have samples, got {split:g}; or give --on FILE2"
@@ -153,7 +161,7 @@ def _method(name: str, source: Predictions) -> Method:
     return METHODS[name]
 
 
-def _needs(method: Method, source: Predictions, gamma: float | None) -> dict[str, Any]:
+def _needs(method: Method, source: Predictions, gamma: float | None, bias: bool) -> dict[str, Any]:
     """Keyword arguments of a fit."""
     options: dict[str, Any] = {}
     if source.task != "multi":
@@ -162,6 +170,10 @@ def _needs(method: Method, source: Predictions, gamma: float | None) -> dict[str
         if method.name != "focal":
             raise InputError(f"--gamma belongs to --method focal, got --method {method.name}; leave it out")
         options["gamma"] = gamma
+    if bias:
+        if method.name != "label-temperatures":
+            raise InputError(f"--bias belongs to --method label-temperatures, got --method {method.name}; leave it out")
+        options["bias"] = True
     if method.needs:
         if source.train_counts is None:
             raise InputError(
