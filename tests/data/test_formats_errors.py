@@ -70,6 +70,20 @@ def test_images_of_several_sizes_need_one(tmp_path):
         joined.as_arrays()
 
 
+def test_sizes_are_those_of_upright_images_that_can_be_read(tmp_path):
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.new("RGB", (12, 10)).save(tmp_path / "0.jpg", exif=turned)
+    picture(tmp_path / "1.png", size=(12, 10))
+    (tmp_path / "2.png").write_bytes(b"no image")
+    picture(tmp_path / "3.png", size=(30, 20))
+    paths = np.array([str(tmp_path / name) for name in ("0.jpg", "1.png", "2.png", "3.png")])
+    images = FileImages(paths, np.zeros(4, np.int64))
+    assert images.sizes(4) == [images.load(0)[0].shape[1:], (10, 12), (20, 30)]
+    assert images.sizes(4)[0] == (12, 10)
+    assert images.sizes(2) == [(12, 10), (20, 30)]
+
+
 def test_a_colour_depth_that_is_none(tmp_path):
     path = tmp_path / "a.tif"
     Image.new("F", (4, 4), 0.5).save(path)

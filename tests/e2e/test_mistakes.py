@@ -106,7 +106,13 @@ def test_corrupt_mask(refused, tmp_path):
 
 def test_images_of_several_sizes(refused, pictures):
     picture(pictures / "train" / "cat" / "00.jpg", size=(30, 20))
-    refused("images must have one size", "--image-size", data=pictures, epochs=1)
+    refused("images must have one size", "found 2 sizes", "--image-size 10x12, which 29 of 30", data=pictures, epochs=1)
+
+
+def test_a_test_image_of_another_size(refused, pictures):
+    """Found before anything is trained, not afterwards."""
+    picture(pictures / "test" / "emu" / "01.jpg", size=(30, 20))
+    refused("images must have one size", "--image-size 10x12", data=pictures, **QUICK)
 
 
 def test_missing_files(refused, tmp_path):
@@ -150,6 +156,16 @@ def test_class_without_a_training_sample(refused, equipoise, features, tmp_path)
         run = equipoise.train(tmp_path, out=loss.replace(":", "-"), allow_empty=True, loss=loss, **names, **QUICK)
         assert all(np.isfinite(row["train"]["loss"]) for row in run.history())
         assert np.isfinite(predictions(run, "test")["logits"]).all()
+
+
+def test_one_class(refused, equipoise, features, tmp_path):
+    for i in range(12):
+        picture(tmp_path / "eins" / "Bär" / f"{i}.png")
+    refused("eins: there must be at least two classes, found one (Bär)", "add samples", data="eins", **QUICK)
+    refused("found one (Bär)", data="eins", allow_empty=True, **QUICK)
+    features("one-label.npz", (np.arange(40) % 3 == 0).astype(int)[:, None])
+    run = equipoise.train(tmp_path, data="one-label.npz", task="multi", **QUICK)  # there or not is a question
+    assert np.isfinite(run.results["test"]["overall"]["mean_average_precision"])
 
 
 def test_validation_data_of_one_class(refused, equipoise, features, tmp_path):

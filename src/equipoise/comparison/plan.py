@@ -17,6 +17,8 @@ __all__ = ["baseline_of", "entries_of", "planned_runs", "run_name", "run_spec", 
 
 LONGEST = 80
 """Letters of a loss in the name of a folder."""
+LOOKED_AT = 20_000
+"""Images of a split whose size is looked at before anything is trained."""
 
 
 def entries_of(losses: Sequence[str]) -> list[Entry]:
@@ -120,10 +122,11 @@ def surveyed_entries(spec: CompareSpec) -> tuple[list[Entry], list[str]]:
     """
     from equipoise.doctor.suggest import suggest
     from equipoise.train.methods import is_method, parse_method
-    from equipoise.train.parts import loss_of, opened
+    from equipoise.train.parts import check_sizes, loss_of, opened
 
     first = RunSpec(**spec.model_dump(include=set(SharedSpec.model_fields)))
     data, _ = opened(first)
+    check_sizes(first, data, LOOKED_AT)
     notes = list(data.notes)
 
     def problem(text: str) -> str | None:

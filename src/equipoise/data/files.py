@@ -32,6 +32,9 @@ Paths: TypeAlias = NDArray[np.str_]
 
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
 
+ORIENTATION = 0x0112
+"""What a camera says of how it was held; from 5 on height and width change places."""
+
 
 def path_array(paths: Iterable[str | Path]) -> Paths:
     """Paths as one array: worker processes share its memory, which they would copy of a list by counting references."""
@@ -144,6 +147,21 @@ class FileImages:
         else:
             height, width = self.size
         return len(self) * height * width * (3 if self.masks is None else 3 + self.masks.dtype.itemsize)
+
+    def sizes(self, most: int) -> list[Size]:
+        """Height and width of the files, of ``most`` evenly spread ones at most; what cannot be read has none."""
+
+        def look(number: int) -> Size | None:
+            try:
+                with opened(self.paths[chosen[number]]) as image:
+                    turned = self.masks is None and image.getexif().get(ORIENTATION, 1) >= 5
+                    width, height = image.size
+            except DataError:  # told when it is decoded
+                return None
+            return (width, height) if turned else (height, width)
+
+        chosen = np.unique(np.linspace(0, len(self) - 1, min(most, len(self))).round().astype(np.int64))
+        return [size for size in in_threads(look, len(chosen)) if size is not None]
 
     def _load_mask(self, i: int) -> NDArray[Any]:
         assert self.masks is not None

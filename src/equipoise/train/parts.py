@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -14,6 +15,7 @@ from equipoise.data import Arrays, DataError, DataSet, FileImages, Split, hold_o
 from equipoise.data.arrays import class_counts
 from equipoise.data.augment import augmentations_from
 from equipoise.data.errors import some
+from equipoise.data.files import Size
 from equipoise.data.opening import resized
 from equipoise.data.samplers import EpochSampler
 from equipoise.heads.rebalanced import empty_linear
@@ -23,7 +25,7 @@ from equipoise.train.loss_text import build_loss, default_loss
 from equipoise.train.methods import LossText, Method, Plain, parse_method
 from equipoise.train.module import Learner
 from equipoise.train.optimizers import build_optimizer, learning_rate_factor
-from equipoise.train.preparation import Preparation
+from equipoise.train.preparation import SAMPLE, Preparation
 from equipoise.train.spec import RunSpec
 from equipoise.train.task import TrainingTask
 
@@ -31,6 +33,7 @@ __all__ = [
     "as_trained",
     "check_method",
     "check_model",
+    "check_sizes",
     "learner_of",
     "loss_of",
     "method_of",
@@ -64,8 +67,14 @@ def opened(spec: RunSpec) -> tuple[DataSet, Split | None]:
         image_root=spec.image_root,
     )
     data, unknown = _with_open_set(spec, data)
+    if data.task != "multi" and len(data.class_names) < 2:
+        raise DataError(
+            f"{spec.data}: there must be at least two classes, found one ({some(data.class_names)}), so that there is "
+            "nothing to tell apart; add samples of another class"
+        )
     if not spec.allow_empty:
         _check_classes(spec, data)
+    check_sizes(spec, data)
     return data, unknown
 
 
@@ -96,6 +105,24 @@ def _check_classes(spec: RunSpec, data: DataSet) -> None:
             f"{some(data.class_names[c] for c in seen) or 'none'} alone, which nothing can be chosen by; add samples, "
             f"leave the split out to have one drawn, {advice}"
         )
+
+
+def check_sizes(spec: RunSpec, data: DataSet, most: int = SAMPLE) -> None:
+    """Raise where images of several sizes would be in one batch; looks at ``most`` images of each split, or all."""
+    if spec.batch_size == 1:
+        return
+    seen: Counter[Size] = Counter()
+    for split in (data.train, data.val, data.test):
+        if isinstance(split, FileImages) and split.size is None:
+            seen.update(split.sizes(most))
+    if len(seen) < 2:
+        return
+    (height, width), count = seen.most_common(1)[0]
+    shared = f"{height}x{width}, which {count} of {seen.total()} have" if count > 1 else "224"
+    raise DataError(
+        f"{spec.data}: images must have one size to be in one batch, found {len(seen)} sizes; choose one, e.g. "
+        f"--image-size {shared}, or --batch-size 1"
+    )
 
 
 def as_trained(preparation: Preparation, split: Split) -> Split:
@@ -129,11 +156,6 @@ def model_of(spec: RunSpec, task: TrainingTask, preparation: Preparation) -> tup
     name = task.default_model() if spec.model == "auto" else spec.model
     pl.seed_everything(spec.seed, verbose=False)
     tokens = preparation.kind == "tokens"
-    if preparation.kind == "images" and preparation.input_shape is None and spec.batch_size != 1:
-        raise DataError(
-            f"{spec.data}: images must have one size to be in one batch, found several; choose one, e.g. --image-size "
-            "224, or --batch-size 1"
-        )
     try:
         model = build_model(
             name,
