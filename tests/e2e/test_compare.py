@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.comparison.folder import ComparisonFolder
+from tests.data.making import class_folders
 from tests.e2e.commands import ENVIRONMENT, assert_same_run, contents, flags
 
 LOSSES = "ce focal:gamma=1,2"
@@ -246,6 +247,43 @@ def test_one_at_a_time_and_interrupted(equipoise, tmp_path):
     assert "Traceback" not in finished.err
     assert all(map(is_over, workers))
     assert any(comparison.path.glob("runs/*.unfinished/resume.ckpt"))
+
+
+def group(leader):
+    """Processes of a session that are at work: children, theirs, and what became of them when nobody had them."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, session = file.read_text().rpartition(")")[2].split()[:4]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(session) == leader and state not in "ZX":
+            found.append(int(file.parent.name))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux sees to it")
+@pytest.mark.parametrize("how", ["SIGINT to all", "SIGTERM", "SIGKILL"])
+def test_nobody_is_left_behind(equipoise, tmp_path, how):
+    """Processes that decode images for the runs hold the output, for which a pipe behind the command would wait."""
+    class_folders(tmp_path / "pictures", 12)
+    comparison = ComparisonFolder(tmp_path / "compared")
+    options = {"data": "pictures", "model": "linear", "epochs": 5000, "batch_size": 4, "workers": 2, "losses": "ce"}
+    leader = equipoise.start(tmp_path, "compare", out="compared", jobs=2, seeds=2, accelerator="cpu", **options)
+    until(lambda: len(list(comparison.path.glob("runs/*.unfinished/resume.ckpt"))) == 2)
+    assert len(group(leader)) >= 7  # the command, two runs, and two workers of each at least
+    if how == "SIGINT to all":
+        os.killpg(leader, signal.SIGINT)  # as a terminal does
+    else:
+        os.kill(leader, signal.Signals[how])
+    finished = equipoise.wait()
+    end = time.monotonic() + 10
+    while group(leader) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert group(leader) == []
+    if how != "SIGKILL":
+        assert finished.status == 1
+        assert "interrupted; 0 of 2 runs are finished, the same command goes on from there" in finished.err
 
 
 def test_mistakes(whole, equipoise, tmp_path):

@@ -6,8 +6,10 @@ import errno
 import gc
 import os
 import shutil
+import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -63,7 +65,7 @@ def compare(
     folder = ComparisonFolder(out.absolute())
     with _held(folder):
         said = _saying(folder, say)
-        with _explained(folder):
+        with _explained(folder), _terminated_is_interrupted():
             _train_all(folder, spec, jobs, ray, said, console)
             runs = _compared(folder)
             if len(_missing(runs)) == len(runs):
@@ -89,6 +91,20 @@ def _explained(folder: ComparisonFolder) -> Iterator[None]:
         return
     done = f"{len(folder.finished)} of {len(folder.runs)} runs are" if folder.exists else "nothing is"
     raise TrainingError(f"{why}; {done} finished, the same command goes on from there")
+
+
+@contextmanager
+def _terminated_is_interrupted() -> Iterator[None]:
+    """``kill`` and batch systems stop a comparison as the keyboard does, unless somebody else listens to them."""
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager

@@ -22,6 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from equipoise._processes import end_with_parent
+
 __all__ = ["Call", "Jobs", "LocalJobs", "Outcome", "attempt"]
 
 TICK = 0.25
@@ -205,7 +207,8 @@ def _cause_of_death(status: int | None) -> str:
 def _serve(calls: connection.Connection, log: str, begin: Callable[[], None], variables: Mapping[str, str]) -> None:
     """The life of a process: begin, then answer calls until there are none, or nobody who would ask."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks was interrupted too, and decides
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
+    threading.Thread(target=_wait_for_parent, daemon=True).start()  # where the kernel does not see to it
     os.environ.update(variables)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(file, 1)
@@ -222,7 +225,7 @@ def _serve(calls: connection.Connection, log: str, begin: Callable[[], None], va
         calls.send(attempt(call))
 
 
-def _end_with_parent() -> None:
+def _wait_for_parent() -> None:
     """A process whose parent was killed must not go on: the next attempt has to have the folder for itself."""
     parent = multiprocessing.parent_process()
     if parent is not None:

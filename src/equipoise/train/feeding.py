@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from equipoise._checks import check_number
+from equipoise._processes import end_with_parent
 from equipoise.data.arrays import Arrays, Split, Task
 from equipoise.data.errors import DataError
 from equipoise.data.files import FileImages
@@ -186,6 +187,7 @@ class DecodingFeed(Feed):
             batch_size=None,  # the order gives whole batches
             collate_fn=_as_it_is,
             num_workers=workers,
+            worker_init_fn=end_with_parent,
             persistent_workers=workers > 0,
             prefetch_factor=2 if workers else None,
             pin_memory=device.type == "cuda",
