@@ -13,7 +13,15 @@ import torch
 
 import equipoise as eq
 from equipoise import functional as F
-from equipoise.losses import SigmoidLoss, SoftmaxLoss, asymmetric, cyclical, focal
+from equipoise.losses import (
+    AdaptiveAsymmetry,
+    SigmoidLoss,
+    SoftmaxLoss,
+    asymmetric,
+    cyclical,
+    focal,
+    logit_adjustment,
+)
 from equipoise.schedules import Constant, Cosine, Cyclical, Join, Linear, Parabolic, Steps, join
 from equipoise.weights import (
     ClassWeights,
@@ -731,3 +739,30 @@ def test_parts_that_exclude_one_another():
     with pytest.raises(TypeError, match=says("gamma_neg", "must be a number", "got Linear", "pass a float")):
         eq.AsymmetricLoss(gamma_neg=Linear(1.0, 2.0), target_gap=0.5)
     assert SigmoidLoss(focal(1.0), asymmetry=eq.AsymmetricLoss(target_gap=0.5).asymmetry)(logits(), LABELS).isfinite()
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: SoftmaxLoss(2.0), ("modulation must be focal", "got 2.0; leave it out")),
+        (lambda: SoftmaxLoss(focal), ("modulation must be", "got focal itself, which has to be called: focal(...)")),
+        (lambda: SigmoidLoss("focal"), ("modulation must be", "got 'focal'")),
+        (lambda: SoftmaxLoss(adjustment=[1, 2, 3]), ("adjustment must be logit_adjustment(counts)", "of type list")),
+        (lambda: SigmoidLoss(adjustment=logit_adjustment([1, 2])), ("adjustment must be NegativeTolerance",)),
+        (lambda: SoftmaxLoss(weight=Linear(0.0, 1.0)), ("weight must be one number", "Linear(", "Deferred(weight")),
+        (
+            lambda: SoftmaxLoss(weight=[[1.0, 2.0], Linear(0.0, 1.0)]),
+            ("weight must be one", "Linear", "weights take no schedule"),
+        ),
+        (lambda: SoftmaxLoss(weight=RecallWeights), ("weight must be", "RecallWeights itself", "RecallWeights(...)")),
+        (
+            lambda: eq.FocalLoss(weight=effective_number),
+            ("weight must be", "effective_number itself, which has to be called"),
+        ),
+        (lambda: SigmoidLoss(asymmetry=AdaptiveAsymmetry), ("asymmetry must be", "AdaptiveAsymmetry itself")),
+    ],
+)
+def test_what_is_no_part_is_told(make, words):
+    with pytest.raises(TypeError, match=says(words[0].partition(" ")[0], *words[1:])) as caught:
+        make()
+    assert words[0] in str(caught.value)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -247,6 +248,15 @@ class SoftmaxLoss(Loss):
         epochs: int | None = None,
         more_parts: Sequence[Part] = (),
     ) -> None:
+        check_part(
+            "modulation", modulation, Modulation, "focal(2.0), asymmetric(...), cyclical(...) or Modulation(...)"
+        )
+        check_part(
+            "adjustment",
+            adjustment,
+            Adjustment,
+            "logit_adjustment(counts), margin_adjustment(counts) or Adjustment(...)",
+        )
         fixed, batch_weights = split_weights(weight)
         super().__init__(softmax_parts(modulation, adjustment, fixed, label_smoothing, more_parts), epochs=epochs)
         check_reduction(reduction)
@@ -311,6 +321,19 @@ def softmax_parts(
     return [*given, *fixed, Scalar("label_smoothing", label_smoothing, high=1.0), *more_parts]
 
 
+def check_part(name: str, part: object, kind: type, made_by: str) -> None:
+    """Raise unless a part of a loss is None or of its kind."""
+    if part is not None and not isinstance(part, kind):
+        raise TypeError(f"{name} must be {made_by}, got {_came(part)}; leave it out for none")
+
+
+def _came(part: object) -> str:
+    """What a user gave in place of a part."""
+    if isinstance(part, type) or inspect.isroutine(part):
+        return f"{part.__name__} itself, which has to be called: {part.__name__}(...)"
+    return repr(part) if isinstance(part, (bool, int, float, str)) else f"an object of type {type(part).__name__}"
+
+
 def split_weights(weight: Weight | Sequence[Weight] | None) -> tuple[list[FixedWeights], list[BatchWeights]]:
     """Sort the weights a user gave into fixed ones and those that derive from the batch."""
     if weight is None:
@@ -319,6 +342,13 @@ def split_weights(weight: Weight | Sequence[Weight] | None) -> tuple[list[FixedW
     fixed: list[FixedWeights] = []
     batch: list[BatchWeights] = []
     for item in weight if several else [weight]:  # type: ignore[union-attr]
+        if isinstance(item, type) or inspect.isroutine(item):
+            raise TypeError(f"weight must be numbers or made weights, got {_came(item)}; call it")
+        if isinstance(item, Schedule):
+            raise TypeError(
+                "weight must be one number for each class, Deferred(...) or RecallWeights(...), got the schedule "
+                f"{item!r}; weights take no schedule: Deferred(weight, start=0.8) lets them begin later"
+            )
         if isinstance(item, (RecallWeights, PrecisionWeights)):
             batch.append(item)
         else:
@@ -487,6 +517,12 @@ class SigmoidLoss(Loss):
         validate: bool = False,
         epochs: int | None = None,
     ) -> None:
+        check_part(
+            "modulation", modulation, Modulation, "focal(2.0), asymmetric(...), cyclical(...) or Modulation(...)"
+        )
+        check_part("adjustment", adjustment, NegativeTolerance, "NegativeTolerance(...)")
+        check_part("rebalanced", rebalanced, Rebalanced, "Rebalanced(...)")
+        check_part("asymmetry", asymmetry, AdaptiveAsymmetry, "AdaptiveAsymmetry(...)")
         fixed, batch_weights = split_weights(weight)
         if batch_weights:
             raise TypeError(
