@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.pages import ROOT
@@ -9,6 +12,14 @@ from website.docstrings import as_markdown
 from website.formulas import as_mathml, draw_formulas
 from website.pages import rewrite_links
 from website.tables import let_code_break
+
+
+def test_hooks_are_found_from_anywhere(tmp_path):
+    """As ``mkdocs build`` loads them: by their file, with no folder of the project to import from."""
+    code = "import runpy, sys; runpy.run_path(sys.argv[1])"
+    hooks = str(ROOT / "website" / "hooks.py")
+    ran = subprocess.run([sys.executable, "-I", "-c", code, hooks], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_docstrings_become_markdown():

@@ -91,6 +91,15 @@ def test_numbers_of_the_page(tmp_path):
     assert "Made by: equipoise evaluate <x>" in words
 
 
+@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+def test_calibration_errors_are_told_apart(tmp_path, task):
+    page = evaluation_page(evaluate(open_predictions(save(tmp_path, "npz", arrays_of(task, samples=60)))))
+    assert ("samples whose true class is in it" in page) == (task != "multi")
+    assert ("judge classes by their classwise ECE" in page) == (task == "single")
+    assert ("Classwise ECE: how far the probability of a class" in page) == (task == "single")
+    assert ("of all labels, pooled" in page) == (task == "multi")
+
+
 def test_many_classes_are_folded_and_the_bars_are_those_at_either_end(tmp_path):
     found = evaluated(tmp_path, classes=100)
     reader = Reader(evaluation_page(found))
