@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -25,7 +24,7 @@ def end_with_parent(number: int = 0) -> None:
         return
     import ctypes
 
+    parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    parent = multiprocessing.parent_process()
-    if parent is not None and parent.pid != os.getppid():  # it ended before the kernel knew
+    if os.getppid() != parent:  # it ended before the kernel knew
         os._exit(1)

@@ -6,7 +6,11 @@ import gc
 import math
 import os
 import pickle
+import subprocess
+import sys
+import time
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -403,3 +407,54 @@ class TestOnGPU:
         split = numbered(8)
         both = [training(8, split=split, device=device) for device in ("cuda", f"cuda:{torch.cuda.current_device()}")]
         assert both[0].data[0] is both[1].data[0]
+
+
+WAITING = """
+import sys
+import numpy as np
+from equipoise.data.files import FileImages
+from equipoise.train.feeding import evaluation_feed
+
+if __name__ == "__main__":
+    images = FileImages(np.array([sys.argv[1]] * 2), np.zeros(2, np.int64), size=(2, 2))
+    list(evaluation_feed(images, batch_size=1, device="cpu", workers=2))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux sees to it")
+def test_workers_end_with_the_one_who_started_them(tmp_path):
+    """Also while they wait for something else: here for the first byte of a picture."""
+    picture = tmp_path / "picture.png"
+    os.mkfifo(picture)
+
+    def workers():
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                here = str(picture).encode() in (folder / "cmdline").read_bytes()
+                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if here and state not in "ZX" and int(folder.name) != asking.pid:
+                found.append(int(folder.name))
+        return found
+
+    def until(condition, seconds):
+        end = time.monotonic() + seconds
+        while not condition() and time.monotonic() < end:
+            time.sleep(0.05)
+        return condition()
+
+    asking = subprocess.Popen([sys.executable, "-c", WAITING, str(picture)])
+    try:
+        assert until(lambda: len(workers()) == 2, 120)
+        time.sleep(1)  # until they ask for the picture
+    finally:
+        asking.kill()
+        asking.wait()
+    try:
+        assert until(lambda: not workers(), 30)
+    finally:
+        if workers():
+            with picture.open("wb"):  # let those go that are left
+                pass
