@@ -117,7 +117,11 @@ BAD = {
         "the ignored label counts for nothing",
         "found cat",
     ),
-    "several labels": (lambda: hold_out(digit_scenes(), [0]), "one label a sample, found task 'multi'", "hold out none"),
+    "several labels": (
+        lambda: hold_out(digit_scenes(), [0]),
+        "one label a sample, found task 'multi'",
+        "hold out none",
+    ),
     "segmentation": (lambda: hold_out(digit_maps(), [1]), "found task 'segmentation'", "hold out none"),
 }
 
