@@ -294,6 +294,16 @@ def test_tables_of_texts(tmp_path, ending, labels, names, expected):
     assert data.task == ("multi" if isinstance(expected[0], list) else "single")
 
 
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_csv_of_a_spreadsheet(tmp_path, mark):
+    """Other marks between columns, and one for the order of bytes before them."""
+    rows = [["text", "label"], *[["zwölf, Boxkämpfer", "Bär"], ['"a; b"', "Möwe"]] * 10]
+    (tmp_path / "all.csv").write_text("\n".join(mark.join(row) for row in rows), encoding="utf-8-sig")
+    data = open_data(tmp_path / "all.csv")
+    assert (data.task, data.class_names) == ("single", ("Bär", "Möwe"))
+    assert set(data.train.texts) == {"zwölf, Boxkämpfer", "a; b"}
+
+
 def test_words_that_look_like_nothing_are_names(tmp_path):
     (tmp_path / "train.csv").write_text("text,label\n" + "null,NA\nnan,None\n" * 5)
     data = open_data(tmp_path)

@@ -268,12 +268,20 @@ def _arrow(path: Path) -> Any:  # noqa: ANN401  (pyarrow has no types)
     return pyarrow
 
 
+def _dialect(arrow: Any, file: Path) -> Any:  # noqa: ANN401
+    """Columns stand between commas, or between what the header has more of: spreadsheets write semicolons or tabs."""
+    with file.open("rb") as opened:
+        header = opened.readline(2**20)
+    mark = max(b",;\t", key=header.count)  # of equally many the first
+    return arrow.csv.ParseOptions(delimiter=chr(mark), newlines_in_values=True)
+
+
 def _names(file: Path) -> list[str]:
     arrow = _arrow(file)
     try:
         if file.suffix.lower() == ".parquet":
             return list(arrow.parquet.read_schema(file).names)
-        with arrow.csv.open_csv(file) as reader:
+        with arrow.csv.open_csv(file, parse_options=_dialect(arrow, file)) as reader:
             return list(reader.schema.names)
     except (arrow.lib.ArrowException, UnicodeDecodeError, OSError) as error:
         raise refuse(file, "the file must be a table with a header", str(error), "write it again") from None
@@ -293,8 +301,7 @@ def _read(file: Path, columns: list[str]) -> Table:
             convert = arrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(columns, arrow.string()), include_columns=columns, strings_can_be_null=False
             )
-            parse = arrow.csv.ParseOptions(newlines_in_values=True)
-            table = arrow.csv.read_csv(file, convert_options=convert, parse_options=parse)
+            table = arrow.csv.read_csv(file, convert_options=convert, parse_options=_dialect(arrow, file))
     except (arrow.lib.ArrowException, OSError) as error:
         raise refuse(file, "the table must be readable", str(error), "check that row, or write it again") from None
     return {name: table.column(name).to_pylist() for name in columns}
