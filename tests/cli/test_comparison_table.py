@@ -67,6 +67,14 @@ def test_every_number_is_there():
     assert "–" in text
 
 
+def test_bold_is_spoken_of_where_something_is_bold():
+    assert "Bold" not in printed(found())
+    terminal = io.StringIO()
+    print_comparison(found(), Console(file=terminal, width=200, force_terminal=True, _environ={"TERM": "xterm"}))
+    assert "Bold: the best mean." in terminal.getvalue()
+    assert "\x1b[1m75.00" in terminal.getvalue()
+
+
 def test_markup_in_names_is_text():
     text = printed(found())
     assert "[red]focal[/red]:gamma=1,3" in text

@@ -107,6 +107,27 @@ def test_the_sentences_say_so_with_numbers(three):
     assert not said(three, "no samples")
 
 
+def test_a_tie_is_a_tie(tmp_path):
+    def same(loss, seed):
+        return predict("bad" if loss == "bad" else "ce", seed)
+
+    found = verdict(compared(tmp_path, ["ce", "twin", "bad"], predict=same))
+    (best,) = said(found, "Best mean class accuracy")
+    assert re.fullmatch(r"Best mean class accuracy: ce and twin alike, \d\d\.\d\d %\.", best)
+
+
+def test_no_interval_goes_beyond_what_shares_can_differ_by(tmp_path):
+    """Two seeds that disagree widely: Student's distribution alone would allow anything."""
+
+    def wild(loss, seed):
+        return predict("bad" if (loss == "other") == bool(seed) else "good", seed)
+
+    found = verdict(compared(tmp_path, ["ce", "other"], seeds=2, predict=wild))
+    one = difference(found, "other", "mean_class_accuracy")
+    assert (one["low"], one["high"]) == (-1.0, 1.0)
+    assert difference(found, "other", "nll")["high"] > 1  # which is no share
+
+
 def test_times_that_vary_between_seeds_are_said_to_tell_nothing(tmp_path):
     def predict_slowly(loss, seed):
         *arrays, _ = predict(loss, seed)

@@ -39,9 +39,10 @@ def print_comparison(found: Mapping[str, Any], console: Console | None = None) -
         _print_columns(
             console, f"difference to {found['baseline']}{interval}", [Text(name) for name in names], compared
         )
+    bold = "Bold: the best mean. " if console.is_terminal and not console.is_dumb_terminal else ""
     if len(found["seeds"]) > 1:
         console.print(
-            f"Means ± standard deviation over {len(found['seeds'])} seeds, shares in percent. Bold: the best mean. "
+            f"Means ± standard deviation over {len(found['seeds'])} seeds, shares in percent. {bold}"
             f"▲ really better than {found['baseline']}, ▼ really worse.",
             markup=False,
         )

@@ -102,8 +102,12 @@ def _best_of(found: Mapping[str, Any], metric: str, title: str) -> Iterator[str]
     sign = -1 if metric in LESS_IS_BETTER else 1
     best = max(means, key=lambda loss: sign * means[loss])
     what = "" if metric == found["main"] else f"{_short(metric, found)} "
-    text = f"{title}: {best}, {what}{_value(metric, means[best])}"
     baseline = found["baseline"]
+    alike = [loss for loss in means if _value(metric, means[loss]) == _value(metric, means[best])]
+    if len(alike) > 1 and (baseline in alike or baseline not in means):
+        yield f"{title}: {', '.join(alike[:-1])} and {alike[-1]} alike, {what}{_value(metric, means[best])}."
+        return
+    text = f"{title}: {best}, {what}{_value(metric, means[best])}"
     if best == baseline or baseline not in means:
         yield f"{text}."
         return

@@ -16,7 +16,7 @@ from equipoise.comparison.open_outcome import OPEN_METRICS
 from equipoise.comparison.outcomes import GROUPS, METRICS, Array, Outcome, outcome_of, resample, values_of
 from equipoise.comparison.sentences import sentences_of
 from equipoise.comparison.statistics import ALPHA, Difference, holm, paired_difference
-from equipoise.report.words import LESS_IS_BETTER
+from equipoise.report.words import LESS_IS_BETTER, NATURAL
 from equipoise.train.folder import RunFolder
 
 __all__ = ["FORMAT", "verdict"]
@@ -227,6 +227,8 @@ def _judged(metric: str, differences: Mapping[str, Difference]) -> list[Row]:
     found = []
     for loss, one in differences.items():
         low, high = one.interval or (None, None)
+        if low is not None and high is not None and metric not in (*NATURAL, SPEED):  # shares differ by 1 at most
+            low, high = max(low, -1.0), min(high, 1.0)
         real = loss in corrected and corrected[loss] < ALPHA
         need = None if real else one.need(untold)
         found.append(
