@@ -93,7 +93,13 @@ def test_settings_of_the_runs(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"methods": "ce sdm"}, "or a method: none, sdn"),
+        ({"methods": "ce sdm"}, "methods.1: they must be methods or losses, got 'sdm'; did you mean sdn?"),
+        ({"methods": "ce crtt"}, "did you mean crt?"),
+        ({"methods": "ce tau_norn:tau=2"}, "did you mean tau-norm?"),
+        ({"methods": "ce zzz"}, "they must be methods (none, sdn, "),
+        ({"methods": "ce focl"}, "did you mean FocalLoss"),
+        ({"methods": "ldam:max_margn=1"}, "must get options that it knows, got 'max_margn'"),
+        ({"losses": "ce crtt"}, "got 'crtt'; did you mean the method crt?"),
         ({"methods": "sdn:featur=ce"}, "did you mean 'feature'?"),
         ({"methods": "sdn SDN"}, "got sdn and SDN; remove one of them"),
         ({"losses": "ce", "methods": "CrossEntropyLoss"}, "got ce and CrossEntropyLoss"),
@@ -123,6 +129,8 @@ def test_methods_that_do_not_fit_the_data_are_named_together():
 
 class Here:
     """Trains in this process; ``fits`` counts trainings, ``calls`` the runs, in waves."""
+
+    at_a_time = 1
 
     def __init__(self, monkeypatch):
         self.waves, self.fits, self.wrong = [], 0, {}

@@ -106,6 +106,17 @@ def test_nothing_there(tmp_path):
     refused("did you mean 'digits-lt'?", "digit-lt")
 
 
+def test_a_neighbour_may_be_meant(tmp_path, monkeypatch):
+    class_folders(tmp_path / "photos", 1)
+    refused(f"did you mean '{tmp_path}/photos'?", tmp_path / "fotos")
+    refused("check the path", tmp_path / "nothing-like-it")
+    refused("check the path", tmp_path / "nowhere" / "photos")
+    monkeypatch.chdir(tmp_path)
+    refused("did you mean 'photos'?", "phtos")
+    refused("did you mean 'digits-lt'?", "digit-lt")
+    refused("known are digits-lt", "zzz")
+
+
 def test_unknown_layout_says_what_was_looked_for(tmp_path):
     refused(("an empty folder", "train.npz", "Cityscapes", "VOC", "COCO", "train.csv", "CLASS/picture.jpg"), tmp_path)
     (tmp_path / "stuff.bin").write_bytes(b"1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -34,8 +35,29 @@ def _known_loss(text: str) -> str:
         raise ValueError(
             f"they must be losses, got the method {text}; give it in --methods, losses may stand there too"
         )
-    expand_loss(text)
+    try:
+        expand_loss(text)
+    except ValueError as error:
+        meant = _method_meant(text)
+        if meant is None:
+            raise
+        raise ValueError(
+            f"{str(error).partition('; ')[0].partition('. ')[0]}; did you mean the method {meant}?"
+        ) from None
     return text.strip()
+
+
+def _method_meant(text: str) -> str | None:
+    """The method that a text which names neither a method nor a loss comes near to."""
+    from equipoise.catalogue import find
+    from equipoise.train.methods import METHODS
+
+    name = text.partition(":")[0].strip()
+    try:
+        find(name)
+    except ValueError:
+        return next(iter(difflib.get_close_matches(name.lower().replace("_", "-"), METHODS, 1)), None)
+    return None
 
 
 def _known_method(text: str) -> str:
@@ -44,8 +66,12 @@ def _known_method(text: str) -> str:
     try:
         expand_method(text)
     except ValueError as error:
-        known = "" if is_method(text) else f"; or a method: {', '.join(METHODS)}"
-        raise ValueError(f"{error}{known}") from None
+        if is_method(text):
+            raise
+        meant = _method_meant(text)
+        if meant is not None:
+            raise ValueError(f"they must be methods or losses, got {text!r}; did you mean {meant}?") from None
+        raise ValueError(f"they must be methods ({', '.join(METHODS)}) or losses: {error}") from None
     return text.strip()
 
 
