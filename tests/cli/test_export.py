@@ -2,7 +2,9 @@
 
 import sys
 
+from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
 from equipoise.train.export import load_exported
+from equipoise.train.folder import RunFolder, write_json
 from tests.cli.test_evaluate import refused, run
 from tests.models.test_registry import Without
 from tests.train.run_folders import images_of, make_run
@@ -33,6 +35,17 @@ def test_what_is_no_finished_run(tmp_path):
     refused(run("export", tmp_path), "run.json", "none in this folder")
     make_run(tmp_path / "a.unfinished")
     refused(run("export", tmp_path / "a"), "must be finished")
+
+
+def test_a_comparison_is_no_run(tmp_path):
+    comparison = ComparisonFolder(tmp_path / "compared")
+    runs = [PlannedRun("ce", seed, RunFolder(comparison.path / "runs" / f"ce-{seed}")) for seed in (0, 1)]
+    comparison.write_plan({}, [Entry("ce", ("ce",))], "ce", runs)
+    refused(run("export", comparison.path), "found a comparison without a finished one")
+    for one, value in zip(runs, (0.5, 0.25), strict=True):
+        one.folder.path.mkdir()
+        write_json(one.folder.path / "run.json", {"monitor": "accuracy", "monitor_value": value})
+    refused(run("export", comparison.path), "a comparison of 2 (ce-0, ce-1)", f"equipoise export {runs[0].folder.path}")
 
 
 def test_a_target_that_exists(tmp_path):

@@ -27,6 +27,8 @@ class Here:
         monkeypatch.setattr(module, "_judge", lambda folder: None)
         monkeypatch.setattr(module, "train_one", self.train_one)
 
+    at_a_time = 2
+
     def start(self, spec, jobs, needed, ray):
         self.started += 1
         self.needed = needed
@@ -84,9 +86,13 @@ def test_every_run_is_trained_and_the_plan_says_which(here, out):
     assert folder.spec["losses"] == ["ce", "focal:gamma=1,2"]
     assert [(run.loss, run.seed) for run in folder.finished] == ALL
     assert folder.failures == []
-    assert len(said) == 7
-    assert said[0] == f"comparing losses on digits-lt in {out}"
-    assert said[1].startswith("1/6 ce, seed 0: accuracy 50.00 on validation data")
+    assert len(said) == 9
+    assert said[:3] == [
+        f"comparing losses on digits-lt in {out}",
+        "digits-lt: 10 classes, 276 training, 200 validation and 400 test samples; model resnet32",
+        "2 epochs, 6 runs, 2 at a time",
+    ]
+    assert said[3].startswith("1/6 ce, seed 0: accuracy 50.00 on validation data")
     logged = [line.split(" ", 2)[2] for line in folder.log.read_text().splitlines()]
     assert logged == said
 
@@ -161,7 +167,7 @@ def test_a_failure_that_cannot_be_written_is_told(here, out, monkeypatch):
     said = []
     folder = compared(out, said.append)
     assert len(folder.finished) == 5
-    assert "ce, seed 0: failed: the disk is full" in said[1]
+    assert "ce, seed 0: failed: the disk is full" in said[3]
 
 
 def test_a_full_disk_in_the_end_costs_no_run(here, out, monkeypatch):

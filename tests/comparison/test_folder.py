@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from equipoise.comparison.folder import ComparisonFolder, Entry, Failure, PlannedRun
-from equipoise.train.folder import RunFolder
+from equipoise.train.folder import RunFolder, write_json
 
 
 def made(path):
@@ -46,6 +46,25 @@ def test_what_became_of_the_runs(tmp_path):
     (first.folder.path / "run.json").write_text("{}")
     assert folder.finished == [first]
     assert [failure.seed for failure in folder.failures] == [1]  # the other came to its end after all
+
+
+def test_the_run_to_use(tmp_path):
+    """By the mean of its loss on validation data, then by its own; never one that is no row, or that has no number."""
+
+    def best(name, monitor, values):
+        folder = ComparisonFolder(tmp_path / name)
+        runs = [PlannedRun(loss, seed, RunFolder(folder.path / "runs" / f"{loss}-{seed}")) for loss, seed in values]
+        folder.write_plan({}, [Entry("ce", ("ce",)), Entry("focal", ("focal",))], "ce", runs)
+        for run in runs:
+            run.folder.path.mkdir()
+            write_json(run.folder.path / "run.json", {"monitor": monitor, "monitor_value": values[run.loss, run.seed]})
+        return folder.best and folder.best.name
+
+    values = {("ce", 0): 0.9, ("ce", 1): 0.1, ("focal", 0): 0.6, ("focal", 1): 0.7, ("bce", 0): 1.0}
+    assert best("more", "accuracy", values) == "focal-1"
+    assert best("less", "nll", values) == "ce-1"
+    assert best("fewer", "accuracy", values | {("focal", 0): None}) == "ce-0"
+    assert best("none", "accuracy", dict.fromkeys(values)) is None
 
 
 def test_reading_needs_no_torch():

@@ -53,6 +53,25 @@ def test_epochs_of_all_runs_count(runs):
     ]
 
 
+def test_how_long_it_takes_is_told_once_before_a_run_is_over(runs):
+    said, now = [], [0.0]
+    with Display(runs, 100, said.append, None) as display:
+        display.pace = Pace(300, 0, clock=lambda: now[0])
+        for epoch in range(8):
+            now[0] = 2.0 * epoch
+            row(runs[0])
+            display.tick()
+            assert len(said) == (epoch >= 3)
+    assert said == ["about 10 min left"]
+    with Display(runs, 100, said.append, Console(file=io.StringIO(), force_terminal=True)) as display:
+        display.pace = Pace(300, 0, clock=lambda: now[0])
+        for _ in range(8):
+            now[0] += 2.0
+            row(runs[0])
+            display.tick()
+    assert len(said) == 1  # the bar has it
+
+
 def test_the_bar_of_a_terminal(runs):
     terminal = io.StringIO()
     console = Console(file=terminal, force_terminal=True, width=100)

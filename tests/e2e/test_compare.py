@@ -73,7 +73,15 @@ def test_what_is_there_afterwards(whole):
     for count in range(1, 7):
         assert f"{count}/6 " in finished.out
     assert comparison.report.read_text().startswith("<!doctype html>")
-    assert finished.out.endswith("The report: compared/report.html\n")
+    *_, use, report = finished.out.splitlines()
+    assert (
+        use
+        == f"Use the best mean class accuracy on validation data: equipoise export compared/runs/{comparison.best.name}"
+    )
+    assert report == "The report: compared/report.html"
+    first = finished.out.splitlines()[:6]
+    assert "digits-lt: 10 classes, 276 training, 200 validation and 400 test samples" in first
+    assert "linear, 6 epochs, 6 runs, 2 at a time" in first
     assert {path.name for path in comparison.path.iterdir() if not path.name.startswith(".")} == {
         "compare.json",
         "compare.log",

@@ -13,6 +13,7 @@ import typer
 from equipoise.cli.inputs import bad_input
 from equipoise.cli.settings import settled, with_settings
 from equipoise.comparison.spec import GROUPS, CompareSpec
+from equipoise.report.words import LABELS
 
 __all__ = ["compare"]
 
@@ -55,6 +56,11 @@ def compare(
     from equipoise.cli.comparison_table import print_comparison
 
     print_comparison(json.loads(found.verdict.read_text(encoding="utf-8")))
+    best = found.best
+    if best is not None:
+        about = best.folder.about
+        what = LABELS.get(about["monitor"], about["monitor"])
+        typer.echo(f"Use the best {what} on validation data: equipoise export {folder / 'runs' / best.name}")
     typer.echo(f"The report: {folder / found.report.name}")
     if found.failures:
         typer.echo(

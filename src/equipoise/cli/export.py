@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from equipoise.cli.inputs import bad_input
+from equipoise.comparison.folder import ComparisonFolder
+from equipoise.data.errors import some
 from equipoise.predictions import InputError
 
 __all__ = ["export"]
@@ -19,6 +21,7 @@ def export(
 ) -> None:
     """Write the model of a run with its preparation, calibration and thresholds, for equipoise.load_exported."""
     with bad_input():
+        _check_no_comparison(run)
         try:
             from equipoise.train.export import export_run
 
@@ -27,3 +30,17 @@ def export(
             raise InputError(str(error)) from None
     trust = ", trust_code=True" if (place / "model.py").exists() else ""
     typer.echo(f"wrote {place}; use it: equipoise.load_exported({str(place)!r}{trust})")
+
+
+def _check_no_comparison(path: Path) -> None:
+    """Raise where somebody names many runs: which one is for people to say, and the best on validation data a hint."""
+    comparison = ComparisonFolder(path)
+    if not comparison.exists:
+        return
+    runs, best = comparison.finished, comparison.best
+    if best is None:
+        raise InputError(f"{path}: it must be one run, found a comparison without a finished one; let it go on first")
+    raise InputError(
+        f"{path}: it must be one run, found a comparison of {len(runs)} ({some(run.name for run in runs)}); the best "
+        f"on validation data: equipoise export {best.folder.path}"
+    )

@@ -272,6 +272,9 @@ def _train(
         say(f"{len(runs) - len(missing)} of {len(runs)} runs are finished already")
     for failure in folder.failures:
         say(f"{failure.loss}, seed {failure.seed} failed before and is tried again: {failure.error}")
+    model = [] if spec.model == "auto" else [spec.model]  # otherwise what was said of the data names it
+    many = [] if workers.at_a_time is None else [f"{min(workers.at_a_time, len(missing))} at a time"]
+    say(", ".join([*model, _count(spec.epochs, "epoch"), _count(len(missing), "run"), *many]))
     calls = {name: Call(name, train_one, (run_spec(spec, run), run.folder.path)) for name, run in missing.items()}
     first = [call for name, call in calls.items() if missing[name].stage_one is None]
     second = [call for name, call in calls.items() if missing[name].stage_one is not None]
@@ -286,6 +289,10 @@ def _train(
                 with suppress(OSError):  # a full disk, of which the line tells
                     folder.write_failure(run, outcome.error, outcome.log)
                 display.failed(run, outcome.error, folder.failure(run.name).with_suffix(".log"))
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}" + ("" if number == 1 else "s")
 
 
 def _judge(folder: ComparisonFolder) -> None:

@@ -15,12 +15,14 @@ Nothing here needs torch: pages and tables are made from folders alone.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import equipoise
+from equipoise.report.words import LESS_IS_BETTER
 from equipoise.train.folder import RunFolder, write_json
 
 __all__ = ["ComparisonFolder", "Entry", "Failure", "PlannedRun"]
@@ -158,6 +160,23 @@ class ComparisonFolder:
         """Those that failed and have not come to their end since."""
         places = [self.failure(run.name) for run in self.runs if not run.folder.finished]
         return [Failure(**json.loads(file.read_text(encoding="utf-8"))) for file in places if file.is_file()]
+
+    @property
+    def best(self) -> PlannedRun | None:
+        """The run to use: that of the loss with the best mean on validation data, and of its seeds the best one."""
+        losses = {loss for entry in self.entries for loss in entry.candidates}
+        runs = {run: run.folder.about for run in self.finished if run.loss in losses}
+        values: dict[PlannedRun, float] = {
+            run: -about["monitor_value"] if about["monitor"] in LESS_IS_BETTER else about["monitor_value"]
+            for run, about in runs.items()
+            if about.get("monitor_value") is not None
+        }
+
+        def rank(run: PlannedRun) -> tuple[int, float, float]:
+            own = [value for other, value in values.items() if other.loss == run.loss]
+            return len(own), math.fsum(own) / len(own), values[run]
+
+        return max(values, key=rank, default=None)
 
     def failure(self, name: str) -> Path:
         """Where it says why the run of this name failed."""

@@ -65,6 +65,10 @@ class Outcome:
 class Jobs(Protocol):
     """Takes calls to other processes, on this machine or elsewhere."""
 
+    @property
+    def at_a_time(self) -> int | None:
+        """Calls under way at most, None where nobody knows."""
+
     def __enter__(self) -> Self:
         """Begin."""
 
@@ -107,6 +111,11 @@ class LocalJobs:
         self.count, self.begin, self.environments = count, begin, environments
         self.idle: list[_Process] = []
         self.busy: dict[_Process, Call] = {}
+
+    @property
+    def at_a_time(self) -> int:
+        """Calls under way at most."""
+        return self.count
 
     def __enter__(self) -> Self:
         self.logs = tempfile.TemporaryDirectory(prefix="equipoise-")

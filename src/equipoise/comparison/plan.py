@@ -123,11 +123,17 @@ def surveyed_entries(spec: CompareSpec) -> tuple[list[Entry], list[str]]:
     from equipoise.doctor.suggest import suggest
     from equipoise.train.methods import is_method, parse_method
     from equipoise.train.parts import check_sizes, loss_of, opened
+    from equipoise.train.task import task_of
 
     first = RunSpec(**spec.model_dump(include=set(SharedSpec.model_fields)))
     data, _ = opened(first)
     check_sizes(first, data, LOOKED_AT)
-    notes = list(data.notes)
+    model = f"; model {task_of(data).default_model()}" if spec.model == "auto" else ""
+    notes = [
+        f"{data.name}: {len(data.class_names):,} classes, {len(data.train):,} training, {len(data.val):,} validation "
+        f"and {len(data.test):,} test samples{model}",
+        *data.notes,
+    ]
 
     def problem(text: str) -> str | None:
         try:

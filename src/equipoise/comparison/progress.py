@@ -16,6 +16,11 @@ from equipoise.report.words import LABELS, duration, shown
 
 __all__ = ["Display", "Pace"]
 
+LONG = 60.0
+"""Seconds for which people want to know how long it takes before the first run is over."""
+ENOUGH = 4
+"""Epochs that tell it."""
+
 
 class Pace:
     """How long it will take, from what was done since the first bit was done: what comes before is no work.
@@ -69,6 +74,7 @@ class Display:
             TextColumn("{task.fields[left]}"),
         )
         self.bar = Progress(*columns, console=console, transient=True, disable=console is None)
+        self.untold = console is None  # how long it takes, of which a bar would tell
         self.task = self.bar.add_task("", total=self.pace.total, left="")
         self.tick()
 
@@ -85,9 +91,12 @@ class Display:
         """Look how far the runs are."""
         done = self._done()
         over = len(self.runs) - len(self.open)
-        self.bar.update(
-            self.task, completed=done, description=f"{over} of {len(self.runs)} runs", left=self._left(done)
-        )
+        seconds = self.pace.left(done)
+        left = _in_words(seconds)
+        self.bar.update(self.task, completed=done, description=f"{over} of {len(self.runs)} runs", left=left)
+        if self.untold and seconds is not None and seconds > LONG and done >= self.pace.before + ENOUGH:
+            self.untold = False
+            self.say(f"about {left}")
 
     def finished(self, run: PlannedRun) -> None:
         """A run came to its end."""
@@ -111,8 +120,11 @@ class Display:
         return closed * self.epochs + sum(_epochs(run) for run in self.open)
 
     def _left(self, done: int) -> str:
-        seconds = self.pace.left(done)
-        return "" if seconds is None else f"{duration(seconds)} left"
+        return _in_words(self.pace.left(done))
+
+
+def _in_words(seconds: float | None) -> str:
+    return "" if seconds is None else f"{duration(seconds)} left"
 
 
 def _epochs(run: PlannedRun) -> int:

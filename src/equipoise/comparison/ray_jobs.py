@@ -35,6 +35,11 @@ class RayJobs:
     ) -> None:
         self.address, self.begin, self.most, self.on_gpus = address, begin, most, on_gpus
 
+    @property
+    def at_a_time(self) -> int | None:
+        """Calls under way at most, None where the cluster decides."""
+        return self.most
+
     def __enter__(self) -> Self:
         try:
             ray: Any = importlib.import_module("ray")
