@@ -15,7 +15,7 @@ def end_with_parent(number: int = 0) -> None:
     """Have the kernel kill this process when its parent ends, however that ends: on Linux, elsewhere nothing happens.
 
     Strictly when the thread of the parent ends that started this process. A worker of a ``DataLoader`` looks for its
-    parent now and then, but waits for ever where its last batches are read by nobody.
+    parent by itself, but only while it has no batch to decode: one that waits for a file would stay.
 
     Args:
         number: of a worker, which has no say; as ``worker_init_fn`` of a ``DataLoader`` gets it.
