@@ -17,7 +17,7 @@ from equipoise.models import MLP, find_classifier, replace_classifier
 from equipoise.schedules import Constant, Linear
 from tests.golden.cases import load
 from tests.models.cases import C, batch, build, says
-from tests.processes import on_two_processes
+from tests.processes import leave, on_two_processes
 
 MODELS = ("mlp", "resnet32", "resnet18", "resnet50", "unet", "deeplabv3", "text-bow", "text-cnn")
 PUBLISHED = load("bbn_schedule")
@@ -281,7 +281,7 @@ def train_apart(rank, folder):
     train_step(net, *[(inputs[rank::2], labels[rank::2]) for inputs, labels in two_batches()])
     grads = {name: parameter.grad for name, parameter in net.module.named_parameters()}
     torch.save(grads, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 def two_batches():

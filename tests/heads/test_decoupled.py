@@ -24,7 +24,7 @@ from equipoise.heads import (
 from equipoise.models import MLP, features_of, find_classifier, replace_classifier
 from equipoise.schedules import Linear
 from tests.models.cases import BATCH, MAPS, OPTIONS, C, batch, build, says
-from tests.processes import on_two_processes
+from tests.processes import leave, on_two_processes
 
 each = pytest.mark.parametrize("name", [name for name in OPTIONS if name != "resnet50"])
 COUNTS = [50, 20, 10, 5, 1]
@@ -385,7 +385,7 @@ def work(rank, folder):
     model, loss = fresh()
     found = trained(DistributedDataParallel(model), loss, steps(*((0, 8), (8, 12))[rank]))
     torch.save(found, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 def test_two_processes_train_as_one(tmp_path):

@@ -13,7 +13,7 @@ from equipoise.heads import CentroidMemory, KeptFeatures, MetaEmbedding, keep_fe
 from equipoise.metrics import OpenSetScores
 from equipoise.models import MLP, features_of, find_classifier, replace_classifier
 from tests.models.cases import IMAGE, MAPS, OPTIONS, C, batch, build, says
-from tests.processes import on_two_processes
+from tests.processes import leave, on_two_processes
 
 D = 6
 LOSSES = {
@@ -287,7 +287,7 @@ def train_apart(rank, folder):
     rows, labels = torch.randn(8, D, generator=draw, dtype=torch.float64), torch.arange(8) % 4
     net(rows[rank::2], labels[rank::2]).backward()
     torch.save({name: parameter.grad for name, parameter in net.module.named_parameters()}, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 class Both(nn.Module):

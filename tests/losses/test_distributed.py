@@ -21,7 +21,7 @@ import equipoise as eq
 from equipoise.losses import SoftmaxLoss, cyclical, focal
 from equipoise.schedules import Linear
 from equipoise.weights import PrecisionWeights, RecallWeights
-from tests.processes import on_two_processes
+from tests.processes import leave, on_two_processes
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 IGNORED = -100
@@ -205,8 +205,7 @@ def on_one_process(rank, folder):
             loss = build(sync=True).eval()
             found["eval", name] = run(loss, *dealt(batch("uneven", 0), "uneven", rank))
     torch.save(found, f"{folder}/{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 NONE = {

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from equipoise.metrics import CalibrationError, MultilabelAveragePrecision
 from equipoise.metrics import _inputs as inputs
 from tests.metrics.batches import EVERY, MULTI, link, values
-from tests.processes import on_two_processes
+from tests.processes import leave, on_two_processes
 
 CLOSE = {"rtol": 1e-12, "atol": 1e-12, "equal_nan": True}
 PATIENCE = 120  # seconds for all the processes do; they need about five
@@ -201,8 +201,7 @@ def on_one_process(rank, folder):
                 metric._computed = None
                 found[name, shard, "alone"] = values(metric.compute())
     torch.save(found, f"{folder}/{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 @pytest.fixture(scope="module")
