@@ -19,6 +19,7 @@ import argparse
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import equipoise
@@ -67,7 +68,7 @@ def plain_asymmetric_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """The asymmetric loss as its formula is written, gamma 0 and 4, margin 0.05."""
     probs = logits.sigmoid()
     not_probs = (1 - probs + 0.05).clamp(max=1)
-    likelihood = targets * probs.clamp(min=1e-8).log() + (1 - targets) * not_probs.clamp(min=1e-8).log()
+    likelihood = targets * F.logsigmoid(logits) + (1 - targets) * not_probs.log()
     focus = (1 - probs * targets - not_probs * (1 - targets)) ** (4 * (1 - targets))
     return -(likelihood * focus).sum() / len(logits)
 
