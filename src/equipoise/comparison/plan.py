@@ -44,12 +44,14 @@ def entries_of(losses: Sequence[str]) -> list[Entry]:
 
 def baseline_of(spec: CompareSpec, entries: Sequence[Entry]) -> str:
     """The entry that others are compared with: the one asked for, else plain cross-entropy, else the first."""
+    from equipoise.train.methods import is_backbone
+
     texts = [entry.text for entry in entries]
     if spec.baseline is not None:
         if spec.baseline not in texts:
             raise ValueError(f"--baseline must be one of {', '.join(texts)}, got {spec.baseline}; write it as there")
         return spec.baseline
-    plain = [entry.text for entry in entries if all(_is_backbone("auto", one) for one in entry.candidates)]
+    plain = [entry.text for entry in entries if all(is_backbone("auto", one) for one in entry.candidates)]
     return (plain or texts)[0]
 
 
@@ -74,21 +76,12 @@ def planned_runs(folder: Path, entries: Sequence[Entry], seeds: Sequence[int]) -
 
 def _backbone(text: str, losses: Sequence[str]) -> str | None:
     """What a method with two stages starts from, in the words of one of the losses where it is one of them."""
-    from equipoise.train.methods import TwoStages, is_method, parse_method
+    from equipoise.train.methods import TwoStages, is_backbone, is_method, parse_method
 
     method = parse_method(text) if is_method(text) else None
     if not isinstance(method, TwoStages):
         return None
-    return next((other for other in losses if _is_backbone(method.backbone, other)), str(method.backbone))
-
-
-def _is_backbone(wanted: str, loss: str) -> bool:
-    """Whether a loss is the one that is wanted; ``"auto"`` is the plain one of any task."""
-    from equipoise.train.loss_text import default_loss
-    from equipoise.train.methods import meaning
-
-    texts = [default_loss("single"), default_loss("multi")] if wanted == "auto" else [wanted]
-    return meaning(loss) in [meaning(text) for text in texts]
+    return next((other for other in losses if is_backbone(method.backbone, other)), str(method.backbone))
 
 
 def run_name(loss: str, seed: int) -> str:

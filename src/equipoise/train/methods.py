@@ -36,7 +36,7 @@ from equipoise.heads import (
 )
 from equipoise.heads.features import features_dim, labels_at
 from equipoise.models import features_of, find_classifier, replace_classifier
-from equipoise.train.loss_text import expand_loss, listed, parse_loss
+from equipoise.train.loss_text import default_loss, expand_loss, listed, parse_loss
 
 __all__ = [
     "METHODS",
@@ -44,6 +44,7 @@ __all__ = [
     "Method",
     "TwoStages",
     "expand_method",
+    "is_backbone",
     "is_method",
     "meaning",
     "parse_method",
@@ -524,6 +525,12 @@ def parse_method(text: str) -> Method:
 def meaning(text: str) -> object:
     """What a loss or method is, the same for all texts that mean the same."""
     return parse_method(text) if is_method(text) else text if text == "auto" else parse_loss(text)
+
+
+def is_backbone(wanted: str, loss: str) -> bool:
+    """Whether a loss is the one that stage one wants; ``"auto"`` is the plain one of any task."""
+    texts = [default_loss("single"), default_loss("multi")] if wanted == "auto" else [wanted]
+    return meaning(loss) in [meaning(text) for text in texts]
 
 
 def expand_method(text: str) -> list[str]:

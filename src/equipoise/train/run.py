@@ -28,7 +28,6 @@ from equipoise.train.callbacks import LossSchedule, ProgressBar, Recorder, save
 from equipoise.train.errors import TrainingError
 from equipoise.train.feeds import Feeds, seen_features
 from equipoise.train.folder import FORMAT, RunFolder, plain, write_json
-from equipoise.train.loss_text import default_loss, parse_loss
 from equipoise.train.machine import device_name, environment, quiet, trainer_for
 from equipoise.train.methods import Around, Method, Plain, TwoStages
 from equipoise.train.module import Learner
@@ -47,6 +46,7 @@ from equipoise.train.parts import (
 )
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import FREE, RunSpec
+from equipoise.train.stage_one import begin_from, kept_by, named_stage_one
 from equipoise.train.task import TrainingTask, task_of
 
 __all__ = ["run"]
@@ -207,7 +207,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
         ignore_index=data.ignore_index,
     )
     if stage_one is not None:
-        _begin_from(stage_one, model, model_name)
+        begin_from(stage_one, model, model_name)
     trained = method.trained(model, around)
     if stage_one is not None and not all(bool(torch.isfinite(weight).all()) for weight in trained.parameters()):
         raise TrainingError(
@@ -294,53 +294,7 @@ def _stage_one(
         run(wanted, inside.path, say=lambda line: say(f"stage one: {line}"), console=console)
         gc.collect()  # its data and weights lie on the device until then
         return inside
-    found = RunFolder(Path(spec.stage_one))
-    if not found.finished:
-        what = "one that is not finished" if found.draft.exists() else "none"
-        raise ValueError(
-            f"--stage-one must be the folder of a finished run, found {what} at {found.path}; train it first, with "
-            f"--loss {method.backbone}"
-        )
-    about = found.about
-    known = about["spec"]
-    changed = [key for key, value in plain(wanted.model_dump()).items() if key not in FREE and known.get(key) != value]
-    if "loss" in changed and method.backbone == "auto" and _is_default(known["loss"]):
-        changed.remove("loss")
-    if changed:
-        raise ValueError(
-            f"--stage-one must be a run with the same settings, found {found.path} with another {some(changed)}; train "
-            "one with these, or leave it out"
-        )
-    own = {"class_names": list(data.class_names), "train_counts": data.train_counts.tolist()}
-    other = [key.replace("_", " ") for key, value in own.items() if about["data"][key] != value]
-    if other:
-        raise ValueError(
-            f"--stage-one must be a run on these data, found {found.path} with other {' and '.join(other)}; the data "
-            "have changed since, train it again"
-        )
-    return found
-
-
-def _begin_from(stage_one: RunFolder, model: nn.Module, name: str) -> None:
-    """Give a model the weights of stage one."""
-    try:
-        model.load_state_dict(_kept(stage_one)["model"])
-    except Exception as error:  # noqa: BLE001  (a broken file may raise anything)
-        raise ValueError(
-            f"--stage-one must hold weights of --model {name}, found {stage_one.checkpoint} without: "
-            f"{' '.join(str(error).split())[:300]}; train it again"
-        ) from None
-
-
-def _is_default(loss: str) -> bool:
-    """Whether a text is the plain loss of some task."""
-    return any(parse_loss(loss) == parse_loss(default_loss(task)) for task in ("single", "multi"))
-
-
-def _kept(folder: RunFolder) -> dict[str, Any]:
-    """The checkpoint of a run."""
-    found: dict[str, Any] = torch.load(folder.checkpoint, map_location="cpu", weights_only=True)
-    return found
+    return named_stage_one(spec.stage_one, wanted, data)
 
 
 def _serve(learner: Learner, method: Method, folder: RunFolder, leader: bool) -> None:
@@ -351,7 +305,7 @@ def _serve(learner: Learner, method: Method, folder: RunFolder, leader: bool) ->
     """
     epoch = -1
     if method.learns_in_steps:
-        kept = _kept(folder)
+        kept = kept_by(folder)
         epoch, trained = kept["epoch"], kept.get("trained", kept["model"])
         learner.inference_model.load_state_dict(trained)
         learner.serve(method.served(learner.inference_model))

@@ -1,0 +1,69 @@
+"""The run that stage two of a method starts from: whether it is the right one, and its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from equipoise.data import DataSet
+from equipoise.data.errors import some
+from equipoise.train.folder import RunFolder, plain
+from equipoise.train.methods import is_backbone
+from equipoise.train.spec import FREE, RunSpec
+
+__all__ = ["begin_from", "kept_by", "named_stage_one"]
+
+
+def named_stage_one(path: str, wanted: RunSpec, data: DataSet) -> RunFolder:
+    """The finished run in a folder; raises unless it is one of these settings on these data.
+
+    Args:
+        path: the folder.
+        wanted: settings of stage one.
+        data: what stage two is trained on.
+    """
+    found = RunFolder(Path(path))
+    if not found.finished:
+        what = "one that is not finished" if found.draft.exists() else "none"
+        raise ValueError(
+            f"--stage-one must be the folder of a finished run, found {what} at {found.path}; train it first, with "
+            f"--loss {wanted.loss}"
+        )
+    about = found.about
+    known = about["spec"]
+    changed = [key for key, value in plain(wanted.model_dump()).items() if key not in FREE and known.get(key) != value]
+    if "loss" in changed and wanted.loss == "auto" and is_backbone("auto", known["loss"]):
+        changed.remove("loss")
+    if changed:
+        raise ValueError(
+            f"--stage-one must be a run with the same settings, found {found.path} with another {some(changed)}; train "
+            "one with these, or leave it out"
+        )
+    own = {"class_names": list(data.class_names), "train_counts": data.train_counts.tolist()}
+    other = [key.replace("_", " ") for key, value in own.items() if about["data"][key] != value]
+    if other:
+        raise ValueError(
+            f"--stage-one must be a run on these data, found {found.path} with other {' and '.join(other)}; the data "
+            "have changed since, train it again"
+        )
+    return found
+
+
+def begin_from(stage_one: RunFolder, model: nn.Module, name: str) -> None:
+    """Give a model the weights of stage one."""
+    try:
+        model.load_state_dict(kept_by(stage_one)["model"])
+    except Exception as error:  # noqa: BLE001  (a broken file may raise anything)
+        raise ValueError(
+            f"--stage-one must hold weights of --model {name}, found {stage_one.checkpoint} without: "
+            f"{' '.join(str(error).split())[:300]}; train it again"
+        ) from None
+
+
+def kept_by(folder: RunFolder) -> dict[str, Any]:
+    """The checkpoint of a run."""
+    found: dict[str, Any] = torch.load(folder.checkpoint, map_location="cpu", weights_only=True)
+    return found
