@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from benchmarks.cases import long_tail
 from benchmarks.measure import Quartiles, drain, paired_ratio
 from benchmarks.targets import Check, add_checks
-from equipoise.catalogue import CATALOGUE
+from equipoise.catalogue import CATALOGUE, find
 from equipoise.data import Arrays, DataSet
 from equipoise.data.arrays import Task
 from equipoise.train.callbacks import LossSchedule, Recorder
@@ -268,7 +268,7 @@ def _measure(case: Case, settings: Settings, progress: Callable[[str], None]) ->
 
 def _wanted(case: Case, data: DataSet, text: str) -> list[str]:
     """The reference loss and those of the task that the filter leaves; nothing where it leaves none."""
-    reference = default_loss(data.task)
+    reference = find(default_loss(data.task)).name
     fitting = [entry.name for entry in CATALOGUE if entry.link in LINKS[data.task]]
     left = [name for name in fitting if text.lower() in f"{case.title} {name}".lower()]
     return list(dict.fromkeys([reference, *left])) if left else []

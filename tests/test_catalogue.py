@@ -99,16 +99,24 @@ def test_names_in_commands():
     ]
 
 
+def test_what_commands_and_reports_call_a_loss():
+    texts = [entry.text for entry in CATALOGUE]
+    assert [find(text).name for text in texts] == [entry.name for entry in CATALOGUE]
+    assert all(entry.text in entry.names[1:] for entry in CATALOGUE)
+    assert {"ce", "focal", "flsd-53", "cyclical-focal", "recall", "class-balanced", "balanced-softmax"} <= set(texts)
+    assert {"bce", "asl"} <= set(texts)
+
+
 def test_an_unknown_name_is_answered_with_the_closest_ones_and_the_list():
     with pytest.raises(
-        ValueError, match=r"got 'focall'; did you mean FocalLoss .*Known: CrossEntropyLoss, .*LovaszSoftmaxLoss$"
+        ValueError, match=r"got 'focall'; did you mean focal .*Known: ce, focal, flsd-53, .*lovasz-softmax$"
     ):
         find("focall")
 
 
 @pytest.mark.parametrize("name", ["", "???", "loss"])
 def test_a_name_like_no_other_is_answered_with_the_list(name):
-    with pytest.raises(ValueError, match="Known: CrossEntropyLoss"):
+    with pytest.raises(ValueError, match="Known: ce, focal"):
         find(name)
 
 

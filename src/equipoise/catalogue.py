@@ -64,6 +64,7 @@ class Entry:
         source: authors, year, (title) and place.
         use: when to use it and when not.
         short_names: other names that ``find`` knows.
+        known_as: the one of them that commands and reports use, where that is not its name without "Loss".
     """
 
     name: str
@@ -73,6 +74,12 @@ class Entry:
     source: str
     use: str
     short_names: tuple[str, ...] = ()
+    known_as: str = ""
+
+    @property
+    def text(self) -> str:
+        """What commands and reports call it: ``"ce"``, ``"balanced-softmax"``."""
+        return self.known_as or self.names[1]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -119,6 +126,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "Use it as the baseline, and keep it when classes are balanced and probabilities need no care; on a long tail "
         "it neglects rare classes, and large networks become overconfident.",
         ("ce", "softmax-ce", "nll"),
+        "ce",
     ),
     Entry(
         "FocalLoss",
@@ -139,6 +147,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "Use it first when calibrated probabilities are the aim and γ is not to be tuned; not when temperature scaling "
         "on held-out data is enough for you.",
         ("flsd", "flsd-53", "flsd53"),
+        "flsd-53",
     ),
     Entry(
         "CyclicalFocalLoss",
@@ -280,6 +289,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "Use it as the multi-label baseline, also with unknown labels; not when negatives outnumber positives a "
         "hundredfold.",
         ("bce", "bce-with-logits"),
+        "bce",
     ),
     Entry(
         "BinaryFocalLoss",
@@ -300,6 +310,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "Use it first for multi-label data with few positives or missing labels; not for single labels "
         "(AsymmetricSoftmaxLoss) and not where probabilities must be calibrated without a correction.",
         ("asl", "asymmetric-multi-label"),
+        "asl",
     ),
     Entry(
         "DistributionBalancedLoss",
@@ -372,7 +383,7 @@ def find(name: str) -> Entry:
     known = {_key(word): entry for entry in CATALOGUE for word in (entry.name, *entry.short_names)}
     if _key(name) in known:
         return known[_key(name)]
-    close = dict.fromkeys(known[key].name for key in difflib.get_close_matches(_key(name), known, n=3))
+    close = dict.fromkeys(known[key].text for key in difflib.get_close_matches(_key(name), known, n=3))
     hint = f"; did you mean {' or '.join(close)}?" if close else "."
-    names = ", ".join(entry.name for entry in CATALOGUE)
+    names = ", ".join(entry.text for entry in CATALOGUE)
     raise ValueError(f"name must be a loss of the catalogue, got {name!r}{hint} Known: {names}")

@@ -244,7 +244,7 @@ def test_another_comparison_in_its_place_is_refused(here, out, settings, differs
 def test_suggested_losses_stay_those_of_the_first_time(here, out):
     folder = compared(out, losses=None, seeds=1)
     texts = [entry.text for entry in folder.entries]
-    assert texts[0] == folder.baseline == "CrossEntropyLoss"
+    assert texts[0] == folder.baseline == "ce"
     assert here.needed is None
     count = len(here.trained)
     assert count >= 3
@@ -279,7 +279,7 @@ def test_a_mistake_leaves_nothing_new(here, out):
     out.mkdir()
     with pytest.raises(ValueError, match="dice: loss must be"):
         compared(out, losses=["ce", "dice"])
-    with pytest.raises(ValueError, match="--baseline must be one of CrossEntropyLoss"):
+    with pytest.raises(ValueError, match="--baseline must be one of ce"):
         compared(out, losses=None, baseline="ce")
     assert list(out.iterdir()) == []
     assert not here.trained

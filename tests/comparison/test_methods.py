@@ -97,7 +97,7 @@ def test_settings_of_the_runs(tmp_path):
         ({"methods": "ce crtt"}, "did you mean crt?"),
         ({"methods": "ce tau_norn:tau=2"}, "did you mean tau-norm?"),
         ({"methods": "ce zzz"}, "they must be methods (none, sdn, "),
-        ({"methods": "ce focl"}, "did you mean FocalLoss"),
+        ({"methods": "ce focl"}, "did you mean focal"),
         ({"methods": "ldam:max_margn=1"}, "must get options that it knows, got 'max_margn'"),
         ({"losses": "ce crtt"}, "got 'crtt'; did you mean the method crt?"),
         ({"methods": "sdn:featur=ce"}, "did you mean 'feature'?"),

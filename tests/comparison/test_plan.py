@@ -75,9 +75,9 @@ def test_a_run_has_the_settings_of_the_comparison(tmp_path):
 @pytest.mark.parametrize(
     ("data", "baseline"),
     [
-        ("digits-lt", "CrossEntropyLoss"),
-        ("digit-scenes", "BinaryCrossEntropyLoss"),
-        ("digit-maps", "CrossEntropyLoss"),
+        ("digits-lt", "ce"),
+        ("digit-scenes", "bce"),
+        ("digit-maps", "ce"),
     ],
 )
 def test_the_data_suggest_losses(data, baseline):
@@ -113,8 +113,8 @@ def test_suggested_losses_that_the_data_cannot_have_are_left_out(tmp_path):
         np.savez(tmp_path / f"{split}.npz", features=draw.random((60, 4)).astype(np.float32), labels=labels)
     entries, _ = surveyed_entries(CompareSpec(data=str(tmp_path)))
     texts = [entry.text for entry in entries]
-    assert "AsymmetricLoss" in texts
-    assert "DistributionBalancedLoss" not in texts
+    assert "asl" in texts
+    assert "distribution-balanced" not in texts
 
 
 def test_data_that_cannot_be_used():

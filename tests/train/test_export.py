@@ -346,7 +346,7 @@ def test_the_card_of_a_model_without_calibration(tmp_path):
     assert "| NLL | 0.7500 |  |" in card
     assert "no calibration could be fitted" in card
     assert "epoch 7 of 7.\n" in card  # nothing was chosen
-    assert "- loss: `CrossEntropyLoss`" in card
+    assert "- loss: `ce`" in card
 
 
 @each_task

@@ -69,7 +69,10 @@ def doctor(
     if as_json:
         report = {
             "findings": [asdict(finding) for finding in findings],
-            "losses": [{"name": item.entry.name, "why": item.why, "use": item.entry.use} for item in suggestions],
+            "losses": [
+                {"name": item.entry.name, "text": item.entry.text, "why": item.why, "use": item.entry.use}
+                for item in suggestions
+            ],
         }
         typer.echo(json.dumps(report, indent=2))
         return
@@ -85,8 +88,10 @@ def doctor(
     console.print(Text("losses to compare", "bold"))
     table = Table.grid(padding=(0, 2))
     for item in suggestions:
-        table.add_row(Text(item.entry.name, "bold"), item.why)
+        table.add_row(Text(item.entry.text, "bold"), item.why)
     console.print(Padding(table, (0, 0, 0, 2)))
+    losses = " ".join(item.entry.text for item in (suggestions[-1], *suggestions[:-1]))
+    console.print(f"equipoise compare --data DATA --losses '{losses}' trains and judges them", soft_wrap=True)
     console.print("equipoise losses NAME shows formula, paper, and when not to use it")
 
 

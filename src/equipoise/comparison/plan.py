@@ -141,9 +141,9 @@ def surveyed_entries(spec: CompareSpec) -> tuple[list[Entry], list[str]]:
 
     if spec.compared is None:
         *others, plain = suggest(data.task, data.train_counts.tolist())
-        chosen = [one for one in (plain, *others) if problem(one.entry.name) is None]
-        notes += [f"{one.entry.name}: {one.why}" for one in chosen]
-        return entries_of([one.entry.name for one in chosen]), notes
+        chosen = [one for one in (plain, *others) if problem(one.entry.text) is None]
+        notes += [f"{one.entry.text}: {one.why}" for one in chosen]
+        return entries_of([one.entry.text for one in chosen]), notes
     entries = entries_of(spec.compared)
     problems = [problem(candidate) for entry in entries for candidate in entry.candidates]
     mistakes = dict.fromkeys(one for one in problems if one is not None)

@@ -174,7 +174,7 @@ class SumOfLosses(nn.Module):
 
 def default_loss(task: Task) -> str:
     """The plain loss of a task."""
-    return "BinaryCrossEntropyLoss" if task == "multi" else "CrossEntropyLoss"
+    return "bce" if task == "multi" else "ce"
 
 
 def build_loss(
@@ -210,7 +210,7 @@ def build_loss(
     >>> build_loss("ldam:weight=drw", task="single", **about).set_epoch(8)
     >>> build_loss("bce", task="single", **about)
     Traceback (most recent call last):
-    ValueError: loss must be for one label a sample or pixel in task 'single', got BinaryCrossEntropyLoss, ...
+    ValueError: loss must be for one label a sample or pixel in task 'single', got bce, which ...
     """
     terms = parse_loss(text)
     for term in terms:
@@ -279,9 +279,9 @@ def list_losses(text: str, begins: Callable[[str], bool] = lambda part: False) -
 def _check_task(entry: Entry, task: Task) -> None:
     if entry.link in LINKS[task]:
         return
-    fitting = ", ".join(other.name for other in CATALOGUE if other.link in LINKS[task])
+    fitting = ", ".join(other.text for other in CATALOGUE if other.link in LINKS[task])
     raise ValueError(
-        f"loss must be for {MEANT_FOR[LINKS[task][0]]} in task {task!r}, got {entry.name}, which is for "
+        f"loss must be for {MEANT_FOR[LINKS[task][0]]} in task {task!r}, got {entry.text}, which is for "
         f"{MEANT_FOR[entry.link]}; take one of {fitting}"
     )
 
@@ -296,7 +296,7 @@ def _build(term: Term, about: Mapping[str, Any]) -> Loss:
     if "num_samples" in given and max(given["counts"]) >= given["num_samples"]:
         raise ValueError(
             f"{term.name}: every label must be absent from some training sample, got one that all "
-            f"{given['num_samples']} have; leave that label out or take AsymmetricLoss"
+            f"{given['num_samples']} have; leave that label out or take asl"
         )
     try:
         loss: Loss = getattr(losses, term.name)(**given)
