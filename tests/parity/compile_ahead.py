@@ -20,15 +20,15 @@ TYPES = {
 compiled = set()
 
 
-def compile_instead(self, programs, tensors, numbers, constants, warps):
+def compile_instead(self, told, *tensors):
     names = self.kernel.arg_names
-    given = [*tensors, *numbers, *constants]
+    given = [*tensors, *told.numbers, *told.constants]
     signature, constexprs, attributes = {}, {}, {}
     for place, (name, value) in enumerate(zip(names, given, strict=True)):
         if isinstance(value, torch.Tensor):
             signature[name] = TYPES[value.dtype]
             attributes[(place,)] = [["tt.divisibility", 16]]
-        elif place < len(tensors) + len(numbers) and value != 1:
+        elif place < len(tensors) + len(told.numbers) and value != 1:
             signature[name] = "i32"
             if value % 16 == 0:
                 attributes[(place,)] = [["tt.divisibility", 16]]
@@ -38,7 +38,7 @@ def compile_instead(self, programs, tensors, numbers, constants, warps):
         key = (capability, str(signature), str(constexprs), str(attributes), self.kernel.fn.__name__)
         if key not in compiled:
             source = ASTSource(fn=self.kernel, signature=signature, constexprs=constexprs, attrs=attributes)
-            triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+            triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": told.warps})
             compiled.add(key)
 
 

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 
 from torch import Tensor
 
-__all__ = ["Geometry", "is_long", "merged", "power_of_2", "rows_of"]
+__all__ = ["Geometry", "is_long", "merged", "power_of_2", "reaches_far", "rows_of"]
 
 DIMENSIONS = 3
 SMALL = 2**31 - 2**16  # offsets below this fit into 32 bits, with room for the last block
@@ -97,13 +97,13 @@ def merged(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], per_cla
 
 def is_long(rows: int, *tensors: Tensor) -> bool:
     """Whether the offset of a row or of an element may need 64 bits."""
-    return rows >= SMALL or any(_extent(tensor.shape, tensor.stride()) >= SMALL for tensor in tensors)
+    return rows >= SMALL or any(reaches_far(tensor.shape, tensor.stride()) for tensor in tensors)
 
 
 @lru_cache(maxsize=1024)
-def _extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Largest offset of an element."""
-    return sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+def reaches_far(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether the offset of an element may need 64 bits."""
+    return sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) >= SMALL
 
 
 def power_of_2(number: int) -> int:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from equipoise._checks import check_length
 
-__all__ = ["Hyper", "Layout", "Piece", "Values", "accumulation_dtype", "check_layout", "layout_of", "pack"]
+__all__ = ["Hyper", "Layout", "Piece", "Values", "accumulation_dtype", "check_layout", "layout_of", "pack", "view_of"]
 
 Values: TypeAlias = Mapping[str, tuple[float, ...]]
 
@@ -59,6 +59,11 @@ def layout_of(values: Values, fixed: Container[str], arguments: Mapping[str, str
 def pack(values: Values, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Tensor:
     """All hyper-parameters in one flat tensor."""
     return torch.tensor([number for numbers in values.values() for number in numbers], dtype=dtype, device=device)
+
+
+def view_of(hyper: Tensor, layout: Layout, name: str) -> Tensor:
+    """One hyper-parameter, a view of shape (1,) or (C,)."""
+    return next(hyper[piece.start : piece.stop] for piece in layout if piece.name == name)
 
 
 class Hyper(dict[str, Tensor]):

@@ -1,7 +1,8 @@
 """A thin way into Triton: a kernel that has run once for the same kind of arguments is launched directly.
 
 Triton's own launch path binds and specialises every argument anew, which on small batches costs several times what the
-kernel does. Here the key is made of just what Triton specialises on.
+kernel does. Here the key is made of just what Triton specialises on; and what follows from shapes and strides alone is
+a ``Launch``, made once for all batches that lie alike in memory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,25 @@ import torch
 from torch import Tensor
 from triton import knobs
 
-__all__ = ["Launcher"]
+__all__ = ["Launch", "Launcher"]
+
+
+class Launch:
+    """What a kernel is told beside its tensors.
+
+    Args:
+        programs: how many run.
+        numbers: integers, in the order of the kernel's parameters.
+        constants: what it is compiled for, in the same order.
+        warps: of a program.
+    """
+
+    __slots__ = ("compiled", "constants", "numbers", "programs", "warps")
+
+    def __init__(self, programs: int, numbers: tuple[int, ...], constants: tuple[Any, ...], warps: int) -> None:
+        self.programs, self.numbers, self.constants, self.warps = programs, numbers, constants, warps
+        self.compiled: dict[tuple[Any, ...], Any] = {}
+        """Kernels by device, types and alignment of the tensors."""
 
 
 class Launcher:
@@ -22,50 +41,52 @@ class Launcher:
         self.kernel = kernel
         self.compiled: dict[tuple[Any, ...], Any] = {}
 
-    def __call__(
-        self,
-        programs: int,
-        tensors: tuple[Tensor, ...],
-        numbers: tuple[int, ...],
-        constants: tuple[Any, ...],
-        warps: int,
-    ) -> None:
-        """Run ``programs`` programs of ``warps`` warps on the current stream of the tensors' device."""
+    def __call__(self, launch: Launch, *tensors: Tensor) -> None:
+        """Run the kernel on the current stream of the tensors' device."""
         device = tensors[0].device
         if device.type != "cuda":  # the interpreter
-            self.kernel[(programs,)](*tensors, *numbers, *constants)
-        elif device.index == torch.cuda.current_device():
-            self._launch(device.index, programs, tensors, numbers, constants, warps)
+            self.kernel[(launch.programs,)](*tensors, *launch.numbers, *launch.constants)
+        elif device.index == torch._C._cuda_getDevice():
+            self._launch(device.index, launch, tensors)
         else:
             with torch.cuda.device(device):
-                self._launch(device.index, programs, tensors, numbers, constants, warps)
+                self._launch(device.index, launch, tensors)
 
-    def _launch(
-        self,
-        device: int,
-        programs: int,
-        tensors: tuple[Tensor, ...],
-        numbers: tuple[int, ...],
-        constants: tuple[Any, ...],
-        warps: int,
-    ) -> None:
+    def _launch(self, device: int, launch: Launch, tensors: tuple[Tensor, ...]) -> None:
         key = (
             device,
-            warps,
-            constants,
             *[tensor.dtype for tensor in tensors],
             *[tensor.data_ptr() % 16 == 0 for tensor in tensors],
-            *[1 if n == 1 else (n % 16 == 0, n.bit_length() < 32) for n in numbers],
+        )
+        compiled = launch.compiled.get(key)
+        if compiled is None or _observed():
+            launch.compiled[key] = self._compiled(launch, tensors, key)
+            return
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        _run(compiled, stream, launch, tensors)
+
+    def _compiled(self, launch: Launch, tensors: tuple[Tensor, ...], tensors_key: tuple[Any, ...]) -> Any:  # noqa: ANN401
+        """Launch, by Triton itself where nothing alike was; the compiled kernel."""
+        key = (
+            *tensors_key,
+            launch.warps,
+            launch.constants,
+            *[1 if n == 1 else (n % 16 == 0, n.bit_length() < 32) for n in launch.numbers],
         )
         compiled = self.compiled.get(key)
         if compiled is None or _observed():
-            self.compiled[key] = self.kernel[(programs,)](*tensors, *numbers, *constants, num_warps=warps)
-            return
-        stream = torch._C._cuda_getCurrentRawStream(device)
-        compiled.run(
-            programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
-            *tensors, *numbers, *constants,
-        )  # fmt: skip
+            arguments = (*tensors, *launch.numbers, *launch.constants)
+            compiled = self.compiled[key] = self.kernel[(launch.programs,)](*arguments, num_warps=launch.warps)
+        else:
+            _run(compiled, torch._C._cuda_getCurrentRawStream(tensors_key[0]), launch, tensors)
+        return compiled
+
+
+def _run(compiled: Any, stream: int, launch: Launch, tensors: tuple[Tensor, ...]) -> None:  # noqa: ANN401
+    compiled.run(
+        launch.programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
+        *tensors, *launch.numbers, *launch.constants,
+    )  # fmt: skip
 
 
 def _observed() -> bool:

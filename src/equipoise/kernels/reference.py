@@ -7,7 +7,9 @@ work in log space in float32 (float64 for float64 logits), support double backwa
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,7 +19,19 @@ from equipoise.kernels.hyper import Hyper, Layout
 from equipoise.kernels.sigmoid_reference import sigmoid_losses, sigmoid_slopes
 from equipoise.kernels.softmax_reference import index_terms, softmax_terms
 
-__all__ = ["hits_come_along", "sigmoid_elements", "softmax_rows", "softmax_rows_and_hits"]
+__all__ = ["hits_come_along", "sigmoid_elements", "signed", "softmax_rows", "softmax_rows_and_hits"]
+
+
+Forward = TypeVar("Forward", bound=Callable[..., Any])
+
+
+def signed(forward: Forward) -> Forward:
+    """With its signature written down: autograd asks for it at every call, and finding it out takes as long as a loss.
+
+    See ``torch.autograd.Function.apply``, for functions with a ``setup_context``.
+    """
+    forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
+    return forward
 
 
 def softmax_rows(
@@ -106,6 +120,7 @@ class SoftmaxRows(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
+    @signed
     def forward(
         logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -147,6 +162,7 @@ class SoftmaxRowsAndTrue(SoftmaxRowsForwardMode):
     """With the probability of the true class, of index targets without smoothing."""
 
     @staticmethod
+    @signed
     def forward(  # type: ignore[override]
         logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -173,6 +189,7 @@ class SigmoidElements(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
+    @signed
     def forward(
         logits: Tensor,
         targets: Tensor,

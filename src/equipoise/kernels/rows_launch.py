@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
 from equipoise.kernels.geometry import is_long, power_of_2, rows_of
-from equipoise.kernels.launch import Launcher
+from equipoise.kernels.launch import Launch, Launcher
 from equipoise.kernels.rows_triton import count_kernel, finish_kernel, weigh_kernel
 
 __all__ = ["count", "finish", "weigh"]
@@ -27,8 +29,13 @@ def finish(sums: Tensor, reduction: str, samples: int) -> Tensor:
     out = torch.empty(2, dtype=sums.dtype, device=sums.device)
     if sums.shape[1] > MANY_PROGRAMS:
         sums = sums.sum(1, keepdim=True)
-    _finish(1, (sums, out), (sums.shape[1], samples), (REDUCTIONS[reduction], 1024), 4)
+    _finish(_finishing(sums.shape[1], samples, reduction), sums, out)
     return out
+
+
+@lru_cache(maxsize=1024)
+def _finishing(sums: int, samples: int, reduction: str) -> Launch:
+    return Launch(1, (sums, samples), (REDUCTIONS[reduction], 1024), 4)
 
 
 def count(targets: Tensor, hits: Tensor, classes: int, ignore_index: int) -> Tensor:
@@ -38,7 +45,7 @@ def count(targets: Tensor, hits: Tensor, classes: int, ignore_index: int) -> Ten
     bins = power_of_2(2 * classes) if classes <= FEW_CLASSES else 0
     if rows:
         programs = min(-(-rows // LINE), SWEEPS)
-        _count(programs, (targets, hits, counts), numbers, (classes, bins, *how, LINE), 4)
+        _count(Launch(programs, numbers, (classes, bins, *how, LINE), 4), targets, hits, counts)
     return counts
 
 
@@ -48,7 +55,7 @@ def weigh(targets: Tensor, losses: Tensor, weight: Tensor, ignore_index: int) ->
     programs = min(-(-rows // LINE), SWEEPS)
     sums = torch.empty((3, programs), dtype=losses.dtype, device=losses.device)
     if rows:
-        _weigh(programs, (targets, losses, weight, sums), numbers, (weight.numel(), *how, LINE), 4)
+        _weigh(Launch(programs, numbers, (weight.numel(), *how, LINE), 4), targets, losses, weight, sums)
     return sums
 
 

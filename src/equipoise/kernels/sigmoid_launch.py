@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Literal, NamedTuple
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from equipoise.kernels.geometry import Geometry, is_long, merged, power_of_2
+from equipoise.kernels.geometry import SMALL, Geometry, merged, power_of_2, reaches_far
 from equipoise.kernels.hyper import Layout, accumulation_dtype
-from equipoise.kernels.launch import Launcher
+from equipoise.kernels.launch import Launch, Launcher
 from equipoise.kernels.sigmoid_triton import elements_backward_kernel, elements_forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
 
@@ -43,32 +43,23 @@ class Walk:
     columns: int
     warps: int
 
-    @cached_property
-    def split(self) -> int:
-        """How the rows are shared out, see ``Geometry.programs``."""
-        return self.geometry.programs(self.rows)[0]
-
-    @cached_property
+    @property
     def row_blocks(self) -> int:
         """Programs along the rows."""
         return self.geometry.programs(self.rows)[1]
 
-    @cached_property
-    def programs(self) -> int:
-        """All programs."""
-        return self.row_blocks * -(-self.classes // self.columns)
-
-    @cached_property
-    def units(self) -> tuple[int, ...]:
-        """Units of the tensors' strides."""
-        return tuple(unit for unit, _ in self.geometry.walks)
-
-    @cached_property
-    def numbers(self) -> tuple[int, ...]:
-        """The integers that the kernels take."""
+    def launch(self, *constants: Any, long: bool) -> Launch:  # noqa: ANN401
+        """All programs, with what their kernel is compiled for."""
+        split, row_blocks = self.geometry.programs(self.rows)
         steps = zip(self.geometry.walks, self.strides, strict=True)
         strides = [step for (_, along), class_stride in steps for step in (*along, class_stride)]
-        return (self.geometry.rows, *self.geometry.sizes[1:], self.classes, *strides)
+        units = [unit for unit, _ in self.geometry.walks]
+        return Launch(
+            row_blocks * -(-self.classes // self.columns),
+            (self.geometry.rows, *self.geometry.sizes[1:], self.classes, *strides),
+            (*constants, *units, long, split, self.rows, self.columns),
+            self.warps,
+        )
 
 
 def sigmoid_forward(
@@ -83,28 +74,45 @@ def sigmoid_forward(
     seen: Seen = "nothing",
 ) -> Forward:
     """Losses of (N, C, d1, ..., dk) logits; ``element_weight`` broadcasts to them."""
-    dtype, device, plan = accumulation_dtype(logits), logits.device, plan_of(layout)
+    dtype, device = accumulation_dtype(logits), logits.device
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
     out = torch.empty_like(logits, dtype=dtype) if keep_elements else logits
-    (logits, targets, weight, out), walk = _walk((logits, targets, weight, out), plan, by_label=seen == "labels")
-    sums = torch.empty((2, walk.programs), dtype=dtype, device=device)
-    partial = sums
-    if seen == "all":
-        partial = torch.empty((4, walk.programs), dtype=dtype, device=device)
-    elif seen == "labels":
-        partial = torch.empty((4, walk.row_blocks, walk.classes), dtype=dtype, device=device)
+    how = (layout, ignore_value, element_weight is not None, keep_elements, seen)
+    tensors: tuple[Tensor, ...] = (logits, targets, weight, out)
+    planned = _forward_plan(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
+    if planned is None:
+        logits, targets, weight, out = tensors = tuple([tensor.contiguous() for tensor in tensors])
+        planned = _forward_plan(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
+        assert planned is not None
+    launch, shape = planned
+    sums = torch.empty((2, launch.programs), dtype=dtype, device=device)
+    partial = sums if shape is None else torch.empty(shape, dtype=dtype, device=device)
     if logits.numel():
-        _forward(
-            walk.programs,
-            (logits, targets, weight, hyper, out, sums, partial),
-            walk.numbers,
-            (plan, ignore_value, element_weight is not None, keep_elements, ("nothing", "all", "labels").index(seen),
-             *walk.units, is_long(walk.geometry.rows, logits, targets, weight, out), walk.split,
-             walk.rows, walk.columns),
-            walk.warps,
-        )  # fmt: skip
-    totals = None if seen == "nothing" else partial.sum(1).view(4, -1)
+        _forward(launch, logits, targets, weight, hyper, out, sums, partial)
+    totals = None if shape is None else partial.sum(1).view(4, -1)
     return Forward(sums, out if keep_elements else None, totals)
+
+
+@lru_cache(maxsize=1024)
+def _forward_plan(
+    shape: tuple[int, ...],
+    strides: tuple[tuple[int, ...], ...],
+    layout: Layout,
+    ignore_value: float | None,
+    weighted: bool,
+    keep_elements: bool,
+    seen: Seen,
+) -> tuple[Launch, tuple[int, ...] | None] | None:
+    """The launch, and the shape of what is seen; None where the elements cannot be walked over in place."""
+    plan = plan_of(layout)
+    walk = _walk(shape, strides, by_label=seen == "labels" or _differs_by_label(plan))
+    if walk is None:
+        return None
+    constants = (plan, ignore_value, weighted, keep_elements, ("nothing", "all", "labels").index(seen))
+    launch = walk.launch(*constants, long=_is_long(walk, shape, strides))
+    if seen == "nothing":
+        return launch, None
+    return launch, (4, launch.programs) if seen == "all" else (4, walk.row_blocks, walk.classes)
 
 
 def sigmoid_backward(
@@ -119,39 +127,53 @@ def sigmoid_backward(
     inverse: Tensor | None = None,
 ) -> Tensor:
     """Gradient of the logits; ``grad`` is a scalar or shaped like them, ``inverse`` that of the denominator."""
-    plan = plan_of(layout)
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
     result = torch.empty_like(logits)
-    each = grad if grad.ndim else logits
-    (logits, targets, weight, out, each), walk = _walk((logits, targets, weight, result, each), plan, by_label=False)
+    tensors: tuple[Tensor, ...] = (logits, targets, weight, result, grad if grad.ndim else logits)
+    kind = 2 if grad.ndim else 1 if inverse is None else 3
+    how = (layout, ignore_value, element_weight is not None, detach_focus, kind)
+    launch = _backward_launch(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
+    if launch is None:
+        tensors = tuple([tensor.contiguous() for tensor in tensors])
+        launch = _backward_launch(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
+        assert launch is not None
+    logits, targets, weight, out, each = tensors
     if logits.numel():
         _backward(
-            walk.programs,
-            (logits, targets, weight, hyper, each if grad.ndim else grad, hyper if inverse is None else inverse, out),
-            walk.numbers,
-            (plan, ignore_value, element_weight is not None, detach_focus,
-             2 if grad.ndim else 1 if inverse is None else 3,
-             *walk.units, is_long(walk.geometry.rows, logits, targets, weight, out, each),
-             walk.split, walk.rows, walk.columns),
-            walk.warps,
+            launch, logits, targets, weight, hyper, each if grad.ndim else grad, hyper if inverse is None else inverse,
+            out,
         )  # fmt: skip
-    return result if out.data_ptr() == result.data_ptr() else out
-
-
-def _walk(tensors: tuple[Tensor, ...], plan: Plan, *, by_label: bool) -> tuple[tuple[Tensor, ...], Walk]:
-    """Where no label differs from another and all tensors lie alike, one long row; else rows of labels."""
-    shape, strides = tensors[0].shape, tuple([tensor.stride() for tensor in tensors])
-    walk = _walk_over(shape, strides, by_label or _differs_by_label(plan))
-    if walk is None:
-        tensors = tuple(tensor.contiguous() for tensor in tensors)
-        walk = _walk_over(shape, tuple([tensor.stride() for tensor in tensors]), by_label or _differs_by_label(plan))
-        assert walk is not None
-    return tensors, walk
+    return out
 
 
 @lru_cache(maxsize=1024)
-def _walk_over(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], by_label: bool) -> Walk | None:
-    """The same of shape and strides; None where more than three dimensions cannot be merged."""
+def _backward_launch(
+    shape: tuple[int, ...],
+    strides: tuple[tuple[int, ...], ...],
+    layout: Layout,
+    ignore_value: float | None,
+    weighted: bool,
+    detach_focus: bool,
+    kind: int,
+) -> Launch | None:
+    """None where the elements cannot be walked over in place."""
+    plan = plan_of(layout)
+    walk = _walk(shape, strides, by_label=_differs_by_label(plan))
+    if walk is None:
+        return None
+    return walk.launch(plan, ignore_value, weighted, detach_focus, kind, long=_is_long(walk, shape, strides))
+
+
+def _is_long(walk: Walk, shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> bool:
+    """Whether an offset may need 64 bits."""
+    return walk.geometry.rows >= SMALL or any(reaches_far(shape, along) for along in strides)
+
+
+def _walk(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], *, by_label: bool) -> Walk | None:
+    """Where no label differs from another and all tensors lie alike, one long row; else rows of labels.
+
+    None where more than three dimensions cannot be merged.
+    """
     if not by_label and len(set(strides)) == 1 and _is_dense(shape, strides[0]):
         flat = Geometry((1, 1, 1), ((0, 0, 0),) * len(strides))
         return Walk(flat, math.prod(shape), (1,) * len(strides), 1, 2048, 4)

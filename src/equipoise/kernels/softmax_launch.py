@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.kernels.geometry import is_long, power_of_2, rows_of
+from equipoise.kernels.geometry import SMALL, merged, power_of_2, reaches_far
 from equipoise.kernels.hyper import Layout, accumulation_dtype
-from equipoise.kernels.launch import Launcher
+from equipoise.kernels.launch import Launch, Launcher
 from equipoise.kernels.softmax_triton import backward_kernel, forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
 
@@ -49,31 +49,55 @@ def softmax_forward(
     hits: bool = False,
 ) -> Forward:
     """Losses of (N, C, d1, ..., dk) logits; ``targets`` indices or dense, as they lie in memory."""
-    dense, plan = targets.is_floating_point(), plan_of(layout)
-    geometry = rows_of(logits, targets, per_class=1 + dense)
-    if geometry is None:
+    how = (logits.element_size(), layout, targets.is_floating_point(), weight is not None, keep_rows, hits)
+    planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), _aligned(logits), ignore_index, *how)
+    if planned is None:
         logits, targets = logits.contiguous(), targets.contiguous()
-        geometry = rows_of(logits, targets, per_class=1 + dense)
-        assert geometry is not None
-    dtype, device, rows = accumulation_dtype(logits), logits.device, geometry.rows
-    blocks = blocks_for(logits, plan, dense, backward=False)
-    split, programs = geometry.programs(blocks.rows)
-    state = torch.empty((3 if is_spread(plan, dense) else 2, rows), dtype=dtype, device=device)
-    sums = torch.empty((3, programs), dtype=dtype, device=device)
+        planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), _aligned(logits), ignore_index, *how)
+        assert planned is not None
+    kept, rows, launch = planned
+    dtype, device = accumulation_dtype(logits), logits.device
+    state = torch.empty(kept, dtype=dtype, device=device)
+    sums = torch.empty((3, launch.programs), dtype=dtype, device=device)
     losses = torch.empty(rows, dtype=dtype, device=device) if keep_rows else None
     hit = torch.empty(rows, dtype=torch.uint8, device=device) if hits else None
-    if programs:
-        (z_unit, z), (t_unit, t) = geometry.walks
+    if rows:
         _forward(
-            programs,
-            (logits, targets, hyper if weight is None else weight, hyper, state,
-             state if losses is None else losses, state if hit is None else hit, sums),
-            (rows, *geometry.sizes[1:], *z, logits.stride(1), *t, targets.stride(1) if dense else 0, ignore_index),
-            (logits.shape[1], plan, dense, weight is not None, hits, keep_rows, z_unit, t_unit,
-             is_long(rows, logits, targets), split, blocks.rows, blocks.classes),
-            blocks.warps,
+            launch, logits, targets, hyper if weight is None else weight, hyper, state,
+            state if losses is None else losses, state if hit is None else hit, sums,
         )  # fmt: skip
     return Forward(state, sums, losses, hit)
+
+
+@lru_cache(maxsize=1024)
+def _forward_plan(
+    shape: tuple[int, ...],
+    z_strides: tuple[int, ...],
+    t_strides: tuple[int, ...],
+    aligned: bool,
+    ignore_index: int,
+    element_size: int,
+    layout: Layout,
+    dense: bool,
+    weighted: bool,
+    keep_rows: bool,
+    hits: bool,
+) -> tuple[tuple[int, int], int, Launch] | None:
+    """Shape of the state, number of rows and launch; None where the rows cannot be walked over in place."""
+    geometry, plan = merged(shape, (z_strides, t_strides), 1 + dense), plan_of(layout)
+    if geometry is None:
+        return None
+    blocks = _blocks(shape, z_strides, element_size, aligned, lone=False)
+    split, programs = geometry.programs(blocks.rows)
+    (z_unit, z), (t_unit, t) = geometry.walks
+    launch = Launch(
+        programs,
+        (geometry.rows, *geometry.sizes[1:], *z, z_strides[1], *t, t_strides[1] if dense else 0, ignore_index),
+        (shape[1], plan, dense, weighted, hits, keep_rows, z_unit, t_unit,
+         _is_long(geometry.rows, shape, (z_strides,), t_strides, dense), split, blocks.rows, blocks.classes),
+        blocks.warps,
+    )  # fmt: skip
+    return (3 if is_spread(plan, dense) else 2, geometry.rows), geometry.rows, launch
 
 
 def softmax_backward(
@@ -87,28 +111,65 @@ def softmax_backward(
     inverse: Tensor | None = None,
 ) -> Tensor:
     """Gradient of the logits; ``grad`` is a scalar or one for each row, ``inverse`` that of the denominator."""
-    dense, plan = targets.is_floating_point(), plan_of(layout)
     out = torch.empty_like(logits)
-    geometry = rows_of(logits, out, targets, per_class=2 + dense)
-    if geometry is None:
+    kind = 2 if grad.ndim else 1 if inverse is None else 3
+    how = (logits.element_size(), layout, targets.is_floating_point(), weight is not None, kind)
+    strides = logits.stride(), out.stride(), targets.stride()
+    launch = _backward_launch(logits.shape, *strides, _aligned(logits), *how)
+    if launch is None:
         logits, out, targets = logits.contiguous(), out.contiguous(), targets.contiguous()
-        geometry = rows_of(logits, out, targets, per_class=2 + dense)
-        assert geometry is not None
-    rows, blocks = geometry.rows, blocks_for(logits, plan, dense, backward=True)
-    if rows:
-        (z_unit, z), (g_unit, g), (t_unit, t) = geometry.walks
-        kind = 2 if grad.ndim else 1 if inverse is None else 3
-        split, programs = geometry.programs(blocks.rows)
+        strides = logits.stride(), out.stride(), targets.stride()
+        launch = _backward_launch(logits.shape, *strides, _aligned(logits), *how)
+        assert launch is not None
+    if launch.programs:
         _backward(
-            programs,
-            (logits, targets, hyper if weight is None else weight, hyper, state,
-             grad.contiguous(), hyper if inverse is None else inverse, out),
-            (rows, *geometry.sizes[1:], *z, logits.stride(1), *t, targets.stride(1) if dense else 0, *g, out.stride(1)),
-            (logits.shape[1], plan, dense, weight is not None, kind, z_unit, t_unit, g_unit,
-             is_long(rows, logits, targets, out), split, blocks.rows, blocks.classes),
-            blocks.warps,
+            launch, logits, targets, hyper if weight is None else weight, hyper, state,
+            grad.contiguous(), hyper if inverse is None else inverse, out,
         )  # fmt: skip
     return out
+
+
+@lru_cache(maxsize=1024)
+def _backward_launch(
+    shape: tuple[int, ...],
+    z_strides: tuple[int, ...],
+    g_strides: tuple[int, ...],
+    t_strides: tuple[int, ...],
+    aligned: bool,
+    element_size: int,
+    layout: Layout,
+    dense: bool,
+    weighted: bool,
+    kind: int,
+) -> Launch | None:
+    """None where the rows cannot be walked over in place."""
+    geometry, plan = merged(shape, (z_strides, g_strides, t_strides), 2 + dense), plan_of(layout)
+    if geometry is None:
+        return None
+    blocks = _blocks(shape, z_strides, element_size, aligned, lone=not is_spread(plan, dense))
+    split, programs = geometry.programs(blocks.rows)
+    (z_unit, z), (g_unit, g), (t_unit, t) = geometry.walks
+    return Launch(
+        programs,
+        (geometry.rows, *geometry.sizes[1:], *z, z_strides[1], *t, t_strides[1] if dense else 0, *g, g_strides[1]),
+        (shape[1], plan, dense, weighted, kind, z_unit, t_unit, g_unit,
+         _is_long(geometry.rows, shape, (z_strides, g_strides), t_strides, dense), split, blocks.rows, blocks.classes),
+        blocks.warps,
+    )  # fmt: skip
+
+
+def _is_long(
+    rows: int, shape: tuple[int, ...], like_logits: tuple[tuple[int, ...], ...], t_strides: tuple[int, ...], dense: bool
+) -> bool:
+    """Whether an offset may need 64 bits."""
+    places = [(shape, strides) for strides in like_logits]
+    places.append((shape if dense else (*shape[:1], *shape[2:]), t_strides))
+    return rows >= SMALL or any(reaches_far(*place) for place in places)
+
+
+def _aligned(tensor: Tensor) -> bool:
+    """Whether the largest loads may start where it starts."""
+    return tensor.data_ptr() % 16 == 0
 
 
 def is_spread(plan: Plan, dense: bool) -> bool:
@@ -116,14 +177,6 @@ def is_spread(plan: Plan, dense: bool) -> bool:
     return dense or plan.label_smoothing >= 0 or plan.squared_error >= 0
 
 
-def blocks_for(logits: Tensor, plan: Plan, dense: bool, *, backward: bool) -> Blocks:
-    """Tile for these logits."""
-    aligned = logits.data_ptr() % 16 == 0
-    lone = backward and not is_spread(plan, dense)
-    return _blocks(logits.shape, logits.stride(), logits.element_size(), aligned, lone)
-
-
-@lru_cache(maxsize=1024)
 def _blocks(shape: tuple[int, ...], strides: tuple[int, ...], element_size: int, aligned: bool, lone: bool) -> Blocks:
     """By measurements on an H200; ``lone``: no sum over the classes is needed.
 

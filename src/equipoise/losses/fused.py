@@ -14,7 +14,7 @@ from torch import Tensor
 from equipoise._checks import check_num_classes
 from equipoise.distributed import world_size
 from equipoise.kernels import fused
-from equipoise.kernels.hyper import Hyper, Layout
+from equipoise.kernels.hyper import Layout, view_of
 from equipoise.losses.reduce import reduce_loss
 from equipoise.weights.recall import BatchRecall, RecallWeights
 
@@ -40,7 +40,7 @@ def fused_softmax_loss(
 ) -> Tensor | None:
     """Softmax loss of a checked batch (N, C, d1, ..., dk), reduced."""
     names = {piece.name for piece in layout}
-    fixed = weight = Hyper(hyper, layout)["weight"] if "weight" in names else None
+    fixed = weight = view_of(hyper, layout, "weight") if "weight" in names else None
     recalls = [weights for weights in batch_weights if isinstance(weights, (RecallWeights, BatchRecall))]
     if len(recalls) < len(batch_weights) or (recalls and targets.is_floating_point()):
         return None  # predictions, or the labels of dense targets, have to be written out
