@@ -592,8 +592,34 @@ def test_unknown_keywords(name):
     }.get(name, ())  # fmt: skip
     getattr(eq, name)(*first)
     for keyword in ("gama", "ignore", "smoothing"):
-        with pytest.raises(TypeError, match=rf"unexpected keyword argument '{keyword}'"):
+        with pytest.raises(TypeError, match=rf"^{name} got an unexpected keyword argument '{keyword}'; "):
             getattr(eq, name)(*first, **{keyword: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("build", "hint"),
+    [
+        (lambda: eq.FocalLoss(gama=2.0), "did you mean gamma?"),
+        (lambda: eq.CrossEntropyLoss(wieght=None), "did you mean weight?"),
+        (lambda: eq.AsymmetricLoss(gamma=2.0), "did you mean gamma_pos or gamma_neg or gamma_max?"),
+        (lambda: eq.DiceLoss(smooths=1.0), "did you mean smooth?"),
+        (lambda: eq.CrossEntropyLoss(size_average=True), "it takes weight, preset, reduction"),
+    ],
+)
+def test_unknown_keywords_are_answered_with_the_nearest(build, hint):
+    with pytest.raises(TypeError, match=re.escape(hint)):
+        build()
+
+
+def test_losses_of_the_users_own_take_what_they_like():
+    class Mine(eq.SoftmaxLoss):
+        def __init__(self, sharpness, **options):
+            super().__init__(**options)
+            self.sharpness = sharpness
+
+    assert Mine(sharpness=3, label_smoothing=0.1).sharpness == 3
+    with pytest.raises(TypeError, match="unexpected keyword argument 'smoothing'"):
+        Mine(sharpness=3, smoothing=0.1)
 
 
 @pytest.mark.parametrize("name", F.__all__)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import functools
+import inspect
 import math
+import typing
 import warnings
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -17,7 +21,7 @@ from equipoise.kernels.hyper import EXPONENTS, layout_of, pack
 from equipoise.schedules import Moment, Number, Schedule
 from equipoise.weights.deferred import Deferred
 
-__all__ = ["Loss", "Part", "Scalar", "check_preset", "merge_values"]
+__all__ = ["Loss", "Part", "Scalar", "arguments_of", "check_preset", "merge_values"]
 
 
 class Part(Protocol):
@@ -86,6 +90,36 @@ def check_preset(preset: str | None) -> bool:
     return preset == "published"
 
 
+@functools.cache
+def arguments_of(kind: type[Loss]) -> Mapping[str, Any] | None:
+    """Arguments of a loss and their annotations, those behind ``**options`` too; None where these say nothing."""
+    make = kind.__init__
+    try:
+        hints = typing.get_type_hints(make)
+    except NameError:  # annotations of a class of the user's that only type checkers can read
+        return None
+    found: dict[str, Any] = {}
+    for name, parameter in list(inspect.signature(make).parameters.items())[1:]:
+        if parameter.kind is parameter.VAR_KEYWORD:
+            options = typing.get_args(hints.get(name))
+            if not options:
+                return None
+            found |= typing.get_type_hints(options[0])
+        else:
+            found[name] = hints.get(name, Any)
+    return found
+
+
+def _check_keywords(kind: type[Loss], given: Mapping[str, object]) -> None:
+    known = arguments_of(kind) if given else None  # type: ignore[arg-type]  # a class is hashable, mypy asks its objects
+    unknown = [key for key in given if known is not None and key not in known]
+    if known is None or not unknown:
+        return
+    close = difflib.get_close_matches(unknown[0], known, n=3)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"it takes {', '.join(known)}"
+    raise TypeError(f"{kind.__name__} got an unexpected keyword argument {unknown[0]!r}; {hint}")
+
+
 class Loss(PreciseBuffers):
     """Base of all losses: parts resolved to one tensor of hyper-parameters, again at every ``set_epoch``.
 
@@ -97,6 +131,11 @@ class Loss(PreciseBuffers):
     hyper_single: Tensor
     hyper_double: Tensor
     position: Tensor
+
+    def __new__(cls, *args: object, **options: object) -> Self:
+        """Refuse what a loss does not know in its own name, before it reaches what the loss is made of."""
+        _check_keywords(cls, options)
+        return super().__new__(cls)
 
     def __init__(self, parts: Sequence[Part], *, epochs: int | None = None) -> None:
         super().__init__()

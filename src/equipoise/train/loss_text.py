@@ -39,7 +39,7 @@ from equipoise.data import Task
 from equipoise.data.errors import nearest
 from equipoise.kernels.hyper import check_layout
 from equipoise.losses import Loss
-from equipoise.losses.base import merge_values
+from equipoise.losses.base import arguments_of, merge_values
 from equipoise.schedules import Cosine, Linear, Moment, Parabolic, Schedule, Steps
 from equipoise.weights import Deferred, effective_number, inverse_frequency, median_frequency, square_root
 
@@ -422,16 +422,7 @@ def _option(entry: Entry, key: str, text: str) -> Value:
 
 def _arguments(name: str) -> dict[str, tuple[type, ...]]:
     """Arguments of a loss and the kinds of values that they take."""
-    make = getattr(losses, name).__init__
-    hints = typing.get_type_hints(make)
-    found: dict[str, tuple[type, ...]] = {}
-    for parameter in list(inspect.signature(make).parameters.values())[1:]:
-        if parameter.kind is parameter.VAR_KEYWORD:
-            (options,) = typing.get_args(hints[parameter.name])
-            found |= {key: _kinds(hint) for key, hint in typing.get_type_hints(options).items()}
-        else:
-            found[parameter.name] = _kinds(hints[parameter.name])
-    return found
+    return {key: _kinds(hint) for key, hint in (arguments_of(getattr(losses, name)) or {}).items()}
 
 
 def _kinds(hint: Any) -> tuple[type, ...]:  # noqa: ANN401
