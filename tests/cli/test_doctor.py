@@ -62,3 +62,8 @@ def test_bad_input(arguments, words):
     assert result.stderr.startswith("equipoise: ")
     assert words in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_counts_of_a_file_with_a_mark(tmp_path):
+    (tmp_path / "counts.csv").write_text("5000,500,50", encoding="utf-8-sig")
+    assert "5,000 to 50" in run("--counts", tmp_path / "counts.csv").output

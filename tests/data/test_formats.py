@@ -334,6 +334,25 @@ def test_vocabulary_knows_training_words_only(tmp_path):
     assert Vocabulary.fit(data.train.texts, min_count=2, max_size=3).words == ("good",)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_encodings_that_say_what_they_are(tmp_path, encoding, separator):
+    lines = [("text", "label"), *((f"Käse {i}", ("müde", "gut")[i % 2]) for i in range(20))]
+    text = "\n".join(separator.join(line) for line in lines)
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    (tmp_path / "all.csv").write_bytes((mark + text).encode(encoding))
+    data = open_data(tmp_path / "all.csv")
+    assert data.class_names == ("gut", "müde")
+    assert sorted(sum((split.texts for split in splits(data)), ())) == sorted(f"Käse {i}" for i in range(20))
+
+
+def test_a_list_with_a_mark(tmp_path):
+    for name in ("a.png", "b.png"):
+        picture(tmp_path / name)
+    (tmp_path / "train.txt").write_text("a.png 0\nb.png 1\n" * 9, encoding="utf-8-sig")
+    assert sum(sizes(open_data(tmp_path))) == 18
+
+
 # COCO
 
 

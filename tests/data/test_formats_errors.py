@@ -393,6 +393,32 @@ def test_two_training_lists(tmp_path):
     refused("a_train.txt, b_train.txt", tmp_path)
 
 
+# Encodings
+
+
+@pytest.mark.parametrize(
+    ("encoding", "words"),
+    [
+        ("latin-1", ("UTF-8", "the byte 0xe4 in line 2, as in Latin-1 or Windows-1252", "save it as UTF-8")),
+        ("cp1252", "the byte 0xe4 in line 2"),
+        ("utf-16-le", ("a zero byte in line 1", "UTF-16 without its mark")),
+    ],
+)
+def test_encodings(tmp_path, encoding, words):
+    (tmp_path / "all.csv").write_bytes("text,label\nKäse,ä\nBrot,b\n".encode(encoding))
+    assert "all.csv" in refused(words, tmp_path / "all.csv")
+
+
+def test_encoding_of_a_list(tmp_path):
+    (tmp_path / "train.txt").write_bytes("ä.png 0\n".encode("latin-1"))
+    refused(("train.txt", "the byte 0xe4 in line 1"), tmp_path)
+
+
+def test_utf_16_that_breaks_off(tmp_path):
+    (tmp_path / "all.csv").write_bytes("text,label\na,b\n".encode("utf-16")[:-1])
+    refused(("all.csv", "truncated"), tmp_path / "all.csv")
+
+
 # Long tails and arguments
 
 

@@ -166,3 +166,33 @@ def test_categories_of_parquet(tmp_path):
         pa.table({"logit_cat": [1.0, 0.0], "logit_dog": [0.0, 1.0], "target": target}), tmp_path / "t.parquet"
     )
     assert all_of(open_predictions(tmp_path / "t.parquet"))[1].tolist() == [1, 0]
+
+
+TABLE = "logit_Käse,logit_Brot,target\n1,0,Käse\n0,1,Brot\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_encodings_that_say_what_they_are(tmp_path, encoding):
+    path = tmp_path / "t.csv"
+    path.write_bytes(TABLE.encode(encoding))
+    found = open_predictions(path)
+    assert found.class_names == ("Käse", "Brot")
+    assert all_of(found)[1].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "words"),
+    [("latin-1", "found the byte 0xe4 in line 1, as in Latin-1"), ("utf-16-le", "found a zero byte in line 1")],
+)
+def test_encodings_that_do_not(tmp_path, encoding, words):
+    path = tmp_path / "t.csv"
+    path.write_bytes(TABLE.encode(encoding))
+    with pytest.raises(InputError, match=rf"t\.csv: a table must be in UTF-8.*{words}.*; save it as UTF-8"):
+        open_predictions(path)
+
+
+def test_a_foreign_byte_below_the_header(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(TABLE.replace("logit_Käse", "logit_Kase").encode("latin-1"))
+    with pytest.raises(InputError, match="found the byte 0xe4 in line 2"):
+        all_of(open_predictions(path))

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from equipoise._text_files import encoding_of
 from equipoise.predictions import InputError, Predictions, Task, open_predictions
 from equipoise.train.errors import TrainingError
 
@@ -94,7 +95,7 @@ def read_counts(text: str) -> tuple[float, ...]:
         if path.suffix == ".npy":
             values = np.load(path, allow_pickle=False).ravel().tolist()
         elif path.suffix in (".txt", ".csv"):
-            values = [float(word) for word in path.read_text(encoding="utf-8").replace(",", " ").split()]
+            values = [float(word) for word in path.read_text(encoding=encoding_of(path)).replace(",", " ").split()]
         else:
             values = [float(word) for word in text.split(",")]
     except (ValueError, OSError) as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise._text_files import SAVE_AS_UTF8, encoding_of, no_text
 from equipoise.data.errors import refuse, some
 from equipoise.data.files import IMAGE_ENDINGS, Paths, path_array
 from equipoise.data.source import (
@@ -92,7 +93,12 @@ def _siblings(file: Path) -> dict[str, Path]:
 
 def _read_list(file: Path, root: Path) -> tuple[Paths, NDArray[np.int64]]:
     paths, labels = [], []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = file.read_text(encoding=encoding_of(file)).splitlines()
+    except UnicodeDecodeError:
+        expected = "a list must be in UTF-8, or in UTF-16 with its mark"
+        raise refuse(file, expected, no_text(file) or "something else", SAVE_AS_UTF8) from None
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         path, _, label = line.strip().rpartition(" ")

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise._text_files import SAVE_AS_UTF8, encoding_of, no_text
 from equipoise.data.arrays import Split, Task
-from equipoise.data.errors import nearest, refuse, some
+from equipoise.data.errors import DataError, nearest, refuse, some
 from equipoise.data.files import path_array
 from equipoise.data.source import (
     SPLITS,
@@ -268,12 +269,24 @@ def _arrow(path: Path) -> Any:  # noqa: ANN401  (pyarrow has no types)
     return pyarrow
 
 
-def _dialect(arrow: Any, file: Path) -> Any:  # noqa: ANN401
+def _dialect(arrow: Any, file: Path) -> dict[str, Any]:  # noqa: ANN401
     """Columns stand between commas, or between what the header has more of: spreadsheets write semicolons or tabs."""
-    with file.open("rb") as opened:
+    encoding = encoding_of(file)
+    with file.open(encoding=encoding, errors="replace") as opened:
         header = opened.readline(2**20)
-    mark = max(b",;\t", key=header.count)  # of equally many the first
-    return arrow.csv.ParseOptions(delimiter=chr(mark), newlines_in_values=True)
+    mark = max(",;\t", key=header.count)  # of equally many the first
+    return {
+        "read_options": arrow.csv.ReadOptions(encoding=encoding.removesuffix("-sig")),  # a mark of UTF-8 it knows
+        "parse_options": arrow.csv.ParseOptions(delimiter=mark, newlines_in_values=True),
+    }
+
+
+def _unreadable(file: Path, expected: str, error: Exception, advice: str) -> DataError:
+    """What to say of a table that cannot be read; most often it is not in UTF-8."""
+    found = None if file.suffix.lower() == ".parquet" or not file.is_file() else no_text(file)
+    if found is not None:
+        return refuse(file, "a table must be in UTF-8, or in UTF-16 with its mark", found, SAVE_AS_UTF8)
+    return refuse(file, expected, str(error), advice)
 
 
 def _names(file: Path) -> list[str]:
@@ -281,10 +294,10 @@ def _names(file: Path) -> list[str]:
     try:
         if file.suffix.lower() == ".parquet":
             return list(arrow.parquet.read_schema(file).names)
-        with arrow.csv.open_csv(file, parse_options=_dialect(arrow, file)) as reader:
+        with arrow.csv.open_csv(file, **_dialect(arrow, file)) as reader:
             return list(reader.schema.names)
     except (arrow.lib.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise refuse(file, "the file must be a table with a header", str(error), "write it again") from None
+        raise _unreadable(file, "the file must be a table with a header", error, "write it again") from None
 
 
 def _read(file: Path, columns: list[str]) -> Table:
@@ -301,7 +314,7 @@ def _read(file: Path, columns: list[str]) -> Table:
             convert = arrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(columns, arrow.string()), include_columns=columns, strings_can_be_null=False
             )
-            table = arrow.csv.read_csv(file, convert_options=convert, parse_options=_dialect(arrow, file))
-    except (arrow.lib.ArrowException, OSError) as error:
-        raise refuse(file, "the table must be readable", str(error), "check that row, or write it again") from None
+            table = arrow.csv.read_csv(file, convert_options=convert, **_dialect(arrow, file))
+    except (arrow.lib.ArrowException, UnicodeDecodeError, OSError) as error:
+        raise _unreadable(file, "the table must be readable", error, "check that row, or write it again") from None
     return {name: table.column(name).to_pylist() for name in columns}

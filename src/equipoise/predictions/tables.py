@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from equipoise._text_files import SAVE_AS_UTF8, encoding_of, no_text
 from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, Task, no_targets, told_task
 
 __all__ = ["Columns", "batches", "columns_of", "open_table"]
@@ -123,7 +124,7 @@ def _arrow() -> Any:  # noqa: ANN401  (pyarrow has no types)
 
 def _check_separator(path: Path) -> None:
     """Raise for a table of columns that no comma parts."""
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open(encoding=encoding_of(path), errors="replace") as file:
         head = file.readline()
     for separator, name in ((";", "';'"), ("\t", "a tab")):
         parts = [part.strip('" \n').startswith(("logit_", "prob_", "target")) for part in head.split(separator)]
@@ -141,10 +142,24 @@ def _schema(path: Path) -> list[str]:
     try:
         if path.suffix == ".parquet":
             return list(arrow.parquet.read_schema(path).names)
-        with arrow.csv.open_csv(path) as reader:
+        with arrow.csv.open_csv(path, read_options=_encoded(path)) as reader:
             return list(reader.schema.names)
     except (arrow.lib.ArrowException, UnicodeDecodeError, OSError) as error:
+        _check_text(path)
         raise InputError(f"{path}: the file cannot be read as {path.suffix} ({error}); write it again") from None
+
+
+def _encoded(path: Path) -> Any:  # noqa: ANN401
+    return _arrow().csv.ReadOptions(encoding=encoding_of(path).removesuffix("-sig"))  # a mark of UTF-8 it knows itself
+
+
+def _check_text(path: Path) -> None:
+    """Raise for a table that cannot be read since it is not in UTF-8."""
+    found = None if path.suffix == ".parquet" or not path.is_file() else no_text(path)
+    if found is not None:
+        raise InputError(
+            f"{path}: a table must be in UTF-8, or in UTF-16 with its mark, found {found}; {SAVE_AS_UTF8}"
+        ) from None
 
 
 def _rows(path: Path) -> int | None:
@@ -162,11 +177,12 @@ def batches(path: Path, columns: Columns, size: int) -> Iterator[Any]:
         else:  # types are said, since guessing them from the first rows may be wrong for the others
             types = {name: arrow.string() if name == "target" else arrow.float64() for name in wanted}
             options = arrow.csv.ConvertOptions(column_types=types, include_columns=wanted)
-            with arrow.csv.open_csv(path, convert_options=options) as reader:
+            with arrow.csv.open_csv(path, read_options=_encoded(path), convert_options=options) as reader:
                 for batch in reader:
                     for start in range(0, batch.num_rows, size):
                         yield batch.slice(start, size)
-    except (arrow.lib.ArrowException, OSError) as error:
+    except (arrow.lib.ArrowException, UnicodeDecodeError, OSError) as error:
+        _check_text(path)
         raise InputError(f"{path}: the table cannot be read ({error}); check that row, or write it again") from None
 
 

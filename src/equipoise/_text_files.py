@@ -1,0 +1,37 @@
+"""How text files of users are encoded: in UTF-8, or in UTF-16 that says so. Anything else is named, never guessed."""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+
+__all__ = ["SAVE_AS_UTF8", "encoding_of", "no_text"]
+
+SAVE_AS_UTF8 = "save it as UTF-8, which spreadsheets offer as CSV UTF-8"
+"""What to do about a file that is none."""
+
+
+def encoding_of(file: Path) -> str:
+    """``"utf-16"`` where a file begins with the mark of it, otherwise ``"utf-8-sig"``, UTF-8 with or without a mark."""
+    with file.open("rb") as opened:
+        start = opened.read(2)
+    return "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+
+
+def no_text(file: Path) -> str | None:
+    """What in a file is no text in its encoding, in words; None where all of it is."""
+    encoding = encoding_of(file)
+    try:
+        if encoding == "utf-16":
+            file.read_text(encoding=encoding)
+            return None
+        with file.open("rb") as opened:
+            for number, line in enumerate(opened, start=1):
+                if b"\0" in line:
+                    return f"a zero byte in line {number}, as in UTF-16 without its mark"
+                line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if encoding == "utf-16":
+            return f"something else in it ({error.reason})"
+        return f"the byte 0x{error.object[error.start]:02x} in line {number}, as in Latin-1 or Windows-1252"
+    return None
