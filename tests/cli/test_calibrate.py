@@ -52,8 +52,10 @@ def test_every_method_is_fitted_on_one_part_and_reported_on_the_other(tmp_path, 
     logits, targets = tensors(arrays)
     first = torch.cat([part.first for part in Split(open_predictions(path), 3, 0.6).parts()])
     expected = fitted_directly(name, logits[first], targets[first], arrays)
-    assert load(out) == expected
-    assert report["fitted"] == expected.describe()
+    kept = fitted_directly(name, logits, targets, arrays)
+    assert load(out) == kept  # judged on samples it has not seen, then all of them are used
+    assert (report["judged"], report["fitted"]) == (expected.describe(), kept.describe())
+    assert (report["judged_fitted_on"], report["fitted_on"]) == (expected.samples, kept.samples)
     assert report["reported_on"] == int((~first).sum())
     assert 0.45 * 300 < int(first.sum()) < 0.75 * 300
     assert report["before"]["nll"] == pytest.approx(nll_of(logits[~first], targets[~first], task))
@@ -73,6 +75,7 @@ def test_on_another_file(tmp_path, task):
     logits, targets = tensors(arrays)
     expected = fitted_directly("temperature", logits, targets, arrays)
     assert load(tmp_path / "fit.json") == expected  # on all of the file
+    assert report["fitted"] == report["judged"] == expected.describe()
     held, labels = tensors(others)
     assert report["reported_on"] == 100
     assert report["after"]["nll"] == pytest.approx(nll_of(expected(held), labels, task))
@@ -109,8 +112,37 @@ def test_the_table(tmp_path):
     ran = run("calibrate", path, "--method", "vector", "--out", out)
     assert ran.exit_code == 0
     assert re.search(rf"^NLL +{report['before']['nll']:.4f} +{report['after']['nll']:.4f}$", ran.stdout, re.MULTILINE)
-    assert f"reported on {report['reported_on']} samples" in ran.stdout
+    assert f"reported on {report['reported_on']} other samples" in ran.stdout
+    assert f"kept is the fit on all samples: {report['fitted']}" in " ".join(ran.stdout.split())
     assert f"wrote {out}" in ran.stdout.replace("\n", " ")
+
+
+@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+def test_groups_before_and_after(tmp_path, task):
+    """Those of the other file, as ``evaluate`` gives them before and after."""
+    path = save(tmp_path, "npz", arrays_of(task, seed=1), "a")
+    other = save(tmp_path, "npz", {k: v for k, v in arrays_of(task, seed=2).items() if k != "train_counts"}, "b")
+    fit, out = tmp_path / "fit.json", tmp_path / "out.npz"
+    method = () if task == "multi" else ("--method", "vector")
+    report = json.loads(run("calibrate", path, "--on", other, *method, "--out", fit, "--json").stdout)
+    run("calibrate", "--apply", fit, other, "--out", out)
+    counts = ",".join(str(int(count)) for count in arrays_of(task)["train_counts"])
+    for when, file in (("before", other), ("after", out)):
+        found = json.loads(run("evaluate", file, "--train-counts", counts, "--json").stdout)["groups"]
+        assert [row["name"] for row in report["groups"][when]] == ["many", "medium", "few"]
+        for row, expected in zip(report["groups"][when], found, strict=True):
+            assert row == pytest.approx(expected, abs=1e-9)
+    shown = run("calibrate", path, "--on", other, *method, "--out", fit).stdout
+    before, after = (report["groups"][when][2]["ece"] for when in ("before", "after"))
+    assert re.search(rf"^few +\d.* {100 * before:.2f} +{100 * after:.2f}$", shown, re.MULTILINE)
+    assert "kept is" not in shown
+
+
+def test_no_groups_without_counts(tmp_path):
+    path = save(tmp_path, "npz", arrays_of("single", counts=False))
+    out = tmp_path / "fit.json"
+    assert json.loads(run("calibrate", path, "--out", out, "--json").stdout)["groups"] == {"before": [], "after": []}
+    assert "training samples" not in run("calibrate", path, "--out", out).stdout
 
 
 @pytest.mark.parametrize(("task", "kind"), [("single", "temperature"), ("multi", "label-temperatures")])

@@ -18,7 +18,7 @@ COMMANDS = {
     "train": "Train on your data with any loss; an interrupted run goes on when the same command is given again.",
     "evaluate": "Evaluate saved predictions of any framework: by class, by group, calibration before and after "
     "temperature.",
-    "calibrate": "Fit a correction of the probabilities on one part and report on another, or apply a fit to a file.",
+    "calibrate": "Fit a correction of the probabilities, say what it is worth on other samples, or apply a fit.",
     "export": "Write the model of a run with its preparation, calibration and thresholds, for equipoise.load_exported.",
     "doctor": "Say what to worry about, and which losses suit: from predictions (FILE), from --counts, or from both.",
     "losses": "List the losses with formula, paper and when to use them; with NAME show one of them.",

@@ -16,6 +16,7 @@ from equipoise.predictions.write import check_place
 
 if TYPE_CHECKING:
     from equipoise.calibration import Fitted, Method
+    from equipoise.evaluation.split import Split
 
 __all__ = ["calibrate"]
 
@@ -36,7 +37,12 @@ def calibrate(
         Path | None, typer.Option(metavar="FILE2", help="Report on these predictions; FILE is used whole for the fit.")
     ] = None,
     split: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Without --on: share of FILE to fit on; the rest is reported on.")
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            help="Without --on: share of FILE for a fit that is reported on the rest; kept is one on all.",
+        ),
     ] = 0.5,
     task: TaskOption = None,
     train_counts: Counts = None,
@@ -52,7 +58,7 @@ def calibrate(
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Fit a correction of the probabilities on one part and report on another, or apply a fit to a file."""
+    """Fit a correction of the probabilities, say what it is worth on other samples, or apply a fit."""
     with bad_input():
         if apply is not None:
             if method or on is not None or bias:
@@ -72,6 +78,8 @@ def calibrate(
         if out.suffix != ".json":
             raise InputError(f"--out: a fit is written as .json, got {out.name!r}; for example --out fit.json")
         other = None if on is None else opened(on, task or source.task, train_counts, ignore_index)
+        if other is not None and other.train_counts is None and other.num_classes == source.num_classes:
+            other = replace(other, train_counts=source.train_counts)
         report = _fit(source, other, method, out, split, gamma, bias, seed)
     if as_json:
         typer.echo(json_text(report))
@@ -92,7 +100,7 @@ def _fit(
 ) -> dict[str, Any]:
     from equipoise.calibration import save
     from equipoise.evaluation.meters import meter_for
-    from equipoise.evaluation.split import Picker, Split
+    from equipoise.evaluation.split import Split
 
     method = _method(name, source)
     options = _needs(method, source, gamma, bias)
@@ -105,42 +113,61 @@ def _fit(
             f"{other.path}: it must have the task and classes of {source.path.name}, {source.task} with "
             f"{source.num_classes}, found {other.task} with {other.num_classes}"
         )
-    with walking(source, walks=2 if other is None else 1) as progress:
-        samples = Split(source, seed, 1.0 if other is not None else split, progress)
-        picker = Picker(samples, first=True)
-        for part in samples.parts():
-            picker.add(part)
-        with warnings.catch_warnings(record=True):  # the fit carries a note that says the same
-            warnings.simplefilter("always")
-            try:
-                fitted = method.fit(*picker.rows(), **options)
-            except ValueError as error:
-                share = "" if other is not None else f" on the share {split:g} of the samples"
-                raise InputError(f"{source.path}: --method {name} cannot be fitted{share}: {error}") from None
-        judged = samples if other is None else Split(other, seed, 0.0)
-        meters = [meter_for(judged.source, from_logits=True, bins=15) for _ in range(2)]
+    with walking(source, walks=1 if other is not None else 3) as progress:
+        everything = Split(source, seed, 1.0, progress)
+        part_of_it = replace(everything, share=split)
+        judged = _fitted_on(part_of_it if other is None else everything, method, options)
+        held_out = part_of_it if other is None else Split(other, seed, 0.0)
+        meters = [meter_for(held_out.source, from_logits=True, bins=15) for _ in range(2)]
         reported = 0
-        for part in judged.parts():
+        for part in held_out.parts():
             rest = ~part.first
             logits, targets = part.logits[rest], part.targets[rest]
             reported += len(logits)
-            for meter, values in zip(meters, (logits, fitted(logits)), strict=True):
+            for meter, values in zip(meters, (logits, judged(logits)), strict=True):
                 meter.update(values, targets)
-    if reported == 0:
-        raise InputError(f"{source.path}: no sample is left to report on; lower --split or give --on FILE2")
+        if reported == 0:
+            raise InputError(f"{source.path}: no sample is left to report on; lower --split or give --on FILE2")
+        kept = judged if other is not None else _fitted_on(everything, method, options)
     if source.class_names != tuple(str(number) for number in range(source.num_classes)):
-        fitted = replace(fitted, class_names=source.class_names)
-    save(fitted, out)
+        kept = replace(kept, class_names=source.class_names)
+    save(kept, out)
     return {
         "method": name,
-        "fitted": fitted.describe(),
-        "converged": fitted.converged,
-        "note": fitted.note,
-        "fitted_on": fitted.samples,
+        "task": source.task,
+        "judged": judged.describe(),
+        "judged_fitted_on": judged.samples,
         "reported_on": reported,
         "before": meters[0].overall(),
         "after": meters[1].overall(),
+        "main": meters[0].key,
+        "groups": {
+            when: meter.group_rows(meter.per_class(), meter.key)
+            for when, meter in zip(("before", "after"), meters, strict=True)
+        },
+        "fitted": kept.describe(),
+        "fitted_on": kept.samples,
+        "converged": kept.converged,
+        "note": kept.note,
     }
+
+
+def _fitted_on(samples: Split, method: Method, options: dict[str, Any]) -> Fitted:
+    """A fit on the first part of the samples."""
+    from equipoise.evaluation.split import Picker
+
+    picker = Picker(samples, first=True)
+    for part in samples.parts():
+        picker.add(part)
+    with warnings.catch_warnings(record=True):  # the fit carries a note that says the same
+        warnings.simplefilter("always")
+        try:
+            return method.fit(*picker.rows(), **options)
+        except ValueError as error:
+            share = "" if samples.share == 1.0 else f" on the share {samples.share:g} of the samples"
+            raise InputError(
+                f"{samples.source.path}: --method {method.name} cannot be fitted{share}: {error}"
+            ) from None
 
 
 def _method(name: str, source: Predictions) -> Method:
@@ -229,12 +256,23 @@ def _print(report: dict[str, Any]) -> None:
     from rich.console import Console
 
     from equipoise.cli.summary import plain_table
-    from equipoise.report.words import LABELS, shown
+    from equipoise.report.words import LABELS, group_notes, shown
 
     console = Console(highlight=False, emoji=False)
-    console.print(report["fitted"], markup=False)
-    console.print(f"reported on {report['reported_on']:,} samples", markup=False)
+    console.print(report["judged"], markup=False)
+    console.print(f"reported on {report['reported_on']:,} other samples", markup=False)
     table = plain_table("", "before", "after")
     for name, value in report["before"].items():
         table.add_row(LABELS[name], shown(name, value), shown(name, report["after"][name]))
     console.print(table)
+    groups, key = report["groups"], report["main"]
+    if groups["before"]:
+        table = plain_table("training samples", "classes", "support", f"mean {LABELS[key]}", "after", "ECE", "after")
+        for before, after in zip(groups["before"], groups["after"], strict=True):
+            numbers = [shown(name, row[name]) for name in (key, "ece") for row in (before, after)]
+            table.add_row(before["name"], f"{before['classes']:,}", f"{before['support']:,}", *numbers)
+        console.print(table)
+        for sentence in group_notes(report["task"]):
+            console.print(sentence, markup=False)
+    if report["fitted_on"] != report["judged_fitted_on"]:
+        console.print(f"kept is the fit on all samples: {report['fitted']}", markup=False)
