@@ -67,3 +67,14 @@ def test_bad_input(arguments, words):
 def test_counts_of_a_file_with_a_mark(tmp_path):
     (tmp_path / "counts.csv").write_text("5000,500,50", encoding="utf-8-sig")
     assert "5,000 to 50" in run("--counts", tmp_path / "counts.csv").output
+
+
+def test_predictions_that_a_temperature_does_not_mend(tmp_path):
+    draw = np.random.default_rng(3)
+    logits = draw.normal(0, 2, (900, 3))
+    targets = (logits + draw.gumbel(size=logits.shape)).argmax(1)
+    np.savez(tmp_path / "p.npz", logits=logits + [3.0, 0.0, 0.0], targets=targets)
+    result = run(tmp_path / "p.npz")
+    assert result.exit_code == 0
+    assert "note: more than a temperature helps" in result.output
+    assert "equipoise calibrate FILE --method vector --out fit.json" in " ".join(result.output.split())

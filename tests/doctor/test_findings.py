@@ -42,6 +42,14 @@ def test_balanced_counts_are_no_worry():
     assert found[0].level == "note"
 
 
+def test_a_mild_imbalance_is_told_why_it_is_no_tail():
+    (found,) = look_at_counts([300, 200, 100], names(3))
+    assert "3.0 times" in found.text
+    assert "log 3.0 = 1.1 in log-odds" in found.text
+    assert "called long from 10 times on (2.3)" in found.text
+    assert "compare a loss that rebalances" in found.advice
+
+
 def test_only_absent_classes():
     assert about(look_at_counts([0, 0], names(2))) == {"classes without training samples"}
 
@@ -116,6 +124,49 @@ def test_few_samples_and_a_class_that_is_never_predicted(tmp_path):
     assert {"class results from few samples", "never predicted", "bins too thin for this ECE"} <= about(findings)
     silent = next(f for f in findings if f.about == "never predicted")
     assert "1 of 2 occur and are never predicted: 1." in silent.text
+
+
+def predicted_as(*rows):
+    """Logits and targets of samples: how many, of which class, predicted as which."""
+    targets = np.repeat([target for _, target, _ in rows], [count for count, _, _ in rows])
+    return np.concatenate([np.tile(2.0 * np.eye(3)[guess], (count, 1)) for count, _, guess in rows]), targets
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(90, 0, 0), (40, 1, 0), (2, 1, 1), (30, 2, 2)], ("hardly ever predicted", "1 of 3", "1 (2 for 42)")),
+        (
+            [(90, 0, 0), (20, 1, 1), (5, 0, 2), (5, 1, 2), (9, 2, 0), (1, 2, 2)],
+            ("hardly ever found", "1 of 3", "2 (10 %)"),
+        ),
+        ([(90, 0, 0), (6, 1, 0), (1, 1, 1), (30, 2, 2)], None),  # of 7 samples that says little
+        ([(90, 0, 0), (30, 1, 0), (12, 1, 1), (30, 2, 2)], None),
+    ],
+)
+def test_classes_that_are_hardly_predicted_or_found(tmp_path, rows, expected):
+    logits, targets = predicted_as(*rows)
+    found = evaluated(tmp_path / "p.npz", logits=logits, targets=targets)
+    seen = {finding.about: finding for finding in look_at_predictions(found)}
+    if expected is None:
+        assert not {"hardly ever predicted", "hardly ever found", "never predicted"} & seen.keys()
+        return
+    name, *words = expected
+    assert {"hardly ever predicted", "hardly ever found", "never predicted"} & seen.keys() == {name}
+    assert all(word in seen[name].text for word in words)
+    suggested = [item.entry.text for item in suggest("single", [100, 90, 80], found)]
+    assert ("recall" in suggested) == (name == "hardly ever predicted")  # confusion is not for weights to mend
+
+
+def test_labels_that_are_hardly_ever_predicted(tmp_path):
+    targets = np.zeros((60, 2), int)
+    targets[:30, 0] = targets[:40, 1] = 1
+    logits = 4.0 * targets - 2.0
+    logits[3:30, 0] = -2.0
+    found = evaluated(tmp_path / "p.npz", logits=logits, targets=targets)
+    rare = next(finding for finding in look_at_predictions(found) if finding.about == "hardly ever predicted")
+    assert "0 (3 for 30)" in rare.text
+    assert "--method thresholds" in rare.advice
 
 
 @pytest.mark.parametrize(

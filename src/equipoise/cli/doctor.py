@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from equipoise.cli.inputs import IgnoreIndex, TaskOption, bad_input, opened, read_counts, walking
 from equipoise.predictions import InputError, Predictions
+
+if TYPE_CHECKING:
+    from equipoise.doctor import Finding
 
 __all__ = ["doctor"]
 
@@ -43,7 +47,7 @@ def doctor(
             raise InputError(
                 "doctor looks at predictions or at counts, got neither; try: equipoise doctor --counts 5000,500,50"
             )
-        from equipoise.doctor import look_at_counts, look_at_predictions, look_at_setup, suggest
+        from equipoise.doctor import look_at_counts, look_at_setup, suggest
 
         source = None if file is None else opened(file, task, counts, ignore_index)
         numbers = read_counts(counts) if counts is not None else source.train_counts if source is not None else None
@@ -61,8 +65,8 @@ def doctor(
             findings += look_at_counts(numbers, names)
         found = None
         if source is not None:
-            found, cross_fitted = _evaluated(source)
-            findings += look_at_predictions(found, cross_fitted_f1=cross_fitted)
+            found, seen = _evaluated(source)
+            findings += seen
         suggestions = suggest(kind, numbers, found)
     order = list(COLOURS)
     findings.sort(key=lambda finding: order.index(finding.level))
@@ -95,22 +99,30 @@ def doctor(
     console.print("equipoise losses NAME shows formula, paper, and when not to use it")
 
 
-def _evaluated(source: Predictions) -> tuple[dict[str, Any], float | None]:
-    """An evaluation, and for several labels the mean F1 to expect from thresholds."""
-    from equipoise.calibration import fit_thresholds
+def _evaluated(source: Predictions) -> tuple[dict[str, Any], list[Finding]]:
+    """An evaluation, and what is to be said of it."""
+    from equipoise.doctor import look_at_predictions
+    from equipoise.doctor.corrections import try_corrections
     from equipoise.evaluation import evaluate
+
+    several = source.task == "multi"
+    with walking(source, walks=4 if several else 3) as progress:
+        found = evaluate(source, progress=progress)
+        corrections = try_corrections(source, progress=progress)
+        f1 = _cross_fitted_f1(source, progress) if several else None
+    return found, look_at_predictions(found, cross_fitted_f1=f1, corrections=corrections)
+
+
+def _cross_fitted_f1(source: Predictions, progress: Callable[[int], None]) -> float | None:
+    """For several labels the mean F1 to expect from thresholds."""
+    from equipoise.calibration import fit_thresholds
     from equipoise.evaluation.split import Picker, Split
 
-    walks = 3 if source.task == "multi" else 2
-    with walking(source, walks) as progress:
-        found = evaluate(source, progress=progress)
-        if source.task != "multi":
-            return found, None
-        split = Split(source, 0, 1.0, progress)
-        picker = Picker(split, first=True)
-        for part in split.parts():
-            picker.add(part)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            f1 = [value for value in fit_thresholds(*picker.rows()).f1 if value is not None]
-    return found, sum(f1) / len(f1) if f1 else None
+    split = Split(source, 0, 1.0, progress)
+    picker = Picker(split, first=True)
+    for part in split.parts():
+        picker.add(part)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        f1 = [value for value in fit_thresholds(*picker.rows()).f1 if value is not None]
+    return sum(f1) / len(f1) if f1 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from equipoise.doctor.finding import Finding, listed
@@ -46,8 +47,12 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str]) -> list[Findin
             Finding(
                 "note",
                 "balance",
-                f"The largest class has {ratio:,.1f} times the samples of the smallest, which is mild.",
-                "Rebalancing has little to gain here; look at calibration and at the hard classes first.",
+                f"The largest class has {ratio:,.1f} times the samples of the smallest, which is mild: counts alone "
+                f"set the smallest back by log {ratio:,.1f} = {math.log(ratio):.1f} in log-odds, which what a sample "
+                f"shows easily outweighs. A tail is called long from {LONG_TAIL:g} times on "
+                f"({math.log(LONG_TAIL):.1f}).",
+                "Rebalancing has little to gain; look at calibration and at the hard classes first. Where predictions "
+                "show a class that is hardly found, or a miss of it costs more, compare a loss that rebalances.",
             )
         )
     share = max(present) / sum(present)

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from equipoise.doctor.finding import Finding, listed
 
-__all__ = ["GAP", "calibration_noise", "look_at_predictions", "mean_gap"]
+if TYPE_CHECKING:
+    from equipoise.doctor.corrections import Correction
+
+__all__ = ["GAP", "calibration_noise", "look_at_predictions", "mean_gap", "rarely_predicted"]
 
 THIN_BIN = 30
 FEW_SAMPLES = 30
+RARELY = 0.25
+"""Share of its samples below which a class is hardly predicted, or hardly found."""
+ENOUGH = 10
+"""Samples from which on that is said of a class that is predicted at all."""
 GAP = 0.02
+GAIN = 0.02
+"""Share of an NLL that a correction has to save to be worth it."""
 NOISE = 0.01
 """ECE by chance below which an ECE that cannot be told from it is good news."""
 BY_TRUTH = (
@@ -43,12 +52,26 @@ def mean_gap(curve: Mapping[str, Sequence[float | None]]) -> float:
     return sum(((c or 0.0) - (a or 0.0)) * (n or 0.0) for c, a, n in pairs) / max(total, 1.0)
 
 
-def look_at_predictions(found: Mapping[str, Any], *, cross_fitted_f1: float | None = None) -> list[Finding]:
+def rarely_predicted(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Rows of the classes that are predicted never, or hardly ever for as often as they occur."""
+    return [
+        row
+        for row in found["per_class"]
+        if row["support"]
+        and row["predicted"] < RARELY * row["support"]
+        and (not row["predicted"] or row["support"] >= ENOUGH)
+    ]
+
+
+def look_at_predictions(
+    found: Mapping[str, Any], *, cross_fitted_f1: float | None = None, corrections: Sequence[Correction] = ()
+) -> list[Finding]:
     """Findings about an evaluation.
 
     Args:
         found: what ``equipoise.evaluation.evaluate`` gives.
         cross_fitted_f1: several labels: the mean F1 to expect from a threshold for each label.
+        corrections: what ``try_corrections`` gives, the plain temperature first.
     """
     return [
         *(
@@ -58,7 +81,7 @@ def look_at_predictions(found: Mapping[str, Any], *, cross_fitted_f1: float | No
         *_classes(found),
         *_bins(found),
         *_confidence(found),
-        *_temperature(found),
+        *_corrections(found, corrections),
         *_thresholds(found, cross_fitted_f1),
         *_infinite(found),
     ]
@@ -92,14 +115,37 @@ def _classes(found: Mapping[str, Any]) -> list[Finding]:
                 "Compare groups rather than single classes, and use --bootstrap for intervals.",
             )
         )
-    silent = [row["name"] for row in rows if row["support"] and not row["predicted"]]
+    rare = rarely_predicted(found)
+    cure = (
+        "lower thresholds (equipoise calibrate --method thresholds) would"
+        if kind == "label"
+        else ("a correction that moves decisions (equipoise calibrate --method vector, or prior) may")
+    )
+    cure = f"A loss that rebalances, or afterwards {cure} bring them back."
+    silent = [row["name"] for row in rare if not row["predicted"]]
     if silent:
+        text = f"{len(silent)} of {len(rows)} occur and are never predicted: {listed(silent)}."
+        results.append(Finding("worry", "never predicted", text, cure))
+    hardly = [f"{row['name']} ({row['predicted']:,} for {row['support']:,})" for row in rare if row["predicted"]]
+    if hardly:
+        text = (
+            f"{len(hardly)} of {len(rows)} are predicted less than a quarter as often as they occur: {listed(hardly)}."
+        )
+        results.append(Finding("worry", "hardly ever predicted", text, cure))
+    missed = [
+        f"{row['name']} ({100 * row['accuracy']:.0f} %)"
+        for row in rows
+        if row["support"] >= ENOUGH and row not in rare and row.get("accuracy", 1.0) < RARELY
+    ]
+    if missed:
         results.append(
             Finding(
                 "worry",
-                "never predicted",
-                f"{len(silent)} of {len(rows)} occur and are never predicted: {listed(silent)}.",
-                "A rebalancing loss, prior correction, or (for labels) a lower threshold would bring them back.",
+                "hardly ever found",
+                f"{len(missed)} of {len(rows)} are predicted, but for other samples: less than a quarter of their own "
+                f"are found: {listed(missed)}.",
+                "They are mistaken for other classes, which no rebalancing mends: look at their labels and at what "
+                "they are taken for, merge what cannot be told apart, or collect samples.",
             )
         )
     return results
@@ -167,11 +213,23 @@ def _confidence(found: Mapping[str, Any]) -> list[Finding]:
     ]
 
 
-def _temperature(found: Mapping[str, Any]) -> list[Finding]:
+def _corrections(found: Mapping[str, Any], tried: Sequence[Correction]) -> list[Finding]:
     before, after = found["calibration"]["before"], found["calibration"]["after"]
     if after is None or before["nll"] is None or not math.isfinite(before["nll"]):
         return []
-    if after["nll"] < before["nll"] * 0.98:
+    best = min(tried, key=lambda one: one.nll, default=None)
+    if best is not None and best.nll < (1 - GAIN) * min(before["nll"], tried[0].nll):
+        return [
+            Finding(
+                "note",
+                "more than a temperature helps",
+                f"The NLL of {before['nll']:.4f} falls to {tried[0].nll:.4f} by a temperature and to {best.nll:.4f} by "
+                f"{best.options}, each on samples it was not fitted on.",
+                f"equipoise calibrate FILE {best.options} --out fit.json"
+                + ("" if best.keeps_predictions else "; predictions change with it, so look at its table first."),
+            )
+        ]
+    if after["nll"] < before["nll"] * (1 - GAIN):
         return [
             Finding(
                 "note",

@@ -8,7 +8,7 @@ from typing import Any
 
 from equipoise.catalogue import Entry, find
 from equipoise.doctor.counts import FEW, LONG_TAIL
-from equipoise.doctor.predictions import GAP, mean_gap
+from equipoise.doctor.predictions import GAP, mean_gap, rarely_predicted
 
 __all__ = ["Suggestion", "suggest"]
 
@@ -52,6 +52,8 @@ def _single(ratio: float | None, counts: Sequence[float], found: Mapping[str, An
             chosen.append(("LDAMLoss", f"the smallest class has {min(counts):,.0f} samples: margins instead of 1/n"))
         else:
             chosen.append(("ClassBalancedLoss", "weights by effective number, milder than 1/n"))
+    elif found is not None and rarely_predicted(found):
+        chosen.append(("RecallLoss", "some classes are hardly ever predicted: its weights follow what is missed"))
     if _sure(found):
         chosen.append(
             ("SampleDependentFocalLoss", "confidence is above accuracy: trains for calibration, nothing to tune")
