@@ -73,7 +73,7 @@ def test_predictions_that_a_temperature_does_not_mend(tmp_path):
     draw = np.random.default_rng(3)
     logits = draw.normal(0, 2, (900, 3))
     targets = (logits + draw.gumbel(size=logits.shape)).argmax(1)
-    np.savez(tmp_path / "p.npz", logits=logits + [3.0, 0.0, 0.0], targets=targets)
+    np.savez(tmp_path / "p.npz", logits=logits + np.array([3.0, 0.0, 0.0]), targets=targets)
     result = run(tmp_path / "p.npz")
     assert result.exit_code == 0
     assert "note: more than a temperature helps" in result.output
