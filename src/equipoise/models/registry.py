@@ -14,12 +14,13 @@ from typing import Any, Literal
 from torch import nn
 
 from equipoise.models.deeplab import DeepLabV3
-from equipoise.models.external import from_file, from_timm, from_torchvision, nearest
+from equipoise.models.external import from_file, from_timm, from_torchvision
 from equipoise.models.mlp import MLP, LinearClassifier
 from equipoise.models.options import check_whole, check_wholes
 from equipoise.models.resnet import CifarResNet, ResNet
 from equipoise.models.text import TextBow, TextCNN
 from equipoise.models.unet import UNet
+from equipoise.own_files import nearest
 
 __all__ = ["MODELS", "ModelEntry", "build_model", "check_name"]
 

@@ -4,6 +4,7 @@
 
     LOSS   TERM+TERM+...                      their sum
     TERM   NAME, FACTOR*NAME, either with :KEY=VALUE:KEY=VALUE...
+    NAME   any name of ``equipoise losses``, or FILE.py:FUNCTION of the user's own
     VALUE  3, 0.5, true, false, none          as Python has them
            published, batch_mean, ...         a word where the argument takes words
            (1,2,5)                            several numbers, also inside each other: ((0.2,5),(1,3))
@@ -12,13 +13,14 @@
            inverse, square-root, effective(0.999), median, drw, drw(0.9)
                                               only for weight: a rule on the training counts
 
-NAME is any name of ``equipoise losses``, KEY an argument of that loss. What the data and the run decide (classes,
-counts, epochs) is filled in. A bare comma lists candidates, ``focal:gamma=1,2,3``; ``expand_loss`` makes single texts
-of them.
+KEY is an argument of that loss. What the data and the run decide (classes, counts, epochs) is filled in. FUNCTION is a
+class or function that makes an ``nn.Module`` of logits and targets; it gets those of these arguments that it names. A
+bare comma lists candidates, ``focal:gamma=1,2,3``; ``expand_loss`` makes single texts of them.
 """
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 import re
@@ -40,10 +42,13 @@ from equipoise.data.errors import nearest
 from equipoise.kernels.hyper import check_layout
 from equipoise.losses import Loss
 from equipoise.losses.base import arguments_of, merge_values
+from equipoise.own_files import made_by
 from equipoise.schedules import Cosine, Linear, Moment, Parabolic, Schedule, Steps
+from equipoise.train.names import TermText, check_loss_names, is_own, list_losses, listed, split_terms
 from equipoise.weights import Deferred, effective_number, inverse_frequency, median_frequency, square_root
 
 __all__ = [
+    "OwnLoss",
     "SumOfLosses",
     "Term",
     "build_loss",
@@ -126,7 +131,7 @@ class Term:
     """One loss of a text.
 
     Args:
-        name: its name in the catalogue.
+        name: its name in the catalogue, or ``FILE.py:FUNCTION``.
         factor: by which its value is multiplied.
         options: arguments that the text gives.
     """
@@ -148,7 +153,7 @@ class SumOfLosses(nn.Module):
     tensor(0.8598)
     """
 
-    def __init__(self, losses: Sequence[Loss], factors: Sequence[float]) -> None:
+    def __init__(self, losses: Sequence[Loss | OwnLoss], factors: Sequence[float]) -> None:
         super().__init__()
         self.losses, self.factors = nn.ModuleList(losses), tuple(factors)
 
@@ -172,6 +177,38 @@ class SumOfLosses(nn.Module):
         return f"factors={self.factors}"
 
 
+class OwnLoss(nn.Module):
+    """A loss of the user's own, which need not know that there are epochs.
+
+    Args:
+        name: ``FILE.py:FUNCTION``.
+        loss: what that makes.
+    """
+
+    def __init__(self, name: str, loss: nn.Module) -> None:
+        super().__init__()
+        self.name, self.loss = name, loss
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Its value, a scalar."""
+        value: Tensor = self.loss(logits, targets)
+        return value
+
+    def set_epoch(self, epoch: float) -> None:
+        """Tell it the epoch, counted from 0, where it wants to know."""
+        if callable(move := getattr(self.loss, "set_epoch", None)):
+            move(epoch)
+
+    def set_progress(self, fraction: float) -> None:
+        """Tell it the fraction of the training in [0, 1], where it wants to know."""
+        if callable(move := getattr(self.loss, "set_progress", None)):
+            move(fraction)
+
+    def extra_repr(self) -> str:
+        """Where it comes from, for ``repr``."""
+        return self.name
+
+
 def default_loss(task: Task) -> str:
     """The plain loss of a task."""
     return "bce" if task == "multi" else "ce"
@@ -187,7 +224,7 @@ def build_loss(
     epochs: int,
     ignore_index: int,
     sync: bool,
-) -> Loss | SumOfLosses:
+) -> Loss | OwnLoss | SumOfLosses:
     """The loss of a text, ready for training; what the text says wins over ``ignore_index`` and ``sync``.
 
     A class without training samples is allowed everywhere: weights by count give it weight 0, and priors and margins
@@ -214,7 +251,8 @@ def build_loss(
     """
     terms = parse_loss(text)
     for term in terms:
-        _check_task(find(term.name), task)
+        if not is_own(term.name):
+            _check_task(find(term.name), task)
     about = {
         "num_classes": num_classes,
         "counts": tuple(counts),
@@ -223,7 +261,7 @@ def build_loss(
         "ignore_index": ignore_index,
         "sync": sync,
     }
-    built = [_build(term, about) for term in terms]
+    built = [_build_own(term, about, task) if is_own(term.name) else _build(term, about) for term in terms]
     return built[0] if len(built) == 1 and terms[0].factor == 1.0 else SumOfLosses(built, [t.factor for t in terms])
 
 
@@ -234,7 +272,8 @@ def parse_loss(text: str) -> tuple[Term, ...]:
     (Term(name='CrossEntropyLoss', factor=1.0, options={}),
      Term(name='DiceLoss', factor=0.5, options={'per_image': True}))
     """
-    return tuple(_parse_term(term) for term in _terms(text))
+    check_loss_names(text)
+    return tuple(_parse_term(term) for term in split_terms(text))
 
 
 def expand_loss(text: str) -> list[str]:
@@ -244,31 +283,10 @@ def expand_loss(text: str) -> list[str]:
     ['focal:gamma=1:label_smoothing=0', 'focal:gamma=1:label_smoothing=0.1',
      'focal:gamma=3:label_smoothing=0', 'focal:gamma=3:label_smoothing=0.1']
     """
-    texts = list(dict.fromkeys("+".join(terms) for terms in itertools.product(*map(_expand_term, _terms(text)))))
+    texts = list(dict.fromkeys("+".join(terms) for terms in itertools.product(*map(_expand_term, split_terms(text)))))
     for single in texts:
         parse_loss(single)
     return texts
-
-
-def list_losses(text: str, begins: Callable[[str], bool] = lambda part: False) -> list[str]:
-    """The losses of a line, with blanks or commas between them; they are not checked.
-
-    A comma behind an option goes on with the values of that option, unless the name of a loss follows it, or what
-    ``begins`` takes for the beginning of something else.
-
-    >>> list_losses("ce, focal:gamma=1,2,3 ldam:weight=drw,recall")
-    ['ce', 'focal:gamma=1,2,3', 'ldam:weight=drw', 'recall']
-    """
-    found: list[str] = []
-    for words in re.sub(r"\s*\+\s*", "+", text).split():
-        first, *others = listed(words)
-        found.append(first)
-        for part in others:
-            if "=" in found[-1] and not (begins(part) or _begins_with_a_loss(part)):
-                found[-1] += f",{part}"
-            else:
-                found.append(part)
-    return [part for part in found if part]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -307,6 +325,47 @@ def _build(term: Term, about: Mapping[str, Any]) -> Loss:
     return loss
 
 
+def _build_own(term: Term, about: Mapping[str, Any], task: Task) -> OwnLoss:
+    """A loss of the user's own, tried on two samples; better now than in the first step."""
+    options: dict[str, Any] = dict(term.options)
+    for key, value in term.options.items():
+        if isinstance(value, Call):
+            weights = _weights(value, about["counts"])
+            options[key] = weights.float() if isinstance(weights, Tensor) else weights  # as losses of torch take them
+    try:
+        loss = made_by(term.name, "loss", needed={}, offered=about, options=options)
+        _try(term.name, loss, about["num_classes"], task)
+    except (OSError, RuntimeError, TypeError) as error:
+        raise ValueError(str(error)) from error
+    return OwnLoss(term.name, loss)
+
+
+def _try(name: str, loss: nn.Module, num_classes: int, task: Task) -> None:
+    """Raise unless a loss makes a number of logits and targets, with a gradient, and leaves nothing to be trained."""
+    if any(weight.requires_grad for weight in loss.parameters()):
+        raise ValueError(
+            f"{name} must have no weights, got {sum(1 for _ in loss.parameters())}, which nothing would train; put "
+            "them into the model, or register them as buffers"
+        )
+    places = (4, 4) if task == "segmentation" else ()
+    logits = torch.zeros(2, num_classes, *places, requires_grad=True)
+    targets = torch.zeros(2, num_classes) if task == "multi" else torch.zeros(2, *places, dtype=torch.int64)
+    given = f"logits {tuple(logits.shape)} and targets {tuple(targets.shape)} of {targets.dtype}"
+    own = OwnLoss(name, copy.deepcopy(loss))  # a copy: statistics of the loss stay untouched
+    try:
+        own.set_epoch(0)
+        value = own(logits, targets)
+    except Exception as error:
+        raise ValueError(f"{name} fails on {given} with {type(error).__name__}: {error}; mend it there") from error
+    if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
+        found = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        gradient = " without a gradient" if isinstance(value, Tensor) and not value.requires_grad else ""
+        raise ValueError(
+            f"{name} must make one number with a gradient of {given}, got {found}{gradient}; reduce it, e.g. by "
+            "mean(), and detach nothing"
+        )
+
+
 def _check_schedules(loss: Loss, epochs: int) -> None:
     """Raise now where a schedule would leave its range in some epoch."""
     for epoch in range(epochs if loss.scheduled else 0):
@@ -334,89 +393,53 @@ def _called(call: Call, make: Callable[..., _Made], *first: object) -> _Made:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _terms(text: str) -> list[str]:
-    """The terms between the plus signs, that of 1e+5 aside."""
-    return [term.strip() for term in re.split(r"(?<![\d.][eE])\+", text)]
-
-
-def _expand_term(term: str) -> list[str]:
-    head, *options = term.split(":")
-    factors, star, name = head.rpartition("*")
-    choices = [[factor + star + name.strip() for factor in listed(factors)]]
-    for option in options:
+def _expand_term(term: TermText) -> list[str]:
+    factors = [""] if term.factor is None else [f"{factor}*" for factor in listed(term.factor)]
+    choices = [[factor + term.name for factor in factors]]
+    for option in term.options:
         key, equals, values = option.partition("=")
         choices.append([key.strip() + equals + value for value in listed(values)])
     return [":".join(chosen) for chosen in itertools.product(*choices)]
 
 
-def listed(text: str, separator: str = ",") -> list[str]:
-    """The parts of a text between separators that stand in no brackets.
-
-    >>> listed("1,(2,3)")
-    ['1', '(2,3)']
-    """
-    found, depth = [""], 0
-    for sign in text:
-        depth += (sign == "(") - (sign == ")")
-        if sign == separator and depth == 0:
-            found.append("")
-        else:
-            found[-1] += sign
-    return [value.strip() for value in found]
-
-
-def _begins_with_a_loss(part: str) -> bool:
-    """Whether a part of a list is no value; ``inverse`` is a loss and a rule for weights, and here the rule."""
-    name = re.match(r"(?:[^*]*\*)?([A-Za-z][\w-]*)", part)
-    if name is None or name[1] in WEIGHTS:
-        return False
-    try:
-        find(name[1])
-    except ValueError:
-        return False
-    return True
-
-
-def _parse_term(term: str) -> Term:
-    head, *options = term.split(":")
-    factor, star, name = head.rpartition("*")
-    entry = find(name)
+def _parse_term(term: TermText) -> Term:
+    name = term.name if is_own(term.name) else find(term.name).name
     read: dict[str, Value] = {}
-    for option in options:
+    for option in term.options:
         key, equals, value = (part.strip() for part in option.partition("="))
         if not equals:
-            raise ValueError(f"{entry.name} must get options as key=value, got {option!r}; write e.g. focal:gamma=3")
+            raise ValueError(f"{name} must get options as key=value, got {option!r}; write e.g. focal:gamma=3")
         key = key.replace("-", "_")
         if key in read:
-            raise ValueError(f"{entry.name} must get every option once, got {key} twice; remove one of them")
-        read[key] = _option(entry, key, value)
-    return Term(entry.name, _factor(entry, factor) if star else 1.0, read)
+            raise ValueError(f"{name} must get every option once, got {key} twice; remove one of them")
+        read[key] = _option(name, key, value)
+    return Term(name, 1.0 if term.factor is None else _factor(name, term.factor), read)
 
 
-def _factor(entry: Entry, text: str) -> float:
-    what = f"the factor of {entry.name}"
+def _factor(name: str, text: str) -> float:
+    what = f"the factor of {name}"
     value = _read(what, text)
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise ValueError(f"{what} must be a number, got {text!r}; write e.g. 0.5*dice")
     return check_number(what, value, low=0.0, open_low=True)
 
 
-def _option(entry: Entry, key: str, text: str) -> Value:
-    """The value of one option, of a kind that its argument takes."""
-    arguments = _arguments(entry.name)
-    free = [name for name in arguments if name not in FROM_THE_RUN]
+def _option(name: str, key: str, text: str) -> Value:
+    """The value of one option, of a kind that its argument takes; losses of the user's own are asked when built."""
+    arguments = None if is_own(name) else _arguments(name)
     if key in FROM_THE_RUN:
-        raise ValueError(f"{entry.name} must get {key} from the data and the run, got {text!r}; leave it out")
-    if key not in free:
-        raise ValueError(f"{entry.name} must get options that it knows, got {key!r}; {nearest(key, free)}")
-    value = _read(f"{key} of {entry.name}", text)
+        raise ValueError(f"{name} must get {key} from the data and the run, got {text!r}; leave it out")
+    if arguments is not None and key not in arguments:
+        free = [one for one in arguments if one not in FROM_THE_RUN]
+        raise ValueError(f"{name} must get options that it knows, got {key!r}; {nearest(key, free)}")
+    value = _read(f"{key} of {name}", text)
     if key == "weight" and isinstance(value, (str, Call)):
         return _weight_rule(value)
     value = _scheduled(value)
-    if not _fits(value, arguments[key]):
+    if arguments is not None and not _fits(value, arguments[key]):
         expected = " or ".join(dict.fromkeys(KINDS[kind] for kind in arguments[key] if kind in KINDS))
-        known = f"known rules are {', '.join(WEIGHTS)}" if key == "weight" else f"see `equipoise losses {entry.name}`"
-        raise ValueError(f"{key} of {entry.name} must be {expected}, got {text!r}; {known}")
+        known = f"known rules are {', '.join(WEIGHTS)}" if key == "weight" else f"see `equipoise losses {name}`"
+        raise ValueError(f"{key} of {name} must be {expected}, got {text!r}; {known}")
     return value
 
 

@@ -1,0 +1,148 @@
+"""Models and losses of the user's own: what a class or function of ``FILE.py:NAME`` makes."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+__all__ = ["made_by", "nearest"]
+
+
+def made_by(
+    name: str,
+    what: str,
+    *,
+    needed: Mapping[str, Any],
+    offered: Mapping[str, Any],
+    options: Mapping[str, Any],
+    offer_all: bool = False,
+) -> nn.Module:
+    """What ``NAME`` of ``FILE.py:NAME`` makes, a class or a function, called by keyword.
+
+    The folder of the file is on the path while the file is read and the function runs.
+
+    Args:
+        name: ``FILE.py:NAME``.
+        what: what it makes, in a word.
+        needed: arguments that it has to accept.
+        offered: arguments that it gets if it names them.
+        options: arguments that the user gave; it has to accept them.
+        offer_all: offer everything to one that takes ``**anything``.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: there is nothing of that name in it.
+        TypeError: it does not accept an argument, or makes no ``nn.Module``.
+        RuntimeError: it fails; the message names the line.
+    """
+    path, _, inside = name.rpartition(":")
+    if not path.endswith(".py"):
+        raise ValueError(
+            f"name must be FILE.py:function, got {name!r}; say which function of the file makes the {what}"
+        )
+    file = Path(path).expanduser().resolve()
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"name must be FILE.py:function with a file that exists, got {name!r}; there is no {file}"
+        )
+    with _on_path(file.parent):
+        module = _module_of(file)
+        maker = getattr(module, inside, None)
+        if not callable(maker):
+            found = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+            raise ValueError(f"name must end in a function of {file}, got {inside!r}; {nearest(inside, found)}")
+        arguments = _arguments(name, what, maker, needed, offered, options, offer_all)
+        with _blaming(name, file):
+            made = maker(**arguments)
+    if not isinstance(made, nn.Module):
+        raise TypeError(f"{name} must return an nn.Module, got {type(made).__name__}; return the {what} itself")
+    return made
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Words to end an error about an unknown name with: the names like it, or else all that there are."""
+    names = list(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names[:20]) or 'none'}"
+
+
+def _arguments(
+    name: str,
+    what: str,
+    maker: Callable[..., Any],
+    needed: Mapping[str, Any],
+    offered: Mapping[str, Any],
+    options: Mapping[str, Any],
+    offer_all: bool,
+) -> dict[str, Any]:
+    parameters = inspect.signature(maker).parameters.values()
+    named = {one.name: one for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    for key in (*needed, *options):
+        if key not in named and not takes_all:
+            raise TypeError(
+                f"{name} must accept {key!r} as a keyword, got a function of ({', '.join(named)}); add the argument"
+                + ("" if key in needed else f" or leave the option out; {nearest(key, named)}")
+            )
+    taken = {key: value for key, value in offered.items() if key in named or (takes_all and offer_all)}
+    given = {**needed, **taken, **options}
+    missing = [key for key, one in named.items() if one.default is one.empty and key not in given]
+    if missing:
+        known = ", ".join((*needed, *offered))
+        raise TypeError(
+            f"{name} must make the {what} of what a run knows ({known}) and of options, got a function that needs "
+            f"{', '.join(missing)}; give these as options, or let it return an nn.Module"
+        )
+    return given
+
+
+def _module_of(file: Path) -> ModuleType:
+    """The file as a module of its own name, so that what it defines can be pickled and inspected."""
+    name = f"_equipoise_{file.stem}_{hashlib.sha256(bytes(file)).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        with _blaming(file.name, file):
+            spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@contextmanager
+def _on_path(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.path.remove(str(folder))
+
+
+@contextmanager
+def _blaming(what: str, file: Path) -> Iterator[None]:
+    """Whatever fails inside is reported as a failure of the user's file, with its line."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, SyntaxError):
+            where = f"{error.filename}, line {error.lineno}"
+        else:
+            lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+            where = f"{file}, line {lines[-1]}" if lines else str(file)
+        raise RuntimeError(f"{what} failed with {type(error).__name__}: {error} ({where}); mend it there") from error
