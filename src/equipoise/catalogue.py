@@ -1,6 +1,7 @@
 """The catalogue: every named loss with its formula, its source and when to use it.
 
-Tests, documentation and ``equipoise losses`` read it, so a new loss is known everywhere once it is listed here.
+Tests, documentation and ``equipoise losses`` read it, so a new loss is known everywhere once it is listed here. Names
+are looked up without torch; losses load when one is built.
 
 Letters: z logits, p = softmax(z) or sigmoid(z), y the target class, p_y its probability, t a dense target, w a weight,
 n_c the training samples of class c, C classes, ε the label smoothing, ξ the share of the high-confidence term.
@@ -12,43 +13,20 @@ import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from torch import nn
+import equipoise
 
-from equipoise.losses import (
-    AsymmetricLoss,
-    AsymmetricSoftmaxLoss,
-    BalancedSoftmaxLoss,
-    BinaryCrossEntropyLoss,
-    BinaryFocalLoss,
-    BrierLoss,
-    ClassBalancedLoss,
-    CrossEntropyLoss,
-    CyclicalAsymmetricLoss,
-    CyclicalFocalLoss,
-    DiceLoss,
-    DistributionBalancedLoss,
-    FocalLoss,
-    InverseFrequencyLoss,
-    LDAMLoss,
-    LogitAdjustedLoss,
-    Loss,
-    LovaszSoftmaxLoss,
-    MMCELoss,
-    OHEMLoss,
-    PrecisionLoss,
-    RecallLoss,
-    SampleDependentFocalLoss,
-    SoftIoULoss,
-    TverskyLoss,
-)
+if TYPE_CHECKING:
+    from torch import nn
+
+    from equipoise.losses import Loss
 
 __all__ = ["CATALOGUE", "Entry", "Link", "find", "long_tail"]
 
 Link = Literal["softmax", "sigmoid", "region"]
 
-_Scheduled = TypeVar("_Scheduled", bound=Loss)
+_Scheduled = TypeVar("_Scheduled", bound="Loss")
 
 
 @dataclass(frozen=True)
@@ -119,7 +97,7 @@ CATALOGUE: tuple[Entry, ...] = (
     # ------------------------------------------------------------------------------------------------ softmax link
     Entry(
         "CrossEntropyLoss",
-        lambda num_classes: CrossEntropyLoss(),
+        lambda num_classes: equipoise.CrossEntropyLoss(),
         "softmax",
         "−log p_y",
         "PyTorch (torch.nn.CrossEntropyLoss)",
@@ -130,7 +108,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "FocalLoss",
-        lambda num_classes: FocalLoss(gamma=2.0),
+        lambda num_classes: equipoise.FocalLoss(gamma=2.0),
         "softmax",
         "−(1−p_y)^γ log p_y",
         f"{_LIN}, eq. 4; {_MUKHOTI}, section 4",
@@ -140,7 +118,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "SampleDependentFocalLoss",
-        lambda num_classes: SampleDependentFocalLoss(),
+        lambda num_classes: equipoise.SampleDependentFocalLoss(),
         "softmax",
         "−(1−p_y)^γ(p_y) log p_y,  γ = 5 for p_y < 0.2, else 3",
         f"{_MUKHOTI}, sections 4 and 5.1",
@@ -151,7 +129,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "CyclicalFocalLoss",
-        lambda num_classes: _moved(CyclicalFocalLoss(epochs=10)),
+        lambda num_classes: _moved(equipoise.CyclicalFocalLoss(epochs=10)),
         "softmax",
         "−[ξ(e)(1+p_y)^γ_hc + (1−ξ(e))(1−p_y)^γ_lc] log p_y",
         f"{_SMITH}, eq. 8–9",
@@ -162,7 +140,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "AsymmetricSoftmaxLoss",
-        lambda num_classes: AsymmetricSoftmaxLoss(),
+        lambda num_classes: equipoise.AsymmetricSoftmaxLoss(),
         "softmax",
         "−(1−ε+ε/C)(1−p_y)^γ₊ log p_y − Σ_{k≠y} (ε/C) p_k^γ₋ log p_k",
         f"{_BEN_BARUCH}, eq. 4 (in the form of the published code for single labels)",
@@ -172,7 +150,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "CyclicalAsymmetricLoss",
-        lambda num_classes: _moved(CyclicalAsymmetricLoss(epochs=10)),
+        lambda num_classes: _moved(equipoise.CyclicalAsymmetricLoss(epochs=10)),
         "softmax",
         "ξ(e) L_hc + (1−ξ(e)) L_asl,  L_hc = −(1+p_y)^γ_hc log p_y",
         f"{_SMITH}, eq. 10",
@@ -182,7 +160,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "RecallLoss",
-        lambda num_classes: RecallLoss(num_classes),
+        lambda num_classes: equipoise.RecallLoss(num_classes),
         "softmax",
         "−(1−R_y) log p_y,  R_c = TP_c / (TP_c + FN_c)",
         f"{_TIAN}, eq. 5–8",
@@ -193,7 +171,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "PrecisionLoss",
-        lambda num_classes: PrecisionLoss(num_classes),
+        lambda num_classes: equipoise.PrecisionLoss(num_classes),
         "softmax",
         "−(1−P_y) log p_y,  P_c = TP_c / (TP_c + FP_c)",
         f"{_TIAN}, eq. 9",
@@ -202,7 +180,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "InverseFrequencyLoss",
-        lambda num_classes: InverseFrequencyLoss(long_tail(num_classes)),
+        lambda num_classes: equipoise.InverseFrequencyLoss(long_tail(num_classes)),
         "softmax",
         "−w_y log p_y,  w_c ∝ 1/n_c",
         f"{_TIAN}, eq. 2",
@@ -212,7 +190,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "ClassBalancedLoss",
-        lambda num_classes: ClassBalancedLoss(long_tail(num_classes)),
+        lambda num_classes: equipoise.ClassBalancedLoss(long_tail(num_classes)),
         "softmax",
         "−w_y log p_y,  w_c ∝ (1−β)/(1−β^n_c)",
         "Cui et al. 2019 (Class-Balanced Loss Based on Effective Number of Samples)",
@@ -222,7 +200,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "LDAMLoss",
-        lambda num_classes: LDAMLoss(long_tail(num_classes)),
+        lambda num_classes: equipoise.LDAMLoss(long_tail(num_classes)),
         "softmax",
         "−log p_y,  p = softmax(s(z − Δ_y e_y)),  Δ_c ∝ n_c^(−1/4)",
         "Cao et al. 2019 (Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss)",
@@ -231,7 +209,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "LogitAdjustedLoss",
-        lambda num_classes: LogitAdjustedLoss(long_tail(num_classes)),
+        lambda num_classes: equipoise.LogitAdjustedLoss(long_tail(num_classes)),
         "softmax",
         "−log p_y,  p = softmax(z + τ log π),  π_c = n_c / Σ n",
         "Menon et al. 2021 (Long-tail learning via logit adjustment)",
@@ -241,7 +219,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "BalancedSoftmaxLoss",
-        lambda num_classes: BalancedSoftmaxLoss(long_tail(num_classes)),
+        lambda num_classes: equipoise.BalancedSoftmaxLoss(long_tail(num_classes)),
         "softmax",
         "−log p_y,  p_k ∝ n_k exp(z_k)",
         "Ren et al. 2020 (Balanced Meta-Softmax for Long-Tailed Visual Recognition)",
@@ -251,7 +229,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "OHEMLoss",
-        lambda num_classes: OHEMLoss(keep=0.7),
+        lambda num_classes: equipoise.OHEMLoss(keep=0.7),
         "softmax",
         "−log p_y of the k hardest rows,  k = ⌊keep · valid rows⌋",
         "Shrivastava et al. 2016 (Training Region-based Object Detectors with Online Hard Example Mining)",
@@ -261,7 +239,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "BrierLoss",
-        lambda num_classes: BrierLoss(),
+        lambda num_classes: equipoise.BrierLoss(),
         "softmax",
         "Σ_k (p_k − t_k)²",
         "Brier 1950 (Verification of Forecasts Expressed in Terms of Probability)",
@@ -271,7 +249,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "MMCELoss",
-        lambda num_classes: MMCELoss(),
+        lambda num_classes: equipoise.MMCELoss(),
         "softmax",
         "−log p_y + λ MMCE,  MMCE² a kernel distance of right and wrong confidences",
         "Kumar et al. 2018 (Trainable Calibration Measures for Neural Networks from Kernel Mean Embeddings)",
@@ -282,7 +260,7 @@ CATALOGUE: tuple[Entry, ...] = (
     # ------------------------------------------------------------------------------------------------ sigmoid link
     Entry(
         "BinaryCrossEntropyLoss",
-        lambda num_classes: BinaryCrossEntropyLoss(),
+        lambda num_classes: equipoise.BinaryCrossEntropyLoss(),
         "sigmoid",
         "−t log p − (1−t) log(1−p)",
         "PyTorch (torch.nn.BCEWithLogitsLoss)",
@@ -293,7 +271,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "BinaryFocalLoss",
-        lambda num_classes: BinaryFocalLoss(gamma=2.0),
+        lambda num_classes: equipoise.BinaryFocalLoss(gamma=2.0),
         "sigmoid",
         "−t α (1−p)^γ log p − (1−t)(1−α) p^γ log(1−p)",
         f"{_LIN}, eq. 4–5",
@@ -303,7 +281,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "AsymmetricLoss",
-        lambda num_classes: AsymmetricLoss(),
+        lambda num_classes: equipoise.AsymmetricLoss(),
         "sigmoid",
         "−t (1−p)^γ₊ log p − (1−t) p_m^γ₋ log(1−p_m),  p_m = max(p−m, 0)",
         f"{_BEN_BARUCH}, eq. 5–8",
@@ -314,7 +292,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "DistributionBalancedLoss",
-        lambda num_classes: DistributionBalancedLoss(
+        lambda num_classes: equipoise.DistributionBalancedLoss(
             long_tail(num_classes), num_samples=2 * max(long_tail(num_classes))
         ),
         "sigmoid",
@@ -327,7 +305,7 @@ CATALOGUE: tuple[Entry, ...] = (
     # ----------------------------------------------------------------------------------------------------- regions
     Entry(
         "SoftIoULoss",
-        lambda num_classes: SoftIoULoss(),
+        lambda num_classes: equipoise.SoftIoULoss(),
         "region",
         "1 − TP/(TP + FP + FN),  TP = Σ p t",
         "Rahman & Wang 2016 (Optimizing Intersection-Over-Union in Deep Neural Networks for Image Segmentation)",
@@ -337,7 +315,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "DiceLoss",
-        lambda num_classes: DiceLoss(),
+        lambda num_classes: equipoise.DiceLoss(),
         "region",
         "1 − 2 Σ p t / (Σ p + Σ t)",
         "Drozdzal et al. 2016 (The Importance of Skip Connections in Biomedical Image Segmentation)",
@@ -347,7 +325,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "TverskyLoss",
-        lambda num_classes: TverskyLoss(alpha=0.3, beta=0.7),
+        lambda num_classes: equipoise.TverskyLoss(alpha=0.3, beta=0.7),
         "region",
         "1 − TP/(TP + α FP + β FN)",
         "Salehi et al. 2017 (Tversky loss function for image segmentation using 3D fully convolutional deep networks)",
@@ -356,7 +334,7 @@ CATALOGUE: tuple[Entry, ...] = (
     ),
     Entry(
         "LovaszSoftmaxLoss",
-        lambda num_classes: LovaszSoftmaxLoss(),
+        lambda num_classes: equipoise.LovaszSoftmaxLoss(),
         "region",
         "Σ_k e_(k) (J_k − J_{k−1}),  e = |t − p| sorted, J the Jaccard loss",
         "Berman et al. 2018 (The Lovász-Softmax loss: A tractable surrogate for the optimization of the "

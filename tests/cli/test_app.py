@@ -43,3 +43,45 @@ def test_a_slip_of_the_pen_is_answered_with_the_nearest_command():
     ran = CliRunner().invoke(app, ["evalute"])
     assert ran.exit_code == 2
     assert "Did you mean 'evaluate'?" in " ".join(ran.output.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "--data", "nowhere", "--loss", "focal:gamma=2"], "nowhere: there must be a file"),
+        (["compare", "--data", "digit-lt", "--losses", "ce focal:gamma=1,2"], "did you mean 'digits-lt'?"),
+        (["train", "--data", "digits-lt", "--loss", "fokal"], "did you mean focal"),
+        (["compare", "--data", "digits-lt", "--losses", "ce fokal:gamma=2"], "did you mean focal"),
+        (["train", "--data", "digits-lt", "--method", "sdnn"], "did you mean 'sdn'?"),
+        (["compare", "--data", "digits-lt", "--methods", "ce sdnn"], "did you mean sdn?"),
+        (["train", "--data", "digits-lt", "--epochz", "3"], "--epoch"),
+        (["train", "wrong.yaml"], "did you mean loss?"),
+        (["compare", "broken.yaml"], "no YAML"),
+        (["train", "missing.yaml"], "no such file"),
+    ],
+)
+def test_slips_are_answered_before_anything_heavy_is_loaded(tmp_path, arguments, words):
+    (tmp_path / "wrong.yaml").write_text("data: digits-lt\nlos: ce\n")
+    (tmp_path / "broken.yaml").write_text("data: [\n")
+    program = (
+        "import sys\n"
+        "from equipoise.cli.app import app\n"
+        "try:\n"
+        f"    app({arguments!r})\n"
+        "except SystemExit as end:\n"
+        "    print(end.code, sorted({'torch', 'pytorch_lightning', 'sklearn', 'matplotlib'} & set(sys.modules)))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert ran.stdout == "2 []\n"
+    assert words in ran.stderr
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["broken.yaml", "wrong.yaml"]
+
+
+def test_data_of_a_cluster_need_not_be_here(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "equipoise.comparison.compare.compare", lambda spec, *_, **more: seen.append(spec.data) or 1 / 0
+    )
+    ran = CliRunner().invoke(app, ["compare", "--data", "/on/the/cluster", "--ray", "auto"])
+    assert isinstance(ran.exception, ZeroDivisionError)
+    assert seen == ["/on/the/cluster"]

@@ -37,7 +37,7 @@ def compare(
     **settings: Any,  # noqa: ANN401
 ) -> None:
     """Compare losses on your data; interrupted it goes on when the same command is given again."""
-    checked, place = settled(CompareSpec, spec, out, settings, "equipoise compare")
+    checked, place = settled(CompareSpec, spec, out, settings, "equipoise compare", here=ray is None)
     with bad_input():
         from rich.console import Console
 

@@ -48,13 +48,19 @@ def with_settings(spec: type[BaseModel], groups: Sequence[str]) -> Callable[[Cal
 
 
 def settled(
-    spec: type[Spec], file: Path | None, out: Path | None, flags: Mapping[str, Any], command: str
+    spec: type[Spec], file: Path | None, out: Path | None, flags: Mapping[str, Any], command: str, *, here: bool = True
 ) -> tuple[Spec, Path | None]:
-    """Settings of a YAML file and of flags, which win, and the folder; all mistakes in one message, exit status 2."""
+    """Settings of a YAML file and of flags, which win, and the folder; mistakes in one message, exit status 2.
+
+    What needs no torch is checked first: a slip is answered before anything is loaded. ``here``: the data have to be on
+    this machine.
+    """
     try:
         stored = {} if file is None else read_spec(file)
         place = stored.pop("out", None) if out is None else out
-        checked = spec.check(stored | given_settings(flags), where=str(file or command))
+        settings, where = stored | given_settings(flags), str(file or command)
+        spec.check(settings, where, quick=True, here=here)
+        checked = spec.check(settings, where)
     except ValueError as error:
         typer.echo(f"equipoise: {error}", err=True)
         raise typer.Exit(2) from None

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
+from equipoise.catalogue import find
 from equipoise.train import spec as shared
-from equipoise.train.spec import SharedSpec
+from equipoise.train.names import METHOD_NAMES, check_loss_names, is_method, list_losses
+from equipoise.train.spec import SharedSpec, is_quick
 
 __all__ = ["GROUPS", "CompareSpec"]
 
@@ -21,22 +23,16 @@ def _losses(value: object) -> object:
     """A line of losses as a flag gives it."""
     if not isinstance(value, str):
         return value
-    from equipoise.train.loss_text import list_losses
-    from equipoise.train.methods import is_method
-
     return tuple(list_losses(value, is_method))
 
 
-def _known_loss(text: str) -> str:
-    from equipoise.train.loss_text import expand_loss
-    from equipoise.train.methods import is_method
-
+def _known_loss(text: str, info: ValidationInfo) -> str:
     if is_method(text):
         raise ValueError(
             f"they must be losses, got the method {text}; give it in --methods, losses may stand there too"
         )
     try:
-        expand_loss(text)
+        _check(text, info)
     except ValueError as error:
         meant = _method_meant(text)
         if meant is None:
@@ -47,31 +43,36 @@ def _known_loss(text: str) -> str:
     return text.strip()
 
 
+def _check(text: str, info: ValidationInfo) -> None:
+    """Raise where a text is no loss or method, or has options that it does not know."""
+    if not is_method(text):
+        check_loss_names(text)
+    if not is_quick(info):
+        from equipoise.train.methods import expand_method
+
+        expand_method(text)
+
+
 def _method_meant(text: str) -> str | None:
     """The method that a text which names neither a method nor a loss comes near to."""
-    from equipoise.catalogue import find
-    from equipoise.train.methods import METHODS
-
     name = text.partition(":")[0].strip()
     try:
         find(name)
     except ValueError:
-        return next(iter(difflib.get_close_matches(name.lower().replace("_", "-"), METHODS, 1)), None)
+        return next(iter(difflib.get_close_matches(name.lower().replace("_", "-"), METHOD_NAMES, 1)), None)
     return None
 
 
-def _known_method(text: str) -> str:
-    from equipoise.train.methods import METHODS, expand_method, is_method
-
+def _known_method(text: str, info: ValidationInfo) -> str:
     try:
-        expand_method(text)
+        _check(text, info)
     except ValueError as error:
         if is_method(text):
             raise
         meant = _method_meant(text)
         if meant is not None:
             raise ValueError(f"they must be methods or losses, got {text!r}; did you mean {meant}?") from None
-        raise ValueError(f"they must be methods ({', '.join(METHODS)}) or losses: {error}") from None
+        raise ValueError(f"they must be methods ({', '.join(METHOD_NAMES)}) or losses: {error}") from None
     return text.strip()
 
 
@@ -108,7 +109,8 @@ class CompareSpec(SharedSpec):
     """
 
     losses: Losses | None = _setting(
-        None, "Losses, e.g. 'ce focal:gamma=1,2,3 ldam:weight=drw'; None for those that the data suggest."
+        None,
+        "Losses, e.g. 'ce focal:gamma=1,2,3 ldam:weight=drw mine.py:function'; None for those that the data suggest.",
     )
     methods: Methods | None = _setting(
         None, "Systems, beside the losses or alone, e.g. 'ce sdn sdn:feature=ce ldam-drw crt tau-norm oltr:loss=cfl'."
@@ -129,16 +131,18 @@ class CompareSpec(SharedSpec):
 
     @field_validator("losses")
     @classmethod
-    def _different(cls, losses: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    def _different(cls, losses: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
         if losses is not None and not losses:
             raise ValueError("there must be at least one loss, got none; leave it out to have the data suggest some")
-        _check_once("loss", losses or ())
+        if not is_quick(info):
+            _check_once("loss", losses or ())
         return losses
 
     @field_validator("methods")
     @classmethod
     def _new(cls, methods: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
-        _check_once("method", (*(info.data.get("losses") or ()), *(methods or ())))
+        if not is_quick(info):
+            _check_once("method", (*(info.data.get("losses") or ()), *(methods or ())))
         return methods or None
 
     @field_validator("seeds")

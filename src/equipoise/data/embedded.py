@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise._places import EMBEDDED_NAMES
 from equipoise.data.arrays import Arrays, DataSet
 from equipoise.data.longtail import exponential_counts, subsample
 
@@ -65,7 +66,7 @@ def digit_maps(*, ratio: float = 50.0, seed: int = 0) -> DataSet:
 
 
 EMBEDDED: Mapping[str, Callable[..., DataSet]] = MappingProxyType(
-    {"digits-lt": digits_lt, "digit-scenes": digit_scenes, "digit-maps": digit_maps}
+    dict(zip(EMBEDDED_NAMES, (digits_lt, digit_scenes, digit_maps), strict=True))
 )
 """The embedded data sets by name."""
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._checks import check_choice, check_number
+from equipoise._places import nothing_there
 from equipoise.data import longtail as tails
 from equipoise.data.arrays import Arrays, DataSet, Split, Task, class_counts
 from equipoise.data.coco import annotation_files, read_coco
 from equipoise.data.embedded import EMBEDDED
-from equipoise.data.errors import refuse, some
+from equipoise.data.errors import DataError, refuse, some
 from equipoise.data.files import IMAGE_ENDINGS, FileImages, Fit, Progress, Size
 from equipoise.data.folders import list_files, read_image_folders, read_lists
 from equipoise.data.npz import read_npz
@@ -201,10 +200,9 @@ def _embedded(name: str, options: Options, seed: int) -> Source:
 
 
 def _read(path: Path, options: Options) -> Source:
-    if not path.exists():
-        raise refuse(
-            path, "there must be a file, a folder or an embedded data set of that name", "nothing", _meant(path)
-        )
+    missing = nothing_there(path)
+    if missing is not None:
+        raise DataError(missing)
     if path.is_file():
         reader = FILES.get(path.suffix.lower())
         if reader is None:
@@ -220,18 +218,6 @@ def _read(path: Path, options: Options) -> Source:
     inside = sorted(entry.name + "/" * entry.is_dir() for entry in path.iterdir())
     looked = "; ".join(what for what, _, _ in FOLDERS)
     raise refuse(path, f"the folder must hold one of: {looked}", some(inside) or "an empty folder", "see docs/data.md")
-
-
-def _meant(path: Path) -> str:
-    """What may have been meant by a path at which nothing lies."""
-    known = list(EMBEDDED) if len(path.parts) == 1 else []
-    with suppress(OSError):
-        known += [str(path.with_name(one.name)) for one in path.parent.iterdir() if not one.name.startswith(".")]
-    names = {Path(one).name: one for one in reversed(known)}
-    close = difflib.get_close_matches(path.name, names, 1)
-    if close:
-        return f"did you mean {names[close[0]]!r}?"
-    return f"known are {some(EMBEDDED)}" if len(path.parts) == 1 else "check the path"
 
 
 def _has_image_below(path: Path) -> bool:

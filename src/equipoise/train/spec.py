@@ -11,7 +11,10 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
-__all__ = ["FREE", "GROUPS", "RunSpec", "SharedSpec", "SpecError", "read_spec"]
+from equipoise._places import nothing_there
+from equipoise.train.names import METHOD_NAMES, check_loss_names, check_method_name, is_method
+
+__all__ = ["FREE", "GROUPS", "RunSpec", "SharedSpec", "SpecError", "is_quick", "read_spec"]
 
 
 class SpecError(ValueError):
@@ -78,6 +81,11 @@ def _machine(default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN
 
 def _record(default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN401
     return _setting("Record", default, description, **limits)
+
+
+def is_quick(info: ValidationInfo) -> bool:
+    """Whether only that is to be checked which needs no torch."""
+    return bool((info.context or {}).get("quick"))
 
 
 class SharedSpec(BaseModel):
@@ -160,28 +168,48 @@ class SharedSpec(BaseModel):
             )
         return classes
 
+    @field_validator("data")
+    @classmethod
+    def _there(cls, data: str, info: ValidationInfo) -> str:
+        missing = nothing_there(data) if (info.context or {}).get("here") else None
+        if missing is not None:
+            raise ValueError(missing)
+        return data
+
     @field_validator("augment")
     @classmethod
-    def _known_augmentation(cls, text: str) -> str:
-        from equipoise.data.augment import augmentations_from
+    def _known_augmentation(cls, text: str, info: ValidationInfo) -> str:
+        if not is_quick(info):
+            from equipoise.data.augment import augmentations_from
 
-        augmentations_from(text, num_classes=2)
+            augmentations_from(text, num_classes=2)
         return text
 
     @field_validator("model")
     @classmethod
-    def _known_model(cls, name: str) -> str:
-        from equipoise.models.registry import check_name
+    def _known_model(cls, name: str, info: ValidationInfo) -> str:
+        if name != "auto" and not is_quick(info):
+            from equipoise.models.registry import check_name
 
-        if name != "auto":
             check_name(name)
         return name
 
     @classmethod
-    def check(cls, settings: Mapping[str, Any], where: str = "settings") -> Self:
-        """The spec of these settings; a ``SpecError`` names all that is wrong with them."""
+    def check(
+        cls, settings: Mapping[str, Any], where: str = "settings", *, quick: bool = False, here: bool = False
+    ) -> Self:
+        """The spec of these settings; a ``SpecError`` names all that is wrong with them.
+
+        Args:
+            settings: by name.
+            where: what they are called in the error.
+            quick: check only what needs no torch, so that a slip is answered at once.
+            here: the data have to be there.
+        """
         try:
-            return cls(**{str(key): value for key, value in settings.items()})
+            return cls.model_validate(
+                {str(key): value for key, value in settings.items()}, context={"quick": quick, "here": here}
+            )
         except ValidationError as error:
             raise SpecError(where, [_mistake(one, cls) for one in error.errors()]) from None
 
@@ -193,10 +221,14 @@ class RunSpec(SharedSpec):
     30
     """
 
-    loss: str = _model("auto", "A loss of `equipoise losses`, e.g. focal:gamma=3, ldam:weight=drw, ce+0.5*dice.")
+    loss: str = _model(
+        "auto",
+        "A loss of `equipoise losses`, e.g. focal:gamma=3, ldam:weight=drw, ce+0.5*dice; or your own, "
+        "FILE.py:function:key=value.",
+    )
     method: str = _model(
         "none",
-        "A system in place of a loss: sdn, ldam-drw, bbn, crt, lws, tau-norm, ncm, oltr, e.g. sdn:feature=ce.",
+        f"A system in place of a loss: {', '.join(METHOD_NAMES[1:])}, e.g. sdn:feature=ce.",
     )
     stage_one: str | None = _model(
         None, "Of methods with two stages: a finished run to start from; None trains one inside this run."
@@ -205,36 +237,41 @@ class RunSpec(SharedSpec):
 
     @field_validator("loss")
     @classmethod
-    def _known_loss(cls, text: str) -> str:
-        from equipoise.train.loss_text import parse_loss
-        from equipoise.train.methods import is_method
-
+    def _known_loss(cls, text: str, info: ValidationInfo) -> str:
         if is_method(text):
             raise ValueError(f"it must be a loss, got the method {text}; give it as --method {text}")
         if text != "auto":
-            parse_loss(text)
+            check_loss_names(text)
+            if not is_quick(info):
+                from equipoise.train.loss_text import parse_loss
+
+                parse_loss(text)
         return text
 
     @field_validator("method")
     @classmethod
     def _known_method(cls, text: str, info: ValidationInfo) -> str:
-        from equipoise.train.methods import METHODS, parse_method
+        check_method_name(text)
+        if not is_quick(info):
+            from equipoise.train.methods import parse_method
 
-        parse_method(text)
+            parse_method(text)
         if text != "none" and info.data.get("loss", "auto") != "auto":
             raise ValueError(
                 f"a method names its losses itself, got {text} and loss {info.data['loss']}; give one of them, and "
-                f"losses as options of the method ({', '.join(METHODS)}), e.g. bbn:loss=focal"
+                f"losses as options of the method ({', '.join(METHOD_NAMES)}), e.g. bbn:loss=focal"
             )
         return text
 
     @field_validator("stage_one")
     @classmethod
     def _of_two(cls, run: str | None, info: ValidationInfo) -> str | None:
+        if run is None or is_quick(info):
+            return run
         from equipoise.train.methods import METHODS, TwoStages, parse_method
 
         method = info.data.get("method")
-        if run is not None and method is not None and not isinstance(parse_method(method), TwoStages):
+        if method is not None and not isinstance(parse_method(method), TwoStages):
             two = ", ".join(name for name, kind in METHODS.items() if issubclass(kind, TwoStages))
             raise ValueError(f"it is for methods with two stages ({two}), got method {method}; leave it out")
         return run

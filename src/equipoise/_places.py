@@ -1,0 +1,37 @@
+"""Whether there is something where data are said to be; without torch, so that a slip is answered at once."""
+
+from __future__ import annotations
+
+import difflib
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["EMBEDDED_NAMES", "nothing_there"]
+
+EMBEDDED_NAMES = ("digits-lt", "digit-scenes", "digit-maps")
+"""Data sets that come with the package."""
+
+
+def nothing_there(path_or_name: str | Path) -> str | None:
+    """What to say where no data can be; None where there is something of that name.
+
+    >>> nothing_there("digit-lt")
+    "digit-lt: there must be a file, a folder or an embedded data set ... did you mean 'digits-lt'?"
+    """
+    path = Path(path_or_name)
+    if str(path_or_name) in EMBEDDED_NAMES or path.exists():
+        return None
+    expected = "there must be a file, a folder or an embedded data set of that name"
+    return f"{path}: {expected}, found nothing; {_meant(path)}"
+
+
+def _meant(path: Path) -> str:
+    """What may have been meant by a path at which nothing lies."""
+    known = list(EMBEDDED_NAMES) if len(path.parts) == 1 else []
+    with suppress(OSError):
+        known += [str(path.with_name(one.name)) for one in path.parent.iterdir() if not one.name.startswith(".")]
+    names = {Path(one).name: one for one in reversed(known)}
+    close = difflib.get_close_matches(path.name, names, 1)
+    if close:
+        return f"did you mean {names[close[0]]!r}?"
+    return f"known are {', '.join(EMBEDDED_NAMES)}" if len(path.parts) == 1 else "check the path"
