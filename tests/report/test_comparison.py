@@ -38,7 +38,7 @@ FIGURES = {
     ],
     "multi": [
         "mAP, points: differences", "before temperature: mAP", "Reliability diagram: asl:target_gap=0.1",
-        "a bar for each of 6 classes", "mAP, validation", "probability of positives", "1 − probability of negatives",
+        "a bar for each of 6 labels", "mAP, validation", "probability of positives", "1 − probability of negatives",
         "probability gap, training", "probability gap, validation",
         "exponent γ₋ of the negatives, over the epochs, a line for each of asl:target_gap=0.1",
     ],
@@ -175,6 +175,38 @@ def test_a_single_loss_has_nothing_to_compare_with(tmp_path):
     assert "Differences from ce" not in titles
     assert "Accuracy and calibration" not in titles
     assert "Training" in titles
+
+
+@pytest.mark.parametrize(
+    ("losses", "title"),
+    [
+        (("ce", "recall", "sdn:feature=ce", "crt", "tau-norm"), "2 losses and 3 methods compared on digits-lt"),
+        (("sdn", "crt"), "2 methods compared on digits-lt"),
+        (("ce", "mine.py:Tail"), "2 losses compared on digits-lt"),
+    ],
+)
+def test_methods_are_called_methods(tmp_path, losses, title):
+    verdict = read_verdict(write_comparison(tmp_path / "methods", seeds=1, losses=("ce", "recall")))
+    rows = [verdict["rows"][0] | {"loss": name} for name in losses]
+    folder = ComparisonFolder(tmp_path / "methods")
+    text = comparison_page(folder, verdict | {"rows": rows, "baseline": losses[0]})
+    assert f"<h1>{title}</h1>" in text
+
+
+def test_labels_are_called_labels(tmp_path):
+    folder = write_comparison(tmp_path / "labels", "multi", seeds=1)
+    text = comparison_page(folder, read_verdict(folder))
+    assert "6 labels with" in text
+    assert "test; 6 labels" in text
+    assert not re.search(r"\d classes", text)
+
+
+def test_names_above_examples_break_where_their_parts_meet(tmp_path):
+    folder = write_comparison(tmp_path / "maps", "segmentation", seeds=1)
+    verdict = read_verdict(folder)
+    rows = [row | {"loss": "recall:momentum=0.1"} if row["loss"] == "recall" else row for row in verdict["rows"]]
+    text = comparison_page(folder, verdict | {"rows": rows})
+    assert '<div class="head">recall:<wbr>momentum=<wbr>0.1</div>' in text
 
 
 def test_failed_runs_are_told_and_the_others_stay(copied):

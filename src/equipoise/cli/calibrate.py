@@ -256,7 +256,7 @@ def _print(report: dict[str, Any]) -> None:
     from rich.console import Console
 
     from equipoise.cli.summary import plain_table
-    from equipoise.report.words import LABELS, group_notes, shown
+    from equipoise.report.words import LABELS, group_notes, shown, things
 
     console = Console(highlight=False, emoji=False)
     console.print(report["judged"], markup=False)
@@ -267,7 +267,9 @@ def _print(report: dict[str, Any]) -> None:
     console.print(table)
     groups, key = report["groups"], report["main"]
     if groups["before"]:
-        table = plain_table("training samples", "classes", "support", f"mean {LABELS[key]}", "after", "ECE", "after")
+        table = plain_table(
+            "training samples", things(report["task"]), "support", f"mean {LABELS[key]}", "after", "ECE", "after"
+        )
         for before, after in zip(groups["before"], groups["after"], strict=True):
             numbers = [shown(name, row[name]) for name in (key, "ece") for row in (before, after)]
             table.add_row(before["name"], f"{before['classes']:,}", f"{before['support']:,}", *numbers)

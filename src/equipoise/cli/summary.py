@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.report.words import LABELS, class_label, described, group_notes, shown, verdicts, worst_classes
+from equipoise.report.words import LABELS, class_label, described, group_notes, shown, things, verdicts, worst_classes
 from equipoise.train.folder import RunFolder
 
 __all__ = ["plain_table", "print_evaluation", "print_open_set", "print_run"]
@@ -35,7 +35,7 @@ def print_evaluation(found: Mapping[str, Any], worst: int) -> None:
     console.print(table)
     key = found["main"]
     if found["groups"]:
-        table = plain_table("training samples", "classes", "support", f"mean {LABELS[key]}", "ECE")
+        table = plain_table("training samples", things(found["task"]), "support", f"mean {LABELS[key]}", "ECE")
         for row in found["groups"]:
             cells = [f"{row['classes']:,}", f"{row['support']:,}", shown(key, row[key]), shown("ece", row["ece"])]
             table.add_row(row["name"], *cells)
@@ -46,7 +46,7 @@ def print_evaluation(found: Mapping[str, Any], worst: int) -> None:
     if rows:
         names = [name for name in rows[0] if name in LABELS]
         heads = [class_label(name, found["task"]) for name in names]
-        table = plain_table("worst classes" if found["task"] != "multi" else "worst labels", "support", *heads)
+        table = plain_table(f"worst {things(found['task'])}", "support", *heads)
         for row in rows:
             table.add_row(Text(row["name"]), f"{row['support']:,}", *(shown(name, row[name]) for name in names))
         console.print(table)

@@ -10,6 +10,7 @@ from typing import Any
 
 from equipoise.comparison.folder import Entry, PlannedRun
 from equipoise.comparison.spec import CompareSpec
+from equipoise.report.words import things
 from equipoise.train.folder import RunFolder
 from equipoise.train.spec import RunSpec, SharedSpec
 
@@ -123,8 +124,8 @@ def surveyed_entries(spec: CompareSpec) -> tuple[list[Entry], list[str]]:
     check_sizes(first, data, LOOKED_AT)
     model = f"; model {task_of(data).default_model()}" if spec.model == "auto" else ""
     notes = [
-        f"{data.name}: {len(data.class_names):,} classes, {len(data.train):,} training, {len(data.val):,} validation "
-        f"and {len(data.test):,} test samples{model}",
+        f"{data.name}: {len(data.class_names):,} {things(data.task)}, {len(data.train):,} training, {len(data.val):,} "
+        f"validation and {len(data.test):,} test samples{model}",
         *data.notes,
     ]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from equipoise.comparison.statistics import MOST_SEEDS
-from equipoise.report.words import LABELS, LESS_IS_BETTER, NATURAL, shown
+from equipoise.report.words import LABELS, LESS_IS_BETTER, NATURAL, shown, things
 
 __all__ = ["JUDGED", "sentences_of", "signed"]
 
@@ -211,11 +211,11 @@ def _warnings(found: Mapping[str, Any]) -> Iterator[str]:
     missing = found["missing"]
     if missing:
         names = ", ".join(missing[:NAMED]) + (" ..." if len(missing) > NAMED else "")
-        multi = found["data"]["task"] == "multi"
-        things, what = ("labels", "positive samples") if multi else ("classes", "samples")
+        data = found["data"]
+        what = "positive samples" if data["task"] == "multi" else "samples"
         yield (
-            f"{len(missing)} of {len(found['data']['class_names'])} {things} have no {what} in the test and are in no "
-            f"mean over them: {names}."
+            f"{len(missing)} of {len(data['class_names'])} {things(data['task'])} have no {what} in the test and "
+            f"are in no mean over them: {names}."
         )
 
 
@@ -250,9 +250,8 @@ def _short(metric: str, found: Mapping[str, Any]) -> str:
 
 
 def _rare(found: Mapping[str, Any]) -> str:
-    things = "labels" if found["data"]["task"] == "multi" else "classes"
     unit = "pixels" if found["data"]["task"] == "segmentation" else "samples"
-    return f"{things} with few training {unit}"
+    return f"{things(found['data']['task'])} with few training {unit}"
 
 
 def _unit(metric: str) -> str:

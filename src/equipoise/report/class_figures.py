@@ -21,7 +21,14 @@ SEEN = 200
 
 
 def class_profile(
-    title: str, values: Array, baseline: Array, names: Sequence[str], stroke: Stroke, *, compared: str
+    title: str,
+    values: Array,
+    baseline: Array,
+    names: Sequence[str],
+    stroke: Stroke,
+    *,
+    compared: str,
+    things: str = "classes",
 ) -> str:
     """A bar for each class, with a line where the baseline ends.
 
@@ -32,6 +39,7 @@ def class_profile(
         names: C names.
         stroke: colour of the bars.
         compared: name of the baseline.
+        things: what has a bar: ``"classes"`` or ``"labels"``.
     """
     bars, lines = gathered(values), gathered(baseline)
     with page_style():
@@ -52,11 +60,11 @@ def class_profile(
         axes.set_yticks((0, 0.25, 0.5, 0.75, 1))
         percent(axes.yaxis)
         titled(figure, title)
-        class_axis(axes, names)
-    return as_svg(figure, f"{title}: a bar for each of {len(values)} classes from common to rare, {compared} as lines")
+        class_axis(axes, names, things)
+    return as_svg(figure, f"{title}: a bar for each of {len(values)} {things} from common to rare, {compared} as lines")
 
 
-def class_axis(axes: Axes, names: Sequence[str]) -> None:
+def class_axis(axes: Axes, names: Sequence[str], things: str = "classes") -> None:
     """Names below where there are few, otherwise where the common and where the rare ones are."""
     count = min(len(names), SEEN)
     axes.set_xlim(-0.7, count - 0.3)
@@ -71,7 +79,7 @@ def class_axis(axes: Axes, names: Sequence[str]) -> None:
         axes.tick_params(axis="x", length=0)
     else:
         axes.set_xticks([])
-        axes.set_xlabel(f"{len(names):,} classes, from common to rare", color=SOFT)
+        axes.set_xlabel(f"{len(names):,} {things}, from common to rare", color=SOFT)
 
 
 def class_margin(names: Sequence[str]) -> float:

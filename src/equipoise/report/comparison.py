@@ -18,7 +18,8 @@ from equipoise.report.training_sections import (
     weights_section,
 )
 from equipoise.report.verdict_sections import differences_section, results_section, tradeoff_section
-from equipoise.report.words import TITLES
+from equipoise.report.words import TITLES, things
+from equipoise.train.names import is_method
 
 __all__ = ["comparison_page"]
 
@@ -48,7 +49,7 @@ def comparison_page(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> str
         origin_section(folder, losses),
     ]
     return render(
-        f"{_count(len(verdict['rows']), 'loss', 'losses')} compared on {verdict['data']['name']}",
+        f"{_compared(verdict)} compared on {verdict['data']['name']}",
         _described(losses, verdict),
         verdict["sentences"],
         [section for section in sections if section is not None],
@@ -56,16 +57,22 @@ def comparison_page(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> str
     )
 
 
+def _compared(verdict: Mapping[str, Any]) -> str:
+    """How many losses and methods."""
+    methods = sum(is_method(row["loss"]) for row in verdict["rows"])
+    kinds = [(len(verdict["rows"]) - methods, "loss", "losses"), (methods, "method", "methods")]
+    return " and ".join(_count(*kind) for kind in kinds if kind[0])
+
+
 def _described(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> str:
     about = losses[0].about
     data, counts = about["data"], about["data"]["train_counts"]
-    things = "labels" if data["task"] == "multi" else "classes"
     unit = "pixels" if data["task"] == "segmentation" else "training samples"
     strange = data["samples"].get("open")
     unknown = "" if strange is None else f" and {strange:,} of no known class"
     return (
-        f"{TITLES[data['task']]}; {len(counts)} {things} with {max(counts):,.0f} to {min(counts):,.0f} {unit} each; "
-        f"{about['model']['name']}, {_count(about['epochs'], 'epoch', 'epochs')}, "
+        f"{TITLES[data['task']]}; {len(counts)} {things(data['task'])} with {max(counts):,.0f} to {min(counts):,.0f} "
+        f"{unit} each; {about['model']['name']}, {_count(about['epochs'], 'epoch', 'epochs')}, "
         f"{_count(len(verdict['seeds']), 'seed', 'seeds')}; judged on {data['samples']['test']:,} test samples{unknown}"
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from equipoise.report.figures import EVERY_LABEL, TOP_LABEL, class_bars, confidence_histogram, reliability_diagram
 from equipoise.report.open_set import open_set_section, open_set_sentences
 from equipoise.report.page import Picture, Section, Table, render
-from equipoise.report.words import LABELS, class_label, described, group_notes, shown, verdicts
+from equipoise.report.words import LABELS, class_label, described, group_notes, shown, things, verdicts
 
 __all__ = ["evaluation_page"]
 
@@ -76,9 +76,9 @@ def _groups(found: Mapping[str, Any]) -> Section:
         [row["name"], f"{row['classes']:,}", f"{row['support']:,}", shown(key, row[key]), shown("ece", row["ece"])]
         for row in found["groups"]
     ]
-    head = ["training samples", "classes", "support", f"mean {LABELS[key]}", "ECE"]
+    head = ["training samples", things(found["task"]), "support", f"mean {LABELS[key]}", "ECE"]
     return Section(
-        "Groups of classes",
+        f"Groups of {things(found['task'])}",
         "Many: more than 100 training samples; few: fewer than 20.",
         tables=[Table(head, rows)],
         notes=group_notes(found["task"]),
@@ -104,7 +104,12 @@ def _classes(found: Mapping[str, Any]) -> Section:
     names = [name for name in classes[0] if name in LABELS]
     counted = classes[0]["train_count"] is not None
     labels = [class_label(name, found["task"]) for name in names]
-    head = ["class", *(["training samples"] if counted else []), "support", *labels]
+    head = [
+        "label" if found["task"] == "multi" else "class",
+        *(["training samples"] if counted else []),
+        "support",
+        *labels,
+    ]
     rows = [
         [
             row["name"],
@@ -116,7 +121,7 @@ def _classes(found: Mapping[str, Any]) -> Section:
     ]
     order = sorted(classes, key=lambda row: -(row["train_count"] or 0)) if counted else classes
     return Section(
-        "Labels" if found["task"] == "multi" else "Classes",
+        things(found["task"]).capitalize(),
         tables=[Table(head, rows, folded=f"all {len(rows)} in numbers" if len(rows) > 12 else "")],
-        figures=[Picture(class_bars(order, key, LABELS[key]))],
+        figures=[Picture(class_bars(order, key, LABELS[key], things(found["task"])))],
     )

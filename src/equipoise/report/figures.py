@@ -121,13 +121,14 @@ def confidence_histogram(curve: Curve, words: Words = TOP_LABEL) -> str:
     return as_svg(figure, f"Histogram of the {words.announced}: {' and '.join(words.sides)}")
 
 
-def class_bars(classes: Sequence[Mapping[str, Any]], key: str, title: str) -> str:
+def class_bars(classes: Sequence[Mapping[str, Any]], key: str, title: str, things: str = "classes") -> str:
     """One bar a class, in the order given; where there are too many, those at either end of the order of ``key``.
 
     Args:
         classes: ``name``, ``group`` (or None) and ``key``, None where it is not defined.
         key: what the bars show, between 0 and 1.
         title: of the figure.
+        things: what has a bar: ``"classes"`` or ``"labels"``.
     """
     shown = [item for item in classes if item[key] is not None]
     if len(shown) > MOST_BARS:
@@ -149,7 +150,7 @@ def class_bars(classes: Sequence[Mapping[str, Any]], key: str, title: str) -> st
         axes.spines["left"].set_color(MUTED)
         if len(groups) > 1:
             figure.legend(loc="outside upper right", ncols=len(groups))
-    return as_svg(figure, f"{title}, one bar for each of {len(shown)} classes")
+    return as_svg(figure, f"{title}, one bar for each of {len(shown)} {things}")
 
 
 def short(name: str, longest: int = 28) -> str:

@@ -11,6 +11,7 @@ from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.spec import CompareSpec
 from equipoise.report.page import Section, Table
 from equipoise.report.runs import ComparedLoss
+from equipoise.report.words import things
 
 __all__ = ["command_of", "origin_section"]
 
@@ -72,7 +73,7 @@ def origin_section(folder: ComparisonFolder, losses: Sequence[ComparedLoss]) -> 
 
 def _data(about: Mapping[str, Any]) -> str:
     counts = [f"{count:,} {word}" for word, count in about["samples"].items()]
-    return f"{about['name']}: samples {', '.join(counts)}; {len(about['class_names'])} classes"
+    return f"{about['name']}: samples {', '.join(counts)}; {len(about['class_names'])} {things(about['task'])}"
 
 
 def _distinct(machines: Sequence[Mapping[str, Any]]) -> dict[str, str]:

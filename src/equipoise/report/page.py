@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 __all__ = ["Cell", "Grid", "Head", "Key", "Photo", "Picture", "Section", "Table", "render"]
 
@@ -142,9 +143,19 @@ class Section:
         return any(table.sortable for table in self.tables) or any(part.sortable for part in self.parts)
 
 
+def breakable(name: str) -> Markup:
+    """A name that is broken where its parts meet, not inside of words.
+
+    >>> breakable("recall:momentum=0.1")
+    Markup('recall:<wbr>momentum=<wbr>0.1')
+    """
+    return Markup("<wbr>").join(re.split(r"(?<=[:=+,*/])(?=.)", name))
+
+
 def render(title: str, subtitle: str, sentences: Sequence[str], sections: Sequence[Section], footer: str) -> str:
     """The page as HTML; every text is escaped."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["breakable"] = breakable
     files = resources.files("equipoise.report")
     script = files.joinpath("sort.js").read_text(encoding="utf-8") if any(one.sortable for one in sections) else ""
     return environment.from_string(files.joinpath("template.html").read_text(encoding="utf-8")).render(

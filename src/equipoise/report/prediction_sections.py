@@ -14,7 +14,7 @@ from equipoise.report.page import Cell, Head, Key, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import label
 from equipoise.report.theme import INK, SERIES, SOFT, Stroke, css
-from equipoise.report.words import capital
+from equipoise.report.words import capital, things
 
 __all__ = ["classes_section", "examples_section", "reliability_section"]
 
@@ -27,7 +27,6 @@ def reliability_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, An
     """Reliability diagrams of each loss, of all samples and by how many training samples their classes have."""
     task = verdict["data"]["task"]
     words = EVERY_LABEL if task == "multi" else TOP_LABEL
-    things = "Labels" if task == "multi" else "Classes"
     unit = "pixels" if task == "segmentation" else "samples"
 
     def diagrams(group: str) -> list[Picture]:
@@ -48,7 +47,7 @@ def reliability_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, An
         ],
         figures=diagrams("all"),
         parts=[
-            Section(f"{things} with {SIZES[group]} training {unit}", figures=figures, folded=True)
+            Section(f"{things(task).capitalize()} with {SIZES[group]} training {unit}", figures=figures, folded=True)
             for group, figures in groups.items()
             if len(groups) > 1  # else it holds all of them
         ],
@@ -62,6 +61,7 @@ def classes_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) 
     counts = verdict["data"]["train_counts"]
     order = np.argsort([-count for count in counts], kind="stable")
     names = [per_class[k]["name"] for k in order]
+    kinds = things(verdict["data"]["task"])
     values = {loss.name: loss.class_values(key)[order] for loss in losses}
     baseline = next((values[loss.name] for loss in losses if loss.baseline), np.full(len(names), np.nan))
     figures = [
@@ -73,11 +73,11 @@ def classes_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) 
                 names,
                 Stroke(SOFT) if loss.baseline else loss.stroke,
                 compared=verdict["baseline"],
+                things=kinds,
             )
         )
         for loss in losses
     ]
-    things = "labels" if verdict["data"]["task"] == "multi" else "classes"
     places = range(max(0, len(names) - ROWS), len(names))
     rows = [
         [
@@ -87,17 +87,17 @@ def classes_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) 
         ]
         for place in places
     ]
-    what = f"all {len(names)} {things} in numbers" if len(rows) == len(names) else f"the {ROWS} rarest in numbers"
+    what = f"all {len(names)} {kinds} in numbers" if len(rows) == len(names) else f"the {ROWS} rarest in numbers"
     unit = "training pixels" if verdict["data"]["task"] == "segmentation" else "training samples"
     missing = [row["name"] for row in per_class if row["support"] == 0]
     notes = [f"Without test samples, and in no mean: {', '.join(missing[:10])}{' …' * (len(missing) > 10)}."]
     return Section(
-        things.capitalize(),
+        kinds.capitalize(),
         f"{capital(label(key))} of each on test data, mean over the seeds, "
         f"from the most common to the rarest. Lines: {verdict['baseline']}.",
         figures=figures,
         tables=[
-            Table([things, Head(unit), *(Head(loss.name) for loss in losses)], rows, folded=what, sortable=True),
+            Table([kinds, Head(unit), *(Head(loss.name) for loss in losses)], rows, folded=what, sortable=True),
         ],
         notes=notes if missing else [],
     )

@@ -16,6 +16,7 @@ __all__ = [
     "duration",
     "group_notes",
     "shown",
+    "things",
     "verdicts",
     "worst_classes",
 ]
@@ -97,6 +98,15 @@ TITLES: Mapping[str, str] = {
 }
 
 
+def things(task: str) -> str:
+    """What there are several of: a sample with several labels has labels, any other one class.
+
+    >>> things("multi"), things("segmentation")
+    ('labels', 'classes')
+    """
+    return "labels" if task == "multi" else "classes"
+
+
 def shown(name: str, value: float | None) -> str:
     """A number as it is printed: shares in percent, times in milliseconds with three digits, the others with four.
 
@@ -155,12 +165,11 @@ def capital(text: str) -> str:
 
 def described(found: Mapping[str, Any]) -> str:
     """What was evaluated, in a line."""
-    things = "labels" if found["task"] == "multi" else "classes"
     unknown = found.get("unknown", 0)
     rest = f"; {unknown:,} of {found['samples'] * found['classes']:,} targets unknown" if unknown else ""
     return (
-        f"{found['samples']:,} samples, {found['classes']:,} {things}, {TITLES[found['task']]}, from {found['scores']}"
-        f"{rest}"
+        f"{found['samples']:,} samples, {found['classes']:,} {things(found['task'])}, {TITLES[found['task']]}, from "
+        f"{found['scores']}{rest}"
     )
 
 
@@ -190,7 +199,8 @@ def verdicts(found: Mapping[str, Any]) -> list[str]:
         many, few = groups["many"][key], groups["few"][key]
         if many is not None and few is not None:
             sentences.append(
-                f"Classes with few training samples reach {shown(key, few)} %, those with many {shown(key, many)} %."
+                f"{things(found['task']).capitalize()} with few training samples reach {shown(key, few)} %, those with "
+                f"many {shown(key, many)} %."
             )
     missing = [row["name"] for row in found["per_class"] if row["support"] == 0]
     if missing:
