@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import equipoise as eq
 from equipoise import functional as F
-from equipoise.losses.objectives import _largest
+from equipoise.losses.objectives import _largest, mmce
 
 NEEDS_CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -214,8 +214,40 @@ def test_mmce_is_zero_when_all_are_right_or_all_are_wrong(normalization, case):
         eq.MMCELoss(5.0, normalization=normalization)(logits, targets),
         eq.CrossEntropyLoss()(logits, targets),
     )
-    assert torch.equal(value, plain)
-    assert torch.equal(gradient(value, logits), gradient(plain, logits))
+    assert_close(value, plain)
+    assert_close(gradient(value, logits), gradient(plain, logits))
+
+
+def pairwise_mmce(confidence, right, valid):
+    """By all pairs of rows, without the root; what lies at the same place pulls in no direction."""
+    kernel = (-(confidence.unsqueeze(0) - confidence.unsqueeze(1)).abs() / 0.4).exp()
+    is_right, is_wrong = (valid & right).double(), (valid & ~right).double()
+    amounts = is_right * (1 - confidence) / is_right.sum() - is_wrong * confidence / is_wrong.sum()
+    return (amounts * (kernel * amounts).sum(1)).sum()
+
+
+@pytest.mark.parametrize("levels", [1, 3, 50, 100_000])
+def test_mmce_by_running_sums_is_that_by_pairs(levels):
+    """Also where many rows are equally confident."""
+    torch.manual_seed(levels)
+    confidence = (torch.randint(levels, (400,)) / levels).double().requires_grad_()
+    right, valid = torch.rand(400) < 0.6, torch.rand(400) < 0.9
+    slow = pairwise_mmce(confidence, right, valid)
+    fast = mmce(confidence, right, valid, "definition")
+    assert_close(fast.square(), slow)
+    assert_close(2 * fast.detach() * gradient(fast, confidence), gradient(slow, confidence), rtol=1e-9, atol=1e-14)
+
+
+def test_mmce_of_label_maps():
+    """All pairs of these pixels would fill 128 GiB."""
+    torch.manual_seed(0)
+    logits, targets = torch.randn(2, 3, 256, 256, requires_grad=True), torch.randint(3, (2, 256, 256))
+    value = eq.MMCELoss(normalization="definition")(logits, targets) - eq.CrossEntropyLoss()(logits, targets)
+    few = torch.randperm(256 * 256)[:3000]
+    part = logits.detach().movedim(1, -1).reshape(-1, 3)[few], targets.reshape(-1)[few]
+    estimate = eq.MMCELoss(normalization="definition")(*part) - eq.CrossEntropyLoss()(*part)
+    assert_close(value.detach(), estimate, rtol=0.1, atol=0.0)
+    assert torch.isfinite(gradient(value, logits)).all()
 
 
 @pytest.mark.parametrize("normalization", ["published", "definition"])
