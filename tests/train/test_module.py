@@ -53,7 +53,7 @@ class Watch(pl.Callback):
         self.norms.append(float(torch.nn.utils.get_total_norm([w.grad for w in optimizer.param_groups[0]["params"]])))
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-        self.steps_at_batch_end.append(trainer.global_step)
+        self.steps_at_batch_end.append(pl_module.steps_taken)
 
 
 def trained(*, precision="32-true", **options):

@@ -144,7 +144,7 @@ class Recorder(pl.Callback):
         """The row of this epoch."""
         row = {
             "epoch": trainer.current_epoch,
-            "step": trainer.global_step,
+            "step": learner.steps_taken,
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
             "train": {"loss": self.loss, **statistics},
             "val": scores,
@@ -154,7 +154,7 @@ class Recorder(pl.Callback):
         with (self.folder.draft / "history.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain(row)) + "\n")
         if trainer.logger is not None:
-            trainer.logger.log_metrics(_flat(row), trainer.global_step)
+            trainer.logger.log_metrics(_flat(row), row["step"])
             trainer.logger.save()
         self.say(self._line(row, learner))
 
@@ -194,7 +194,7 @@ class ProgressBar(pl.Callback):
         if trainer.is_global_zero:
             self.bar.start()
             total = pl_module.steps * pl_module.epochs
-            self.task = self.bar.add_task("training", total=total, completed=trainer.global_step)
+            self.task = self.bar.add_task("training", total=total, completed=pl_module.steps_taken)
 
     def on_train_batch_end(
         self,
@@ -205,8 +205,9 @@ class ProgressBar(pl.Callback):
         batch_idx: int,
     ) -> None:
         """Move it."""
+        assert isinstance(pl_module, Learner)
         if trainer.is_global_zero:
-            self.bar.update(self.task, completed=trainer.global_step)
+            self.bar.update(self.task, completed=pl_module.steps_taken)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take it away."""
