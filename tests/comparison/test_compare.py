@@ -280,7 +280,7 @@ def test_a_mistake_leaves_nothing_new(here, out):
     with pytest.raises(ValueError, match="dice: loss must be"):
         compared(out, losses=["ce", "dice"])
     with pytest.raises(ValueError, match="--baseline must be one of ce"):
-        compared(out, losses=None, baseline="ce")
+        compared(out, losses=None, baseline="dice")
     assert list(out.iterdir()) == []
     assert not here.trained
 
