@@ -20,6 +20,12 @@ def square(number):
     return number * number, os.getpid(), os.environ["BEGUN"]
 
 
+def now(seconds):
+    begun = time.monotonic()
+    time.sleep(seconds)
+    return begun, time.monotonic()
+
+
 def variable(name):
     time.sleep(0.2)  # so that all processes get something to do
     return os.environ.get(name)

@@ -39,6 +39,24 @@ def test_many_calls_few_processes(jobs):
     assert all(outcome.error is None for outcome in outcomes)
 
 
+def test_a_call_begins_once_the_one_before_it_is_over(jobs):
+    """It does not wait for others, and neither do they for it; that the one before it failed is its own affair."""
+    asked = [
+        Call("second", calls.now, (0.0,), after="first"),
+        Call("long", calls.now, (1.5,)),
+        Call("first", calls.now, (0.1,)),
+        Call("after a failure", calls.now, (0.0,), after="wrong"),
+        Call("wrong", calls.complain, (ValueError, "no")),
+        Call("after one that is not asked for", calls.now, (0.0,), after="done before"),
+    ]
+    found = {outcome.name: outcome for outcome in jobs.outcomes(asked)}
+    assert {name for name, outcome in found.items() if outcome.error} == {"wrong"}
+    begun, ended = ({name: one.value[k] for name, one in found.items() if not one.error} for k in (0, 1))
+    assert begun["second"] > ended["first"]
+    assert ended["second"] < ended["long"]
+    assert len(found) == len(asked)
+
+
 def test_what_goes_wrong_is_a_line_with_a_log(jobs):
     outcome = of_one(jobs, calls.complain, ValueError, "too\n  much")
     assert outcome.error == "too much"

@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 from equipoise.comparison import compare as module
 from equipoise.comparison.compare import compare
 from equipoise.comparison.folder import ComparisonFolder, Entry
-from equipoise.comparison.jobs import Call, attempt
+from equipoise.comparison.jobs import attempt, take_ready
 from equipoise.comparison.plan import baseline_of, entries_of, planned_runs, run_spec, surveyed_entries
 from equipoise.comparison.spec import CompareSpec
 from equipoise.train.errors import TrainingError
@@ -128,12 +128,12 @@ def test_methods_that_do_not_fit_the_data_are_named_together():
 
 
 class Here:
-    """Trains in this process; ``fits`` counts trainings, ``calls`` the runs, in waves."""
+    """Trains in this process; ``fits`` counts trainings, ``asked`` has the runs of each comparison in their order."""
 
     at_a_time = 1
 
     def __init__(self, monkeypatch):
-        self.waves, self.fits, self.wrong = [], 0, {}
+        self.asked, self.fits, self.wrong = [], 0, {}
         monkeypatch.setattr(module, "_jobs", lambda *arguments: self)
         monkeypatch.setattr(pl.Trainer, "fit", self.counted(pl.Trainer.fit))
         self.judge = module._judge  # half of the time
@@ -162,9 +162,12 @@ class Here:
 
     def outcomes(self, calls, tick=lambda: None):
         if any(call.function is not surveyed_entries for call in calls):
-            self.waves.append([call.name for call in calls])
-        for call in calls:
-            yield attempt(Call(call.name, call.function, call.arguments))
+            self.asked.append([])
+        waiting = list(calls)
+        while (call := take_ready(waiting, [])) is not None:
+            if call.function is not surveyed_entries:
+                self.asked[-1].append(call.name)
+            yield attempt(call)
             tick()
 
 
@@ -184,13 +187,13 @@ def test_one_backbone_for_all_and_nothing_is_repeated(here, tmp_path):
     backbone = contents(out / "runs" / "ce-0")
     folder = compared(out, losses="ce", methods="crt lws tau-norm")
     assert here.fits == 1  # no weight before the classifier was trained again
-    assert here.waves == [["ce-0"], ["crt-0", "lws-0", "tau-norm-0"]]
+    assert here.asked == [["ce-0"], ["crt-0", "lws-0", "tau-norm-0"]]
     assert contents(out / "runs" / "ce-0") == backbone
     assert folder.baseline == "ce"
     said = []
     before = contents(out / "runs")
     folder = compared(out, said.append, losses="ce", methods="crt lws tau-norm sdn")
-    assert here.waves[2:] == [["sdn-0"]]
+    assert here.asked[2:] == [["sdn-0"]]
     assert before.items() <= contents(out / "runs").items()
     assert "4 of 5 runs are finished already" in said
     assert [entry.text for entry in folder.entries] == ["ce", "crt", "lws", "tau-norm", "sdn"]
@@ -198,7 +201,7 @@ def test_one_backbone_for_all_and_nothing_is_repeated(here, tmp_path):
 
 def test_a_backbone_that_is_not_compared_is_no_row(here, tmp_path):
     folder = compared(tmp_path / "out", methods="crt,ncm,sdn")
-    assert here.waves == [["auto-0", "sdn-0"], ["crt-0", "ncm-0"]]
+    assert here.asked == [["auto-0", "crt-0", "ncm-0", "sdn-0"]]
     assert [entry.text for entry in folder.entries] == ["crt", "ncm", "sdn"]
     here.judge(folder)
     found = json.loads(folder.verdict.read_text())
@@ -210,7 +213,7 @@ def test_a_backbone_that_is_not_compared_is_no_row(here, tmp_path):
     assert runs["crt-0"].stage_one == runs["auto-0"].folder
     (tmp_path / "out").rename(tmp_path / "moved")
     folder = compared(tmp_path / "moved", methods="crt,ncm,sdn,lws")  # the path of stage one has changed
-    assert here.waves[2:] == [["lws-0"]]
+    assert here.asked[1:] == [["lws-0"]]
     assert len(folder.finished) == 5
 
 
@@ -227,7 +230,7 @@ def test_a_backbone_that_fails_does_not_stop_the_others(here, tmp_path):
     assert "sdn" in folder.report.read_text()
     del here.wrong["ce-0"]
     folder = compared(out, methods="ce crt sdn")
-    assert here.waves[-2:] == [["ce-0"], ["crt-0"]]
+    assert here.asked[-1] == ["ce-0", "crt-0"]
     assert folder.failures == []
     assert len(folder.finished) == 3
 

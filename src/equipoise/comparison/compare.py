@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -275,11 +274,14 @@ def _train(
     model = [] if spec.model == "auto" else [spec.model]  # otherwise what was said of the data names it
     many = [] if workers.at_a_time is None else [f"{min(workers.at_a_time, len(missing))} at a time"]
     say(", ".join([*model, _count(spec.epochs, "epoch"), _count(len(missing), "run"), *many]))
-    calls = {name: Call(name, train_one, (run_spec(spec, run), run.folder.path)) for name, run in missing.items()}
-    first = [call for name, call in calls.items() if missing[name].stage_one is None]
-    second = [call for name, call in calls.items() if missing[name].stage_one is not None]
+    calls = [
+        Call(name, train_one, (run_spec(spec, run), run.folder.path), after=run.stage_one and run.stage_one.path.name)
+        for name, run in missing.items()
+    ]
+    waited_for = {call.after for call in calls}
+    calls.sort(key=lambda call: call.name not in waited_for)
     with Display(runs, spec.epochs, say, console) as display:
-        for outcome in chain.from_iterable(workers.outcomes(wave, display.tick) for wave in (first, second)):
+        for outcome in workers.outcomes(calls, display.tick):
             run = missing[outcome.name]
             if outcome.error is None:
                 folder.failure(run.name).unlink(missing_ok=True)

@@ -13,8 +13,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -24,7 +23,7 @@ from typing import Any, Protocol, Self
 
 from equipoise._processes import end_with_parent
 
-__all__ = ["Call", "Jobs", "LocalJobs", "Outcome", "attempt"]
+__all__ = ["Call", "Jobs", "LocalJobs", "Outcome", "attempt", "take_ready"]
 
 TICK = 0.25
 """Seconds between two looks at the clock."""
@@ -38,11 +37,13 @@ class Call:
         name: by which its outcome is known.
         function: found by its name there.
         arguments: that can be pickled.
+        after: name of a call that has to be over first, whatever became of it.
     """
 
     name: str
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
+    after: str | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,15 @@ class Jobs(Protocol):
 
     def outcomes(self, calls: Sequence[Call], tick: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
         """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
+
+
+def take_ready(waiting: list[Call], busy: Iterable[Call]) -> Call | None:
+    """Take out the first call that waits for no other; None where all do."""
+    to_come = {call.name for call in (*waiting, *busy)}
+    ready = next((call for call in waiting if call.after not in to_come), None)
+    if ready is not None:
+        waiting.remove(ready)
+    return ready
 
 
 def attempt(call: Call) -> Outcome:
@@ -136,15 +146,15 @@ class LocalJobs:
 
     def outcomes(self, calls: Sequence[Call], tick: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
         """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
-        waiting = deque(calls)
+        waiting = list(calls)
         while waiting or self.busy:
-            while waiting and self.idle:
+            while self.idle and (call := take_ready(waiting, self.busy.values())) is not None:
                 process = self.idle.pop(0)
                 if not process.alive:
                     process.end()
                     process = self._started(process.number)
-                self.busy[process] = waiting.popleft()
-                process.give(self.busy[process])
+                self.busy[process] = call
+                process.give(call)
             of = {handle: process for process in self.busy for handle in process.handles}
             for process in dict.fromkeys(of[handle] for handle in connection.wait(list(of), TICK)):
                 self.idle.append(process)

@@ -7,7 +7,6 @@ import io
 import logging
 import os
 import socket
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from equipoise.comparison.jobs import TICK, Call, Outcome, attempt
+from equipoise.comparison.jobs import TICK, Call, Outcome, attempt, take_ready
 
 __all__ = ["RayJobs"]
 
@@ -65,10 +64,12 @@ class RayJobs:
 
     def outcomes(self, calls: Sequence[Call], tick: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
         """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
-        waiting, busy = deque(calls), dict[Any, Call]()
+        waiting, busy = list(calls), dict[Any, Call]()
         while waiting or busy:
-            while waiting and (self.most is None or len(busy) < self.most):
-                call = waiting.popleft()
+            while self.most is None or len(busy) < self.most:
+                call = take_ready(waiting, busy.values())
+                if call is None:
+                    break
                 busy[self.remote.remote(call, self.begin, str(Path.cwd()))] = call
             ready, _ = self.ray.wait(list(busy), num_returns=1, timeout=TICK)
             for reference in ready:
