@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from itertools import pairwise
 
@@ -204,7 +205,12 @@ def test_ldam_drw_is_the_published_loss_on_cosines():
     data, method = digits_lt(), parse_method("ldam-drw")
     settings = RunSpec(data="digits-lt", epochs=10)
     around = module.Around(
-        loss=lambda text: loss_of(settings, data, False, text), features=None, epochs=10, seed=0, ignore_index=-100
+        loss=lambda text: loss_of(settings, data, False, text),
+        features=None,
+        epochs=10,
+        seed=0,
+        ignore_index=-100,
+        say=print,
     )
     model = MLP(in_features=64, num_classes=10, hidden=(16,))
     cosines = MLP(in_features=64, num_classes=10, hidden=(16,))
@@ -232,7 +238,7 @@ def test_the_branches_of_bbn(method, last, tmp_path, monkeypatch):
     forward = MixedLoss.forward
 
     def look(self, logits, targets, reversed_targets):
-        seen.append((targets, reversed_targets))
+        seen.append((targets.cpu(), reversed_targets.cpu()))
         shares.append(float(self._model[0].share))
         return forward(self, logits, targets, reversed_targets)
 
@@ -253,6 +259,17 @@ def test_the_branches_of_bbn(method, last, tmp_path, monkeypatch):
     assert all(not torch.equal(one, other) for one, other in pairwise(epochs))
     rarest = int(data.train_counts.argmin())
     assert (epochs[0] == rarest).float().mean() > (torch.cat([pair[0] for pair in seen]) == rarest).float().mean()
+
+
+def test_the_tau_that_validation_data_chose_is_told(stage_one, tmp_path):
+    lines = []
+    trained(tmp_path / "run", lines.append, method="tau-norm", stage_one=str(stage_one.path))
+    (line,) = (line for line in lines if line.startswith("tau "))
+    tau, best, plain = (float(number) for number in re.findall(r"(\d+\.?\d*)(?:%| has|;)", line)[:3])
+    assert 0 <= tau <= 2
+    assert best >= plain
+    trained(tmp_path / "given", lines.append, method=f"tau-norm:tau={tau}", stage_one=str(stage_one.path))
+    assert torch.equal(*(saved_logits(RunFolder(tmp_path / name)) for name in ("run", "given")))
 
 
 def test_stage_one_is_trained_inside_where_none_is_named(stage_one, tmp_path):
@@ -519,7 +536,12 @@ def test_few_samples_retrain_a_classifier_in_smaller_batches(samples, batch, lr,
     monkeypatch.setattr("equipoise.train.methods.retrain_classifier", retrained)
     kept = features.KeptFeatures(torch.zeros(samples, 4), torch.zeros(samples, dtype=torch.long), 3)
     around = module.Around(
-        loss=lambda text, epochs: nn.CrossEntropyLoss(), features=lambda *_: kept, epochs=9, seed=5, ignore_index=-100
+        loss=lambda text, epochs: nn.CrossEntropyLoss(),
+        features=lambda *_: kept,
+        epochs=9,
+        seed=5,
+        ignore_index=-100,
+        say=print,
     )
     parse_method("crt").trained(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 3)), around)
     assert (asked["batch_size"], asked["lr"], asked["epochs"], asked["seed"]) == (batch, lr, 10, 5)

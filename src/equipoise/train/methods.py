@@ -67,6 +67,7 @@ class Around:
         epochs: of the training.
         seed: of the run.
         ignore_index: label that counts for nothing.
+        say: takes a line for people.
     """
 
     loss: Callable[..., nn.Module]
@@ -74,6 +75,7 @@ class Around:
     epochs: int
     seed: int
     ignore_index: int
+    say: Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -325,7 +327,12 @@ class TauNorm(TwoStages):
             kept = around.features(model, "val")
             weight = classifier.weight
             assert isinstance(weight, Tensor)
-            tau = choose_tau(kept.features, kept.labels, weight.flatten(1).to(kept.features.device)).tau
+            choice = choose_tau(kept.features, kept.labels, weight.flatten(1).to(kept.features.device))
+            tau = choice.tau
+            around.say(
+                f"tau {tau:g} has the best mean class accuracy on validation data, {max(choice.accuracies):.2%}; "
+                f"{choice.accuracies[0]:.2%} with tau {choice.taus[0]:g}"
+            )
         replace_classifier(model, tau_normalized(classifier, tau))
         return model
 

@@ -205,6 +205,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
         epochs=spec.epochs,
         seed=spec.seed,
         ignore_index=data.ignore_index,
+        say=say,
     )
     if stage_one is not None:
         begin_from(stage_one, model, model_name)
