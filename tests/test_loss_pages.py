@@ -131,7 +131,10 @@ def test_pictures_are_whole_small_and_know_light_and_dark(entry: Entry):
 
 SECTIONS = {"single": "One label a sample", "multi": "Several labels a sample", "segmentation": "Segmentation"}
 COUNTS = {"none": None, "even": [100, 100, 90], "long": [5000, 500, 50], "few": [5000, 500, 5], "one": [9000, 50, 40]}
-SURE = {"reliability": {"all": {"before": {"count": [10.0], "confidence": [0.9], "accuracy": [0.5]}}}}
+SURE = {
+    "reliability": {"all": {"before": {"count": [10.0], "confidence": [0.9], "accuracy": [0.5]}}},
+    "per_class": [],
+}
 
 
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
