@@ -11,7 +11,8 @@ losses both (N, C, d1, ..., dk). The result is a scalar, or unreduced for ``redu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypedDict, Unpack
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from equipoise._checks import check_choice, check_number, check_tensors
 from equipoise.kernels.hyper import accumulation_dtype, layout_of, pack
 from equipoise.losses.adjust import Adjustment, NegativeTolerance, logit_adjustment, margin_adjustment
-from equipoise.losses.base import Part, Scalar, argument_names, fixed_exponents, merge_values
+from equipoise.losses.base import Part, Scalar, argument_names, check_keywords, fixed_exponents, merge_values
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
 from equipoise.losses.named import distribution_bias
 from equipoise.losses.objectives import calibration_term, keep_hardest
@@ -93,6 +94,12 @@ class SigmoidOptions(TypedDict, total=False):
     validate: bool
 
 
+def _refuse(unknown: Mapping[str, object]) -> None:
+    """Raise in the name of the function that was called and handed on what nobody knows."""
+    if unknown:
+        check_keywords(globals()[sys._getframe(2).f_code.co_name], unknown)
+
+
 def _softmax(
     logits: Tensor,
     targets: Tensor,
@@ -109,7 +116,9 @@ def _softmax(
     reduction: str = "mean",
     normalizer: Tensor | float | None = None,
     validate: bool = False,
+    **unknown: object,
 ) -> Tensor:
+    _refuse(unknown)
     check_tensors(logits, targets)
     check_reduction(reduction)
     fixed = [ClassWeights(weight)] if weight is not None else []
@@ -338,7 +347,9 @@ def _sigmoid(
     element_weight: Tensor | None = None,
     normalizer: Tensor | float | None = None,
     validate: bool = False,
+    **unknown: object,
 ) -> Tensor:
+    _refuse(unknown)
     check_tensors(logits, targets)
     check_reduction(reduction)
     fixed: list[Part] = [] if weight is None else [ClassWeights(weight)]

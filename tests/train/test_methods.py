@@ -21,7 +21,8 @@ from equipoise.train import run as module
 from equipoise.train.errors import TrainingError
 from equipoise.train.export import export_run, load_exported
 from equipoise.train.folder import RunFolder
-from equipoise.train.methods import METHODS, MixedLoss, expand_method, is_method, meaning, parse_method
+from equipoise.train.methods import METHODS, MixedLoss, expand_method, meaning, parse_method
+from equipoise.train.names import is_method
 from equipoise.train.parts import loss_of
 from equipoise.train.run import run
 from equipoise.train.spec import RunSpec, SpecError

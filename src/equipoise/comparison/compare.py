@@ -275,7 +275,12 @@ def _train(
     many = [] if workers.at_a_time is None else [f"{min(workers.at_a_time, len(missing))} at a time"]
     say(", ".join([*model, _count(spec.epochs, "epoch"), _count(len(missing), "run"), *many]))
     calls = [
-        Call(name, train_one, (run_spec(spec, run), run.folder.path), after=run.stage_one and run.stage_one.path.name)
+        Call(
+            name,
+            train_one,
+            (run_spec(spec, run), run.folder.path),
+            after=None if run.stage_one is None else run.stage_one.path.name,
+        )
         for name, run in missing.items()
     ]
     waited_for = {call.after for call in calls}

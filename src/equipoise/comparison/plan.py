@@ -12,6 +12,7 @@ from equipoise.comparison.folder import Entry, PlannedRun
 from equipoise.comparison.spec import CompareSpec
 from equipoise.report.words import things
 from equipoise.train.folder import RunFolder
+from equipoise.train.names import is_method
 from equipoise.train.spec import RunSpec, SharedSpec
 
 __all__ = ["baseline_of", "entries_of", "planned_runs", "run_name", "run_spec", "surveyed_entries"]
@@ -77,7 +78,7 @@ def planned_runs(folder: Path, entries: Sequence[Entry], seeds: Sequence[int]) -
 
 def _backbone(text: str, losses: Sequence[str]) -> str | None:
     """What a method with two stages starts from, in the words of one of the losses where it is one of them."""
-    from equipoise.train.methods import TwoStages, is_backbone, is_method, parse_method
+    from equipoise.train.methods import TwoStages, is_backbone, parse_method
 
     method = parse_method(text) if is_method(text) else None
     if not isinstance(method, TwoStages):
@@ -98,8 +99,6 @@ def run_name(loss: str, seed: int) -> str:
 
 def run_spec(spec: CompareSpec, run: PlannedRun) -> RunSpec:
     """All settings of one of the runs."""
-    from equipoise.train.methods import is_method
-
     own: dict[str, Any] = {"method" if is_method(run.loss) else "loss": run.loss}
     first = None if run.stage_one is None else str(run.stage_one.path)
     return RunSpec(**spec.model_dump(include=set(SharedSpec.model_fields)), **own, seed=run.seed, stage_one=first)
@@ -115,7 +114,7 @@ def surveyed_entries(spec: CompareSpec) -> tuple[list[Entry], list[str]]:
         ValueError: some loss does not fit them; all of these are named.
     """
     from equipoise.doctor.suggest import suggest
-    from equipoise.train.methods import is_method, parse_method
+    from equipoise.train.methods import parse_method
     from equipoise.train.parts import check_sizes, loss_of, opened
     from equipoise.train.task import task_of
 

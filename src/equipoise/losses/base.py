@@ -9,7 +9,7 @@ import inspect
 import math
 import typing
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import torch
@@ -21,7 +21,7 @@ from equipoise.kernels.hyper import EXPONENTS, layout_of, pack
 from equipoise.schedules import Moment, Number, Schedule
 from equipoise.weights.deferred import Deferred
 
-__all__ = ["Loss", "Part", "Scalar", "arguments_of", "check_preset", "merge_values"]
+__all__ = ["Loss", "Part", "Scalar", "arguments_of", "check_keywords", "check_preset", "merge_values"]
 
 
 class Part(Protocol):
@@ -91,15 +91,18 @@ def check_preset(preset: str | None) -> bool:
 
 
 @functools.cache
-def arguments_of(kind: type[Loss]) -> Mapping[str, Any] | None:
-    """Arguments of a loss and their annotations, those behind ``**options`` too; None where these say nothing."""
-    make = kind.__init__
+def arguments_of(loss: Callable[..., Any]) -> Mapping[str, Any] | None:
+    """Arguments of a loss, a class or a function, and their annotations; None where these say nothing.
+
+    Those behind ``**options`` are among them.
+    """
+    make, bound = (loss.__init__, 1) if isinstance(loss, type) else (loss, 0)  # type: ignore[misc]
     try:
         hints = typing.get_type_hints(make)
     except NameError:  # annotations of a class of the user's that only type checkers can read
         return None
     found: dict[str, Any] = {}
-    for name, parameter in list(inspect.signature(make).parameters.items())[1:]:
+    for name, parameter in list(inspect.signature(make).parameters.items())[bound:]:
         if parameter.kind is parameter.VAR_KEYWORD:
             options = typing.get_args(hints.get(name))
             if not options:
@@ -110,14 +113,15 @@ def arguments_of(kind: type[Loss]) -> Mapping[str, Any] | None:
     return found
 
 
-def _check_keywords(kind: type[Loss], given: Mapping[str, object]) -> None:
-    known = arguments_of(kind) if given else None  # type: ignore[arg-type]  # a class is hashable, mypy asks its objects
+def check_keywords(loss: Callable[..., Any], given: Mapping[str, object]) -> None:
+    """Raise where a loss, a class or a function, does not take an argument."""
+    known = arguments_of(loss) if given else None
     unknown = [key for key in given if known is not None and key not in known]
     if known is None or not unknown:
         return
     close = difflib.get_close_matches(unknown[0], known, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else f"it takes {', '.join(known)}"
-    raise TypeError(f"{kind.__name__} got an unexpected keyword argument {unknown[0]!r}; {hint}")
+    raise TypeError(f"{loss.__name__} got an unexpected keyword argument {unknown[0]!r}; {hint}")
 
 
 class Loss(PreciseBuffers):
@@ -134,7 +138,7 @@ class Loss(PreciseBuffers):
 
     def __new__(cls, *args: object, **options: object) -> Self:
         """Refuse what a loss does not know in its own name, before it reaches what the loss is made of."""
-        _check_keywords(cls, options)
+        check_keywords(cls, options)
         return super().__new__(cls)
 
     def __init__(self, parts: Sequence[Part], *, epochs: int | None = None) -> None:

@@ -36,7 +36,8 @@ from equipoise.heads import (
 )
 from equipoise.heads.features import features_dim, labels_at
 from equipoise.models import features_of, find_classifier, replace_classifier
-from equipoise.train.loss_text import default_loss, expand_loss, listed, parse_loss
+from equipoise.train.loss_text import default_loss, expand_loss, parse_loss
+from equipoise.train.names import check_method_name, is_method, listed, method_name
 
 __all__ = [
     "METHODS",
@@ -45,7 +46,6 @@ __all__ = [
     "TwoStages",
     "expand_method",
     "is_backbone",
-    "is_method",
     "meaning",
     "parse_method",
 ]
@@ -489,11 +489,6 @@ def name_of(method: Method) -> str:
     return next(name for name, kind in METHODS.items() if kind is type(method))
 
 
-def is_method(text: str) -> bool:
-    """Whether a text names a method and no loss."""
-    return _name(text) in METHODS
-
-
 def parse_method(text: str) -> Method:
     """The method of a text.
 
@@ -503,9 +498,8 @@ def parse_method(text: str) -> Method:
     if text.count("(") != text.count(")"):
         raise ValueError(f"a method must close every bracket, got {text!r}; write e.g. oltr:loss=(focal:gamma=2)")
     name, *options = listed(text, ":")
-    if not is_method(text):
-        raise ValueError(f"a method must be one that is known, got {name!r}; {nearest(_name(text), METHODS)}")
-    kind = METHODS[_name(text)]
+    check_method_name(text)
+    kind = METHODS[method_name(text)]
     hints = get_type_hints(kind)
     known = {option.name: hints[option.name] for option in fields(kind) if option.init}
     read: dict[str, Any] = {}
@@ -555,10 +549,6 @@ def expand_method(text: str) -> list[str]:
     for single in texts:
         parse_method(single)
     return list(dict.fromkeys(texts))
-
-
-def _name(text: str) -> str:
-    return text.partition(":")[0].strip().lower().replace("_", "-")
 
 
 def _value(what: str, text: str, kind: Any) -> Any:  # noqa: ANN401

@@ -22,6 +22,7 @@ __all__ = [
     "is_own",
     "list_losses",
     "listed",
+    "method_name",
     "split_terms",
 ]
 
@@ -85,19 +86,20 @@ def _check_own(name: str) -> None:
 
 def is_method(text: str) -> bool:
     """Whether a text names a method and no loss."""
-    return _method(text) in METHOD_NAMES
+    return method_name(text) in METHOD_NAMES
 
 
 def check_method_name(text: str) -> None:
     """Raise where a method is not known."""
     if not is_method(text):
         name = text.partition(":")[0]
-        close = difflib.get_close_matches(_method(text), METHOD_NAMES, 1)
+        close = difflib.get_close_matches(method_name(text), METHOD_NAMES, 1)
         hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(METHOD_NAMES)}"
         raise ValueError(f"a method must be one that is known, got {name!r}; {hint}")
 
 
-def _method(text: str) -> str:
+def method_name(text: str) -> str:
+    """The name at the head of a text, as ``METHOD_NAMES`` spells it."""
     return text.partition(":")[0].strip().lower().replace("_", "-")
 
 

@@ -24,6 +24,7 @@ import equipoise
 from equipoise._checks import check_choice
 from equipoise.data import DataSet, Split
 from equipoise.data.errors import some
+from equipoise.report.words import things
 from equipoise.train.callbacks import LossSchedule, ProgressBar, Recorder, save
 from equipoise.train.errors import TrainingError
 from equipoise.train.feeds import Feeds, seen_features
@@ -226,7 +227,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     if resume is not None:
         say("going on where an earlier attempt stopped")
     say(
-        f"{data.name}: {len(splits['train'])} training samples, {task.num_classes} classes; {model_name}, "
+        f"{data.name}: {len(splits['train'])} training samples, {task.num_classes} {things(data.task)}; {model_name}, "
         f"{sum(weight.numel() for weight in model.parameters()):,} weights; "
         + (f"{spec.epochs} epochs of {steps} steps" if method.learns_in_steps else f"{spec.method}, no further epochs")
     )
