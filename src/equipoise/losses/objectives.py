@@ -157,9 +157,10 @@ def calibration_term(rows: Rows, strength: Tensor | float, normalization: str) -
 def mmce(confidence: Tensor, right: Tensor, valid: Tensor, normalization: str) -> Tensor:
     """Maximum mean calibration error of rows (R,), differentiable in their confidence; a scalar."""
     dtype = confidence.dtype
-    confidence, order = confidence.double().sort()
+    confidence = confidence if confidence.device.type == "mps" else confidence.double()  # long sums, and differences
+    confidence, order = confidence.sort()
     right, valid = right[order], valid[order]
-    is_right, is_wrong = (valid & right).double(), (valid & ~right).double()
+    is_right, is_wrong = (valid & right).to(confidence.dtype), (valid & ~right).to(confidence.dtype)
     short, over = is_right * (1.0 - confidence), is_wrong * confidence
     near_short, near_over = _kernel_sums(confidence, torch.stack([short, over]))
     m, n = is_right.sum(), is_wrong.sum()

@@ -40,7 +40,7 @@ def trainer_for(spec: RunSpec, folder: RunFolder, callbacks: Sequence[pl.Callbac
     logger = _logger(spec, folder)
     try:
         return pl.Trainer(
-            accelerator=spec.accelerator,
+            accelerator=_accelerator(spec.accelerator),
             devices=devices,
             num_nodes=spec.nodes,
             strategy=spec.strategy,
@@ -58,10 +58,20 @@ def trainer_for(spec: RunSpec, folder: RunFolder, callbacks: Sequence[pl.Callbac
             benchmark=not spec.deterministic,
             inference_mode=True,
         )
-    except (MisconfigurationException, ValueError, RuntimeError) as error:
+    except (MisconfigurationException, ImportError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"--accelerator, --devices, --nodes, --strategy and --precision must suit this machine: {error}"
         ) from None
+
+
+def _accelerator(asked: str) -> str:
+    """What to train on: all metrics sum in float64, which the GPU of a Mac does not have."""
+    if torch.backends.mps.is_available():
+        if asked == "auto":
+            return "cpu"
+        if asked in ("gpu", "mps"):
+            raise ValueError(f"its GPU has no float64, in which metrics are summed; take cpu in place of {asked}")
+    return asked
 
 
 def _logger(spec: RunSpec, folder: RunFolder) -> Any:  # noqa: ANN401

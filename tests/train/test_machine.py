@@ -1,0 +1,26 @@
+"""What the settings say of the machine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from equipoise.train.folder import RunFolder
+from equipoise.train.machine import trainer_for
+from equipoise.train.spec import RunSpec
+
+
+def trainer(tmp_path, **settings):
+    return trainer_for(RunSpec(data="digits-lt", logger="none", **settings), RunFolder(tmp_path / "run"), [])
+
+
+def test_the_cpu_of_a_mac_trains(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert trainer(tmp_path).strategy.root_device.type == "cpu"
+    with pytest.raises(ValueError, match=r"--accelerator.* must suit this machine: .*no float64.*take cpu"):
+        trainer(tmp_path, accelerator="gpu")
+
+
+def test_an_accelerator_that_is_not_there(tmp_path):
+    with pytest.raises(ValueError, match=r"--accelerator.* must suit this machine"):
+        trainer(tmp_path, accelerator="tpu")
