@@ -222,7 +222,7 @@ def _parser() -> argparse.ArgumentParser:
     default = training.Settings(torch.device("cpu"))
     command.add_argument("--shape", type=_image_shape, default=default.shape, help="of the logits (8x11x160x208)")
     command.add_argument("--width", type=_positive, default=default.width, help="channels of the first level (32)")
-    command.add_argument("--rounds", type=_positive, default=default.rounds, help="timed rounds over all losses (15)")
+    command.add_argument("--rounds", type=_positive, default=default.rounds, help="timed rounds of each loss (25)")
     command.add_argument("--autocast", action="store_true", help="forward and loss in bfloat16 where autocast says so")
 
     command = subparsers.add_parser(

@@ -67,15 +67,15 @@ CUDA_TARGETS = (
 CUDA_REASONS = """\
 Why not, where that is known:
 
-* *A call* of ours goes through Python forward and, for autograd, backward; torch's cross-entropy stays in C++. It costs
-  some hundred microseconds, whatever the size, and shows where a whole training step is bound by launches.
-* *Smoothed, asymmetric and Brier losses* have a term for every class, so that arithmetic, not memory, is the limit in
-  two bytes; rows that are longer than a tile are read once more, from the cache if it holds them.
-* *Recall losses* count, weigh and divide in a dozen small kernels between the two large ones, and write the unweighted
-  losses and hits of the rows.
+* *A call* of ours goes through Python, forward and, for autograd, backward, which has to wait for the interpreter in a
+  thread of its own; torch's cross-entropy stays in C++. It costs some hundred microseconds, whatever the size.
+* *A whole training step* of this small network is bound by launches on this host, those of the loss among them.
+* *Smoothed and asymmetric losses* have a term for every class, so that arithmetic, not memory, is the limit in two
+  bytes where the classes are not next to each other in memory.
+* *Recall losses* write codes and unweighted losses of the rows, count them, and weigh them, before there is a loss.
 * *In two bytes at 19 classes* planes of 769 x 769 pixels start at odd addresses, so that each pixel is loaded by
   itself.
-* *At 1000 classes in four bytes* a program for each row leaves many sums to add up, which `torch.compile` avoids."""
+* *The adaptive asymmetric loss* sums up probabilities of positives and negatives in forward as well."""
 CPU_TARGETS = "A loss is allowed a multiple of the time of another, torch's as a rule.\n\n"
 
 
@@ -165,8 +165,9 @@ def _training(run: dict[str, Any]) -> list[str]:
     ]
     about = (
         f"Forward, backward and update of a small U-Net with logits {tuple(settings['shape'])} on "
-        f"{run['machine']['device']}, {'bfloat16 autocast' if settings['autocast'] else 'float32'}; the losses take "
-        f"turns on one network in {settings['rounds']} rounds. The target is at most {TARGET:g} times torch's."
+        f"{run['machine']['device']}, {'bfloat16 autocast' if settings['autocast'] else 'float32'}; every loss "
+        f"takes turns with torch's on one network, in {settings['rounds']} rounds. The target is at most {TARGET:g} "
+        "times torch's."
     )
     return ["## A whole training step", about, _markdown(("loss", "ms", "× torch"), rows)]
 

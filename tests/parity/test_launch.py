@@ -45,7 +45,8 @@ def test_what_ran_once_is_launched_directly(kernel):
     for _ in range(3):
         launcher._launch(0, launch, given)
     assert kernel.bound == [((3,), (*given, 48, 5, "plan", True), 4)]
-    direct = (3, 1, 1, 7, "function", "metadata", None, None, None, *given, 48, 5, "plan", True)
+    pointers = [tensor.data_ptr() for tensor in given]
+    direct = (3, 1, 1, 7, "function", "metadata", None, None, None, *pointers, 48, 5, "plan", True)
     assert kernel.run_directly == [direct, direct]
 
 

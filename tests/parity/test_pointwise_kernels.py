@@ -12,6 +12,7 @@ import torch
 import equipoise as eq
 from equipoise.kernels import dispatch, explain, use
 from equipoise.losses import SigmoidLoss, SoftmaxLoss, asymmetric, cyclical, focal, logit_adjustment, margin_adjustment
+from equipoise.weights import RecallWeights
 from tests.losses.helpers import (
     IGNORED,
     REDUCTIONS,
@@ -29,6 +30,9 @@ from tests.losses.helpers import (
 from tests.parity.budget import CUDA, DEVICE, DTYPES, check_parity, needs_kernels
 
 pytest.importorskip("triton")
+
+from equipoise.kernels import rows_launch, sigmoid_launch, softmax_launch
+
 pytestmark = [needs_kernels, pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")]
 
 # On and off the block sizes: one tile and several, rows next to each other and strided, more classes than a tile holds.
@@ -145,9 +149,70 @@ def test_reductions_and_statistics(reduction):
         check_parity(eq.AsymmetricLoss(reduction=reduction), logits, labels, normalizer=17.0)
 
 
-def test_counting_by_class_beyond_the_table():
-    shape = (40, 150)
-    check_parity(eq.RecallLoss(150), logits_of(*shape, dtype=torch.float32), indices_of(shape, ignored=0.2))
+@pytest.mark.parametrize("shape", [(3, 19, 30, 9), (2, 9, 16, 64), (300, 5), (9, 1100)], ids=str)
+def test_programs_that_take_several_tiles(shape, monkeypatch):
+    """One with all tiles, and three of which the last has fewer; their sums added up by themselves and by a kernel."""
+    by_class = [0.5 + k % 3 for k in range(shape[1])]
+    losses = [
+        eq.FocalLoss(weight=by_class),
+        eq.AsymmetricSoftmaxLoss(reduction="valid_mean"),
+        eq.RecallLoss(shape[1], momentum=0.1, reduction="batch_mean"),
+    ]
+    logits, targets = logits_of(*shape, dtype=torch.float32, size=2.0), indices_of(shape, ignored=0.2)
+    labels = multilabel_of(shape, ignored=0.2).float()
+    for programs, few in ((1, 1), (3, 0)):
+        monkeypatch.setattr(softmax_launch, "MOST_PROGRAMS", programs)
+        monkeypatch.setattr(rows_launch, "FEW_PROGRAMS", few)
+        for cached in (softmax_launch._forward_plan, sigmoid_launch._forward_plan):
+            cached.cache_clear()
+        for loss in losses:
+            check_parity(loss, logits, targets)
+        check_parity(eq.AsymmetricLoss(weight=by_class, reduction="mean"), logits, labels)
+        check_parity(eq.AsymmetricLoss(target_gap=0.2, reduction="mean"), logits, labels)
+    for cached in (softmax_launch._forward_plan, sigmoid_launch._forward_plan):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize("classes", [7, 1100])
+def test_classes_that_are_masked_out(classes):
+    """Logits of minus infinity: no gradient there, and a loss that counts them as the reference does."""
+    logits = logits_of(12, classes, dtype=torch.float32, grad=False)
+    logits[:, 2] = float("-inf")
+    targets = torch.arange(12) % classes
+    targets[targets == 2] = 3
+    losses = (eq.FocalLoss(), eq.BrierLoss(), eq.RecallLoss(classes), SoftmaxLoss(asymmetric(1.0, 4.0)))
+    for loss in losses:
+        check_parity(loss, logits, targets)
+    for loss in (*losses, eq.AsymmetricSoftmaxLoss(), SoftmaxLoss(asymmetric(1.0, 2.5), label_smoothing=0.1)):
+        with use("triton"):
+            value, gradient = value_and_gradient(loss, logits.to(DEVICE), targets.to(DEVICE))
+        assert value.isfinite()
+        assert gradient.isfinite().all()
+        assert (gradient[:, 2] == 0).all()
+
+
+@pytest.mark.parametrize("init", ["first", "published"])
+@pytest.mark.parametrize("floor", [False, True])
+def test_moving_recall(init, floor):
+    """Batches one after the other, of which the second lacks a class."""
+    weights = [RecallWeights(5, momentum=0.3, init=init, floor_average=floor, min_errors=2.0) for _ in range(2)]
+    losses = [SoftmaxLoss(weight=part).to(DEVICE) for part in weights]
+    for step, absent in enumerate(((), (1,), (0, 4))):
+        logits = logits_of(40, 5, dtype=torch.float32, seed=step).detach().to(DEVICE).requires_grad_()
+        targets = indices_of((40, 5), ignored=0.1, absent=absent).to(DEVICE)
+        values = []
+        for loss, backend in zip(losses, ("triton", "reference"), strict=True):
+            with use(backend):
+                values.append(loss(logits, targets))
+        torch.testing.assert_close(*values)
+        for name in ("recall", "batches"):
+            torch.testing.assert_close(*(getattr(part, name) for part in weights))
+
+
+@pytest.mark.parametrize("classes", [127, 128, 300])
+def test_counting_by_class_beyond_the_table(classes):
+    shape = (40, classes)
+    check_parity(eq.RecallLoss(classes), logits_of(*shape, dtype=torch.float32), indices_of(shape, ignored=0.2))
 
 
 def test_ties_go_to_the_first_class():
@@ -336,6 +401,24 @@ def test_captured_in_a_cuda_graph_without_a_sync():
         wanted = value_and_gradient(before, logits, targets)
         torch.testing.assert_close(value.detach(), wanted[0])
         torch.testing.assert_close(gradient, wanted[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+def test_streams_count_apart():
+    """Small losses of two streams at once: each adds up the sums of its own programs."""
+    loss, targets = eq.FocalLoss().cuda(), torch.randint(7, (4096,), device="cuda")
+    batches = [torch.randn(4096, 7, device="cuda") for _ in range(2)]
+    wanted = [loss(logits, targets) for logits in batches]
+    streams = [torch.cuda.Stream() for _ in batches]
+    torch.cuda.synchronize()
+    got = []
+    for _ in range(50):
+        for logits, stream in zip(batches, streams, strict=True):
+            with torch.cuda.stream(stream):
+                got.append(loss(logits, targets))
+    torch.cuda.synchronize()
+    assert all(torch.equal(value, wanted[place % 2]) for place, value in enumerate(got))
 
 
 def test_explain_says_what_runs():

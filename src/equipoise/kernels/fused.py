@@ -21,7 +21,6 @@ from equipoise.kernels.ops import (
     softmax_counts,
     softmax_forward,
 )
-from equipoise.kernels.rows_launch import finish
 from equipoise.kernels.rows_launch import weigh as sum_weighed
 from equipoise.kernels.sigmoid_launch import Seen
 from equipoise.kernels.sigmoid_reference import sigmoid_slopes
@@ -102,8 +101,8 @@ def softmax_rows_and_hits(
     logits: Tensor, targets: Tensor, hyper: Tensor, layout: Layout, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
     """Unreduced softmax loss without class weights, and without gradient the rows and hits of each class, (2, C)."""
-    rows, hits = SoftmaxRowsAndHits.apply(logits, targets, None, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
-    return rows, softmax_counts(targets, hits, logits.shape[1], ignore_index)
+    rows, codes = SoftmaxRowsAndHits.apply(logits, targets, None, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    return rows, softmax_counts(codes, logits.shape[1])
 
 
 @torch.no_grad()
@@ -111,8 +110,8 @@ def support_and_hits(logits: Tensor, targets: Tensor, ignore_index: int) -> Tens
     """Rows and hits of each class, (2, C) int64."""
     nothing = torch.empty(0, dtype=accumulation_dtype(logits), device=logits.device)
     done = softmax_forward(logits, targets, None, nothing, (), ignore_index, hits=True)
-    assert done.hits is not None
-    return softmax_counts(targets, done.hits, logits.shape[1], ignore_index)
+    assert done.codes is not None
+    return softmax_counts(done.codes, logits.shape[1])
 
 
 class SoftmaxReduced(torch.autograd.Function):
@@ -122,10 +121,10 @@ class SoftmaxReduced(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> Tensor:  # noqa: ANN401
         """Loss."""
         *arguments, reduction = inputs
-        done = softmax_forward(*arguments)
-        loss, inverse = finish(done.sums, reduction, inputs[0].shape[0]).unbind()
-        _keep(ctx, arguments, done.state, inverse)
-        return loss
+        done = softmax_forward(*arguments, reduction=reduction)
+        assert done.result is not None
+        _keep(ctx, arguments, done.state, done.result)
+        return done.result[0]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
@@ -169,17 +168,17 @@ class SoftmaxRows(torch.autograd.Function):
 
 
 class SoftmaxRowsAndHits(torch.autograd.Function):
-    """Unreduced losses, and whether each row's label is its prediction."""
+    """Unreduced losses, and codes of labels and hits."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
-        """Rows, hits."""
+        """Rows, codes."""
         done = softmax_forward(*inputs, keep_rows=True, hits=True)
         _keep(ctx, inputs, done.state, None)
-        assert done.hits is not None
-        ctx.mark_non_differentiable(done.hits)
+        assert done.codes is not None
+        ctx.mark_non_differentiable(done.codes)
         ctx.set_materialize_grads(False)
-        return _shaped(done.rows, inputs[0]), done.hits
+        return _shaped(done.rows, inputs[0]), done.codes
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
@@ -197,16 +196,15 @@ class SoftmaxWeighed(torch.autograd.Function):
         logits, targets, _, hyper, layout, ignore_index = arguments
         done = softmax_forward(*arguments, keep_rows=True, hits=True)
         assert done.rows is not None
-        assert done.hits is not None
-        weight = weigh(softmax_counts(targets, done.hits, logits.shape[1], ignore_index))
-        sums = sum_weighed(targets, done.rows, weight, ignore_index)
-        inverse = None
-        if reduction is None:
+        assert done.codes is not None
+        weight = weigh(softmax_counts(done.codes, logits.shape[1]))
+        sums, result = sum_weighed(done.codes, done.rows, weight, reduction, logits.shape[0])
+        if result is None:
             loss, mass, valid = sums.sum(1).unbind()
         else:
-            loss, inverse = finish(sums, reduction, logits.shape[0]).unbind()
-            mass = valid = inverse
-        _keep(ctx, (logits, targets, weight, hyper, layout, ignore_index), done.state, inverse)
+            loss, mass = result.unbind()
+            valid = mass
+        _keep(ctx, (logits, targets, weight, hyper, layout, ignore_index), done.state, result)
         ctx.mark_non_differentiable(mass, valid)
         ctx.set_materialize_grads(False)
         return loss, mass, valid
@@ -223,20 +221,20 @@ def _shaped(rows: Tensor | None, logits: Tensor) -> Tensor:
     return rows.view(logits.shape[:1] + logits.shape[2:])
 
 
-def _keep(ctx: Any, inputs: Sequence[Any], state: Tensor, inverse: Tensor | None) -> None:  # noqa: ANN401
+def _keep(ctx: Any, inputs: Sequence[Any], state: Tensor, result: Tensor | None) -> None:  # noqa: ANN401
     *tensors, ctx.layout, ctx.ignore_index = inputs
-    ctx.save_for_backward(*tensors, state, inverse)
+    ctx.save_for_backward(*tensors, state, result)
 
 
 def _gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: ANN401
     """Gradient of the logits for that of a scalar or of the rows."""
     if grad is None:
         return None
-    logits, targets, weight, hyper, state, inverse = ctx.saved_tensors
+    logits, targets, weight, hyper, state, result = ctx.saved_tensors
     if not torch.is_grad_enabled():
-        return softmax_backward(logits, targets, weight, hyper, ctx.layout, state, grad, inverse)
+        return softmax_backward(logits, targets, weight, hyper, ctx.layout, state, grad, result)
     _, direction, length = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
-    grad = grad if inverse is None else grad * inverse
+    grad = grad if result is None else grad * result[1]
     return (direction * (length * (grad.unsqueeze(1) if grad.ndim else grad))).to(logits.dtype)
 
 
@@ -270,12 +268,13 @@ def sigmoid_reduced(
     ignore_value: float | None,
     detach_focus: bool,
     reduction: str,
-) -> Tensor:
-    """Sigmoid loss reduced to a scalar by ``"sum"``, ``"mean"`` or ``"batch_mean"``."""
-    loss: Tensor = SigmoidReduced.apply(  # type: ignore[no-untyped-call]
-        logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, reduction
+    seen: Seen = "nothing",
+) -> tuple[Tensor, Tensor | None]:
+    """Sigmoid loss reduced to a scalar by ``"sum"``, ``"mean"`` or ``"batch_mean"``; seen: as in ``sigmoid_totals``."""
+    reduced: tuple[Tensor, Tensor | None] = SigmoidReduced.apply(  # type: ignore[no-untyped-call]
+        logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, reduction, seen
     )
-    return loss
+    return reduced
 
 
 def sigmoid_totals(
@@ -320,18 +319,22 @@ class SigmoidReduced(torch.autograd.Function):
     """Reduced loss; backward divides inside the kernel."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:  # noqa: ANN401
-        """Loss."""
-        logits, targets, element_weight, hyper, layout, ignore_value, _, reduction = inputs
-        done = sigmoid_forward(logits, targets, element_weight, hyper, layout, ignore_value)
-        loss, inverse = finish(done.sums, reduction, logits.shape[0]).unbind()
-        _keep_elements(ctx, inputs[:-1], inverse)
-        return loss
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor | None]:  # noqa: ANN401
+        """Loss, and what adaptive asymmetry looks at."""
+        logits, targets, element_weight, hyper, layout, ignore_value, _, reduction, seen = inputs
+        done = sigmoid_forward(
+            logits, targets, element_weight, hyper, layout, ignore_value, seen=seen, reduction=reduction
+        )  # fmt: skip
+        assert done.result is not None
+        _keep_elements(ctx, inputs[:-2], done.result)
+        if done.seen is not None:
+            ctx.mark_non_differentiable(done.seen)
+        return done.result[0], done.seen
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient of the logits."""
-        return _elements_gradient(ctx, grad), None, None, None, None, None, None, None
+        return _elements_gradient(ctx, grad), None, None, None, None, None, None, None, None
 
 
 class SigmoidTotals(torch.autograd.Function):
@@ -354,17 +357,17 @@ class SigmoidTotals(torch.autograd.Function):
         return None if grad is None else _elements_gradient(ctx, grad), None, None, None, None, None, None, None
 
 
-def _keep_elements(ctx: Any, inputs: Sequence[Any], inverse: Tensor | None) -> None:  # noqa: ANN401
+def _keep_elements(ctx: Any, inputs: Sequence[Any], result: Tensor | None) -> None:  # noqa: ANN401
     *tensors, ctx.layout, ctx.ignore_value, ctx.detach_focus = inputs
-    ctx.save_for_backward(*tensors, inverse)
+    ctx.save_for_backward(*tensors, result)
 
 
 def _elements_gradient(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ANN401
     """Gradient of the logits for that of a scalar or of the elements."""
-    logits, targets, weight, hyper, inverse = ctx.saved_tensors
+    logits, targets, weight, hyper, result = ctx.saved_tensors
     layout, ignore_value, detach_focus = ctx.layout, ctx.ignore_value, ctx.detach_focus
     if not torch.is_grad_enabled():
-        return sigmoid_backward(logits, targets, weight, hyper, layout, ignore_value, detach_focus, grad, inverse)
-    grad = grad if inverse is None else grad * inverse
+        return sigmoid_backward(logits, targets, weight, hyper, layout, ignore_value, detach_focus, grad, result)
+    grad = grad if result is None else grad * result[1]
     slopes = sigmoid_slopes(logits, targets, weight, Hyper(hyper, layout), ignore_value, detach_focus, grad)
     return slopes.to(logits.dtype)

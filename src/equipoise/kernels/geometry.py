@@ -58,6 +58,10 @@ class Geometry:
             return 1, self.rows // inner * -(-inner // block)
         return 0, -(-self.rows // block)
 
+    def even(self, block: int, tiles: int) -> bool:
+        """Whether so many blocks are full of rows."""
+        return tiles * block == self.rows
+
 
 def rows_of(*tensors: Tensor, per_class: int) -> Geometry | None:
     """Geometry of tensors that share their rows; None where more than three dimensions cannot be merged.

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from triton import knobs
 
-__all__ = ["Launch", "Launcher"]
+__all__ = ["Launch", "Launcher", "ticket"]
+
+_tickets: dict[tuple[int, int], Tensor] = {}
 
 
 class Launch:
@@ -31,7 +33,7 @@ class Launch:
     def __init__(self, programs: int, numbers: tuple[int, ...], constants: tuple[Any, ...], warps: int) -> None:
         self.programs, self.numbers, self.constants, self.warps = programs, numbers, constants, warps
         self.compiled: dict[tuple[Any, ...], Any] = {}
-        """Kernels by device, types and alignment of the tensors."""
+        """Kernels by device, and types and alignment of the tensors."""
 
 
 class Launcher:
@@ -53,19 +55,17 @@ class Launcher:
                 self._launch(device.index, launch, tensors)
 
     def _launch(self, device: int, launch: Launch, tensors: tuple[Tensor, ...]) -> None:
-        key = (
-            device,
-            *[tensor.dtype for tensor in tensors],
-            *[tensor.data_ptr() % 16 == 0 for tensor in tensors],
-        )
+        pointers = [tensor.data_ptr() for tensor in tensors]  # Triton would look each of them up
+        key = (device, *[tensor.dtype for tensor in tensors], *[pointer % 16 == 0 for pointer in pointers])
         compiled = launch.compiled.get(key)
         if compiled is None or _observed():
-            launch.compiled[key] = self._compiled(launch, tensors, key)
-            return
-        stream = torch._C._cuda_getCurrentRawStream(device)
-        _run(compiled, stream, launch, tensors)
+            launch.compiled[key] = self._compiled(launch, tensors, pointers, key)
+        else:
+            _run(compiled, device, launch, pointers)
 
-    def _compiled(self, launch: Launch, tensors: tuple[Tensor, ...], tensors_key: tuple[Any, ...]) -> Any:  # noqa: ANN401
+    def _compiled(
+        self, launch: Launch, tensors: tuple[Tensor, ...], pointers: list[int], tensors_key: tuple[Any, ...]
+    ) -> Any:  # noqa: ANN401
         """Launch, by Triton itself where nothing alike was; the compiled kernel."""
         key = (
             *tensors_key,
@@ -78,14 +78,30 @@ class Launcher:
             arguments = (*tensors, *launch.numbers, *launch.constants)
             compiled = self.compiled[key] = self.kernel[(launch.programs,)](*arguments, num_warps=launch.warps)
         else:
-            _run(compiled, torch._C._cuda_getCurrentRawStream(tensors_key[0]), launch, tensors)
+            _run(compiled, tensors_key[0], launch, pointers)
         return compiled
 
 
-def _run(compiled: Any, stream: int, launch: Launch, tensors: tuple[Tensor, ...]) -> None:  # noqa: ANN401
+def ticket(device: torch.device) -> Tensor:
+    """A zero on the device that kernels of the current stream count their programs with, and leave as a zero.
+
+    One for each stream, on which kernels run one after the other; a graph that is being captured has its own.
+    """
+    if device.type != "cuda" or torch._C._cuda_isCurrentStreamCapturing():
+        return torch.zeros(1, dtype=torch.int32, device=device)
+    key = (device.index, torch._C._cuda_getCurrentRawStream(device.index))
+    known = _tickets.get(key)
+    if known is None:
+        with torch.inference_mode(False):
+            known = _tickets[key] = torch.zeros(1, dtype=torch.int32, device=device)
+    return known
+
+
+def _run(compiled: Any, device: int, launch: Launch, pointers: list[int]) -> None:  # noqa: ANN401
+    stream = torch._C._cuda_getCurrentRawStream(device)
     compiled.run(
         launch.programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None,
-        *tensors, *launch.numbers, *launch.constants,
+        *pointers, *launch.numbers, *launch.constants,
     )  # fmt: skip
 
 

@@ -42,16 +42,18 @@ def softmax_forward(
     *,
     keep_rows: bool = False,
     hits: bool = False,
+    reduction: str | None = None,
 ) -> softmax_launch.Forward:
     """See ``softmax_launch.softmax_forward``."""
     if not torch.compiler.is_compiling():
         return softmax_launch.softmax_forward(
-            logits, targets, weight, hyper, layout, ignore_index, keep_rows=keep_rows, hits=hits
+            logits, targets, weight, hyper, layout, ignore_index, keep_rows=keep_rows, hits=hits, reduction=reduction
         )
-    state, sums, rows, hit = _softmax_forward(
+    assert reduction is None
+    state, sums, rows, codes = _softmax_forward(
         logits, targets, weight, hyper, _encoded(layout), ignore_index, keep_rows, hits
     )
-    return softmax_launch.Forward(state, sums, rows if keep_rows else None, hit if hits else None)
+    return softmax_launch.Forward(state, sums, rows if keep_rows else None, codes if hits else None, None)
 
 
 @torch.library.custom_op("equipoise::softmax_forward", mutates_args=())
@@ -69,8 +71,8 @@ def _softmax_forward(
         logits, targets, weight, hyper, _decoded(layout), ignore_index, keep_rows=keep_rows, hits=hits
     )
     rows = done.rows if done.rows is not None else done.state.new_empty(0)
-    hit = done.hits if done.hits is not None else rows.new_empty(0, dtype=torch.uint8)
-    return done.state, done.sums.sum(1, keepdim=True), rows, hit
+    codes = done.codes if done.codes is not None else rows.new_empty(0, dtype=rows_launch.code_dtype(logits.shape[1]))
+    return done.state, done.sums.sum(1, keepdim=True), rows, codes
 
 
 @_softmax_forward.register_fake
@@ -90,7 +92,7 @@ def _(
         logits.new_empty((numbers, rows), dtype=dtype),
         logits.new_empty((3, 1), dtype=dtype),
         logits.new_empty(rows if keep_rows else 0, dtype=dtype),
-        logits.new_empty(rows if hits else 0, dtype=torch.uint8),
+        logits.new_empty(rows if hits else 0, dtype=rows_launch.code_dtype(logits.shape[1])),
     )
 
 
@@ -102,11 +104,11 @@ def softmax_backward(
     layout: Layout,
     state: Tensor,
     grad: Tensor,
-    inverse: Tensor | None = None,
+    result: Tensor | None = None,
 ) -> Tensor:
     """See ``softmax_launch.softmax_backward``."""
     if not torch.compiler.is_compiling():
-        return softmax_launch.softmax_backward(logits, targets, weight, hyper, layout, state, grad, inverse)
+        return softmax_launch.softmax_backward(logits, targets, weight, hyper, layout, state, grad, result)
     gradient: Tensor = _softmax_backward(logits, targets, weight, hyper, _encoded(layout), state, grad)
     return gradient
 
@@ -137,22 +139,22 @@ def _(
     return torch.empty_like(logits)
 
 
-def softmax_counts(targets: Tensor, hits: Tensor, classes: int, ignore_index: int) -> Tensor:
+def softmax_counts(codes: Tensor, classes: int) -> Tensor:
     """See ``rows_launch.count``."""
     if not torch.compiler.is_compiling():
-        return rows_launch.count(targets, hits, classes, ignore_index)
-    counts: Tensor = _softmax_counts(targets, hits, classes, ignore_index)
+        return rows_launch.count(codes, classes)
+    counts: Tensor = _softmax_counts(codes, classes)
     return counts
 
 
 @torch.library.custom_op("equipoise::softmax_counts", mutates_args=())
-def _softmax_counts(targets: Tensor, hits: Tensor, classes: int, ignore_index: int) -> Tensor:
-    return rows_launch.count(targets, hits, classes, ignore_index)
+def _softmax_counts(codes: Tensor, classes: int) -> Tensor:
+    return rows_launch.count(codes, classes)
 
 
 @_softmax_counts.register_fake
-def _(targets: Tensor, hits: Tensor, classes: int, ignore_index: int) -> Tensor:
-    return hits.new_empty((2, classes), dtype=torch.int64)
+def _(codes: Tensor, classes: int) -> Tensor:
+    return codes.new_empty((2, classes), dtype=torch.int64)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -170,16 +172,19 @@ def sigmoid_forward(
     *,
     keep_elements: bool = False,
     seen: Seen = "nothing",
+    reduction: str | None = None,
 ) -> sigmoid_launch.Forward:
     """See ``sigmoid_launch.sigmoid_forward``."""
     if not torch.compiler.is_compiling():
         return sigmoid_launch.sigmoid_forward(
-            logits, targets, element_weight, hyper, layout, ignore_value, keep_elements=keep_elements, seen=seen
-        )
+            logits, targets, element_weight, hyper, layout, ignore_value,
+            keep_elements=keep_elements, seen=seen, reduction=reduction,
+        )  # fmt: skip
+    assert reduction is None
     sums, elements, table = _sigmoid_forward(
         logits, targets, element_weight, hyper, _encoded(layout), ignore_value, keep_elements, seen
     )
-    return sigmoid_launch.Forward(sums, elements if keep_elements else None, None if seen == "nothing" else table)
+    return sigmoid_launch.Forward(sums, elements if keep_elements else None, None if seen == "nothing" else table, None)
 
 
 @torch.library.custom_op("equipoise::sigmoid_forward", mutates_args=())
@@ -240,12 +245,12 @@ def sigmoid_backward(
     ignore_value: float | None,
     detach_focus: bool,
     grad: Tensor,
-    inverse: Tensor | None = None,
+    result: Tensor | None = None,
 ) -> Tensor:
     """See ``sigmoid_launch.sigmoid_backward``."""
     if not torch.compiler.is_compiling():
         return sigmoid_launch.sigmoid_backward(
-            logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, grad, inverse
+            logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, grad, result
         )
     gradient: Tensor = _sigmoid_backward(
         logits, targets, element_weight, hyper, _encoded(layout), ignore_value, detach_focus, grad

@@ -7,16 +7,16 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from equipoise.kernels.geometry import is_long, power_of_2, rows_of
-from equipoise.kernels.launch import Launch, Launcher
+from equipoise.kernels.geometry import SMALL, power_of_2
+from equipoise.kernels.launch import Launch, Launcher, ticket
 from equipoise.kernels.rows_triton import count_kernel, finish_kernel, weigh_kernel
 
-__all__ = ["count", "finish", "weigh"]
+__all__ = ["asked", "code_dtype", "count", "finish", "finishes_itself", "weigh"]
 
 FEW_CLASSES = 256  # up to here a program counts in a table of its own
-LINE = 1024  # rows that a program counts or weighs at a time
-SWEEPS = 1024  # programs that do so
-MANY_PROGRAMS = 4096  # beyond, their sums are added up before the last step
+LINE = 2048  # rows that a program counts or weighs at a time
+SWEEPS = 256  # programs that do so
+FEW_PROGRAMS = 256  # up to here the last of them adds up the sums of all, which is slower but spares a launch
 REDUCTIONS = {"sum": 0, "mean": 1, "valid_mean": 2, "batch_mean": 3}
 
 _count = Launcher(count_kernel)
@@ -24,48 +24,57 @@ _weigh = Launcher(weigh_kernel)
 _finish = Launcher(finish_kernel)
 
 
-def finish(sums: Tensor, reduction: str, samples: int) -> Tensor:
-    """The reduced loss and the inverse of its denominator, (2,)."""
-    out = torch.empty(2, dtype=sums.dtype, device=sums.device)
-    if sums.shape[1] > MANY_PROGRAMS:
-        sums = sums.sum(1, keepdim=True)
-    _finish(_finishing(sums.shape[1], samples, reduction), sums, out)
-    return out
+def finishes_itself(reduction: str | None, programs: int) -> int:
+    """How a kernel of so many programs reduces its sums, -1 where it does not."""
+    return REDUCTIONS[reduction] if reduction is not None and 0 < programs <= FEW_PROGRAMS else -1
+
+
+def asked(sums: Tensor, result: Tensor | None, inside: int) -> tuple[Tensor, Tensor]:
+    """The ticket and the result that a kernel takes; anything where it does not finish itself."""
+    return (sums, sums) if inside < 0 or result is None else (ticket(sums.device), result)
+
+
+def finish(sums: Tensor, result: Tensor, reduction: str, samples: int) -> None:
+    """Writes the reduced loss of sums (2 or 3, programs) and the inverse of its denominator, (2,)."""
+    _finish(_finishing(sums.shape[1], samples, reduction), sums, result)
 
 
 @lru_cache(maxsize=1024)
 def _finishing(sums: int, samples: int, reduction: str) -> Launch:
-    return Launch(1, (sums, samples), (REDUCTIONS[reduction], 1024), 4)
+    return Launch(1, (sums, samples), (REDUCTIONS[reduction], 4096), 8)
 
 
-def count(targets: Tensor, hits: Tensor, classes: int, ignore_index: int) -> Tensor:
-    """Rows of each class and its hits, (2, C) int64, of index targets."""
-    targets, rows, numbers, how = _rows_of_targets(targets, ignore_index)
-    counts = torch.zeros((2, classes), dtype=torch.int64, device=targets.device)
-    bins = power_of_2(2 * classes) if classes <= FEW_CLASSES else 0
+def code_dtype(classes: int) -> torch.dtype:
+    """The smallest type that holds the codes of rows, 0 to 2 C."""
+    return torch.uint8 if classes < 2**7 else torch.int16 if classes < 2**14 else torch.int32
+
+
+def count(codes: Tensor, classes: int) -> Tensor:
+    """Rows of each class and its hits, (2, C) int64."""
+    counts, rows = torch.zeros((2, classes), dtype=torch.int64, device=codes.device), codes.numel()
+    bins = power_of_2(2 * classes + 1) if classes <= FEW_CLASSES else 0
     if rows:
-        programs = min(-(-rows // LINE), SWEEPS)
-        _count(Launch(programs, numbers, (classes, bins, *how, LINE), 4), targets, hits, counts)
+        _count(Launch(_sweeps(rows), (rows,), (classes, bins, rows >= SMALL, LINE), 8), codes, counts)
     return counts
 
 
-def weigh(targets: Tensor, losses: Tensor, weight: Tensor, ignore_index: int) -> Tensor:
-    """Loss, mass and valid rows, (3, programs), of losses (rows,) that lack the class weights (C,)."""
-    targets, rows, numbers, how = _rows_of_targets(targets, ignore_index)
-    programs = min(-(-rows // LINE), SWEEPS)
+def weigh(
+    codes: Tensor, losses: Tensor, weight: Tensor, reduction: str | None, samples: int
+) -> tuple[Tensor, Tensor | None]:
+    """Loss, mass and valid rows, (3, programs), of losses (rows,) that lack the class weights (C,); see ``finish``."""
+    rows = losses.numel()
+    programs = _sweeps(rows)
     sums = torch.empty((3, programs), dtype=losses.dtype, device=losses.device)
+    result = None if reduction is None else sums.new_empty(2)
+    inside = finishes_itself(reduction, programs)
     if rows:
-        _weigh(Launch(programs, numbers, (weight.numel(), *how, LINE), 4), targets, losses, weight, sums)
-    return sums
+        launch = Launch(programs, (rows, samples), (weight.numel(), rows >= SMALL, inside, LINE), 8)
+        _weigh(launch, codes, losses, weight, sums, *asked(sums, result, inside))
+    if reduction is not None and result is not None and inside < 0:
+        finish(sums, result, reduction, samples)
+    return sums, result
 
 
-def _rows_of_targets(targets: Tensor, ignore_index: int) -> tuple[Tensor, int, tuple[int, ...], tuple[bool, bool]]:
-    """Index targets as the kernels walk over them: number, the integers that say how, whether single and 64-bit."""
-    geometry = rows_of(targets.unsqueeze(1), per_class=1)
-    if geometry is None:
-        targets = targets.contiguous()
-        geometry = rows_of(targets.unsqueeze(1), per_class=1)
-        assert geometry is not None
-    rows = geometry.rows
-    numbers = (rows, *geometry.sizes[1:], *geometry.strides[0], ignore_index)
-    return targets, rows, numbers, (geometry.single, is_long(rows, targets))
+def _sweeps(rows: int) -> int:
+    """Programs that walk over rows."""
+    return min(-(-rows // LINE), SWEEPS)

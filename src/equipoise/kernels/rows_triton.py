@@ -5,28 +5,40 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from equipoise.kernels.triton_walk import places
-
-__all__ = ["count_kernel", "finish_kernel", "weigh_kernel"]
+__all__ = ["count_kernel", "finish_kernel", "finish_last", "weigh_kernel"]
 
 
 @triton.jit
-def finish_kernel(
-    sums, out, programs, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """The reduced loss of (3, programs) sums and the inverse of its denominator, 0 where nothing is valid.
+def finish_kernel(sums, out, programs, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr):
+    """The reduced loss of (3, programs) sums and the inverse of its denominator, (2,)."""
+    _finish(sums, out, programs, samples, REDUCTION, BLOCK)
 
-    REDUCTION: 0 sum, 1 mean (mass), 2 valid_mean (rows), 3 batch_mean (samples).
+
+@triton.jit
+def finish_last(ticket, sums, out, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr):
+    """The same at the end of the kernel that wrote the sums, by the program that comes last.
+
+    ``ticket`` is 0 before and after. The sums are added in their order, whoever comes last.
     """
+    if REDUCTION >= 0:
+        programs = tl.num_programs(0)
+        if tl.atomic_add(ticket, 1, sem="acq_rel") == programs - 1:
+            _finish(sums, out, programs, samples, REDUCTION, BLOCK)
+            tl.store(ticket, 0)
+
+
+@triton.jit
+def _finish(sums, out, programs, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr):
+    """REDUCTION: 0 sum, 1 mean (mass), 2 valid_mean (rows), 3 batch_mean (samples)."""
     total = tl.zeros([BLOCK], sums.dtype.element_ty)
     below = tl.zeros([BLOCK], sums.dtype.element_ty)
     for start in range(0, programs, BLOCK):
         i = start + tl.arange(0, BLOCK)
-        total += tl.load(sums + i, mask=i < programs, other=0.0)
+        total += tl.load(sums + i, mask=i < programs, other=0.0, cache_modifier=".cg")
         if REDUCTION == 1:
-            below += tl.load(sums + programs + i, mask=i < programs, other=0.0)
+            below += tl.load(sums + programs + i, mask=i < programs, other=0.0, cache_modifier=".cg")
         elif REDUCTION == 2:
-            below += tl.load(sums + 2 * programs + i, mask=i < programs, other=0.0)
+            below += tl.load(sums + 2 * programs + i, mask=i < programs, other=0.0, cache_modifier=".cg")
     if REDUCTION == 0:
         inverse = 1.0
     elif REDUCTION == 3:
@@ -39,73 +51,63 @@ def finish_kernel(
 
 
 @triton.jit
-def count_kernel(
-    targets, hits, counts, rows, size_1, size_2, t_0, t_1, t_2, ignore_index,
-    C: tl.constexpr, BINS: tl.constexpr, SINGLE: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr,
-):  # fmt: skip
+def count_kernel(codes, counts, rows, C: tl.constexpr, BINS: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr):
     """Adds to ``counts`` (2, C) the rows of each class and its hits; integers, so in any order.
 
-    BINS, at least 2 C: a histogram in each program; 0: too many classes for that, one row at a time.
+    ``codes``: as ``softmax_triton.forward_kernel`` leaves them. BINS, more than 2 C: a histogram in each program; 0:
+    too many classes for that, one row at a time.
     """
-    program = tl.program_id(0)
-    if LONG:
-        program = program.to(tl.int64)
     if BINS > 0:
         table = tl.zeros([BINS], tl.int32)
-    for start in range(program * BLOCK_R, rows, tl.num_programs(0) * BLOCK_R):
-        label, valid, row = _labels(
-            targets, start, rows, size_1, size_2, t_0, t_1, t_2, ignore_index, C, SINGLE, LONG, BLOCK_R
-        )
-        hit = tl.load(hits + row, mask=valid, other=0).to(tl.int32)
+    for start in range(_first(LONG, BLOCK), rows, tl.num_programs(0) * BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        code = tl.load(codes + row, mask=row < rows, other=2 * C).to(tl.int32)
         if BINS > 0:
-            table += tl.histogram(label + hit * C, BINS, mask=valid)
+            table += tl.histogram(code, BINS)
         else:
-            tl.atomic_add(counts + label, 1, mask=valid)
-            tl.atomic_add(counts + C + label, hit, mask=valid & (hit != 0))
+            valid = code < 2 * C
+            hit = valid & (code >= C)
+            tl.atomic_add(counts + tl.where(hit, code - C, code), 1, mask=valid)
+            tl.atomic_add(counts + code, 1, mask=hit)
     if BINS > 0:
         k = tl.arange(0, BINS)
-        tl.atomic_add(counts + tl.where(k < C, k, k - C), table, mask=k < 2 * C)
-        tl.atomic_add(counts + k, table, mask=(k >= C) & (k < 2 * C))
+        hit = (k >= C) & (k < 2 * C)
+        tl.atomic_add(counts + tl.where(hit, k - C, k), table, mask=k < 2 * C)
+        tl.atomic_add(counts + k, table, mask=hit)
 
 
 @triton.jit
 def weigh_kernel(
-    targets, losses, weight, sums, rows, size_1, size_2, t_0, t_1, t_2, ignore_index,
-    C: tl.constexpr, SINGLE: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr,
+    codes, losses, weight, sums, ticket, result, rows, samples,
+    C: tl.constexpr, LONG: tl.constexpr, REDUCTION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sums of loss, mass and valid rows of this program, (3, programs), with the weights that ``losses`` lack."""
-    program = tl.program_id(0)
-    if LONG:
-        program = program.to(tl.int64)
-    loss = tl.zeros([BLOCK_R], losses.dtype.element_ty)
-    mass = tl.zeros([BLOCK_R], losses.dtype.element_ty)
-    count = tl.zeros([BLOCK_R], losses.dtype.element_ty)
-    for start in range(program * BLOCK_R, rows, tl.num_programs(0) * BLOCK_R):
-        label, valid, row = _labels(
-            targets, start, rows, size_1, size_2, t_0, t_1, t_2, ignore_index, C, SINGLE, LONG, BLOCK_R
-        )
-        own = tl.load(weight + label, mask=valid, other=0.0)
+    """Sums of loss, mass and valid rows of this program, (3, programs), with the weights that ``losses`` lack.
+
+    With a REDUCTION the last program writes the result as well, see ``finish_last``.
+    """
+    loss = tl.zeros([BLOCK], losses.dtype.element_ty)
+    mass = tl.zeros([BLOCK], losses.dtype.element_ty)
+    count = tl.zeros([BLOCK], losses.dtype.element_ty)
+    for start in range(_first(LONG, BLOCK), rows, tl.num_programs(0) * BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        code = tl.load(codes + row, mask=row < rows, other=2 * C).to(tl.int32)
+        valid = code < 2 * C
+        own = tl.load(weight + tl.where(code >= C, code - C, code), mask=valid, other=0.0)
         loss += own * tl.load(losses + row, mask=valid, other=0.0)
         mass += own
         count += valid.to(losses.dtype.element_ty)
+    program = tl.program_id(0)
     programs = tl.num_programs(0)
     tl.store(sums + program, tl.sum(loss))
     tl.store(sums + programs + program, tl.sum(mass))
     tl.store(sums + 2 * programs + program, tl.sum(count))
+    finish_last(ticket, sums, result, samples, REDUCTION, 1024)
 
 
 @triton.jit
-def _labels(
-    targets, start, rows, size_1, size_2, t_0, t_1, t_2, ignore_index,
-    C: tl.constexpr, SINGLE: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr,
-):  # fmt: skip
-    """Class of each row, 0 where it is out of range (its loss is not a number), whether it counts, and its number."""
-    row = start + tl.arange(0, BLOCK_R)
-    live = row < rows
-    if SINGLE:
-        at = row * t_2
-    else:
-        at = places(row // size_2, row % size_2, size_1, t_0, t_1, t_2, 1, LONG)
-    target = tl.load(targets + at, mask=live, other=0).to(tl.int64)
-    label = tl.where((target >= 0) & (target < C), target, 0).to(tl.int32)
-    return label, live & (target != ignore_index), row
+def _first(LONG: tl.constexpr, BLOCK: tl.constexpr):
+    """The first row of a program."""
+    program = tl.program_id(0)
+    if LONG:
+        program = program.to(tl.int64)
+    return program * BLOCK

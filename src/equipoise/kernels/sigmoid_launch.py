@@ -13,12 +13,15 @@ from torch import Tensor
 from equipoise.kernels.geometry import SMALL, Geometry, merged, power_of_2, reaches_far
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
+from equipoise.kernels.rows_launch import asked, finish, finishes_itself
 from equipoise.kernels.sigmoid_triton import elements_backward_kernel, elements_forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
 
 __all__ = ["Forward", "Seen", "sigmoid_backward", "sigmoid_forward"]
 
 Seen = Literal["nothing", "all", "labels"]
+
+MOST_PROGRAMS = 8448  # in forward: more tiles are shared out among these, so that there are not too many sums
 
 _forward = Launcher(elements_forward_kernel)
 _backward = Launcher(elements_backward_kernel)
@@ -30,6 +33,7 @@ class Forward(NamedTuple):
     sums: Tensor  # (2, programs) loss, known elements
     elements: Tensor | None  # losses, shaped like the logits
     seen: Tensor | None  # (4, 1) or (4, C): sums of p, t, p t and known elements
+    result: Tensor | None  # (2,) reduced loss, inverse of its denominator
 
 
 @dataclass(frozen=True)
@@ -48,18 +52,22 @@ class Walk:
         """Programs along the rows."""
         return self.geometry.programs(self.rows)[1]
 
-    def launch(self, *constants: Any, long: bool) -> Launch:  # noqa: ANN401
-        """All programs, with what their kernel is compiled for."""
-        split, row_blocks = self.geometry.programs(self.rows)
+    @property
+    def tiles(self) -> int:
+        """Tiles in all."""
+        return self.row_blocks * -(-self.classes // self.columns)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The integers that say where elements lie."""
         steps = zip(self.geometry.walks, self.strides, strict=True)
         strides = [step for (_, along), class_stride in steps for step in (*along, class_stride)]
+        return (self.geometry.rows, *self.geometry.sizes[1:], self.classes, *strides)
+
+    def constants(self, *of_loss: Any, long: bool) -> tuple[Any, ...]:  # noqa: ANN401
+        """What a kernel is compiled for."""
         units = [unit for unit, _ in self.geometry.walks]
-        return Launch(
-            row_blocks * -(-self.classes // self.columns),
-            (self.geometry.rows, *self.geometry.sizes[1:], self.classes, *strides),
-            (*constants, *units, long, split, self.rows, self.columns),
-            self.warps,
-        )
+        return (*of_loss, *units, long, self.geometry.programs(self.rows)[0], self.rows, self.columns)
 
 
 def sigmoid_forward(
@@ -72,25 +80,29 @@ def sigmoid_forward(
     *,
     keep_elements: bool = False,
     seen: Seen = "nothing",
+    reduction: str | None = None,
 ) -> Forward:
     """Losses of (N, C, d1, ..., dk) logits; ``element_weight`` broadcasts to them."""
     dtype, device = accumulation_dtype(logits), logits.device
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
     out = torch.empty_like(logits, dtype=dtype) if keep_elements else logits
-    how = (layout, ignore_value, element_weight is not None, keep_elements, seen)
+    how = (layout, ignore_value, element_weight is not None, keep_elements, seen, reduction)
     tensors: tuple[Tensor, ...] = (logits, targets, weight, out)
     planned = _forward_plan(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
     if planned is None:
         logits, targets, weight, out = tensors = tuple([tensor.contiguous() for tensor in tensors])
         planned = _forward_plan(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
         assert planned is not None
-    launch, shape = planned
+    launch, shape, inside = planned
     sums = torch.empty((2, launch.programs), dtype=dtype, device=device)
     partial = sums if shape is None else torch.empty(shape, dtype=dtype, device=device)
+    result = None if reduction is None else torch.empty(2, dtype=dtype, device=device)
     if logits.numel():
-        _forward(launch, logits, targets, weight, hyper, out, sums, partial)
+        _forward(launch, logits, targets, weight, hyper, out, sums, partial, *asked(sums, result, inside))
+    if reduction is not None and result is not None and inside < 0:
+        finish(sums, result, reduction, logits.shape[0])
     totals = None if shape is None else partial.sum(1).view(4, -1)
-    return Forward(sums, out if keep_elements else None, totals)
+    return Forward(sums, out if keep_elements else None, totals, result)
 
 
 @lru_cache(maxsize=1024)
@@ -102,17 +114,24 @@ def _forward_plan(
     weighted: bool,
     keep_elements: bool,
     seen: Seen,
-) -> tuple[Launch, tuple[int, ...] | None] | None:
-    """The launch, and the shape of what is seen; None where the elements cannot be walked over in place."""
+    reduction: str | None,
+) -> tuple[Launch, tuple[int, ...] | None, int] | None:
+    """The launch, the shape of what is seen, and how the kernel reduces its sums.
+
+    None where the elements cannot be walked over in place.
+    """
     plan = plan_of(layout)
     walk = _walk(shape, strides, by_label=seen == "labels" or _differs_by_label(plan))
     if walk is None:
         return None
-    constants = (plan, ignore_value, weighted, keep_elements, ("nothing", "all", "labels").index(seen))
-    launch = walk.launch(*constants, long=_is_long(walk, shape, strides))
-    if seen == "nothing":
-        return launch, None
-    return launch, (4, launch.programs) if seen == "all" else (4, walk.row_blocks, walk.classes)
+    turns = max(1, -(-walk.tiles // MOST_PROGRAMS)) if seen != "labels" else 1
+    programs = -(-walk.tiles // turns)
+    inside = finishes_itself(reduction, programs)
+    of_loss = (plan, ignore_value, weighted, keep_elements, ("nothing", "all", "labels").index(seen), inside)
+    constants = walk.constants(*of_loss, long=_is_long(walk, shape, strides))
+    launch = Launch(programs, (turns, *walk.numbers, shape[0]), constants, walk.warps)
+    seen_shapes = {"nothing": None, "all": (4, programs), "labels": (4, walk.row_blocks, walk.classes)}
+    return launch, seen_shapes[seen], inside
 
 
 def sigmoid_backward(
@@ -124,13 +143,12 @@ def sigmoid_backward(
     ignore_value: float | None,
     detach_focus: bool,
     grad: Tensor,
-    inverse: Tensor | None = None,
+    result: Tensor | None = None,
 ) -> Tensor:
-    """Gradient of the logits; ``grad`` is a scalar or shaped like them, ``inverse`` that of the denominator."""
+    """Gradient of the logits; ``grad`` is a scalar, of the ``result`` where that is given, or shaped like them."""
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
-    result = torch.empty_like(logits)
-    tensors: tuple[Tensor, ...] = (logits, targets, weight, result, grad if grad.ndim else logits)
-    kind = 2 if grad.ndim else 1 if inverse is None else 3
+    tensors: tuple[Tensor, ...] = (logits, targets, weight, torch.empty_like(logits), grad if grad.ndim else logits)
+    kind = 2 if grad.ndim else 1 if result is None else 3
     how = (layout, ignore_value, element_weight is not None, detach_focus, kind)
     launch = _backward_launch(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
     if launch is None:
@@ -140,7 +158,7 @@ def sigmoid_backward(
     logits, targets, weight, out, each = tensors
     if logits.numel():
         _backward(
-            launch, logits, targets, weight, hyper, each if grad.ndim else grad, hyper if inverse is None else inverse,
+            launch, logits, targets, weight, hyper, each if grad.ndim else grad, hyper if result is None else result,
             out,
         )  # fmt: skip
     return out
@@ -161,7 +179,9 @@ def _backward_launch(
     walk = _walk(shape, strides, by_label=_differs_by_label(plan))
     if walk is None:
         return None
-    return walk.launch(plan, ignore_value, weighted, detach_focus, kind, long=_is_long(walk, shape, strides))
+    of_loss = (plan, ignore_value, weighted, detach_focus, kind)
+    constants = walk.constants(*of_loss, long=_is_long(walk, shape, strides))
+    return Launch(walk.tiles, walk.numbers, constants, walk.warps)
 
 
 def _is_long(walk: Walk, shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> bool:

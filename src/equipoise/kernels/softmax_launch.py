@@ -11,10 +11,13 @@ from torch import Tensor
 from equipoise.kernels.geometry import SMALL, merged, power_of_2, reaches_far
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
+from equipoise.kernels.rows_launch import asked, code_dtype, finish, finishes_itself
 from equipoise.kernels.softmax_triton import backward_kernel, forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
 
 __all__ = ["Forward", "is_spread", "softmax_backward", "softmax_forward"]
+
+MOST_PROGRAMS = 8448  # in forward: more tiles are shared out among these, so that there are not too many sums
 
 _forward = Launcher(forward_kernel)
 _backward = Launcher(backward_kernel)
@@ -26,7 +29,8 @@ class Forward(NamedTuple):
     state: Tensor  # (2 or 3, rows) in the accumulation type, for backward
     sums: Tensor  # (3, programs) loss, mass, valid rows
     rows: Tensor | None  # (rows,) losses
-    hits: Tensor | None  # (rows,) uint8
+    codes: Tensor | None  # (rows,) label, by C more where it is a hit; 2 C where ignored
+    result: Tensor | None  # (2,) reduced loss, inverse of its denominator
 
 
 class Blocks(NamedTuple):
@@ -35,6 +39,13 @@ class Blocks(NamedTuple):
     rows: int
     classes: int
     warps: int
+    vector: int = 0
+    """Where a thread has all classes of its rows: how many neighbouring rows it loads at once. Else 0."""
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """What the kernels are told of it."""
+        return self.rows, self.classes, self.vector
 
 
 def softmax_forward(
@@ -47,26 +58,32 @@ def softmax_forward(
     *,
     keep_rows: bool = False,
     hits: bool = False,
+    reduction: str | None = None,
 ) -> Forward:
     """Losses of (N, C, d1, ..., dk) logits; ``targets`` indices or dense, as they lie in memory."""
-    how = (logits.element_size(), layout, targets.is_floating_point(), weight is not None, keep_rows, hits)
+    dense, weighted = targets.is_floating_point(), weight is not None
+    how = (logits.element_size(), layout, dense, weighted, keep_rows, hits, reduction)
     planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), _aligned(logits), ignore_index, *how)
     if planned is None:
         logits, targets = logits.contiguous(), targets.contiguous()
         planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), _aligned(logits), ignore_index, *how)
         assert planned is not None
-    kept, rows, launch = planned
+    kept, rows, inside, launch = planned
     dtype, device = accumulation_dtype(logits), logits.device
     state = torch.empty(kept, dtype=dtype, device=device)
     sums = torch.empty((3, launch.programs), dtype=dtype, device=device)
     losses = torch.empty(rows, dtype=dtype, device=device) if keep_rows else None
-    hit = torch.empty(rows, dtype=torch.uint8, device=device) if hits else None
+    codes = torch.empty(rows, dtype=code_dtype(logits.shape[1]), device=device) if hits else None
+    result = torch.empty(2, dtype=dtype, device=device) if reduction is not None else None
     if rows:
         _forward(
             launch, logits, targets, hyper if weight is None else weight, hyper, state,
-            state if losses is None else losses, state if hit is None else hit, sums,
+            state if losses is None else losses, state if codes is None else codes, sums,
+            *asked(sums, result, inside),
         )  # fmt: skip
-    return Forward(state, sums, losses, hit)
+    if reduction is not None and result is not None and inside < 0:
+        finish(sums, result, reduction, logits.shape[0])
+    return Forward(state, sums, losses, codes, result)
 
 
 @lru_cache(maxsize=1024)
@@ -82,22 +99,31 @@ def _forward_plan(
     weighted: bool,
     keep_rows: bool,
     hits: bool,
-) -> tuple[tuple[int, int], int, Launch] | None:
-    """Shape of the state, number of rows and launch; None where the rows cannot be walked over in place."""
+    reduction: str | None,
+) -> tuple[tuple[int, int], int, int, Launch] | None:
+    """Shape of the state, number of rows, how the kernel reduces its sums, and launch.
+
+    None where the rows cannot be walked over in place.
+    """
     geometry, plan = merged(shape, (z_strides, t_strides), 1 + dense), plan_of(layout)
     if geometry is None:
         return None
-    blocks = _blocks(shape, z_strides, element_size, aligned, lone=False)
-    split, programs = geometry.programs(blocks.rows)
+    rows, spread = geometry.rows, is_spread(plan, dense)
+    blocks = _blocks(shape, z_strides, element_size, aligned, backward=False)
+    split, tiles = geometry.programs(blocks.rows)
+    turns = max(1, -(-tiles // MOST_PROGRAMS))
+    programs = -(-tiles // turns)
+    inside = finishes_itself(reduction, programs)
     (z_unit, z), (t_unit, t) = geometry.walks
     launch = Launch(
         programs,
-        (geometry.rows, *geometry.sizes[1:], *z, z_strides[1], *t, t_strides[1] if dense else 0, ignore_index),
-        (shape[1], plan, dense, weighted, hits, keep_rows, z_unit, t_unit,
-         _is_long(geometry.rows, shape, (z_strides,), t_strides, dense), split, blocks.rows, blocks.classes),
+        (turns, rows, *geometry.sizes[1:], *z, z_strides[1], *t, t_strides[1] if dense else 0, ignore_index, shape[0]),
+        (shape[1], plan, dense, weighted, hits, keep_rows, inside, z_unit, t_unit,
+         _is_long(rows, shape, (z_strides,), t_strides, dense),
+         split, geometry.even(blocks.rows, programs * turns), *blocks.tile),
         blocks.warps,
     )  # fmt: skip
-    return (3 if is_spread(plan, dense) else 2, geometry.rows), geometry.rows, launch
+    return (3 if spread else 2, rows), rows, inside, launch
 
 
 def softmax_backward(
@@ -108,11 +134,11 @@ def softmax_backward(
     layout: Layout,
     state: Tensor,
     grad: Tensor,
-    inverse: Tensor | None = None,
+    result: Tensor | None = None,
 ) -> Tensor:
-    """Gradient of the logits; ``grad`` is a scalar or one for each row, ``inverse`` that of the denominator."""
+    """Gradient of the logits; ``grad`` is a scalar, of the ``result`` where that is given, or one for each row."""
     out = torch.empty_like(logits)
-    kind = 2 if grad.ndim else 1 if inverse is None else 3
+    kind = 2 if grad.ndim else 1 if result is None else 3
     how = (logits.element_size(), layout, targets.is_floating_point(), weight is not None, kind)
     strides = logits.stride(), out.stride(), targets.stride()
     launch = _backward_launch(logits.shape, *strides, _aligned(logits), *how)
@@ -124,7 +150,7 @@ def softmax_backward(
     if launch.programs:
         _backward(
             launch, logits, targets, hyper if weight is None else weight, hyper, state,
-            grad.contiguous(), hyper if inverse is None else inverse, out,
+            grad.contiguous(), hyper if result is None else result, out,
         )  # fmt: skip
     return out
 
@@ -146,14 +172,15 @@ def _backward_launch(
     geometry, plan = merged(shape, (z_strides, g_strides, t_strides), 2 + dense), plan_of(layout)
     if geometry is None:
         return None
-    blocks = _blocks(shape, z_strides, element_size, aligned, lone=not is_spread(plan, dense))
+    blocks = _blocks(shape, z_strides, element_size, aligned, backward=True)
     split, programs = geometry.programs(blocks.rows)
     (z_unit, z), (g_unit, g), (t_unit, t) = geometry.walks
     return Launch(
         programs,
         (geometry.rows, *geometry.sizes[1:], *z, z_strides[1], *t, t_strides[1] if dense else 0, *g, g_strides[1]),
         (shape[1], plan, dense, weighted, kind, z_unit, t_unit, g_unit,
-         _is_long(geometry.rows, shape, (z_strides, g_strides), t_strides, dense), split, blocks.rows, blocks.classes),
+         _is_long(geometry.rows, shape, (z_strides, g_strides), t_strides, dense),
+         split, geometry.even(blocks.rows, programs), *blocks.tile),
         blocks.warps,
     )  # fmt: skip
 
@@ -177,22 +204,24 @@ def is_spread(plan: Plan, dense: bool) -> bool:
     return dense or plan.label_smoothing >= 0 or plan.squared_error >= 0
 
 
-def _blocks(shape: tuple[int, ...], strides: tuple[int, ...], element_size: int, aligned: bool, lone: bool) -> Blocks:
-    """By measurements on an H200; ``lone``: no sum over the classes is needed.
+def _blocks(
+    shape: tuple[int, ...], strides: tuple[int, ...], element_size: int, aligned: bool, *, backward: bool
+) -> Blocks:
+    """By measurements on an H200; ``backward`` needs no sum over the classes.
 
     Classes next to each other: one warp walks along a row, several rows at once where they are short. Strided classes:
-    neighbouring threads have neighbouring rows, as many to a thread as one load can hold, and keep all classes of a
-    tile to themselves, so that sums over classes need no exchange.
+    neighbouring threads have neighbouring rows, as many to a thread as one load can hold and its registers allow, and
+    keep all classes of a tile to themselves, so that sums over classes need no exchange.
     """
     width = power_of_2(shape[1])
     if strides[1] == 1:
-        if lone:
+        if backward:
             width = min(width, 8192)
             return Blocks(max(1, 1024 // width), width, max(1, width // 1024))
         width = min(width, 1024)
         return Blocks(1024 // width, width, 1)
     steps = [stride for size, stride in zip(shape, strides, strict=True) if size > 1 and stride != 1]
-    together = aligned and all(stride % 16 == 0 for stride in steps)  # neighbouring rows, as Triton sees it
-    vector = 16 // element_size if together else 1
-    warps = 8 if vector == 1 else 4
-    return Blocks(32 * warps * vector, min(width, 64 // vector, 32 if vector == 1 else 8), warps)
+    if not aligned or any(stride % 16 for stride in steps):  # Triton cannot tell that neighbours may be loaded at once
+        return Blocks(256, min(width, 32), 8, 1)
+    vector = max(2, min(16 // width, 16 // element_size))
+    return Blocks(128 * vector, min(width, 8), 4, vector)

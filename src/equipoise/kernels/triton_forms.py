@@ -19,6 +19,7 @@ __all__ = [
     "confidence_gamma",
     "exp",
     "exp_relative",
+    "log",
     "log1p",
     "log_relative",
     "other_form",
@@ -27,6 +28,7 @@ __all__ = [
     "quick_log1p",
     "reciprocal",
     "relative",
+    "row_max",
     "true_form",
 ]
 
@@ -86,6 +88,37 @@ class Plan:
         """Whether the true class has a factor at all."""
         return self.focal or self.xi >= 0
 
+    @property
+    def plain(self) -> bool:
+        """Whether a term is the logarithm of a probability and nothing else."""
+        return not self.modulated and self.gamma_neg < 0 and self.squared_error < 0
+
+    @property
+    def power_0(self) -> bool:
+        """Whether the factor of a class that is not the label's has a constant part, see ``in_powers``."""
+        return self.squared_error < 0 and (self.gamma_neg < 0 or self.xi >= 0)
+
+    @property
+    def power_a(self) -> int:
+        """The power of p in that factor, 0 where there is none."""
+        if self.squared_error >= 0:
+            return 2
+        return self.gamma_neg_whole if self.gamma_neg >= 0 else min(self.gamma_pos_whole, 1)
+
+    @property
+    def power_b(self) -> int:
+        """One more power of p, 0 where there is none."""
+        return 2 if self.gamma_neg < 0 and self.gamma_pos_whole == 2 and self.squared_error < 0 else 0
+
+    @property
+    def in_powers(self) -> bool:
+        """Whether that factor is a sum of these powers, so that a row can be summed up in one pass."""
+        if self.squared_error >= 0:
+            return self.label_smoothing < 0
+        if self.gamma_neg >= 0:
+            return self.gamma_neg_whole > 0
+        return self.xi < 0 and (not self.focal or self.gamma_pos_whole in (1, 2))
+
 
 @lru_cache(maxsize=1024)
 def plan_of(layout: Layout) -> Plan:
@@ -121,6 +154,10 @@ if os.environ.get("TRITON_INTERPRET") == "1":  # which knows neither fused produ
     @triton.jit
     def _scaled(z, peak):
         return (z - peak) * LOG2E
+
+    @triton.jit
+    def row_max(z):
+        return tl.max(z, 1)
 
 else:
 
@@ -162,6 +199,15 @@ else:
         """Rounded once, at the end: the peak's own rounding is the same for all classes of a row."""
         return tl.fma(z, LOG2E + tl.zeros_like(z), -(peak * LOG2E) + tl.zeros_like(z))
 
+    @triton.jit
+    def _larger(a, b):
+        return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+    @triton.jit
+    def row_max(z):
+        """The largest number of each row, NaN where it has one: so the compiler may leave out what is never larger."""
+        return tl.reduce(z, 1, _larger)
+
 
 @triton.jit
 def relative(z, peak):
@@ -188,6 +234,12 @@ def log_relative(x):
 
 
 @triton.jit
+def log(x):
+    """Logarithm, to about 1e-7 around 1."""
+    return _log2(x) * LN2
+
+
+@triton.jit
 def log1p(x):
     """Log(1 + x) for x > -1 with full relative precision: log(u) is corrected for the rounding of u = 1 + x."""
     u = 1.0 + x
@@ -200,7 +252,7 @@ def quick_log1p(x):
     """Log(1 + x) for x in (-1, 1]: a few units in the last place near 0, about 1e-7 elsewhere; float64 as ``log1p``."""
     if x.dtype == tl.float32:
         series = x * (1.0 - x * (0.5 - x * (0.3333333333 - x * 0.25)))
-        y = tl.where(tl.abs(x) < 0.03125, series, _log2(1.0 + x) * LN2)
+        y = tl.where(tl.abs(x) < 0.03125, series, log(1.0 + x))
     else:
         y = log1p(x)
     return y
@@ -262,14 +314,13 @@ def true_form(log_p, p, q, gamma, hyper, PLAN: tl.constexpr):
 
 @triton.jit
 def other_form(log_p, p, gamma, hyper, PLAN: tl.constexpr):
-    r""":math:`m = \xi + (1 - \xi) p^{g_{neg}}` and h."""
+    r""":math:`m = \xi + (1 - \xi) p^{g_{neg}}` and h; ``log_p`` has to be finite."""
     # by the logarithm: -log p is large where p has vanished, so that a floor under p would show
     if PLAN.gamma_neg_whole == 0:
         m = exp(gamma * log_p)
     else:
         m = power(p, gamma, PLAN.gamma_neg_whole)
-    # where p has vanished for good, so has the product, whatever the logarithm says
-    h = tl.where(m == 0.0, 0.0, m * (1.0 + gamma * log_p))
+    h = m * (1.0 + gamma * log_p)
     if PLAN.xi >= 0:
         xi = tl.load(hyper + PLAN.xi)
         m = xi + (1.0 - xi) * m

@@ -5,15 +5,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["load_tile", "offsets", "places", "rows_of_program"]
+__all__ = ["load_tile", "offsets", "places", "present", "rows_of_program"]
 
 
 @triton.jit
-def rows_of_program(program, rows, size_2, SPLIT: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr):
+def rows_of_program(
+    program, rows, size_2, SPLIT: tl.constexpr, EVEN: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr,
+    VECTOR: tl.constexpr,
+):  # fmt: skip
     """Row numbers of a program, which of them there are, and their indices: of all outer sizes, and the innermost.
 
     SPLIT: 1, a program stays within the innermost size, so that its rows are known to lie next to each other; 2, there
-    is no other size; 0, neither.
+    is no other size; 0, neither. EVEN: there are all of them. VECTOR: see ``softmax_launch.Blocks``.
     """
     if LONG:
         program = program.to(tl.int64)
@@ -27,13 +30,31 @@ def rows_of_program(program, rows, size_2, SPLIT: tl.constexpr, LONG: tl.constex
         outer = program // blocks
         i_2 = (program % blocks) * BLOCK_R + tl.arange(0, BLOCK_R)
         row = outer * size_2 + i_2
-        live = i_2 < size_2
+        live = (i_2 < size_2) & (row < rows)
     else:
         row = program * BLOCK_R + tl.arange(0, BLOCK_R)
         outer = row // size_2
         i_2 = row % size_2
         live = row < rows
+    if EVEN:
+        live = tl.full([BLOCK_R], True, tl.int1)
+    if VECTOR > 1:
+        i_2 += (tl.num_programs(1) - 1) * VECTOR  # nothing, but all that the compiler knows of it is the factor
     return row, live, outer, i_2
+
+
+@triton.jit
+def present(at, live, VECTOR: tl.constexpr):
+    """Offset of rows of which all are there, the first in place of those that are not: loads need not ask each.
+
+    Where neighbours are loaded at once, they have to stay neighbours, and loads ask.
+    """
+    if VECTOR <= 1:
+        at = tl.where(live, at, 0)
+        live = tl.full(live.shape, True, tl.int1)
+    if VECTOR == 1:
+        at = tl.max_contiguous(at, at.shape[0])  # neighbouring threads are to have neighbouring rows
+    return at, live
 
 
 @triton.jit
@@ -54,5 +75,5 @@ def offsets(k, stride_c, LONG: tl.constexpr):
 def load_tile(tensor, at, k, stride_c, live, C, other, hyper, LONG: tl.constexpr):
     """Tile (rows, classes) in the accumulation type, which is that of the hyper-parameters."""
     inside = live[:, None] & (k < C)[None, :]
-    tile = tl.load(tensor + at[:, None] + offsets(k, stride_c, LONG)[None, :], mask=inside, other=other)
+    tile = tl.load((tensor + offsets(k, stride_c, LONG))[None, :] + at[:, None], mask=inside, other=other)
     return tile.to(hyper.dtype.element_ty)

@@ -10,6 +10,7 @@ from torch import Tensor
 from equipoise._buffers import PreciseBuffers
 from equipoise._checks import check_length, check_number, transforms_active
 from equipoise.distributed import all_sum
+from equipoise.kernels.choice import triton_serves
 
 __all__ = ["AdaptiveAsymmetry"]
 
@@ -92,7 +93,13 @@ class AdaptiveAsymmetry(PreciseBuffers):
                 f"target_gap={self.target_gap:g}; call loss.eval() first"
             )
         gamma, gap = self._placed("gamma_neg", logits), self._placed("gap", logits)
-        p_all, positives, p_positive, everything = all_sum(sums) if sync else sums
+        sums = all_sum(sums) if sync else sums
+        if gamma.dtype is sums.dtype and not torch.compiler.is_compiling() and triton_serves(logits):
+            from equipoise.kernels.statistics_launch import steer  # Triton is optional
+
+            steer(sums, gamma, gap, self.target_gap, self.gap_step, self.gamma_max)
+            return
+        p_all, positives, p_positive, everything = sums
         negatives = everything - positives
         p_negative = negatives - (p_all - p_positive)  # the sum of 1 - p over the negatives
         both = (positives > 0) & (negatives > 0)

@@ -113,9 +113,12 @@ def fused_sigmoid_loss(
         "batch_mean": samples,
     }
     alone = normalizer is None and not shared and not torch.compiler.is_compiling()  # the compiler joins what follows
-    if alone and asymmetry is None and reduction != "valid_mean":
-        return fused.sigmoid_reduced(*arguments, reduction)
     seen: Seen = "nothing" if asymmetry is None else "labels" if asymmetry.per_class else "all"
+    if alone and reduction != "valid_mean":
+        loss, sums = fused.sigmoid_reduced(*arguments, reduction, seen)
+        if asymmetry is not None and sums is not None:
+            asymmetry.move(sums, logits, sync)
+        return loss
     total, known, sums = fused.sigmoid_totals(*arguments, seen)
     if asymmetry is not None and sums is not None:
         asymmetry.move(sums, logits, sync)

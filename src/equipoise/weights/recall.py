@@ -14,6 +14,7 @@ from torch import Tensor
 from equipoise._buffers import PreciseBuffers
 from equipoise._checks import check_choice, check_num_classes, check_number, transforms_active
 from equipoise.distributed import all_sum
+from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.hyper import accumulation_dtype
 from equipoise.kernels.temporaries import may_overwrite
 
@@ -84,7 +85,14 @@ class RecallWeights(PreciseBuffers):
         dtype = accumulation_dtype(logits)
         recall = self._widen("recall", dtype, logits.device)
         if counts is not None:
-            support, hits = (all_sum(counts) if sync else counts).to(dtype)
+            counts = all_sum(counts) if sync else counts
+            if self.init == "first" and recall.dtype is dtype and _by_kernel(logits):
+                from equipoise.kernels.statistics_launch import recall_weights  # Triton is optional
+
+                batches = self._widen("batches", torch.int64, logits.device)
+                floor = self.min_errors if self.floor_average else None
+                return recall_weights(counts, dtype, floor, self.momentum, recall, batches)
+            support, hits = counts.to(dtype)
             self._update(recall, support, support - hits)
         return (1.0 - recall).to(dtype)
 
@@ -134,8 +142,18 @@ class BatchRecall:
 
 
 def _batch_weights(counts: Tensor, logits: Tensor, min_errors: float, sync: bool) -> Tensor:
-    support, hits = (all_sum(counts) if sync else counts).to(accumulation_dtype(logits))
+    counts, dtype = all_sum(counts) if sync else counts, accumulation_dtype(logits)
+    if _by_kernel(logits):
+        from equipoise.kernels.statistics_launch import recall_weights  # Triton is optional
+
+        return recall_weights(counts, dtype, min_errors)
+    support, hits = counts.to(dtype)
     return torch.where(support > 0, (support - hits).clamp(min=min_errors) / support.clamp(min=1), 1.0)
+
+
+def _by_kernel(logits: Tensor) -> bool:
+    """Whether one kernel does what else are a dozen operations on a few numbers; the compiler joins them itself."""
+    return not torch.compiler.is_compiling() and triton_serves(logits)
 
 
 class PrecisionWeights(PreciseBuffers):

@@ -1,0 +1,39 @@
+"""Launching the kernels that turn the statistics of a batch into weights and exponents."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels.launch import Launch, Launcher
+from equipoise.kernels.statistics_triton import recall_kernel, steer_kernel
+
+__all__ = ["recall_weights", "steer"]
+
+BLOCK = 256
+
+_recall = Launcher(recall_kernel)
+_steer = Launcher(steer_kernel)
+
+
+def recall_weights(
+    counts: Tensor,
+    dtype: torch.dtype,
+    min_errors: float | None,
+    momentum: float | None = None,
+    recall: Tensor | None = None,
+    batches: Tensor | None = None,
+) -> Tensor:
+    """Recall weights (C,) of rows and hits of each class, (2, C); with ``momentum`` moves the average ``recall``."""
+    classes = counts.shape[1]
+    weight = torch.empty(classes, dtype=dtype, device=counts.device)
+    launch = Launch(-(-classes // BLOCK), (), (classes, momentum, min_errors, BLOCK), 1)
+    _recall(launch, counts, weight if recall is None else recall, counts if batches is None else batches, weight)
+    return weight
+
+
+def steer(sums: Tensor, gamma: Tensor, gap: Tensor, target_gap: float, gap_step: float, gamma_max: float) -> None:
+    """Moves ``gamma`` and ``gap``, (labels,), given the sums of p, t, p t and 1, (4, labels)."""
+    labels = gamma.numel()
+    launch = Launch(-(-labels // BLOCK), (labels,), (target_gap, gap_step, gamma_max, BLOCK), 1)
+    _steer(launch, sums, gamma, gap)
