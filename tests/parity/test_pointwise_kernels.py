@@ -329,6 +329,31 @@ def test_a_label_out_of_range_is_not_a_number():
             assert torch.equal(values.isnan(), wrong)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_losses_may_be_changed_in_place(reduction):
+    """As in ``loss += penalty``: what a loss returns is no view, and backward does not need it."""
+    shape = (6, 5)
+    logits, labels = torch.randn(shape, device=DEVICE), indices_of(shape).to(DEVICE)
+    cases = [
+        (eq.FocalLoss(reduction=reduction), labels),
+        (eq.RecallLoss(5, reduction=reduction), labels),
+        (eq.AsymmetricLoss(reduction=reduction), multilabel_of(shape).float().to(DEVICE)),
+        (eq.AsymmetricLoss(target_gap=0.1, reduction=reduction), multilabel_of(shape).float().to(DEVICE)),
+    ]
+    for loss, targets in cases:
+        gradients = []
+        for in_place in (True, False):
+            with use("triton"):
+                leaf = logits.clone().requires_grad_()
+                value = copy.deepcopy(loss)(leaf, targets)
+            if in_place:
+                value *= 3.0
+            else:
+                value = value * 3.0
+            gradients.append(torch.autograd.grad(value.sum(), leaf)[0])
+        assert torch.equal(*gradients)
+
+
 def test_second_derivatives_and_transforms():
     shape = (4, 5, 3)
     targets = indices_of(shape).to(DEVICE)

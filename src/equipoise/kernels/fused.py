@@ -122,9 +122,9 @@ class SoftmaxReduced(torch.autograd.Function):
         """Loss."""
         *arguments, reduction = inputs
         done = softmax_forward(*arguments, reduction=reduction)
-        assert done.result is not None
-        _keep(ctx, arguments, done.state, done.result)
-        return done.result[0]
+        assert done.reduced is not None
+        _keep(ctx, arguments, done.state, done.reduced.inverse)
+        return done.reduced.loss
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
@@ -159,7 +159,8 @@ class SoftmaxRows(torch.autograd.Function):
         """Rows."""
         done = softmax_forward(*inputs, keep_rows=True)
         _keep(ctx, inputs, done.state, None)
-        return _shaped(done.rows, inputs[0])
+        assert done.rows is not None
+        return done.rows
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
@@ -175,10 +176,11 @@ class SoftmaxRowsAndHits(torch.autograd.Function):
         """Rows, codes."""
         done = softmax_forward(*inputs, keep_rows=True, hits=True)
         _keep(ctx, inputs, done.state, None)
+        assert done.rows is not None
         assert done.codes is not None
         ctx.mark_non_differentiable(done.codes)
         ctx.set_materialize_grads(False)
-        return _shaped(done.rows, inputs[0]), done.codes
+        return done.rows, done.codes
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
@@ -198,13 +200,14 @@ class SoftmaxWeighed(torch.autograd.Function):
         assert done.rows is not None
         assert done.codes is not None
         weight = weigh(softmax_counts(done.codes, logits.shape[1]))
-        sums, result = sum_weighed(done.codes, done.rows, weight, reduction, logits.shape[0])
-        if result is None:
+        sums, reduced = sum_weighed(done.codes, done.rows, weight, reduction, logits.shape[0])
+        inverse = None
+        if reduced is None:
             loss, mass, valid = sums.sum(1).unbind()
         else:
-            loss, mass = result.unbind()
-            valid = mass
-        _keep(ctx, (logits, targets, weight, hyper, layout, ignore_index), done.state, result)
+            loss, inverse = reduced
+            mass = valid = inverse
+        _keep(ctx, (logits, targets, weight, hyper, layout, ignore_index), done.state, inverse)
         ctx.mark_non_differentiable(mass, valid)
         ctx.set_materialize_grads(False)
         return loss, mass, valid
@@ -215,26 +218,20 @@ class SoftmaxWeighed(torch.autograd.Function):
         return _gradient(ctx, grad), None, None, None, None, None, None, None
 
 
-def _shaped(rows: Tensor | None, logits: Tensor) -> Tensor:
-    """Losses (rows,) as (N, d1, ..., dk)."""
-    assert rows is not None
-    return rows.view(logits.shape[:1] + logits.shape[2:])
-
-
-def _keep(ctx: Any, inputs: Sequence[Any], state: Tensor, result: Tensor | None) -> None:  # noqa: ANN401
+def _keep(ctx: Any, inputs: Sequence[Any], state: Tensor, inverse: Tensor | None) -> None:  # noqa: ANN401
     *tensors, ctx.layout, ctx.ignore_index = inputs
-    ctx.save_for_backward(*tensors, state, result)
+    ctx.save_for_backward(*tensors, state, inverse)
 
 
 def _gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: ANN401
     """Gradient of the logits for that of a scalar or of the rows."""
     if grad is None:
         return None
-    logits, targets, weight, hyper, state, result = ctx.saved_tensors
+    logits, targets, weight, hyper, state, inverse = ctx.saved_tensors
     if not torch.is_grad_enabled():
-        return softmax_backward(logits, targets, weight, hyper, ctx.layout, state, grad, result)
+        return softmax_backward(logits, targets, weight, hyper, ctx.layout, state, grad, inverse)
     _, direction, length = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
-    grad = grad if result is None else grad * result[1]
+    grad = grad if inverse is None else grad * inverse
     return (direction * (length * (grad.unsqueeze(1) if grad.ndim else grad))).to(logits.dtype)
 
 
@@ -325,11 +322,11 @@ class SigmoidReduced(torch.autograd.Function):
         done = sigmoid_forward(
             logits, targets, element_weight, hyper, layout, ignore_value, seen=seen, reduction=reduction
         )  # fmt: skip
-        assert done.result is not None
-        _keep_elements(ctx, inputs[:-2], done.result)
+        assert done.reduced is not None
+        _keep_elements(ctx, inputs[:-2], done.reduced.inverse)
         if done.seen is not None:
             ctx.mark_non_differentiable(done.seen)
-        return done.result[0], done.seen
+        return done.reduced.loss, done.seen
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
@@ -357,17 +354,17 @@ class SigmoidTotals(torch.autograd.Function):
         return None if grad is None else _elements_gradient(ctx, grad), None, None, None, None, None, None, None
 
 
-def _keep_elements(ctx: Any, inputs: Sequence[Any], result: Tensor | None) -> None:  # noqa: ANN401
+def _keep_elements(ctx: Any, inputs: Sequence[Any], inverse: Tensor | None) -> None:  # noqa: ANN401
     *tensors, ctx.layout, ctx.ignore_value, ctx.detach_focus = inputs
-    ctx.save_for_backward(*tensors, result)
+    ctx.save_for_backward(*tensors, inverse)
 
 
 def _elements_gradient(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ANN401
     """Gradient of the logits for that of a scalar or of the elements."""
-    logits, targets, weight, hyper, result = ctx.saved_tensors
+    logits, targets, weight, hyper, inverse = ctx.saved_tensors
     layout, ignore_value, detach_focus = ctx.layout, ctx.ignore_value, ctx.detach_focus
     if not torch.is_grad_enabled():
-        return sigmoid_backward(logits, targets, weight, hyper, layout, ignore_value, detach_focus, grad, result)
-    grad = grad if result is None else grad * result[1]
+        return sigmoid_backward(logits, targets, weight, hyper, layout, ignore_value, detach_focus, grad, inverse)
+    grad = grad if inverse is None else grad * inverse
     slopes = sigmoid_slopes(logits, targets, weight, Hyper(hyper, layout), ignore_value, detach_focus, grad)
     return slopes.to(logits.dtype)

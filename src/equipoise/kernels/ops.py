@@ -91,7 +91,7 @@ def _(
     return (
         logits.new_empty((numbers, rows), dtype=dtype),
         logits.new_empty((3, 1), dtype=dtype),
-        logits.new_empty(rows if keep_rows else 0, dtype=dtype),
+        logits.new_empty(logits.shape[:1] + logits.shape[2:] if keep_rows else (0,), dtype=dtype),
         logits.new_empty(rows if hits else 0, dtype=rows_launch.code_dtype(logits.shape[1])),
     )
 
@@ -104,11 +104,11 @@ def softmax_backward(
     layout: Layout,
     state: Tensor,
     grad: Tensor,
-    result: Tensor | None = None,
+    inverse: Tensor | None = None,
 ) -> Tensor:
     """See ``softmax_launch.softmax_backward``."""
     if not torch.compiler.is_compiling():
-        return softmax_launch.softmax_backward(logits, targets, weight, hyper, layout, state, grad, result)
+        return softmax_launch.softmax_backward(logits, targets, weight, hyper, layout, state, grad, inverse)
     gradient: Tensor = _softmax_backward(logits, targets, weight, hyper, _encoded(layout), state, grad)
     return gradient
 
@@ -245,12 +245,12 @@ def sigmoid_backward(
     ignore_value: float | None,
     detach_focus: bool,
     grad: Tensor,
-    result: Tensor | None = None,
+    inverse: Tensor | None = None,
 ) -> Tensor:
     """See ``sigmoid_launch.sigmoid_backward``."""
     if not torch.compiler.is_compiling():
         return sigmoid_launch.sigmoid_backward(
-            logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, grad, result
+            logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, grad, inverse
         )
     gradient: Tensor = _sigmoid_backward(
         logits, targets, element_weight, hyper, _encoded(layout), ignore_value, detach_focus, grad

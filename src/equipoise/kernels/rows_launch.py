@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,12 +12,13 @@ from equipoise.kernels.geometry import SMALL, power_of_2
 from equipoise.kernels.launch import Launch, Launcher, ticket
 from equipoise.kernels.rows_triton import count_kernel, finish_kernel, weigh_kernel
 
-__all__ = ["asked", "code_dtype", "count", "finish", "finishes_itself", "weigh"]
+__all__ = ["Reduced", "asked", "code_dtype", "count", "finish", "finishes_itself", "weigh"]
 
 FEW_CLASSES = 256  # up to here a program counts in a table of its own
 LINE = 2048  # rows that a program counts or weighs at a time
 SWEEPS = 256  # programs that do so
 FEW_PROGRAMS = 256  # up to here the last of them adds up the sums of all, which is slower but spares a launch
+MANY_PROGRAMS = 2**15  # beyond, their sums are added up before the last step
 REDUCTIONS = {"sum": 0, "mean": 1, "valid_mean": 2, "batch_mean": 3}
 
 _count = Launcher(count_kernel)
@@ -24,19 +26,33 @@ _weigh = Launcher(weigh_kernel)
 _finish = Launcher(finish_kernel)
 
 
+class Reduced(NamedTuple):
+    """A reduced loss and the inverse of its denominator, scalars."""
+
+    loss: Tensor
+    inverse: Tensor
+
+    @classmethod
+    def empty(cls, dtype: torch.dtype, device: torch.device) -> Reduced:
+        """Two tensors that a kernel is to fill, neither a view: the loss may be changed in place."""
+        return cls(torch.empty((), dtype=dtype, device=device), torch.empty((), dtype=dtype, device=device))
+
+
 def finishes_itself(reduction: str | None, programs: int) -> int:
     """How a kernel of so many programs reduces its sums, -1 where it does not."""
     return REDUCTIONS[reduction] if reduction is not None and 0 < programs <= FEW_PROGRAMS else -1
 
 
-def asked(sums: Tensor, result: Tensor | None, inside: int) -> tuple[Tensor, Tensor]:
-    """The ticket and the result that a kernel takes; anything where it does not finish itself."""
-    return (sums, sums) if inside < 0 or result is None else (ticket(sums.device), result)
+def asked(sums: Tensor, reduced: Reduced | None, inside: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The ticket and the reduced loss that a kernel takes; anything where it does not finish itself."""
+    return (sums, sums, sums) if inside < 0 or reduced is None else (ticket(sums.device), *reduced)
 
 
-def finish(sums: Tensor, result: Tensor, reduction: str, samples: int) -> None:
-    """Writes the reduced loss of sums (2 or 3, programs) and the inverse of its denominator, (2,)."""
-    _finish(_finishing(sums.shape[1], samples, reduction), sums, result)
+def finish(sums: Tensor, reduced: Reduced, reduction: str, samples: int) -> None:
+    """Writes the reduced loss of sums (2 or 3, programs) and the inverse of its denominator."""
+    if sums.shape[1] > MANY_PROGRAMS:
+        sums = sums.sum(1, keepdim=True)
+    _finish(_finishing(sums.shape[1], samples, reduction), sums, *reduced)
 
 
 @lru_cache(maxsize=1024)
@@ -60,19 +76,19 @@ def count(codes: Tensor, classes: int) -> Tensor:
 
 def weigh(
     codes: Tensor, losses: Tensor, weight: Tensor, reduction: str | None, samples: int
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Reduced | None]:
     """Loss, mass and valid rows, (3, programs), of losses (rows,) that lack the class weights (C,); see ``finish``."""
     rows = losses.numel()
     programs = _sweeps(rows)
     sums = torch.empty((3, programs), dtype=losses.dtype, device=losses.device)
-    result = None if reduction is None else sums.new_empty(2)
+    reduced = None if reduction is None else Reduced.empty(losses.dtype, losses.device)
     inside = finishes_itself(reduction, programs)
     if rows:
         launch = Launch(programs, (rows, samples), (weight.numel(), rows >= SMALL, inside, LINE), 8)
-        _weigh(launch, codes, losses, weight, sums, *asked(sums, result, inside))
-    if reduction is not None and result is not None and inside < 0:
-        finish(sums, result, reduction, samples)
-    return sums, result
+        _weigh(launch, codes, losses, weight, sums, *asked(sums, reduced, inside))
+    if reduction is not None and reduced is not None and inside < 0:
+        finish(sums, reduced, reduction, samples)
+    return sums, reduced
 
 
 def _sweeps(rows: int) -> int:

@@ -9,13 +9,13 @@ __all__ = ["count_kernel", "finish_kernel", "finish_last", "weigh_kernel"]
 
 
 @triton.jit
-def finish_kernel(sums, out, programs, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr):
-    """The reduced loss of (3, programs) sums and the inverse of its denominator, (2,)."""
-    _finish(sums, out, programs, samples, REDUCTION, BLOCK)
+def finish_kernel(sums, reduced, inverse, programs, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr):
+    """The reduced loss of (3, programs) sums and the inverse of its denominator."""
+    _finish(sums, reduced, inverse, programs, samples, REDUCTION, BLOCK)
 
 
 @triton.jit
-def finish_last(ticket, sums, out, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr):
+def finish_last(ticket, sums, reduced, inverse, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr):
     """The same at the end of the kernel that wrote the sums, by the program that comes last.
 
     ``ticket`` is 0 before and after. The sums are added in their order, whoever comes last.
@@ -23,12 +23,12 @@ def finish_last(ticket, sums, out, samples, REDUCTION: tl.constexpr, BLOCK: tl.c
     if REDUCTION >= 0:
         programs = tl.num_programs(0)
         if tl.atomic_add(ticket, 1, sem="acq_rel") == programs - 1:
-            _finish(sums, out, programs, samples, REDUCTION, BLOCK)
+            _finish(sums, reduced, inverse, programs, samples, REDUCTION, BLOCK)
             tl.store(ticket, 0)
 
 
 @triton.jit
-def _finish(sums, out, programs, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr):
+def _finish(sums, reduced, inverse, programs, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr):
     """REDUCTION: 0 sum, 1 mean (mass), 2 valid_mean (rows), 3 batch_mean (samples)."""
     total = tl.zeros([BLOCK], sums.dtype.element_ty)
     below = tl.zeros([BLOCK], sums.dtype.element_ty)
@@ -40,14 +40,14 @@ def _finish(sums, out, programs, samples, REDUCTION: tl.constexpr, BLOCK: tl.con
         elif REDUCTION == 2:
             below += tl.load(sums + 2 * programs + i, mask=i < programs, other=0.0, cache_modifier=".cg")
     if REDUCTION == 0:
-        inverse = 1.0
+        factor = 1.0
     elif REDUCTION == 3:
-        inverse = 1.0 / tl.maximum(samples, 1).to(sums.dtype.element_ty)
+        factor = 1.0 / tl.maximum(samples, 1).to(sums.dtype.element_ty)
     else:
         divisor = tl.sum(below)
-        inverse = tl.where(divisor > 0.0, 1.0 / tl.where(divisor > 0.0, divisor, 1.0), 1.0)
-    tl.store(out, tl.sum(total) * inverse)
-    tl.store(out + 1, inverse)
+        factor = tl.where(divisor > 0.0, 1.0 / tl.where(divisor > 0.0, divisor, 1.0), 1.0)
+    tl.store(reduced, tl.sum(total) * factor)
+    tl.store(inverse, factor)
 
 
 @triton.jit
@@ -78,12 +78,12 @@ def count_kernel(codes, counts, rows, C: tl.constexpr, BINS: tl.constexpr, LONG:
 
 @triton.jit
 def weigh_kernel(
-    codes, losses, weight, sums, ticket, result, rows, samples,
+    codes, losses, weight, sums, ticket, reduced, inverse, rows, samples,
     C: tl.constexpr, LONG: tl.constexpr, REDUCTION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Sums of loss, mass and valid rows of this program, (3, programs), with the weights that ``losses`` lack.
 
-    With a REDUCTION the last program writes the result as well, see ``finish_last``.
+    With a REDUCTION the last program writes the reduced loss as well, see ``finish_last``.
     """
     loss = tl.zeros([BLOCK], losses.dtype.element_ty)
     mass = tl.zeros([BLOCK], losses.dtype.element_ty)
@@ -101,7 +101,7 @@ def weigh_kernel(
     tl.store(sums + program, tl.sum(loss))
     tl.store(sums + programs + program, tl.sum(mass))
     tl.store(sums + 2 * programs + program, tl.sum(count))
-    finish_last(ticket, sums, result, samples, REDUCTION, 1024)
+    finish_last(ticket, sums, reduced, inverse, samples, REDUCTION, 1024)
 
 
 @triton.jit

@@ -13,15 +13,13 @@ from torch import Tensor
 from equipoise.kernels.geometry import SMALL, Geometry, merged, power_of_2, reaches_far
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.rows_launch import asked, finish, finishes_itself
+from equipoise.kernels.rows_launch import Reduced, asked, finish, finishes_itself
 from equipoise.kernels.sigmoid_triton import elements_backward_kernel, elements_forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
 
 __all__ = ["Forward", "Seen", "sigmoid_backward", "sigmoid_forward"]
 
 Seen = Literal["nothing", "all", "labels"]
-
-MOST_PROGRAMS = 8448  # in forward: more tiles are shared out among these, so that there are not too many sums
 
 _forward = Launcher(elements_forward_kernel)
 _backward = Launcher(elements_backward_kernel)
@@ -33,7 +31,7 @@ class Forward(NamedTuple):
     sums: Tensor  # (2, programs) loss, known elements
     elements: Tensor | None  # losses, shaped like the logits
     seen: Tensor | None  # (4, 1) or (4, C): sums of p, t, p t and known elements
-    result: Tensor | None  # (2,) reduced loss, inverse of its denominator
+    reduced: Reduced | None
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Walk:
 
     @property
     def tiles(self) -> int:
-        """Tiles in all."""
+        """Tiles in all, one for each program."""
         return self.row_blocks * -(-self.classes // self.columns)
 
     @property
@@ -96,13 +94,13 @@ def sigmoid_forward(
     launch, shape, inside = planned
     sums = torch.empty((2, launch.programs), dtype=dtype, device=device)
     partial = sums if shape is None else torch.empty(shape, dtype=dtype, device=device)
-    result = None if reduction is None else torch.empty(2, dtype=dtype, device=device)
+    reduced = None if reduction is None else Reduced.empty(dtype, device)
     if logits.numel():
-        _forward(launch, logits, targets, weight, hyper, out, sums, partial, *asked(sums, result, inside))
-    if reduction is not None and result is not None and inside < 0:
-        finish(sums, result, reduction, logits.shape[0])
+        _forward(launch, logits, targets, weight, hyper, out, sums, partial, *asked(sums, reduced, inside))
+    if reduction is not None and reduced is not None and inside < 0:
+        finish(sums, reduced, reduction, logits.shape[0])
     totals = None if shape is None else partial.sum(1).view(4, -1)
-    return Forward(sums, out if keep_elements else None, totals, result)
+    return Forward(sums, out if keep_elements else None, totals, reduced)
 
 
 @lru_cache(maxsize=1024)
@@ -124,13 +122,11 @@ def _forward_plan(
     walk = _walk(shape, strides, by_label=seen == "labels" or _differs_by_label(plan))
     if walk is None:
         return None
-    turns = max(1, -(-walk.tiles // MOST_PROGRAMS)) if seen != "labels" else 1
-    programs = -(-walk.tiles // turns)
-    inside = finishes_itself(reduction, programs)
+    inside = finishes_itself(reduction, walk.tiles)
     of_loss = (plan, ignore_value, weighted, keep_elements, ("nothing", "all", "labels").index(seen), inside)
     constants = walk.constants(*of_loss, long=_is_long(walk, shape, strides))
-    launch = Launch(programs, (turns, *walk.numbers, shape[0]), constants, walk.warps)
-    seen_shapes = {"nothing": None, "all": (4, programs), "labels": (4, walk.row_blocks, walk.classes)}
+    launch = Launch(walk.tiles, (*walk.numbers, shape[0]), constants, walk.warps)
+    seen_shapes = {"nothing": None, "all": (4, walk.tiles), "labels": (4, walk.row_blocks, walk.classes)}
     return launch, seen_shapes[seen], inside
 
 
@@ -143,12 +139,12 @@ def sigmoid_backward(
     ignore_value: float | None,
     detach_focus: bool,
     grad: Tensor,
-    result: Tensor | None = None,
+    inverse: Tensor | None = None,
 ) -> Tensor:
-    """Gradient of the logits; ``grad`` is a scalar, of the ``result`` where that is given, or shaped like them."""
+    """Gradient of the logits; ``grad`` is a scalar or shaped like them, ``inverse`` that of the denominator."""
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
     tensors: tuple[Tensor, ...] = (logits, targets, weight, torch.empty_like(logits), grad if grad.ndim else logits)
-    kind = 2 if grad.ndim else 1 if result is None else 3
+    kind = 2 if grad.ndim else 1 if inverse is None else 3
     how = (layout, ignore_value, element_weight is not None, detach_focus, kind)
     launch = _backward_launch(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
     if launch is None:
@@ -158,7 +154,7 @@ def sigmoid_backward(
     logits, targets, weight, out, each = tensors
     if logits.numel():
         _backward(
-            launch, logits, targets, weight, hyper, each if grad.ndim else grad, hyper if result is None else result,
+            launch, logits, targets, weight, hyper, each if grad.ndim else grad, hyper if inverse is None else inverse,
             out,
         )  # fmt: skip
     return out

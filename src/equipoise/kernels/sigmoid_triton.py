@@ -167,85 +167,70 @@ def _terms(z, t, k, hyper, C, PLAN: tl.constexpr, DETACH: tl.constexpr, SLOPE: t
 
 @triton.jit
 def elements_forward_kernel(
-    logits, targets, weight, hyper, out, sums_out, seen_out, ticket, result,
-    turns, rows, size_1, size_2, C, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, w_0, w_1, w_2, w_c, o_0, o_1, o_2, o_c,
-    samples,
+    logits, targets, weight, hyper, out, sums_out, seen_out, ticket, reduced, inverse,
+    rows, size_1, size_2, C, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, w_0, w_1, w_2, w_c, o_0, o_1, o_2, o_c, samples,
     PLAN: tl.constexpr, IGNORE: tl.constexpr, WEIGHTED: tl.constexpr, ELEMENTS: tl.constexpr, SEEN: tl.constexpr,
     REDUCTION: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, W_UNIT: tl.constexpr, O_UNIT: tl.constexpr,
     LONG: tl.constexpr, SPLIT: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Losses of ``turns`` tiles of elements.
+    """Losses of a tile of elements.
 
     With ELEMENTS writes them; else the sums of loss and known elements of this program, (2, programs), and with a
-    REDUCTION of 0 and more the result, see ``finish_last``. SEEN: 1 sums of p, t, p t and known elements of this
-    program, (4, programs); 2 the same for each label, (4, row blocks, C), of one tile.
+    REDUCTION of 0 and more the reduced loss, see ``finish_last``. SEEN: 1 sums of p, t, p t and known elements of this
+    program, (4, programs); 2 the same for each label, (4, row blocks, C).
     """
     blocks = tl.cdiv(C, BLOCK_C)
     program = tl.program_id(0)
+    block = program // blocks
+    _, live, outer, i_2 = rows_of_program(block, rows, size_2, SPLIT, False, LONG, BLOCK_R, 0)
+    k = (program % blocks) * BLOCK_C + tl.arange(0, BLOCK_C)
+    at = places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG)
+    t_at = places(outer, i_2, size_1, t_0, t_1, t_2, T_UNIT, LONG)
+    raw = load_tile(logits, at, k, z_c, live, C, 0.0, hyper, LONG)
+    t = load_tile(targets, t_at, k, t_c, live, C, 0.0, hyper, LONG)
+    known = live[:, None] & (k < C)[None, :]
+    if IGNORE is not None:
+        known = known & (t != IGNORE)
+    loss = _terms(raw, t, k, hyper, C, PLAN, False, False)
+    if WEIGHTED:
+        w_at = places(outer, i_2, size_1, w_0, w_1, w_2, W_UNIT, LONG)
+        loss *= load_tile(weight, w_at, k, w_c, live, C, 0.0, hyper, LONG)
+    loss = tl.where(known, loss, 0.0)
+    if ELEMENTS:
+        place = out + places(outer, i_2, size_1, o_0, o_1, o_2, O_UNIT, LONG)[:, None] + offsets(k, o_c, LONG)[None, :]
+        tl.store(place, loss, mask=live[:, None] & (k < C)[None, :])
     programs = tl.num_programs(0)
-    loss = tl.zeros([BLOCK_R, BLOCK_C], hyper.dtype.element_ty)
-    count = tl.zeros([BLOCK_R, BLOCK_C], tl.int32)
-    seen = 0.0
-    seen_t = 0.0
-    seen_both = 0.0
-    for turn in range(turns):
-        tile = program * turns + turn
-        block = tile // blocks
-        _, live, outer, i_2 = rows_of_program(block, rows, size_2, SPLIT, False, LONG, BLOCK_R, 0)
-        k = (tile % blocks) * BLOCK_C + tl.arange(0, BLOCK_C)
-        at = places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG)
-        t_at = places(outer, i_2, size_1, t_0, t_1, t_2, T_UNIT, LONG)
-        raw = load_tile(logits, at, k, z_c, live, C, 0.0, hyper, LONG)
-        t = load_tile(targets, t_at, k, t_c, live, C, 0.0, hyper, LONG)
-        inside = live[:, None] & (k < C)[None, :]
-        known = inside
-        if IGNORE is not None:
-            known = known & (t != IGNORE)
-        more = _terms(raw, t, k, hyper, C, PLAN, False, False)
-        if WEIGHTED:
-            w_at = places(outer, i_2, size_1, w_0, w_1, w_2, W_UNIT, LONG)
-            more *= load_tile(weight, w_at, k, w_c, live, C, 0.0, hyper, LONG)
-        more = tl.where(known, more, 0.0)
-        if ELEMENTS:
-            o_at = places(outer, i_2, size_1, o_0, o_1, o_2, O_UNIT, LONG)
-            tl.store(out + o_at[:, None] + offsets(k, o_c, LONG)[None, :], more, mask=inside)
-        loss += more
-        count += known.to(tl.int32)
-        if SEEN != 0:
-            p = tl.where(known, reciprocal(1.0 + exp(-raw)), 0.0)
-            t = tl.where(known, t, 0.0)
-            if SEEN == 1:
-                seen += tl.sum(p)
-                seen_t += tl.sum(t)
-                seen_both += tl.sum(p * t)
-            else:
-                step = programs // blocks * C
-                here = seen_out + block * C + k
-                tl.store(here, tl.sum(p, 0), mask=k < C)
-                tl.store(here + step, tl.sum(t, 0), mask=k < C)
-                tl.store(here + 2 * step, tl.sum(p * t, 0), mask=k < C)
-                tl.store(here + 3 * step, tl.sum(known.to(loss.dtype), 0), mask=k < C)
-    elements = tl.sum(count).to(loss.dtype)
+    count = known.to(loss.dtype)
     tl.store(sums_out + program, tl.sum(loss))
-    tl.store(sums_out + programs + program, elements)
-    if SEEN == 1:
-        tl.store(seen_out + program, seen)
-        tl.store(seen_out + programs + program, seen_t)
-        tl.store(seen_out + 2 * programs + program, seen_both)
-        tl.store(seen_out + 3 * programs + program, elements)
-    finish_last(ticket, sums_out, result, samples, REDUCTION, 1024)
+    tl.store(sums_out + programs + program, tl.sum(count))
+    if SEEN != 0:
+        p = tl.where(known, reciprocal(1.0 + exp(-raw)), 0.0)
+        t = tl.where(known, t, 0.0)
+        if SEEN == 1:
+            tl.store(seen_out + program, tl.sum(p))
+            tl.store(seen_out + programs + program, tl.sum(t))
+            tl.store(seen_out + 2 * programs + program, tl.sum(p * t))
+            tl.store(seen_out + 3 * programs + program, tl.sum(count))
+        else:
+            step = programs // blocks * C
+            at = seen_out + block * C + k
+            tl.store(at, tl.sum(p, 0), mask=k < C)
+            tl.store(at + step, tl.sum(t, 0), mask=k < C)
+            tl.store(at + 2 * step, tl.sum(p * t, 0), mask=k < C)
+            tl.store(at + 3 * step, tl.sum(count, 0), mask=k < C)
+    finish_last(ticket, sums_out, reduced, inverse, samples, REDUCTION, 1024)
 
 
 @triton.jit
 def elements_backward_kernel(
-    logits, targets, weight, hyper, grad, result, out,
+    logits, targets, weight, hyper, grad, inverse, out,
     rows, size_1, size_2, C, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, w_0, w_1, w_2, w_c, o_0, o_1, o_2, o_c,
     g_0, g_1, g_2, g_c,
     PLAN: tl.constexpr, IGNORE: tl.constexpr, WEIGHTED: tl.constexpr, DETACH: tl.constexpr, GRAD: tl.constexpr,
     Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, W_UNIT: tl.constexpr, O_UNIT: tl.constexpr, G_UNIT: tl.constexpr,
     LONG: tl.constexpr, SPLIT: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of a tile of elements; GRAD: 1 that of a sum comes in, 2 of each element, 3 of the ``result``."""
+    """Gradient of a tile of elements; GRAD: 1 a scalar comes in, 2 one for each element, 3 a scalar to be divided."""
     blocks = tl.cdiv(C, BLOCK_C)
     program = tl.program_id(0)
     _, live, outer, i_2 = rows_of_program(program // blocks, rows, size_2, SPLIT, False, LONG, BLOCK_R, 0)
@@ -264,7 +249,7 @@ def elements_backward_kernel(
     else:
         factor = tl.load(grad).to(slope.dtype)
         if GRAD == 3:
-            factor *= tl.load(result + 1)
+            factor *= tl.load(inverse)
         slope *= factor
     if IGNORE is not None:
         slope = tl.where(t != IGNORE, slope, 0.0)

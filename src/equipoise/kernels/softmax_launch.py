@@ -11,13 +11,13 @@ from torch import Tensor
 from equipoise.kernels.geometry import SMALL, merged, power_of_2, reaches_far
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.rows_launch import asked, code_dtype, finish, finishes_itself
+from equipoise.kernels.rows_launch import Reduced, asked, code_dtype, finish, finishes_itself
 from equipoise.kernels.softmax_triton import backward_kernel, forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
 
 __all__ = ["Forward", "is_spread", "softmax_backward", "softmax_forward"]
 
-MOST_PROGRAMS = 8448  # in forward: more tiles are shared out among these, so that there are not too many sums
+MOST_PROGRAMS = 8448  # that share out the tiles of whole rows in forward, so that there are not too many sums
 
 _forward = Launcher(forward_kernel)
 _backward = Launcher(backward_kernel)
@@ -28,9 +28,9 @@ class Forward(NamedTuple):
 
     state: Tensor  # (2 or 3, rows) in the accumulation type, for backward
     sums: Tensor  # (3, programs) loss, mass, valid rows
-    rows: Tensor | None  # (rows,) losses
+    rows: Tensor | None  # (N, d1, ..., dk) losses
     codes: Tensor | None  # (rows,) label, by C more where it is a hit; 2 C where ignored
-    result: Tensor | None  # (2,) reduced loss, inverse of its denominator
+    reduced: Reduced | None
 
 
 class Blocks(NamedTuple):
@@ -72,18 +72,19 @@ def softmax_forward(
     dtype, device = accumulation_dtype(logits), logits.device
     state = torch.empty(kept, dtype=dtype, device=device)
     sums = torch.empty((3, launch.programs), dtype=dtype, device=device)
-    losses = torch.empty(rows, dtype=dtype, device=device) if keep_rows else None
+    each = logits.shape[:1] + logits.shape[2:]
+    losses = torch.empty(each, dtype=dtype, device=device) if keep_rows else None
     codes = torch.empty(rows, dtype=code_dtype(logits.shape[1]), device=device) if hits else None
-    result = torch.empty(2, dtype=dtype, device=device) if reduction is not None else None
+    reduced = None if reduction is None else Reduced.empty(dtype, device)
     if rows:
         _forward(
             launch, logits, targets, hyper if weight is None else weight, hyper, state,
             state if losses is None else losses, state if codes is None else codes, sums,
-            *asked(sums, result, inside),
+            *asked(sums, reduced, inside),
         )  # fmt: skip
-    if reduction is not None and result is not None and inside < 0:
-        finish(sums, result, reduction, logits.shape[0])
-    return Forward(state, sums, losses, codes, result)
+    if reduction is not None and reduced is not None and inside < 0:
+        finish(sums, reduced, reduction, logits.shape[0])
+    return Forward(state, sums, losses, codes, reduced)
 
 
 @lru_cache(maxsize=1024)
@@ -111,7 +112,7 @@ def _forward_plan(
     rows, spread = geometry.rows, is_spread(plan, dense)
     blocks = _blocks(shape, z_strides, element_size, aligned, backward=False)
     split, tiles = geometry.programs(blocks.rows)
-    turns = max(1, -(-tiles // MOST_PROGRAMS))
+    turns = max(1, -(-tiles // MOST_PROGRAMS)) if shape[1] <= blocks.classes and not dense else 1
     programs = -(-tiles // turns)
     inside = finishes_itself(reduction, programs)
     (z_unit, z), (t_unit, t) = geometry.walks
@@ -134,11 +135,11 @@ def softmax_backward(
     layout: Layout,
     state: Tensor,
     grad: Tensor,
-    result: Tensor | None = None,
+    inverse: Tensor | None = None,
 ) -> Tensor:
-    """Gradient of the logits; ``grad`` is a scalar, of the ``result`` where that is given, or one for each row."""
+    """Gradient of the logits; ``grad`` is a scalar or one for each row, ``inverse`` that of the denominator."""
     out = torch.empty_like(logits)
-    kind = 2 if grad.ndim else 1 if result is None else 3
+    kind = 2 if grad.ndim else 1 if inverse is None else 3
     how = (logits.element_size(), layout, targets.is_floating_point(), weight is not None, kind)
     strides = logits.stride(), out.stride(), targets.stride()
     launch = _backward_launch(logits.shape, *strides, _aligned(logits), *how)
@@ -150,7 +151,7 @@ def softmax_backward(
     if launch.programs:
         _backward(
             launch, logits, targets, hyper if weight is None else weight, hyper, state,
-            grad.contiguous(), hyper if result is None else result, out,
+            grad.contiguous(), hyper if inverse is None else inverse, out,
         )  # fmt: skip
     return out
 

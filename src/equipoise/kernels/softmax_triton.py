@@ -3,8 +3,9 @@ r"""Softmax link as fused Triton kernels: the closed forms of ``softmax_referenc
 A program takes a tile of rows and walks over the classes in blocks. Forward reads the logits once, by an online
 softmax, and keeps two numbers a row: the largest adjusted logit, and the sum of the exponentials of all classes but
 the true one relative to it, so that q = 1 - p keeps its precision at p = 1. Backward reads the logits once more and
-writes the gradient. Where every class has a term (smoothing, dense targets, Brier) a row that is longer than a tile is
-read again while it is in the cache, and a third number is kept.
+writes the gradient. Where every class has a term (smoothing, dense targets, Brier) a third number is kept. Mostly these
+terms are powers of p times log p, and their sums come out of the same pass; where they are not (exponents that are no
+whole numbers, confidence) a row that is longer than a tile is read again while it is in the cache.
 """
 
 from __future__ import annotations
@@ -50,10 +51,17 @@ def _adjusted(z, t, k, hyper, C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.con
 
 
 @triton.jit
-def _with_margin(z, k, label, z_true, PLAN: tl.constexpr, DENSE: tl.constexpr):
-    """Adjusted logits of index targets with the margin of the label, so that the peak is that of the softmax."""
+def _with_margin(z, k, label, z_true, PLAN: tl.constexpr, DENSE: tl.constexpr, SPREAD: tl.constexpr):
+    """Adjusted logits of index targets with the margin of the label; without the label where its exponential is apart.
+
+    The peak has to be that of the softmax with the margin.
+    """
     if not DENSE and PLAN.true_margin >= 0:
-        z = tl.where(k[None, :] == label[:, None], z_true[:, None], z)
+        own = k[None, :] == label[:, None]
+        if SPREAD:
+            z = tl.where(own, z_true[:, None], z)
+        else:
+            z = tl.where(own, float("-inf"), z)
     return z
 
 
@@ -86,10 +94,10 @@ def _faded(peak, top):
 
 
 @triton.jit
-def _exponentials(x, k, label, C: tl.constexpr, DENSE: tl.constexpr, PADDED: tl.constexpr):
-    """Exponentials of a tile, for index targets nothing at the label."""
+def _exponentials(x, k, label, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl.constexpr):
+    """Exponentials of a tile; WITHOUT: nothing at the label."""
     e = exp_relative(x)
-    if not DENSE:
+    if WITHOUT:
         e = tl.where(k[None, :] == label[:, None], NOTHING, e)
     return _inside(e, k, C, PADDED)
 
@@ -290,6 +298,7 @@ def _powers(
 
     Of the power 0, to which the label of index targets belongs as well, and of two more.
     """
+    finite = tl.maximum(x, LOWEST)  # 0 times it is 0
     mass = tl.full(x.shape, 1.0, x.dtype)
     if WEIGHTED:
         mass *= tl.load(weight + k, mask=k < C, other=0.0)[None, :]
@@ -301,16 +310,16 @@ def _powers(
     sum_b = none
     tilt_b = none
     if PLAN.power_0:
-        counts = (k < C)[None, :]
+        inside = (k < C)[None, :]
         part = mass
+        below = x
         if DENSE:
             smoothing, share = _share(hyper, C, PLAN)
             part *= t * (1.0 - smoothing) + share
         if DENSE or WEIGHTED:
-            counts = counts & (part != 0.0)
-        sum_0 = tl.sum(tl.where(counts, part, NOTHING), 1)
-        tilt_0 = tl.sum(tl.where(counts, part * x, NOTHING), 1)
-    finite = tl.maximum(x, LOWEST)  # 0 times it is 0
+            below = finite
+        sum_0 = tl.sum(tl.where(inside, part, NOTHING), 1)
+        tilt_0 = tl.sum(tl.where(inside, part * below, NOTHING), 1)
     if PLAN.power_a > 0:
         part = power(e, e, PLAN.power_a) * mass
         sum_a = tl.sum(_inside(part, k, C, PADDED), 1)
@@ -391,6 +400,7 @@ def _forward_tile(
     spread: tl.constexpr = DENSE or brier or PLAN.label_smoothing >= 0
     precise: tl.constexpr = spread and not brier and PLAN.fractional and (DENSE or PLAN.gamma_neg < 0)
     summed: tl.constexpr = spread and (PLAN.plain if DENSE else PLAN.in_powers)  # one pass will do
+    apart: tl.constexpr = not DENSE and not spread and PLAN.true_margin >= 0  # the label is not among the others
     whole: tl.constexpr = C <= BLOCK_C
     padded: tl.constexpr = C < BLOCK_C and VECTOR > 0
 
@@ -407,10 +417,12 @@ def _forward_tile(
 
     nothing = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
     peak = tl.full([BLOCK_R], LOWEST, hyper.dtype.element_ty)
-    others = nothing  # of dense targets: all
-    given = nothing  # mass of dense targets
     best = peak  # largest logit, and that of the classes before the label
     ahead = peak
+    if apart:
+        peak = tl.maximum(z_true, LOWEST)
+    others = nothing  # of dense targets: all
+    given = nothing  # mass of dense targets
     sum_0 = nothing
     tilt_0 = nothing
     sum_a = nothing
@@ -426,14 +438,14 @@ def _forward_tile(
         t = _targets(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
         if DENSE:
             given = tl.sum(t, 1)
-        z = _with_margin(_adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE)
+        z = _with_margin(_adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE, spread)
         if precise:
             peak, others = _scanned_rest(z, peak, others)
             x = relative(z, peak[:, None])
         else:
-            peak = tl.maximum(row_max(z), LOWEST)
+            peak = tl.maximum(row_max(z), peak)
             x = relative(z, peak[:, None])
-            e = _exponentials(x, k, label, C, DENSE, padded)
+            e = _exponentials(x, k, label, C, not DENSE and not apart, padded)
             others = tl.sum(e, 1)
             if summed:
                 sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b = _powers(
@@ -450,7 +462,7 @@ def _forward_tile(
             if DENSE:
                 t = _targets(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
                 given += tl.sum(t, 1)
-            z = _with_margin(_adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE)
+            z = _with_margin(_adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE, spread)
             if precise:
                 peak, others = _scanned_rest(z, peak, others)
             else:
@@ -458,7 +470,7 @@ def _forward_tile(
                 sunk, fade = _faded(peak, top)
                 peak = top
                 x = relative(z, peak[:, None])
-                e = _exponentials(x, k, label, C, DENSE, padded)
+                e = _exponentials(x, k, label, C, not DENSE and not apart, padded)
                 others = others * fade + tl.sum(e, 1)
                 if summed:
                     more_0, more_tilt_0, more_a, more_tilt_a, more_b, more_tilt_b = _powers(
@@ -551,7 +563,7 @@ def _forward_tile(
 
 @triton.jit
 def forward_kernel(
-    logits, targets, weight, hyper, state, rows_out, codes_out, sums_out, ticket, result,
+    logits, targets, weight, hyper, state, rows_out, codes_out, sums_out, ticket, reduced, inverse,
     turns, rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, ignore_index, samples,
     C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr, HITS: tl.constexpr,
     ROWS: tl.constexpr, REDUCTION: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, LONG: tl.constexpr,
@@ -562,8 +574,8 @@ def forward_kernel(
     Writes to ``state`` (2 or 3, rows) the peak, the others' sum (-1 where the row is ignored) and, where every class
     has a term, the sum that all gradients of the row share; with ROWS the losses; with HITS a code of the label, by C
     more where that is the first of the largest logits, and 2 C where the row is ignored; and the sums of loss, mass and
-    valid rows of this program, (3, programs). With a REDUCTION of 0 and more the last program writes the result, see
-    ``finish_last``.
+    valid rows of this program, (3, programs). With a REDUCTION of 0 and more the last program writes the reduced loss,
+    see ``finish_last``.
     """
     program = tl.program_id(0)
     programs = tl.num_programs(0)
@@ -586,7 +598,7 @@ def forward_kernel(
     else:
         tl.store(sums_out + programs + program, valid_rows)
     tl.store(sums_out + 2 * programs + program, valid_rows)
-    finish_last(ticket, sums_out, result, samples, REDUCTION, 1024)
+    finish_last(ticket, sums_out, reduced, inverse, samples, REDUCTION, 1024)
 
 
 @triton.jit
@@ -603,7 +615,7 @@ def _true_logit(z, label, hyper, PLAN: tl.constexpr):
 
 @triton.jit
 def backward_kernel(
-    logits, targets, weight, hyper, state, grad, result, out,
+    logits, targets, weight, hyper, state, grad, inverse, out,
     rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, g_0, g_1, g_2, g_c,
     C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr, GRAD: tl.constexpr,
     Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, G_UNIT: tl.constexpr, LONG: tl.constexpr, SPLIT: tl.constexpr,
@@ -611,7 +623,7 @@ def backward_kernel(
 ):  # fmt: skip
     """Gradient of a tile of rows.
 
-    GRAD says what comes in: 1 a scalar, 2 a row's own, 3 that of the ``result`` of forward, which knows its divisor.
+    GRAD says what comes in: 1 a scalar, 2 a row's own, 3 a scalar and the inverse of the denominator of the loss.
     """
     row, live, outer, i_2 = rows_of_program(tl.program_id(0), rows, size_2, SPLIT, EVEN, LONG, BLOCK_R, VECTOR)
     at = places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG)
@@ -633,7 +645,7 @@ def backward_kernel(
     else:
         factor *= tl.load(grad).to(hyper.dtype.element_ty)
     if GRAD == 3:
-        factor *= tl.load(result + 1)
+        factor *= tl.load(inverse)
     if PLAN.scale >= 0:
         factor *= tl.load(hyper + PLAN.scale)
     label = tl.zeros([BLOCK_R], tl.int32)
@@ -658,7 +670,7 @@ def backward_kernel(
         h = tl.where(valid, h, 0.0)
     total = tl.where(valid, total, 1.0)
     shift = relative(peak, peak)
-    inverse = reciprocal(total * exp_relative(shift))
+    scale = reciprocal(total * exp_relative(shift))
     log_total = log(total) + log_relative(shift)
     if spread:
         pull = tl.load(state + 2 * rows + row, mask=valid, other=0.0)
@@ -684,26 +696,26 @@ def backward_kernel(
         x = relative(z, peak[:, None])
         if DENSE:
             if brier:
-                difference, p = _differences(x, t, inverse, q, k, hyper, C, PLAN, DENSE)
+                difference, p = _differences(x, t, scale, q, k, hyper, C, PLAN, DENSE)
                 gradient = 2.0 * factor[:, None] * p * (difference - pull[:, None])
             else:
                 _cost, slope, p = _dense_terms(
-                    x, t, others, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED
+                    x, t, others, scale, log_total, k, weight, hyper, C, PLAN, WEIGHTED
                 )  # fmt: skip
                 # p times the sum minus the slope, written so that less cancels at p = 1
                 gradient = factor[:, None] * (p * (pull[:, None] - slope) - slope * (1.0 - p))
             gradient = tl.where(valid[:, None], gradient, 0.0)
         else:
             if brier:
-                p = exp_relative(x) * inverse[:, None]
+                p = exp_relative(x) * scale[:, None]
                 gradient = p * (factor[:, None] * p - (factor * pull)[:, None])
             elif spread:
                 _cost, slope, p = _other_forms(
-                    x, others, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED
+                    x, others, scale, log_total, k, weight, hyper, C, PLAN, WEIGHTED
                 )  # fmt: skip
                 gradient = p * (factor * pull)[:, None] - share[:, None] * slope
             else:
-                gradient = (factor * h * inverse)[:, None] * exp_relative(x)
+                gradient = (factor * h * scale)[:, None] * exp_relative(x)
             gradient = tl.where(k[None, :] == label[:, None], back[:, None], gradient)
         inside = live[:, None] & (k < C)[None, :]
         place = (out + offsets(k, g_c, LONG))[None, :] + g_at[:, None]
