@@ -27,6 +27,7 @@ def made_by(
     offered: Mapping[str, Any],
     options: Mapping[str, Any],
     offer_all: bool = False,
+    called_with: int = 0,
 ) -> nn.Module:
     """What ``NAME`` of ``FILE.py:NAME`` makes, a class or a function, called by keyword.
 
@@ -39,6 +40,7 @@ def made_by(
         offered: arguments that it gets if it names them.
         options: arguments that the user gave; it has to accept them.
         offer_all: offer everything to one that takes ``**anything``.
+        called_with: a function that needs exactly so many arguments more is no maker but what is asked for itself.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -62,7 +64,14 @@ def made_by(
         if not callable(maker):
             found = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
             raise ValueError(f"name must end in a function of {file}, got {inside!r}; {nearest(inside, found)}")
-        arguments = _arguments(name, what, maker, needed, offered, options, offer_all)
+        arguments, missing = _arguments(name, maker, needed, offered, options, offer_all)
+        if inspect.isfunction(maker) and missing and len(missing) == called_with:
+            return _Function(maker, arguments)
+        if missing:
+            raise TypeError(
+                f"{name} must make the {what} of what a run knows ({', '.join((*needed, *offered))}) and of options, "
+                f"got a function that needs {', '.join(missing)}; give these as options, or let it return an nn.Module"
+            )
         with _blaming(name, file):
             made = maker(**arguments)
     if not isinstance(made, nn.Module):
@@ -77,15 +86,27 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names[:20]) or 'none'}"
 
 
+class _Function(nn.Module):
+    """A function as a module: it gets what comes, and behind that what is known beforehand."""
+
+    def __init__(self, function: Callable[..., Any], known: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.function, self.known = function, known
+
+    def forward(self, *values: Any) -> Any:  # noqa: ANN401
+        """What the function makes of the values."""
+        return self.function(*values, **self.known)
+
+
 def _arguments(
     name: str,
-    what: str,
     maker: Callable[..., Any],
     needed: Mapping[str, Any],
     offered: Mapping[str, Any],
     options: Mapping[str, Any],
     offer_all: bool,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[str]]:
+    """What it is given, by name, and the names of what it needs beside that."""
     parameters = inspect.signature(maker).parameters.values()
     named = {one.name: one for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
     takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
@@ -97,14 +118,7 @@ def _arguments(
             )
     taken = {key: value for key, value in offered.items() if key in named or (takes_all and offer_all)}
     given = {**needed, **taken, **options}
-    missing = [key for key, one in named.items() if one.default is one.empty and key not in given]
-    if missing:
-        known = ", ".join((*needed, *offered))
-        raise TypeError(
-            f"{name} must make the {what} of what a run knows ({known}) and of options, got a function that needs "
-            f"{', '.join(missing)}; give these as options, or let it return an nn.Module"
-        )
-    return given
+    return given, [key for key, one in named.items() if one.default is one.empty and key not in given]
 
 
 def _module_of(file: Path) -> ModuleType:

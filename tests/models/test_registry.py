@@ -1,6 +1,7 @@
 """Models by name: those of the package, of timm and torchvision where they are, and of the user's own files."""
 
 import pickle
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -10,7 +11,9 @@ import torch
 from torch import nn
 
 from equipoise.models import MLP, MODELS, CifarResNet, ResNet, build_model, find_classifier
+from equipoise.train.spec import RunSpec
 from tests.models.cases import C, says
+from tests.pages import ROOT
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The models of the package
@@ -401,3 +404,10 @@ def test_a_function_that_does_not_accept_what_is_given(file):
         build_model(f"{file}:stubborn", num_classes=C)
     with pytest.raises(TypeError, match=r"(?s):shaped must accept 'biass'.*leave the option out; did you mean bias\?"):
         build_model(f"{file}:shaped", num_classes=C, biass=True)
+
+
+def test_the_page_lists_every_model():
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    for name, entry in MODELS.items():
+        assert re.search(rf"^\| `{name}` \| [a-z ]+ \| {re.escape(entry.summary)} \|$", page, re.MULTILINE)
+        assert name in RunSpec.model_fields["model"].description

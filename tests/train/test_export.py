@@ -398,6 +398,14 @@ def test_an_unfinished_run(tmp_path, asked):
         export_run(tmp_path / asked, tmp_path / "out")
 
 
+def test_the_folder_of_a_run_before_it_was_finished(tmp_path):
+    with pytest.raises(ValueError, match=says("run.unfinished: there must be the run.json of a run", "no such folder")):
+        export_run(tmp_path / "run.unfinished", tmp_path / "out")
+    make_run(tmp_path / "run")
+    with pytest.raises(ValueError, match=says("the run is finished and lies in", "run; take that")):
+        export_run(tmp_path / "run.unfinished", tmp_path / "out")
+
+
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 2}'])
 def test_a_damaged_run(tmp_path, content):
     make_run(tmp_path / "run")

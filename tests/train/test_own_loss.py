@@ -39,7 +39,11 @@ def plain(**options):
 def ours(gamma, epochs):
     return equipoise.FocalLoss(gamma, epochs=epochs)
 
-def function(logits, targets):
+def function(prediction, truth, by=1.0, counts=None):
+    assert counts is not None
+    return by * nn.functional.cross_entropy(prediction, truth)
+
+def three(logits, targets, more):
     return nn.functional.cross_entropy(logits, targets)
 
 def labels():
@@ -103,6 +107,12 @@ def test_values_are_those_of_other_losses():
     assert expand_loss("mine.py:Scaled:by=1,2") == ["mine.py:Scaled:by=1", "mine.py:Scaled:by=2"]
 
 
+def test_a_function_of_logits_and_targets_is_the_loss_itself():
+    loss = build("mine.py:function:by=3")
+    logits, targets = torch.randn(6, 5), torch.arange(6) % 5
+    torch.testing.assert_close(loss(logits, targets), 3 * nn.functional.cross_entropy(logits, targets))
+
+
 def test_a_function_that_takes_everything_gets_the_options_alone():
     loss = build("mine.py:plain:label_smoothing=0.1")
     loss.set_epoch(1)  # which torch's does not know
@@ -136,13 +146,13 @@ def test_several_labels():
         ("mine.py:Scaled:bye=3", "must accept 'bye' as a keyword.*did you mean by"),
         ("mine.py:Scaled:counts=3", "must get counts from the data and the run"),
         ("mine.py:ours", "needs gamma; give these as options"),
-        ("mine.py:function", "needs logits, targets; .* let it return an nn.Module"),
+        ("mine.py:three", "needs logits, targets, more; .* let it return an nn.Module"),
         ("mine.py:number", "must return an nn.Module, got int; return the loss itself"),
         ("mine.py:many", r"must make one number with a gradient .*got a tensor \(2,\); reduce it"),
         ("mine.py:detached", r"got a tensor \(\) without a gradient; .*detach nothing"),
         ("mine.py:weighty", "must have no weights, got 2, which nothing would train"),
         ("mine.py:labels", "fails on logits .* with"),
-        ("mine.py:broken", "failed with KeyError: 'missing' .*mine.py, line 49"),
+        ("mine.py:broken", "failed with KeyError: 'missing' .*mine.py, line 53"),
     ],
 )
 def test_mistakes(text, words):

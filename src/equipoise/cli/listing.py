@@ -33,6 +33,7 @@ def overview(console: Console | None = None) -> None:
         console.print(_wide(heading, entries) if console.width >= WIDE else _narrow(heading, entries))
         console.print()
     console.print(Text(LETTERS, style="dim"))
+    console.print(Text("Below each name: what --loss and --losses take.", style="dim"))
     console.print(Text("equipoise losses NAME shows one loss, --plot FILE draws it.", style="dim"))
 
 
@@ -43,7 +44,8 @@ def _wide(heading: str, entries: list[Entry]) -> Table:
     table.add_column("paper", ratio=3)
     table.add_column("when to use", ratio=7)
     for entry in entries:
-        table.add_row(*map(Text, (entry.name, _lines(entry.formula), entry.paper, entry.use)))
+        name = Text.assemble(entry.name, "\n", (entry.text, "not bold dim"))
+        table.add_row(name, *map(Text, (_lines(entry.formula), entry.paper, entry.use)))
     return table
 
 
@@ -53,7 +55,7 @@ def _narrow(heading: str, entries: list[Entry]) -> Table:
     table.add_column("formula, when to use", ratio=1)
     for entry in entries:
         table.add_row(
-            Text.assemble((entry.name, "bold"), "\n", entry.paper),
+            Text.assemble((entry.name, "bold"), "\n", (entry.text, "dim"), "\n", entry.paper),
             Text.assemble((_lines(entry.formula), "cyan"), "\n", entry.use),
         )
     return table

@@ -164,8 +164,10 @@ def load_exported(
 
 def _finished(run: Path) -> RunFolder:
     """The folder of a run that came to its end."""
-    folder = RunFolder(run)
-    if run.name.endswith(UNFINISHED) or (not folder.finished and folder.draft.is_dir()):
+    folder, whole = RunFolder(run), run.with_name(run.name.removesuffix(UNFINISHED))
+    if whole != run and RunFolder(whole).finished:
+        raise InputError(f"{run}: the run is finished and lies in {whole}; take that")
+    if (whole != run and run.is_dir()) or (not folder.finished and folder.draft.is_dir()):
         raise InputError(
             f"{run}: the run must be finished, found an unfinished one; train with the same --out to go on"
         )

@@ -333,7 +333,7 @@ def _build_own(term: Term, about: Mapping[str, Any], task: Task) -> OwnLoss:
             weights = _weights(value, about["counts"])
             options[key] = weights.float() if isinstance(weights, Tensor) else weights  # as losses of torch take them
     try:
-        loss = made_by(term.name, "loss", needed={}, offered=about, options=options)
+        loss = made_by(term.name, "loss", needed={}, offered=about, options=options, called_with=2)
         _try(term.name, loss, about["num_classes"], task)
     except (OSError, RuntimeError, TypeError) as error:
         raise ValueError(str(error)) from error

@@ -29,6 +29,7 @@ from equipoise.train.callbacks import LossSchedule, ProgressBar, Recorder, save
 from equipoise.train.errors import TrainingError
 from equipoise.train.feeds import Feeds, seen_features
 from equipoise.train.folder import FORMAT, RunFolder, plain, write_json
+from equipoise.train.loss_text import default_loss
 from equipoise.train.machine import device_name, environment, quiet, trainer_for
 from equipoise.train.methods import Around, Method, Plain, TwoStages
 from equipoise.train.module import Learner
@@ -226,10 +227,13 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     resume = folder.resume_point if folder.resume_point.is_file() else None
     if resume is not None:
         say("going on where an earlier attempt stopped")
+    size = sum(weight.numel() for weight in model.parameters())
+    loss = default_loss(data.task) if spec.loss == "auto" else spec.loss
+    course = f"{spec.epochs} epoch{'s' * (spec.epochs > 1)} of {steps} steps"
     say(
         f"{data.name}: {len(splits['train'])} training samples, {task.num_classes} {things(data.task)}; {model_name}, "
-        f"{sum(weight.numel() for weight in model.parameters()):,} weights; "
-        + (f"{spec.epochs} epochs of {steps} steps" if method.learns_in_steps else f"{spec.method}, no further epochs")
+        f"{size:,} weights; {loss if spec.method == 'none' else spec.method}, "
+        + (course if method.learns_in_steps else "no further epochs")
     )
     if method.learns_in_steps:
         trainer.fit(learner, datamodule=feeds, ckpt_path=resume)

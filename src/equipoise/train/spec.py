@@ -123,7 +123,11 @@ class SharedSpec(BaseModel):
     augment: str = _data("", "Augmentation of images in training, e.g. flip,crop:4,mixup:0.2.")
     sampler: Sampler = _data("none", f"How often classes are drawn: {', '.join(get_args(Sampler))}.")
 
-    model: str = _model("auto", "A model (mlp, resnet32, unet, ...), timm:NAME, torchvision:NAME, FILE.py:function.")
+    model: str = _model(
+        "auto",
+        "linear, mlp, resnet32, resnet18, resnet50, unet, deeplabv3, text-bow, text-cnn; timm:NAME, torchvision:NAME, "
+        "FILE.py:function.",
+    )
     model_options: dict[str, Any] = _model({}, "Further arguments of the model.")
     prior_bias: bool = _model(False, "Several labels: start every sigmoid at the frequency of its label.")
 

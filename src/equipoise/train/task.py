@@ -63,8 +63,8 @@ class TrainingTask(ABC):
             return "text-bow"
         if isinstance(train, Arrays) and train.inputs.ndim == 2:
             return "mlp"
-        size = train.size if isinstance(train, FileImages) else train.inputs.shape[2:]
-        return "resnet32" if size is not None and max(size) <= SMALL else "resnet18"
+        size = train.size or train.load(0)[0].shape[1:] if isinstance(train, FileImages) else train.inputs.shape[2:]
+        return "resnet32" if max(size) <= SMALL else "resnet18"
 
     def default_batch_size(self, samples: int) -> int:
         """A power of two that leaves an epoch of so many samples 16 steps where it can, from 4 to the largest."""
