@@ -271,3 +271,7 @@ def test_shift_and_decision_agree_in_every_dtype():
 def test_bad_options(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         fit_thresholds(*multi(20), **options)
+
+
+def test_thresholds_are_shown_as_probabilities():
+    assert repr(Thresholds((0.0, -2.0))) == "Thresholds(num_classes=2, probabilities=(0.5, 0.119203))"

@@ -6,6 +6,8 @@ import warnings
 from dataclasses import replace
 
 import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -15,7 +17,7 @@ from equipoise.evaluation.split import Split
 from equipoise.metrics import MultilabelScores, NegativeLogLikelihood, shot_groups
 from equipoise.predictions import open_predictions, source
 from tests.cli.test_evaluate import command, refused, run
-from tests.predictions.saved import CASES, all_of, arrays_of, save
+from tests.predictions.saved import CASES, all_of, arrays_of, save, table_of
 
 EVERY = [(name, task) for name, method in METHODS.items() for task in sorted(method.tasks)]
 SUFFIX = {"npz": ".npz", "folder": "", "csv": ".csv", "parquet": ".parquet"}
@@ -32,7 +34,9 @@ def nll_of(logits, targets, task):
 
 
 def fitted_directly(name, logits, targets, arrays):
-    given = {"groups": shot_groups(arrays["train_counts"].tolist()), "train_counts": arrays["train_counts"].tolist()}
+    counts = arrays["train_counts"].tolist()
+    groups = [("many", "medium", "few")[group] for group in shot_groups(counts)]
+    given = {"groups": groups, "train_counts": counts}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted = METHODS[name].fit(logits, targets, **{key: given[key] for key in METHODS[name].needs})
@@ -392,3 +396,103 @@ def test_from_the_command(place):
     assert ran.returncode == 2
     assert re.fullmatch(r"equipoise: new\.json: [^\n]+\n", ran.stderr)
     assert not (place / "o.npz").exists()
+
+
+# Applying to files of others ------------------------------------------------------------------------------------------
+
+
+def fit_of(tmp_path, arrays, *options):
+    fit = tmp_path / "fit.json"
+    ran = run("calibrate", save(tmp_path, "npz", arrays, "fitted_on"), *options, "--out", fit)
+    assert ran.exit_code == 0, ran.output
+    return fit
+
+
+def test_a_file_that_names_no_classes_is_taken_in_the_order_of_the_fit(tmp_path):
+    arrays = arrays_of("single", samples=60)
+    fit = fit_of(tmp_path, arrays)
+    new = save(tmp_path, "npz", {"logits": arrays["logits"]}, "new")
+    ran = run("calibrate", "--apply", fit, new, "--out", tmp_path / "out.npz")
+    assert ran.exit_code == 0, ran.output
+    assert "new.npz names no classes: they are taken to be in the order of the fit, kind 0, kind 1" in ran.stdout
+    with np.load(tmp_path / "out.npz") as out:
+        expected = load(fit)(torch.from_numpy(arrays["logits"])).numpy()
+        np.testing.assert_array_equal(out["logits"], expected)
+
+
+@pytest.mark.parametrize("scores", ["logits", "probs"])
+@pytest.mark.parametrize("suffix", [".npz", "", ".csv", ".parquet"])
+def test_thresholds_write_decisions_that_no_command_reads_as_scores(tmp_path, scores, suffix):
+    arrays = arrays_of("multi", samples=80, probs=scores == "probs")
+    fit = fit_of(tmp_path, arrays, "--method", "thresholds")
+    out, again = tmp_path / f"out{suffix}", tmp_path / f"again{suffix}"
+    ran = run("calibrate", "--apply", fit, tmp_path / "fitted_on.npz", "--out", out)
+    assert f"a label is chosen above {'0.5' if scores == 'probs' else '0'}," in ran.stdout
+    logits = torch.from_numpy(np.log(arrays["probs"]) - np.log1p(-arrays["probs"])) if scores == "probs" else None
+    expected = load(fit).decide(torch.from_numpy(arrays["logits"]) if logits is None else logits).numpy()
+    np.testing.assert_array_equal(decisions(out, arrays["class_names"]), expected)
+    assert 0 < expected.sum() < expected.size
+    assert run("evaluate", out).exit_code == 0
+    assert run("calibrate", "--apply", fit, out, "--out", again).exit_code == 0
+    assert (decisions(again, arrays["class_names"]) != expected).any()  # of the new scores, not those of the file
+
+
+def decisions(path, names):
+    if path.suffix == ".npz":
+        with np.load(path) as arrays:
+            return arrays["decisions"]
+    if path.suffix == "":
+        return np.load(path / "decisions.npy")
+    table = (pyarrow.csv.read_csv if path.suffix == ".csv" else pyarrow.parquet.read_table)(path)
+    return np.stack([table.column(f"decision_{name}").to_numpy() for name in names], 1) == 1
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_other_columns_of_a_table_are_kept_as_they_are(tmp_path, monkeypatch, ending):
+    monkeypatch.setattr(source, "CHUNK_ELEMENTS", 60)  # several chunks
+    arrays = arrays_of("single", samples=40)
+    fit = fit_of(tmp_path, arrays)
+    table = table_of(arrays)
+    ids = [f"{k:03}" if k < 39 else 'last, "quoted"' for k in range(40)]  # the last rows are of another kind
+    table = table.add_column(0, "id", [ids]).append_column("note", [["", "x"] * 20])
+    new = tmp_path / f"new{ending}"
+    (pyarrow.csv.write_csv if ending == ".csv" else pyarrow.parquet.write_table)(table, new)
+    for out in (tmp_path / "out.csv", tmp_path / "out.parquet"):
+        assert run("calibrate", "--apply", fit, new, "--out", out).exit_code == 0
+        text = pyarrow.csv.ConvertOptions(column_types={"id": "string", "note": "string"})
+        read = (
+            pyarrow.csv.read_csv(out, convert_options=text) if out.suffix == ".csv" else pyarrow.parquet.read_table(out)
+        )
+        assert read.column("id").to_pylist() == ids
+        assert read.column("note").to_pylist() == ["", "x"] * 20
+        assert read.column("target").to_pylist() == table.column("target").to_pylist()
+        np.testing.assert_array_equal(all_of(open_predictions(out))[1], arrays["targets"])
+
+
+def test_rounded_probabilities_are_applied_to(tmp_path):
+    arrays = arrays_of("single", samples=60, probs=True)
+    rounded = arrays | {"probs": arrays["probs"].round(3)}
+    fit = fit_of(tmp_path, arrays)
+    ran = run("calibrate", "--apply", fit, save(tmp_path, "csv", rounded, "new"), "--out", tmp_path / "out.csv")
+    assert ran.exit_code == 0, ran.output
+    assert "did not sum to 1 to five digits, as rounding leaves" in " ".join(ran.stdout.split())
+    scores, _ = all_of(open_predictions(tmp_path / "out.csv"))
+    np.testing.assert_allclose(scores.sum(1), 1.0, atol=1e-9)
+
+
+def test_groups_and_classes_are_called_by_their_names(tmp_path):
+    path = save(tmp_path, "npz", arrays_of("single", samples=300))
+    ran = run("calibrate", path, "--method", "group-temperatures", "--out", tmp_path / "fit.json", columns=300)
+    assert re.search(r"predicted class: many [\d.]+, medium [\d.]+, few [\d.]+;", ran.stdout)
+    ran = run("calibrate", path, "--method", "prior", "--out", tmp_path / "fit.json", columns=300)
+    assert re.search(r"^prior correction: kind \d is [\d.]+ times, kind \d [\d.]+ times", ran.stdout)
+
+
+@pytest.mark.parametrize("option", ["--counts", "--train-counts"])
+@pytest.mark.parametrize("command", ["evaluate", "doctor", "calibrate"])
+def test_counts_by_either_name(tmp_path, command, option):
+    path = save(tmp_path, "npz", arrays_of("single", counts=False))
+    rest = ("--out", tmp_path / "fit.json") if command == "calibrate" else ()
+    ran = run(command, path, option, "500,200,70,30,9,4", *rest)
+    assert ran.exit_code == 0, ran.output
+    assert "many" in ran.stdout or "long tail" in ran.stdout

@@ -136,12 +136,16 @@ def test_names_mean_nothing_to_the_terminal(tmp_path):
         assert name in ran.stdout
 
 
-def test_infinite_and_missing_numbers(tmp_path):
+def test_zero_and_missing_numbers(tmp_path):
     probs = np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]] * 20)
     path = save(tmp_path, "npz", {"probs": probs, "targets": np.array([1, 0] * 20)})
-    assert number_in(run("evaluate", path).stdout.replace("inf", "99"), "NLL") == "99"
+    ran = run("evaluate", path, columns=300)
+    assert float(number_in(ran.stdout, "NLL")) == pytest.approx(14.1621, abs=1e-4)
+    assert "20 of 40 samples have probability 0 for the truth" in ran.stdout
     found = json.loads(run("evaluate", path, "--json").stdout, parse_constant=pytest.fail)
-    assert found["overall"]["nll"] == "inf"
+    kept = run("calibrate", path, "--out", tmp_path / "fit.json", "--on", path, "--json").stdout
+    assert json.loads(kept)["before"]["nll"] == found["overall"]["nll"]  # the same number of both commands
+    assert json.loads(kept)["notes"] == found["notes"]
     assert found["per_class"][2]["accuracy"] is None
 
 
@@ -276,8 +280,8 @@ BAD_ARRAYS = {
         "probs must sum to 1 over the classes, found 0.9 at sample 0",
         "softmax",
     ),
-    "two decimals": (
-        changed(probs=lambda p: p.round(2)),
+    "one decimal": (
+        changed(probs=lambda p: p.round(1)),
         "probs must sum to 1 over the classes",
         "they look rounded",
         "probs / probs.sum(1, keepdims=True)",

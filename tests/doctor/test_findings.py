@@ -1,7 +1,5 @@
 """What the doctor finds, each finding on data that have it and on data that have it not."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -208,8 +206,10 @@ def test_probability_zero_for_the_truth(tmp_path):
     probs = np.array([[1.0, 0.0]] * 10 + [[0.4, 0.6]] * 10)
     targets = np.array([0] * 9 + [1] + [1] * 10)
     found = evaluated(tmp_path / "p.npz", probs=probs, targets=targets)
-    assert math.isinf(found["overall"]["nll"])
-    assert "probability 0 for the truth" in about(look_at_predictions(found))
+    (finding,) = (each for each in look_at_predictions(found) if each.about == "rounded probabilities")
+    assert "1 of 20 samples have probability 0 for the truth" in finding.text
+    exact = evaluated(tmp_path / "q.npz", probs=np.where(probs == 0, 1e-6, probs), targets=targets)
+    assert "rounded probabilities" not in about(look_at_predictions(exact))
 
 
 def test_thresholds_of_labels(tmp_path):

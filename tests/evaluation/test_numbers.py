@@ -18,6 +18,7 @@ from sklearn.metrics import (
 from equipoise.evaluation import evaluate
 from equipoise.metrics import CalibrationError, ConfidentShare, ShotAccuracy
 from equipoise.predictions import InputError, open_predictions, source
+from equipoise.report.words import described
 from tests.predictions.saved import CASES, arrays_of, save, softmax
 
 
@@ -297,12 +298,43 @@ def test_only_ignored_targets_are_an_error(tmp_path, task):
         evaluated(tmp_path, arrays, bootstrap=5)
 
 
-def test_a_probability_of_0_for_what_came_true_is_infinitely_surprising(tmp_path):
+def test_a_probability_of_0_for_what_came_true_is_taken_as_very_small_and_told(tmp_path):
     probs = np.array([[1.0, 0.0], [0.5, 0.5]] * 20)
     found = evaluated(tmp_path, {"probs": probs, "targets": np.array([1, 0] * 20)}, bootstrap=10)
-    assert found["overall"]["nll"] == np.inf
-    assert "nll" not in found["intervals"]  # none of a finite stand-in
-    assert np.isfinite(found["calibration"]["after"]["nll"])
+    nll = 0.5 * (-np.log(1e-12) + np.log(2))
+    assert found["overall"]["nll"] == pytest.approx(nll, rel=1e-9)
+    low, high = found["intervals"]["nll"]
+    assert low < nll < high
+    assert found["notes"] == [
+        "20 of 40 samples have probability 0 for the truth; the NLL takes it as 1e-12, which adds 13.8155 to it."
+    ]
+
+
+def test_a_certain_label_that_is_absent_is_told_too(tmp_path):
+    probs = np.array([[1.0, 0.2], [0.0, 0.2], [0.5, 0.7]] * 4)
+    targets = np.array([[0, 0], [0, -1], [1, 1]] * 4)
+    found = evaluated(tmp_path, {"probs": probs, "targets": targets})
+    assert found["notes"][0].startswith("4 of 20 labels of samples have probability 0 for the truth")
+    assert 27.631 * 4 / 20 < found["overall"]["nll"] < 27.631 * 4 / 20 + 1
+
+
+@pytest.mark.parametrize("decimals", [2, 3, 5])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_that_rounding_explains_are_made_1(tmp_path, decimals, dtype):
+    arrays = arrays_of("single", probs=True)
+    rounded = arrays["probs"].astype(dtype).round(decimals)
+    off = np.abs(rounded.astype(float).sum(1) - 1) > 1e-5
+    found = evaluated(tmp_path, arrays | {"probs": rounded})
+    assert found["notes"][0].startswith(f"The probabilities of {off.sum():,} samples did not sum to 1")
+    (tmp_path / "divided").mkdir()
+    divided = evaluated(tmp_path / "divided", arrays | {"probs": rounded / rounded.sum(1, keepdims=True)})
+    assert found["overall"]["nll"] == pytest.approx(divided["overall"]["nll"], rel=1e-6)
+    assert found["overall"]["brier"] == pytest.approx(divided["overall"]["brier"], rel=1e-6)
+
+
+def test_exact_probabilities_need_no_note(tmp_path):
+    assert evaluated(tmp_path, arrays_of("single", probs=True))["notes"] == []
+    assert evaluated(tmp_path, arrays_of("single"))["notes"] == []
 
 
 def test_probabilities_that_are_rounded_are_taken(tmp_path):
@@ -330,3 +362,16 @@ def test_nothing_is_written_to_the_file(tmp_path, task):
     before = {file.name: file.read_bytes() for file in path.iterdir()}
     evaluate(open_predictions(path), bootstrap=5)
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+
+
+@pytest.mark.parametrize("task", ["single", "multi"])
+def test_a_path_and_arrays_in_memory_are_taken_too(tmp_path, task):
+    arrays = arrays_of(task, samples=60)
+    path = save(tmp_path, "npz", arrays)
+    expected = evaluate(open_predictions(path))
+    assert evaluate(path) == evaluate(str(path)) == expected
+    assert evaluate(arrays) == expected | {"file": "arrays"}
+
+
+def test_a_single_label_is_no_labels(tmp_path):
+    assert ", 1 label, " in described(evaluated(tmp_path, arrays_of("multi", classes=1)))

@@ -32,6 +32,7 @@ def test_nothing_to_say(tmp_path, single):
     assert suspicions(tmp_path / "r.npz", logits=logits, targets=many) == ""
 
 
+@pytest.mark.filterwarnings("error")  # it is said once, by the evaluation
 def test_probabilities_called_logits(tmp_path, single):
     logits, targets = single
     said = suspicions(tmp_path / "p.npz", logits=softmax(logits, 1), targets=targets)

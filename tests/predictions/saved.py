@@ -86,5 +86,6 @@ def table_of(arrays: dict[str, np.ndarray]) -> pa.Table:
 
 def all_of(predictions: Predictions) -> tuple[np.ndarray, np.ndarray]:
     """Scores and targets of all chunks."""
-    scores, targets = zip(*predictions.chunks(), strict=True)
+    chunks = list(predictions.chunks())
+    scores, targets = [chunk.scores for chunk in chunks], [chunk.targets for chunk in chunks]
     return np.concatenate(scores), np.concatenate(targets)

@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+import torch
 
 from equipoise.predictions import InputError, open_predictions, source
 from tests.predictions.saved import CASES, FORMATS, TABLES, all_of, arrays_of, save
@@ -196,3 +197,43 @@ def test_a_foreign_byte_below_the_header(tmp_path):
     path.write_bytes(TABLE.replace("logit_Käse", "logit_Kase").encode("latin-1"))
     with pytest.raises(InputError, match="found the byte 0xe4 in line 2"):
         all_of(open_predictions(path))
+
+
+# One binary label -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["prob,target", "prob_1,target"])
+def test_one_column_of_scores_is_told_its_two_ways(tmp_path, head):
+    path = csv(tmp_path, f"{head}\n0.2,0\n0.9,1\n")
+    with pytest.raises(InputError, match="target_1"):
+        open_predictions(path)
+
+
+def test_one_label(tmp_path):
+    found = open_predictions(csv(tmp_path, "prob_1,target_1\n0.2,0\n0.9,1\n"))
+    assert (found.task, found.num_classes) == ("multi", 1)
+
+
+# In memory ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_given", [np.asarray, torch.from_numpy, np.ndarray.tolist])
+def test_arrays_in_memory(as_given):
+    arrays = arrays_of("single")
+    given = {name: as_given(arrays[name]) for name in ("logits", "targets", "train_counts")}
+    found = open_predictions(given)
+    assert (found.task, found.samples, found.train_counts) == ("single", 240, tuple(arrays["train_counts"]))
+    scores, targets = all_of(found)
+    np.testing.assert_array_equal(scores, arrays["logits"])
+    np.testing.assert_array_equal(targets, arrays["targets"])
+
+
+@pytest.mark.parametrize("given", [(np.zeros((3, 2)), np.zeros(3)), np.zeros((3, 2)), 7])
+def test_what_is_neither_path_nor_arrays_by_name(given):
+    with pytest.raises(TypeError, match=r'a path, or arrays by name, got .*"logits": logits'):
+        open_predictions(given)
+
+
+def test_arrays_under_other_names():
+    with pytest.raises(InputError, match=r"names must be among logits, probs, targets.*got 'labels'"):
+        open_predictions({"logits": np.zeros((3, 2)), "labels": np.zeros(3, int)})

@@ -84,16 +84,20 @@ class Fitted(ABC):
 
     def _origin(self) -> str:
         """What every description ends with."""
-        things = "classes" if self.task == "single" else "labels"
+        things = "classes" if self.task == "single" else "label" if self.num_classes == 1 else "labels"
         parts = [f"{self.num_classes} {things}"] if self.num_classes else []
         parts += [f"fitted on {self.samples} rows"] if self.samples else []
         origin = f" ({', '.join(parts)})" if parts else ""
         return f"{origin}; {self.note}" if self.note else origin
 
     def __repr__(self) -> str:
-        shown = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
-        inside = ", ".join(f"{name}={_short(value)}" for name, value, default in shown if value != default)
-        return f"{type(self).__name__}({inside})"
+        values = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
+        shown = self._shown({name: value for name, value, default in values if value != default})
+        return f"{type(self).__name__}({', '.join(f'{name}={_short(value)}' for name, value in shown.items())})"
+
+    def _shown(self, values: dict[str, object]) -> dict[str, object]:
+        """What ``repr`` shows of the fields that are no default."""
+        return values
 
 
 F = TypeVar("F", bound=Fitted)

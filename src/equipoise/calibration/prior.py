@@ -61,8 +61,9 @@ class PriorCorrection(Fitted):
         ratio = [target / train for train, target in zip(self.train_prior, self.target_prior, strict=True)]
         most = max(range(len(ratio)), key=ratio.__getitem__)
         least = min(range(len(ratio)), key=ratio.__getitem__)
+        names = self.class_names or tuple(f"class {number}" for number in range(len(ratio)))
         return (
-            f"prior correction: class {most} is {ratio[most]:.3g} times, class {least} {ratio[least]:.3g} times as "
+            f"prior correction: {names[most]} is {ratio[most]:.3g} times, {names[least]} {ratio[least]:.3g} times as "
             f"frequent as in training{self._origin()}"
         )
 

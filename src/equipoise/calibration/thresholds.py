@@ -30,6 +30,8 @@ class Thresholds(Fitted):
 
     >>> Thresholds((-1.0, 0.5)).decide(torch.tensor([[-0.5, 0.0]]))
     tensor([[ True, False]])
+    >>> Thresholds((-1.0, 0.5))
+    Thresholds(num_classes=2, probabilities=(0.268941, 0.622459))
     """
 
     kind: ClassVar[str] = "thresholds"
@@ -56,6 +58,13 @@ class Thresholds(Fitted):
         """Mean F1 to expect over the labels with positives; NaN where there is none."""
         known = [value for value in self.f1 if value is not None]
         return math.fsum(known) / len(known) if known else math.nan
+
+    def _shown(self, values: dict[str, object]) -> dict[str, object]:
+        """Thresholds as people think of them."""
+        return {
+            "probabilities" if name == "thresholds" else name: self.probabilities if name == "thresholds" else value
+            for name, value in values.items()
+        }
 
     def decide(self, logits: Tensor) -> Tensor:
         """Whether each label is chosen, bool in the shape of the logits."""

@@ -16,9 +16,12 @@ from equipoise.predictions.write import check_place
 
 if TYPE_CHECKING:
     from equipoise.calibration import Fitted, Method
+    from equipoise.evaluation.rounding import Rounding
     from equipoise.evaluation.split import Split
 
 __all__ = ["calibrate"]
+
+TABLES = (".csv", ".parquet")
 
 
 def calibrate(
@@ -69,7 +72,8 @@ def calibrate(
                     "name, or a fit applied twice would go unnoticed"
                 )
             fitted = _loaded(apply)
-            source = opened(file, task, train_counts, ignore_index, unlabelled=fitted.task)
+            beside = file.suffix in TABLES and out.suffix in TABLES
+            source = opened(file, task, train_counts, ignore_index, unlabelled=fitted.task, others=beside)
             typer.echo(_apply(apply, fitted, source, out))
             return
         source = opened(file, task, train_counts, ignore_index)
@@ -100,6 +104,7 @@ def _fit(
 ) -> dict[str, Any]:
     from equipoise.calibration import save
     from equipoise.evaluation.meters import meter_for
+    from equipoise.evaluation.rounding import Rounding
     from equipoise.evaluation.split import Split
 
     method = _method(name, source)
@@ -119,18 +124,19 @@ def _fit(
         judged = _fitted_on(part_of_it if other is None else everything, method, options)
         held_out = part_of_it if other is None else Split(other, seed, 0.0)
         meters = [meter_for(held_out.source, from_logits=True, bins=15) for _ in range(2)]
-        reported = 0
+        reported, rounding = 0, Rounding(held_out.source)
         for part in held_out.parts():
             rest = ~part.first
             logits, targets = part.logits[rest], part.targets[rest]
+            rounding.look(part._replace(scores=part.scores[rest], targets=targets))
             reported += len(logits)
             for meter, values in zip(meters, (logits, judged(logits)), strict=True):
                 meter.update(values, targets)
         if reported == 0:
             raise InputError(f"{source.path}: no sample is left to report on; lower --split or give --on FILE2")
         kept = judged if other is not None else _fitted_on(everything, method, options)
-    if source.class_names != tuple(str(number) for number in range(source.num_classes)):
-        kept = replace(kept, class_names=source.class_names)
+    if source.named:
+        judged, kept = (replace(fit, class_names=source.class_names) for fit in (judged, kept))
     save(kept, out)
     return {
         "method": name,
@@ -149,6 +155,7 @@ def _fit(
         "fitted_on": kept.samples,
         "converged": kept.converged,
         "note": kept.note,
+        "notes": rounding.sentences(),
     }
 
 
@@ -201,6 +208,8 @@ def _needs(method: Method, source: Predictions, gamma: float | None, bias: bool)
         if method.name != "label-temperatures":
             raise InputError(f"--bias belongs to --method label-temperatures, got --method {method.name}; leave it out")
         options["bias"] = True
+    from equipoise.evaluation.meters import group_names
+
     if method.needs:
         if source.train_counts is None:
             raise InputError(
@@ -208,9 +217,7 @@ def _needs(method: Method, source: Predictions, gamma: float | None, bias: bool)
                 "the file or pass --train-counts"
             )
         if "groups" in method.needs:
-            from equipoise.metrics import shot_groups
-
-            options["groups"] = shot_groups(source.train_counts)
+            options["groups"] = group_names(source.train_counts)
         if "train_counts" in method.needs:
             options["train_counts"] = source.train_counts
     return options
@@ -225,6 +232,9 @@ def _loaded(path: Path) -> Fitted:
 
 
 def _apply(path: Path, fitted: Fitted, source: Predictions, out: Path) -> str:
+    from equipoise.calibration import Thresholds
+    from equipoise.evaluation.rounding import Rounding
+
     task = "multi" if source.task == "multi" else "single"
     if fitted.task != task:
         raise InputError(f"{path}: the fit is for task {fitted.task}, {source.path} is {source.task}; use another fit")
@@ -232,16 +242,32 @@ def _apply(path: Path, fitted: Fitted, source: Predictions, out: Path) -> str:
         raise InputError(
             f"{path}: the fit is for {fitted.num_classes} classes, {source.path} has {source.num_classes}; use another"
         )
-    if fitted.class_names and fitted.class_names != source.class_names:
+    if fitted.class_names and source.named and fitted.class_names != source.class_names:
         raise InputError(
             f"{path}: the fit is for the classes {', '.join(fitted.class_names[:8])} in this order, {source.path} has "
             f"{', '.join(source.class_names[:8])}; order them alike"
         )
-    write_predictions(out, source, _corrected(fitted, source))
-    return f"{fitted.describe()}\nwrote {out}, {'logits' if source.from_logits else 'probabilities'}"
+    rounding = Rounding(source)
+    write_predictions(out, source, _corrected(fitted, source, rounding))
+    lines = [fitted.describe()]
+    if fitted.class_names and not source.named:
+        lines.append(
+            f"{source.path.name} names no classes: they are taken to be in the order of the fit, "
+            f"{', '.join(fitted.class_names[:8])}{' ...' if len(fitted.class_names) > 8 else ''}"
+        )
+    lines += rounding.sentences()
+    lines.append(f"wrote {out}, {'logits' if source.from_logits else 'probabilities'}")
+    if isinstance(fitted, Thresholds):
+        where = "the columns decision_<label>" if out.suffix in TABLES else "decisions"
+        lines.append(
+            f"a label is chosen above {'0' if source.from_logits else '0.5'}, as {where} say; what was written is for "
+            "decisions and no calibrated probability"
+        )
+    return "\n".join(lines)
 
 
-def _corrected(fitted: Fitted, source: Predictions) -> Iterator[Chunk]:
+def _corrected(fitted: Fitted, source: Predictions, rounding: Rounding) -> Iterator[Chunk]:
+    from equipoise.calibration import Thresholds
     from equipoise.evaluation.split import Split
 
     with walking(source, walks=1) as progress:
@@ -249,7 +275,9 @@ def _corrected(fitted: Fitted, source: Predictions) -> Iterator[Chunk]:
             scores = fitted(part.logits)
             if not source.from_logits:
                 scores = scores.sigmoid() if source.task == "multi" else scores.softmax(1)
-            yield Chunk(scores.numpy(), part.targets.numpy())
+            chosen = fitted.decide(part.logits).numpy() if isinstance(fitted, Thresholds) else None
+            rounding.look(part)
+            yield Chunk(scores.numpy(), part.targets.numpy(), part.rounded, part.others, chosen)
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -276,5 +304,7 @@ def _print(report: dict[str, Any]) -> None:
         console.print(table)
         for sentence in group_notes(report["task"]):
             console.print(sentence, markup=False)
+    for sentence in report["notes"]:
+        console.print(sentence, markup=False)
     if report["fitted_on"] != report["judged_fitted_on"]:
         console.print(f"kept is the fit on all samples: {report['fitted']}", markup=False)

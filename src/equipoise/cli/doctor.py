@@ -27,7 +27,10 @@ def doctor(
     counts: Annotated[
         str | None,
         typer.Option(
-            metavar="COUNTS", help="Training samples of each class: numbers with commas, or a .npy, .txt or .csv file."
+            "--counts",
+            "--train-counts",
+            metavar="COUNTS",
+            help="Training samples of each class: numbers with commas, or a .npy, .txt or .csv file.",
         ),
     ] = None,
     task: TaskOption = None,

@@ -29,6 +29,7 @@ Counts = Annotated[
     str | None,
     typer.Option(
         "--train-counts",
+        "--counts",
         metavar="COUNTS",
         help="Training samples of each class: numbers with commas, or a .npy, .txt or .csv file of them.",
     ),
@@ -72,6 +73,7 @@ def opened(
     *,
     unlabelled: Task | None = None,
     open_label: int | None = None,
+    others: bool = False,
 ) -> Predictions:
     """Open predictions as the options say."""
     if task is not None and task not in TASKS:
@@ -85,6 +87,7 @@ def opened(
         ignore_index=ignore_index,
         unlabelled=unlabelled,
         open_label=open_label,
+        others=others,
     )
 
 

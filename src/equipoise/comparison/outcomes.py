@@ -181,7 +181,7 @@ class SegmentationOutcome(Outcome):
     def _read(self, source: Predictions) -> tuple[int, Array, dict[str, Any]]:
         images: list[Sums] = []
         targets = []
-        for scores, labels in source.chunks():
+        for scores, labels, *_ in source.chunks():
             flat = scores.reshape(*scores.shape[:2], -1), labels.reshape(len(labels), -1).astype(np.int64)
             images += [self._image(*image, source.ignore_index) for image in zip(*flat, strict=True)]
             targets.append(labels)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from equipoise.calibration import METHODS
+from equipoise.evaluation.meters import group_names
 from equipoise.evaluation.split import Picker, Split
-from equipoise.metrics import NegativeLogLikelihood, shot_groups
+from equipoise.metrics import NegativeLogLikelihood
 from equipoise.predictions import Predictions
 
 __all__ = ["Correction", "try_corrections"]
@@ -78,7 +79,7 @@ def _candidates(source: Predictions) -> list[tuple[str, str, dict[str, Any]]]:
         (f"--method {name}", name, dict(ignore)) for name in ("temperature", "vector")
     ]
     if source.train_counts is not None:
-        groups = {"groups": shot_groups(source.train_counts)}
+        groups = {"groups": group_names(source.train_counts)}
         found.append(("--method group-temperatures", "group-temperatures", ignore | groups))
         found.append(("--method prior", "prior", ignore | {"train_counts": source.train_counts}))
     return found

@@ -83,7 +83,7 @@ def look_at_predictions(
         *_confidence(found),
         *_corrections(found, corrections),
         *_thresholds(found, cross_fitted_f1),
-        *_infinite(found),
+        *_rounded(found),
     ]
 
 
@@ -215,7 +215,7 @@ def _confidence(found: Mapping[str, Any]) -> list[Finding]:
 
 def _corrections(found: Mapping[str, Any], tried: Sequence[Correction]) -> list[Finding]:
     before, after = found["calibration"]["before"], found["calibration"]["after"]
-    if after is None or before["nll"] is None or not math.isfinite(before["nll"]):
+    if after is None or before["nll"] is None:
         return []
     best = min(tried, key=lambda one: one.nll, default=None)
     if best is not None and best.nll < (1 - GAIN) * min(before["nll"], tried[0].nll):
@@ -273,15 +273,8 @@ def _thresholds(found: Mapping[str, Any], cross_fitted: float | None) -> list[Fi
     ]
 
 
-def _infinite(found: Mapping[str, Any]) -> list[Finding]:
-    nll = found["overall"]["nll"]
-    if nll is None or math.isfinite(nll):
+def _rounded(found: Mapping[str, Any]) -> list[Finding]:
+    if not found["notes"]:
         return []
-    return [
-        Finding(
-            "problem",
-            "probability 0 for the truth",
-            "At least one sample has probability 0 for its true class, so that the NLL is infinite.",
-            "Save logits, or probabilities in float32 without rounding.",
-        )
-    ]
+    advice = "Save logits, or probabilities in float32 without rounding."
+    return [Finding("worry", "rounded probabilities", " ".join(found["notes"]), advice)]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,9 +13,10 @@ from torch import Tensor
 from equipoise.calibration import Fitted, fit_label_temperatures, fit_temperature
 from equipoise.evaluation.intervals import Resampling
 from equipoise.evaluation.meters import meter_for
+from equipoise.evaluation.rounding import Rounding
 from equipoise.evaluation.split import Picker, Split
 from equipoise.evaluation.suspicion import Suspicion
-from equipoise.predictions import InputError, Predictions
+from equipoise.predictions import InputError, Predictions, open_predictions
 from equipoise.predictions.source import UNKNOWN
 
 __all__ = ["FORMAT", "evaluate"]
@@ -24,7 +25,7 @@ FORMAT = "equipoise evaluation 1"
 
 
 def evaluate(
-    source: Predictions,
+    source: Predictions | str | Path | Mapping[str, Any],
     *,
     bins: int = 15,
     bootstrap: int = 0,
@@ -35,7 +36,8 @@ def evaluate(
     """All numbers of an evaluation.
 
     Args:
-        source: from ``open_predictions``.
+        source: from ``open_predictions``, or what it takes: a path, or arrays such as
+            ``{"logits": logits, "targets": targets}``.
         bins: of the calibration errors.
         bootstrap: number of resamplings for 95 % intervals; 0 for none.
         seed: of the halves that the temperature is cross-fitted on, and of the resampling.
@@ -46,17 +48,19 @@ def evaluate(
         A dict for JSON: ``overall`` (name to value), ``intervals`` (name to low and high), ``calibration`` (``before``
         and ``after`` a temperature, with ``fits`` and a ``note``), ``groups`` and ``per_class`` (rows), ``reliability``
         (group to ``before`` and ``after`` to a curve), and what is known about the file. None stands for a value that
-        does not exist, such as the accuracy of a class without samples; the NLL is infinite where a given probability
-        of what came true is 0.
+        does not exist, such as the accuracy of a class without samples. The NLL takes probabilities below 1e-12 as
+        1e-12; ``notes`` are sentences on that, and on probabilities that were rounded.
     """
+    source = source if isinstance(source, Predictions) else open_predictions(source)
     split = Split(source, seed, progress=progress)
     before = meter_for(source, from_logits=source.from_logits, bins=bins)
     resampling = Resampling(source, bins) if bootstrap else None
     pickers = () if fitted is not None else (Picker(split, False), Picker(split, True))
-    suspicion = Suspicion(source)
+    suspicion, rounding = Suspicion(source), Rounding(source)
     samples = unknown = 0
     for part in split.parts():
-        before.update(part.scores, part.targets)
+        before.update(part.scores, part.targets, part.logits)
+        rounding.look(part)
         suspicion.look(part.scores, part.targets)
         samples += len(part.scores)
         unknown += int((part.targets == UNKNOWN).sum()) if source.task == "multi" else 0
@@ -95,8 +99,9 @@ def evaluate(
         "bins": bins,
         "main": before.key,
         "suspicions": suspicion.sentences(overall.get("accuracy", overall.get("pixel_accuracy"))),
+        "notes": rounding.sentences(),
         "overall": overall,
-        "intervals": {name: limits for name, limits in intervals.items() if math.isfinite(overall[name] or 0.0)},
+        "intervals": intervals,
         "calibration": {
             "before": before.calibration(),
             "after": after.calibration() if after is not None else None,

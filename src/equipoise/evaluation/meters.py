@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from equipoise.metrics import (
 )
 from equipoise.predictions import Predictions
 
-__all__ = ["CALIBRATION", "GROUPS", "Meter", "meter_for", "plain"]
+__all__ = ["CALIBRATION", "GROUPS", "Meter", "group_names", "meter_for", "plain"]
 
 GROUPS = ("many", "medium", "few")
 CALIBRATION = ("nll", "brier", "ece", "ada_ece", "classwise_ece", "mce")
@@ -37,6 +38,11 @@ def plain(value: Tensor | float) -> float | None:
     """A number for JSON, None where there is none."""
     number = float(value)
     return None if math.isnan(number) else number
+
+
+def group_names(train_counts: Sequence[float]) -> list[str]:
+    """``many``, ``medium`` or ``few`` for each class."""
+    return [GROUPS[group] for group in shot_groups(train_counts).tolist()]
 
 
 class Meter:
@@ -55,7 +61,7 @@ class Meter:
         scoring = {**common, "kind": "multilabel"} if self.kind == "multilabel" else common
         self.groups = None if source.train_counts is None else shot_groups(source.train_counts)
         self.metrics: dict[str, Any] = {
-            "nll": NegativeLogLikelihood(**scoring),
+            "nll": NegativeLogLikelihood(**{**scoring, "from_logits": True}),  # finite at probability 0 too
             "brier": BrierScore(**scoring),
             "ece": CalibrationError(**calibration),
             "ada_ece": CalibrationError(**calibration, binning="mass", exact=self.exact),
@@ -65,10 +71,12 @@ class Meter:
         self.common = common
         self.bins = bins
 
-    def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Add a chunk."""
-        for metric in self.metrics.values():
-            metric.update(scores, targets)
+    def update(self, scores: Tensor, targets: Tensor, logits: Tensor | None = None) -> None:
+        """Add a chunk; ``logits`` of the scores, where these are probabilities."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="scores must be logits")  # the suspicion of the file says it
+            for name, metric in self.metrics.items():
+                metric.update(scores if logits is None or name != "nll" else logits, targets)
 
     def calibration(self) -> dict[str, float | None]:
         """The numbers of ``CALIBRATION`` that the task has."""

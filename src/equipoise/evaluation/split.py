@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,12 +24,17 @@ the labels."""
 
 
 class Part(NamedTuple):
-    """Some samples: scores as they are, their logits, targets, and which samples belong to the first part."""
+    """Some samples: scores as they are, their logits, targets, and which samples belong to the first part.
+
+    ``rounded`` and ``others`` are those of the :class:`~equipoise.predictions.Chunk`.
+    """
 
     scores: Tensor
     logits: Tensor
     targets: Tensor
     first: Tensor
+    rounded: int = 0
+    others: Any = None
 
 
 @dataclass(frozen=True)
@@ -45,9 +50,9 @@ class Split:
         """All samples, some at a time."""
         draw = np.random.default_rng((self.seed, HALVES))
         for chunk in self.source.chunks():
-            scores, targets = _tensors(*chunk)
+            scores, targets = _tensors(chunk.scores, chunk.targets)
             first = torch.from_numpy(draw.random(len(scores)) < self.share)
-            yield Part(scores, self._logits(scores), targets, first)
+            yield Part(scores, self._logits(scores), targets, first, chunk.rounded, chunk.others)
             self.progress(len(scores))
 
     def _logits(self, scores: Tensor) -> Tensor:

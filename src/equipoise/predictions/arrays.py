@@ -7,16 +7,32 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from equipoise.predictions.source import Array, Chunk, InputError, Predictions, Task, no_targets, told_task
 
-__all__ = ["open_arrays", "open_folder"]
+__all__ = ["hold_arrays", "open_arrays", "open_folder"]
 
 SCORES = ("logits", "probs")
 NAMES = (*SCORES, "targets", "train_counts", "class_names")
 """What is read; other arrays are left alone."""
+
+
+def hold_arrays(
+    given: Mapping[str, Any], task: Task | None, ignore_index: int, unlabelled: Task | None = None, targets: bool = True
+) -> Predictions:
+    """Predictions of arrays, tensors or lists in memory, by their names in an ``.npz``."""
+    unknown = next((name for name in given if name not in NAMES), None)
+    if unknown is not None:
+        raise InputError(f"arrays: names must be among {', '.join(NAMES)}, got {unknown!r}; rename it or leave it out")
+    arrays = {
+        name: np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+        for name, values in given.items()
+        if values is not None and (targets or name != "targets")
+    }
+    return _predictions(Path("arrays"), arrays, list(arrays), task, ignore_index, unlabelled)
 
 
 def open_arrays(

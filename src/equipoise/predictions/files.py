@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from equipoise.predictions.arrays import open_arrays, open_folder
+from equipoise.predictions.arrays import hold_arrays, open_arrays, open_folder
 from equipoise.predictions.open_set import check_open_label
 from equipoise.predictions.source import InputError, Predictions, Task
 from equipoise.predictions.tables import open_table
@@ -21,7 +22,7 @@ FORMATS = (
 
 
 def open_predictions(
-    path: Path | str,
+    path: Path | str | Mapping[str, Any],
     *,
     task: Task | None = None,
     train_counts: Sequence[float] | None = None,
@@ -29,24 +30,36 @@ def open_predictions(
     unlabelled: Task | None = None,
     targets: bool = True,
     open_label: int | None = None,
+    others: bool = False,
 ) -> Predictions:
     """Open saved predictions; shapes and names are checked at once, numbers as they are read.
 
     Args:
-        path: an ``.npz``, a folder of ``.npy`` files, a ``.csv`` or a ``.parquet`` (see ``FORMATS``).
+        path: an ``.npz``, a folder of ``.npy`` files, a ``.csv`` or a ``.parquet`` (see ``FORMATS``); or arrays or
+            tensors in memory under the names they have in an ``.npz``, such as
+            ``{"logits": logits, "targets": targets}``.
         task: ``"single"``, ``"multi"`` or ``"segmentation"``, where the shapes do not tell it.
         train_counts: training samples of each class; wins over those of the file.
         ignore_index: target that counts for nothing.
         unlabelled: task of a file without targets, ``"single"`` or ``"multi"``; None: there must be targets.
         targets: False to leave them aside where there are some, as if the file were unlabelled.
         open_label: target of samples that belong to no class; ``split_open`` parts them from the others.
+        others: whether chunks of a table hold the columns that are neither scores nor targets.
 
     Raises:
         InputError: where the file is missing, of another kind, or does not fit together.
     """
-    path = Path(path)
     if not targets and unlabelled is None:
         unlabelled = task or "single"
+    if isinstance(path, Mapping):
+        found = hold_arrays(path, task, ignore_index, unlabelled, targets)
+        return _completed(found, train_counts, open_label)
+    if not isinstance(path, (str, Path)):
+        raise TypeError(
+            f"predictions must be a path, or arrays by name, got {type(path).__name__}; pass "
+            '{"logits": logits, "targets": targets}, or probs in place of logits'
+        )
+    path = Path(path)
     if not path.exists():
         raise InputError(f"{path}: there is no such file or folder; check the path")
     if path.is_dir():
@@ -56,9 +69,15 @@ def open_predictions(
     elif path.suffix == ".npz":
         found = open_arrays(path, task, ignore_index, unlabelled, targets)
     elif path.suffix in (".csv", ".parquet"):
-        found = open_table(path, task, ignore_index, unlabelled, targets, open_label)
+        found = open_table(path, task, ignore_index, unlabelled, targets, open_label, others)
     else:
         raise InputError(f"{path}: the file must be {FORMATS}; found the suffix {path.suffix!r}")
+    return _completed(found, train_counts, open_label)
+
+
+def _completed(found: Predictions, train_counts: Sequence[float] | None, open_label: int | None) -> Predictions:
+    """With the training samples and the open label that were asked for, checked."""
+    path = found.path
     counts = found.train_counts if train_counts is None else tuple(float(count) for count in train_counts)
     if counts is not None:
         if len(counts) != found.num_classes:

@@ -43,7 +43,8 @@ def split_open(source: Predictions) -> tuple[Predictions, Predictions]:
 def _part(source: Predictions, label: int, unknown: bool) -> Predictions:
     def read(size: int) -> Iterator[Chunk]:
         found = False
-        for scores, targets in source.read(size):
+        for chunk in source.read(size):
+            scores, targets = chunk.scores, chunk.targets
             own = (targets == label) == unknown
             if own.any():
                 found = True

@@ -18,8 +18,12 @@ TASKS: tuple[Task, ...] = ("single", "multi", "segmentation")
 
 CHUNK_ELEMENTS = 4_000_000
 """Scores that are held at a time."""
-ROUNDED = 0.02
-"""How far from 1 sums of probabilities with two decimals usually lie, at most."""
+EXACT = 1e-5
+"""How far from 1 sums of probabilities in single precision lie, at most."""
+ROUNDED = 0.1
+"""How far from 1 a sum may lie by rounding and still be mended; more is lost than a division brings back."""
+DECIMALS = range(1, 7)
+"""What a table is rounded to."""
 UNKNOWN = -1
 """Target of a label that nobody has looked at (multi-label)."""
 
@@ -33,6 +37,12 @@ class Chunk(NamedTuple):
 
     scores: Array
     targets: Array
+    rounded: int = 0
+    """Rows of probabilities that were divided by their sum, since rounding had left it away from 1."""
+    others: Any = None
+    """A table of the columns that are neither scores nor targets, where they were asked for."""
+    decisions: Array | None = None
+    """What thresholds have chosen, of those to be written: bool, in the shape of the scores."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,11 @@ class Predictions:
     labelled: bool = True
     open_label: int | None = None
 
+    @property
+    def named(self) -> bool:
+        """Whether the classes have names, and not only their numbers."""
+        return self.class_names != tuple(str(number) for number in range(self.num_classes))
+
     def chunks(self) -> Iterator[Chunk]:
         """All samples in order, checked, some at a time."""
         size = max(1, CHUNK_ELEMENTS // (self.num_classes * self.places))
@@ -74,14 +89,13 @@ class Predictions:
         for chunk in self.read(size):
             self._check(chunk, seen)
             seen += len(chunk.scores)
-            # a softmax may round to a little above 1
-            yield chunk if self.from_logits else chunk._replace(scores=chunk.scores.clip(0.0, 1.0))
+            yield chunk if self.from_logits else self._normalised(chunk)
         if seen == 0:
             raise InputError(f"{self.path}: there must be at least one sample, found none; check what wrote the file")
 
     def _check(self, chunk: Chunk, first: int) -> None:
         """Raise for numbers that no metric can be computed of."""
-        scores, targets = chunk
+        scores, targets = chunk.scores, chunk.targets
         name = "logits" if self.from_logits else "probs"
         if not np.isfinite(scores).all():
             where = _place(~np.isfinite(scores), first)
@@ -109,6 +123,17 @@ class Predictions:
                 "--ignore-index"
             )
 
+    def _normalised(self, chunk: Chunk) -> Chunk:
+        """Probabilities in [0, 1], which a softmax may leave by rounding; those of one label with a sum of 1."""
+        scores = chunk.scores.clip(0.0, 1.0)
+        if self.task == "multi":
+            return chunk._replace(scores=scores)
+        sums = scores.sum(1, dtype=np.float64, keepdims=True)
+        off = np.abs(sums - 1.0) > EXACT
+        if not off.any():
+            return chunk._replace(scores=scores)
+        return chunk._replace(scores=(scores / np.where(off, sums, 1.0)).astype(scores.dtype), rounded=int(off.sum()))
+
     def _check_probabilities(self, scores: Array, first: int) -> None:
         slack = 1e-2 if scores.dtype == np.float16 else 1e-3
         outside = (scores < -slack) | (scores > 1.0 + slack)
@@ -122,17 +147,28 @@ class Predictions:
         sums = scores.sum(1, dtype=np.float64)
         off = np.abs(sums - 1.0) > slack
         if off.any():
-            rounded = np.median(np.abs(sums - 1.0)) <= ROUNDED
+            explained = self.num_classes * _rounding(scores)
+            off = np.abs(sums - 1.0) > max(slack, min(explained, ROUNDED))
+        if off.any():
             what = (
                 "they look rounded: save them with more decimals, or what is left of them as "
                 "probs / probs.sum(1, keepdims=True)"
-                if rounded
+                if np.abs(sums - 1.0).max() <= explained
                 else "apply the softmax first, or use --task multi for independent labels"
             )
             raise InputError(
                 f"{self.path}: probs must sum to 1 over the classes, found {sums[off][0]:g} at {_place(off, first)}; "
                 f"{what}"
             )
+
+
+def _rounding(scores: Array) -> float:
+    """How far a score may lie from what it was before it was written with as many decimals; 0 where it was not."""
+    for decimals in DECIMALS:
+        units = scores.astype(np.float64) * 10.0**decimals
+        if (np.abs(units - units.round()) <= 10.0**decimals * np.finfo(scores.dtype).eps).all():
+            return 0.5 * 10.0**-decimals + 1e-9  # sums have an error of their own
+    return 0.0
 
 
 def _place(wrong: Array, first: int) -> str:

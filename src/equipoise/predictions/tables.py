@@ -2,7 +2,8 @@
 
 Columns ``logit_<class>`` or ``prob_<class>`` are the scores, in the order of the classes. ``target`` is the name of a
 class, or its number from 0 where the names are no numbers themselves; for several labels ``target_<class>`` are 0, 1,
-or nothing where a label is unknown. Other columns are left alone.
+or nothing where a label is unknown. Other columns are left alone, and handed on where that is asked for; not so
+``decision_<class>``, which belongs to the scores.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class Columns:
     from_logits: bool
     multi: bool
 
+    @property
+    def taken(self) -> set[str]:
+        """Names that have a meaning here."""
+        return {*self.scores, *self.targets, *(f"decision_{name}" for name in self.classes)}
+
 
 def open_table(
     path: Path,
@@ -40,8 +46,9 @@ def open_table(
     unlabelled: Task | None = None,
     targets: bool = True,
     open_label: int | None = None,
+    others: bool = False,
 ) -> Predictions:
-    """Predictions of a table; ``targets``: whether to look at them."""
+    """Predictions of a table; ``targets``: whether to look at them; ``others``: whether chunks hold other columns."""
     names = [name for name in _schema(path) if targets or not name.startswith("target")]
     columns = columns_of(path, names, unlabelled is not None)
     if not columns.targets:
@@ -49,12 +56,18 @@ def open_table(
     classes = len(columns.classes)
     told = told_task(path, (-1, classes), (-1, classes) if columns.multi else (-1,), task)
     if told == "single" and classes < 2:
-        raise InputError(f"{path}: there must be scores of at least two classes, found {columns.scores[0]!r} alone")
+        only, name = columns.scores[0], columns.classes[0]
+        raise InputError(
+            f"{path}: there must be scores of at least two classes, found {only!r} alone; add the other class "
+            f"({only.removesuffix(name)}0 beside {only.removesuffix(name)}1), or for one label that is 0 or 1 name the "
+            f"target target_{name}"
+        )
 
+    beside = [name for name in names if name not in columns.taken] if others else []
     marks = (ignore_index,) if open_label is None else (ignore_index, open_label)
 
     def read(size: int) -> Iterator[Chunk]:
-        for batch in batches(path, columns, size):
+        for batch in batches(path, columns, size, beside):
             scores = np.stack([_numbers(path, batch, name) for name in columns.scores], axis=1)
             if not columns.targets:
                 labels = no_targets(scores, told, ignore_index)
@@ -62,7 +75,7 @@ def open_table(
                 labels = np.stack([_numbers(path, batch, name, missing=UNKNOWN) for name in columns.targets], axis=1)
             else:
                 labels = _labels(path, batch.column("target"), columns.classes, marks)
-            yield Chunk(scores, labels)
+            yield Chunk(scores, labels, others=batch.select(beside) if beside else None)
 
     return Predictions(
         path,
@@ -84,7 +97,8 @@ def columns_of(path: Path, names: Sequence[str], unlabelled: bool = False) -> Co
     shown = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
     if len(given) != 1:
         raise InputError(
-            f"{path}: there must be columns logit_<class> or prob_<class> (one kind), found {shown}; rename the columns"
+            f"{path}: there must be columns logit_<class> or prob_<class> (one kind), found {shown}; rename the "
+            "columns, for one label that is 0 or 1 prob_1 (or logit_1) and target_1"
         )
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -166,16 +180,16 @@ def _rows(path: Path) -> int | None:
     return int(_arrow().parquet.read_metadata(path).num_rows) if path.suffix == ".parquet" else None
 
 
-def batches(path: Path, columns: Columns, size: int) -> Iterator[Any]:
-    """Record batches of at most ``size`` rows, with the columns that are needed."""
+def batches(path: Path, columns: Columns, size: int, others: Sequence[str] = ()) -> Iterator[Any]:
+    """Record batches of at most ``size`` rows, with the columns that are needed and ``others``, of a CSV as text."""
     arrow = _arrow()
-    wanted = [*columns.scores, *columns.targets]
+    wanted = [*columns.scores, *columns.targets, *others]
     try:
         if path.suffix == ".parquet":
             with arrow.parquet.ParquetFile(path) as file:
                 yield from file.iter_batches(size, columns=wanted)
         else:  # types are said, since guessing them from the first rows may be wrong for the others
-            types = {name: arrow.string() if name == "target" else arrow.float64() for name in wanted}
+            types = {name: arrow.string() if name in ("target", *others) else arrow.float64() for name in wanted}
             options = arrow.csv.ConvertOptions(column_types=types, include_columns=wanted)
             with arrow.csv.open_csv(path, read_options=_encoded(path), convert_options=options) as reader:
                 for batch in reader:

@@ -18,6 +18,8 @@ __all__ = ["appearing", "check_place", "write_predictions"]
 def write_predictions(path: Path, like: Predictions, chunks: Iterator[Chunk]) -> None:
     """Write scores of the kind of ``like`` and targets in ``chunks``, with its names and counts, targets if it has any.
 
+    Decisions are written as ``decisions``, in a table as ``decision_<class>``, other columns of a table as they are.
+
     The suffix says the kind: ``.npz``, ``.csv``, ``.parquet``, or none for a folder of ``.npy`` files, which never
     needs more memory than a chunk.
     """
@@ -62,6 +64,16 @@ def _kind(like: Predictions) -> str:
     return "logits" if like.from_logits else "probs"
 
 
+def _arrays(like: Predictions, chunk: Chunk) -> dict[str, Array]:
+    """What there is for each sample, by the name of its array."""
+    arrays = {_kind(like): chunk.scores}
+    if like.labelled:
+        arrays["targets"] = chunk.targets
+    if chunk.decisions is not None:
+        arrays["decisions"] = chunk.decisions
+    return arrays
+
+
 def _extras(like: Predictions) -> dict[str, Array]:
     extras: dict[str, Array] = {"class_names": np.array(like.class_names)}
     if like.train_counts is not None:
@@ -70,10 +82,11 @@ def _extras(like: Predictions) -> dict[str, Array]:
 
 
 def _write_npz(path: Path, like: Predictions, chunks: Iterator[Chunk]) -> None:
-    scores, targets = zip(*chunks, strict=True)
-    arrays: dict[str, Any] = {_kind(like): np.concatenate(scores)} | _extras(like)
-    if like.labelled:
-        arrays["targets"] = np.concatenate(targets)
+    parts: dict[str, list[Array]] = {}
+    for chunk in chunks:
+        for name, part in _arrays(like, chunk).items():
+            parts.setdefault(name, []).append(part)
+    arrays: dict[str, Any] = {name: np.concatenate(some) for name, some in parts.items()} | _extras(like)
     with path.open("wb") as file:
         np.savez(file, **arrays)
 
@@ -84,7 +97,7 @@ def _write_folder(path: Path, like: Predictions, chunks: Iterator[Chunk]) -> Non
     files: dict[str, Array] = {}
     start = 0
     for chunk in chunks:
-        for name, part in ((_kind(like), chunk.scores), ("targets", chunk.targets))[: 2 if like.labelled else 1]:
+        for name, part in _arrays(like, chunk).items():
             if name not in files:
                 shape = (samples, *part.shape[1:])
                 files[name] = np.lib.format.open_memmap(path / f"{name}.npy", "w+", part.dtype, shape)
@@ -100,14 +113,17 @@ def _write_table(path: Path, like: Predictions, chunks: Iterator[Chunk], parquet
     arrow = _arrow()
     writer = None
     try:
-        for scores, targets in chunks:
-            columns: dict[str, Array | list[str]] = {
-                f"{_kind(like)[:-1]}_{name}": scores[:, k] for k, name in enumerate(like.class_names)
-            }
+        for chunk in chunks:
+            columns: dict[str, Any] = (
+                {} if chunk.others is None else dict(zip(chunk.others.schema.names, chunk.others.columns, strict=True))
+            )
+            columns |= _by_class(f"{_kind(like)[:-1]}_", chunk.scores, like)
             if like.labelled and like.task == "multi":
-                columns |= {f"target_{name}": targets[:, k] for k, name in enumerate(like.class_names)}
+                columns |= _by_class("target_", chunk.targets, like)
             elif like.labelled:
-                columns["target"] = _words(targets, like.class_names)
+                columns["target"] = _words(chunk.targets, like.class_names)
+            if chunk.decisions is not None:
+                columns |= _by_class("decision_", chunk.decisions.astype(np.int8), like)
             table = arrow.table(columns)
             if writer is None:
                 kind = arrow.parquet.ParquetWriter if parquet else arrow.csv.CSVWriter
@@ -116,6 +132,10 @@ def _write_table(path: Path, like: Predictions, chunks: Iterator[Chunk], parquet
     finally:
         if writer is not None:
             writer.close()
+
+
+def _by_class(prefix: str, values: Array, like: Predictions) -> dict[str, Array]:
+    return {f"{prefix}{name}": values[:, k] for k, name in enumerate(like.class_names)}
 
 
 def _words(targets: Array, names: Sequence[str]) -> Array | list[str]:

@@ -166,9 +166,10 @@ def capital(text: str) -> str:
 def described(found: Mapping[str, Any]) -> str:
     """What was evaluated, in a line."""
     unknown = found.get("unknown", 0)
+    what = "label" if found["task"] == "multi" and found["classes"] == 1 else things(found["task"])
     rest = f"; {unknown:,} of {found['samples'] * found['classes']:,} targets unknown" if unknown else ""
     return (
-        f"{found['samples']:,} samples, {found['classes']:,} {things(found['task'])}, {TITLES[found['task']]}, from "
+        f"{found['samples']:,} samples, {found['classes']:,} {what}, {TITLES[found['task']]}, from "
         f"{found['scores']}{rest}"
     )
 
@@ -182,7 +183,7 @@ def worst_classes(found: Mapping[str, Any], count: int) -> list[Mapping[str, Any
 def verdicts(found: Mapping[str, Any]) -> list[str]:
     """What the numbers say, in sentences."""
     before, after = found["calibration"]["before"], found["calibration"]["after"]
-    sentences = [*found["suspicions"], *_trust(found)]
+    sentences = [*found["suspicions"], *found.get("notes", []), *_trust(found)]
     if after is not None and before["ece"] is not None:
         change = "lowers" if after["ece"] < before["ece"] else "raises"
         kind = "a temperature for each label" if found["task"] == "multi" else "a temperature"
