@@ -43,6 +43,16 @@ def test_tables_for_other_documents(folder, tmp_path):
     assert places["markdown"].read_text().startswith("| loss | accuracy |")
 
 
+def test_metrics_of_the_tables(folder, tmp_path):
+    ran = run("report", folder.path, "--markdown", tmp_path / "t.md", "--metrics", "ece, accuracy")
+    assert ran.exit_code == 0, ran.output
+    assert (tmp_path / "t.md").read_text().startswith("| loss | ECE | accuracy |\n")
+    assert "NLL" in folder.report.read_text(encoding="utf-8")  # the page has all
+    ran = run("report", folder.path, "--csv", tmp_path / "t", "--metrics", "x")
+    refused(ran, "--metrics must be some of accuracy,", "got x")
+    refused(run("report", folder.path, "--metrics", "ece"), "--metrics must have a table to be in")
+
+
 def test_a_verdict_that_is_newer_than_the_runs_is_taken_as_it_is(folder):
     verdict = read_verdict(folder) | {"sentences": ["Read, not made."]}
     folder.verdict.write_text(json.dumps(verdict), encoding="utf-8")

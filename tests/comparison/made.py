@@ -8,13 +8,14 @@ from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
 from equipoise.train.folder import RunFolder
 from equipoise.train.outcome import judge
 
+NOON = "2026-11-16T12:00:00+00:00"
 MONITORS = {"single": "mean_class_accuracy", "multi": "mean_average_precision", "segmentation": "mean_iou"}
 
 
-def make_run(path, task, val, test, *, unknown=None, monitor=None, monitor_value=0.5, seconds_per_step=0.01):
+def make_run(path, task, val, test, *, unknown=None, monitor=None, monitor_value=0.5, epochs=1, **about):
     """A finished run with these predictions: dicts of logits, targets, class_names and train_counts.
 
-    ``unknown`` are logits of an open set.
+    ``unknown`` are logits of an open set; ``about`` is what else is known of the run.
     """
     folder = RunFolder(path)
     folder.predictions("test").parent.mkdir(parents=True)
@@ -24,7 +25,8 @@ def make_run(path, task, val, test, *, unknown=None, monitor=None, monitor_value
     if unknown is not None:
         np.savez(folder.predictions("open"), logits=unknown.astype(np.float32))
     judge(folder, lambda line: None)
-    about = {
+    about = {"seconds_per_step": 0.01, "started": NOON, "finished": NOON} | about
+    about |= {
         "data": {
             "name": "made",
             "task": task,
@@ -38,8 +40,8 @@ def make_run(path, task, val, test, *, unknown=None, monitor=None, monitor_value
         },
         "monitor": monitor or MONITORS[task],
         "monitor_value": monitor_value,
-        "seconds_per_step": seconds_per_step,
     }
+    (folder.draft / "history.jsonl").write_text("{}\n" * epochs)
     (folder.draft / "run.json").write_text(json.dumps(about))
     folder.finish()
     return folder

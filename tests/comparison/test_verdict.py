@@ -10,6 +10,7 @@ import pytest
 
 from equipoise.comparison.outcomes import METRICS
 from equipoise.comparison.verdict import verdict
+from equipoise.report.tables import results_of
 from equipoise.train.folder import write_json
 from tests.comparison.made import make_comparison
 from tests.predictions.saved import arrays_of
@@ -135,9 +136,82 @@ def test_times_that_vary_between_seeds_are_said_to_tell_nothing(tmp_path):
 
     found = verdict(compared(tmp_path, ["ce", "good"], seeds=2, predict=predict_slowly), draws=20)
     assert said(found, "A step takes") == [
-        "A step takes 10.0 ms with ce and 20.0 ms with good, but varies by 71 % between the seeds of good: runs that "
-        "shared a machine do not compare in time."
+        "A step takes 10.0 ms with ce and 20.0 ms with good, but it varies by 71 % between the seeds of good: times do "
+        "not compare."
     ]
+    assert times_are_not_compared(found)
+
+
+def times_are_not_compared(found):
+    """They stand in the table, without a mark, the best one, or a difference."""
+    results = [row["seconds_per_step"] for row in results_of(found)]
+    return (
+        "seconds_per_step" in found["metrics"]
+        and all(result.mean is not None and not result.best and not result.mark for result in results)
+        and not [one for one in found["differences"] if one["metric"] == "seconds_per_step"]
+    )
+
+
+def timed(begin, end):
+    """A prediction of runs with steady times: of ``good`` slow ones, of seed k from minute k * begin on."""
+
+    def predict_at(loss, seed):
+        *arrays, _ = predict(loss, seed)
+        times = {
+            "started": f"2026-11-16T12:{seed * begin:02}:00",
+            "finished": f"2026-11-16T12:{seed * begin + end:02}:00",
+        }
+        if loss == "good":
+            times = {key: time.replace("T12", "T13") for key, time in times.items()}
+        return *arrays, times | {"seconds_per_step": 0.02 if loss == "good" else 0.01}
+
+    return predict_at
+
+
+def test_times_of_runs_side_by_side_are_not_compared(tmp_path):
+    alone = verdict(compared(tmp_path / "alone", ["ce", "good"], predict=timed(2, 2)), draws=20)
+    assert difference(alone, "good", "seconds_per_step")["mean"] == pytest.approx(0.01)
+    assert results_of(alone)[0]["seconds_per_step"].best
+    assert said(alone, "A step takes") == ["A step takes 10.0 ms with ce and 20.0 ms with good."]
+    shared = verdict(compared(tmp_path / "shared", ["ce", "good"], predict=timed(2, 3)), draws=20)
+    assert times_are_not_compared(shared)
+    assert said(shared, "A step takes")[0].endswith("but runs shared the machine and do not compare in time.")
+
+
+def test_what_took_no_steps_of_its_own_has_no_time(tmp_path):
+    def without_steps(loss, seed):
+        *arrays, _ = predict(loss, seed)
+        return *arrays, {"epochs": 0 if loss == "crt" else 3}
+
+    found = verdict(compared(tmp_path, ["ce", "crt"], 2, predict=without_steps), draws=20)
+    assert [row["values"]["seconds_per_step"]["mean"] for row in found["rows"]] == [0.01, None]
+    assert not said(found, "A step takes")
+
+
+def test_groups_with_next_to_no_test_samples_are_not_judged(tmp_path):
+    def nearly_without_the_rare(loss, seed):
+        val, test, options = predict(loss, seed)
+        rare = np.flatnonzero(np.isin(test["targets"], (3, 4)))[3:]
+        test["targets"][rare] = rare % 3
+        return val, test, options
+
+    found = verdict(compared(tmp_path, ["ce", "good"], 2, predict=nearly_without_the_rare), draws=20)
+    assert said(found, "Few:") == [
+        "Few: 2 classes, 3 test samples, too few to judge; more data would tell, or a larger --test-share where the "
+        "data have no test of their own."
+    ]
+    assert not said(found, "classes with few")
+    assert "few" in found["metrics"]
+    assert not [one for one in found["differences"] if one["metric"] == "few"]
+    assert not any(row["few"].best for row in results_of(found))
+
+
+def test_where_all_are_equal_none_is_best(tmp_path):
+    found = verdict(compared(tmp_path, ["ce", "twin"], 2, predict=lambda loss, seed: predict("ce", seed)), draws=20)
+    assert not said(found, "Best")
+    (sentence,) = said(found, "No difference in mean class accuracy")
+    assert sentence.endswith(" % with all.")
+    assert not any(result.best for row in results_of(found) for result in row.values())
 
 
 def test_what_seeds_cannot_tell_is_said(three):
@@ -173,8 +247,10 @@ def test_one_seed_has_no_interval_and_that_is_said(tmp_path):
 
 
 def test_two_seeds_are_a_warning(tmp_path):
-    found = verdict(compared(tmp_path, ["ce", "good"], 2))
-    assert said(found, "Two seeds tell little")
+    found = verdict(compared(tmp_path, ["ce", "good", "like"], 2))
+    warning, rest = said(found, "Two seeds tell little")[0], said(found, "Not told apart")[0]
+    assert found["sentences"].index(warning) < found["sentences"].index(rest)
+    assert rest.startswith("Not told apart from ce in mean class accuracy after correction for 2 comparisons: like ")
     assert difference(found, "good", "few")["low"] is not None
 
 

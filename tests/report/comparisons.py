@@ -110,6 +110,8 @@ def _write_run(run: PlannedRun, task: str, arrays: dict, epochs: int, number: in
         "monitor": MONITOR[task],
         "monitor_value": 0.5 + 0.01 * number,
         "seconds_per_step": 0.01 + 0.001 * number,
+        "started": f"2026-11-16T12:{number:02}:00+00:00",
+        "finished": f"2026-11-16T12:{number + 1:02}:00+00:00",
     }
     write_json(path / "run.json", about)
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from equipoise.report.tables import as_csv, as_latex, as_markdown, results_of
+from equipoise.report.tables import as_csv, as_latex, as_markdown, results_of, with_metrics
 
 NAMES = ("ce", "focal:gamma=1,2", "a|b_$x$ <b>")
 
@@ -67,6 +67,31 @@ def test_best_follows_the_direction_of_the_metric(verdict):
 def test_a_single_loss_is_not_called_the_best(verdict):
     verdict["rows"], verdict["differences"] = verdict["rows"][:1], []
     assert not any(result.best for result in results_of(verdict)[0].values())
+
+
+def test_what_is_not_judged_has_no_best(verdict):
+    verdict["unjudged"] = {"nll": "too few"}
+    assert not any(row["nll"].best for row in results_of(verdict))
+    assert results_of(verdict)[1]["accuracy"].best
+
+
+def test_where_all_are_equal_none_is_bold(verdict):
+    for row in verdict["rows"]:
+        row["values"]["accuracy"] = number(0.0)
+    assert "**0.00" not in as_markdown(verdict)
+
+
+def test_metrics_are_chosen_in_their_order(verdict):
+    chosen = with_metrics(verdict, ["nll", "accuracy"])
+    assert as_markdown(chosen).splitlines()[0] == "| loss | NLL | accuracy |"
+    assert {row["metric"] for row in csv.DictReader(io.StringIO(as_csv(chosen)))} == {"nll", "accuracy"}
+    assert verdict["metrics"] == ["accuracy", "nll", "seconds_per_step"]
+
+
+@pytest.mark.parametrize(("names", "got"), [(["accuracy", "ece", "f1"], "got ece,f1;"), ([], "got none;")])
+def test_a_metric_that_is_not_there(verdict, names, got):
+    with pytest.raises(ValueError, match=f"--metrics must be some of accuracy,nll,seconds_per_step, {got}"):
+        with_metrics(verdict, names)
 
 
 def test_csv_has_every_number_as_it_is(verdict):

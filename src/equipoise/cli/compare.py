@@ -13,7 +13,6 @@ import typer
 from equipoise.cli.inputs import bad_input
 from equipoise.cli.settings import settled, with_settings
 from equipoise.comparison.spec import GROUPS, CompareSpec
-from equipoise.report.words import LABELS
 
 __all__ = ["compare"]
 
@@ -54,13 +53,14 @@ def compare(
             console=console if console.is_terminal else None,
         )
     from equipoise.cli.comparison_table import print_comparison
+    from equipoise.comparison.recommendation import recommended
 
-    print_comparison(json.loads(found.verdict.read_text(encoding="utf-8")))
-    best = found.best
-    if best is not None:
-        about = best.folder.about
-        what = LABELS.get(about["monitor"], about["monitor"])
-        typer.echo(f"Use the best {what} on validation data: equipoise export {folder / 'runs' / best.name}")
+    verdict = json.loads(found.verdict.read_text(encoding="utf-8"))
+    print_comparison(verdict)
+    advice = recommended(found, verdict)
+    if advice is not None:
+        typer.echo(f"{advice.why}: {advice.command(folder)}")
+        typer.echo(advice.note)
     typer.echo(f"The report: {folder / found.report.name}")
     if found.failures:
         typer.echo(

@@ -60,7 +60,8 @@ def _differences(found: Mapping[str, Any]) -> dict[str, list[Text]]:
     """Differences with their intervals, by metric."""
     known = {(one["loss"], one["metric"]): one for one in found["differences"]}
     names = list(dict.fromkeys(one["loss"] for one in found["differences"]))
-    metrics = [metric for metric in dict.fromkeys((found["main"], *JUDGED)) if metric in found["metrics"]]
+    judged = {one["metric"] for one in found["differences"]}
+    metrics = [metric for metric in dict.fromkeys((found["main"], *JUDGED)) if metric in judged]
     return {label(metric): [_difference(known.get((name, metric))) for name in names] for metric in metrics if names}
 
 

@@ -22,12 +22,16 @@ def report(
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write every number and difference as CSV.")] = None,
     latex: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table for LaTeX.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Metrics of these tables, e.g. accuracy,few,ece.", show_default="all"),
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="PAGE", help="The page.", show_default="DIR/report.html")] = None,
 ) -> None:
     """Make the page of a comparison again, from what is finished; also its table for other documents."""
     with bad_input():
         from equipoise.report.comparison import comparison_page
-        from equipoise.report.tables import as_csv, as_latex, as_markdown
+        from equipoise.report.tables import as_csv, as_latex, as_markdown, with_metrics
 
         comparison = ComparisonFolder(folder)
         if not comparison.exists:
@@ -37,10 +41,14 @@ def report(
             )
         page = comparison.report if out is None else out
         wanted = {csv: as_csv, latex: as_latex, markdown: as_markdown}
+        if metrics is not None and not any(wanted):
+            raise InputError("--metrics must have a table to be in, found none; add --csv, --latex or --markdown FILE")
         for place in (page, *filter(None, wanted)):
             check_place(place)
         verdict = _verdict(comparison)
-        texts = {place: make(verdict) for place, make in wanted.items() if place is not None}
+        listed = [name.strip() for name in (metrics or "").split(",") if name.strip()]
+        table = verdict if metrics is None else with_metrics(verdict, listed)
+        texts = {place: make(table) for place, make in wanted.items() if place is not None}
         for place, text in (texts | {page: comparison_page(comparison, verdict)}).items():
             with appearing(place) as draft:
                 draft.write_text(text, encoding="utf-8")

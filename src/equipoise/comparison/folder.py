@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -163,8 +163,11 @@ class ComparisonFolder:
 
     @property
     def best(self) -> PlannedRun | None:
-        """The run to use: that of the loss with the best mean on validation data, and of its seeds the best one."""
-        losses = {loss for entry in self.entries for loss in entry.candidates}
+        """That of the loss with the best mean on validation data, and of its seeds the best one."""
+        return self.best_of({loss for entry in self.entries for loss in entry.candidates})
+
+    def best_of(self, losses: Collection[str]) -> PlannedRun | None:
+        """The best of some candidates on validation data; None where none of them has a number there."""
         runs = {run: run.folder.about for run in self.finished if run.loss in losses}
         values: dict[PlannedRun, float] = {
             run: -about["monitor_value"] if about["monitor"] in LESS_IS_BETTER else about["monitor_value"]

@@ -15,8 +15,6 @@ JUDGED = ("few", "f_measure", "auroc", "ece", "ece_after")
 """Numbers that people ask for besides the main one."""
 NAMED = 5
 """Classes and runs that are named at most."""
-STEADY = 0.05
-"""Standard deviation over seeds, as a share, up to which times of a step are compared without a remark."""
 
 
 def sentences_of(found: Mapping[str, Any]) -> list[str]:
@@ -25,6 +23,7 @@ def sentences_of(found: Mapping[str, Any]) -> list[str]:
         *_differences(found),
         *_other_differences(found),
         *_best(found),
+        *_too_few(found),
         *_need(found),
         *_choices(found),
         *_warnings(found),
@@ -48,13 +47,14 @@ def _differences(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"Really better than {baseline} in {metric}: {_listed(better)}."
     if worse:
         yield f"Really worse than {baseline} in {metric}: {_listed(worse)}."
+    if rest and len(found["seeds"]) == 2:
+        yield "Two seeds tell little of the noise between seeds: only very large differences can be called real."
+    after = f" after correction for {len(own)} comparisons" if len(own) > 1 else ""
     if rest and (better or worse):
-        yield f"Not told apart from {baseline} in {metric}: {_listed(rest)}."
+        yield f"Not told apart from {baseline} in {metric}{after}: {_listed(rest)}."
     elif rest:
-        yield f"No difference to {baseline} in {metric} is certain yet: {_listed(rest)}."
-    corrected = (
-        f" Real is what remains after correction for {len(own)} comparisons in a metric." if len(own) > 1 else ""
-    )
+        yield f"No difference to {baseline} in {metric} is certain yet{after}: {_listed(rest)}."
+    corrected = f" Real is what remains{after} in a metric." if after and not rest else ""
     yield f"In brackets: 95 % interval of each difference alone, over seeds and test samples.{corrected}"
 
 
@@ -92,7 +92,7 @@ def _best(found: Mapping[str, Any]) -> Iterator[str]:
         "ece_after": "Best calibrated after temperature",
     }
     for metric, title in topics.items():
-        if metric in found["metrics"]:
+        if metric in found["metrics"] and metric not in found["unjudged"]:
             yield from _best_of(found, metric, title)
     yield from _speed(found)
 
@@ -104,6 +104,9 @@ def _best_of(found: Mapping[str, Any], metric: str, title: str) -> Iterator[str]
     what = "" if metric == found["main"] else f"{_short(metric, found)} "
     baseline = found["baseline"]
     alike = [loss for loss in means if _value(metric, means[loss]) == _value(metric, means[best])]
+    if len(alike) == len(means) > 1:
+        yield f"No difference in {_in(metric, found)}: {_value(metric, means[best])} with all."
+        return
     if len(alike) > 1 and (baseline in alike or baseline not in means):
         yield f"{title}: {', '.join(alike[:-1])} and {alike[-1]} alike, {what}{_value(metric, means[best])}."
         return
@@ -130,20 +133,16 @@ def _speed(found: Mapping[str, Any]) -> Iterator[str]:
     else:
         low, high = (shown("seconds_per_step", others[loss]) for loss in (fast, slow))
         text += f", {low} ({fast}) to {high} ms ({slow}) with the others"
-    yield f"{text}{_unsteady(found)}."
+    why = found["unjudged"].get("seconds_per_step")
+    yield f"{text}{f', but {why}' if why else ''}."
 
 
-def _unsteady(found: Mapping[str, Any]) -> str:
-    """That times say nothing of the losses, where they vary from seed to seed."""
-    times = {row["loss"]: row["values"].get("seconds_per_step", {}) for row in found["rows"]}
-    spreads = {loss: time["std"] / time["mean"] for loss, time in times.items() if time.get("mean") and time.get("std")}
-    loss = max(spreads, key=spreads.__getitem__, default=None)
-    if loss is None or spreads[loss] <= STEADY:
-        return ""
-    return (
-        f", but varies by {100 * spreads[loss]:.0f} % between the seeds of {loss}: runs that shared a machine do not "
-        "compare in time"
-    )
+def _too_few(found: Mapping[str, Any]) -> Iterator[str]:
+    """Groups of classes of which the test has next to nothing."""
+    remedy = "more data would tell, or a larger --test-share where the data have no test of their own"
+    for metric, why in found["unjudged"].items():
+        if metric != "seconds_per_step":
+            yield f"{LABELS[metric].capitalize()}: {why}; {remedy}."
 
 
 def _means(found: Mapping[str, Any], metric: str) -> dict[str, float]:
@@ -195,8 +194,6 @@ def _warnings(found: Mapping[str, Any]) -> Iterator[str]:
             "One seed: nothing is known of the noise between seeds, so there is no interval and no difference is "
             "called real; take --seeds 3 or more."
         )
-    elif len(found["seeds"]) == 2:
-        yield "Two seeds tell little of the noise between seeds: only very large differences can be called real."
     if not baseline["seeds"]:
         yield f"{found['baseline']} has no finished run, so nothing could be compared with it."
     elif len(found["seeds"]) > 1:

@@ -5,6 +5,7 @@ Everything is read from the folders of the runs. Nothing here needs torch.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from equipoise.comparison.open_outcome import OPEN_METRICS
 from equipoise.comparison.outcomes import GROUPS, METRICS, Array, Outcome, outcome_of, resample, values_of
 from equipoise.comparison.sentences import sentences_of
 from equipoise.comparison.statistics import ALPHA, Difference, holm, paired_difference
-from equipoise.report.words import LESS_IS_BETTER, NATURAL
+from equipoise.report.words import LESS_IS_BETTER, NATURAL, things
 from equipoise.train.folder import RunFolder
 
 __all__ = ["FORMAT", "verdict"]
@@ -31,6 +32,11 @@ MAIN: Mapping[str, str] = {
 SPEED = "seconds_per_step"
 DRAWS = 1000
 """Draws of the test samples; the standard deviation that they tell is right to 2 %."""
+
+LEAST = 10
+"""Test samples of a group of classes below which its number says nothing: each of them would move it by 10 points."""
+STEADY = 0.05
+"""Standard deviation over seeds, as a share, up to which times of a step are compared."""
 
 Runs = Mapping[tuple[str, int], RunFolder]
 """Finished runs by loss and seed."""
@@ -50,7 +56,8 @@ def verdict(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> d
         ``rows`` (one for each loss: what was chosen and how, its seeds, ``values`` by metric, ``groups`` of classes),
         ``differences`` (to the baseline, by loss and metric: mean, 95 % interval, p, corrected p, whether it is real,
         seeds that would tell it and what limits them), ``failures``, ``tested`` (number of samples), ``missing``
-        (classes without test samples) and ``sentences``. None stands for what does not exist, such as an interval of
+        (classes without test samples), ``unjudged`` (why metrics of the table are not compared, by metric) and
+        ``sentences``. None stands for what does not exist, such as an interval of
         one seed.
 
     Raises:
@@ -60,11 +67,13 @@ def verdict(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> d
     if not runs:
         raise ValueError(f"{folder.path}: at least one run must be finished, found none; let equipoise compare go on")
     about = {key: run.about for key, run in runs.items()}
-    values = {key: values_of(run) | {SPEED: about[key][SPEED]} for key, run in runs.items()}
+    values = {key: values_of(run) | {SPEED: _seconds_per_step(run)} for key, run in runs.items()}
     seeds = sorted({run.seed for run in folder.runs})
     data = next(iter(about.values()))["data"]
     rows = [_row(entry, seeds, about, values, runs) for entry in folder.entries]
     metrics = _metrics(data["task"], rows)
+    unjudged = _unjudged(data["task"], rows, list(about.values()))
+    judged = [name for name in metrics if name not in unjudged]
     found: dict[str, Any] = {
         "format": FORMAT,
         "data": {key: data[key] for key in ("name", "task", "class_names", "train_counts", "samples")},
@@ -72,8 +81,9 @@ def verdict(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> d
         "seeds": seeds,
         "main": MAIN[data["task"]],
         "metrics": metrics,
+        "unjudged": {name: why for name, why in unjudged.items() if name in metrics},
         "rows": rows,
-        "differences": _differences(rows, folder.baseline, metrics, values, runs, draws, seed),
+        "differences": _differences(rows, folder.baseline, judged, values, runs, draws, seed),
         "failures": [{"loss": one.loss, "seed": one.seed, "error": one.error} for one in folder.failures],
         **_tested(next(iter(runs.values()))),
     }
@@ -147,6 +157,40 @@ def _metrics(task: str, rows: Sequence[Row]) -> list[str]:
     found = [name for name in names if any(row["values"].get(name, {}).get("mean") is not None for row in rows)]
     several = sum(name in found for name in GROUPS) > 1
     return [name for name in found if several or name not in GROUPS]
+
+
+def _seconds_per_step(run: RunFolder) -> float | None:
+    """Time of a step; None of what took none of its own, which notes that of stage one."""
+    seconds: float = run.about[SPEED]
+    return seconds if any(True for _ in run.history()) else None
+
+
+def _unjudged(task: str, rows: Sequence[Row], about: Sequence[Row]) -> dict[str, str]:
+    """Metrics in which nothing is compared, and why: groups with next to no test samples, times on a shared machine."""
+    units = {"single": "test sample", "multi": "positive test sample", "segmentation": "test pixel"}
+    found = {}
+    for name, group in next((row["groups"] for row in rows if row["groups"]), {}).items():
+        if group["support"] < LEAST:
+            kind = {"labels": "label", "classes": "class"}[things(task)] if group["classes"] == 1 else things(task)
+            unit = units[task] + ("" if group["support"] == 1 else "s")
+            found[name] = f"{group['classes']:,} {kind}, {group['support']:,} {unit}, too few to judge"
+    spreads = {
+        row["loss"]: time["std"] / time["mean"]
+        for row in rows
+        if (time := row["values"].get(SPEED, {})).get("mean") and time["std"] is not None
+    }
+    loss = max(spreads, key=spreads.__getitem__, default="")
+    if _side_by_side(about):
+        found[SPEED] = "runs shared the machine and do not compare in time"
+    elif loss and spreads[loss] > STEADY:
+        found[SPEED] = f"it varies by {100 * spreads[loss]:.0f} % between the seeds of {loss}: times do not compare"
+    return found
+
+
+def _side_by_side(about: Sequence[Row]) -> bool:
+    """Whether a run began before another was over, by clocks that tell whole seconds."""
+    spans = sorted((one["started"], one["finished"]) for one in about)
+    return any(later[0] < earlier[1] for earlier, later in itertools.pairwise(spans))
 
 
 def _tested(run: RunFolder) -> Row:

@@ -11,7 +11,7 @@ from typing import Any
 
 from equipoise.report.words import LABELS, LESS_IS_BETTER, shown
 
-__all__ = ["Result", "as_csv", "as_latex", "as_markdown", "label", "results_of", "spread"]
+__all__ = ["Result", "as_csv", "as_latex", "as_markdown", "label", "results_of", "spread", "with_metrics"]
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -30,7 +30,7 @@ class Result:
         mean: over the seeds; None where there is none.
         std: over the seeds; None of one seed.
         mark: ``"better"`` or ``"worse"`` than the baseline beyond chance, or nothing.
-        best: whether no other loss has a better mean.
+        best: whether no other loss has a better mean, and some have a worse one.
     """
 
     mean: float | None
@@ -64,6 +64,7 @@ def results_of(verdict: Mapping[str, Any]) -> list[dict[str, Result]]:
     means = {
         metric: [row["values"].get(metric, {}).get("mean") for row in verdict["rows"]] for metric in verdict["metrics"]
     }
+    unjudged = verdict.get("unjudged", {})  # recorded ones of earlier days have none
     found: list[dict[str, Result]] = []
     for place, row in enumerate(verdict["rows"]):
         results = {}
@@ -71,12 +72,28 @@ def results_of(verdict: Mapping[str, Any]) -> list[dict[str, Result]]:
             less = metric in LESS_IS_BETTER
             known = [mean for mean in means[metric] if mean is not None]
             mean = means[metric][place]
-            best = len(known) > 1 and mean is not None and mean == (min(known) if less else max(known))
+            told = metric not in unjudged and len(set(known)) > 1
+            best = told and mean == (min(known) if less else max(known))
             change = real.get((row["loss"], metric))
             mark = "" if not change else "better" if (change < 0) == less else "worse"
             results[metric] = Result(mean, row["values"].get(metric, {}).get("std"), mark, best)
         found.append(results)
     return found
+
+
+def with_metrics(verdict: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+    """The verdict with these metrics alone, in this order.
+
+    Raises:
+        ValueError: it has no such metric.
+    """
+    unknown = [name for name in names if name not in verdict["metrics"]]
+    if unknown or not names:
+        raise ValueError(
+            f"--metrics must be some of {','.join(verdict['metrics'])}, got {','.join(unknown) or 'none'}; write them "
+            "as there"
+        )
+    return {**verdict, "metrics": list(dict.fromkeys(names))}
 
 
 def as_csv(verdict: Mapping[str, Any]) -> str:

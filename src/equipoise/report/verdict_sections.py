@@ -8,6 +8,7 @@ from typing import Any
 
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.open_outcome import OPEN_METRICS
+from equipoise.comparison.recommendation import recommended
 from equipoise.report.difference_figures import Point, difference_plot, pareto_plot
 from equipoise.report.page import Cell, Head, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
@@ -43,13 +44,22 @@ def results_section(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Sec
         else "Shares in percent. One seed: nothing is known of the noise, and no difference can be called real. Bold: "
         "the best. A click on a heading sorts."
     )
-    parts = [part for part in (_choices(verdict), _failures(folder)) if part is not None]
+    parts = [part for part in (_use(folder, verdict), _choices(verdict), _failures(folder)) if part is not None]
     return Section(
         "Results",
         text,
         tables=[Table(["loss", *titles], rows, groups=groups, sortable=True, marked=marked)],
         parts=parts,
     )
+
+
+def _use(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Section | None:
+    """The run to use, and how."""
+    advice = recommended(folder, verdict)
+    if advice is None:
+        return None
+    text = f"{advice.why}. {advice.note} In the folder of this page, this writes a model that stands alone:"
+    return Section("The run to use", text, code=advice.command())
 
 
 def _title(name: str) -> str:
@@ -132,7 +142,7 @@ def differences_section(verdict: Mapping[str, Any]) -> Section | None:
     return Section(
         f"Differences from {verdict['baseline']}",
         "Mean differences over the same seeds and test samples, with 95 % intervals that allow for both. Filled: real; "
-        "hollow: may be chance."
+        "hollow: not certain after correction for the number of losses. An arrow: the interval goes on."
         if several
         else "Differences of one seed: without a second one there is no interval.",
         figures=[*figures],

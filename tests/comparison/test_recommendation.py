@@ -1,0 +1,95 @@
+"""Which run is named at the end of a comparison, and with which reason."""
+
+import pytest
+
+from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
+from equipoise.comparison.recommendation import recommended
+from equipoise.train.folder import RunFolder, write_json
+
+VALUES = {("ce", 0): 0.5, ("ce", 1): 0.6, ("good", 0): 0.7, ("good", 1): 0.65, ("other", 0): 0.9, ("other", 1): 0.8}
+"""Accuracy on validation data, of which ``other`` has the most."""
+
+
+def compared(path, values=VALUES, monitor="accuracy"):
+    folder = ComparisonFolder(path)
+    runs = [PlannedRun(loss, seed, RunFolder(path / "runs" / f"{loss}-{seed}")) for loss, seed in values]
+    folder.write_plan({}, [Entry(loss, (loss,)) for loss in dict.fromkeys(run.loss for run in runs)], "ce", runs)
+    for run in runs:
+        run.folder.path.mkdir()
+        write_json(run.folder.path / "run.json", {"monitor": monitor, "monitor_value": values[run.loss, run.seed]})
+    return folder
+
+
+def judged(*real, seeds=(0, 1), losses=("ce", "good", "other"), main="accuracy"):
+    """A verdict in which these (loss, metric, mean) are real."""
+    return {
+        "main": main,
+        "baseline": "ce",
+        "seeds": list(seeds),
+        "rows": [{"loss": loss, "chosen": loss, "seeds": list(seeds)} for loss in losses],
+        "differences": [{"loss": loss, "metric": metric, "mean": mean, "real": True} for loss, metric, mean in real],
+    }
+
+
+def test_where_nothing_is_really_better_the_baseline_stays(tmp_path):
+    worse = judged(("other", "ece", 0.2), ("good", "accuracy", -0.1))
+    advice = recommended(compared(tmp_path), worse)
+    assert advice.run.name == "ce-1"
+    assert advice.why == "Nothing is really better than ce in accuracy; stay with it"
+    assert advice.note == (
+        "The run was chosen by accuracy on validation data; the table is of test data. "
+        "Best accuracy on validation data: other-0."
+    )
+
+
+def test_what_is_really_better_is_used_though_another_is_the_best_on_validation_data(tmp_path):
+    advice = recommended(compared(tmp_path), judged(("good", "accuracy", 0.1)))
+    assert advice.run.name == "good-0"
+    assert advice.why == "good is really better than ce in accuracy"
+    assert advice.note.endswith("Best accuracy on validation data: other-0.")
+
+
+def test_validation_data_choose_among_what_is_really_better(tmp_path):
+    advice = recommended(compared(tmp_path), judged(("good", "accuracy", 0.2), ("other", "accuracy", 0.1)))
+    assert advice.run.name == "other-0"
+    assert advice.why == (
+        "good and other are really better than ce in accuracy, and the best of these on validation data is other"
+    )
+    assert "Best" not in advice.note
+
+
+def test_less_may_be_better(tmp_path):
+    folder = compared(tmp_path, monitor="nll")
+    assert recommended(folder, judged(("good", "nll", 0.1), main="nll")).run.loss == "ce"
+    assert recommended(folder, judged(("good", "nll", -0.1), main="nll")).run.name == "good-1"
+
+
+def test_gains_in_other_numbers_are_told(tmp_path):
+    advice = recommended(compared(tmp_path), judged(("good", "few", 0.3), ("other", "ece", -0.1)))
+    assert advice.run.loss == "ce"
+    assert advice.note.endswith("Really better in other numbers: good (few), other (ECE).")
+
+
+def test_one_seed_does_not_know(tmp_path):
+    values = {key: value for key, value in VALUES.items() if key[1] == 0}
+    advice = recommended(compared(tmp_path, values), judged(seeds=[0]))
+    assert advice.run.name == "ce-0"
+    assert advice.why.startswith("One seed cannot tell whether anything is really better than ce")
+
+
+@pytest.mark.parametrize(("losses", "name"), [(("good", "other"), "other-0"), (("good",), "good-0")])
+def test_without_a_baseline_validation_data_choose(tmp_path, losses, name):
+    values = {key: value for key, value in VALUES.items() if key[0] in losses}
+    advice = recommended(compared(tmp_path, values), judged(losses=losses))
+    assert advice.run.name == name
+    assert advice.why == f"The best accuracy on validation data is that of {losses[-1]}"
+
+
+def test_without_numbers_on_validation_data_there_is_none(tmp_path):
+    assert recommended(compared(tmp_path, dict.fromkeys(VALUES)), judged()) is None
+
+
+def test_the_command_fits_the_place(tmp_path):
+    advice = recommended(compared(tmp_path), judged())
+    assert advice.command() == "equipoise export runs/ce-1"
+    assert advice.command(tmp_path / "my data") == f"equipoise export '{tmp_path}/my data/runs/ce-1'"
