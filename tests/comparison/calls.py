@@ -1,6 +1,7 @@
 """What processes are asked to do in tests."""
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import sys
@@ -47,6 +48,8 @@ def die(how):
 
 
 def say_who(file):
+    semaphore = multiprocessing.get_context("spawn").Semaphore()  # as those have that decode images
+    semaphore.acquire()
     Path(file).write_text(str(os.getpid()))
     time.sleep(600)
 

@@ -227,8 +227,6 @@ def test_another_machine_may_go_on(here, out):
     [
         ({"epochs": 3}, "another epochs"),
         ({"lr": 0.1, "data": "digit-maps"}, "another data, lr"),
-        ({"seeds": 1}, "seed 1"),
-        ({"losses": ["ce"]}, "focal:gamma=1,2"),
         ({"losses": ["ce", "focal:gamma=1,2,3"], "clip": 1}, "another clip and focal:gamma=1,2"),
         ({"losses": None}, "another losses"),
     ],
@@ -239,6 +237,20 @@ def test_another_comparison_in_its_place_is_refused(here, out, settings, differs
     with pytest.raises(ValueError, match=re.escape(f"found one with {differs}; choose another --out")):
         compared(out, **settings)
     assert before == {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(("settings", "differs"), [({"seeds": 1}, "seed 1"), ({"losses": ["ce"]}, "focal:gamma=1,2")])
+def test_a_part_of_a_comparison_is_refused_with_the_command_of_all(here, out, settings, differs):
+    compared(out)
+    here.trained.clear()
+    with pytest.raises(
+        ValueError, match=re.escape(f"found one with {differs}; go on with it (equipoise compare")
+    ) as why:
+        compared(out, **settings)
+    assert f"see it (equipoise report {out}), or choose another --out" in str(why.value)
+    command = re.search(r"\((equipoise compare .*?)\), see", str(why.value))[1]
+    assert f"--losses 'ce focal:gamma=1,2' --seeds 2 --out {out}" in command
+    assert not here.trained
 
 
 def test_suggested_losses_stay_those_of_the_first_time(here, out):

@@ -1,6 +1,7 @@
 """Processes that take calls: they are used again, failures cost one call, and nobody outlives the one who asked."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -136,6 +137,27 @@ def test_a_process_ends_with_the_one_who_asked(tmp_path):
     asking.kill()
     asking.wait()
     until(lambda: not alive(process))
+
+
+def test_interrupted_nothing_is_said_of_what_killed_processes_leave(tmp_path):
+    file = tmp_path / "who"
+    command = [sys.executable, "-m", "tests.comparison.calls", str(file)]
+    asking = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    until(lambda: file.is_file() and file.read_text())
+    asking.send_signal(signal.SIGINT)
+    _, said = asking.communicate(timeout=60)
+    assert "KeyboardInterrupt" in said
+    assert "leaked" not in said
+
+
+def test_warnings_stay_as_they_were(monkeypatch):
+    for before in (None, "error::UserWarning"):
+        monkeypatch.delenv("PYTHONWARNINGS", raising=False)
+        if before is not None:
+            monkeypatch.setenv("PYTHONWARNINGS", before)
+        with LocalJobs(1, calls.begin) as jobs:
+            assert of_one(jobs, calls.variable, "PYTHONWARNINGS").value == before
+        assert os.environ.get("PYTHONWARNINGS") == before
 
 
 def until(condition):

@@ -197,10 +197,14 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
     if compared is None and not suggested:
         changed.append("losses")
     if changed or gone:
+        from equipoise.report.origins import command_of
+
         differs = " and ".join(([f"another {some(changed)}"] if changed else []) + ([some(gone)] if gone else []))
+        command = command_of(stored, str(folder.path))
+        remedy = "" if changed else f"go on with it ({command}), see it (equipoise report {folder.path}), or "
         raise ValueError(
-            f"{folder.path}: the folder must be free or hold this comparison, found one with {differs}; choose another "
-            "--out (losses, methods and seeds may be added to a comparison, nothing else may change)"
+            f"{folder.path}: the folder must be free or hold this comparison, found one with {differs}; {remedy}choose "
+            "another --out (losses, methods and seeds may be added to a comparison, nothing else may change)"
         )
     return entries if compared is None or compared == texts else None
 

@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import connection
+from multiprocessing import connection, resource_tracker
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -128,6 +128,7 @@ class LocalJobs:
         return self.count
 
     def __enter__(self) -> Self:
+        _let_it_tidy_up_in_silence()
         self.logs = tempfile.TemporaryDirectory(prefix="equipoise-")
         try:
             for number in range(self.count):
@@ -211,6 +212,25 @@ class _Process:
         self.process.kill()
         self.process.join()
         self.ours.close()
+
+
+def _let_it_tidy_up_in_silence() -> None:
+    """Start the process that removes what killed ones left, such as semaphores of those that decode images.
+
+    It warns of what it removes, where a comparison was interrupted right below the message that says how to go on.
+    """
+    if os.name != "posix":
+        return
+    name, quiet = "PYTHONWARNINGS", "ignore:resource_tracker"
+    before = os.environ.get(name)
+    os.environ[name] = quiet if before is None else f"{before},{quiet}"  # the last one counts
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _cause_of_death(status: int | None) -> str:
