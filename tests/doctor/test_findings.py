@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from equipoise.doctor import Finding, look_at_counts, look_at_predictions, look_at_setup, suggest
+from equipoise.doctor.corrections import try_corrections
 from equipoise.doctor.predictions import calibration_noise, mean_gap
 from equipoise.evaluation import evaluate
 from equipoise.predictions import open_predictions
+from equipoise.report.words import verdicts
 
 
 def about(findings: list[Finding]) -> set[str]:
@@ -198,8 +200,76 @@ def test_the_error_of_a_group_is_no_miscalibration_of_its_own(tmp_path):
     logits = draw.normal(0, 1, (300, 3))
     arrays = {"logits": logits, "targets": draw.integers(0, 3, 300), "train_counts": np.array([500, 50, 5])}
     findings = look_at_predictions(evaluated(tmp_path / "p.npz", **arrays))
-    few = next(finding for finding in findings if finding.about == "calibration of the group few")
-    assert "a high ECE alone is no miscalibration" in few.text
+    (few,) = (finding for finding in findings if finding.about.startswith("calibration of the group"))
+    assert few.about == "calibration of the groups many, medium, few"
+    assert few.text.count("by chance alone its ECE would be") == 3
+    assert few.text.count("a high ECE alone is no miscalibration") == 1
+
+
+def labels_drawn(shift):
+    draw = np.random.default_rng(2)
+    logits = draw.normal(-2.0, 1.0, (600, 4))
+    targets = (draw.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(int)
+    return {"logits": logits + shift, "targets": targets}
+
+
+@pytest.mark.parametrize(("shift", "word"), [(2.0, "more"), (-2.0, "less"), (0.0, None)])
+def test_labels_that_are_announced_more_or_less_often_than_present(tmp_path, shift, word):
+    np.savez(tmp_path / "p.npz", **labels_drawn(shift))
+    source = open_predictions(tmp_path / "p.npz")
+    found = evaluate(source)
+    findings = look_at_predictions(found, corrections=try_corrections(source))
+    worries = [finding for finding in findings if finding.about.startswith("announced")]
+    sentences = " ".join(verdicts(found))
+    if word is None:
+        assert not worries
+        assert "--bias" not in sentences
+        return
+    (worry,) = worries
+    assert worry.about == f"announced {word} often than present"
+    announced = 1 / (1 + np.exp(-labels_drawn(shift)["logits"]))
+    present = labels_drawn(shift)["targets"].mean()
+    assert f"a label is {100 * announced.mean():.1f} %, and {100 * present:.1f} % are present" in worry.text
+    assert "calibrate FILE --method label-temperatures --bias --out fit.json" in worry.advice
+    assert f"{announced.mean() / present:.2g} times as often as they are present" in sentences
+    assert "calibrate FILE --bias" in sentences
+
+
+def test_labels_are_spoken_of_as_labels():
+    for counts in ([9500, 400, 12, 0], [300, 200, 100]):
+        words = " ".join(f"{f.about} {f.text} {f.advice}" for f in look_at_counts(counts, names(len(counts)), "multi"))
+        assert "class" not in words.replace("CF1", "")
+        assert "accuracy" not in words
+        assert "label" in words
+
+
+def test_what_repairs_confidence_is_said_once(tmp_path):
+    draw = np.random.default_rng(3)
+    logits = draw.normal(0, 2, (2000, 3))
+    targets = (logits + draw.gumbel(size=logits.shape)).argmax(1)
+    for shift, repair in (
+        ([3.0, 0.0, 0.0], "--method vector repairs more of it"),
+        ([0.0] * 3, "A temperature repairs"),
+    ):
+        np.savez(tmp_path / "p.npz", logits=3 * logits + shift, targets=targets)
+        source = open_predictions(tmp_path / "p.npz")
+        findings = look_at_predictions(evaluate(source), corrections=try_corrections(source))
+        (sure,) = (finding for finding in findings if finding.about == "overconfident")
+        assert repair in sure.advice
+
+
+def test_a_classwise_error_that_rises_is_told(tmp_path):
+    found = evaluated(tmp_path / "p.npz", **labels_of_classes())
+    found["calibration"]["before"]["classwise_ece"], found["calibration"]["after"]["classwise_ece"] = 0.04, 0.06
+    assert "The classwise ECE rises with it from 4.00 to 6.00 %" in " ".join(verdicts(found))
+    found["calibration"]["after"]["classwise_ece"] = 0.0401
+    assert "classwise ECE rises" not in " ".join(verdicts(found))
+
+
+def labels_of_classes():
+    draw = np.random.default_rng(4)
+    logits = draw.normal(0, 2, (300, 3))
+    return {"logits": logits, "targets": (logits + draw.gumbel(size=logits.shape)).argmax(1)}
 
 
 def test_probability_zero_for_the_truth(tmp_path):

@@ -64,8 +64,12 @@ def doctor(
             raise InputError(f"--task must be single, multi or segmentation, got {kind!r}; pick one of these words")
         findings = look_at_setup(loss=loss, sampler=sampler, weights=weights, counts=numbers)
         if numbers is not None:
-            names = source.class_names if source is not None else tuple(f"class {k}" for k in range(len(numbers)))
-            findings += look_at_counts(numbers, names)
+            names = (
+                source.class_names
+                if source is not None
+                else tuple(f"{'label' if kind == 'multi' else 'class'} {k}" for k in range(len(numbers)))
+            )
+            findings += look_at_counts(numbers, names, kind)
         found = None
         if source is not None:
             found, seen = _evaluated(source)

@@ -14,17 +14,20 @@ LONG_TAIL = 10.0
 FEW = 20
 
 
-def look_at_counts(counts: Sequence[float], names: Sequence[str]) -> list[Finding]:
-    """Findings about training samples of each class."""
+def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "single") -> list[Finding]:
+    """Findings about training samples of each class; about positives of each label where ``task`` is ``"multi"``."""
     found = []
+    several = task == "multi"
+    kinds = "labels" if several else "classes"
+    largest, smallest = ("most frequent label", "rarest") if several else ("largest class", "smallest")
     absent = [name for name, count in zip(names, counts, strict=True) if count == 0]
     if absent:
         found.append(
             Finding(
                 "problem",
-                "classes without training samples",
-                f"{len(absent)} of {len(counts)} classes have none: {listed(absent)}. No loss can teach them, and "
-                "log n or 1/n of such a class is infinite.",
+                f"{kinds} without training samples",
+                f"{len(absent)} of {len(counts)} {kinds} have none: {listed(absent)}. No loss can teach them, and "
+                "log n or 1/n of such a count is infinite.",
                 "Drop them, merge them with others, or collect samples.",
             )
         )
@@ -37,9 +40,15 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str]) -> list[Findin
             Finding(
                 "worry",
                 "long tail",
-                f"The largest class has {ratio:,.0f} times the samples of the smallest ({max(present):,.0f} to "
-                f"{min(present):,.0f}). Plain accuracy is then mostly that of the large classes.",
-                "Report mean class accuracy and many/medium/few beside accuracy, and compare a loss that rebalances.",
+                f"The {largest} has {ratio:,.0f} times the samples of the {smallest} ({max(present):,.0f} to "
+                f"{min(present):,.0f}). "
+                + (
+                    "Numbers over all decisions (OP, OR, OF1) are then mostly those of the frequent labels."
+                    if several
+                    else "Plain accuracy is then mostly that of the large classes."
+                ),
+                f"Report {'mAP and CF1' if several else 'mean class accuracy'} and many/medium/few beside "
+                f"{'them' if several else 'accuracy'}, and compare a loss that rebalances.",
             )
         )
     else:
@@ -47,16 +56,16 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str]) -> list[Findin
             Finding(
                 "note",
                 "balance",
-                f"The largest class has {ratio:,.1f} times the samples of the smallest, which is mild: counts alone "
-                f"set the smallest back by log {ratio:,.1f} = {math.log(ratio):.1f} in log-odds, which what a sample "
+                f"The {largest} has {ratio:,.1f} times the samples of the {smallest}, which is mild: counts alone "
+                f"set the {smallest} back by log {ratio:,.1f} = {math.log(ratio):.1f} in log-odds, which what a sample "
                 f"shows easily outweighs. A tail is called long from {LONG_TAIL:g} times on "
                 f"({math.log(LONG_TAIL):.1f}).",
-                "Rebalancing has little to gain; look at calibration and at the hard classes first. Where predictions "
-                "show a class that is hardly found, or a miss of it costs more, compare a loss that rebalances.",
+                "Rebalancing has little to gain; look at calibration and at the hard ones first. Where predictions "
+                "show one that is hardly found, or a miss of it costs more, compare a loss that rebalances.",
             )
         )
     share = max(present) / sum(present)
-    if share > 0.9 and len(present) > 1:
+    if share > 0.9 and len(present) > 1 and not several:  # a label is in a sample beside others
         biggest = names[list(counts).index(max(present))]
         found.append(
             Finding(
@@ -71,8 +80,8 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str]) -> list[Findin
         found.append(
             Finding(
                 "worry",
-                "classes with few training samples",
-                f"{len(few)} of {len(counts)} classes have fewer than {FEW}: {listed(few)}. Weights of 1/n make single "
+                f"{kinds} with few training samples",
+                f"{len(few)} of {len(counts)} {kinds} have fewer than {FEW}: {listed(few)}. Weights of 1/n make single "
                 "samples of them dominate a batch.",
                 "Prefer effective-number weights, logit adjustment or margins to 1/n, and train with several seeds.",
             )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from equipoise.doctor.finding import Finding, listed
+from equipoise.report.words import announced_as_present
 
 if TYPE_CHECKING:
     from equipoise.doctor.corrections import Correction
@@ -25,8 +26,8 @@ GAIN = 0.02
 NOISE = 0.01
 """ECE by chance below which an ECE that cannot be told from it is good news."""
 BY_TRUTH = (
-    "Its samples are chosen by their true class, given which even a perfectly calibrated model is more or less sure "
-    "than right: a high ECE alone is no miscalibration."
+    "Samples of a group are chosen by their true class, given which even a perfectly calibrated model is more or less "
+    "sure than right: a high ECE alone is no miscalibration."
 )
 
 
@@ -80,7 +81,8 @@ def look_at_predictions(
         ),
         *_classes(found),
         *_bins(found),
-        *_confidence(found),
+        *_confidence(found, _better(found, corrections)),
+        *_announced(found, corrections),
         *_corrections(found, corrections),
         *_thresholds(found, cross_fitted_f1),
         *_rounded(found),
@@ -179,23 +181,30 @@ def _bins(found: Mapping[str, Any]) -> list[Finding]:
                 "Compare by NLL, and give an interval (--bootstrap).",
             )
         )
-    for name, curves in found["reliability"].items():
-        if name != "all" and 0 < sum(curves["before"]["count"]) < 15 * THIN_BIN:
-            results.append(
-                Finding(
-                    "note",
-                    f"calibration of the group {name}",
-                    f"It has {sum(curves['before']['count']):,.0f} samples for {found['bins']} bins: by chance alone "
-                    f"its ECE would be {100 * calibration_noise(curves['before']):.1f} %."
-                    + ("" if found["task"] == "multi" else f" {BY_TRUTH}"),
-                    "Read its reliability diagram with care"
-                    + ("; the classwise ECE of its classes tells more." if found["task"] == "single" else "."),
-                )
+    thin_groups = {
+        name: curves["before"]
+        for name, curves in found["reliability"].items()
+        if name != "all" and 0 < sum(curves["before"]["count"]) < 15 * THIN_BIN
+    }
+    if thin_groups:
+        each = "; ".join(
+            f"{name} has {sum(curve['count']):,.0f} samples for {found['bins']} bins, and by chance alone its ECE "
+            f"would be {100 * calibration_noise(curve):.1f} %"
+            for name, curve in thin_groups.items()
+        )
+        results.append(
+            Finding(
+                "note",
+                f"calibration of the {'group' if len(thin_groups) == 1 else 'groups'} {', '.join(thin_groups)}",
+                f"{each[0].upper()}{each[1:]}." + ("" if found["task"] == "multi" else f" {BY_TRUTH}"),
+                "Read reliability diagrams of groups with care"
+                + ("; the classwise ECE of their classes tells more." if found["task"] == "single" else "."),
             )
+        )
     return results
 
 
-def _confidence(found: Mapping[str, Any]) -> list[Finding]:
+def _confidence(found: Mapping[str, Any], better: Correction | None) -> list[Finding]:
     gap = mean_gap(found["reliability"]["all"]["before"])
     if found["task"] == "multi":
         return []
@@ -207,18 +216,53 @@ def _confidence(found: Mapping[str, Any]) -> list[Finding]:
             "worry",
             "overconfident" if over else "underconfident",
             f"Confidence is {100 * abs(gap):.1f} points {'above' if over else 'below'} accuracy on average.",
-            "A temperature repairs it after training (equipoise calibrate --method temperature); in training "
+            (
+                "A temperature repairs it after training (equipoise calibrate --method temperature); in training "
+                if better is None
+                else f"After training, {better.options} repairs more of it than a temperature (below); in training "
+            )
             + ("focal losses do." if over else "less smoothing and a smaller gamma do."),
         )
     ]
+
+
+def _announced(found: Mapping[str, Any], tried: Sequence[Correction]) -> list[Finding]:
+    """Several labels that the model announces far more, or less, often than they are present."""
+    if found["task"] != "multi" or announced_as_present(found):
+        return []
+    gap = mean_gap(found["reliability"]["all"]["before"])
+    present = sum(row["support"] for row in found["per_class"]) / sum(found["reliability"]["all"]["before"]["count"])
+    helped = len(tried) > 1 and tried[1].nll < (1 - GAIN) * tried[0].nll
+    return [
+        Finding(
+            "worry",
+            f"announced {'more' if gap > 0 else 'less'} often than present",
+            f"The mean probability of a label is {100 * (present + gap):.1f} %, and {100 * present:.1f} % are present: "
+            f"{(present + gap) / present:.2g} times as often. Asymmetric losses and weights of positives do that.",
+            f"Do not read its scores as probabilities; biases bring them back, equipoise calibrate FILE "
+            f"{tried[1].options} --out fit.json: an NLL of {tried[1].nll:.4f} where temperatures alone leave "
+            f"{tried[0].nll:.4f}."
+            if helped
+            else "Do not read its scores as probabilities, and choose thresholds on validation data.",
+        )
+    ]
+
+
+def _better(found: Mapping[str, Any], tried: Sequence[Correction]) -> Correction | None:
+    """The correction that is worth more than a temperature, if there is one."""
+    before, after = found["calibration"]["before"], found["calibration"]["after"]
+    best = min(tried, key=lambda one: one.nll, default=None)
+    if best is None or after is None or before["nll"] is None:
+        return None
+    return best if best.nll < (1 - GAIN) * min(before["nll"], tried[0].nll) else None
 
 
 def _corrections(found: Mapping[str, Any], tried: Sequence[Correction]) -> list[Finding]:
     before, after = found["calibration"]["before"], found["calibration"]["after"]
     if after is None or before["nll"] is None:
         return []
-    best = min(tried, key=lambda one: one.nll, default=None)
-    if best is not None and best.nll < (1 - GAIN) * min(before["nll"], tried[0].nll):
+    best = _better(found, tried)
+    if best is not None:
         return [
             Finding(
                 "note",

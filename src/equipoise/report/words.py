@@ -11,6 +11,7 @@ __all__ = [
     "LESS_IS_BETTER",
     "NATURAL",
     "TITLES",
+    "announced_as_present",
     "class_label",
     "described",
     "duration",
@@ -91,6 +92,10 @@ HINTS: Mapping[str, str] = {
     "open_accuracy": "accuracy of the known samples, of which a rejected one is wrong",
     "seconds_per_step": "time of a training step in milliseconds",
 }
+FAR = 1.5
+"""How many times as often labels are announced as present, or present as announced, from which on it is told."""
+RISE = 1.05
+"""Times its value to which a classwise ECE has to rise to be told."""
 TITLES: Mapping[str, str] = {
     "single": "one label a sample",
     "multi": "several labels a sample",
@@ -192,6 +197,7 @@ def verdicts(found: Mapping[str, Any]) -> list[str]:
             f"{shown('ece', before['ece'])} to {shown('ece', after['ece'])} % and changes the NLL from "
             f"{shown('nll', before['nll'])} to {shown('nll', after['nll'])}."
         )
+        sentences += _beyond_temperature(found)
     elif after is None:
         sentences.append(f"No temperature could be fitted: {found['calibration']['note']}.")
     groups = {row["name"]: row for row in found["groups"]}
@@ -213,18 +219,40 @@ def verdicts(found: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
+def _beyond_temperature(found: Mapping[str, Any]) -> list[str]:
+    """What a temperature leaves undone."""
+    before, after = (found["calibration"][when].get("classwise_ece") for when in ("before", "after"))
+    if before is not None and after is not None and after > RISE * before:
+        return [
+            f"The classwise ECE rises with it from {shown('ece', before)} to {shown('ece', after)} %: whole classes "
+            "are over- or underrated, which equipoise calibrate FILE --method vector may mend."
+        ]
+    if found["task"] == "multi" and not announced_as_present(found):
+        return [
+            "Temperatures do not make labels rarer or more frequent; with biases they do: equipoise calibrate FILE "
+            "--bias, and equipoise doctor FILE says whether it pays."
+        ]
+    return []
+
+
+def announced_as_present(found: Mapping[str, Any]) -> bool:
+    """Whether several labels are announced about as often as they are present; True where nothing is known."""
+    confidence, accuracy = _means(found)
+    return not confidence or not accuracy or 1 / FAR < confidence / accuracy < FAR
+
+
 def _trust(found: Mapping[str, Any]) -> list[str]:
     """Whether confidence is above or below accuracy."""
-    curve = found["reliability"]["all"]["before"]
-    total = sum(curve["count"])
-    if not total:
+    if not sum(found["reliability"]["all"]["before"]["count"]):
         return []
-    confidence = _mean(curve["confidence"], curve["count"], total)
-    accuracy = _mean(curve["accuracy"], curve["count"], total)
+    confidence, accuracy = _means(found)
     if found["task"] == "multi":
+        times = (
+            "" if announced_as_present(found) else f": {confidence / accuracy:.2g} times as often as they are present"
+        )
         return [
             f"The labels are announced with a mean probability of {100 * confidence:.2f} % and present in "
-            f"{100 * accuracy:.2f} % of the cases."
+            f"{100 * accuracy:.2f} % of the cases{times}."
         ]
     word = "more" if confidence > accuracy else "less"
     gap = 100 * abs(confidence - accuracy)
@@ -232,6 +260,13 @@ def _trust(found: Mapping[str, Any]) -> list[str]:
         f"Confidence is {100 * confidence:.2f} % on average and accuracy {100 * accuracy:.2f} %: "
         + (f"the model is {gap:.2f} points {word} sure than it may be." if gap >= 0.5 else "on average they agree.")
     ]
+
+
+def _means(found: Mapping[str, Any]) -> tuple[float, float]:
+    """Mean confidence and accuracy; of several labels, mean probability and share of what is present."""
+    curve = found["reliability"]["all"]["before"]
+    total = max(sum(curve["count"]), 1)
+    return _mean(curve["confidence"], curve["count"], total), _mean(curve["accuracy"], curve["count"], total)
 
 
 def _mean(values: Sequence[float | None], counts: Sequence[float], total: float) -> float:
