@@ -12,6 +12,7 @@ import pytest
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.verdict import verdict as judge
 from equipoise.report.comparison import comparison_page
+from equipoise.report.difference_figures import difference_plot, limits_of
 from equipoise.report.figures import short
 from tests.report.browser import measure, visit
 from tests.report.comparisons import read_verdict, write_comparison
@@ -209,6 +210,49 @@ def test_names_above_examples_break_where_their_parts_meet(tmp_path):
     assert '<div class="head">recall:<wbr>momentum=<wbr>0.1</div>' in text
 
 
+def test_it_says_which_run_to_use_and_how(single):
+    verdict = read_verdict(single)
+    for one in verdict["differences"]:
+        one["real"] = False
+    text = comparison_page(single, verdict)
+    assert "Nothing is really better than ce in mean class accuracy; stay with it." in text
+    assert "<code>equipoise export runs/ce-2</code>" in text
+    assert "Best mean class accuracy on validation data: recall-2." in text
+
+
+def test_a_heading_says_why_its_numbers_are_not_judged(single):
+    verdict = read_verdict(single) | {"unjudged": {"few": "1 class, 2 test samples, too few to judge"}}
+    assert "training samples; 1 class, 2 test samples, too few to judge" in comparison_page(single, verdict)
+
+
+def test_an_exponent_that_stays_is_no_figure(tmp_path):
+    folder = write_comparison(tmp_path / "labels", "multi", losses=("bce", "asl"), seeds=2)
+    text = comparison_page(folder, read_verdict(folder))
+    assert any("exponent" in label for label in labels(Reader(text)))
+    for run in folder.runs:
+        file = run.folder.path / "history.jsonl"
+        file.write_text(re.sub(r'"gamma_neg": [\d.]+', '"gamma_neg": 4.0', file.read_text()), encoding="utf-8")
+    text = comparison_page(folder, read_verdict(folder))
+    assert "probability gap" in text
+    assert not any("exponent" in label for label in labels(Reader(text)))
+
+
+def test_wide_intervals_leave_room_for_the_others():
+    def row(mean, around):
+        return {"loss": "x", "mean": mean, "low": mean - around, "high": mean + around, "real": False}
+
+    narrow, wild = [row(0.01, 0.02), row(-0.01, 0.03), row(0.02, 0.01)], row(0.05, 0.8)
+    low, high = limits_of([*narrow, wild], 1.0)
+    assert -0.06 < low < -0.04
+    assert 0.05 < high < 0.07  # every mean is seen
+    assert limits_of([row(0.01, 0.5), row(0.0, 0.6)], 1.0) == pytest.approx((-0.6 - 0.072, 0.6 + 0.072))
+    low, high = limits_of([{"mean": 0.3, "low": None, "high": None}], 1.0)
+    assert low < 0 < 0.3 < high
+    options = {"scale": 1.0, "less": False}
+    drawn = [difference_plot("x", [*narrow, one], **options) for one in (wild, row(0.05, 0.0))]
+    assert drawn[0].count("<use") == drawn[1].count("<use") + 2  # an arrow at either end
+
+
 def test_failed_runs_are_told_and_the_others_stay(copied):
     gone = [run for run in copied.runs if run.loss == "recall"]
     for run in gone:
@@ -345,6 +389,17 @@ def test_in_a_browser_it_fits_the_width_and_the_colours(page, tmp_path, width, d
     assert page_colour == drawn_colour
     ink, paper = brightness(page_colour), brightness(seen["paper"])
     assert (ink > 200 and paper < 60) if dark else (ink < 60 and paper == 255)
+
+
+def test_in_a_browser_a_table_that_goes_on_has_a_shadow_at_its_edge(single, tmp_path):
+    """One that stands still, and over it paper that moves with the table and covers it at the end."""
+    script = (
+        "<script>document.title = getComputedStyle(document.querySelector('.scroll')).backgroundAttachment</script>"
+    )
+    page = tmp_path / "shadow.html"
+    text = comparison_page(single, read_verdict(single))
+    page.write_text(text.replace("</body>", f"{script}</body>"), encoding="utf-8")
+    assert "<title>local, scroll</title>" in visit(page, tmp_path).dom
 
 
 CLICKS = """<script>

@@ -51,6 +51,8 @@ def test_the_page_has_the_section_with_its_figures(page):
     assert "60 test samples and 40 of no known class" in text
     found = labels(Reader(text))
     assert {words: found.count(words) for words in FIGURES} == FIGURES
+    for title in ("unknown rejected", "F-measure over known rejected", "F-measure over threshold"):
+        assert title in Reader(text).words, title
     heads = re.findall(r"<thead>.*?</thead>", text, re.DOTALL)[0]
     for words in ("open set", "F-measure", "AUROC", "unknown rejected", "known rejected", "accuracy with rejection"):
         assert words in Reader(heads).words, words

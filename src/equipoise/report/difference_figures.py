@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.markers import CARETLEFT, CARETRIGHT
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
@@ -14,10 +15,12 @@ from equipoise.report.figures import short
 from equipoise.report.theme import BETTER, INK, PAPER, SOFT, WORSE, Stroke, as_svg, page_style, panel, titled
 from equipoise.report.time_figures import PANEL
 
-__all__ = ["Point", "difference_plot", "pareto_plot"]
+__all__ = ["Point", "difference_plot", "limits_of", "pareto_plot"]
 
 LETTER = 0.068
 """Inches of a letter of the labels, about."""
+SQUEEZED = 3.0
+"""How much longer an axis may become by wide intervals, of the half of the losses at most, before these are cut off."""
 
 
 def difference_plot(title: str, rows: Sequence[Mapping[str, Any]], *, scale: float, less: bool) -> str:
@@ -34,12 +37,20 @@ def difference_plot(title: str, rows: Sequence[Mapping[str, Any]], *, scale: flo
         room = 0.1 + LETTER * 1.06 * max(map(len, names))
         figure, axes = panel(PANEL[0], 0.66 + 0.2 * max(len(rows), 2), left=room, bottom=0.38, top=0.28)
         axes.axvline(0, color=INK, linewidth=0.9)
+        low, high = limits_of(rows, scale)
+        axes.set_xlim(low, high)
         for place, row in enumerate(rows):
             better = (row["mean"] < 0) == less
             colour = SOFT if not row["real"] else BETTER if better else WORSE
             if row["low"] is not None:
-                ends = [scale * row["low"], scale * row["high"]]
+                ends = [max(scale * row["low"], low), min(scale * row["high"], high)]
                 axes.plot(ends, [place, place], color=colour, linewidth=1.6, solid_capstyle="round")
+                for end, cut, arrow in (
+                    (low, scale * row["low"] < low, CARETLEFT),
+                    (high, scale * row["high"] > high, CARETRIGHT),
+                ):
+                    if cut:
+                        axes.plot([end], [place], marker=arrow, markersize=6, color=colour, clip_on=False)
             axes.plot(
                 [scale * row["mean"]],
                 [place],
@@ -57,12 +68,24 @@ def difference_plot(title: str, rows: Sequence[Mapping[str, Any]], *, scale: flo
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.grid(visible=False, axis="y")
-        axes.margins(x=0.06)
-        low, high = axes.get_xlim()
-        if low >= 0 or high <= 0:  # the baseline is always seen
-            axes.set_xlim(min(low, -0.06 * high), max(high, -0.06 * low))
     told = ", ".join(f"{row['loss']} {scale * row['mean']:+.3g}" for row in rows)
     return as_svg(figure, f"{title}: differences from the baseline: {told}")
+
+
+def limits_of(rows: Sequence[Mapping[str, Any]], scale: float) -> tuple[float, float]:
+    """Ends of the axis: around zero, all means and the intervals, without those that would squeeze all others.
+
+    >>> rows = [dict(mean=0.01, low=-0.02, high=0.04), dict(mean=0.0, low=-0.9, high=0.9)]
+    >>> [round(end, 2) for end in limits_of(rows, 100.0)]
+    [-2.36, 4.36]
+    """
+    wide = sorted((row for row in rows if row["low"] is not None), key=lambda row: row["low"] - row["high"])
+    always = [0.0, *(row["mean"] for row in rows)]
+    ends = [[*always, *(row[end] for row in wide[cut:] for end in ("low", "high"))] for cut in range(len(wide) + 1)]
+    spans = [max(some) - min(some) for some in ends]
+    cut = max((cut for cut in range(1, len(wide) // 2 + 1) if spans[cut - 1] > SQUEEZED * spans[cut]), default=0)
+    margin = 0.06 * spans[cut] or 0.01
+    return scale * (min(ends[cut]) - margin), scale * (max(ends[cut]) + margin)
 
 
 @dataclass(frozen=True)

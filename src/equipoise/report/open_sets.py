@@ -121,7 +121,7 @@ def _costs(losses: Sequence[ComparedLoss], name: str, most: float, *, chance: bo
             axes.set_ylim(0, 1)
         percent(axes.xaxis)
         percent(axes.yaxis)
-        titled(figure, LABELS[name])
+        titled(figure, LABELS[name] if chance else f"{LABELS[name]} over {LABELS['known_rejected']}")
     return as_svg(figure, f"{SHOWN[name]}, over the {SHOWN['known_rejected']}")
 
 
@@ -134,7 +134,7 @@ def _over_thresholds(losses: Sequence[ComparedLoss]) -> str:
             axes.plot(SHARES, np.mean(lines, 0), color=loss.stroke.colour, linestyle=loss.stroke.style, linewidth=1.6)
         axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="threshold")
         percent(axes.yaxis)
-        titled(figure, LABELS["f_measure"])
+        titled(figure, f"{LABELS['f_measure']} over threshold")
     return as_svg(figure, "F-measure over the threshold below which a sample is rejected")
 
 

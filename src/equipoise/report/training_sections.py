@@ -156,12 +156,13 @@ def _members(counts: Sequence[float], order: NDArray[np.int64], names: Sequence[
 
 def asymmetry_section(losses: Sequence[ComparedLoss]) -> Section | None:
     """Probabilities of positives and negatives, and the exponent that steers them; None of single labels."""
+    steered = [loss for loss in losses if _moves(loss, "gamma_neg")]
     figures = [
         _lines(losses, "train", "probability_positive", "probability of positives", percent=True),
         _lines(losses, "train", "probability_negative", "1 − probability of negatives", percent=True),
         _lines(losses, "train", "probability_gap", "probability gap, training", zero=True),
         _lines(losses, "val", "probability_gap", "probability gap, validation", zero=True),
-        _lines(losses, "train", "gamma_neg", "exponent γ₋ of the negatives"),
+        _lines(steered, "train", "gamma_neg", "exponent γ₋ of the negatives"),
     ]
     if figures[2] is None:
         return None
@@ -172,6 +173,12 @@ def asymmetry_section(losses: Sequence[ComparedLoss]) -> Section | None:
         losses,
         figures,
     )
+
+
+def _moves(loss: ComparedLoss, name: str) -> bool:
+    """Whether a setting changed during training: one that did not is in the name of its loss, and no curve."""
+    found = loss.series("train", name)
+    return found is not None and bool(np.nanmin(found.low) < np.nanmax(found.high))
 
 
 def _lines(losses: Iterable[ComparedLoss], split: str, name: str, title: str, **options: bool) -> Picture | None:

@@ -27,7 +27,9 @@ def results_section(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Sec
     everything = results_of(verdict)
     known = [name for name in verdict["metrics"] if any(results[name].mean is not None for results in everything)]
     metrics = sorted(known, key=lambda name: ORDER.index(_group(name)))
-    titles = [Head(_title(name), HINTS.get(name, ""), name in LESS_IS_BETTER) for name in metrics]
+    unjudged = verdict.get("unjudged", {})
+    notes = {name: "; ".join(filter(None, (HINTS.get(name), unjudged.get(name)))) for name in metrics}
+    titles = [Head(_title(name), notes[name], name in LESS_IS_BETTER) for name in metrics]
     rows = [
         [_name_cell(row, verdict), *(_cell(metric, results[metric]) for metric in metrics)]
         for row, results in zip(verdict["rows"], everything, strict=True)
