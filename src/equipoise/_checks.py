@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -35,7 +36,14 @@ def check_number(
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         from equipoise.schedules import Schedule  # not at the top: schedules check their numbers here
 
-        advice = f"{name} takes no schedule, pass a float" if isinstance(value, Schedule) else "pass a float"
+        if isinstance(value, Schedule):
+            advice = f"{name} takes no schedule, pass a float"
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            advice = "pass one number"
+        elif callable(value):
+            advice = "pass a float, or what moves in training as one of equipoise.schedules, such as Linear(2.0, 1.0)"
+        else:
+            advice = "pass a float"
         raise TypeError(f"{name} must be a number in {brackets}, got {type(value).__name__} {value!r}; {advice}")
     inside = (low < value if open_low else low <= value) and (value < high if open_high else value <= high)
     if not math.isfinite(value) or not inside:
@@ -45,41 +53,75 @@ def check_number(
     return float(value)
 
 
-def check_counts(name: str, counts: Sequence[float] | Tensor) -> tuple[float, ...]:
-    """Return class counts as floats; raise unless they are a non-empty vector of numbers >= 0 with a positive sum."""
-    values = torch.as_tensor(counts, dtype=torch.float64).detach().cpu()
-    if values.ndim != 1 or values.numel() == 0:
-        raise ValueError(
-            f"{name} must be one number of training samples for each class, shape (C,), got shape "
-            f"{tuple(values.shape)}; pass e.g. torch.bincount(labels, minlength=C)"
-        )
+def check_counts(name: str, counts: Sequence[float] | Tensor, *, shares: bool = False) -> tuple[float, ...]:
+    """Return class counts as floats; raise unless they are a non-empty vector of numbers >= 0 with a positive sum.
+
+    ``shares``: whether shares of the classes do as well, because only their ratios matter.
+    """
+    values = _vector(name, counts, "number of training samples", "pass e.g. torch.bincount(labels, minlength=C)")
     if not bool(torch.isfinite(values).all()) or bool((values < 0).any()):
         raise ValueError(
             f"{name} must be finite and not negative, got {values.tolist()}; count the training labels of each class"
         )
-    if float(values.sum()) == 0.0:
+    total = float(values.sum())
+    if total == 0.0:
         raise ValueError(f"{name} must hold at least one sample, got only zeros; count the training labels")
+    if not shares and abs(total - 1.0) < 0.05 and bool((values != values.round()).any()):
+        raise ValueError(
+            f"{name} must be numbers of training samples, got {values.tolist()}, which look like shares of the "
+            "classes; multiply them by the number of training samples"
+        )
     return tuple(values.tolist())
 
 
 def check_class_vector(name: str, vector: Sequence[float] | Tensor) -> tuple[float, ...]:
     """Return a weight for each class as floats; raise unless it is a vector of finite numbers >= 0."""
-    values = torch.as_tensor(vector, dtype=torch.float64).detach().cpu()
-    if values.ndim != 1 or values.numel() == 0:
-        raise ValueError(
-            f"{name} must hold one number for each class, shape (C,), got shape {tuple(values.shape)}; pass a vector"
-        )
+    values = _vector(name, vector, "number", "pass a vector")
     if not bool(torch.isfinite(values).all()) or bool((values < 0).any()):
         raise ValueError(f"{name} must be finite and not negative, got {values.tolist()}; use 0 to leave a class out")
     return tuple(values.tolist())
 
 
+def _vector(name: str, given: object, what: str, advice: str) -> Tensor:
+    """One number for each class as a float64 vector on the CPU; raise where that is not what came."""
+    expected = f"{name} must be one {what} for each class, shape (C,)"
+    try:
+        values = torch.as_tensor(given, dtype=torch.float64).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{expected}, got {_came(given)}; {_vector_advice(name, given) or advice}") from error
+    if values.ndim != 1 or values.numel() == 0:
+        raise ValueError(f"{expected}, got shape {tuple(values.shape)}; {advice}")
+    return values
+
+
+def _came(given: object) -> str:
+    return f"the word {given!r}" if isinstance(given, str) else f"an object of type {type(given).__name__}"
+
+
+def _vector_advice(name: str, given: object) -> str:
+    """What to do about something that is no vector of numbers."""
+    kind = type(given).__name__
+    if isinstance(given, Mapping):
+        return f"list its numbers in the order of the classes: [{name}[c] for c in range(C)]"
+    if isinstance(given, str) and "weight" in name:
+        return "compute it: inverse_frequency(counts) and effective_number(counts) of equipoise.weights give weights"
+    if kind in ("RecallLoss", "PrecisionLoss"):
+        return f"pass {kind.replace('Loss', 'Weights')}(num_classes) of equipoise.weights to a softmax loss"
+    if kind in ("Deferred", "ClassWeights", "RecallWeights", "PrecisionWeights"):
+        return "use the loss as a module, which takes it"
+    if isinstance(given, Iterable) and not isinstance(given, Sequence):
+        return "pass list(...) of it, in the order of the classes"
+    return ""
+
+
 def check_length(name: str, length: int, num_classes: int) -> None:
     """Raise unless a per-class argument has as many entries as the logits have classes."""
     if length != num_classes:
+        over_time = ", or pass Steps(...) of equipoise.schedules for values one after the other"
         raise ValueError(
             f"{name} must have one entry for each of the {num_classes} classes in dimension 1 of the logits, "
             f"got {length} entries; check the number of outputs of the model"
+            + (over_time if name.startswith("gamma") else "")
         )
 
 
@@ -134,6 +176,21 @@ def checks_values(tensor: Tensor, validate: bool) -> bool:
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not transforms_active()
 
 
+def warn_of_probabilities(name: str, scores: Tensor, *, one_label: bool, advice: str) -> None:
+    """Warn where logits (N, C, d1, ..., dk) look like probabilities: said, never acted upon. Reads from the device."""
+    few = scores.numel() < 32  # so few lie in [0, 1] by chance
+    if few or not bool(((scores >= 0) & (scores <= 1)).all()):
+        return
+    if one_label and not bool(((scores.sum(1, dtype=torch.float64) - 1.0).abs() < 0.01).all()):
+        return
+    sums = " and sum to 1 over the classes" if one_label else ""
+    warnings.warn(
+        f"{name} must be raw scores of the model, got numbers that all lie in [0, 1]{sums}; if these are "
+        f"probabilities, {advice}",
+        stacklevel=3,
+    )
+
+
 def transforms_active() -> bool:
     """Whether a ``torch.func`` transform is running."""
     return bool(torch._C._are_functorch_transforms_active())
@@ -143,11 +200,17 @@ def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, va
     """Check targets against logits ``(N, C, d1, ..., dk)``; return whether they are dense (a distribution a row)."""
     shape, num_classes = logits.shape, logits.shape[1]
     index_shape = (shape[0], *shape[2:])
+    if num_classes == 1 and not torch.compiler.is_compiling():
+        warnings.warn(  # Python shows the same words of the same place once
+            "a softmax over one class is always 1, so that the loss is 0 and every prediction right, got one channel "
+            "in dimension 1; give the model two outputs, or use a sigmoid loss: BinaryFocalLoss, AsymmetricLoss",
+            stacklevel=3,
+        )
     if targets.is_floating_point():
         if targets.shape != shape:
             raise ValueError(
                 f"targets of {targets.dtype} are distributions over the classes and must have the shape of the logits "
-                f"{tuple(shape)}, got {tuple(targets.shape)}; for class indices call targets.long() first"
+                f"{tuple(shape)}, got {tuple(targets.shape)}; {_dense_advice(tuple(shape), tuple(targets.shape))}"
             )
         if targets.requires_grad:
             raise ValueError("targets must not require a gradient, got dense targets that do; pass targets.detach()")
@@ -176,6 +239,15 @@ def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, va
     return False
 
 
+def _dense_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
+    """What to do about floating point targets of a shape that does not fit."""
+    if targets == (logits[0], 1, *logits[2:]):
+        return "for class indices call targets.squeeze(1).long() first"
+    if len(targets) == len(logits) and targets[1] != logits[1]:
+        return f"the targets have {targets[1]} classes and the model {logits[1]}: check which number is right"
+    return "for class indices call targets.long() first"
+
+
 def _shape_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
     """What to do about class indices of a shape that does not fit."""
     wanted = (logits[0], *logits[2:])
@@ -202,12 +274,21 @@ def _check_distributions(targets: Tensor) -> None:
         )
 
 
+def _label_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
+    """What to do about multi-label targets of a shape that does not fit."""
+    if logits[1:2] == (1,) and targets == (logits[0], *logits[2:]):
+        return "give the targets the dimension of the one label: targets[:, None]"
+    if targets[1:2] == (1,) and logits == (targets[0], *targets[2:]):
+        return "drop the dimension of the one label: targets.squeeze(1)"
+    return f"class indices are for a softmax loss, metric or fit, or become labels by one_hot(targets, {logits[-1]})"
+
+
 def check_sigmoid_targets(logits: Tensor, targets: Tensor, ignore_value: float, validate: bool) -> bool:
     """Check multi-label targets: shape, values in [0, 1] or ``ignore_value``; return whether any may be unknown."""
     if targets.shape != logits.shape:
         raise ValueError(
             f"targets must have the shape of the logits {tuple(logits.shape)}, one value for each label, got "
-            f"{tuple(targets.shape)}; for class indices use a softmax loss or one_hot(targets, {logits.shape[-1]})"
+            f"{tuple(targets.shape)}; {_label_advice(tuple(logits.shape), tuple(targets.shape))}"
         )
     if targets.is_complex():
         raise TypeError(f"targets must be real numbers in [0, 1], got {targets.dtype}; pass 0, 1 or soft labels")

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from equipoise._checks import check_choice, check_number, check_tensors
+from equipoise._keywords import check_keywords
 from equipoise.kernels.hyper import accumulation_dtype, layout_of, pack
 from equipoise.losses.adjust import Adjustment, NegativeTolerance, logit_adjustment, margin_adjustment
-from equipoise.losses.base import Part, Scalar, argument_names, check_keywords, fixed_exponents, merge_values
+from equipoise.losses.base import Part, Scalar, argument_names, fixed_exponents, merge_values
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
 from equipoise.losses.named import distribution_bias
 from equipoise.losses.objectives import calibration_term, keep_hardest
@@ -36,6 +37,7 @@ from equipoise.losses.pipeline import (
 )
 from equipoise.losses.reduce import check_reduction
 from equipoise.losses.region import dice_loss, lovasz_softmax_loss, soft_iou_loss, tversky_loss
+from equipoise.losses.settings import scheduled_values
 from equipoise.schedules import Moment
 from equipoise.weights.deferred import ClassWeights
 from equipoise.weights.rebalanced import Rebalanced
@@ -100,6 +102,17 @@ def _refuse(unknown: Mapping[str, object]) -> None:
         check_keywords(globals()[sys._getframe(2).f_code.co_name], unknown)
 
 
+def _resolve(parts: Sequence[Part]) -> dict[str, tuple[float, ...]]:
+    """Hyper-parameters of all parts; raise where one is a schedule, which could never move."""
+    for part in parts:
+        for name in scheduled_values(part, Moment()):
+            raise TypeError(
+                f"{name} must be a number in a function, which has no position in a training, got a schedule; pass its "
+                "value, schedule(progress), or use the loss as a module and call set_epoch"
+            )
+    return merge_values(parts, Moment())
+
+
 def _softmax(
     logits: Tensor,
     targets: Tensor,
@@ -125,7 +138,7 @@ def _softmax(
     if class_weight is not None:
         fixed.append(ClassWeights(class_weight, called="counts"))
     parts = softmax_parts(modulation, adjustment, fixed, label_smoothing, more_parts)
-    values = merge_values(parts, Moment())
+    values = _resolve(parts)
     hyper = pack(values, accumulation_dtype(logits), logits.device)
     layout = layout_of(values, fixed_exponents(parts), argument_names(parts))
     if finish is None:
@@ -354,7 +367,7 @@ def _sigmoid(
     check_reduction(reduction)
     fixed: list[Part] = [] if weight is None else [ClassWeights(weight)]
     parts = [*sigmoid_parts(modulation, fixed, pos_weight, alpha, margin), *more_parts]
-    values = merge_values(parts, Moment())
+    values = _resolve(parts)
     return sigmoid_reduced(
         logits,
         targets,

@@ -210,11 +210,12 @@ def join(schedules: Sequence[Schedule], at: Sequence[float]) -> Join:
 
 
 def _check_cuts(cuts: Sequence[float], *, pieces: int) -> tuple[float, ...]:
-    checked = tuple(check_number("at", cut, low=0.0, high=1.0) for cut in cuts)
-    if len(checked) != pieces - 1 or any(a >= b for a, b in pairwise(checked)):
+    checked = tuple(check_number("at", cut) for cut in cuts)
+    increasing = all(a < b for a, b in pairwise(checked)) and all(0.0 <= cut <= 1.0 for cut in checked)
+    if len(checked) != pieces - 1 or not increasing:
         raise ValueError(
-            f"at must hold {pieces - 1} increasing fractions of the training for {pieces} pieces, got {checked}; "
-            "divide epochs by the number of epochs"
+            f"at must hold {pieces - 1} increasing fractions of the training in [0, 1] for {pieces} pieces, got "
+            f"{checked}; divide epochs by the number of epochs"
         )
     return checked
 

@@ -6,6 +6,8 @@ expected, "got" what came, and after a semicolon what to do.
 
 import math
 import re
+import warnings
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ import equipoise as eq
 from equipoise import functional as F
 from equipoise.losses import (
     AdaptiveAsymmetry,
+    ByConfidence,
+    Modulation,
     SigmoidLoss,
     SoftmaxLoss,
     asymmetric,
@@ -80,6 +84,12 @@ each_sigmoid = pytest.mark.parametrize("build", SIGMOID.values(), ids=SIGMOID)
     [
         (torch.zeros(4), ValueError, ("float32", "(4, 3, 2)", "got (4,)", "targets.long()")),
         (torch.zeros(4, 3), ValueError, ("(4, 3, 2)", "got (4, 3)", "targets.long()")),
+        (torch.zeros(4, 1, 2), ValueError, ("(4, 3, 2)", "got (4, 1, 2)", "targets.squeeze(1).long()")),
+        (
+            torch.zeros(4, 4, 2),
+            ValueError,
+            ("(4, 3, 2)", "got (4, 4, 2)", "the targets have 4 classes and the model 3"),
+        ),
         (torch.zeros(4, 2, dtype=torch.bool), TypeError, ("integer", "(4, 2)", "got torch.bool", "targets.long()")),
         (torch.zeros(4, 2, dtype=torch.complex64), TypeError, ("integer", "got torch.complex64", "targets.long()")),
         (torch.zeros(4, dtype=torch.long), ValueError, ("shape (4, 2)", "got (4,)", "dimensions")),
@@ -91,6 +101,8 @@ each_sigmoid = pytest.mark.parametrize("build", SIGMOID.values(), ids=SIGMOID)
     ids=[
         "float index",
         "dense without places",
+        "dense of one class",
+        "dense of more classes",
         "bool",
         "complex",
         "no places",
@@ -143,6 +155,39 @@ def test_dense_targets_must_not_require_a_gradient(build):
 def test_sigmoid_targets_of_wrong_shape(build, targets, parts):
     with pytest.raises(ValueError, match=says("targets", *parts)):
         build()(logits(), targets)
+
+
+def test_sigmoid_targets_of_one_label():
+    loss = eq.BinaryFocalLoss()
+    with pytest.raises(ValueError, match=says("targets", "(4, 1)", "got (4,)", "targets[:, None]")):
+        loss(logits(1), torch.zeros(4))
+    with pytest.raises(ValueError, match=says("targets", "(4,)", "got (4, 1)", "targets.squeeze(1)")):
+        loss(logits(1)[:, 0], torch.zeros(4, 1))
+
+
+ONE_CHANNEL = {**SOFTMAX, "recall": lambda **o: eq.RecallLoss(1, **o), "ldam": lambda **o: eq.LDAMLoss([3], **o)}
+del ONE_CHANNEL["recall average"]
+
+
+@pytest.mark.parametrize("build", ONE_CHANNEL.values(), ids=ONE_CHANNEL)
+def test_one_channel_is_worth_a_warning(build):
+    loss, targets = build(), torch.zeros(4, 2, 2, dtype=torch.long)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")  # what Python does if nobody says otherwise
+        for _ in range(3):
+            assert loss(logits(1, 2, 2), targets).item() == 0
+    (warning,) = caught
+    assert re.search(r"one class is always 1.*got one channel.*two outputs.*BinaryFocalLoss", str(warning.message))
+
+
+@pytest.mark.filterwarnings("ignore:a softmax over one class")
+def test_one_channel_in_compiled_code_and_under_torch_func():
+    torch.compiler.reset()
+    targets = torch.zeros(4, 2, dtype=torch.long)
+    for loss in (eq.FocalLoss(), eq.DiceLoss()):
+        assert torch.compile(loss, backend="eager", fullgraph=True)(logits(1, 2), targets).item() == 0
+        assert torch.func.grad(lambda z, loss=loss: loss(z, targets))(logits(1, 2)).eq(0).all()
+    torch.compiler.reset()
 
 
 BOTH = {**SOFTMAX, **SIGMOID}
@@ -404,6 +449,80 @@ def test_numbers_that_take_no_schedule(argument, build):
         build(Linear(0.1, 0.2))
 
 
+Z, Y, T = logits(), torch.tensor([0, 1, 2, 0]), torch.zeros(4, 3)
+FUNCTIONAL = {
+    "gamma": lambda v: F.focal_loss(Z, Y, gamma=v),
+    "label_smoothing": lambda v: F.cross_entropy_loss(Z, Y, label_smoothing=v),
+    "gamma (parts)": lambda v: F.softmax_loss(Z, Y, modulation=focal(v)),
+    "gamma_pos (table)": lambda v: F.softmax_loss(Z, Y, modulation=Modulation(ByConfidence(((1.0, v),)))),
+    "gamma (table)": lambda v: F.sample_dependent_focal_loss(Z, Y, table=((1.0, v),)),
+    "xi": lambda v: F.cyclical_focal_loss(Z, Y, xi=v),
+    "gamma_hc": lambda v: F.cyclical_focal_loss(Z, Y, xi=0.0, gamma_hc=v),
+    "gamma_lc": lambda v: F.cyclical_focal_loss(Z, Y, xi=0.5, gamma_lc=v),
+    "gamma_neg": lambda v: F.cyclical_asymmetric_loss(Z, Y, xi=0.5, gamma_neg=v),
+    "gamma_pos": lambda v: F.asymmetric_softmax_loss(Z, Y, gamma_pos=v),
+    "min_errors": lambda v: F.recall_loss(Z, Y, min_errors=v),
+    "beta": lambda v: F.class_balanced_loss(Z, Y, COUNTS, beta=v),
+    "max_margin": lambda v: F.ldam_loss(Z, Y, COUNTS, max_margin=v),
+    "scale": lambda v: F.ldam_loss(Z, Y, COUNTS, scale=v),
+    "tau": lambda v: F.logit_adjusted_loss(Z, Y, COUNTS, tau=v),
+    "keep": lambda v: F.ohem_loss(Z, Y, keep=v),
+    "strength": lambda v: F.mmce_loss(Z, Y, strength=v),
+    "alpha": lambda v: F.binary_focal_loss(Z, T, alpha=v),
+    "margin": lambda v: F.asymmetric_loss(Z, T, margin=v),
+    "alpha (balanced)": lambda v: F.distribution_balanced_loss(Z, T, COUNTS, 9, alpha=v),
+    "mu": lambda v: F.distribution_balanced_loss(Z, T, COUNTS, 9, mu=v),
+    "neg_scale": lambda v: F.distribution_balanced_loss(Z, T, COUNTS, 9, neg_scale=v),
+    "balance": lambda v: F.distribution_balanced_loss(Z, T, COUNTS, 9, balance=v),
+    "alpha (tversky)": lambda v: F.tversky_loss(Z, Y, alpha=v),
+    "smooth": lambda v: F.dice_loss(Z, Y, smooth=v),
+}
+
+
+@pytest.mark.parametrize(
+    ("argument", "call"), [pytest.param(name.split(" ")[0], call, id=name) for name, call in FUNCTIONAL.items()]
+)
+def test_functions_take_no_schedule(argument, call):
+    with pytest.raises(TypeError, match=says(argument, "must be a number", "got ", "pass")):
+        call(Linear(0.1, 0.2))
+
+
+def test_functions_without_a_schedule_compile():
+    torch.compiler.reset()
+    compiled = torch.compile(lambda z: F.focal_loss(z, Y, gamma=2.0), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(Z), F.focal_loss(Z, Y, gamma=2.0))
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("gamma", ["25", ["2", "5"], ("2", 5.0)], ids=str)
+def test_exponents_are_no_text(gamma):
+    for build in (eq.FocalLoss, eq.BinaryFocalLoss):
+        with pytest.raises(TypeError, match=says("gamma", "must be a number", "got str '2", "pass a float")):
+            build(gamma)
+
+
+def test_what_moves_in_training_is_a_schedule():
+    with pytest.raises(TypeError, match=says("gamma", "got function", "equipoise.schedules")):
+        eq.FocalLoss(lambda progress: 2.0)
+    with pytest.raises(ValueError, match=says("gamma", "3 classes", "got 4 entries", "Steps(...)")):
+        eq.FocalLoss((5.0, 3.0, 1.0, 0.0))(Z, Y)
+    with pytest.raises(TypeError, match=says("num_classes", "must be a number", "got list", "pass one number")):
+        eq.RecallLoss([1, 2, 3])
+
+
+def test_both_ends_of_a_schedule_are_looked_at():
+    for build in (
+        lambda **o: eq.FocalLoss(Linear(3.0, -1.0), **o),
+        lambda **o: eq.FocalLoss(Steps((3.0, 1.0, -1.0), at=(0.2, 0.4)), **o),
+    ):
+        for options in ({}, {"epochs": 100}):
+            with pytest.raises(ValueError, match=says("gamma", "[0, inf]", "got -", "where its schedule ends")):
+                build(**options)
+    eq.LDAMLoss(COUNTS, scale=Linear(30.0, 0.0), epochs=10).set_epoch(9)  # 0 is never reached
+    with pytest.raises(ValueError, match=says("scale", "(0, inf]", "got 0.0", "where its schedule ends")):
+        eq.LDAMLoss(COUNTS, scale=Linear(30.0, 0.0))
+
+
 def test_gamma_for_half_and_above():
     for p0 in (0.5, 0.7, 1.0):
         message = says("p0", "must be below 0.5", f"got {p0!r}", "no gamma > 0 gives the gradient of cross-entropy")
@@ -411,6 +530,7 @@ def test_gamma_for_half_and_above():
             eq.gamma_for(p0)
 
 
+@pytest.mark.filterwarnings("ignore:a softmax over one class")
 def test_number_checks_allow_the_ends():
     assert eq.RecallLoss(1, momentum=1.0)(torch.zeros(2, 1), torch.zeros(2).long()).item() == 0
     for build in (
@@ -520,6 +640,53 @@ def test_impossible_counts(build):
     ):
         with pytest.raises(ValueError, match=says("counts", *parts)):
             build(counts)
+
+
+@pytest.mark.parametrize("build", COUNTED.values(), ids=COUNTED)
+def test_shares_in_place_of_counts(build):
+    for shares in ([0.7, 0.2, 0.1], torch.tensor([0.7, 0.2, 0.1]), [0.33, 0.33, 0.33]):
+        if build in (COUNTED[name] for name in ("inverse", "square root", "median", "InverseFrequencyLoss")):
+            build(shares)  # only their ratios matter
+        else:
+            with pytest.raises(ValueError, match=says("counts", "numbers of training samples", "got [0.", "multiply")):
+                build(shares)
+    build([1, 0, 0])
+    build([0.5, 20.5])  # of soft labels
+
+
+def test_weights_do_not_care_about_the_size_of_counts():
+    for weigh in (inverse_frequency, square_root, median_frequency):
+        torch.testing.assert_close(weigh([0.7, 0.2, 0.1]), weigh([70, 20, 10]))
+
+
+NO_VECTORS = {
+    "dict": ({0: 3.0, 1: 2.0, 2: 1.0}, "got an object of type dict", "in the order of the classes: ["),
+    "counter": (Counter([0, 0, 1, 2]), "got an object of type Counter", "in the order of the classes: ["),
+    "values": ({0: 3.0, 1: 2.0}.values(), "got an object of type dict_values", "pass list(...)"),
+    "numbers as text": (["3", "2"], "got ", ""),
+}
+
+
+@pytest.mark.parametrize(("value", "came", "advice"), NO_VECTORS.values(), ids=NO_VECTORS)
+def test_what_is_no_number_for_each_class(value, came, advice):
+    for build in COUNTED.values():
+        with pytest.raises(TypeError, match=says("counts", "for each class, shape (C,)", came, advice)):
+            build(value)
+    for build in (lambda: eq.FocalLoss(weight=value), lambda: F.focal_loss(Z, Y, weight=value)):
+        with pytest.raises(TypeError, match=says("weight", "for each class, shape (C,)", came, advice)):
+            build()
+
+
+def test_words_and_losses_in_place_of_weights():
+    for word in ("balanced", "inverse"):
+        with pytest.raises(TypeError, match=says("weight", f"got the word '{word}'", "inverse_frequency(counts)")):
+            eq.CrossEntropyLoss(word)
+    with pytest.raises(
+        TypeError, match=says("weight", "got an object of type RecallLoss", "RecallWeights(num_classes)")
+    ):
+        eq.FocalLoss(weight=eq.RecallLoss(3))
+    with pytest.raises(TypeError, match=says("weight", "got an object of type Deferred", "as a module")):
+        F.focal_loss(Z, Y, weight=Deferred(COUNTS))
 
 
 @pytest.mark.parametrize("name", ["weight", "pos_weight"])
@@ -678,8 +845,8 @@ def test_impossible_tables(table, parts):
         ((0.2, 0.4, 0.6), ("2 increasing fractions", "got (0.2, 0.4, 0.6)")),
         ((0.6, 0.4), ("2 increasing fractions", "got (0.6, 0.4)", "divide epochs")),
         ((0.4, 0.4), ("2 increasing fractions", "got (0.4, 0.4)")),
-        ((100, 250), ("[0, 1]", "got 100", "choose")),
-        ((-0.1, 0.5), ("[0, 1]", "got -0.1", "choose")),
+        ((100, 250), ("fractions of the training in [0, 1]", "got (100.0, 250.0)", "divide epochs")),
+        ((-0.1, 0.5), ("[0, 1]", "got (-0.1, 0.5)", "divide epochs")),
     ],
     ids=str,
 )
@@ -729,10 +896,10 @@ def test_progress_beyond_the_schedule(fraction):
 
 
 def test_a_schedule_that_leaves_the_legal_range():
-    loss = eq.OHEMLoss(Linear(0.5, 1.5), epochs=10)
-    loss.set_epoch(5)
-    with pytest.raises(ValueError, match=says("keep", "[0, 1]", "got 1.4", "choose")):
-        loss.set_epoch(9)
+    loss = eq.OHEMLoss(join([Linear(0.5, 1.5), Constant(0.5)], at=[0.8]), epochs=10)  # not at its ends
+    loss.set_epoch(4)
+    with pytest.raises(ValueError, match=says("keep", "[0, 1]", "got 1.25", "choose")):
+        loss.set_epoch(6)
 
 
 def test_a_normalizer_needs_a_reduction():

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 import equipoise as eq
 from equipoise.losses import AdaptiveAsymmetry, SigmoidLoss, SoftmaxLoss, asymmetric, current_settings, cyclical, focal
 from equipoise.schedules import Constant, Cosine, Cyclical, Linear, Steps
-from equipoise.weights import Deferred, PrecisionWeights, RecallWeights, effective_number
+from equipoise.weights import ClassWeights, Deferred, PrecisionWeights, RecallWeights, effective_number
 
 EXACT = {"rtol": 1e-13, "atol": 1e-13}
 IGNORED = -100
@@ -988,3 +988,27 @@ EXPLICIT = {
 def test_what_you_pass_yourself_stays(build, given, batches):
     """``losses.named``: presets change defaults; what you pass yourself stays."""
     agree(build(preset="published", **given), build(**given), batches)
+
+
+def test_losses_print_their_arguments():
+    assert repr(eq.FocalLoss()) == "FocalLoss(gamma=2.0, ignore_index=-100, reduction='mean', sync=False)"
+    assert repr(eq.BrierLoss()) == repr(eq.CrossEntropyLoss()).replace("CrossEntropy", "Brier")
+    shown = {
+        "gamma=Linear(start=5.0, stop=1.0), label_smoothing=0.1, epochs=9, ": eq.FocalLoss(
+            Linear(5.0, 1.0), label_smoothing=0.1, epochs=9
+        ),
+        "gamma=[1, 2, 3], weight=[1, 1, 1, 1, 1, ... 9 in all], ": eq.FocalLoss([1, 2, 3], weight=[1.0] * 9),
+        "(weight=[1, 2] * [3, 4], start=0.5, ": eq.CrossEntropyLoss(
+            [ClassWeights([1.0, 2.0]), Deferred([3.0, 4.0], start=0.5)]
+        ),
+        "(gamma_lc=2.0, xi=Cyclical(": eq.CyclicalFocalLoss(5),
+        "(margin=0.05, gamma_pos=0.0, gamma_neg=4.0, ": eq.AsymmetricLoss(),
+        "(offset=[-0.2877, -1.386], tau=1.0, ": eq.LogitAdjustedLoss([3, 1]),
+        "(balance=2.0, gamma=2.0, offset=[": eq.DistributionBalancedLoss([3, 1], 9),
+        "(keep=0.7, ": eq.OHEMLoss(),
+    }
+    for text, loss in shown.items():
+        assert text in repr(loss)
+        assert not re.search(r"Scalar|None|ModuleList|\n", repr(loss)), repr(loss)
+    assert "(0): RecallWeights(3" in repr(eq.RecallLoss(3))
+    assert "(asymmetry): AdaptiveAsymmetry(" in repr(eq.AsymmetricLoss(target_gap=0.5))

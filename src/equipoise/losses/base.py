@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import functools
-import inspect
 import math
-import typing
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise._buffers import PreciseBuffers
 from equipoise._checks import check_choice, check_number
+from equipoise._keywords import arguments_of, check_keywords
 from equipoise.kernels.hyper import EXPONENTS, layout_of, pack
 from equipoise.schedules import Moment, Number, Schedule
 from equipoise.weights.deferred import Deferred
@@ -49,6 +46,49 @@ class Scalar:
         if not isinstance(self.number, Schedule) and self.number == self.absent:
             return {}
         return {self.name: (check_number(self.name, moment.value(self.number), low=self.low, high=self.high),)}
+
+
+SWITCHES = ("squared_error", "thin_margin")
+"""Scalars that turn a part of a kernel on, and are nobody's argument."""
+NEUTRAL = {
+    "gamma_neg": None,
+    "xi": 0.0,
+    "offset": (),
+    "margin": (),
+    "scale": 1.0,
+    "neg_scale": 1.0,
+    "start_epoch": None,
+}
+"""Values of fields with which a part does nothing."""
+ONLY_WITH = {"gamma_hc": "xi", "tau": "offset", "max_margin": "margin"}
+"""Fields that mean something only where another one is not neutral."""
+
+
+def described(part: Part) -> dict[str, str]:
+    """What a part is set to, under the names that users know, as text for ``repr``."""
+    if isinstance(part, Scalar):
+        hidden = part.name in SWITCHES or (not isinstance(part.number, Schedule) and part.number == part.absent)
+        return {} if hidden else {"balance" if part.name == "weight" else part.name: repr(part.number)}
+    if not dataclasses.is_dataclass(part):
+        return {"": repr(part)}
+    held = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.name != "called"}
+    name, called = held.pop("name", None), getattr(part, "called", None)
+    found: dict[str, str] = {}
+    for field, value in held.items():
+        depends = ONLY_WITH.get(field, field)
+        if depends in NEUTRAL and held[depends] == NEUTRAL[depends]:
+            continue
+        known = called if called and field in EXPONENTS else name if name and field == "weight" else field
+        found[known] = _numbers_text(value)
+    return found
+
+
+def _numbers_text(value: object) -> str:
+    """A value as text; of many numbers the first."""
+    if not isinstance(value, tuple) or not all(isinstance(number, float) for number in value):
+        return repr(value)
+    shown = ", ".join(f"{number:.4g}" for number in value[:5])
+    return f"[{shown}]" if len(value) <= 5 else f"[{shown}, ... {len(value)} in all]"
 
 
 def merge_values(parts: Sequence[Part], moment: Moment) -> dict[str, tuple[float, ...]]:
@@ -90,40 +130,6 @@ def check_preset(preset: str | None) -> bool:
     return preset == "published"
 
 
-@functools.cache
-def arguments_of(loss: Callable[..., Any]) -> Mapping[str, Any] | None:
-    """Arguments of a loss, a class or a function, and their annotations; None where these say nothing.
-
-    Those behind ``**options`` are among them.
-    """
-    make, bound = (loss.__init__, 1) if isinstance(loss, type) else (loss, 0)  # type: ignore[misc]
-    try:
-        hints = typing.get_type_hints(make)
-    except NameError:  # annotations of a class of the user's that only type checkers can read
-        return None
-    found: dict[str, Any] = {}
-    for name, parameter in list(inspect.signature(make).parameters.items())[bound:]:
-        if parameter.kind is parameter.VAR_KEYWORD:
-            options = typing.get_args(hints.get(name))
-            if not options:
-                return None
-            found |= typing.get_type_hints(options[0])
-        else:
-            found[name] = hints.get(name, Any)
-    return found
-
-
-def check_keywords(loss: Callable[..., Any], given: Mapping[str, object]) -> None:
-    """Raise where a loss, a class or a function, does not take an argument."""
-    known = arguments_of(loss) if given else None
-    unknown = [key for key in given if known is not None and key not in known]
-    if known is None or not unknown:
-        return
-    close = difflib.get_close_matches(unknown[0], known, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"it takes {', '.join(known)}"
-    raise TypeError(f"{loss.__name__} got an unexpected keyword argument {unknown[0]!r}; {hint}")
-
-
 class Loss(PreciseBuffers):
     """Base of all losses: parts resolved to one tensor of hyper-parameters, again at every ``set_epoch``.
 
@@ -149,12 +155,22 @@ class Loss(PreciseBuffers):
         self.scheduled = any(_has_schedule(part) for part in self.parts)
         self._warned = False
         values = merge_values(self.parts, self._moment(0.0))
+        if self.scheduled:
+            self._check_end()
         self.layout = layout_of(values, fixed_exponents(self.parts), argument_names(self.parts))
         self.register_buffer("hyper_double", pack(values), persistent=False)
         self.register_buffer("hyper_single", pack(values, torch.float32), persistent=False)
         if self.scheduled:
             # progress and epoch, NaN while unknown
             self.register_buffer("position", torch.full((2,), math.nan, dtype=torch.float64))
+
+    def _check_end(self) -> None:
+        """Raise now where a schedule leads out of the range of its argument, rather than in the last epochs."""
+        last = self._moment(1.0) if self.epochs is None else self._moment(1.0 - 1.0 / self.epochs, self.epochs - 1.0)
+        try:
+            merge_values(self.parts, last)
+        except ValueError as error:
+            raise ValueError(f"{error}: this is where its schedule ends") from error
 
     def set_epoch(self, epoch: float) -> None:
         """Move the schedules to ``epoch``, counted from 0; call it before each epoch. No effect without schedules."""
@@ -222,9 +238,19 @@ class Loss(PreciseBuffers):
         return self.hyper_double if logits.dtype is torch.float64 else self.hyper_single
 
     def extra_repr(self) -> str:
-        """Parts for ``repr``."""
-        described = [repr(part) for part in self.parts]
-        return ",\n".join(described + ([f"epochs={self.epochs}"] if self.epochs is not None else []))
+        """Hyper-parameters for ``repr``."""
+        texts: dict[str, str] = {}
+        for name, text in (item for part in self.parts for item in described(part).items()):
+            texts[name] = f"{texts[name]} * {text}" if name in texts else text  # the same from two parts: their product
+        if self.epochs is not None:
+            texts["epochs"] = str(self.epochs)
+        return ", ".join(f"{name}={text}" if name else text for name, text in texts.items())
+
+    def __repr__(self) -> str:
+        """As torch prints modules, without lists of modules that are empty."""
+        if any(not isinstance(child, nn.ModuleList) or len(child) for child in self.children()):
+            return super().__repr__()
+        return f"{type(self).__name__}({self.extra_repr().replace(chr(10), ' ')})"
 
 
 def _has_schedule(part: object) -> bool:

@@ -71,8 +71,9 @@ class Modulation:
             gamma = getattr(self, name)
             if isinstance(gamma, Tensor):
                 gamma = gamma.detach().double().cpu().tolist()
-            if isinstance(gamma, Sequence):
-                object.__setattr__(self, name, tuple(float(value) for value in gamma))
+            if isinstance(gamma, Sequence) and not isinstance(gamma, str):  # what is no number is refused below
+                numbers = (float(value) if hasattr(value, "__float__") else value for value in gamma)
+                object.__setattr__(self, name, tuple(numbers))
         self.values(Moment())
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:

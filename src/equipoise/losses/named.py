@@ -519,7 +519,8 @@ class AsymmetricLoss(SigmoidLoss):
         gamma_neg: exponent of the negatives; the start value when ``target_gap`` is given.
         margin: negatives below this probability count for nothing.
         detach_focus: stop the gradient through the focusing factors; by default it flows.
-        target_gap: steer gamma_neg towards this probability gap, see ``AdaptiveAsymmetry``.
+        target_gap: steer gamma_neg towards this probability gap, see ``AdaptiveAsymmetry``; ``sync`` is then True by
+            default.
         gap_step: step of that rule.
         gamma_max: its upper end.
         per_class: one exponent for each label.

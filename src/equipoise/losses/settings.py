@@ -12,7 +12,7 @@ from equipoise.schedules import Moment, Schedule
 from equipoise.weights.deferred import Deferred
 from equipoise.weights.recall import RecallWeights
 
-__all__ = ["current_settings"]
+__all__ = ["current_settings", "scheduled_values"]
 
 ALWAYS = ("xi", "gamma_hc", "gamma_pos", "gamma_neg", "label_smoothing")
 """Hyper-parameters that are told also where no schedule moves them."""
@@ -43,7 +43,7 @@ def current_settings(loss: nn.Module) -> dict[str, float | list[float]]:
                     name = piece.argument or piece.name if piece.name in EXPONENTS else piece.name  # as users call it
                     found[name] = _plain(values)
             for stateless in part.parts:
-                found |= _scheduled(stateless, part.moment())
+                found |= scheduled_values(stateless, part.moment())
         elif isinstance(part, AdaptiveAsymmetry):
             found["gamma_neg"], found["adaptive_gap"] = _plain(part.gamma_neg), _plain(part.gap)
         elif isinstance(part, RecallWeights) and part.momentum is not None:
@@ -51,7 +51,7 @@ def current_settings(loss: nn.Module) -> dict[str, float | list[float]]:
     return found
 
 
-def _scheduled(part: Part, moment: Moment) -> dict[str, float | list[float]]:
+def scheduled_values(part: Part, moment: Moment) -> dict[str, float | list[float]]:
     """Values of the schedules of a part, as users call them."""
     if isinstance(part, Deferred):
         return {"deferred_weights": float(part.started(moment))}

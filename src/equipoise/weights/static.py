@@ -23,7 +23,7 @@ def inverse_frequency(counts: Sequence[float] | Tensor, normalize: Normalize = "
     >>> inverse_frequency([30, 10])
     tensor([0.5000, 1.5000], dtype=torch.float64)
     """
-    n = _counts(counts)
+    n = _counts(counts, shares=True)
     return _normalize(1.0 / n, n, normalize)
 
 
@@ -35,7 +35,7 @@ def square_root(counts: Sequence[float] | Tensor, normalize: Normalize = "sum_to
     >>> square_root([90, 10])
     tensor([0.5000, 1.5000], dtype=torch.float64)
     """
-    n = _counts(counts)
+    n = _counts(counts, shares=True)
     return _normalize(n.rsqrt(), n, normalize)
 
 
@@ -67,7 +67,7 @@ def median_frequency(counts: Sequence[float] | Tensor, normalize: Normalize = No
     >>> median_frequency([40, 20, 10])
     tensor([0.5000, 1.0000, 2.0000], dtype=torch.float64)
     """
-    n = _counts(counts)
+    n = _counts(counts, shares=True)
     return _normalize(n[n > 0].quantile(0.5) / n, n, normalize)
 
 
@@ -81,8 +81,8 @@ def normalized(weights: Tensor) -> Tensor:
     return weights / torch.where(total > 0, total, 1.0)
 
 
-def _counts(counts: Sequence[float] | Tensor) -> Tensor:
-    return torch.tensor(check_counts("counts", counts), dtype=torch.float64)
+def _counts(counts: Sequence[float] | Tensor, *, shares: bool = False) -> Tensor:
+    return torch.tensor(check_counts("counts", counts, shares=shares), dtype=torch.float64)
 
 
 def _normalize(weights: Tensor, counts: Tensor, normalize: Normalize) -> Tensor:
