@@ -33,12 +33,13 @@ def of(task, **options):
     return single(**options) if task == "single" else multi(**options)
 
 
-def fit(name: str, logits: Tensor, targets: Tensor, **options: object) -> Fitted:
-    """Fit a method of the registry, with what it needs, and without its warnings."""
+def fit(name: str, logits: Tensor, targets: Tensor, *, quiet: bool = True, **options: object) -> Fitted:
+    """Fit a method of the registry, with what it needs, and without its warnings unless asked."""
     needs = {"groups": [c % 2 for c in range(logits.shape[1])], "train_counts": list(range(1, logits.shape[1] + 1))}
     given = {key: needs[key] for key in METHODS[name].needs} | options
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        if quiet:
+            warnings.simplefilter("ignore")
         return METHODS[name].fit(logits, targets, **given)
 
 

@@ -196,11 +196,29 @@ def test_logits_that_are_not_finite(name, task, bad):
         fit(name, logits, targets)
 
 
+@every
+def test_probabilities_taken_for_logits_are_worth_a_warning(name, task):
+    logits, targets = of(task, rows=40)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit(name, logits, targets, quiet=False)
+        assert not [warning for warning in caught if "probabilities" in str(warning.message)]
+        fit(name, logits.softmax(1) if task == "single" else logits.sigmoid(), targets, quiet=False)
+    found = [str(warning.message) for warning in caught if "probabilities" in str(warning.message)]
+    assert len(found) == 1, found
+    assert re.match(says("logits must be raw scores", "all lie in [0, 1]", "logits_from_probs(probs)"), found[0])
+
+
 @pytest.mark.parametrize("name", [name for name in SINGLE if name != "prior"])
 @pytest.mark.parametrize(
     ("change", "error", "parts"),
     [
-        (lambda z, y: (z, y.float()), ValueError, ("targets must be integer class indices", "float32", "argmax")),
+        (
+            lambda z, y: (z, y.float()),
+            ValueError,
+            ("targets must be integer class indices", "float32", "targets.long()"),
+        ),
+        (lambda z, y: (z, z * 0), ValueError, ("targets must be integer class indices", "float64", "argmax(1)")),
         (lambda z, y: (z, y[:-1]), ValueError, ("targets must be class indices of shape (20,)", "got (19,)", ";")),
         (lambda z, y: (z, y + 1), ValueError, ("targets must be class indices in [0, 3]", "got 4", ";")),
         (lambda z, y: (z, y - 1), ValueError, ("targets must be class indices in [0, 3]", "got -1", ";")),
@@ -211,7 +229,7 @@ def test_logits_that_are_not_finite(name, task, bad):
         (lambda z, y: (z, y.tolist()), TypeError, ("targets must be a tensor", "got list", "torch.as_tensor")),
         (lambda z, y: (z.numpy(), y), TypeError, ("logits must be a tensor", "got ndarray", "torch.as_tensor")),
     ],
-    ids=["float", "short", "high", "low", "all ignored", "empty", "no classes", "whole", "list", "array"],
+    ids=["float", "one-hot", "short", "high", "low", "all ignored", "empty", "no classes", "whole", "list", "array"],
 )
 def test_bad_single_label_data(name, change, error, parts):
     logits, targets = change(*single(20))

@@ -12,6 +12,7 @@ from equipoise.metrics import (
     ConfidentShare,
     MultilabelAveragePrecision,
     MultilabelScores,
+    NegativeLogLikelihood,
     OpenSetScores,
     SegmentationScores,
     ShotAccuracy,
@@ -173,3 +174,65 @@ def test_label_maps():
         metric.update(labels.clamp(max=2), torch.tensor([[9, 1], [2, 0]]))
     metric.update(torch.tensor([[0, 1], [2, 77]]), labels)  # what is predicted where nothing counts does not matter
     assert metric.confusion.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+
+
+@each_metric
+def test_what_is_no_tensor(name):
+    build, batch = EVERY[name]
+    scores, targets = batch()
+    for value, came, advice in (
+        (scores.numpy(), "ndarray", "torch.as_tensor"),
+        (scores.tolist(), "list", "torch.tensor"),
+    ):
+        with pytest.raises(TypeError, match=says("scores", "must be a tensor", f"got {came}", advice)):
+            build().update(value, targets)
+        with pytest.raises(TypeError, match=says("scores", "must be a tensor", f"got {came}", advice)):
+            build()(value, targets)
+    with pytest.raises(TypeError, match=says("targets", "must be a tensor", "got list", "torch.tensor")):
+        build().update(scores, targets.tolist())
+
+
+BY_ORDER = (Accuracy, ShotAccuracy, SegmentationScores, MultilabelAveragePrecision)
+
+
+@each_metric
+def test_probabilities_taken_for_logits_are_worth_a_warning(name, recwarn):
+    build, batch = EVERY[name]
+    scores, targets = batch()
+    probs = link(name)(scores)
+    build().update(scores, targets)
+    build(from_logits=False).update(probs, targets)
+    assert not recwarn.list
+    metric = build()
+    if isinstance(metric, BY_ORDER):
+        metric.update(probs, targets)
+        assert not recwarn.list
+        return
+    with pytest.warns(UserWarning, match=says("scores", "must be raw scores", "in [0, 1]", "from_logits=False")):
+        metric.update(probs, targets)
+    recwarn.clear()
+    metric.update(probs, targets)
+    assert not recwarn.list  # looked at once
+
+
+@pytest.mark.parametrize(
+    ("build", "parts"),
+    [
+        (lambda: CalibrationError(n_bins=15), ("CalibrationError", "'n_bins'; did you mean bins?")),
+        (lambda: CalibrationError(num_classes=3), ("CalibrationError", "'num_classes'; it takes bins, norm")),
+        (lambda: CalibrationError(task="multiclass"), ("CalibrationError", "'task'; ")),
+        (lambda: ShotAccuracy(counts=[3, 2]), ("ShotAccuracy", "'counts'; did you mean cuts or train_counts?")),
+        (lambda: MultilabelScores(3, thresholds=0.5), ("MultilabelScores", "'thresholds'; did you mean threshold?")),
+        (lambda: NegativeLogLikelihood(from_logit=True), ("NegativeLogLikelihood", "did you mean from_logits?")),
+        (lambda: Accuracy(3, sync_compute=True), ("Accuracy", "did you mean sync_on_compute?")),
+    ],
+)
+def test_unknown_arguments(build, parts):
+    with pytest.raises(TypeError, match=r"(?s)\A" + ".*".join(re.escape(part) for part in parts)):
+        build()
+    Accuracy(3, sync_on_compute=False, compute_on_cpu=True)  # of torchmetrics
+
+
+def test_groups_by_name():
+    with pytest.raises(TypeError, match=says("groups", "group number", "got ['many', 'few']", "shot_groups(")):
+        CalibrationError(groups=["many", "few"])

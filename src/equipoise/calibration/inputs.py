@@ -9,13 +9,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_number, check_sigmoid_targets, check_softmax_targets
+from equipoise._checks import (
+    check_choice,
+    check_number,
+    check_sigmoid_targets,
+    check_softmax_targets,
+    warn_of_probabilities,
+)
 from equipoise.calibration.fitted import Task, check_shape
 
 __all__ = ["logits_from_probs"]
 
 # Elements of a block: large enough to keep the vector units busy, small enough for its temporaries to stay cheap.
 BLOCK = 1 << 20
+
+USE_LOGITS = "pass logits_from_probs(probs) of equipoise.calibration"
 
 
 class SingleRows(NamedTuple):
@@ -40,9 +48,15 @@ def single_rows(logits: Tensor, targets: Tensor, ignore_index: int) -> SingleRow
     if targets.is_floating_point() or targets.shape == logits.shape:
         raise ValueError(
             f"targets must be integer class indices of shape {(len(logits), *logits.shape[2:])}, got {targets.dtype} "
-            f"of shape {tuple(targets.shape)}; use targets.argmax(1) for one-hot targets, or a multi-label method"
+            f"of shape {tuple(targets.shape)}; "
+            + (
+                "use targets.argmax(1) for one-hot targets, or a multi-label method"
+                if targets.ndim == logits.ndim
+                else "call targets.long()"
+            )
         )
     check_softmax_targets(logits, targets, ignore_index, validate=True)
+    warn_of_probabilities("logits", logits, one_label=True, advice=USE_LOGITS)
     rows = flat_rows(logits)
     labels = targets.detach().long().reshape(-1).to(rows.device)
     valid = labels != ignore_index
@@ -61,6 +75,7 @@ def multi_rows(logits: Tensor, targets: Tensor, ignore_value: float) -> MultiRow
     check_finite(logits, "multi")
     _check_tensor(targets)
     check_sigmoid_targets(logits, targets, ignore_value, validate=True)
+    warn_of_probabilities("logits", logits, one_label=False, advice=USE_LOGITS)
     rows = flat_rows(logits)
     labels = targets.detach().movedim(1, -1).reshape(rows.shape).to(rows.device)
     known = torch.ones_like(labels, dtype=torch.bool) if targets.dtype is torch.bool else labels != ignore_value

@@ -104,7 +104,13 @@ def check_classes(scores: Tensor, expected: int, name: str) -> None:
 
 def check_groups(groups: Sequence[int] | Tensor) -> Tensor:
     """Group numbers as a tensor (C,) of int64; raise where they are none."""
-    numbers = torch.as_tensor(groups)
+    try:
+        numbers = torch.as_tensor(groups)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"groups must be one group number from 0 for each class, shape (C,), got {groups!r}; "
+            "pass e.g. shot_groups(train_counts), in which 0 is many, 1 medium and 2 few"
+        ) from error
     if numbers.ndim != 1 or not len(numbers) or numbers.is_floating_point() or bool((numbers < 0).any()):
         raise ValueError(
             "groups must be one group number from 0 for each class, shape (C,), got "

@@ -5,14 +5,29 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self, TypedDict, Unpack
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torchmetrics import Metric
 
+from equipoise._checks import check_tensors, checks_values, warn_of_probabilities
+from equipoise._keywords import check_keywords
+
 __all__: list[str] = []
+
+
+class MetricOptions(TypedDict, total=False):
+    """Keyword arguments of ``torchmetrics.Metric``."""
+
+    compute_on_cpu: bool
+    dist_sync_on_step: bool
+    process_group: Any
+    dist_sync_fn: Callable[..., Any] | None
+    distributed_available_fn: Callable[..., bool] | None
+    sync_on_compute: bool
+    compute_with_cache: bool
 
 
 class StreamingMetric(Metric):
@@ -25,10 +40,18 @@ class StreamingMetric(Metric):
 
     is_differentiable = False
     full_state_update = False
+    by_order = False
+    """Whether only the order of the scores counts, so that probabilities taken for logits do no harm."""
 
-    def __init__(self, *, from_logits: bool, validate: bool, **options: Any) -> None:  # noqa: ANN401
+    def __new__(cls, *args: object, **options: object) -> Self:
+        """Refuse what a metric does not know in its own name."""
+        check_keywords(cls, options)
+        return super().__new__(cls)
+
+    def __init__(self, *, from_logits: bool, validate: bool, **options: Unpack[MetricOptions]) -> None:
         super().__init__(**options)
         self.from_logits, self.validate = from_logits, validate
+        self._looked = not from_logits or self.by_order
         self._kept: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         self._by_class: list[str] = []
 
@@ -66,12 +89,17 @@ class StreamingMetric(Metric):
         before = {
             name: state if isinstance(state, Tensor) else list(state) for name, state in self.metric_state.items()
         }
+        check_tensors(scores, targets, ("scores", "targets"))
         try:
             self.add_batch(scores, targets)
         except BaseException:
             for name, state in before.items():
                 setattr(self, name, state)
             raise
+        if not self._looked and checks_values(scores, self.validate):
+            self._looked = True
+            one_label = targets.shape != scores.shape
+            warn_of_probabilities("scores", scores, one_label=one_label, advice="say from_logits=False")
 
     @abstractmethod
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_choice, check_counts, check_number
 from equipoise.metrics._inputs import ClassBlock, check_classes, class_blocks, predictions, tally, true_scores
-from equipoise.metrics._metric import StreamingMetric
+from equipoise.metrics._metric import MetricOptions, StreamingMetric
 
 __all__ = [
     "CONVENTIONS",
@@ -77,6 +77,7 @@ class Accuracy(StreamingMetric):
     """
 
     higher_is_better = True
+    by_order = True
     counts: Tensor
     among: Tensor
 
@@ -88,7 +89,7 @@ class Accuracy(StreamingMetric):
         from_logits: bool = True,
         ignore_index: int = -100,
         validate: bool = False,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
         check_number("num_classes", num_classes, low=1)
@@ -181,6 +182,7 @@ class ShotAccuracy(StreamingMetric):
     """
 
     higher_is_better = True
+    by_order = True
     NAMES = ("many", "medium", "few")
     counts: Tensor
     groups: Tensor
@@ -194,7 +196,7 @@ class ShotAccuracy(StreamingMetric):
         from_logits: bool = True,
         ignore_index: int = -100,
         validate: bool = False,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
         self.register_buffer("groups", shot_groups(train_counts, convention=convention, cuts=cuts), persistent=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise._checks import check_choice, check_number
 from equipoise.metrics._inputs import LabelBlock, check_classes, label_blocks, tally_into
-from equipoise.metrics._metric import StreamingMetric
+from equipoise.metrics._metric import MetricOptions, StreamingMetric
 from equipoise.metrics.binning import bin_index, fine_edges
 
 __all__ = ["MultilabelAveragePrecision", "average_precision", "histogram_average_precision", "label_average_precision"]
@@ -136,6 +136,7 @@ class MultilabelAveragePrecision(StreamingMetric):
     """
 
     higher_is_better = True
+    by_order = True
     scores: list[Tensor]
     outcomes: list[Tensor]
     cells: Tensor
@@ -150,7 +151,7 @@ class MultilabelAveragePrecision(StreamingMetric):
         from_logits: bool = True,
         ignore_value: int = -1,
         validate: bool = False,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
         check_number("num_labels", num_labels, low=1)

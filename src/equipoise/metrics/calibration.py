@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias, Unpack
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from equipoise.metrics._inputs import (
     tally,
     top_match,
 )
-from equipoise.metrics._metric import StreamingMetric
+from equipoise.metrics._metric import MetricOptions, StreamingMetric
 from equipoise.metrics.binning import (
     NORMS,
     BinSums,
@@ -130,7 +130,7 @@ class CalibrationError(StreamingMetric):
         ignore_index: int = -100,
         ignore_value: int = -1,
         validate: bool = False,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
         check_number("bins", bins, low=1)

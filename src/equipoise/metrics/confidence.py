@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_number
 from equipoise.metrics._inputs import ClassBlock, class_blocks, top_match
-from equipoise.metrics._metric import StreamingMetric
+from equipoise.metrics._metric import MetricOptions, StreamingMetric
 from equipoise.metrics.scoring import nll
 
 __all__ = ["ConfidenceProfile", "ConfidentShare", "entropy"]
@@ -51,7 +51,7 @@ class ConfidentShare(StreamingMetric):
         from_logits: bool = True,
         ignore_index: int = -100,
         validate: bool = False,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
         self.threshold = check_number("threshold", threshold, low=0.0, high=1.0)
@@ -105,7 +105,7 @@ class ConfidenceProfile(StreamingMetric):
         from_logits: bool = True,
         ignore_index: int = -100,
         validate: bool = False,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
         self.ignore_index = ignore_index

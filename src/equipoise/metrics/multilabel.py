@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_number
 from equipoise.metrics._inputs import LabelBlock, check_classes, label_blocks
-from equipoise.metrics._metric import StreamingMetric
+from equipoise.metrics._metric import MetricOptions, StreamingMetric
 
 __all__ = ["MultilabelScores", "label_counts", "label_scores", "top_labels"]
 
@@ -92,7 +92,7 @@ class MultilabelScores(StreamingMetric):
         from_logits: bool = True,
         ignore_value: int = -1,
         validate: bool = False,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
         check_number("num_labels", num_labels, low=1)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_choice, check_number
 from equipoise.metrics._inputs import check_classes, check_groups, class_blocks, cut, tally, top_match
-from equipoise.metrics._metric import StreamingMetric
+from equipoise.metrics._metric import MetricOptions, StreamingMetric
 from equipoise.metrics.accuracy import group_means
 from equipoise.metrics.binning import bin_index, fine_edges
 from equipoise.metrics.rejection import CONVENTIONS, f_measure
@@ -89,7 +89,7 @@ class OpenSetScores(StreamingMetric):
         from_logits: bool = True,
         ignore_index: int = -100,
         validate: bool = False,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
         self.threshold = check_number("threshold", threshold, low=0.0, high=1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equipoise._checks import check_choice
 from equipoise.metrics._inputs import ClassBlock, LabelBlock, class_blocks, label_blocks, true_scores
-from equipoise.metrics._metric import StreamingMetric
+from equipoise.metrics._metric import MetricOptions, StreamingMetric
 
 __all__ = ["BrierScore", "NegativeLogLikelihood", "binary_brier", "binary_nll", "brier", "nll"]
 
@@ -61,7 +61,7 @@ class _MeanScore(StreamingMetric):
         ignore_index: int = -100,
         ignore_value: int = -1,
         validate: bool = False,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
         check_choice("kind", kind, KINDS)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import INDICES, check_choice, check_number, checks_values
 from equipoise.metrics._inputs import BLOCK, DEVICE_BLOCK, check_classes, class_blocks, predictions, tally
-from equipoise.metrics._metric import StreamingMetric
+from equipoise.metrics._metric import MetricOptions, StreamingMetric
 
 __all__ = ["SegmentationScores", "confusion", "segmentation_scores"]
 
@@ -68,6 +68,7 @@ class SegmentationScores(StreamingMetric):
     """
 
     higher_is_better = True
+    by_order = True
     confusion: Tensor
 
     def __init__(
@@ -78,7 +79,7 @@ class SegmentationScores(StreamingMetric):
         predictions: str = "scores",
         from_logits: bool = True,
         validate: bool = False,
-        **options: Any,  # noqa: ANN401
+        **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
         check_number("num_classes", num_classes, low=1)
