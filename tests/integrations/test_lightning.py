@@ -109,3 +109,21 @@ def test_a_training_goes_on_with_the_state_of_its_losses(tmp_path):
 def test_an_unknown_word_is_an_error():
     with pytest.raises(ValueError, match="every"):
         LossSchedule(every="batch")
+    with pytest.raises(TypeError, match=r"every must .* got a FocalLoss; write LossSchedule\(\)"):
+        LossSchedule(eq.FocalLoss())
+
+
+def test_the_epochs_of_loss_and_trainer_are_compared_at_the_start():
+    module = Module(epochs=2)
+    with pytest.raises(ValueError, match=r"epochs of FocalLoss must be the 3 epochs .* got epochs=2; .* epochs=3"):
+        fit(module, LossSchedule(), max_epochs=3)
+    assert module.gammas == []
+    with pytest.warns(UserWarning, match=r"epochs of FocalLoss must be the 1 epochs .* got epochs=30; .* epochs=1"):
+        fit(Module(epochs=30), LossSchedule(), max_epochs=1)
+
+
+@pytest.mark.filterwarnings("error:epochs of")
+def test_epochs_are_not_compared_where_they_do_not_count():
+    fit(Module(epochs=2), LossSchedule(every="step"), max_epochs=1)
+    fit(Module(epochs=30), LossSchedule(), max_steps=2)
+    fit(Module(epochs=2), LossSchedule(), max_epochs=2)

@@ -114,3 +114,10 @@ def test_a_loss_without_state_leaves_no_file(tmp_path):
 def test_an_unknown_word_is_an_error():
     with pytest.raises(ValueError, match="every"):
         LossSchedule(eq.FocalLoss(), every="batch")
+
+
+def test_the_epochs_of_loss_and_trainer_are_compared_at_the_start(tmp_path):
+    with pytest.raises(ValueError, match=r"epochs of FocalLoss must be the 3 epochs .* got epochs=2; .* epochs=3"):
+        train(eq.FocalLoss(Linear(4.0, 0.0), epochs=2), tmp_path, num_train_epochs=3, save_strategy="no")
+    with pytest.warns(UserWarning, match=r"epochs of FocalLoss must be the 1 epochs .* got epochs=30; .* epochs=1"):
+        train(eq.FocalLoss(Linear(4.0, 0.0), epochs=30), tmp_path, num_train_epochs=1, save_strategy="no")

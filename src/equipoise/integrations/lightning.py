@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Literal
 
+from torch import nn
+
 from equipoise._checks import check_choice
+from equipoise.integrations._epochs import check_epochs
 from equipoise.losses import Loss, current_settings
 
 if TYPE_CHECKING or "lightning.pytorch" not in sys.modules:
@@ -36,8 +39,18 @@ class LossSchedule(Callback):
     """
 
     def __init__(self, every: Literal["epoch", "step"] = "epoch", *, log: bool = True) -> None:
+        if isinstance(every, nn.Module):
+            raise TypeError(
+                f"every must be 'epoch' or 'step', got a {type(every).__name__}; write LossSchedule(), which finds the "
+                "losses that are attributes of the module"
+            )
         check_choice("every", every, ("epoch", "step"))
         self.every, self.logs = every, log
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Compare the epochs of the losses with those of the training, where these are known."""
+        if self.every == "epoch" and trainer.max_steps == -1 and (trainer.max_epochs or -1) > 0:
+            check_epochs(_losses(pl_module), trainer.max_epochs or 0)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Tell the losses the epoch."""

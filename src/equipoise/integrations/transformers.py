@@ -10,6 +10,7 @@ of ``"mean"`` where the loss has no class weights::
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from equipoise._checks import check_choice
+from equipoise.integrations._epochs import check_epochs
 from equipoise.losses import Loss
 
 __all__ = ["LossSchedule"]
@@ -47,7 +49,9 @@ class LossSchedule(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Take up the state of the loss where a training goes on."""
+        """Compare epochs, and take up the state of the loss where a training goes on."""
+        if self.every == "epoch" and args.max_steps <= 0:
+            check_epochs(self._losses(), math.ceil(args.num_train_epochs))
         if state.global_step > 0:
             file = _checkpoint(args, state) / FILE
             if file.is_file():

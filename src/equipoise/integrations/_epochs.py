@@ -1,0 +1,25 @@
+"""Whether losses and a trainer agree on the number of epochs: asked at the start of a training, not at its end."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+
+from equipoise.losses import Loss
+
+__all__: list[str] = []
+
+
+def check_epochs(losses: Iterable[Loss], epochs: int) -> None:
+    """Raise where the schedules of a loss end before the training, warn where the training ends before them."""
+    for loss in losses:
+        if loss.epochs is None or loss.epochs == epochs:
+            continue
+        told = (
+            f"epochs of {type(loss).__name__} must be the {epochs} epochs of the training, got epochs={loss.epochs}; "
+            f"give the loss epochs={epochs}"
+        )
+        if loss.epochs < epochs:
+            raise ValueError(told)
+        if loss.scheduled:
+            warnings.warn(f"{told}, unless the training goes on later: its schedules will not end", stacklevel=3)
