@@ -26,6 +26,7 @@ def as_case(block):
     return pytest.param(block, id=block.name, marks=marks)
 
 
+@pytest.mark.filterwarnings("error::equipoise.calibration.CalibrationWarning")
 @pytest.mark.parametrize("block", [as_case(block) for block in PYTHON])
 def test_code_runs(block, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # some of it writes files

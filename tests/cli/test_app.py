@@ -85,3 +85,13 @@ def test_data_of_a_cluster_need_not_be_here(monkeypatch):
     ran = CliRunner().invoke(app, ["compare", "--data", "/on/the/cluster", "--ray", "auto"])
     assert isinstance(ran.exception, ZeroDivisionError)
     assert seen == ["/on/the/cluster"]
+
+
+def test_without_its_packages_it_says_how_to_get_them_from_a_clone_and_elsewhere():
+    program = "import sys\nsys.modules['typer'] = None\nfrom equipoise.cli import main\nmain()\n"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.returncode == 1
+    assert ran.stderr == (
+        "equipoise: the command line needs typer; install it with: pip install '.[cli]' in a clone, otherwise pip "
+        "install 'equipoise[cli]'\n"
+    )

@@ -424,9 +424,12 @@ def test_a_file_that_names_no_classes_is_taken_in_the_order_of_the_fit(tmp_path)
 @pytest.mark.parametrize("suffix", [".npz", "", ".csv", ".parquet"])
 def test_thresholds_write_decisions_that_no_command_reads_as_scores(tmp_path, scores, suffix):
     arrays = arrays_of("multi", samples=80, probs=scores == "probs")
-    fit = fit_of(tmp_path, arrays, "--method", "thresholds")
+    fit = tmp_path / "fit.json"
+    path = save(tmp_path, "npz", arrays, "fitted_on")
+    ran = run("calibrate", path, "--method", "thresholds", "--out", fit)
+    assert "a label is chosen above probability 0.5, whatever its threshold" in " ".join(ran.stdout.split())
     out, again = tmp_path / f"out{suffix}", tmp_path / f"again{suffix}"
-    ran = run("calibrate", "--apply", fit, tmp_path / "fitted_on.npz", "--out", out)
+    ran = run("calibrate", "--apply", fit, path, "--out", out)
     assert f"a label is chosen above {'0.5' if scores == 'probs' else '0'}," in ran.stdout
     logits = torch.from_numpy(np.log(arrays["probs"]) - np.log1p(-arrays["probs"])) if scores == "probs" else None
     expected = load(fit).decide(torch.from_numpy(arrays["logits"]) if logits is None else logits).numpy()

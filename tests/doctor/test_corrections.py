@@ -81,7 +81,7 @@ def test_shifted_labels_are_advised_biases(tmp_path):
     draw = np.random.default_rng(5)
     logits = draw.normal(0, 2, (1500, 3))
     targets = (draw.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(int)
-    found = advised(saved(tmp_path / "p.npz", logits=logits + 2.0, targets=targets))
+    found = advised(saved(tmp_path / "p.npz", logits=logits + 1.0, targets=targets))
     assert "--method label-temperatures --bias" in found["more than a temperature helps"].advice
 
 

@@ -18,4 +18,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in EXTRA:
             raise
-        sys.exit(f'equipoise: the command line needs {error.name}; install it with: pip install "equipoise[cli]"')
+        sys.exit(
+            f"equipoise: the command line needs {error.name}; install it with: pip install '.[cli]' in a clone, "
+            "otherwise pip install 'equipoise[cli]'"
+        )

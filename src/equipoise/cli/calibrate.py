@@ -89,6 +89,8 @@ def calibrate(
         typer.echo(json_text(report))
     else:
         _print(report)
+        if report["method"] == "thresholds":
+            typer.echo("applied, they move the scores: a label is chosen above probability 0.5, whatever its threshold")
         typer.echo(f"wrote {out}; apply it: equipoise calibrate --apply {out} FILE --out FILE2")
 
 

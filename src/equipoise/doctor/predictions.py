@@ -262,6 +262,8 @@ def _corrections(found: Mapping[str, Any], tried: Sequence[Correction]) -> list[
     if after is None or before["nll"] is None:
         return []
     best = _better(found, tried)
+    if best is not None and found["task"] == "multi" and not announced_as_present(found):
+        return []  # what announces too often is told that already
     if best is not None:
         return [
             Finding(

@@ -131,7 +131,8 @@ def _arrow() -> Any:  # noqa: ANN401  (pyarrow has no types)
         import pyarrow.parquet
     except ModuleNotFoundError:
         raise InputError(
-            'reading .csv and .parquet needs pyarrow; install it with: pip install "equipoise[cli]"'
+            "reading .csv and .parquet needs pyarrow; install it with: pip install '.[cli]' in a clone, otherwise "
+            "pip install 'equipoise[cli]'"
         ) from None
     return pyarrow
 
