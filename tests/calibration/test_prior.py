@@ -139,3 +139,27 @@ def test_em_says_when_it_was_stopped(monkeypatch):
 def test_bad_priors(options, message):
     with pytest.raises(ValueError, match=message):
         correct_prior(single(10, 3)[0], **options)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda z: correct_prior(z, train_counts=[5, 3, 2, 1]),
+        lambda z: correct_prior(z, train_counts=[5, 3, 2, 1], target_prior=[1, 1, 1, 1]),
+        lambda z: estimate_prior(z, train_counts=[5, 3, 2, 1]),
+        lambda z: fit_prior(z, train_counts=[5, 3, 2, 1]),
+    ],
+    ids=["correct", "correct to", "estimate", "fit"],
+)
+def test_probabilities_taken_for_logits_are_worth_a_warning(use, recwarn):
+    logits = 3 * torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    use(logits)
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r"logits must be raw scores .*\[0, 1\] and sum to 1 .* logits_from_probs"):
+        use(logits.softmax(1))
+
+
+def test_shares_in_place_of_counts():
+    with pytest.raises(ValueError, match=r"train_counts must be numbers of training samples, got \[0.7, .* multiply"):
+        correct_prior(torch.zeros(4, 3), train_counts=[0.7, 0.2, 0.1])
+    correct_prior(torch.zeros(4, 3), train_prior=[0.7, 0.2, 0.1])

@@ -10,9 +10,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_class_vector, check_counts, check_length, check_number
+from equipoise._checks import check_class_vector, check_counts, check_length, check_number, warn_of_probabilities
 from equipoise.calibration.fitted import Fitted, announce, as_floats, column
-from equipoise.calibration.inputs import check_finite, flat_rows, single_rows
+from equipoise.calibration.inputs import USE_LOGITS, check_finite, flat_rows, single_rows
 
 __all__ = ["PriorCorrection", "correct_prior", "estimate_prior", "fit_prior"]
 
@@ -151,6 +151,7 @@ def estimate_prior(
     check_number("max_iter", max_iter, low=1)
     check_number("tolerance", tolerance, low=0.0)
     check_number("shrinkage", shrinkage, low=0.0)
+    warn_of_probabilities("logits", logits, one_label=True, advice=USE_LOGITS)
     return _em(flat_rows(logits), train, shrinkage, int(max_iter), tolerance).prior
 
 
@@ -165,6 +166,8 @@ def _fit(
 ) -> PriorCorrection:
     train = _checked(logits, train_prior, train_counts)
     check_number("shrinkage", shrinkage, low=0.0)
+    if targets is None or target_prior is not None:  # elsewhere the rows with labels are looked at
+        warn_of_probabilities("logits", logits, one_label=True, advice=USE_LOGITS)
     if target_prior is not None:
         target = _shares("target_prior", target_prior)
         check_length("target_prior", len(target), logits.shape[1])
