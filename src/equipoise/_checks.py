@@ -280,7 +280,9 @@ def _label_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
         return "give the targets the dimension of the one label: targets[:, None]"
     if targets[1:2] == (1,) and logits == (targets[0], *targets[2:]):
         return "drop the dimension of the one label: targets.squeeze(1)"
-    return f"class indices are for a softmax loss, metric or fit, or become labels by one_hot(targets, {logits[-1]})"
+    if len(logits) == 1:
+        return "pass one target for each logit"
+    return f"class indices are for a softmax loss, metric or fit, or become labels by one_hot(targets, {logits[1]})"
 
 
 def check_sigmoid_targets(logits: Tensor, targets: Tensor, ignore_value: float, validate: bool) -> bool:

@@ -163,6 +163,10 @@ def test_sigmoid_targets_of_one_label():
         loss(logits(1), torch.zeros(4))
     with pytest.raises(ValueError, match=says("targets", "(4,)", "got (4, 1)", "targets.squeeze(1)")):
         loss(logits(1)[:, 0], torch.zeros(4, 1))
+    with pytest.raises(ValueError, match=says("targets", "(4,)", "got (3,)", "one target for each logit")):
+        loss(logits(1)[:, 0], torch.zeros(3))
+    with pytest.raises(ValueError, match=says("targets", "(4, 3, 2)", "got (4, 2)", "one_hot(targets, 3)")):
+        loss(logits(3, 2), torch.zeros(4, 2))
 
 
 ONE_CHANNEL = {**SOFTMAX, "recall": lambda **o: eq.RecallLoss(1, **o), "ldam": lambda **o: eq.LDAMLoss([3], **o)}
