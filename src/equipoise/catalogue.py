@@ -253,8 +253,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "−log p_y + λ MMCE,  MMCE² a kernel distance of right and wrong confidences",
         "Kumar et al. 2018 (Trainable Calibration Measures for Neural Networks from Kernel Mean Embeddings)",
-        "Use it as a calibration baseline beside focal loss; it compares the rows of a batch, so give it batches of a "
-        "hundred rows and more, or label maps.",
+        "Use it as a calibration baseline beside focal loss; it compares the rows of a batch, so do not use it with "
+        "fewer than a hundred of them.",
         ("maximum-mean-calibration-error",),
     ),
     # ------------------------------------------------------------------------------------------------ sigmoid link
