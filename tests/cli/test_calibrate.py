@@ -474,11 +474,12 @@ def test_other_columns_of_a_table_are_kept_as_they_are(tmp_path, monkeypatch, en
 
 def test_rounded_probabilities_are_applied_to(tmp_path):
     arrays = arrays_of("single", samples=60, probs=True)
-    rounded = arrays | {"probs": arrays["probs"].round(3)}
+    rounded = arrays | {"probs": arrays["probs"].round(3), "targets": arrays["probs"].argmin(1)}
     fit = fit_of(tmp_path, arrays)
     ran = run("calibrate", "--apply", fit, save(tmp_path, "csv", rounded, "new"), "--out", tmp_path / "out.csv")
     assert ran.exit_code == 0, ran.output
     assert "did not sum to 1 to five digits, as rounding leaves" in " ".join(ran.stdout.split())
+    assert "NLL" not in ran.stdout  # there is none here
     scores, _ = all_of(open_predictions(tmp_path / "out.csv"))
     np.testing.assert_allclose(scores.sum(1), 1.0, atol=1e-9)
 

@@ -257,7 +257,7 @@ def _apply(path: Path, fitted: Fitted, source: Predictions, out: Path) -> str:
             f"{source.path.name} names no classes: they are taken to be in the order of the fit, "
             f"{', '.join(fitted.class_names[:8])}{' ...' if len(fitted.class_names) > 8 else ''}"
         )
-    lines += rounding.sentences()
+    lines += rounding.sentences(nll=False)
     lines.append(f"wrote {out}, {'logits' if source.from_logits else 'probabilities'}")
     if isinstance(fitted, Thresholds):
         where = "the columns decision_<label>" if out.suffix in TABLES else "decisions"

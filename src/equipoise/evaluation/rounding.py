@@ -30,8 +30,8 @@ class Rounding:
         self.cases += len(of_truth)
         self.zeros += int((of_truth <= 0).sum())
 
-    def sentences(self) -> list[str]:
-        """What to know; empty if nothing."""
+    def sentences(self, nll: bool = True) -> list[str]:
+        """What to know, of the NLL too where there is one; empty if nothing."""
         what = {"single": "samples", "multi": "labels of samples", "segmentation": "pixels"}[self.source.task]
         found = []
         if self.divided:
@@ -39,7 +39,7 @@ class Rounding:
                 f"The probabilities of {self.divided:,} {what} did not sum to 1 to five digits, as rounding leaves "
                 "them; they were divided by their sum."
             )
-        if self.zeros:
+        if nll and self.zeros:
             found.append(
                 f"{self.zeros:,} of {self.cases:,} {what} have probability 0 for the truth; the NLL takes it as 1e-12, "
                 f"which adds {27.631 * self.zeros / self.cases:.4f} to it."
