@@ -500,3 +500,13 @@ def test_counts_by_either_name(tmp_path, command, option):
     ran = run(command, path, option, "500,200,70,30,9,4", *rest)
     assert ran.exit_code == 0, ran.output
     assert "many" in ran.stdout or "long tail" in ran.stdout
+
+
+def test_probabilities_called_logits_are_told(tmp_path):
+    arrays = arrays_of("single", probs=True)
+    probs = arrays.pop("probs")
+    for scores, told in ((probs, True), (np.log(probs), False)):
+        path = save(tmp_path, "npz", arrays | {"logits": scores})
+        ran = run("calibrate", path, "--out", tmp_path / "fit.json")
+        assert ran.stderr == ""
+        assert ("if that is what they are, save them as probs" in " ".join(ran.stdout.split())) == told

@@ -5,6 +5,7 @@ import pytest
 from scipy.special import softmax
 
 from equipoise.doctor import look_at_predictions
+from equipoise.doctor.corrections import try_corrections
 from equipoise.evaluation import evaluate
 from equipoise.predictions import open_predictions
 
@@ -12,6 +13,7 @@ from equipoise.predictions import open_predictions
 def suspicions(path, **arrays):
     np.savez(path, **arrays)
     found = evaluate(open_predictions(path))
+    try_corrections(open_predictions(path))
     problems = [finding.text for finding in look_at_predictions(found) if finding.about == "suspicious input"]
     assert problems == found["suspicions"]
     return " ".join(problems)

@@ -108,6 +108,7 @@ def _fit(
     from equipoise.evaluation.meters import meter_for
     from equipoise.evaluation.rounding import Rounding
     from equipoise.evaluation.split import Split
+    from equipoise.evaluation.suspicion import Suspicion
 
     method = _method(name, source)
     options = _needs(method, source, gamma, bias)
@@ -126,11 +127,12 @@ def _fit(
         judged = _fitted_on(part_of_it if other is None else everything, method, options)
         held_out = part_of_it if other is None else Split(other, seed, 0.0)
         meters = [meter_for(held_out.source, from_logits=True, bins=15) for _ in range(2)]
-        reported, rounding = 0, Rounding(held_out.source)
+        reported, rounding, suspicion = 0, Rounding(held_out.source), Suspicion(held_out.source)
         for part in held_out.parts():
             rest = ~part.first
             logits, targets = part.logits[rest], part.targets[rest]
             rounding.look(part._replace(scores=part.scores[rest], targets=targets))
+            suspicion.look(part.scores, part.targets)
             reported += len(logits)
             for meter, values in zip(meters, (logits, judged(logits)), strict=True):
                 meter.update(values, targets)
@@ -157,7 +159,7 @@ def _fit(
         "fitted_on": kept.samples,
         "converged": kept.converged,
         "note": kept.note,
-        "notes": rounding.sentences(),
+        "notes": [*suspicion.sentences(None), *rounding.sentences()],
     }
 
 

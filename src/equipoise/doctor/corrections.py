@@ -58,7 +58,7 @@ def try_corrections(
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # a fit that is odd shows in its likelihood
                     fitted = METHODS[method].fit(*own, **arguments)
-                nll.update(fitted(other[0]), other[1])
+                    nll.update(fitted(other[0]), other[1])
         except ValueError:  # too few samples for it
             continue
         value = float(nll.compute())

@@ -74,7 +74,7 @@ class Meter:
     def update(self, scores: Tensor, targets: Tensor, logits: Tensor | None = None) -> None:
         """Add a chunk; ``logits`` of the scores, where these are probabilities."""
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="scores must be logits")  # the suspicion of the file says it
+            warnings.filterwarnings("ignore", message="scores must be")  # suspicions are said of the file
             for name, metric in self.metrics.items():
                 metric.update(scores if logits is None or name != "nll" else logits, targets)
 
