@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from equipoise.comparison.folder import ComparisonFolder
+from equipoise.comparison.recommendation import recommended
 from tests.data.making import class_folders
 from tests.e2e.commands import ENVIRONMENT, assert_same_run, contents, flags
 
@@ -73,11 +74,10 @@ def test_what_is_there_afterwards(whole):
     for count in range(1, 7):
         assert f"{count}/6 " in finished.out
     assert comparison.report.read_text().startswith("<!doctype html>")
-    *_, use, report = finished.out.splitlines()
-    assert (
-        use
-        == f"Use the best mean class accuracy on validation data: equipoise export compared/runs/{comparison.best.name}"
-    )
+    *_, use, chosen, report = finished.out.splitlines()
+    advice = recommended(comparison, json.loads(comparison.verdict.read_text()))
+    assert use == f"{advice.why}: equipoise export compared/runs/{advice.run.name}"
+    assert chosen == advice.note
     assert report == "The report: compared/report.html"
     first = finished.out.splitlines()[:6]
     assert "digits-lt: 10 classes, 276 training, 200 validation and 400 test samples" in first
