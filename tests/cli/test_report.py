@@ -60,6 +60,13 @@ def test_a_verdict_that_is_newer_than_the_runs_is_taken_as_it_is(folder):
     assert "Read, not made." in folder.report.read_text(encoding="utf-8")
 
 
+def test_a_verdict_of_an_earlier_version_is_made_anew(folder):
+    folder.verdict.write_text(json.dumps({"format": 1, "sentences": ["Of an earlier version."]}), encoding="utf-8")
+    assert run("report", folder.path).exit_code == 0
+    assert "Of an earlier version." not in folder.report.read_text(encoding="utf-8")
+    assert "unjudged" in read_verdict(folder)
+
+
 def test_runs_that_were_finished_later_are_judged(folder):
     verdict = read_verdict(folder) | {"sentences": ["Of an earlier day."]}
     folder.verdict.write_text(json.dumps(verdict), encoding="utf-8")

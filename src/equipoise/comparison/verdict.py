@@ -22,7 +22,7 @@ from equipoise.train.folder import RunFolder
 
 __all__ = ["FORMAT", "verdict"]
 
-FORMAT = 1
+FORMAT = 2
 MAIN: Mapping[str, str] = {
     "single": "mean_class_accuracy",
     "multi": "mean_average_precision",
