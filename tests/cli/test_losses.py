@@ -175,7 +175,7 @@ def test_a_missing_package_is_answered_with_how_to_install_it(package, module, m
     monkeypatch.setitem(sys.modules, package, None)
     for name in ("app", "losses", module):
         monkeypatch.delitem(sys.modules, f"equipoise.cli.{name}", raising=False)
-    with pytest.raises(SystemExit, match=rf'needs {package}.*pip install "equipoise\[cli\]"'):
+    with pytest.raises(SystemExit, match=rf"needs {package}.*pip install '\.\[cli\]' in a clone.*'equipoise\[cli\]'"):
         main()
 
 
