@@ -14,13 +14,12 @@ from equipoise.train import statistics
 from equipoise.train.statistics import Statistics
 from equipoise.train.task import ProbabilityGap, TruthProbability
 
-CPU = torch.device("cpu")
 MODEL = nn.Linear(2, 3)
 
 
 def watching(classes: int, steps: int = 4) -> Statistics:
     watched = Statistics({"recall": Accuracy(classes, top_k=(1,)), "profile": ConfidenceProfile()}, steps)
-    watched.reset(CPU)
+    watched.reset()
     return watched
 
 
@@ -54,7 +53,7 @@ def test_focal_weights_are_means_of_each_class_and_ignored_targets_are_none(shap
     for _, targets in seen:
         targets.view(-1)[0] = -100
     watched = Statistics({"truth": TruthProbability(4)}, steps=2)
-    watched.reset(CPU)
+    watched.reset()
     seen = [(torch.cat([logits, torch.full_like(logits[:, :1], -9e9)], 1), targets) for logits, targets in seen]
     found = row_of(watched, seen)["focal_weights"]
     rows = torch.cat([logits.movedim(1, -1).reshape(-1, 4) for logits, _ in seen]).double().softmax(1)
@@ -68,7 +67,7 @@ def test_an_epoch_begins_with_nothing():
     watched = watching(3)
     first, second = batches((6, 3), (5, 3))
     row_of(watched, [first])
-    watched.reset(CPU)
+    watched.reset()
     assert row_of(watched, [second]) == row_of(watching(3), [second])
 
 
@@ -103,7 +102,7 @@ def test_several_labels_are_kept_with_their_samples():
     draw = torch.Generator().manual_seed(0)
     logits, targets = torch.randn(8, 4, generator=draw), torch.randint(2, (8, 4), generator=draw).float()
     watched = Statistics({"gap": ProbabilityGap()}, steps=2)
-    watched.reset(CPU)
+    watched.reset()
     watched.observe(logits[:3], targets[:3])
     watched.observe(logits[3:], targets[3:])
     p = logits.double().sigmoid()

@@ -110,7 +110,7 @@ class Learner(pl.LightningModule):
         (torch.default_generator if self.device.type == "cpu" else torch).manual_seed(int(drawn[0]))
         self.generator = torch.Generator(self.device).manual_seed(int(drawn[1]))
         self.loss_sum, self.step = torch.zeros((), dtype=torch.float64, device=self.device), 0
-        self.statistics.reset(self.device)
+        self.statistics.reset()
 
     def training_step(self, batches: Iterable[Batch], index: int) -> None:
         """Learn from some batches, one after the other."""

@@ -40,15 +40,14 @@ class Statistics(nn.Module):
         super().__init__()
         self.every = max(1, steps // OBSERVATIONS)
         self.observers = nn.ModuleDict(dict(observers))
-        self.reset(torch.device("cpu"))
+        self.reset()
 
-    def reset(self, device: torch.device) -> None:
+    def reset(self) -> None:
         """Begin an epoch."""
         for metric in self.observers.values():
             metric.reset()  # type: ignore[operator]
         self.kept: list[tuple[Tensor, Tensor]] = []
-        # sum of the norms, their number, and the largest; no buffer, DDP would broadcast it
-        self.gradient = torch.zeros(3, dtype=torch.float64, device=device)
+        self.norms: list[Tensor] = []
 
     def wanted(self, index: int) -> bool:
         """Whether the step with this index is looked at."""
@@ -71,9 +70,7 @@ class Statistics(nn.Module):
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         if gradients:
-            norm = torch.nn.utils.get_total_norm(gradients).double()
-            self.gradient[:2] += torch.stack([norm, torch.ones_like(norm)])
-            self.gradient[2] = torch.maximum(self.gradient[2], norm)
+            self.norms.append(torch.nn.utils.get_total_norm(gradients))
 
     @torch.no_grad()
     def row(self, model: nn.Module, loss: nn.Module) -> dict[str, Any]:
@@ -83,11 +80,14 @@ class Statistics(nn.Module):
             self.kept.clear()
             for metric in self.observers.values():
                 metric.update(logits, targets)  # type: ignore[operator]
-        total, count, largest = self.gradient.tolist()
+        mean = largest = math.nan
+        if self.norms:
+            norms = torch.stack(self.norms).double()
+            mean, largest = torch.stack([norms.mean(), norms.max()]).tolist()
         row: dict[str, Any] = {
             "weight_norm": float(torch.nn.utils.get_total_norm([w.detach() for w in model.parameters()])),
-            "gradient_norm": total / count if count else math.nan,
-            "largest_gradient_norm": largest if count else math.nan,
+            "gradient_norm": mean,
+            "largest_gradient_norm": largest,
         }
         for metric in self.observers.values():
             if not metric.update_called:  # mixed labels in every batch
@@ -109,6 +109,8 @@ def _some(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     Shape: ``logits`` (N, C, d1, ..., dk), ``targets`` (N, d1, ..., dk) or (N, C); result (n, C), and (n,) or (n, C).
     """
     every = math.ceil(logits.numel() / KEPT) | 1  # odd: on maps of even width the columns take turns
+    if logits.ndim == 2 and every == 1:
+        return logits.clone(), targets.clone()
     if logits.ndim == 2:
         return logits[::every].clone(), targets[::every].clone()
     rows, labels = logits.flatten(2)[:, :, ::every].movedim(1, 2), targets.flatten(1)[:, ::every]
