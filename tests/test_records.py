@@ -123,3 +123,15 @@ def test_temperature_helps_all_ten_networks():
     for name, found in networks.items():
         for before, after in zip(found["before"], found["after"]["temperature"], strict=True):
             assert after["nll"] < before["nll"], name
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_costs_of_training_are_the_recorded_ones(device):
+    run = json.loads((ROOT / "benchmarks" / "results" / f"train-{device}.json").read_text(encoding="utf-8"))
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    assert run["cases"]
+    for case in run["cases"]:
+        bare, ours, *_ = case["rows"]
+        cells = f"| {bare['milliseconds']['median']:.3g} ms | {ours['ratio']['median']:.2f} times |"
+        model = case["title"].rpartition(", ")[2]
+        assert [line for line in text.splitlines() if f"`{model}`" in line and line.endswith(cells)], cells
