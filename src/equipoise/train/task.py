@@ -21,11 +21,10 @@ from equipoise.metrics import (
     NegativeLogLikelihood,
     SegmentationScores,
 )
+from equipoise.models.registry import SMALL
 
 __all__ = ["TASKS", "MultiLabel", "Segmentation", "SingleLabel", "TrainingTask", "task_of"]
 
-SMALL = 64
-"""Images up to this side get a network for small images."""
 KEPT = 20_000_000
 """Scores of a validation pass up to which average precision is computed exactly."""
 
