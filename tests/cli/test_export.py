@@ -3,9 +3,11 @@
 import sys
 
 from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
+from equipoise.comparison.verdict import FORMAT
 from equipoise.train.export import load_exported
 from equipoise.train.folder import RunFolder, write_json
 from tests.cli.test_evaluate import refused, run
+from tests.comparison.test_recommendation import compared, judged
 from tests.models.test_registry import Without
 from tests.train.run_folders import images_of, make_run
 
@@ -38,14 +40,22 @@ def test_what_is_no_finished_run(tmp_path):
 
 
 def test_a_comparison_is_no_run(tmp_path):
-    comparison = ComparisonFolder(tmp_path / "compared")
-    runs = [PlannedRun("ce", seed, RunFolder(comparison.path / "runs" / f"ce-{seed}")) for seed in (0, 1)]
-    comparison.write_plan({}, [Entry("ce", ("ce",))], "ce", runs)
-    refused(run("export", comparison.path), "found a comparison without a finished one")
-    for one, value in zip(runs, (0.5, 0.25), strict=True):
-        one.folder.path.mkdir()
-        write_json(one.folder.path / "run.json", {"monitor": "accuracy", "monitor_value": value})
-    refused(run("export", comparison.path), "a comparison of 2 (ce-0, ce-1)", f"equipoise export {runs[0].folder.path}")
+    planned = PlannedRun("ce", 0, RunFolder(tmp_path / "runs" / "ce-0"))
+    ComparisonFolder(tmp_path).write_plan({}, [Entry("ce", ("ce",))], "ce", [planned])
+    refused(run("export", tmp_path), "found a comparison without a finished one")
+    compared(tmp_path)
+    best = f"the best so far on validation data: equipoise export {tmp_path}/runs/other-0 "
+    refused(run("export", tmp_path), "a comparison of 6 (ce-0, ce-1, good-0", best)
+
+
+def test_of_a_comparison_that_was_judged_the_recommended_run_is_named(tmp_path):
+    comparison = compared(tmp_path)
+    verdict = judged(("good", "accuracy", 0.1)) | {"format": FORMAT}
+    write_json(comparison.verdict, verdict)
+    named = f"the recommended one: equipoise export {tmp_path}/runs/good-0 (good is really better than ce in accuracy)"
+    refused(run("export", tmp_path), named)
+    write_json(comparison.verdict, verdict | {"format": FORMAT - 1})
+    refused(run("export", tmp_path), "the best so far on validation data", "other-0")
 
 
 def test_a_target_that_exists(tmp_path):

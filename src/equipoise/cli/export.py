@@ -33,14 +33,22 @@ def export(
 
 
 def _check_no_comparison(path: Path) -> None:
-    """Raise where somebody names many runs: which one is for people to say, and the best on validation data a hint."""
+    """Raise where somebody names many runs: which one is for people to say, and the recommended one a hint."""
     comparison = ComparisonFolder(path)
     if not comparison.exists:
         return
     runs, best = comparison.finished, comparison.best
     if best is None:
         raise InputError(f"{path}: it must be one run, found a comparison without a finished one; let it go on first")
+    from equipoise.comparison.recommendation import Recommendation, recommended
+    from equipoise.comparison.verdict import known_verdict
+
+    verdict = known_verdict(comparison)
+    advice, which = None if verdict is None else recommended(comparison, verdict), "the recommended one"
+    if advice is None:
+        advice = Recommendation(best, "not judged yet: let it go on, or see equipoise report", "")
+        which = "the best so far on validation data"
     raise InputError(
-        f"{path}: it must be one run, found a comparison of {len(runs)} ({some(run.name for run in runs)}); the best "
-        f"on validation data: equipoise export {best.folder.path}"
+        f"{path}: it must be one run, found a comparison of {len(runs)} ({some(run.name for run in runs)}); {which}: "
+        f"{advice.command(path)} ({advice.why})"
     )

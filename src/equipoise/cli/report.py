@@ -56,16 +56,10 @@ def report(
 
 
 def _verdict(folder: ComparisonFolder) -> dict[str, Any]:
-    """The verdict that is there, or a new one where runs were finished after it or an earlier version judged."""
-    from equipoise.comparison.verdict import FORMAT, verdict
+    """The verdict that is there, or a new one where it is out of date."""
+    from equipoise.comparison.verdict import known_verdict, verdict
 
-    sources = [folder.plan, *(run.folder.path / "run.json" for run in folder.finished)]
-    made = folder.verdict.stat().st_mtime if folder.verdict.is_file() else -1.0
-    if any(file.stat().st_mtime > made for file in sources) or _read(folder).get("format") != FORMAT:
+    if known_verdict(folder) is None:
         write_json(folder.verdict, verdict(folder))
-    return _read(folder)
-
-
-def _read(folder: ComparisonFolder) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(folder.verdict.read_text(encoding="utf-8"))
     return found

@@ -6,6 +6,7 @@ Everything is read from the folders of the runs. Nothing here needs torch.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from equipoise.comparison.statistics import ALPHA, Difference, holm, paired_diff
 from equipoise.report.words import LESS_IS_BETTER, NATURAL, things
 from equipoise.train.folder import RunFolder
 
-__all__ = ["FORMAT", "verdict"]
+__all__ = ["FORMAT", "known_verdict", "verdict"]
 
 FORMAT = 2
 MAIN: Mapping[str, str] = {
@@ -88,6 +89,17 @@ def verdict(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> d
         **_tested(next(iter(runs.values()))),
     }
     return found | {"sentences": sentences_of(found)}
+
+
+def known_verdict(folder: ComparisonFolder) -> dict[str, Any] | None:
+    """The verdict that is there; None where runs were finished after it, or an earlier version judged."""
+    if not folder.verdict.is_file():
+        return None
+    sources = [folder.plan, *(run.folder.path / "run.json" for run in folder.finished)]
+    made = folder.verdict.stat().st_mtime
+    found: dict[str, Any] = json.loads(folder.verdict.read_text(encoding="utf-8"))
+    late = any(file.stat().st_mtime > made for file in sources)
+    return None if late or found.get("format") != FORMAT else found
 
 
 # ------------------------------------------------------------------------------------------------------------- table
