@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from contextlib import suppress
 from pathlib import Path
+
+from equipoise._nearest import nearest
 
 __all__ = ["EMBEDDED_NAMES", "nothing_there"]
 
@@ -31,7 +32,5 @@ def _meant(path: Path) -> str:
     with suppress(OSError):
         known += [str(path.with_name(one.name)) for one in path.parent.iterdir() if not one.name.startswith(".")]
     names = {Path(one).name: one for one in reversed(known)}
-    close = difflib.get_close_matches(path.name, names, 1)
-    if close:
-        return f"did you mean {names[close[0]]!r}?"
-    return f"known are {', '.join(EMBEDDED_NAMES)}" if len(path.parts) == 1 else "check the path"
+    otherwise = f"known are {', '.join(EMBEDDED_NAMES)}" if len(path.parts) == 1 else "check the path"
+    return nearest(path.name, names, shown=names.__getitem__, otherwise=otherwise)

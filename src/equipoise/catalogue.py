@@ -9,13 +9,13 @@ n_c the training samples of class c, C classes, ε the label smoothing, ξ the s
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import equipoise
+from equipoise._nearest import nearest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -358,10 +358,9 @@ def find(name: str) -> Entry:
     >>> find("flsd-53").name, find("focal").name, find("Cross_Entropy").name
     ('SampleDependentFocalLoss', 'FocalLoss', 'CrossEntropyLoss')
     """
-    known = {_key(word): entry for entry in CATALOGUE for word in (entry.name, *entry.short_names)}
+    known = {_key(word): (entry, word) for entry in CATALOGUE for word in entry.names}
     if _key(name) in known:
-        return known[_key(name)]
-    close = dict.fromkeys(known[key].text for key in difflib.get_close_matches(_key(name), known, n=3))
-    hint = f"; did you mean {' or '.join(close)}?" if close else "."
-    names = ", ".join(entry.text for entry in CATALOGUE)
-    raise ValueError(f"name must be a loss of the catalogue, got {name!r}{hint} Known: {names}")
+        return known[_key(name)][0]
+    listed = ", ".join(entry.text for entry in CATALOGUE)
+    meant = nearest(_key(name), known, shown=lambda key: known[key][1], otherwise=f"known are {listed}")
+    raise ValueError(f"name must be a loss of the catalogue, got {name!r}; {meant}")

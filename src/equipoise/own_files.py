@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +15,9 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["made_by", "nearest"]
+from equipoise._nearest import nearest
+
+__all__ = ["made_by"]
 
 
 def made_by(
@@ -77,13 +78,6 @@ def made_by(
     if not isinstance(made, nn.Module):
         raise TypeError(f"{name} must return an nn.Module, got {type(made).__name__}; return the {what} itself")
     return made
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Words to end an error about an unknown name with: the names like it, or else all that there are."""
-    names = list(known)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names[:20]) or 'none'}"
 
 
 class _Function(nn.Module):

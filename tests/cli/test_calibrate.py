@@ -282,7 +282,7 @@ def test_predictions_are_not_overwritten_by_their_correction(tmp_path, form):
 
 
 BAD_OPTIONS = {
-    "unknown method": (("--method", "temprature"), "got 'temprature'; did you mean temperature?"),
+    "unknown method": (("--method", "temprature"), "got 'temprature'; did you mean 'temperature'?"),
     "method of several labels": (("--method", "thresholds"), "does not serve one label a sample", "for this file:"),
     "gamma of another": (("--method", "vector", "--gamma", "2"), "--gamma belongs to --method focal"),
     "nothing to fit on": (("--method", "vector", "--split", "0"), "--split must be between 0 and 1", "--on FILE2"),

@@ -355,7 +355,7 @@ BAD_TEXTS = {
     "semicolons.csv": (b"logit_cat;logit_dog;target\n1;2;cat\n", "looks like ';'", "with commas"),
     "decimal-commas.csv": (b'"logit_cat";"logit_dog";"target"\n1,5;2,5;cat\n', "looks like ';'", "points in numbers"),
     "tabs.csv": (b"prob_cat\tprob_dog\ttarget\n1\t0\tcat\n", "looks like a tab"),
-    "empty-target.csv": (b"logit_cat,logit_dog,target\n1,2,\n", "found ''", "the classes are cat, dog"),
+    "empty-target.csv": (b"logit_cat,logit_dog,target\n1,2,\n", "found ''", "known are cat, dog"),
     "sums.csv": (b"prob_cat,prob_dog,target\n0.5,0.6,cat\n", "probs must sum to 1", "found 1.1"),
     "table.xlsx": (b"PK\x03\x04", "found the suffix '.xlsx'", ".npz with logits or probs"),
     "table.CSV": (GOOD_CSV.encode(), "found the suffix '.CSV'"),

@@ -140,7 +140,7 @@ def test_svg_is_sound_and_the_same_every_time(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["losses", "focall"], "got 'focall'; did you mean focal"),
+        (["losses", "focall"], "got 'focall'; did you mean 'focal'?"),
         (["losses", "--plot", "x.png"], "needs a NAME"),
         (["losses", "focal", "--plot", "x.gif"], "must end in .png, .svg or .pdf, got 'x.gif'"),
         (["losses", "focal", "--plot", "x"], "must end in .png, .svg or .pdf, got 'x'"),

@@ -93,13 +93,13 @@ def test_settings_of_the_runs(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"methods": "ce sdm"}, "methods.1: they must be methods or losses, got 'sdm'; did you mean sdn?"),
-        ({"methods": "ce crtt"}, "did you mean crt?"),
-        ({"methods": "ce tau_norn:tau=2"}, "did you mean tau-norm?"),
+        ({"methods": "ce sdm"}, "methods.1: they must be methods or losses, got 'sdm'; did you mean 'sdn'?"),
+        ({"methods": "ce crtt"}, "did you mean 'crt'?"),
+        ({"methods": "ce tau_norn:tau=2"}, "did you mean 'tau-norm'?"),
         ({"methods": "ce zzz"}, "they must be methods (none, sdn, "),
-        ({"methods": "ce focl"}, "did you mean focal"),
+        ({"methods": "ce focl"}, "did you mean 'focal'?"),
         ({"methods": "ldam:max_margn=1"}, "must get options that it knows, got 'max_margn'"),
-        ({"losses": "ce crtt"}, "got 'crtt'; did you mean the method crt?"),
+        ({"losses": "ce crtt"}, "losses.1: they must be losses, got 'crtt'; did you mean the method 'crt'?"),
         ({"methods": "sdn:featur=ce"}, "did you mean 'feature'?"),
         ({"methods": "sdn SDN"}, "got sdn and SDN; remove one of them"),
         ({"losses": "ce", "methods": "CrossEntropyLoss"}, "got ce and CrossEntropyLoss"),

@@ -87,11 +87,11 @@ def test_all_mistakes_are_named_together():
         )
     text = str(error.value)
     assert text.startswith("compare.yaml: 9 mistakes")
-    assert "losses.1: name must be a loss of the catalogue, got 'focl'; did you mean focal" in text
+    assert "losses.1: name must be a loss of the catalogue, got 'focl'; did you mean 'focal'?" in text
     assert "losses.2: FocalLoss must get options that it knows, got 'gama'; did you mean 'gamma'?" in text
     assert "seeds.1: input should be greater than or equal to 0, got -1" in text
-    assert "loss: there is no such setting; did you mean losses?" in text
-    assert "seed: there is no such setting; did you mean seeds?" in text
+    assert "loss: there is no such setting; did you mean 'losses'?" in text
+    assert "seed: there is no such setting; did you mean 'seeds'?" in text
     assert "data: it must be given" in text
     assert "devices: every run of a comparison has one device, got 2" in text
 

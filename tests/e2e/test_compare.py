@@ -299,7 +299,7 @@ def test_mistakes(whole, equipoise, tmp_path):
     comparison, _ = whole
     before, folder = contents(comparison.path), comparison.path.parent
     for options, words in (
-        ({"losses": "ce focl", "epochs": 0}, ["2 mistakes", "losses.1", "did you mean focal", "epochs"]),
+        ({"losses": "ce focl", "epochs": 0}, ["2 mistakes", "losses.1", "did you mean 'focal'?", "epochs"]),
         ({"losses": "ce bce dice"}, ["bce: loss must be for one label", "dice: loss must be for one label"]),
         ({"data": "digit-lt"}, ["did you mean 'digits-lt'?"]),
         ({"lr": 0.5}, ["found one with another lr; choose another --out"]),

@@ -186,10 +186,10 @@ def test_all_typos_at_once(refused, tmp_path):
     (tmp_path / "spec.yaml").write_text("\n".join([*lines, "augment: flop", "batch_size: 0"]))
     refused(
         "spec.yaml: 5 mistakes in the settings",
-        "epoch: there is no such setting; did you mean epochs?",
+        "epoch: there is no such setting; did you mean 'epochs'?",
         "lr: input should be a valid number",
         "got 'balancd'",
-        "got 'focall'; did you mean focal",
+        "got 'focall'; did you mean 'focal'?",
         "batch_size: input should be greater than or equal to 1, got 0",
         arguments=["spec.yaml"],
         lines=6,
@@ -198,7 +198,7 @@ def test_all_typos_at_once(refused, tmp_path):
     refused(
         "spec.yaml: 3 mistakes in the settings",
         "got 'gama'; did you mean 'gamma'",
-        "got 'resnet23'; did you mean resnet32",
+        "got 'resnet23'; did you mean 'resnet32'?",
         "'flop'",
         arguments=["spec.yaml"],
         lines=4,
@@ -211,14 +211,14 @@ def test_all_typos_at_once(refused, tmp_path):
 @pytest.mark.parametrize(
     ("words", "options", "lines"),
     [
-        (("did you mean focal",), {"loss": "focall"}, 2),
+        (("did you mean 'focal'?",), {"loss": "focall"}, 2),
         (("got 'gama'; did you mean 'gamma'?",), {"loss": "focal:gama=2"}, 2),
         (("for several labels a sample", "take one of ce, focal"), {"loss": "asl"}, 1),
-        (("did you mean resnet32",), {"model": "resnet23"}, 2),
+        (("did you mean 'resnet32'?",), {"model": "resnet23"}, 2),
         (("timm:resnet18", "not installed; pip install timm"), {"model": "timm:resnet18"}, 1),
         (("there is no", "gone.py"), {"model": "gone.py:make"}, 1),
         (("mine.py", "failed with ZeroDivisionError", "line 2"), {"model": "mine.py:make"}, 1),
-        (("got 'hiden'; did you mean hidden?",), {"model": "mlp", "model_options": "hiden=[4]"}, 1),
+        (("got 'hiden'; did you mean 'hidden'?",), {"model": "mlp", "model_options": "hiden=[4]"}, 1),
         (("--model-options must be key=value, got 'hidden'",), {"model": "mlp", "model_options": "hidden"}, 1),
         (("maps.py:make must make logits of shape (2, 10)", "got (2, 10, 8, 8)"), {"model": "maps.py:make"}, 1),
         (("--monitor must be one of 'accuracy'", "got 'acc'"), {"monitor": "acc"}, 1),

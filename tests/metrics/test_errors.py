@@ -218,13 +218,13 @@ def test_probabilities_taken_for_logits_are_worth_a_warning(name, recwarn):
 @pytest.mark.parametrize(
     ("build", "parts"),
     [
-        (lambda: CalibrationError(n_bins=15), ("CalibrationError", "'n_bins'; did you mean bins?")),
+        (lambda: CalibrationError(n_bins=15), ("CalibrationError", "'n_bins'; did you mean 'bins'?")),
         (lambda: CalibrationError(num_classes=3), ("CalibrationError", "'num_classes'; it takes bins, norm")),
         (lambda: CalibrationError(task="multiclass"), ("CalibrationError", "'task'; ")),
-        (lambda: ShotAccuracy(counts=[3, 2]), ("ShotAccuracy", "'counts'; did you mean cuts or train_counts?")),
-        (lambda: MultilabelScores(3, thresholds=0.5), ("MultilabelScores", "'thresholds'; did you mean threshold?")),
-        (lambda: NegativeLogLikelihood(from_logit=True), ("NegativeLogLikelihood", "did you mean from_logits?")),
-        (lambda: Accuracy(3, sync_compute=True), ("Accuracy", "did you mean sync_on_compute?")),
+        (lambda: ShotAccuracy(counts=[3, 2]), ("ShotAccuracy", "'counts'; did you mean 'cuts' or 'train_counts'?")),
+        (lambda: MultilabelScores(3, thresholds=0.5), ("MultilabelScores", "'thresholds'; did you mean 'threshold'?")),
+        (lambda: NegativeLogLikelihood(from_logit=True), ("NegativeLogLikelihood", "did you mean 'from_logits'?")),
+        (lambda: Accuracy(3, sync_compute=True), ("Accuracy", "did you mean 'sync_on_compute'?")),
     ],
 )
 def test_unknown_arguments(build, parts):

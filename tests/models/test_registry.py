@@ -118,9 +118,14 @@ def test_no_name(name):
         ("text-cnn", {"vocabulary": 0}, ValueError, says("vocabulary", "at least 1", "got 0")),
         ("resnet18", {"vocabulary": 9}, TypeError, says("vocabulary", "'resnet18'", "got 9", "text-bow")),
         ("timm:resnet18", {"vocabulary": 9}, TypeError, says("vocabulary", "'timm:resnet18'", "got 9")),
-        ("resnet32", {"shortcuts": "B"}, TypeError, says("resnet32", "options", "got 'shortcuts'", "shortcut?")),
+        (
+            "resnet32",
+            {"shortcuts": "B"},
+            TypeError,
+            says("resnet32", "got 'shortcuts'", "did you mean 'shortcut'?"),
+        ),
         ("resnet32", {"depth": 20}, TypeError, says("resnet32", "got 'depth'", "width")),
-        ("linear", {"input_shape": (3,), "hidden": 3}, TypeError, says("linear", "got 'hidden'", "known are none")),
+        ("linear", {"input_shape": (3,), "hidden": 3}, TypeError, says("linear", "got 'hidden'", "there are none")),
         ("resnet32", {"in_channels": 1}, TypeError, says("resnet32", "got 'in_channels'")),
     ],
 )
@@ -402,7 +407,9 @@ def test_a_function_that_does_not_accept_what_is_given(file):
         TypeError, match=r"(?s):stubborn must accept 'num_classes'.*got a function of \(\); add the arg"
     ):
         build_model(f"{file}:stubborn", num_classes=C)
-    with pytest.raises(TypeError, match=r"(?s):shaped must accept 'biass'.*leave the option out; did you mean bias\?"):
+    with pytest.raises(
+        TypeError, match=r"(?s):shaped must accept 'biass'.*or leave the option out; did you mean 'bias'"
+    ):
         build_model(f"{file}:shaped", num_classes=C, biass=True)
 
 

@@ -134,7 +134,7 @@ def test_columns_in_any_order_with_others_between(tmp_path):
 def test_names_that_are_numbers_are_names(tmp_path):
     found = open_predictions(csv(tmp_path, "logit_1,logit_2,logit_3,target\n9,0,0,1\n0,0,9,3\n0,0,1,-100\n"))
     assert all_of(found)[1].tolist() == [0, 2, -100]
-    with pytest.raises(InputError, match="found '0'; the classes are 1, 2, 3"):
+    with pytest.raises(InputError, match="found '0'; known are 1, 2, 3"):
         all_of(open_predictions(csv(tmp_path, "logit_1,logit_2,logit_3,target\n9,0,0,0\n")))
 
 

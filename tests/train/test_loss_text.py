@@ -285,7 +285,7 @@ def test_every_candidate_is_checked(text, words):
     ("text", "words"),
     [
         ("", "must be a loss of the catalogue, got ''"),
-        ("focl:gamma=2", "did you mean focal"),
+        ("focl:gamma=2", "did you mean 'focal'"),
         ("ce+", "must be a loss of the catalogue, got ''"),
         ("focal:gama=2", "FocalLoss must get options that it knows, got 'gama'; did you mean 'gamma'"),
         ("dice:weight=inverse", "DiceLoss must get options that it knows, got 'weight'"),

@@ -142,8 +142,8 @@ def test_several_labels():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("mine.py:Scale", "got 'Scale'; did you mean Scaled"),
-        ("mine.py:Scaled:bye=3", "must accept 'bye' as a keyword.*did you mean by"),
+        ("mine.py:Scale", "got 'Scale'; did you mean 'Scaled'"),
+        ("mine.py:Scaled:bye=3", "must accept 'bye' as a keyword.*did you mean 'by'"),
         ("mine.py:Scaled:counts=3", "must get counts from the data and the run"),
         ("mine.py:ours", "needs gamma; give these as options"),
         ("mine.py:three", "needs logits, targets, more; .* let it return an nn.Module"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from equipoise._nearest import nearest
 from equipoise.cli.inputs import Counts, IgnoreIndex, Seed, TaskOption, bad_input, json_text, opened, walking
 from equipoise.predictions import Chunk, InputError, Predictions, write_predictions
 from equipoise.predictions.write import check_place
@@ -183,16 +184,12 @@ def _fitted_on(samples: Split, method: Method, options: dict[str, Any]) -> Fitte
 
 def _method(name: str, source: Predictions) -> Method:
     """The method of that name, if it serves the task."""
-    import difflib
-
     from equipoise.calibration import METHODS
 
     task = "multi" if source.task == "multi" else "single"
     known = [method.name for method in METHODS.values() if task in method.tasks]
     if name not in METHODS:
-        close = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {close[0]}?" if close else f"for this file: {', '.join(known)}"
-        raise InputError(f"--method must be the name of a method, got {name!r}; {hint}")
+        raise InputError(f"--method must be the name of a method, got {name!r}; {nearest(name, known)}")
     if name not in known:
         things = "several labels a sample" if task == "multi" else "one label a sample"
         raise InputError(f"--method {name} does not serve {things}; for this file: {', '.join(known)}")

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from equipoise._nearest import some
 from equipoise.cli.inputs import bad_input
 from equipoise.comparison.folder import ComparisonFolder
-from equipoise.data.errors import some
 from equipoise.predictions import InputError
 
 __all__ = ["export"]

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from equipoise._nearest import some
 from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
 from equipoise.comparison.jobs import Call, Jobs, LocalJobs
 from equipoise.comparison.lock import LOCKS, at_work, only_one
 from equipoise.comparison.plan import baseline_of, entries_of, planned_runs, run_spec, surveyed_entries
 from equipoise.comparison.progress import Display
 from equipoise.comparison.spec import CompareSpec
-from equipoise.data.errors import some
 from equipoise.predictions.write import appearing
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain, write_json

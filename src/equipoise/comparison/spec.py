@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
+from equipoise._nearest import near
 from equipoise.catalogue import find
 from equipoise.train import spec as shared
-from equipoise.train.names import METHOD_NAMES, check_loss_names, is_method, list_losses
+from equipoise.train.names import METHOD_NAMES, check_loss_names, is_method, list_losses, method_name
 from equipoise.train.spec import SharedSpec, is_quick
 
 __all__ = ["GROUPS", "CompareSpec"]
@@ -33,13 +33,11 @@ def _known_loss(text: str, info: ValidationInfo) -> str:
         )
     try:
         _check(text, info)
-    except ValueError as error:
+    except ValueError:
         meant = _method_meant(text)
         if meant is None:
             raise
-        raise ValueError(
-            f"{str(error).partition('; ')[0].partition('. ')[0]}; did you mean the method {meant}?"
-        ) from None
+        raise ValueError(f"they must be losses, got {text!r}; did you mean the method {meant!r}?") from None
     return text.strip()
 
 
@@ -55,11 +53,11 @@ def _check(text: str, info: ValidationInfo) -> None:
 
 def _method_meant(text: str) -> str | None:
     """The method that a text which names neither a method nor a loss comes near to."""
-    name = text.partition(":")[0].strip()
+    name = method_name(text)
     try:
         find(name)
     except ValueError:
-        return next(iter(difflib.get_close_matches(name.lower().replace("_", "-"), METHOD_NAMES, 1)), None)
+        return next(iter(near(name, METHOD_NAMES)), None)
     return None
 
 
@@ -71,7 +69,7 @@ def _known_method(text: str, info: ValidationInfo) -> str:
             raise
         meant = _method_meant(text)
         if meant is not None:
-            raise ValueError(f"they must be methods or losses, got {text!r}; did you mean {meant}?") from None
+            raise ValueError(f"they must be methods or losses, got {text!r}; did you mean {meant!r}?") from None
         raise ValueError(f"they must be methods ({', '.join(METHOD_NAMES)}) or losses: {error}") from None
     return text.strip()
 

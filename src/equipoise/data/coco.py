@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from equipoise.data.errors import refuse, some
+from equipoise._nearest import some
+from equipoise.data.errors import refuse
 from equipoise.data.files import FileImages, path_array
 from equipoise.data.source import Options, Source, agree, check_files, need_train, one_for_each_split, settle_names
 

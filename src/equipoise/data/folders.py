@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise._nearest import some
 from equipoise._text_files import SAVE_AS_UTF8, encoding_of, no_text
-from equipoise.data.errors import refuse, some
+from equipoise.data.errors import refuse
 from equipoise.data.files import IMAGE_ENDINGS, Paths, path_array
 from equipoise.data.source import (
     SPLITS,

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise._nearest import nearest, some
 from equipoise.data.arrays import Arrays, Task
-from equipoise.data.errors import nearest, refuse, some
+from equipoise.data.errors import refuse
 from equipoise.data.source import Options, Source, agree, need_train, numbered_names, split_paths
 
 __all__ = ["read_inputs", "read_npz"]

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise._nearest import nearest, some
 from equipoise.data.arrays import Arrays, DataSet, Split
-from equipoise.data.errors import nearest, refuse, some
+from equipoise.data.errors import refuse
 from equipoise.data.files import FileImages, path_array
 from equipoise.data.npz import read_inputs
 from equipoise.data.opening import resized

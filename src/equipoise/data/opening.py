@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._checks import check_choice, check_number
+from equipoise._nearest import some
 from equipoise._places import nothing_there
 from equipoise.data import longtail as tails
 from equipoise.data.arrays import Arrays, DataSet, Split, Task, class_counts
 from equipoise.data.coco import annotation_files, read_coco
 from equipoise.data.embedded import EMBEDDED
-from equipoise.data.errors import DataError, refuse, some
+from equipoise.data.errors import DataError, refuse
 from equipoise.data.files import IMAGE_ENDINGS, FileImages, Fit, Progress, Size
 from equipoise.data.folders import list_files, read_image_folders, read_lists
 from equipoise.data.npz import read_npz

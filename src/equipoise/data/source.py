@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise._nearest import nearest, some
 from equipoise.data.arrays import Split, Task
-from equipoise.data.errors import nearest, refuse, some
+from equipoise.data.errors import refuse
 from equipoise.data.files import IMAGE_ENDINGS, FileImages, Fit, Paths, Progress, Size, path_array
 
 __all__ = ["SPLITS", "Options", "Source"]

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise._nearest import nearest, some
 from equipoise._text_files import SAVE_AS_UTF8, encoding_of, no_text
 from equipoise.data.arrays import Split, Task
-from equipoise.data.errors import DataError, nearest, refuse, some
+from equipoise.data.errors import DataError, refuse
 from equipoise.data.files import path_array
 from equipoise.data.source import (
     SPLITS,

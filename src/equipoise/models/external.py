@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from equipoise._nearest import nearest
 from equipoise.models.classifier import find_classifier, replace_classifier
-from equipoise.own_files import made_by, nearest
+from equipoise.own_files import made_by
 
 __all__ = ["from_file", "from_timm", "from_torchvision"]
 

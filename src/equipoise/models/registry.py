@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from equipoise._nearest import nearest
 from equipoise.models.deeplab import DeepLabV3
 from equipoise.models.external import from_file, from_timm, from_torchvision
 from equipoise.models.mlp import MLP, LinearClassifier
@@ -20,7 +21,6 @@ from equipoise.models.options import check_whole, check_wholes
 from equipoise.models.resnet import CifarResNet, ResNet
 from equipoise.models.text import TextBow, TextCNN
 from equipoise.models.unet import UNet
-from equipoise.own_files import nearest
 
 __all__ = ["MODELS", "ModelEntry", "build_model", "check_name"]
 
@@ -173,7 +173,7 @@ def _entry(name: str) -> ModelEntry:
     if _key(name) not in known:
         raise ValueError(
             f"name must be a model, timm:NAME, torchvision:NAME or FILE.py:function, got {name!r}; "
-            f"{nearest(name.lower(), MODELS)}"
+            f"{nearest(name, MODELS)}"
         )
     return known[_key(name)]
 

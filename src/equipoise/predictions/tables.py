@@ -8,7 +8,6 @@ or nothing where a label is unknown. Other columns are left alone, and handed on
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from equipoise._nearest import nearest
 from equipoise._text_files import SAVE_AS_UTF8, encoding_of, no_text
 from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, Task, no_targets, told_task
 
@@ -221,9 +221,7 @@ def _labels(path: Path, column: Any, classes: tuple[str, ...], marks: tuple[int,
         return np.array([numbers[word] for word in words], dtype=np.int64)
     except KeyError as error:
         unknown = str(error.args[0])
-        close = difflib.get_close_matches(unknown, classes, 1)
-        listed = ", ".join(classes[:8]) + (" ..." if len(classes) > 8 else "")
-        hint = f"did you mean {close[0]!r}?" if close else f"the classes are {listed}"
         raise InputError(
-            f"{path}: target must be the name or number of a class that has a score column, found {unknown!r}; {hint}"
+            f"{path}: target must be the name or number of a class that has a score column, found {unknown!r}; "
+            f"{nearest(unknown, classes)}"
         ) from None

@@ -36,9 +36,9 @@ from torch import Tensor, nn
 
 from equipoise import losses
 from equipoise._checks import check_number
+from equipoise._nearest import nearest
 from equipoise.catalogue import CATALOGUE, Entry, Link, find
 from equipoise.data import Task
-from equipoise.data.errors import nearest
 from equipoise.kernels.hyper import check_layout
 from equipoise.losses import Loss
 from equipoise.losses.base import arguments_of, merge_values

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from equipoise._checks import check_choice, check_number
+from equipoise._nearest import nearest
 from equipoise.data import Task
-from equipoise.data.errors import nearest
 from equipoise.heads import (
     BilateralModel,
     CentroidMemory,
@@ -509,11 +509,9 @@ def parse_method(text: str) -> Method:
         if not equals:
             raise ValueError(f"{name} must get options as key=value, got {option!r}; write e.g. sdn:feature=ce")
         if key not in known:
-            choices = nearest(key, known)
-            brackets = "; a loss with options stands in brackets, e.g. oltr:loss=(focal:gamma=2)"
-            raise ValueError(
-                f"{name} must get options that it knows, got {key!r}; {choices}{'' if '?' in choices else brackets}"
-            )
+            brackets = "a loss with options stands in brackets, e.g. oltr:loss=(focal:gamma=2)"
+            meant = nearest(key, known, otherwise=f"known are {', '.join(known)}; {brackets}")
+            raise ValueError(f"{name} must get options that it knows, got {key!r}; {meant}")
         if key in read:
             raise ValueError(f"{name} must get every option once, got {key} twice; remove one of them")
         read[key] = _value(f"{key} of {name}", value, known[key])

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from equipoise._nearest import nearest
 from equipoise.catalogue import find
 
 __all__ = [
@@ -93,9 +93,7 @@ def check_method_name(text: str) -> None:
     """Raise where a method is not known."""
     if not is_method(text):
         name = text.partition(":")[0]
-        close = difflib.get_close_matches(method_name(text), METHOD_NAMES, 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(METHOD_NAMES)}"
-        raise ValueError(f"a method must be one that is known, got {name!r}; {hint}")
+        raise ValueError(f"a method must be one that is known, got {name!r}; {nearest(name, METHOD_NAMES)}")
 
 
 def method_name(text: str) -> str:

@@ -11,10 +11,10 @@ import pytorch_lightning as pl
 import torch
 from torch import nn
 
+from equipoise._nearest import some
 from equipoise.data import Arrays, DataError, DataSet, FileImages, Split, hold_out, open_data, open_samples, sampler_for
 from equipoise.data.arrays import class_counts
 from equipoise.data.augment import augmentations_from
-from equipoise.data.errors import some
 from equipoise.data.files import Size
 from equipoise.data.opening import resized
 from equipoise.data.samplers import EpochSampler

@@ -22,8 +22,8 @@ from torch import nn
 
 import equipoise
 from equipoise._checks import check_choice
+from equipoise._nearest import some
 from equipoise.data import DataSet, Split
-from equipoise.data.errors import some
 from equipoise.report.words import things
 from equipoise.train.callbacks import LossSchedule, ProgressBar, Recorder, save
 from equipoise.train.errors import TrainingError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -11,6 +10,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
+from equipoise._nearest import nearest
 from equipoise._places import nothing_there
 from equipoise.train.names import METHOD_NAMES, check_loss_names, check_method_name, is_method
 
@@ -299,8 +299,7 @@ def _mistake(error: ErrorDetails, spec: type[BaseModel]) -> str:
     name, *inner = (str(part) for part in error["loc"])
     place = ".".join([name, *(part for part in inner if part.isdigit())])
     if error["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(name.replace("-", "_"), spec.model_fields, n=1)
-        return f"{name}: there is no such setting; " + (f"did you mean {close[0]}?" if close else "see --help")
+        return f"{name}: there is no such setting; {nearest(name, spec.model_fields, otherwise='see --help')}"
     if error["type"] == "missing":
         return f"{name}: it must be given"
     what = error["msg"].removeprefix("Value error, ")

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from equipoise._nearest import some
 from equipoise.data import DataSet
-from equipoise.data.errors import some
 from equipoise.train.folder import RunFolder, plain
 from equipoise.train.methods import is_backbone
 from equipoise.train.spec import FREE, RunSpec
