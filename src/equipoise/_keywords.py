@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from equipoise._nearest import nearest
 
 __all__: list[str] = []
 
@@ -41,6 +42,5 @@ def check_keywords(made: Callable[..., Any], given: Mapping[str, object]) -> Non
     unknown = [key for key in given if known is not None and key not in known]
     if known is None or not unknown:
         return
-    close = difflib.get_close_matches(unknown[0], known, n=3)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"it takes {', '.join(known)}"
+    hint = nearest(unknown[0], known, otherwise=f"it takes {', '.join(known)}")
     raise TypeError(f"{made.__name__} got an unexpected keyword argument {unknown[0]!r}; {hint}")

@@ -770,10 +770,10 @@ def test_unknown_keywords(name):
 @pytest.mark.parametrize(
     ("build", "hint"),
     [
-        (lambda: eq.FocalLoss(gama=2.0), "did you mean gamma?"),
-        (lambda: eq.CrossEntropyLoss(wieght=None), "did you mean weight?"),
-        (lambda: eq.AsymmetricLoss(gamma=2.0), "did you mean gamma_pos or gamma_neg or gamma_max?"),
-        (lambda: eq.DiceLoss(smooths=1.0), "did you mean smooth?"),
+        (lambda: eq.FocalLoss(gama=2.0), "did you mean 'gamma'?"),
+        (lambda: eq.CrossEntropyLoss(wieght=None), "did you mean 'weight'?"),
+        (lambda: eq.AsymmetricLoss(gamma=2.0), "did you mean 'gamma_pos', 'gamma_neg' or 'gamma_max'?"),
+        (lambda: eq.DiceLoss(smooths=1.0), "did you mean 'smooth'?"),
         (lambda: eq.CrossEntropyLoss(size_average=True), "it takes weight, preset, reduction"),
     ],
 )
