@@ -13,6 +13,10 @@ __all__: list[str] = []
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+SEVERAL_LABELS = (
+    "several labels a sample are for a sigmoid loss, such as AsymmetricLoss, or a metric or fit of many labels"
+)
+"""What to do about targets that are 0 and 1 where a softmax needs one class."""
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
@@ -216,11 +220,14 @@ def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, va
             raise ValueError("targets must not require a gradient, got dense targets that do; pass targets.detach()")
         if validate and targets.numel():
             _check_distributions(targets)
+        elif checks_values(targets, validate):
+            _warn_of_several_labels(targets)
         return True
     if targets.dtype not in INDICES:
         raise TypeError(
             f"targets must be integer class indices of shape {index_shape} or floating point distributions of shape "
             f"{tuple(shape)}, got {targets.dtype}; call targets.long() or targets.to(logits.dtype)"
+            + (f", but {SEVERAL_LABELS}" if targets.shape == shape else "")
         )
     if targets.shape != index_shape:
         raise ValueError(
@@ -252,7 +259,7 @@ def _shape_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
     """What to do about class indices of a shape that does not fit."""
     wanted = (logits[0], *logits[2:])
     if targets == logits:
-        return "call targets.float() for one-hot targets"
+        return f"call targets.float() for one-hot targets, but {SEVERAL_LABELS}"
     if targets == logits[:-1]:
         return "move the classes of the logits to dimension 1: logits.movedim(-1, 1)"
     if targets == (logits[0], 1, *logits[2:]):
@@ -270,8 +277,23 @@ def _check_distributions(targets: Tensor) -> None:
         row = targets.movedim(1, -1)[~fits][0]
         raise ValueError(
             "targets must be distributions, each row not negative with sum 1, or all zeros to leave it out, got a row "
-            f"of sum {float(row.sum()):g} with least value {float(row.min()):g}; pass probabilities, not scores"
+            f"of sum {float(row.sum()):g} with least value {float(row.min()):g}; "
+            + (SEVERAL_LABELS if _is_binary(row) else "pass probabilities, not scores")
         )
+
+
+def _warn_of_several_labels(targets: Tensor) -> None:
+    """Warn where rows (N, C, d1, ..., dk) are 0 and 1 with several ones; other sums may be weights of the samples."""
+    if bool((targets.sum(1) > 1.5).any()) and _is_binary(targets):
+        warnings.warn(
+            "targets of a floating point type must be distributions over the classes, got rows of 0 and 1 with more "
+            f"than one 1; {SEVERAL_LABELS}",
+            stacklevel=3,
+        )
+
+
+def _is_binary(values: Tensor) -> bool:
+    return bool(((values == 0) | (values == 1)).all())
 
 
 def _label_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:

@@ -118,6 +118,26 @@ def test_softmax_targets_of_wrong_type_or_shape(build, targets, error, parts):
 
 
 @each_softmax
+def test_several_labels_in_a_softmax_loss(build):
+    labels = torch.tensor([[1, 1, 0], [0, 1, 0], [1, 1, 1], [0, 0, 0]])
+    for targets, error in ((labels, ValueError), (labels.bool(), TypeError)):
+        with pytest.raises(error, match=says("targets", "a sigmoid loss, such as AsymmetricLoss")):
+            build()(logits(), targets)
+    with pytest.warns(UserWarning, match=says("targets", "distributions", "more than one 1", "AsymmetricLoss")):
+        build()(logits(), labels.float())
+    with pytest.raises(ValueError, match=says("targets", "got a row of sum 2", "AsymmetricLoss")):
+        build(validate=True)(logits(), labels.float())
+
+
+@each_softmax
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_no_word_of_several_labels_about_distributions(build, scale, recwarn):
+    build()(logits(), scale * torch.eye(3)[[0, 1, 2, 0]])
+    build()(logits(), 2.5 * logits().softmax(1))
+    assert not recwarn.list
+
+
+@each_softmax
 @pytest.mark.parametrize("label", [3, -1, 1000, -101])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16], ids=str)
 def test_labels_out_of_range(build, label, dtype):
