@@ -5,12 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from equipoise._nearest import nearest
 
+if TYPE_CHECKING:
+    from torch import nn
+
 __all__: list[str] = []
+
+ELSEWHERE = {"num_items_in_batch": "normalizer"}
+"""Arguments under the names that trainers of others give them."""
 
 
 @functools.cache
@@ -40,7 +46,23 @@ def check_keywords(made: Callable[..., Any], given: Mapping[str, object]) -> Non
     """Raise where a class or a function does not take an argument."""
     known = arguments_of(made) if given else None
     unknown = [key for key in given if known is not None and key not in known]
-    if known is None or not unknown:
-        return
-    hint = nearest(unknown[0], known, otherwise=f"it takes {', '.join(known)}")
-    raise TypeError(f"{made.__name__} got an unexpected keyword argument {unknown[0]!r}; {hint}")
+    if known is not None and unknown:
+        _refuse(made.__name__, unknown[0], known)
+
+
+def refuse_call(loss: nn.Module, unknown: Mapping[str, object]) -> NoReturn:
+    """Raise because a loss was called with keywords that its ``forward`` does not take."""
+    made: Callable[..., Any] = type(loss)
+    key = next(iter(unknown))
+    known = [one.name for one in inspect.signature(loss.forward).parameters.values() if one.kind is not one.VAR_KEYWORD]
+    earlier = key in (arguments_of(made) or ())
+    _refuse(f"a call of {made.__name__}", key, known, f"set it in {made.__name__}({key}=...)" if earlier else None)
+
+
+def _refuse(name: str, key: str, known: Collection[str], hint: str | None = None) -> NoReturn:
+    same = ELSEWHERE.get(key)
+    if same in known:
+        hint = f"pass {same}={key}"
+    elif hint is None:
+        hint = nearest(key, known, otherwise=f"it takes {', '.join(known)}")
+    raise TypeError(f"{name} got an unexpected keyword argument {key!r}; {hint}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Never, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from equipoise._checks import (
     check_tensors,
     checks_values,
 )
+from equipoise._keywords import refuse_call
 from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.dispatch import sigmoid_elements, softmax_rows
 from equipoise.kernels.hyper import Hyper, Layout, Piece, accumulation_dtype, check_layout
@@ -287,8 +288,12 @@ class SoftmaxLoss(Loss):
         self.ignore_index, self.reduction, self.sync, self.validate = ignore_index, reduction, sync, validate
         self.batch_weights = nn.ModuleList(batch_weights)
 
-    def forward(self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None) -> Tensor:
+    def forward(
+        self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None, **unknown: Never
+    ) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
+        if unknown:
+            refuse_call(self, unknown)
         check_tensors(logits, targets)
         return softmax_reduced(
             logits,
@@ -313,8 +318,12 @@ class SoftmaxLoss(Loss):
 class RowLoss(SoftmaxLoss):
     """A softmax loss that looks at its rows before they are reduced."""
 
-    def forward(self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None) -> Tensor:
+    def forward(
+        self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None, **unknown: Never
+    ) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
+        if unknown:
+            refuse_call(self, unknown)
         check_tensors(logits, targets)
         rows = self.rows(logits, targets)
         return reduce_rows(rows, logits, self.reduction, normalizer, sync=self.sync and self.training)
@@ -568,8 +577,11 @@ class SigmoidLoss(Loss):
         *,
         element_weight: Tensor | None = None,
         normalizer: Tensor | float | None = None,
+        **unknown: Never,
     ) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
+        if unknown:
+            refuse_call(self, unknown)
         check_tensors(logits, targets)
         hyper, layout = self.hyper(logits), self.layout
         rows = logits if logits.ndim > 1 else logits.unsqueeze(-1)

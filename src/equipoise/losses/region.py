@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, TypeAlias, TypedDict, Unpack
+from typing import ClassVar, Never, TypeAlias, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_choice, check_logits, check_number, check_softmax_targets, check_tensors
+from equipoise._keywords import refuse_call
 from equipoise.distributed import all_sum, world_size
 from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.region_reference import overlap_sums, probabilities, truth_of
@@ -325,8 +326,10 @@ class _OverlapLoss(_RegionLoss):
         super().__init__(classes, **options)
         self.smooth = check_number("smooth", smooth, low=0.0)
 
-    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, targets: Tensor, **unknown: Never) -> Tensor:
         """Loss of logits (N, C, d1, ..., dk) and their targets."""
+        if unknown:
+            refuse_call(self, unknown)
         return tversky_loss(logits, targets, alpha=self.alpha, beta=self.beta, smooth=self.smooth, **self.options())
 
     def extra_repr(self) -> str:
@@ -396,6 +399,8 @@ class LovaszSoftmaxLoss(_RegionLoss):
         super().__init__(classes, **options)
         _check_local_sort(self.sync, self.per_image)
 
-    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, targets: Tensor, **unknown: Never) -> Tensor:
         """Loss of logits (N, C, d1, ..., dk) and their targets."""
+        if unknown:
+            refuse_call(self, unknown)
         return lovasz_softmax_loss(logits, targets, **self.options())
