@@ -278,6 +278,19 @@ def test_progress_is_told_of_every_sample(tmp_path):
     assert sum(told) == 240 + 90
 
 
+def test_paths_and_arrays_are_opened(tmp_path):
+    arrays, known, strange = known_and_open(tmp_path)
+    expected = evaluate_open_set(known, strange, val=known, open_val=strange)
+    paths = tmp_path / "known.npz", str(tmp_path / "open.npz")
+    assert evaluate_open_set(*paths, val=paths[0], open_val=paths[1]) == expected
+    held = {"logits": torch.from_numpy(unknown_logits()), "targets": np.full(90, 99)}  # targets that are no class
+    found = evaluate_open_set(arrays, held, val=arrays, open_val=held)
+    assert found == expected | {"file": "known", "open_file": "unknown"}
+    refused(["unknown: there must be scores of the 6 classes of known, found 7"], arrays, {"logits": np.zeros((3, 7))})
+    with pytest.raises(TypeError, match="predictions must be a path, or arrays by name, got ndarray; pass"):
+        evaluate_open_set(arrays, held["targets"])
+
+
 def refused(words, *arguments, **options):
     with pytest.raises((InputError, ValueError)) as caught:
         evaluate_open_set(*arguments, **options)

@@ -6,9 +6,10 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,7 +23,7 @@ from equipoise.metrics._inputs import tally
 from equipoise.metrics.accuracy import group_means
 from equipoise.metrics.open_set import auroc
 from equipoise.metrics.rejection import CONVENTIONS, f_measure
-from equipoise.predictions import InputError, Predictions
+from equipoise.predictions import InputError, Predictions, open_predictions
 
 __all__ = ["OPEN_FORMAT", "PUBLISHED_THRESHOLD", "evaluate_open_set"]
 
@@ -36,6 +37,7 @@ STEPS = 100
 HALVES = (3, 4)
 """Streams of draws that halve the known and the unknown samples."""
 
+Given: TypeAlias = Predictions | str | Path | Mapping[str, Any]
 Row: TypeAlias = dict[str, Any]
 Rule: TypeAlias = "Callable[[Samples, Samples | None], float]"
 """Known and unknown samples to the threshold that they suggest."""
@@ -127,13 +129,13 @@ class Trial:
 
 
 def evaluate_open_set(
-    known: Predictions,
-    unknown: Predictions,
+    known: Given,
+    unknown: Given,
     *,
     threshold: float | None = None,
     convention: str = "oltr",
-    val: Predictions | None = None,
-    open_val: Predictions | None = None,
+    val: Given | None = None,
+    open_val: Given | None = None,
     accept: float = 0.95,
     seed: int = 0,
     progress: Callable[[int], None] = lambda samples: None,
@@ -146,9 +148,10 @@ def evaluate_open_set(
     are like these.
 
     Args:
-        known: predictions of samples of the known classes, from ``open_predictions``.
-        unknown: those of samples of no known class; their targets are not looked at (``open_predictions(path,
-            targets=False)``, or ``split_open``).
+        known: predictions of samples of the known classes, from ``open_predictions``, or what it takes: a path, or
+            arrays such as ``{"logits": logits, "targets": targets}``; likewise the others.
+        unknown: those of samples of no known class, also a part of ``split_open``; their targets are not looked at and
+            need not be there.
         threshold: probability below which a sample is rejected. None: the one that accepts ``accept`` of ``val``, or
             without ``val`` the published 0.1, which rejects nothing of ten classes or fewer.
         convention: of the F-measure: ``"oltr"`` or ``"kang"``, see ``equipoise.metrics.OpenSetScores``.
@@ -169,6 +172,9 @@ def evaluate_open_set(
     check_number("accept", accept, low=0.0, high=1.0, open_low=True)
     if threshold is not None:
         check_number("threshold", threshold, low=0.0, high=1.0)
+    known, unknown = _opened("known", known), _opened("unknown", unknown, labelled=False)
+    val = None if val is None else _opened("val", val)
+    open_val = None if open_val is None else _opened("open_val", open_val, labelled=False)
     for source in (unknown, val, open_val):
         if source is not None:
             _check_alike(known, source)
@@ -243,6 +249,14 @@ def evaluate_open_set(
         "histogram": _histogram(samples, strange),
         "notes": notes,
     }
+
+
+def _opened(name: str, given: Given, *, labelled: bool = True) -> Predictions:
+    """Predictions as they are, or of a path, or of arrays, which errors call by the name of the argument."""
+    if isinstance(given, Predictions):
+        return given
+    found = open_predictions(given, targets=labelled)
+    return replace(found, path=Path(name)) if isinstance(given, Mapping) else found
 
 
 def _check_alike(known: Predictions, other: Predictions) -> None:
