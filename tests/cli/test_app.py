@@ -1,14 +1,19 @@
 """The help of the command line, which must come at once."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from equipoise._extras import EXTRAS
 from equipoise.cli.app import COMMANDS, app
 
+ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "numpy", "pydantic", "yaml", "pytorch_lightning", "matplotlib", "sklearn", "torchmetrics"}
 
 
@@ -87,11 +92,32 @@ def test_data_of_a_cluster_need_not_be_here(monkeypatch):
     assert seen == ["/on/the/cluster"]
 
 
-def test_without_its_packages_it_says_how_to_get_them_from_a_clone_and_elsewhere():
-    program = "import sys\nsys.modules['typer'] = None\nfrom equipoise.cli import main\nmain()\n"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert ran.returncode == 1
+@pytest.mark.parametrize(
+    ("arguments", "module", "words"),
+    [
+        (["--help"], "typer", "this command needs typer"),
+        (["train", "--data", "digits-lt"], "yaml", "this command needs pyyaml"),
+        (["train", "--data", "digits-lt"], "pytorch_lightning", "training needs pytorch-lightning"),
+        (["compare", "--data", "digits-lt"], "pytorch_lightning", "training needs pytorch-lightning"),
+        (["compare", "--data", "digits-lt", "--ray", "auto"], "ray", "--ray needs ray"),
+        (["train", "--data", "digits-lt"], "sklearn", "reading the embedded digits needs scikit-learn"),
+        (["evaluate", "table.csv"], "pyarrow", "reading .csv and .parquet needs pyarrow"),
+    ],
+)
+def test_without_its_packages_it_says_how_to_get_them_from_a_clone_and_elsewhere(tmp_path, arguments, module, words):
+    (tmp_path / "table.csv").write_text("logit_a,logit_b,target\n1.0,2.0,b\n")
+    program = f"import sys\nsys.modules[{module!r}] = None\nfrom equipoise.cli import main\nmain()\n"
+    command = [sys.executable, "-c", program, *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    extra = EXTRAS[module][1]
+    assert ran.returncode in (1, 2)
     assert ran.stderr == (
-        "equipoise: the command line needs typer; install it with: pip install '.[cli]' in a clone, otherwise pip "
-        "install 'equipoise[cli]'\n"
+        f"equipoise: {words}, which is not installed; pip install '.[{extra}]' in a clone, otherwise pip install "
+        f"'equipoise[{extra}]'\n"
     )
+
+
+def test_packages_come_with_their_extras():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for package, extra in EXTRAS.values():
+        assert package in {re.split(r"[^\w-]", one)[0] for one in extras[extra]}

@@ -70,5 +70,5 @@ def test_without_safetensors(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "safetensors"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Without("safetensors"), *sys.meta_path])
-    refused(run("export", tmp_path / "run"), "need safetensors", 'pip install "equipoise[train]"')
+    refused(run("export", tmp_path / "run"), "needs safetensors", "pip install 'equipoise[train]'")
     assert sorted(each.name for each in tmp_path.iterdir()) == ["run"]

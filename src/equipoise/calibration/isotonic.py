@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from equipoise._extras import missing
 from equipoise.calibration.fitted import Fitted, Task, announce, as_floats
 from equipoise.calibration.inputs import task_of
 from equipoise.calibration.one_vs_rest import ClassScores, one_vs_rest, per_class, to_logits
@@ -102,10 +103,8 @@ def _fit_curve(known: ClassScores, floor: float) -> Curve:
         return (0.0,), (0.5,)
     try:
         from sklearn.isotonic import IsotonicRegression
-    except ImportError as error:
-        raise ImportError(
-            "fit_isotonic needs scikit-learn, which is not installed; pip install scikit-learn"
-        ) from error
+    except ModuleNotFoundError:
+        raise missing("fit_isotonic", "sklearn") from None
     regression = IsotonicRegression(y_min=floor, y_max=1.0 - floor, out_of_bounds="clip")
     regression.fit(known.scores.cpu().numpy(), known.positive.double().cpu().numpy())
     return tuple(regression.X_thresholds_.tolist()), tuple(regression.y_thresholds_.tolist())

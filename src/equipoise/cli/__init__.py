@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["main"]
+from equipoise._extras import EXTRAS, MissingPackageError, missing
 
-EXTRA = ("typer", "rich", "matplotlib")
+__all__ = ["main"]
 
 
 def main() -> None:
@@ -16,9 +16,7 @@ def main() -> None:
 
         app(prog_name="equipoise")
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in EXTRA:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRAS:
             raise
-        sys.exit(
-            f"equipoise: the command line needs {error.name}; install it with: pip install '.[cli]' in a clone, "
-            "otherwise pip install 'equipoise[cli]'"
-        )
+        sys.exit(f"equipoise: {error if isinstance(error, MissingPackageError) else missing('this command', module)}")

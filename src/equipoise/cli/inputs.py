@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from equipoise._extras import MissingPackageError
 from equipoise._text_files import encoding_of
 from equipoise.predictions import InputError, Predictions, Task, open_predictions
 from equipoise.train.errors import TrainingError
@@ -60,7 +61,7 @@ def bad_input() -> Iterator[None]:
     except TrainingError as error:
         typer.echo(f"equipoise: {error}", err=True)
         raise typer.Exit(1) from None
-    except (InputError, OSError, ValueError) as error:
+    except (InputError, MissingPackageError, OSError, ValueError) as error:
         typer.echo("equipoise: " + " ".join(str(error).split()), err=True)  # other libraries break their lines
         raise typer.Exit(2) from None
 

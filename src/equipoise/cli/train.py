@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from equipoise._extras import check_installed
 from equipoise.cli.inputs import bad_input
 from equipoise.cli.settings import settled, with_settings
 from equipoise.train.spec import GROUPS, RunSpec
@@ -31,6 +32,7 @@ def train(
     """Train on your data with any loss; an interrupted run goes on when the same command is given again."""
     checked, place = settled(RunSpec, spec, out, settings, "equipoise train")
     with bad_input():
+        check_installed("training", "pytorch_lightning")
         from rich.console import Console
 
         from equipoise.train.run import run

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from equipoise._extras import check_installed
 from equipoise._nearest import some
 from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
 from equipoise.comparison.jobs import Call, Jobs, LocalJobs
@@ -232,6 +233,7 @@ def _jobs(spec: CompareSpec, jobs: int | None, needed: int | None, ray: str | No
         from equipoise.comparison.ray_jobs import RayJobs
 
         return RayJobs(ray, prepare, jobs, on_gpus={"auto": None, "cpu": False}.get(spec.accelerator, True))
+    check_installed("training", "pytorch_lightning")
     gpus = _gpus() if spec.accelerator in ("auto", "gpu", "cuda") else []
     count = jobs or len(gpus) or min(MOST_JOBS, _cores())
     count = count if needed is None else min(count, needed)

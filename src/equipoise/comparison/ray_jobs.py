@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from equipoise._extras import missing
 from equipoise.comparison.jobs import TICK, Call, Outcome, attempt, take_ready
 
 __all__ = ["RayJobs"]
@@ -43,7 +44,7 @@ class RayJobs:
         try:
             ray: Any = importlib.import_module("ray")
         except ModuleNotFoundError:
-            raise ValueError('--ray needs Ray; install it with: pip install "equipoise[ray]"') from None
+            raise missing("--ray", "ray") from None
         try:
             _knock(self.address)
             ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)

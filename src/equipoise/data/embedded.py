@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise._extras import missing
 from equipoise._places import EMBEDDED_NAMES
 from equipoise.data.arrays import Arrays, DataSet
 from equipoise.data.longtail import exponential_counts, subsample
@@ -86,10 +87,7 @@ def _pools(seed: int) -> dict[str, Pool]:
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            'the embedded digits come with scikit-learn, which is not installed; pip install "equipoise[cli]"',
-            name="sklearn",
-        ) from None
+        raise missing("reading the embedded digits", "sklearn") from None
     features, labels = load_digits(return_X_y=True)
     images = np.minimum(features.reshape(-1, SIDE, SIDE) * 16, 255).astype(np.uint8)
     draw = np.random.default_rng(seed)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise._extras import missing
 from equipoise.data.arrays import Arrays
 from equipoise.data.errors import DataError, refuse
 
@@ -196,9 +197,7 @@ def pillow() -> Any:  # noqa: ANN401  (a module)
     try:
         from PIL import Image
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            'reading image files needs pillow, which is not installed; pip install "equipoise[train]"', name="PIL"
-        ) from None
+        raise missing("reading image files", "PIL") from None
     return Image
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise._extras import missing
 from equipoise._nearest import nearest, some
 from equipoise._text_files import SAVE_AS_UTF8, encoding_of, no_text
 from equipoise.data.arrays import Split, Task
@@ -263,10 +264,7 @@ def _arrow(path: Path) -> Any:  # noqa: ANN401  (pyarrow has no types)
         import pyarrow.csv
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            f'{path}: reading tables needs pyarrow, which is not installed; pip install "equipoise[cli]"',
-            name="pyarrow",
-        ) from None
+        raise missing(f"{path}: reading tables", "pyarrow") from None
     return pyarrow
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from equipoise._extras import missing
 from equipoise._nearest import nearest
 from equipoise._text_files import SAVE_AS_UTF8, encoding_of, no_text
 from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, Task, no_targets, told_task
@@ -130,10 +131,7 @@ def _arrow() -> Any:  # noqa: ANN401  (pyarrow has no types)
         import pyarrow.csv
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise InputError(
-            "reading .csv and .parquet needs pyarrow; install it with: pip install '.[cli]' in a clone, otherwise "
-            "pip install 'equipoise[cli]'"
-        ) from None
+        raise missing("reading .csv and .parquet", "pyarrow") from None
     return pyarrow
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import equipoise
+from equipoise._extras import missing
 from equipoise.calibration import Fitted
 from equipoise.calibration.storage import from_json
 from equipoise.models import build_model
@@ -305,10 +306,7 @@ def _safetensors() -> ModuleType:
     try:
         import safetensors.torch
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            'exported weights need safetensors, which is not installed; pip install "equipoise[train]"',
-            name="safetensors",
-        ) from None
+        raise missing("an exported model", "safetensors") from None
     return safetensors
 
 
