@@ -33,7 +33,7 @@ from benchmarks.targets import Check, add_checks
 from equipoise.catalogue import CATALOGUE, find
 from equipoise.data import Arrays, DataSet
 from equipoise.data.arrays import Task
-from equipoise.train.callbacks import LossSchedule, Recorder
+from equipoise.train.callbacks import Recorder
 from equipoise.train.feeding import ResidentFeed
 from equipoise.train.feeds import Feeds
 from equipoise.train.folder import RunFolder
@@ -304,7 +304,7 @@ def _fit(spec: RunSpec, data: DataSet, batch_size: int, folder: RunFolder, turns
     splits = {name: ready(spec, preparation, getattr(data, name)) for name in ("train", "val", "test")}
     steps = max(1, len(sampler_of(spec, data, splits["train"], rank=0, world_size=1)) // batch_size)
     recorder = Recorder(folder, task.monitor, spec.checkpoint, lambda line: None)
-    trainer = trainer_for(spec, folder, [LossSchedule(), recorder, turns])
+    trainer = trainer_for(spec, folder, [recorder, turns])
     model, loss = model_of(spec, task, preparation)[0], loss_of(spec, data, sync=False)
     learner = learner_of(spec, task, model, loss, preparation, steps=steps)
     trainer.fit(learner, datamodule=Feeds(spec, data, splits, batch_size))

@@ -11,7 +11,8 @@ from pytorch_lightning.plugins import MixedPrecision
 from torch import nn
 
 from equipoise.data import digits_lt
-from equipoise.losses import CrossEntropyLoss
+from equipoise.losses import CrossEntropyLoss, FocalLoss, current_settings
+from equipoise.schedules import Linear
 from equipoise.train import feeds
 from equipoise.train.feeds import Feeds
 from equipoise.train.machine import quiet
@@ -56,7 +57,7 @@ class Watch(pl.Callback):
         self.steps_at_batch_end.append(pl_module.steps_taken)
 
 
-def trained(*, precision="32-true", **options):
+def trained(*, precision="32-true", loss=None, **options):
     """The learner after some epochs, and what was seen on the way."""
     torch.manual_seed(0)
     spec = RunSpec(data="digits-lt", epochs=EPOCHS, optimizer="sgd", lr=0.2, precision=precision)
@@ -65,7 +66,7 @@ def trained(*, precision="32-true", **options):
     learner = Learner(
         task,
         model,
-        CrossEntropyLoss(),
+        CrossEntropyLoss() if loss is None else loss,
         preparation,
         make_optimizer=partial(optimizer_of, spec),
         factor=learning_rate_factor("cosine"),
@@ -101,6 +102,34 @@ def test_handfuls_change_nothing(monkeypatch):
     assert watch_alone.steps_at_batch_end == list(range(1, 1 + EPOCHS * learner.steps))
     assert watch.steps_at_batch_end[:2] == [8, 16]
     assert watch.steps_at_batch_end[-1] == EPOCHS * learner.steps
+
+
+class Told(nn.CrossEntropyLoss):
+    """A loss of the user's own that keeps what it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.epochs = []
+
+    def set_epoch(self, epoch):
+        self.epochs.append(epoch)
+
+
+def test_the_loss_is_told_every_epoch():
+    loss = Told()
+    trained(loss=loss)
+    assert loss.epochs == list(range(EPOCHS))
+
+
+def test_the_schedules_of_a_loss_move():
+    loss = FocalLoss(Linear(5.0, 1.0), epochs=EPOCHS)
+    trained(loss=loss)
+    assert current_settings(loss)["gamma"] == pytest.approx(5.0 - 4.0 * (EPOCHS - 1) / EPOCHS)
+
+
+def test_a_loss_that_cannot_move_trains_as_well():
+    learner, _ = trained(loss=nn.CrossEntropyLoss())
+    assert 0 < learner.mean_loss() < 2.3
 
 
 def test_the_learning_rate_follows_the_step():

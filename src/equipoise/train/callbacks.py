@@ -1,4 +1,4 @@
-"""What happens between epochs: schedules of the loss move, rows are written, checkpoints are kept, time is told."""
+"""What happens between epochs: rows are written, checkpoints are kept, time is told."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain
 from equipoise.train.module import Learner
 
-__all__ = ["AtomicCheckpoints", "LossSchedule", "ProgressBar", "Recorder", "save"]
+__all__ = ["AtomicCheckpoints", "ProgressBar", "Recorder", "save"]
 
 LOGGED = 100
 """Classes up to which loggers get a number for each; the history has them all."""
@@ -53,16 +53,6 @@ class AtomicCheckpoints(TorchCheckpointIO):
         """Read tensors and plain values only."""
         found: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
         return found
-
-
-class LossSchedule(pl.Callback):
-    """Moves the schedules of the loss to each epoch."""
-
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Tell the loss the epoch."""
-        set_epoch = getattr(pl_module.loss, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(trainer.current_epoch)
 
 
 class Recorder(pl.Callback):

@@ -34,7 +34,7 @@ class Learner(pl.LightningModule):
     Args:
         task: single label, several labels or segmentation.
         model: inputs to logits; in training perhaps to a tuple whose last part they are.
-        loss: what the model returns and targets to a number.
+        loss: what the model returns and targets to a number; ``set_epoch``, if it has one, is called before each epoch.
         preparation: raw inputs to what the model sees.
         make_optimizer: model to optimiser.
         factor: progress in [0, 1] to the factor of the learning rate.
@@ -104,13 +104,15 @@ class Learner(pl.LightningModule):
     # ------------------------------------------------------------------------------------------------------ training
 
     def on_train_epoch_start(self) -> None:
-        """Draw anew from the seed and the epoch: a training that goes on draws what it would have drawn."""
+        """Tell the loss the epoch, and draw anew from seed and epoch: a training that goes on draws as it would have."""
         drawn = np.random.SeedSequence([self.seed, self.current_epoch, self.global_rank]).generate_state(2)
         # on the CPU nothing is drawn elsewhere, and to seed all devices takes as long as a step
         (torch.default_generator if self.device.type == "cpu" else torch).manual_seed(int(drawn[0]))
         self.generator = torch.Generator(self.device).manual_seed(int(drawn[1]))
         self.loss_sum, self.step = torch.zeros((), dtype=torch.float64, device=self.device), 0
         self.statistics.reset()
+        if callable(move := getattr(self.loss, "set_epoch", None)):
+            move(self.current_epoch)
 
     def training_step(self, batches: Iterable[Batch], index: int) -> None:
         """Learn from some batches, one after the other."""

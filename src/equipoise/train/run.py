@@ -25,7 +25,7 @@ from equipoise._checks import check_choice
 from equipoise._nearest import some
 from equipoise.data import DataSet, Split
 from equipoise.report.words import things
-from equipoise.train.callbacks import LossSchedule, ProgressBar, Recorder, save
+from equipoise.train.callbacks import ProgressBar, Recorder, save
 from equipoise.train.errors import TrainingError
 from equipoise.train.feeds import Feeds, seen_features
 from equipoise.train.folder import FORMAT, RunFolder, plain, write_json
@@ -198,7 +198,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     steps = max(1, len(sampled) // batch_size)
     recorder = Recorder(folder, _monitor(spec, task), spec.checkpoint, say)
     bars = [] if console is None else [ProgressBar(console)]
-    trainer = trainer_for(spec, folder, [LossSchedule(), recorder, *bars])
+    trainer = trainer_for(spec, folder, [recorder, *bars])
     model, model_name = _model(spec, method, task, preparation)
     feeds = Feeds(spec, data, splits, batch_size, method.second_sampler)
     around = Around(
