@@ -18,7 +18,7 @@ def nearest(word: str, known: Iterable[str], *, shown: Callable[[str], str] = st
     Args:
         word: the unknown name.
         known: names it is compared with.
-        shown: what is written for a known name; names for which the same is written count once.
+        shown: what is written for a known name.
         otherwise: what is said where none is near, instead of which are known.
 
     >>> nearest("focl", ["ce", "focal"])
@@ -29,27 +29,13 @@ def nearest(word: str, known: Iterable[str], *, shown: Callable[[str], str] = st
     'known are ce, focal'
     """
     names = list(known)
-    close = [repr(name) for name in dict.fromkeys(map(shown, near(word, names)))]
+    close = [repr(name) for name in map(shown, _near(word, names))]
     if close:
-        return f"did you mean {' or '.join(filter(None, [', '.join(close[:-1]), close[-1]]))}?"
+        *others, last = close
+        return f"did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
     if otherwise is not None:
         return otherwise
-    return f"known are {some(dict.fromkeys(map(shown, names)), LISTED)}" if names else "there are none"
-
-
-def near(word: str, known: Iterable[str]) -> list[str]:
-    """The known name that is nearly the same, or else up to three that are near, the nearest first.
-
-    Capitals do not matter, nor whether it is a dash or an underscore.
-
-    >>> near("Tau_Norn", ["crt", "tau-norm"])
-    ['tau-norm']
-    """
-    import difflib  # not at the top: names are seldom wrong
-
-    spelt, plain = {_plain(name): name for name in known}, _plain(word)
-    close = difflib.get_close_matches(plain, spelt, 1, ALONE) or difflib.get_close_matches(plain, spelt, 3)
-    return [spelt[key] for key in close]
+    return f"known are {some(map(shown, names), LISTED)}" if names else "there are none"
 
 
 def some(names: Iterable[object], most: int = 8) -> str:
@@ -60,6 +46,18 @@ def some(names: Iterable[object], most: int = 8) -> str:
     """
     listed = [str(name) for name in names]
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
+
+
+def _near(word: str, known: Iterable[str]) -> list[str]:
+    """The known name that is nearly the same, or else up to three that are near, the nearest first.
+
+    Capitals do not matter, nor whether it is a dash or an underscore.
+    """
+    import difflib  # not at the top: names are seldom wrong
+
+    spelt, plain = {_plain(name): name for name in known}, _plain(word)
+    close = difflib.get_close_matches(plain, spelt, 1, ALONE) or difflib.get_close_matches(plain, spelt, 3)
+    return [spelt[key] for key in close]
 
 
 def _plain(name: str) -> str:

@@ -99,7 +99,10 @@ def test_settings_of_the_runs(tmp_path):
         ({"methods": "ce zzz"}, "they must be methods (none, sdn, "),
         ({"methods": "ce focl"}, "did you mean 'focal'?"),
         ({"methods": "ldam:max_margn=1"}, "must get options that it knows, got 'max_margn'"),
-        ({"losses": "ce crtt"}, "losses.1: they must be losses, got 'crtt'; did you mean the method 'crt'?"),
+        (
+            {"losses": "ce crtt"},
+            "they must be losses, got 'crtt'; did you mean 'crt'? Methods are given in --methods",
+        ),
         ({"methods": "sdn:featur=ce"}, "did you mean 'feature'?"),
         ({"methods": "sdn SDN"}, "got sdn and SDN; remove one of them"),
         ({"losses": "ce", "methods": "CrossEntropyLoss"}, "got ce and CrossEntropyLoss"),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
-from equipoise._nearest import near
+from equipoise._nearest import nearest
 from equipoise.catalogue import find
 from equipoise.train import spec as shared
 from equipoise.train.names import METHOD_NAMES, check_loss_names, is_method, list_losses, method_name
@@ -35,9 +35,9 @@ def _known_loss(text: str, info: ValidationInfo) -> str:
         _check(text, info)
     except ValueError:
         meant = _method_meant(text)
-        if meant is None:
+        if not meant:
             raise
-        raise ValueError(f"they must be losses, got {text!r}; did you mean the method {meant!r}?") from None
+        raise ValueError(f"they must be losses, got {text!r}; {meant} Methods are given in --methods") from None
     return text.strip()
 
 
@@ -51,14 +51,14 @@ def _check(text: str, info: ValidationInfo) -> None:
         expand_method(text)
 
 
-def _method_meant(text: str) -> str | None:
-    """The method that a text which names neither a method nor a loss comes near to."""
+def _method_meant(text: str) -> str:
+    """``did you mean ...?`` where a text names neither a method nor a loss and a method is near, otherwise nothing."""
     name = method_name(text)
     try:
         find(name)
     except ValueError:
-        return next(iter(near(name, METHOD_NAMES)), None)
-    return None
+        return nearest(name, METHOD_NAMES, otherwise="")
+    return ""
 
 
 def _known_method(text: str, info: ValidationInfo) -> str:
@@ -68,8 +68,8 @@ def _known_method(text: str, info: ValidationInfo) -> str:
         if is_method(text):
             raise
         meant = _method_meant(text)
-        if meant is not None:
-            raise ValueError(f"they must be methods or losses, got {text!r}; did you mean {meant!r}?") from None
+        if meant:
+            raise ValueError(f"they must be methods or losses, got {text!r}; {meant}") from None
         raise ValueError(f"they must be methods ({', '.join(METHOD_NAMES)}) or losses: {error}") from None
     return text.strip()
 
