@@ -104,7 +104,7 @@ class Learner(pl.LightningModule):
     # ------------------------------------------------------------------------------------------------------ training
 
     def on_train_epoch_start(self) -> None:
-        """Tell the loss the epoch, and draw anew from seed and epoch: a training that goes on draws as it would have."""
+        """Tell the loss the epoch; draw anew from seed and epoch: a training that goes on draws what it would have."""
         drawn = np.random.SeedSequence([self.seed, self.current_epoch, self.global_rank]).generate_state(2)
         # on the CPU nothing is drawn elsewhere, and to seed all devices takes as long as a step
         (torch.default_generator if self.device.type == "cpu" else torch).manual_seed(int(drawn[0]))
