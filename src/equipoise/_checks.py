@@ -204,6 +204,10 @@ def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, va
     """Check targets against logits ``(N, C, d1, ..., dk)``; return whether they are dense (a distribution a row)."""
     shape, num_classes = logits.shape, logits.shape[1]
     index_shape = (shape[0], *shape[2:])
+    if not hasattr(ignore_index, "__index__"):
+        raise TypeError(
+            f"ignore_index must be an integer, got {ignore_index!r}; leave it at -100 where no target is to be ignored"
+        )
     if num_classes == 1 and not torch.compiler.is_compiling():
         warnings.warn(  # Python shows the same words of the same place once
             "a softmax over one class is always 1, so that the loss is 0 and every prediction right, got one channel "
@@ -309,6 +313,10 @@ def _label_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
 
 def check_sigmoid_targets(logits: Tensor, targets: Tensor, ignore_value: float, validate: bool) -> bool:
     """Check multi-label targets: shape, values in [0, 1] or ``ignore_value``; return whether any may be unknown."""
+    if not hasattr(ignore_value, "__float__"):
+        raise TypeError(
+            f"ignore_value must be a number, got {ignore_value!r}; leave it at -1 where no label is unknown"
+        )
     if targets.shape != logits.shape:
         raise ValueError(
             f"targets must have the shape of the logits {tuple(logits.shape)}, one value for each label, got "

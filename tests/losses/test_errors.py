@@ -138,6 +138,19 @@ def test_no_word_of_several_labels_about_distributions(build, scale, recwarn):
 
 
 @each_softmax
+@pytest.mark.parametrize("ignored", [None, "void", 2.5], ids=repr)
+def test_ignore_index_of_another_kind(build, ignored):
+    with pytest.raises(TypeError, match=says("ignore_index", "an integer", f"got {ignored!r}", "leave it at -100")):
+        build(ignore_index=ignored)(logits(), INDICES)
+
+
+def test_ignore_value_of_another_kind():
+    for ignored in (None, "void"):
+        with pytest.raises(TypeError, match=says("ignore_value", "a number", f"got {ignored!r}", "leave it at -1")):
+            eq.AsymmetricLoss(ignore_value=ignored)(logits(), LABELS)
+
+
+@each_softmax
 @pytest.mark.parametrize("label", [3, -1, 1000, -101])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16], ids=str)
 def test_labels_out_of_range(build, label, dtype):
