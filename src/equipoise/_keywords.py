@@ -32,6 +32,8 @@ def arguments_of(made: Callable[..., Any]) -> Mapping[str, Any] | None:
         return None
     found: dict[str, Any] = {}
     for name, parameter in list(inspect.signature(make).parameters.items())[bound:]:
+        if hints.get(name) is typing.Never:  # what is refused by name
+            continue
         if parameter.kind is parameter.VAR_KEYWORD:
             options = typing.get_args(hints.get(name))
             if not options:

@@ -42,7 +42,7 @@ def test_the_registry():
         parameters = inspect.signature(method.fit).parameters
         assert list(parameters)[:2] == ["logits", "targets"]
         assert set(method.needs) <= set(parameters)
-        assert all(p.kind is p.KEYWORD_ONLY for p in list(parameters.values())[2:])
+        assert all(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in list(parameters.values())[2:])
     assert {name for name, method in METHODS.items() if method.needs} == {"group-temperatures", "prior"}
     with pytest.raises(TypeError):
         METHODS["mine"] = METHODS["prior"]
@@ -52,6 +52,32 @@ def test_names():
     assert list(calibration.__all__) == sorted(calibration.__all__, key=lambda n: (n != n.upper(), n[0].islower(), n))
     for name in set(calibration.__all__) - {"METHODS"}:
         assert getattr(calibration, name).__doc__
+
+
+@pytest.mark.parametrize("name", [name for name in calibration.__all__ if name.startswith(("fit_", "correct_", "est"))])
+def test_arguments_of_other_libraries_are_answered_with_what_there_is(name):
+    needs = {"groups": [0, 1, 1]} if "group" in name else {}
+    with pytest.raises(TypeError, match=rf"^{name} got an unexpected keyword argument 'lr'; it takes logits, "):
+        getattr(calibration, name)(*single()[: 2 if name.startswith("fit_") else 1], **needs, lr=0.1)
+
+
+def test_an_argument_that_is_misspelt():
+    message = "fit_temperature got an unexpected keyword argument 'bound'; did you mean 'bounds'?"
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        calibration.fit_temperature(*single(), bound=(0.1, 10.0))
+
+
+@every
+def test_arguments_of_another_kind(name, task):
+    which = "ignore_index" if task == "single" else "ignore_value"
+    if name != "prior":
+        with pytest.raises(TypeError, match=says(f"{which} must be", "got None", "leave it at -1")):
+            fit(name, *of(task), **{which: None})
+    if name == "focal":
+        with pytest.raises(TypeError, match=says("gamma must be a number", "got str 'two'", "pass a float")):
+            fit(name, *of(task), gamma="two")
+    with pytest.raises(TypeError, match=says("logits must be a tensor", "got ndarray", "torch.as_tensor")):
+        fit(name, of(task)[0].numpy(), of(task)[1])
 
 
 @every

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Never
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_choice, check_number
+from equipoise._keywords import check_keywords
 from equipoise.calibration.fitted import Fitted, Task, announce
 from equipoise.calibration.inputs import (
     blocks,
@@ -91,6 +92,7 @@ def fit_focal(
     task: Task | None = None,
     ignore_index: int = -100,
     ignore_value: float = -1,
+    **_unknown: Never,
 ) -> FocalPosterior:
     """The focal link for a known ``gamma``, or for the gamma in [0, 10] of the best likelihood.
 
@@ -109,6 +111,9 @@ def fit_focal(
     >>> round(fit_focal(logits, torch.tensor([0, 0, 1, 0, 1])).gamma, 2)
     0.53
     """
+    check_keywords(fit_focal, _unknown)
+    if gamma is not None:
+        check_number("gamma", gamma, low=0.0)
     task = task_of(logits, targets, task)
     if task == "single":
         rows = single_rows(logits, targets, ignore_index)

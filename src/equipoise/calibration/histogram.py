@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Never
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_choice, check_number
+from equipoise._keywords import check_keywords
 from equipoise.calibration.fitted import Fitted, Task, announce
 from equipoise.calibration.inputs import task_of
 from equipoise.calibration.isotonic import Curve, checked_curves
@@ -63,6 +64,7 @@ def fit_histogram(
     task: Task | None = None,
     ignore_index: int = -100,
     ignore_value: float = -1,
+    **_unknown: Never,
 ) -> HistogramBinning:
     r"""Share of positives in bins of the score, for each class or label. May change predictions.
 
@@ -83,6 +85,7 @@ def fit_histogram(
     >>> fitted(logits).sigmoid().squeeze()
     tensor([0.3980, 0.3980, 0.6020, 0.6020])
     """
+    check_keywords(fit_histogram, _unknown)
     check_choice("binning", binning, ("mass", "width"))
     check_number("bins", bins, low=1)
     task = task_of(logits, targets, task)

@@ -95,6 +95,7 @@ def multi_rows(logits: Tensor, targets: Tensor, ignore_value: float) -> MultiRow
 def task_of(logits: Tensor, targets: Tensor, task: Task | None) -> Task:
     """The declared task, or the one that the shape of the targets tells: as the logits is multi-label."""
     if task is None:
+        check_shape(logits, "multi")
         _check_tensor(targets)
         return "multi" if targets.ndim == logits.ndim else "single"
     check_choice("task", task, ("single", "multi"))

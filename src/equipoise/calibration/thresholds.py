@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Never
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_number
+from equipoise._keywords import check_keywords
 from equipoise.calibration.fitted import Fitted, Task, announce, as_floats, check_shape, column
 from equipoise.calibration.inputs import MultiRows, join_notes, label_blocks, multi_rows, remark_on_classes
 
@@ -90,6 +91,7 @@ def fit_thresholds(
     min_positives: int = 1,
     shrinkage: float = 10.0,
     ignore_value: float = -1,
+    **_unknown: Never,
 ) -> Thresholds:
     r"""The threshold of the best F1 for each label, halfway between two scores; of equal ones the highest.
 
@@ -114,6 +116,7 @@ def fit_thresholds(
     >>> fitted.thresholds
     (-1.5,)
     """
+    check_keywords(fit_thresholds, _unknown)
     check_number("shrinkage", shrinkage, low=0.0)
     check_number("min_positives", min_positives, low=1)
     check_number("folds", folds, low=0)
