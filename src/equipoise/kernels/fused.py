@@ -1,6 +1,8 @@
 """The Triton backend: autograd functions around the fused kernels.
 
 Forward keeps the inputs and two numbers a row (three where every class has a term); backward reads the logits again.
+Where a scalar comes out and the batch is large, forward writes the gradient at once, and backward hands it over, scaled
+where what comes in is not 1, which the device finds out.
 Where a second derivative may be wanted, the gradient is computed by the plain operations of the reference, which have
 one.
 """
@@ -13,16 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.kernels import sigmoid_launch, softmax_launch
 from equipoise.kernels.hyper import Hyper, Layout, accumulation_dtype
 from equipoise.kernels.ops import (
     sigmoid_backward,
     sigmoid_forward,
     softmax_backward,
-    softmax_counts,
     softmax_forward,
 )
+from equipoise.kernels.rows_launch import scale
 from equipoise.kernels.rows_launch import weigh as sum_weighed
-from equipoise.kernels.sigmoid_launch import Seen
+from equipoise.kernels.sigmoid_launch import Seen, can_be_at_once
 from equipoise.kernels.sigmoid_reference import sigmoid_slopes
 from equipoise.kernels.softmax_reference import softmax_terms
 
@@ -53,7 +56,8 @@ def softmax_reduced(
     reduction: str,
 ) -> Tensor:
     """Softmax loss reduced to a scalar."""
-    loss: Tensor = SoftmaxReduced.apply(logits, targets, weight, hyper, layout, ignore_index, reduction)  # type: ignore[no-untyped-call]
+    wanted = torch.is_grad_enabled() and logits.requires_grad
+    loss: Tensor = SoftmaxReduced.apply(logits, targets, weight, hyper, layout, ignore_index, reduction, wanted)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -101,8 +105,8 @@ def softmax_rows_and_hits(
     logits: Tensor, targets: Tensor, hyper: Tensor, layout: Layout, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
     """Unreduced softmax loss without class weights, and without gradient the rows and hits of each class, (2, C)."""
-    rows, codes = SoftmaxRowsAndHits.apply(logits, targets, None, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
-    return rows, softmax_counts(codes, logits.shape[1])
+    both: tuple[Tensor, Tensor] = SoftmaxRowsAndHits.apply(logits, targets, None, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    return both
 
 
 @torch.no_grad()
@@ -110,26 +114,33 @@ def support_and_hits(logits: Tensor, targets: Tensor, ignore_index: int) -> Tens
     """Rows and hits of each class, (2, C) int64."""
     nothing = torch.empty(0, dtype=accumulation_dtype(logits), device=logits.device)
     done = softmax_forward(logits, targets, None, nothing, (), ignore_index, hits=True)
-    assert done.codes is not None
-    return softmax_counts(done.codes, logits.shape[1])
+    assert done.counts is not None
+    return done.counts
 
 
 class SoftmaxReduced(torch.autograd.Function):
-    """Reduced loss; backward divides inside the kernel."""
+    """Reduced loss; the gradient at once, or divided inside the kernel of backward."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:  # noqa: ANN401
         """Loss."""
-        *arguments, reduction = inputs
-        done = softmax_forward(*arguments, reduction=reduction)
+        *arguments, reduction, wanted = inputs
+        at_once = softmax_launch.softmax_at_once(*inputs[:-1]) if wanted else None
+        if at_once is not None:
+            reduced, ctx.gradient = at_once
+            _keep(ctx, arguments, None, reduced.inverse)
+            return reduced.loss
+        done = softmax_launch.softmax_forward(*arguments, reduction=reduction)
         assert done.reduced is not None
+        ctx.gradient = None
         _keep(ctx, arguments, done.state, done.reduced.inverse)
         return done.reduced.loss
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient of the logits."""
-        return _gradient(ctx, grad), None, None, None, None, None, None
+        gradient = _handed_over(ctx, grad)
+        return _gradient(ctx, grad) if gradient is None else gradient, None, None, None, None, None, None, None
 
 
 class SoftmaxTotals(torch.autograd.Function):
@@ -169,18 +180,18 @@ class SoftmaxRows(torch.autograd.Function):
 
 
 class SoftmaxRowsAndHits(torch.autograd.Function):
-    """Unreduced losses, and codes of labels and hits."""
+    """Unreduced losses, and the rows and hits of each class."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
-        """Rows, codes."""
+        """Rows, counts."""
         done = softmax_forward(*inputs, keep_rows=True, hits=True)
         _keep(ctx, inputs, done.state, None)
         assert done.rows is not None
-        assert done.codes is not None
-        ctx.mark_non_differentiable(done.codes)
+        assert done.counts is not None
+        ctx.mark_non_differentiable(done.counts)
         ctx.set_materialize_grads(False)
-        return done.rows, done.codes
+        return done.rows, done.counts
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
@@ -199,7 +210,7 @@ class SoftmaxWeighed(torch.autograd.Function):
         done = softmax_forward(*arguments, keep_rows=True, hits=True)
         assert done.rows is not None
         assert done.codes is not None
-        weight = weigh(softmax_counts(done.codes, logits.shape[1]))
+        weight = weigh(done.counts)
         sums, reduced = sum_weighed(done.codes, done.rows, weight, reduction, logits.shape[0])
         inverse = None
         if reduced is None:
@@ -218,7 +229,19 @@ class SoftmaxWeighed(torch.autograd.Function):
         return _gradient(ctx, grad), None, None, None, None, None, None, None
 
 
-def _keep(ctx: Any, inputs: Sequence[Any], state: Tensor, inverse: Tensor | None) -> None:  # noqa: ANN401
+def _handed_over(ctx: Any, grad: Tensor) -> Tensor | None:  # noqa: ANN401
+    """The gradient that forward has written, scaled; None where it has not, or where it has been handed over before.
+
+    Whoever takes it may write into it, so it is given away once.
+    """
+    gradient, ctx.gradient = ctx.gradient, None
+    if gradient is None or torch.is_grad_enabled():
+        return None
+    scale(gradient, grad)
+    return gradient  # type: ignore[no-any-return]
+
+
+def _keep(ctx: Any, inputs: Sequence[Any], state: Tensor | None, inverse: Tensor | None) -> None:  # noqa: ANN401
     *tensors, ctx.layout, ctx.ignore_index = inputs
     ctx.save_for_backward(*tensors, state, inverse)
 
@@ -229,6 +252,8 @@ def _gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: ANN401
         return None
     logits, targets, weight, hyper, state, inverse = ctx.saved_tensors
     if not torch.is_grad_enabled():
+        if state is None:
+            state = softmax_forward(logits, targets, weight, hyper, ctx.layout, ctx.ignore_index).state
         return softmax_backward(logits, targets, weight, hyper, ctx.layout, state, grad, inverse)
     _, direction, length = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
     grad = grad if inverse is None else grad * inverse
@@ -268,8 +293,9 @@ def sigmoid_reduced(
     seen: Seen = "nothing",
 ) -> tuple[Tensor, Tensor | None]:
     """Sigmoid loss reduced to a scalar by ``"sum"``, ``"mean"`` or ``"batch_mean"``; seen: as in ``sigmoid_totals``."""
+    at_once = torch.is_grad_enabled() and logits.requires_grad and can_be_at_once(logits, reduction, ignore_value)
     reduced: tuple[Tensor, Tensor | None] = SigmoidReduced.apply(  # type: ignore[no-untyped-call]
-        logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, reduction, seen
+        logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, reduction, seen, at_once
     )
     return reduced
 
@@ -313,17 +339,18 @@ class SigmoidElements(torch.autograd.Function):
 
 
 class SigmoidReduced(torch.autograd.Function):
-    """Reduced loss; backward divides inside the kernel."""
+    """Reduced loss; the gradient at once, or divided inside the kernel of backward."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor | None]:  # noqa: ANN401
         """Loss, and what adaptive asymmetry looks at."""
-        logits, targets, element_weight, hyper, layout, ignore_value, _, reduction, seen = inputs
-        done = sigmoid_forward(
-            logits, targets, element_weight, hyper, layout, ignore_value, seen=seen, reduction=reduction
-        )  # fmt: skip
+        *arguments, detach_focus, reduction, seen, at_once = inputs
+        done = sigmoid_launch.sigmoid_forward(
+            *arguments, seen=seen, reduction=reduction, at_once=at_once, detach_focus=detach_focus
+        )
         assert done.reduced is not None
-        _keep_elements(ctx, inputs[:-2], done.reduced.inverse)
+        _keep_elements(ctx, inputs[:-3], done.reduced.inverse)
+        ctx.gradient = done.gradient
         if done.seen is not None:
             ctx.mark_non_differentiable(done.seen)
         return done.reduced.loss, done.seen
@@ -331,7 +358,9 @@ class SigmoidReduced(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient of the logits."""
-        return _elements_gradient(ctx, grad), None, None, None, None, None, None, None, None
+        gradient = _handed_over(ctx, grad)
+        gradient = _elements_gradient(ctx, grad) if gradient is None else gradient
+        return gradient, None, None, None, None, None, None, None, None, None
 
 
 class SigmoidTotals(torch.autograd.Function):

@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise.kernels import rows_launch, sigmoid_launch, softmax_launch
+from equipoise.kernels import sigmoid_launch, softmax_launch
 from equipoise.kernels.hyper import Layout, Piece, accumulation_dtype
 from equipoise.kernels.sigmoid_launch import Seen
 from equipoise.kernels.triton_forms import plan_of
 
-__all__ = ["sigmoid_backward", "sigmoid_forward", "softmax_backward", "softmax_counts", "softmax_forward"]
+__all__ = ["sigmoid_backward", "sigmoid_forward", "softmax_backward", "softmax_forward"]
 
 
 def _encoded(layout: Layout) -> str:
@@ -42,18 +42,16 @@ def softmax_forward(
     *,
     keep_rows: bool = False,
     hits: bool = False,
-    reduction: str | None = None,
 ) -> softmax_launch.Forward:
     """See ``softmax_launch.softmax_forward``."""
     if not torch.compiler.is_compiling():
         return softmax_launch.softmax_forward(
-            logits, targets, weight, hyper, layout, ignore_index, keep_rows=keep_rows, hits=hits, reduction=reduction
+            logits, targets, weight, hyper, layout, ignore_index, keep_rows=keep_rows, hits=hits
         )
-    assert reduction is None
-    state, sums, rows, codes = _softmax_forward(
+    state, sums, rows, counts = _softmax_forward(
         logits, targets, weight, hyper, _encoded(layout), ignore_index, keep_rows, hits
     )
-    return softmax_launch.Forward(state, sums, rows if keep_rows else None, codes if hits else None, None)
+    return softmax_launch.Forward(state, sums, rows if keep_rows else None, None, counts if hits else None, None)
 
 
 @torch.library.custom_op("equipoise::softmax_forward", mutates_args=())
@@ -71,8 +69,8 @@ def _softmax_forward(
         logits, targets, weight, hyper, _decoded(layout), ignore_index, keep_rows=keep_rows, hits=hits
     )
     rows = done.rows if done.rows is not None else done.state.new_empty(0)
-    codes = done.codes if done.codes is not None else rows.new_empty(0, dtype=rows_launch.code_dtype(logits.shape[1]))
-    return done.state, done.sums.sum(1, keepdim=True), rows, codes
+    counts = done.counts if done.counts is not None else rows.new_empty((2, 0), dtype=torch.int64)
+    return done.state, done.sums.sum(1, keepdim=True), rows, counts
 
 
 @_softmax_forward.register_fake
@@ -92,7 +90,7 @@ def _(
         logits.new_empty((numbers, rows), dtype=dtype),
         logits.new_empty((3, 1), dtype=dtype),
         logits.new_empty(logits.shape[:1] + logits.shape[2:] if keep_rows else (0,), dtype=dtype),
-        logits.new_empty(rows if hits else 0, dtype=rows_launch.code_dtype(logits.shape[1])),
+        logits.new_empty((2, logits.shape[1] if hits else 0), dtype=torch.int64),
     )
 
 
@@ -139,24 +137,6 @@ def _(
     return torch.empty_like(logits)
 
 
-def softmax_counts(codes: Tensor, classes: int) -> Tensor:
-    """See ``rows_launch.count``."""
-    if not torch.compiler.is_compiling():
-        return rows_launch.count(codes, classes)
-    counts: Tensor = _softmax_counts(codes, classes)
-    return counts
-
-
-@torch.library.custom_op("equipoise::softmax_counts", mutates_args=())
-def _softmax_counts(codes: Tensor, classes: int) -> Tensor:
-    return rows_launch.count(codes, classes)
-
-
-@_softmax_counts.register_fake
-def _(codes: Tensor, classes: int) -> Tensor:
-    return codes.new_empty((2, classes), dtype=torch.int64)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Sigmoid link
 # ---------------------------------------------------------------------------------------------------------------------
@@ -172,19 +152,18 @@ def sigmoid_forward(
     *,
     keep_elements: bool = False,
     seen: Seen = "nothing",
-    reduction: str | None = None,
 ) -> sigmoid_launch.Forward:
     """See ``sigmoid_launch.sigmoid_forward``."""
     if not torch.compiler.is_compiling():
         return sigmoid_launch.sigmoid_forward(
-            logits, targets, element_weight, hyper, layout, ignore_value,
-            keep_elements=keep_elements, seen=seen, reduction=reduction,
-        )  # fmt: skip
-    assert reduction is None
+            logits, targets, element_weight, hyper, layout, ignore_value, keep_elements=keep_elements, seen=seen
+        )
     sums, elements, table = _sigmoid_forward(
         logits, targets, element_weight, hyper, _encoded(layout), ignore_value, keep_elements, seen
     )
-    return sigmoid_launch.Forward(sums, elements if keep_elements else None, None if seen == "nothing" else table, None)
+    return sigmoid_launch.Forward(
+        sums, elements if keep_elements else None, None if seen == "nothing" else table, None, None
+    )
 
 
 @torch.library.custom_op("equipoise::sigmoid_forward", mutates_args=())

@@ -10,13 +10,25 @@ from torch import Tensor
 
 from equipoise.kernels.geometry import SMALL, power_of_2
 from equipoise.kernels.launch import Launch, Launcher, ticket
-from equipoise.kernels.rows_triton import count_kernel, finish_kernel, weigh_kernel
+from equipoise.kernels.rows_triton import count_kernel, finish_kernel, mass_kernel, scale_kernel, weigh_kernel
 
-__all__ = ["Reduced", "asked", "code_dtype", "count", "finish", "finishes_itself", "weigh"]
+__all__ = [
+    "REDUCTIONS",
+    "Reduced",
+    "asked",
+    "code_dtype",
+    "count",
+    "denominate",
+    "finish",
+    "finishes_itself",
+    "scale",
+    "weigh",
+]
 
 FEW_CLASSES = 256  # up to here a program counts in a table of its own
 LINE = 2048  # rows that a program counts or weighs at a time
 SWEEPS = 256  # programs that do so
+MOST_SCALING = 2048  # programs that scale a tensor: enough to use all of the memory, few enough to find nothing to do
 FEW_PROGRAMS = 256  # up to here the last of them adds up the sums of all, which is slower but spares a launch
 MANY_PROGRAMS = 2**15  # beyond, their sums are added up before the last step
 REDUCTIONS = {"sum": 0, "mean": 1, "valid_mean": 2, "batch_mean": 3}
@@ -24,6 +36,8 @@ REDUCTIONS = {"sum": 0, "mean": 1, "valid_mean": 2, "batch_mean": 3}
 _count = Launcher(count_kernel)
 _weigh = Launcher(weigh_kernel)
 _finish = Launcher(finish_kernel)
+_mass = Launcher(mass_kernel)
+_scale = Launcher(scale_kernel)
 
 
 class Reduced(NamedTuple):
@@ -89,6 +103,36 @@ def weigh(
     if reduction is not None and reduced is not None and inside < 0:
         finish(sums, reduced, reduction, samples)
     return sums, reduced
+
+
+def denominate(
+    targets: Tensor, weight: Tensor | None, reduced: Reduced, reduction: str, classes: int, ignore_index: int
+) -> None:
+    """Writes the inverse of the denominator of class indices, contiguous, before there are losses."""
+    rows = targets.numel()
+    programs = _sweeps(rows)
+    sums = torch.empty((3, programs), dtype=reduced.loss.dtype, device=targets.device)
+    launch = _denominating(programs, rows, targets.shape[0], classes, weight is not None, ignore_index, reduction)
+    _mass(launch, targets, sums if weight is None else weight, sums, ticket(sums.device), *reduced)
+
+
+@lru_cache(maxsize=1024)
+def _denominating(
+    programs: int, rows: int, samples: int, classes: int, weighted: bool, ignore_index: int, reduction: str
+) -> Launch:
+    constants = (classes, weighted, rows >= SMALL, REDUCTIONS[reduction], LINE)
+    return Launch(programs, (rows, ignore_index, samples), constants, 8)
+
+
+def scale(tensor: Tensor, factor: Tensor) -> None:
+    """Multiplies a tensor without gaps by a scalar, in place, which costs next to nothing where it is 1."""
+    if tensor.numel():
+        _scale(_scaling(tensor.numel()), tensor, factor)
+
+
+@lru_cache(maxsize=1024)
+def _scaling(size: int) -> Launch:
+    return Launch(min(-(-size // LINE), MOST_SCALING), (size,), (size >= SMALL, LINE), 8)
 
 
 def _sweeps(rows: int) -> int:

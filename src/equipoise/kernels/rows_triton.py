@@ -1,11 +1,11 @@
-"""What happens to rows once their losses are known: counting and weighing them by class, and the last division."""
+"""What happens to rows before and after their losses are known: counting and weighing them, and the last division."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-__all__ = ["count_kernel", "finish_kernel", "finish_last", "weigh_kernel"]
+__all__ = ["count_kernel", "finish_kernel", "finish_last", "mass_kernel", "scale_kernel", "weigh_kernel"]
 
 
 @triton.jit
@@ -54,8 +54,8 @@ def _finish(sums, reduced, inverse, programs, samples, REDUCTION: tl.constexpr, 
 def count_kernel(codes, counts, rows, C: tl.constexpr, BINS: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr):
     """Adds to ``counts`` (2, C) the rows of each class and its hits; integers, so in any order.
 
-    ``codes``: as ``softmax_triton.forward_kernel`` leaves them. BINS, more than 2 C: a histogram in each program; 0:
-    too many classes for that, one row at a time.
+    ``codes``: as ``softmax_forward_triton.forward_kernel`` leaves them. BINS, more than 2 C: a histogram in each
+    program; 0: too many classes for that, one row at a time.
     """
     if BINS > 0:
         table = tl.zeros([BINS], tl.int32)
@@ -83,7 +83,8 @@ def weigh_kernel(
 ):  # fmt: skip
     """Sums of loss, mass and valid rows of this program, (3, programs), with the weights that ``losses`` lack.
 
-    With a REDUCTION the last program writes the reduced loss as well, see ``finish_last``.
+    ``codes``: as ``softmax_forward_triton.forward_kernel`` leaves them. With a REDUCTION the last program writes the
+    reduced loss as well, see ``finish_last``.
     """
     loss = tl.zeros([BLOCK], losses.dtype.element_ty)
     mass = tl.zeros([BLOCK], losses.dtype.element_ty)
@@ -102,6 +103,44 @@ def weigh_kernel(
     tl.store(sums + programs + program, tl.sum(mass))
     tl.store(sums + 2 * programs + program, tl.sum(count))
     finish_last(ticket, sums, reduced, inverse, samples, REDUCTION, 1024)
+
+
+@triton.jit
+def mass_kernel(
+    targets, weight, sums, ticket, reduced, inverse, rows, ignore_index, samples,
+    C: tl.constexpr, WEIGHTED: tl.constexpr, LONG: tl.constexpr, REDUCTION: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The inverse of the denominator of a loss whose rows have the class indices ``targets`` (rows,).
+
+    Sums of this program, (3, programs), as ``weigh_kernel`` has them, without a loss.
+    """
+    mass = tl.zeros([BLOCK], sums.dtype.element_ty)
+    count = tl.zeros([BLOCK], sums.dtype.element_ty)
+    for start in range(_first(LONG, BLOCK), rows, tl.num_programs(0) * BLOCK):
+        row = start + tl.arange(0, BLOCK)
+        target = tl.load(targets + row, mask=row < rows, other=0).to(tl.int64)
+        valid = (row < rows) & (target != ignore_index)
+        if WEIGHTED:
+            label = tl.where((target >= 0) & (target < C), target, 0)
+            mass += tl.load(weight + label, mask=valid, other=0.0)
+        count += valid.to(sums.dtype.element_ty)
+    program = tl.program_id(0)
+    programs = tl.num_programs(0)
+    tl.store(sums + program, 0.0)
+    tl.store(sums + programs + program, tl.sum(mass if WEIGHTED else count))
+    tl.store(sums + 2 * programs + program, tl.sum(count))
+    finish_last(ticket, sums, reduced, inverse, samples, REDUCTION, 1024)
+
+
+@triton.jit
+def scale_kernel(tensor, factor, size, LONG: tl.constexpr, BLOCK: tl.constexpr):
+    """Multiplies all elements by a scalar, in place; there is nothing to do where it is 1."""
+    by = tl.load(factor).to(tl.float32)
+    if by != 1.0:
+        for start in range(_first(LONG, BLOCK), size, tl.num_programs(0) * BLOCK):
+            i = start + tl.arange(0, BLOCK)
+            scaled = tl.load(tensor + i, mask=i < size).to(tl.float32) * by
+            tl.store(tensor + i, scaled.to(tensor.dtype.element_ty), mask=i < size)
 
 
 @triton.jit

@@ -13,13 +13,16 @@ from torch import Tensor
 from equipoise.kernels.geometry import SMALL, Geometry, merged, power_of_2, reaches_far
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.rows_launch import Reduced, asked, finish, finishes_itself
+from equipoise.kernels.rows_launch import REDUCTIONS, Reduced, asked, finish, finishes_itself
 from equipoise.kernels.sigmoid_triton import elements_backward_kernel, elements_forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
 
-__all__ = ["Forward", "Seen", "sigmoid_backward", "sigmoid_forward"]
+__all__ = ["Forward", "Seen", "can_be_at_once", "sigmoid_backward", "sigmoid_forward"]
 
 Seen = Literal["nothing", "all", "labels"]
+
+TILE = 2048  # elements of a program
+WARPS = 4
 
 _forward = Launcher(elements_forward_kernel)
 _backward = Launcher(elements_backward_kernel)
@@ -32,6 +35,7 @@ class Forward(NamedTuple):
     elements: Tensor | None  # losses, shaped like the logits
     seen: Tensor | None  # (4, 1) or (4, C): sums of p, t, p t and known elements
     reduced: Reduced | None
+    gradient: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,16 @@ class Walk:
         return (*of_loss, *units, long, self.geometry.programs(self.rows)[0], self.rows, self.columns)
 
 
+def can_be_at_once(logits: Tensor, reduction: str, ignore_value: float | None) -> bool:
+    """Whether a kernel can write the gradient of the reduced loss together with it.
+
+    It has to know the denominator beforehand, and what has been divided by it must not underflow, as it might in
+    float16.
+    """
+    counts = reduction == "mean" and ignore_value is not None
+    return logits.dtype in (torch.float32, torch.bfloat16) and not counts
+
+
 def sigmoid_forward(
     logits: Tensor,
     targets: Tensor,
@@ -79,12 +93,14 @@ def sigmoid_forward(
     keep_elements: bool = False,
     seen: Seen = "nothing",
     reduction: str | None = None,
+    at_once: bool = False,
+    detach_focus: bool = False,
 ) -> Forward:
-    """Losses of (N, C, d1, ..., dk) logits; ``element_weight`` broadcasts to them."""
+    """Losses of (N, C, d1, ..., dk) logits; ``element_weight`` broadcasts to them; the gradient ``at_once``."""
     dtype, device = accumulation_dtype(logits), logits.device
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
-    out = torch.empty_like(logits, dtype=dtype) if keep_elements else logits
-    how = (layout, ignore_value, element_weight is not None, keep_elements, seen, reduction)
+    out = torch.empty_like(logits, dtype=None if at_once else dtype) if keep_elements or at_once else logits
+    how = (layout, ignore_value, element_weight is not None, keep_elements, seen, reduction, at_once, detach_focus)
     tensors: tuple[Tensor, ...] = (logits, targets, weight, out)
     planned = _forward_plan(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
     if planned is None:
@@ -100,7 +116,7 @@ def sigmoid_forward(
     if reduction is not None and reduced is not None and inside < 0:
         finish(sums, reduced, reduction, logits.shape[0])
     totals = None if shape is None else partial.sum(1).view(4, -1)
-    return Forward(sums, out if keep_elements else None, totals, reduced)
+    return Forward(sums, out if keep_elements else None, totals, reduced, out if at_once else None)
 
 
 @lru_cache(maxsize=1024)
@@ -113,17 +129,22 @@ def _forward_plan(
     keep_elements: bool,
     seen: Seen,
     reduction: str | None,
+    at_once: bool,
+    detach_focus: bool,
 ) -> tuple[Launch, tuple[int, ...] | None, int] | None:
     """The launch, the shape of what is seen, and how the kernel reduces its sums.
 
     None where the elements cannot be walked over in place.
     """
     plan = plan_of(layout)
-    walk = _walk(shape, strides, by_label=seen == "labels" or _differs_by_label(plan))
+    tile = TILE // 2 if at_once and plan.margin >= 0 else TILE  # registers
+    walk = _walk(shape, strides, tile, by_label=seen == "labels" or _differs_by_label(plan))
     if walk is None:
         return None
     inside = finishes_itself(reduction, walk.tiles)
-    of_loss = (plan, ignore_value, weighted, keep_elements, ("nothing", "all", "labels").index(seen), inside)
+    looks = ("nothing", "all", "labels").index(seen)
+    once = REDUCTIONS[reduction] if at_once and reduction is not None else -1
+    of_loss = (plan, ignore_value, weighted, detach_focus, keep_elements, once, looks, inside)
     constants = walk.constants(*of_loss, long=_is_long(walk, shape, strides))
     launch = Launch(walk.tiles, (*walk.numbers, shape[0]), constants, walk.warps)
     seen_shapes = {"nothing": None, "all": (4, walk.tiles), "labels": (4, walk.row_blocks, walk.classes)}
@@ -172,7 +193,7 @@ def _backward_launch(
 ) -> Launch | None:
     """None where the elements cannot be walked over in place."""
     plan = plan_of(layout)
-    walk = _walk(shape, strides, by_label=_differs_by_label(plan))
+    walk = _walk(shape, strides, TILE, by_label=_differs_by_label(plan))
     if walk is None:
         return None
     of_loss = (plan, ignore_value, weighted, detach_focus, kind)
@@ -185,21 +206,21 @@ def _is_long(walk: Walk, shape: tuple[int, ...], strides: tuple[tuple[int, ...],
     return walk.geometry.rows >= SMALL or any(reaches_far(shape, along) for along in strides)
 
 
-def _walk(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], *, by_label: bool) -> Walk | None:
+def _walk(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], tile: int, *, by_label: bool) -> Walk | None:
     """Where no label differs from another and all tensors lie alike, one long row; else rows of labels.
 
     None where more than three dimensions cannot be merged.
     """
     if not by_label and len(set(strides)) == 1 and _is_dense(shape, strides[0]):
         flat = Geometry((1, 1, 1), ((0, 0, 0),) * len(strides))
-        return Walk(flat, math.prod(shape), (1,) * len(strides), 1, 2048, 4)
+        return Walk(flat, math.prod(shape), (1,) * len(strides), 1, tile, WARPS)
     geometry = merged(shape, strides, len(strides))
     if geometry is None:
         return None
     columns = 1
     if strides[0][1] == 1:
-        columns = min(power_of_2(shape[1]), 2048)
-    return Walk(geometry, shape[1], tuple(stride[1] for stride in strides), 2048 // columns, columns, 4)
+        columns = min(power_of_2(shape[1]), tile)
+    return Walk(geometry, shape[1], tuple(stride[1] for stride in strides), tile // columns, columns, WARPS)
 
 
 def _differs_by_label(plan: Plan) -> bool:

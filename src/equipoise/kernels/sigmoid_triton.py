@@ -143,8 +143,8 @@ def _weighted(positive, negative, t, k, hyper, C, PLAN: tl.constexpr):
 
 
 @triton.jit
-def _terms(z, t, k, hyper, C, PLAN: tl.constexpr, DETACH: tl.constexpr, SLOPE: tl.constexpr):
-    """Loss or slope of every element of a tile, without the weights of the elements."""
+def _terms(z, t, k, hyper, C, PLAN: tl.constexpr, DETACH: tl.constexpr):
+    """Loss and slope of every element of a tile, without the weights of the elements; what is not used is left out."""
     if PLAN.offset >= 0:
         z += _by_class(PLAN.offset, PLAN.offset_step, k, hyper, C)
     p, q, cost, log_u = _logistic(z)
@@ -155,29 +155,28 @@ def _terms(z, t, k, hyper, C, PLAN: tl.constexpr, DETACH: tl.constexpr, SLOPE: t
         z *= scale
         p, q, cost, log_u = _logistic(z)
     negative_loss, negative_slope, negative_direct = _negative(z, p, q, log_u, k, hyper, C, PLAN)
-    if SLOPE:
-        if DETACH:
-            joined = _weighted(direct, negative_direct, t, k, hyper, C, PLAN)
-        else:
-            joined = _weighted(slope, negative_slope, t, k, hyper, C, PLAN)
-    else:
-        joined = _weighted(loss, negative_loss / scale, t, k, hyper, C, PLAN)
-    return joined
+    if DETACH:
+        slope = direct
+        negative_slope = negative_direct
+    loss = _weighted(loss, negative_loss / scale, t, k, hyper, C, PLAN)
+    return loss, _weighted(slope, negative_slope, t, k, hyper, C, PLAN)
 
 
 @triton.jit
 def elements_forward_kernel(
     logits, targets, weight, hyper, out, sums_out, seen_out, ticket, reduced, inverse,
     rows, size_1, size_2, C, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, w_0, w_1, w_2, w_c, o_0, o_1, o_2, o_c, samples,
-    PLAN: tl.constexpr, IGNORE: tl.constexpr, WEIGHTED: tl.constexpr, ELEMENTS: tl.constexpr, SEEN: tl.constexpr,
-    REDUCTION: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, W_UNIT: tl.constexpr, O_UNIT: tl.constexpr,
-    LONG: tl.constexpr, SPLIT: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    PLAN: tl.constexpr, IGNORE: tl.constexpr, WEIGHTED: tl.constexpr, DETACH: tl.constexpr, ELEMENTS: tl.constexpr,
+    ONCE: tl.constexpr, SEEN: tl.constexpr, REDUCTION: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr,
+    W_UNIT: tl.constexpr, O_UNIT: tl.constexpr, LONG: tl.constexpr, SPLIT: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Losses of a tile of elements.
 
-    With ELEMENTS writes them; else the sums of loss and known elements of this program, (2, programs), and with a
+    With ELEMENTS writes them to ``out``; the sums of loss and known elements of this program, (2, programs), and with a
     REDUCTION of 0 and more the reduced loss, see ``finish_last``. SEEN: 1 sums of p, t, p t and known elements of this
-    program, (4, programs); 2 the same for each label, (4, row blocks, C).
+    program, (4, programs); 2 the same for each label, (4, row blocks, C). ONCE, 0 and more: the reduction whose
+    gradient ``out`` is to have, where the elements need not be counted for it.
     """
     blocks = tl.cdiv(C, BLOCK_C)
     program = tl.program_id(0)
@@ -191,14 +190,21 @@ def elements_forward_kernel(
     known = live[:, None] & (k < C)[None, :]
     if IGNORE is not None:
         known = known & (t != IGNORE)
-    loss = _terms(raw, t, k, hyper, C, PLAN, False, False)
+    loss, slope = _terms(raw, t, k, hyper, C, PLAN, DETACH)
     if WEIGHTED:
         w_at = places(outer, i_2, size_1, w_0, w_1, w_2, W_UNIT, LONG)
-        loss *= load_tile(weight, w_at, k, w_c, live, C, 0.0, hyper, LONG)
+        own = load_tile(weight, w_at, k, w_c, live, C, 0.0, hyper, LONG)
+        loss *= own
+        slope *= own
     loss = tl.where(known, loss, 0.0)
-    if ELEMENTS:
+    if ONCE == 1:
+        slope *= 1.0 / (rows.to(loss.dtype) * C)
+    elif ONCE == 3:
+        slope *= 1.0 / samples.to(loss.dtype)
+    if ELEMENTS or ONCE >= 0:
+        written = tl.where(known, slope, 0.0) if ONCE >= 0 else loss
         place = out + places(outer, i_2, size_1, o_0, o_1, o_2, O_UNIT, LONG)[:, None] + offsets(k, o_c, LONG)[None, :]
-        tl.store(place, loss, mask=live[:, None] & (k < C)[None, :])
+        tl.store(place, written.to(out.dtype.element_ty), mask=live[:, None] & (k < C)[None, :])
     programs = tl.num_programs(0)
     count = known.to(loss.dtype)
     tl.store(sums_out + program, tl.sum(loss))
@@ -239,7 +245,7 @@ def elements_backward_kernel(
     t_at = places(outer, i_2, size_1, t_0, t_1, t_2, T_UNIT, LONG)
     z = load_tile(logits, at, k, z_c, live, C, 0.0, hyper, LONG)
     t = load_tile(targets, t_at, k, t_c, live, C, 0.0, hyper, LONG)
-    slope = _terms(z, t, k, hyper, C, PLAN, DETACH, True)
+    _, slope = _terms(z, t, k, hyper, C, PLAN, DETACH)
     if WEIGHTED:
         w_at = places(outer, i_2, size_1, w_0, w_1, w_2, W_UNIT, LONG)
         slope *= load_tile(weight, w_at, k, w_c, live, C, 0.0, hyper, LONG)

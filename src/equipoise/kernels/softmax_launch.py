@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,13 +11,17 @@ from torch import Tensor
 from equipoise.kernels.geometry import SMALL, merged, power_of_2, reaches_far
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.rows_launch import Reduced, asked, code_dtype, finish, finishes_itself
-from equipoise.kernels.softmax_triton import backward_kernel, forward_kernel
+from equipoise.kernels.rows_launch import Reduced, asked, code_dtype, count, denominate, finish, finishes_itself
+from equipoise.kernels.softmax_backward_triton import backward_kernel
+from equipoise.kernels.softmax_forward_triton import forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
 
-__all__ = ["Forward", "is_spread", "softmax_backward", "softmax_forward"]
+__all__ = ["Forward", "is_spread", "softmax_at_once", "softmax_backward", "softmax_forward"]
 
 MOST_PROGRAMS = 8448  # that share out the tiles of whole rows in forward, so that there are not too many sums
+LEAST_AT_ONCE = 2**22  # elements from which on a pass less is worth a launch more
+
+Work = Literal["forward", "backward", "at once", "much at once"]
 
 _forward = Launcher(forward_kernel)
 _backward = Launcher(backward_kernel)
@@ -30,6 +34,7 @@ class Forward(NamedTuple):
     sums: Tensor  # (3, programs) loss, mass, valid rows
     rows: Tensor | None  # (N, d1, ..., dk) losses
     codes: Tensor | None  # (rows,) label, by C more where it is a hit; 2 C where ignored
+    counts: Tensor | None  # (2, C) rows of each class and its hits
     reduced: Reduced | None
 
 
@@ -40,7 +45,8 @@ class Blocks(NamedTuple):
     classes: int
     warps: int
     vector: int = 0
-    """Where a thread has all classes of its rows: how many neighbouring rows it loads at once. Else 0."""
+    """Where a thread has all classes of its rows: how many neighbouring rows it loads at once, -1 for one row whose
+    classes lie next to each other. Else 0."""
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -62,7 +68,7 @@ def softmax_forward(
 ) -> Forward:
     """Losses of (N, C, d1, ..., dk) logits; ``targets`` indices or dense, as they lie in memory."""
     dense, weighted = targets.is_floating_point(), weight is not None
-    how = (logits.element_size(), layout, dense, weighted, keep_rows, hits, reduction)
+    how = (logits.element_size(), layout, dense, weighted, keep_rows, hits, False, reduction)
     planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), _aligned(logits), ignore_index, *how)
     if planned is None:
         logits, targets = logits.contiguous(), targets.contiguous()
@@ -84,7 +90,57 @@ def softmax_forward(
         )  # fmt: skip
     if reduction is not None and reduced is not None and inside < 0:
         finish(sums, reduced, reduction, logits.shape[0])
-    return Forward(state, sums, losses, codes, reduced)
+    return Forward(state, sums, losses, codes, None if codes is None else count(codes, logits.shape[1]), reduced)
+
+
+def softmax_at_once(
+    logits: Tensor,
+    targets: Tensor,
+    weight: Tensor | None,
+    hyper: Tensor,
+    layout: Layout,
+    ignore_index: int,
+    reduction: str,
+) -> tuple[Reduced, Tensor] | None:
+    """Reduced loss and the gradient of the logits in one pass; None where two passes serve better.
+
+    The denominator has to be known beforehand, which class indices tell for little, and a gradient that has been
+    divided by it must not underflow, as it might in float16.
+    """
+    if (
+        logits.numel() < LEAST_AT_ONCE
+        or logits.dtype not in (torch.float32, torch.bfloat16)
+        or logits.shape[1] > _widest_at_once(plan_of(layout), logits.element_size(), logits.stride(1) != 1)
+        or targets.is_floating_point()
+        or not targets.is_contiguous()
+    ):
+        return None
+    gradient = torch.empty_like(logits)
+    if gradient.stride() != logits.stride():
+        return None
+    how = (logits.element_size(), layout, False, weight is not None, False, False, True, reduction)
+    planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), _aligned(logits), ignore_index, *how)
+    if planned is None:
+        return None
+    *_, inside, launch = planned
+    sums = torch.empty((3, launch.programs), dtype=hyper.dtype, device=logits.device)
+    reduced = Reduced.empty(hyper.dtype, logits.device)
+    denominate(targets, weight, reduced, reduction, logits.shape[1], ignore_index)
+    _forward(
+        launch, logits, targets, hyper if weight is None else weight, hyper, gradient, sums, sums, sums,
+        *asked(sums, reduced, inside)[:2], reduced.inverse,
+    )  # fmt: skip
+    if inside < 0:
+        finish(sums, reduced, reduction, logits.shape[0])
+    return reduced, gradient
+
+
+def _widest_at_once(plan: Plan, element_size: int, strided: bool) -> int:
+    """Classes of a row up to which one pass is faster than two, by measurements on an H200."""
+    small = element_size == 2
+    if strided:
+        return 256 if small else 32
+    return 4096 if small and plan.laborious else 8192
 
 
 @lru_cache(maxsize=1024)
@@ -100,6 +156,7 @@ def _forward_plan(
     weighted: bool,
     keep_rows: bool,
     hits: bool,
+    once: bool,
     reduction: str | None,
 ) -> tuple[tuple[int, int], int, int, Launch] | None:
     """Shape of the state, number of rows, how the kernel reduces its sums, and launch.
@@ -110,7 +167,8 @@ def _forward_plan(
     if geometry is None:
         return None
     rows, spread = geometry.rows, is_spread(plan, dense)
-    blocks = _blocks(shape, z_strides, element_size, aligned, backward=False)
+    work: Work = ("much at once" if plan.laborious or plan.true_margin >= 0 else "at once") if once else "forward"
+    blocks = _blocks(shape, z_strides, element_size, aligned, work)
     split, tiles = geometry.programs(blocks.rows)
     turns = max(1, -(-tiles // MOST_PROGRAMS)) if shape[1] <= blocks.classes and not dense else 1
     programs = -(-tiles // turns)
@@ -119,7 +177,7 @@ def _forward_plan(
     launch = Launch(
         programs,
         (turns, rows, *geometry.sizes[1:], *z, z_strides[1], *t, t_strides[1] if dense else 0, ignore_index, shape[0]),
-        (shape[1], plan, dense, weighted, hits, keep_rows, inside, z_unit, t_unit,
+        (shape[1], plan, dense, weighted, hits, keep_rows, once, inside, z_unit, t_unit,
          _is_long(rows, shape, (z_strides,), t_strides, dense),
          split, geometry.even(blocks.rows, programs * turns), *blocks.tile),
         blocks.warps,
@@ -173,7 +231,7 @@ def _backward_launch(
     geometry, plan = merged(shape, (z_strides, g_strides, t_strides), 2 + dense), plan_of(layout)
     if geometry is None:
         return None
-    blocks = _blocks(shape, z_strides, element_size, aligned, backward=True)
+    blocks = _blocks(shape, z_strides, element_size, aligned, "backward")
     split, programs = geometry.programs(blocks.rows)
     (z_unit, z), (g_unit, g), (t_unit, t) = geometry.walks
     return Launch(
@@ -205,24 +263,30 @@ def is_spread(plan: Plan, dense: bool) -> bool:
     return dense or plan.label_smoothing >= 0 or plan.squared_error >= 0
 
 
-def _blocks(
-    shape: tuple[int, ...], strides: tuple[int, ...], element_size: int, aligned: bool, *, backward: bool
-) -> Blocks:
-    """By measurements on an H200; ``backward`` needs no sum over the classes.
+def _blocks(shape: tuple[int, ...], strides: tuple[int, ...], element_size: int, aligned: bool, work: Work) -> Blocks:
+    """By measurements on an H200; ``backward`` needs no sum over the classes, and ``at once`` no row is read twice.
 
-    Classes next to each other: one warp walks along a row, several rows at once where they are short. Strided classes:
-    neighbouring threads have neighbouring rows, as many to a thread as one load can hold and its registers allow, and
-    keep all classes of a tile to themselves, so that sums over classes need no exchange.
+    Classes next to each other: one warp walks along a row, several rows at once where they are not long. Strided or few
+    classes: neighbouring threads have neighbouring rows, as many to a thread as one load can hold and its registers
+    allow, and keep all classes of a tile to themselves, so that sums over classes need no exchange.
     """
-    width = power_of_2(shape[1])
+    width, once = power_of_2(shape[1]), work in ("at once", "much at once")
+    if strides[1] == 1 and width <= 32:
+        return Blocks(64, width, 2, -1) if once else Blocks(128, width, 4, -1)
     if strides[1] == 1:
-        if backward:
+        if once:
+            width = min(width, 8192)
+            return Blocks(max(1, 512 // width), width, max(1, width // 2048))
+        if work == "backward":
             width = min(width, 8192)
             return Blocks(max(1, 1024 // width), width, max(1, width // 1024))
         width = min(width, 1024)
         return Blocks(1024 // width, width, 1)
     steps = [stride for size, stride in zip(shape, strides, strict=True) if size > 1 and stride != 1]
     if not aligned or any(stride % 16 for stride in steps):  # Triton cannot tell that neighbours may be loaded at once
-        return Blocks(256, min(width, 32), 8, 1)
+        warps = 4 if work == "much at once" else 8
+        return Blocks(32 * warps, min(width, 32), warps, 1)
     vector = max(2, min(16 // width, 16 // element_size))
+    if once and width > 8:
+        return Blocks(64, width, 1, 2) if width <= 32 else Blocks(128, 8, 2, 2)
     return Blocks(128 * vector, min(width, 8), 4, vector)

@@ -94,6 +94,11 @@ class Plan:
         return not self.modulated and self.gamma_neg < 0 and self.squared_error < 0
 
     @property
+    def laborious(self) -> bool:
+        """Whether a class of index targets that is not the label's takes much more than its exponential."""
+        return self.label_smoothing >= 0 and self.squared_error < 0
+
+    @property
     def power_0(self) -> bool:
         """Whether the factor of a class that is not the label's has a constant part, see ``in_powers``."""
         return self.squared_error < 0 and (self.gamma_neg < 0 or self.xi >= 0)

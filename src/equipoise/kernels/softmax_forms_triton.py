@@ -1,0 +1,227 @@
+r"""What the softmax kernels do with a tile of logits: the closed forms of ``softmax_reference``, rows by classes.
+
+A row is known by two numbers: its peak, the largest adjusted logit, and the sum of the exponentials of all classes but
+the true one relative to it, the others, so that q = 1 - p keeps its precision at p = 1. Dense targets have no true
+class: there the others are all.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from equipoise.kernels.triton_forms import (
+    confidence_gamma,
+    exp,
+    exp_relative,
+    log,
+    log1p,
+    log_relative,
+    other_form,
+    quick_log1p,
+    reciprocal,
+    true_form,
+)
+from equipoise.kernels.triton_walk import load_tile
+
+__all__ = [
+    "LOWEST",
+    "adjusted",
+    "adjusted_tile",
+    "dense_terms",
+    "differences",
+    "other_forms",
+    "row_forms",
+    "smoothing_share",
+    "target_tile",
+    "target_weight",
+    "true_logit",
+]
+
+LOWEST = tl.constexpr(-1e30)  # below every logit: the peak before the first tile
+
+
+@triton.jit
+def adjusted(z, t, k, hyper, C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr):
+    """``scale * (z + offset - t * margin)``; for index targets without the margin, which is the label's alone."""
+    inside = k < C
+    if PLAN.offset >= 0:
+        z += tl.load(hyper + PLAN.offset + k * PLAN.offset_step, mask=inside, other=0.0)[None, :]
+    if DENSE and PLAN.true_margin >= 0:
+        z -= t * tl.load(hyper + PLAN.true_margin + k * PLAN.true_margin_step, mask=inside, other=0.0)[None, :]
+    if PLAN.scale >= 0:
+        z *= tl.load(hyper + PLAN.scale)
+    return z
+
+
+@triton.jit
+def true_logit(z, label, hyper, PLAN: tl.constexpr):
+    """The adjusted logit of the true class of each row."""
+    if PLAN.offset >= 0:
+        z += tl.load(hyper + PLAN.offset + label * PLAN.offset_step)
+    if PLAN.true_margin >= 0:
+        z -= tl.load(hyper + PLAN.true_margin + label * PLAN.true_margin_step)
+    if PLAN.scale >= 0:
+        z *= tl.load(hyper + PLAN.scale)
+    return z
+
+
+@triton.jit
+def target_tile(targets, at, k, stride_c, label, live, C: tl.constexpr, hyper, DENSE: tl.constexpr, LONG: tl.constexpr):
+    """Target distribution of a tile."""
+    if DENSE:
+        t = load_tile(targets, at, k, stride_c, live, C, 0.0, hyper, LONG)
+    else:
+        t = (k[None, :] == label[:, None]).to(hyper.dtype.element_ty)
+    return t
+
+
+@triton.jit
+def adjusted_tile(
+    logits, targets, at, t_at, k, z_c, t_c, label, live, hyper,
+    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, LONG: tl.constexpr,
+):  # fmt: skip
+    """Adjusted logits and targets of a tile."""
+    z = load_tile(logits, at, k, z_c, live, C, float("-inf"), hyper, LONG)
+    t = target_tile(targets, t_at, k, t_c, label, live, C, hyper, DENSE, LONG)
+    return adjusted(z, t, k, hyper, C, PLAN, DENSE), t
+
+
+@triton.jit
+def row_forms(z, peak, others, label, hyper, PLAN: tl.constexpr, PRECISE: tl.constexpr):
+    """Log p, p, q, m and h of the true class of each row, and the sum of all exponentials.
+
+    The others' sum, or the rest of the peak, gives q, and log p near p = 1, without a difference.
+    """
+    own = exp(z - peak)
+    if PRECISE:
+        total = 1.0 + others
+        p = own / total
+        q = tl.where(p > 0.5, others / total, 1.0 - p)
+        log_p = z - peak - log1p(others)
+    else:
+        total = own + others
+        inverse = reciprocal(total)
+        p = own * inverse
+        q = others * inverse
+        near = q < 0.5  # and then the quotient is at most 1
+        log_p = tl.where(near, -quick_log1p(others * reciprocal(tl.where(near, own, 1.0))), z - peak - log(total))
+    gamma = p
+    if PLAN.confidence_bounds >= 0:
+        gamma = confidence_gamma(p, hyper, PLAN)
+    elif PLAN.gamma_pos >= 0:
+        gamma = tl.load(hyper + PLAN.gamma_pos + label * PLAN.gamma_pos_step)
+    m, h = true_form(log_p, p, q, gamma, hyper, PLAN)
+    return log_p, p, q, m, h, total
+
+
+@triton.jit
+def _class_gamma(start: tl.constexpr, STEP: tl.constexpr, k, hyper, C: tl.constexpr):
+    """One exponent for all classes, or those of a tile."""
+    if STEP == 1:
+        gamma = tl.load(hyper + start + k, mask=k < C, other=1.0)[None, :]
+    else:
+        gamma = tl.load(hyper + start)
+    return gamma
+
+
+@triton.jit
+def _true_forms(log_p, p, rest, k, hyper, C: tl.constexpr, PLAN: tl.constexpr):
+    """M and h of every class of a tile, in the form of the true class.
+
+    A fractional power shows every digit of q, so that of the peak is taken from the rest.
+    """
+    q = 1.0 - p
+    if PLAN.fractional:
+        q = tl.where(p > 0.5, (rest / (1.0 + rest))[:, None], q)
+        log_p = tl.where(p > 0.5, -log1p(rest)[:, None], log_p)
+    gamma = p
+    if PLAN.confidence_bounds >= 0:
+        gamma = confidence_gamma(p, hyper, PLAN)
+    elif PLAN.gamma_pos >= 0:
+        gamma = _class_gamma(PLAN.gamma_pos, PLAN.gamma_pos_step, k, hyper, C)
+    return true_form(log_p, p, q, gamma, hyper, PLAN)
+
+
+@triton.jit
+def smoothing_share(hyper, C: tl.constexpr, PLAN: tl.constexpr):
+    """Smoothing, and what of it falls to each class."""
+    smoothing = 0.0
+    if PLAN.label_smoothing >= 0:
+        smoothing = tl.load(hyper + PLAN.label_smoothing)
+    return smoothing, smoothing / C
+
+
+@triton.jit
+def other_forms(
+    x, rest, inverse, log_total, k, weight, hyper, C: tl.constexpr, PLAN: tl.constexpr, WEIGHTED: tl.constexpr
+):  # fmt: skip
+    """M log p, h and p of every class of a tile in the form of the classes that are not the label's.
+
+    A focal loss takes the form of the true class for every class (Mukhoti et al. 2020, appendix A).
+    """
+    p = exp_relative(x) * inverse[:, None]
+    log_p = log_relative(x) - log_total[:, None]
+    if PLAN.gamma_neg >= 0:
+        log_p = tl.maximum(log_p, LOWEST)  # where p has vanished, so does its product
+        m, h = other_form(log_p, p, _class_gamma(PLAN.gamma_neg, PLAN.gamma_neg_step, k, hyper, C), hyper, PLAN)
+    else:
+        m, h = _true_forms(log_p, p, rest, k, hyper, C, PLAN)
+    if WEIGHTED:
+        by_class = tl.load(weight + k, mask=k < C, other=0.0)[None, :]
+        m *= by_class
+        h *= by_class
+    return m * log_p, h, p
+
+
+@triton.jit
+def dense_terms(
+    x, t, rest, inverse, log_total, k, weight, hyper, C: tl.constexpr, PLAN: tl.constexpr, WEIGHTED: tl.constexpr
+):  # fmt: skip
+    """Mass times m log p, mass times h, and p of every class of a tile."""
+    inside = (k < C)[None, :]
+    p = exp_relative(x) * inverse[:, None]
+    log_p = tl.where(inside, tl.maximum(log_relative(x) - log_total[:, None], LOWEST), 0.0)
+    smoothing, share = smoothing_share(hyper, C, PLAN)
+    m, h = _true_forms(log_p, p, rest, k, hyper, C, PLAN)
+    if PLAN.gamma_neg >= 0:
+        gamma_neg = _class_gamma(PLAN.gamma_neg, PLAN.gamma_neg_step, k, hyper, C)
+        other_m, other_h = other_form(log_p, p, gamma_neg, hyper, PLAN)
+        mass = t * (1.0 - smoothing + share)
+        other_mass = (1.0 - t) * share
+        cost = mass * m + other_mass * other_m
+        slope = mass * h + other_mass * other_h
+    else:
+        mass = t * (1.0 - smoothing) + share
+        cost = mass * m
+        slope = mass * h
+    if WEIGHTED:
+        by_class = tl.load(weight + k, mask=k < C, other=0.0)[None, :]
+        cost *= by_class
+        slope *= by_class
+    return cost * log_p, tl.where(inside, slope, 0.0), p
+
+
+@triton.jit
+def differences(
+    x, t, inverse, q_label, k, hyper, C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr
+):  # fmt: skip
+    """P - t of every class, t smoothed, and p."""
+    p = exp_relative(x) * inverse[:, None]
+    smoothing, share = smoothing_share(hyper, C, PLAN)
+    smooth = t * (1.0 - smoothing) + share
+    difference = p - smooth
+    if not DENSE:
+        difference = tl.where(t != 0.0, (1.0 - smooth) - q_label[:, None], difference)
+    return tl.where((k < C)[None, :], difference, 0.0), p
+
+
+@triton.jit
+def target_weight(targets, t_at, t_c, live, weight, hyper, C: tl.constexpr, LONG: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Class weights of dense targets, summed over each row."""
+    total = tl.zeros(t_at.shape, hyper.dtype.element_ty)
+    for start in range(0, C, BLOCK_C):
+        k = start + tl.arange(0, BLOCK_C)
+        t = load_tile(targets, t_at, k, t_c, live, C, 0.0, hyper, LONG)
+        total += tl.sum(t * tl.load(weight + k, mask=k < C, other=0.0)[None, :], 1)
+    return total

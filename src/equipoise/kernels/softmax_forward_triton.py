@@ -1,0 +1,449 @@
+r"""Softmax link, forward, as a fused Triton kernel with per-row arithmetic inside.
+
+A program takes a tile of rows and walks over the classes in blocks. It reads the logits once, by an online softmax, and
+keeps two numbers a row, see ``softmax_forms_triton``; where every class has a term (smoothing, dense targets, Brier) a
+third. Mostly these terms are powers of p times log p, and their sums come out of the same pass; where they are not
+(exponents that are no whole numbers, confidence) a row that is longer than a tile is read again while it is in the
+cache. Where the gradient is wanted at once, it is written while the tile is at hand, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from equipoise.kernels.rows_triton import finish_last
+from equipoise.kernels.softmax_backward_triton import backward_tile
+from equipoise.kernels.softmax_forms_triton import (
+    LOWEST,
+    adjusted,
+    adjusted_tile,
+    dense_terms,
+    differences,
+    other_forms,
+    row_forms,
+    smoothing_share,
+    target_tile,
+    target_weight,
+    true_logit,
+)
+from equipoise.kernels.triton_forms import (
+    exp,
+    exp_relative,
+    log,
+    log_relative,
+    power,
+    reciprocal,
+    relative,
+    row_max,
+)
+from equipoise.kernels.triton_walk import load_tile, offsets, places, present, rows_of_program
+
+__all__ = ["forward_kernel"]
+
+NOTHING = tl.constexpr(-0.0)  # added to anything it changes nothing, not even a sign: the compiler leaves it out
+
+
+@triton.jit
+def _with_margin(z, k, label, z_true, PLAN: tl.constexpr, DENSE: tl.constexpr, SPREAD: tl.constexpr):
+    """Adjusted logits of index targets with the margin of the label; without the label where its exponential is apart.
+
+    The peak has to be that of the softmax with the margin.
+    """
+    if not DENSE and PLAN.true_margin >= 0:
+        own = k[None, :] == label[:, None]
+        if SPREAD:
+            z = tl.where(own, z_true[:, None], z)
+        else:
+            z = tl.where(own, float("-inf"), z)
+    return z
+
+
+@triton.jit
+def _faded(peak, top):
+    """By how much what was relative to the peak sinks when that rises to the top, in units of log 2, and its factor."""
+    sunk = relative(peak, top) - relative(peak, peak)
+    return sunk, exp_relative(sunk)
+
+
+@triton.jit
+def _exponentials(x, k, label, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl.constexpr):
+    """Exponentials of a tile; WITHOUT: nothing at the label."""
+    e = exp_relative(x)
+    if WITHOUT:
+        e = tl.where(k[None, :] == label[:, None], NOTHING, e)
+    return _inside(e, k, C, PADDED)
+
+
+@triton.jit
+def _inside(tile, k, C: tl.constexpr, PADDED: tl.constexpr):
+    """PADDED: nothing beyond the last class, where the compiler knows each class and can leave these out."""
+    if PADDED:
+        tile = tl.where((k < C)[None, :], tile, NOTHING)
+    return tile
+
+
+@triton.jit
+def _scanned_rest(z, peak, rest):
+    """Peak of each row and the exponentials relative to it with one more tile, but not the peak itself, which counts 1.
+
+    Where several classes share it, all but one are in the rest.
+    """
+    top = tl.max(z, 1)
+    finite = tl.where(top == float("-inf"), 0.0, top)
+    largest = z == top[:, None]
+    below = tl.sum(tl.where(largest, 0.0, exp_relative(relative(z, finite[:, None]))), 1)
+    below = below / exp_relative(relative(finite, finite)) + tl.sum(largest.to(tl.int32), 1).to(z.dtype) - 1.0
+    fade = exp(tl.where(top == peak, 0.0, -tl.abs(top - peak)))
+    rest = tl.where(top > peak, below + (1.0 + rest) * fade, rest + (1.0 + below) * fade)
+    return tl.maximum(peak, top), rest
+
+
+@triton.jit
+def _row_sums(
+    x, t, rest, inverse, log_total, q_label, k, label, weight, hyper,
+    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr,
+):  # fmt: skip
+    """What a tile adds to the loss of its rows and to the number that every gradient of the row needs.
+
+    Of the label of index targets nothing, but for a squared error.
+    """
+    if PLAN.squared_error >= 0:
+        difference, p = differences(x, t, inverse, q_label, k, hyper, C, PLAN, DENSE)
+        loss = difference * difference
+        pull = difference * p
+    elif DENSE:
+        loss, pull, p = dense_terms(x, t, rest, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED)
+    else:
+        counts = (k < C)[None, :] & (k[None, :] != label[:, None])
+        loss, pull, p = other_forms(x, rest, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED)
+        loss = tl.where(counts, loss, 0.0)
+        pull = tl.where(counts, pull, 0.0)
+    return tl.sum(loss, 1), tl.sum(pull, 1)
+
+
+@triton.jit
+def _powers(
+    x, e, t, k, weight, hyper,
+    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """Sums over a tile of the powers of the exponentials that the loss is made of, and of the same times x.
+
+    Of the power 0, to which the label of index targets belongs as well, and of two more.
+    """
+    finite = tl.maximum(x, LOWEST)  # 0 times it is 0
+    mass = tl.full(x.shape, 1.0, x.dtype)
+    if WEIGHTED:
+        mass *= tl.load(weight + k, mask=k < C, other=0.0)[None, :]
+    none = tl.zeros([x.shape[0]], x.dtype)
+    sum_0 = none
+    tilt_0 = none
+    sum_a = none
+    tilt_a = none
+    sum_b = none
+    tilt_b = none
+    if PLAN.power_0:
+        inside = (k < C)[None, :]
+        part = mass
+        below = x
+        if DENSE:
+            smoothing, share = smoothing_share(hyper, C, PLAN)
+            part *= t * (1.0 - smoothing) + share
+        if DENSE or WEIGHTED:
+            below = finite
+        sum_0 = tl.sum(tl.where(inside, part, NOTHING), 1)
+        tilt_0 = tl.sum(tl.where(inside, part * below, NOTHING), 1)
+    if PLAN.power_a > 0:
+        part = power(e, e, PLAN.power_a) * mass
+        sum_a = tl.sum(_inside(part, k, C, PADDED), 1)
+        tilt_a = tl.sum(_inside(part * finite, k, C, PADDED), 1)
+    if PLAN.power_b > 0:
+        part = power(e, e, PLAN.power_b) * mass
+        sum_b = tl.sum(_inside(part, k, C, PADDED), 1)
+        tilt_b = tl.sum(_inside(part * finite, k, C, PADDED), 1)
+    return sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b
+
+
+@triton.jit
+def _sunk(total, tilt, more, more_tilt, sunk, fade, POWER: tl.constexpr):
+    """Sums of one power with those of one more tile, under a peak that has risen."""
+    if POWER > 0:
+        faded = power(fade, fade, POWER)
+        tilt = (tilt + sunk * total) * faded + more_tilt
+        total = total * faded + more
+    else:
+        tilt += sunk * total + more_tilt
+        total += more
+    return total, tilt
+
+
+@triton.jit
+def _from_powers(
+    sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b, inverse, log_total, hyper, PLAN: tl.constexpr
+):  # fmt: skip
+    r"""Sums of m log p and of h, from those of powers of p: :math:`m = \sum_j c_j p^j`.
+
+    With :math:`l_j = \sum_k p_k^j \log p_k`, they are :math:`\sum_j c_j l_j` and
+    :math:`\sum_j c_j (\sum_k p_k^j + j l_j)`.
+    """
+    loss = tl.zeros_like(inverse)
+    pull = loss
+    c_0 = 1.0
+    c_a = 1.0
+    c_b = 1.0
+    if PLAN.gamma_neg >= 0:
+        if PLAN.xi >= 0:
+            c_0 = tl.load(hyper + PLAN.xi)
+            c_a = 1.0 - c_0
+    elif PLAN.power_b > 0:  # (1 - p) ** 2
+        c_a = -2.0
+    else:  # 1 - p
+        c_a = -1.0
+    if PLAN.power_0:
+        loss += c_0 * (log_relative(tilt_0) - log_total * sum_0)
+        pull += c_0 * sum_0
+    if PLAN.power_a > 0:
+        scale = power(inverse, inverse, PLAN.power_a)
+        low = (log_relative(tilt_a) - log_total * sum_a) * scale
+        loss += c_a * low
+        pull += c_a * (sum_a * scale + PLAN.power_a * low)
+    if PLAN.power_b > 0:
+        scale = power(inverse, inverse, PLAN.power_b)
+        low = (log_relative(tilt_b) - log_total * sum_b) * scale
+        loss += c_b * low
+        pull += c_b * (sum_b * scale + PLAN.power_b * low)
+    return loss, pull
+
+
+@triton.jit
+def _forward_tile(
+    tile, logits, targets, weight, hyper, state, rows_out, codes_out,
+    rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, ignore_index,
+    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr, HITS: tl.constexpr,
+    ROWS: tl.constexpr, KEEP: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, LONG: tl.constexpr,
+    SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """Loss, mass and whether it counts, and what backward needs, of each row of a tile; see the kernel."""
+    row, live, outer, i_2 = rows_of_program(tile, rows, size_2, SPLIT, EVEN, LONG, BLOCK_R, VECTOR)
+    at = places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG)
+    t_at = places(outer, i_2, size_1, t_0, t_1, t_2, T_UNIT, LONG)
+    at, there = present(at, live, VECTOR)
+    t_at, _ = present(t_at, live, VECTOR)
+    brier: tl.constexpr = PLAN.squared_error >= 0
+    spread: tl.constexpr = DENSE or brier or PLAN.label_smoothing >= 0
+    precise: tl.constexpr = spread and not brier and PLAN.fractional and (DENSE or PLAN.gamma_neg < 0)
+    summed: tl.constexpr = spread and (PLAN.plain if DENSE else PLAN.in_powers)  # one pass will do
+    apart: tl.constexpr = not DENSE and not spread and PLAN.true_margin >= 0  # the label is not among the others
+    whole: tl.constexpr = C <= BLOCK_C
+    padded: tl.constexpr = C < BLOCK_C and VECTOR != 0
+
+    valid = live
+    known = live
+    label = tl.zeros([BLOCK_R], tl.int32)
+    if not DENSE:
+        target = tl.load(targets + t_at, mask=live, other=0).to(tl.int64)
+        valid = live & (target != ignore_index)
+        known = (target >= 0) & (target < C)  # anything else shows up as NaN
+        label = tl.where(valid & known, target, 0).to(tl.int32)
+    z_label = tl.load(logits + at + offsets(label, z_c, LONG), mask=live, other=0.0).to(hyper.dtype.element_ty)
+    z_true = true_logit(z_label, label, hyper, PLAN)
+
+    nothing = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
+    peak = tl.full([BLOCK_R], LOWEST, hyper.dtype.element_ty)
+    best = peak  # largest logit, and that of the classes before the label
+    ahead = peak
+    if apart:
+        peak = tl.maximum(z_true, LOWEST)
+    others = nothing  # of dense targets: all
+    given = nothing  # mass of dense targets
+    sum_0 = nothing
+    tilt_0 = nothing
+    sum_a = nothing
+    tilt_a = nothing
+    sum_b = nothing
+    tilt_b = nothing
+    if whole:
+        k = tl.arange(0, BLOCK_C)
+        z = load_tile(logits, at, k, z_c, there, C, float("-inf"), hyper, LONG)
+        if HITS:
+            best = row_max(z)
+            ahead = row_max(tl.where(k[None, :] < label[:, None], z, float("-inf")))
+        t = target_tile(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
+        if DENSE:
+            given = tl.sum(t, 1)
+        z = _with_margin(adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE, spread)
+        if precise:
+            peak, others = _scanned_rest(z, peak, others)
+            x = relative(z, peak[:, None])
+        else:
+            peak = tl.maximum(row_max(z), peak)
+            x = relative(z, peak[:, None])
+            e = _exponentials(x, k, label, C, not DENSE and not apart, padded)
+            others = tl.sum(e, 1)
+            if summed:
+                sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b = _powers(
+                    x, e, t, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
+                )
+    else:
+        for start in range(0, C, BLOCK_C):
+            k = start + tl.arange(0, BLOCK_C)
+            z = load_tile(logits, at, k, z_c, there, C, float("-inf"), hyper, LONG)
+            if HITS:
+                best = tl.maximum(best, row_max(z))
+                ahead = tl.maximum(ahead, row_max(tl.where(k[None, :] < label[:, None], z, float("-inf"))))
+            t = z
+            if DENSE:
+                t = target_tile(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
+                given += tl.sum(t, 1)
+            z = _with_margin(adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE, spread)
+            if precise:
+                peak, others = _scanned_rest(z, peak, others)
+            else:
+                top = tl.maximum(row_max(z), peak)
+                sunk, fade = _faded(peak, top)
+                peak = top
+                x = relative(z, peak[:, None])
+                e = _exponentials(x, k, label, C, not DENSE and not apart, padded)
+                others = others * fade + tl.sum(e, 1)
+                if summed:
+                    more_0, more_tilt_0, more_a, more_tilt_a, more_b, more_tilt_b = _powers(
+                        x, e, t, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
+                    )
+                    if PLAN.power_0:
+                        sum_0, tilt_0 = _sunk(sum_0, tilt_0, more_0, more_tilt_0, sunk, fade, 0)
+                    if PLAN.power_a > 0:
+                        sum_a, tilt_a = _sunk(sum_a, tilt_a, more_a, more_tilt_a, sunk, fade, PLAN.power_a)
+                    if PLAN.power_b > 0:
+                        sum_b, tilt_b = _sunk(sum_b, tilt_b, more_b, more_tilt_b, sunk, fade, PLAN.power_b)
+
+    shift = relative(peak, peak)
+    unit = exp_relative(shift)
+    if not precise:
+        others *= reciprocal(unit)
+    mass = tl.full([BLOCK_R], 1.0, hyper.dtype.element_ty)
+    if DENSE:
+        valid = live & (given != 0.0)
+        total = others + 1.0 if precise else others
+        q = others
+        log_p = others
+    else:
+        if WEIGHTED:
+            mass = tl.load(weight + label)
+        log_p, p_label, q, m, h, total = row_forms(z_true, peak, others, label, hyper, PLAN, precise)
+    inverse = reciprocal(total * unit)
+    log_total = log(total) + log_relative(shift)
+    if summed:
+        if brier:  # the squares of the others' p, and their pull; the label's follow
+            squares = sum_a * inverse * inverse
+            loss = squares + q * q
+            pull = squares - q * p_label
+        else:
+            if PLAN.power_0 and not DENSE:
+                sum_0 -= mass
+                tilt_0 -= mass * relative(z_true, peak)
+            loss, pull = _from_powers(
+                sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b, inverse, log_total, hyper, PLAN
+            )  # fmt: skip
+    elif spread:
+        if whole:
+            loss, pull = _row_sums(
+                x, t, others, inverse, log_total, q, k, label, weight, hyper, C, PLAN, DENSE, WEIGHTED
+            )  # fmt: skip
+        else:
+            loss = nothing
+            pull = nothing
+            for start in range(0, C, BLOCK_C):
+                k = start + tl.arange(0, BLOCK_C)
+                z, t = adjusted_tile(logits, targets, at, t_at, k, z_c, t_c, label, there, hyper, C, PLAN, DENSE, LONG)
+                x = relative(z, peak[:, None])
+                more_loss, more_pull = _row_sums(
+                    x, t, others, inverse, log_total, q, k, label, weight, hyper, C, PLAN, DENSE, WEIGHTED
+                )  # fmt: skip
+                loss += more_loss
+                pull += more_pull
+    if spread:
+        if brier:
+            if DENSE and WEIGHTED:
+                loss *= target_weight(targets, t_at, t_c, there, weight, hyper, C, LONG, BLOCK_C)
+            else:
+                loss *= mass
+        elif DENSE:
+            loss = -loss
+        else:
+            smoothing, share = smoothing_share(hyper, C, PLAN)
+            own = mass * (1.0 - smoothing + share)
+            loss = -(own * m * log_p + share * loss)
+            pull = own * h + share * pull
+    else:
+        pull = nothing
+        loss = -mass * m * log_p
+    loss = tl.where(valid, tl.where(known, loss, float("nan")), 0.0)
+
+    others = tl.where(valid, others, -1.0)
+    if KEEP:
+        tl.store(state + row, peak, mask=live)
+        tl.store(state + rows + row, others, mask=live)
+        if spread:
+            tl.store(state + 2 * rows + row, pull, mask=live)
+    if ROWS:
+        tl.store(rows_out + row, loss, mask=live)
+    if HITS:
+        hit = (z_label >= best) & (z_label > ahead)
+        code = tl.where(valid, label + tl.where(hit, C, 0), 2 * C)
+        tl.store(codes_out + row, code.to(codes_out.dtype.element_ty), mask=live)
+    if DENSE or not WEIGHTED:
+        mass = valid.to(loss.dtype)
+    else:
+        mass = tl.where(valid, mass, 0.0)
+    return loss, mass, valid, peak, others, pull
+
+
+@triton.jit
+def forward_kernel(
+    logits, targets, weight, hyper, state, rows_out, codes_out, sums_out, ticket, reduced, inverse,
+    turns, rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, ignore_index, samples,
+    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr, HITS: tl.constexpr,
+    ROWS: tl.constexpr, ONCE: tl.constexpr, REDUCTION: tl.constexpr, Z_UNIT: tl.constexpr,
+    T_UNIT: tl.constexpr, LONG: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """Losses of the rows of ``turns`` tiles.
+
+    Writes to ``state`` (2 or 3, rows) the peak, the others' sum (-1 where the row is ignored) and, where every class
+    has a term, the sum that all gradients of the row share; with ROWS the losses; with HITS a code of the label, by C
+    more where that is the first of the largest logits, and 2 C where the row is ignored; and the sums of loss, mass and
+    valid rows of this program, (3, programs). With a REDUCTION of 0 and more the last program writes the reduced loss,
+    see ``finish_last``.
+
+    ONCE: instead of the state, ``state`` is the gradient of the logits, which lies as they do; ``inverse`` has that of
+    the denominator already.
+    """
+    program = tl.program_id(0)
+    programs = tl.num_programs(0)
+    loss = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
+    mass = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
+    count = tl.zeros([BLOCK_R], tl.int32)
+    for turn in range(turns):
+        tile = program * turns + turn
+        more_loss, more_mass, valid, peak, others, pull = _forward_tile(
+            tile, logits, targets, weight, hyper, state, rows_out, codes_out,
+            rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, ignore_index,
+            C, PLAN, DENSE, WEIGHTED, HITS, ROWS, not ONCE, Z_UNIT, T_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
+        )  # fmt: skip
+        if ONCE:
+            backward_tile(
+                tile, peak, others, pull, tl.load(inverse), logits, targets, weight, hyper, state,
+                rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, z_0, z_1, z_2, z_c,
+                C, PLAN, DENSE, WEIGHTED, Z_UNIT, T_UNIT, Z_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
+            )  # fmt: skip
+        loss += more_loss
+        mass += more_mass
+        count += valid.to(tl.int32)
+    tl.store(sums_out + program, tl.sum(loss))
+    valid_rows = tl.sum(count).to(loss.dtype)
+    if WEIGHTED and not DENSE:
+        tl.store(sums_out + programs + program, tl.sum(mass))
+    else:
+        tl.store(sums_out + programs + program, valid_rows)
+    tl.store(sums_out + 2 * programs + program, valid_rows)
+    finish_last(ticket, sums_out, reduced, inverse, samples, REDUCTION, 1024)
