@@ -463,7 +463,7 @@ def test_explain_says_what_runs():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("link", "least"), [("softmax", 40), ("sigmoid", 16)])
+@pytest.mark.parametrize(("link", "least"), [("softmax", 60), ("sigmoid", 16)])
 def test_kernels_compile_for_gpus_that_are_not_here(link, least, tmp_path):
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     root = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ from equipoise.kernels.ops import (
 )
 from equipoise.kernels.rows_launch import scale
 from equipoise.kernels.rows_launch import weigh as sum_weighed
-from equipoise.kernels.sigmoid_launch import Seen, can_be_at_once
+from equipoise.kernels.sigmoid_launch import Seen
 from equipoise.kernels.sigmoid_reference import sigmoid_slopes
 from equipoise.kernels.softmax_reference import softmax_terms
 
@@ -229,7 +229,7 @@ class SoftmaxWeighed(torch.autograd.Function):
         return _gradient(ctx, grad), None, None, None, None, None, None, None
 
 
-def _handed_over(ctx: Any, grad: Tensor) -> Tensor | None:  # noqa: ANN401
+def _handed_over(ctx: Any, grad: Tensor, inverse: Tensor | None = None) -> Tensor | None:  # noqa: ANN401
     """The gradient that forward has written, scaled; None where it has not, or where it has been handed over before.
 
     Whoever takes it may write into it, so it is given away once.
@@ -237,7 +237,7 @@ def _handed_over(ctx: Any, grad: Tensor) -> Tensor | None:  # noqa: ANN401
     gradient, ctx.gradient = ctx.gradient, None
     if gradient is None or torch.is_grad_enabled():
         return None
-    scale(gradient, grad)
+    scale(gradient, grad, inverse)
     return gradient  # type: ignore[no-any-return]
 
 
@@ -293,7 +293,8 @@ def sigmoid_reduced(
     seen: Seen = "nothing",
 ) -> tuple[Tensor, Tensor | None]:
     """Sigmoid loss reduced to a scalar by ``"sum"``, ``"mean"`` or ``"batch_mean"``; seen: as in ``sigmoid_totals``."""
-    at_once = torch.is_grad_enabled() and logits.requires_grad and can_be_at_once(logits, reduction, ignore_value)
+    wanted = torch.is_grad_enabled() and logits.requires_grad
+    at_once = wanted and logits.dtype in (torch.float32, torch.bfloat16)  # in float16 what is divided may underflow
     reduced: tuple[Tensor, Tensor | None] = SigmoidReduced.apply(  # type: ignore[no-untyped-call]
         logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, reduction, seen, at_once
     )
@@ -351,6 +352,7 @@ class SigmoidReduced(torch.autograd.Function):
         assert done.reduced is not None
         _keep_elements(ctx, inputs[:-3], done.reduced.inverse)
         ctx.gradient = done.gradient
+        ctx.correction = done.reduced.inverse if reduction == "mean" else None
         if done.seen is not None:
             ctx.mark_non_differentiable(done.seen)
         return done.reduced.loss, done.seen
@@ -358,7 +360,7 @@ class SigmoidReduced(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient of the logits."""
-        gradient = _handed_over(ctx, grad)
+        gradient = _handed_over(ctx, grad, ctx.correction)
         gradient = _elements_gradient(ctx, grad) if gradient is None else gradient
         return gradient, None, None, None, None, None, None, None, None, None
 

@@ -124,15 +124,18 @@ def _denominating(
     return Launch(programs, (rows, ignore_index, samples), constants, 8)
 
 
-def scale(tensor: Tensor, factor: Tensor) -> None:
-    """Multiplies a tensor without gaps by a scalar, in place, which costs next to nothing where it is 1."""
+def scale(tensor: Tensor, factor: Tensor, inverse: Tensor | None = None) -> None:
+    """Multiplies a tensor without gaps by a scalar, in place, which costs next to nothing where it is 1.
+
+    ``inverse`` of a denominator: the tensor has been divided by the number of its elements instead.
+    """
     if tensor.numel():
-        _scale(_scaling(tensor.numel()), tensor, factor)
+        _scale(_scaling(tensor.numel(), inverse is not None), tensor, factor, factor if inverse is None else inverse)
 
 
 @lru_cache(maxsize=1024)
-def _scaling(size: int) -> Launch:
-    return Launch(min(-(-size // LINE), MOST_SCALING), (size,), (size >= SMALL, LINE), 8)
+def _scaling(size: int, counted: bool) -> Launch:
+    return Launch(min(-(-size // LINE), MOST_SCALING), (size,), (counted, size >= SMALL, LINE), 8)
 
 
 def _sweeps(rows: int) -> int:

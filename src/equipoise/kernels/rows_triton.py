@@ -133,9 +133,16 @@ def mass_kernel(
 
 
 @triton.jit
-def scale_kernel(tensor, factor, size, LONG: tl.constexpr, BLOCK: tl.constexpr):
-    """Multiplies all elements by a scalar, in place; there is nothing to do where it is 1."""
+def scale_kernel(tensor, factor, inverse, size, COUNTED: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr):
+    """Multiplies all elements by a scalar, in place; there is nothing to do where it is 1.
+
+    COUNTED: what has been divided by the number of elements should have been multiplied by ``inverse``.
+    """
     by = tl.load(factor).to(tl.float32)
+    if COUNTED:
+        number = size.to(tl.float32)
+        right = tl.load(inverse)
+        by = tl.where(right == 1.0 / number, by, by * (right * number))
     if by != 1.0:
         for start in range(_first(LONG, BLOCK), size, tl.num_programs(0) * BLOCK):
             i = start + tl.arange(0, BLOCK)

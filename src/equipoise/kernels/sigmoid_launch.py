@@ -17,7 +17,7 @@ from equipoise.kernels.rows_launch import REDUCTIONS, Reduced, asked, finish, fi
 from equipoise.kernels.sigmoid_triton import elements_backward_kernel, elements_forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
 
-__all__ = ["Forward", "Seen", "can_be_at_once", "sigmoid_backward", "sigmoid_forward"]
+__all__ = ["Forward", "Seen", "sigmoid_backward", "sigmoid_forward"]
 
 Seen = Literal["nothing", "all", "labels"]
 
@@ -72,16 +72,6 @@ class Walk:
         return (*of_loss, *units, long, self.geometry.programs(self.rows)[0], self.rows, self.columns)
 
 
-def can_be_at_once(logits: Tensor, reduction: str, ignore_value: float | None) -> bool:
-    """Whether a kernel can write the gradient of the reduced loss together with it.
-
-    It has to know the denominator beforehand, and what has been divided by it must not underflow, as it might in
-    float16.
-    """
-    counts = reduction == "mean" and ignore_value is not None
-    return logits.dtype in (torch.float32, torch.bfloat16) and not counts
-
-
 def sigmoid_forward(
     logits: Tensor,
     targets: Tensor,
@@ -96,7 +86,11 @@ def sigmoid_forward(
     at_once: bool = False,
     detach_focus: bool = False,
 ) -> Forward:
-    """Losses of (N, C, d1, ..., dk) logits; ``element_weight`` broadcasts to them; the gradient ``at_once``."""
+    """Losses of (N, C, d1, ..., dk) logits; ``element_weight`` broadcasts to them.
+
+    ``at_once`` writes the gradient of the reduced loss as well; that of a mean divided by the number of all elements,
+    since that of the known ones is not yet known, see ``rows_launch.scale``.
+    """
     dtype, device = accumulation_dtype(logits), logits.device
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
     out = torch.empty_like(logits, dtype=None if at_once else dtype) if keep_elements or at_once else logits

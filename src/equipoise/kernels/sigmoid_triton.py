@@ -176,7 +176,7 @@ def elements_forward_kernel(
     With ELEMENTS writes them to ``out``; the sums of loss and known elements of this program, (2, programs), and with a
     REDUCTION of 0 and more the reduced loss, see ``finish_last``. SEEN: 1 sums of p, t, p t and known elements of this
     program, (4, programs); 2 the same for each label, (4, row blocks, C). ONCE, 0 and more: the reduction whose
-    gradient ``out`` is to have, where the elements need not be counted for it.
+    gradient ``out`` is to have, that of a mean as if all elements were known.
     """
     blocks = tl.cdiv(C, BLOCK_C)
     program = tl.program_id(0)
