@@ -61,8 +61,8 @@ def test_how_long_it_takes_is_told_once_before_a_run_is_over(runs):
             now[0] = 2.0 * epoch
             row(runs[0])
             display.tick()
-            assert len(said) == (epoch >= 3)
-    assert said == ["about 10 min left"]
+            assert len(said) == (epoch >= 5)
+    assert said == ["about 10 min left, at the pace of the first 10 s"]
     with Display(runs, 100, said.append, Console(file=io.StringIO(), force_terminal=True)) as display:
         display.pace = Pace(300, 0, clock=lambda: now[0])
         for _ in range(8):
@@ -70,6 +70,35 @@ def test_how_long_it_takes_is_told_once_before_a_run_is_over(runs):
             row(runs[0])
             display.tick()
     assert len(said) == 1  # the bar has it
+
+
+def test_how_long_it_takes_waits_for_epochs_and_for_seconds(runs):
+    said, now = [], [0.0]
+    with Display(runs, 1000, said.append, None) as display:
+        display.pace = Pace(3000, 0, clock=lambda: now[0])
+        for second, epochs in ((0.0, 1), (1.0, 20), (11.0, 2)):  # quick at first, then with others on the same cores
+            now[0] = second
+            for _ in range(epochs):
+                row(runs[0])
+            display.tick()
+            assert bool(said) == (second == 11.0)
+    assert said == ["about 25 min left, at the pace of the first 11 s"]  # 22 epochs in 11 seconds
+
+
+def test_how_long_it_takes_is_not_told_twice(runs):
+    said, now = [], [0.0]
+    with Display(runs, 100, said.append, None) as display:
+        display.pace = Pace(300, 0, clock=lambda: now[0])
+        for second in (0.0, 5.0):
+            now[0] = second
+            row(runs[0])
+            display.tick()
+        now[0] = 60.0
+        finish(runs[0])
+        display.finished(runs[0])
+        now[0] = 120.0
+        display.tick()
+    assert said == ["1/3 ce, seed 0: mean IoU 12.30 on validation data; 2 min left"]
 
 
 def test_the_bar_of_a_terminal(runs):

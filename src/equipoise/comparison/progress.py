@@ -19,7 +19,9 @@ __all__ = ["Display", "Pace"]
 LONG = 60.0
 """Seconds for which people want to know how long it takes before the first run is over."""
 ENOUGH = 4
-"""Epochs that tell it."""
+"""Epochs that tell it,"""
+SETTLED = 10.0
+"""and seconds: where cores are shared, the first ones are faster than what comes."""
 
 
 class Pace:
@@ -39,6 +41,7 @@ class Pace:
     def __init__(self, total: float, done: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.total, self.before, self.clock = total, done, clock
         self.first: tuple[float, float] | None = None
+        self.measured = 0.0  # seconds that the answer rests on
 
     def left(self, done: float) -> float | None:
         """Seconds, None where nothing is known yet."""
@@ -48,7 +51,8 @@ class Pace:
         if self.first is None:
             self.first = done, now
         earlier, then = self.first
-        return (now - then) / (done - earlier) * (self.total - done) if done > earlier else None
+        self.measured = now - then
+        return self.measured / (done - earlier) * (self.total - done) if done > earlier else None
 
 
 class Display:
@@ -94,9 +98,10 @@ class Display:
         seconds = self.pace.left(done)
         left = _in_words(seconds)
         self.bar.update(self.task, completed=done, description=f"{over} of {len(self.runs)} runs", left=left)
-        if self.untold and seconds is not None and seconds > LONG and done >= self.pace.before + ENOUGH:
+        settled = done >= self.pace.before + ENOUGH and self.pace.measured >= SETTLED
+        if self.untold and settled and seconds is not None and seconds > LONG:
             self.untold = False
-            self.say(f"about {left}")
+            self.say(f"about {left}, at the pace of the first {duration(self.pace.measured)}")
 
     def finished(self, run: PlannedRun) -> None:
         """A run came to its end."""
@@ -111,6 +116,7 @@ class Display:
     def _over(self, run: PlannedRun, result: str) -> None:
         self.open.remove(run)
         left = self._left(self._done()) if self.open else ""
+        self.untold = self.untold and not left
         count = f"{len(self.runs) - len(self.open):>{len(str(len(self.runs)))}}/{len(self.runs)}"
         self.say(f"{count} {run.loss}, seed {run.seed}: {result}" + (f"; {left}" if left else ""))
 
