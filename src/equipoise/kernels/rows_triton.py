@@ -140,7 +140,7 @@ def scale_kernel(tensor, factor, inverse, size, COUNTED: tl.constexpr, LONG: tl.
     """
     by = tl.load(factor).to(tl.float32)
     if COUNTED:
-        number = size.to(tl.float32)
+        number = tl.full([], 1.0, tl.float32) * size  # of which Triton may know that it is 1
         right = tl.load(inverse)
         by = tl.where(right == 1.0 / number, by, by * (right * number))
     if by != 1.0:

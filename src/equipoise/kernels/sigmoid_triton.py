@@ -197,10 +197,11 @@ def elements_forward_kernel(
         loss *= own
         slope *= own
     loss = tl.where(known, loss, 0.0)
+    one = tl.full([], 1.0, loss.dtype)  # times a number of which Triton may know that it is 1
     if ONCE == 1:
-        slope *= 1.0 / (rows.to(loss.dtype) * C)
+        slope *= one / (one * rows * C)
     elif ONCE == 3:
-        slope *= 1.0 / samples.to(loss.dtype)
+        slope *= one / (one * samples)
     if ELEMENTS or ONCE >= 0:
         written = tl.where(known, slope, 0.0) if ONCE >= 0 else loss
         place = out + places(outer, i_2, size_1, o_0, o_1, o_2, O_UNIT, LONG)[:, None] + offsets(k, o_c, LONG)[None, :]
