@@ -143,6 +143,9 @@ def test_the_number_of_classes_is_kept():
         (lambda: CalibrationError().per_class(), ("kind", "'classwise'", "got 'top'", "groups=torch.arange(C)")),
         (lambda: ConfidentShare(1.5), ("threshold", "[0, 1]", "got 1.5")),
         (lambda: Accuracy(3, top_k=(0,)), ("top_k", "got 0")),
+        (lambda: Accuracy(3, top_k=5), ("top_k", "a list", "got 5; pass")),
+        (lambda: ShotAccuracy([3, 4], cuts=20), ("cuts", "two numbers", "got 20; pass")),
+        (lambda: shot_groups([3, 4], cuts=(1, 2, 3)), ("cuts", "two numbers", "got (1, 2, 3); pass")),
         (lambda: shot_groups([3, 4], convention="us"), ("convention", "'kang', 'oltr'", "got 'us'")),
         (lambda: shot_groups([3, 4], cuts=(100, 20)), ("cuts", "few <= many", "got (100, 20)")),
         (lambda: shot_groups([[3, 4]]), ("train_counts", "(C,)", "got shape (1, 2)")),
@@ -157,7 +160,7 @@ def test_the_number_of_classes_is_kept():
     ],
 )
 def test_arguments(build, parts):
-    with pytest.raises(ValueError, match=says(*parts)):
+    with pytest.raises((TypeError, ValueError), match=says(*parts)):
         build()
 
 

@@ -93,6 +93,8 @@ class Accuracy(StreamingMetric):
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
         check_number("num_classes", num_classes, low=1)
+        if not isinstance(top_k, Sequence):
+            raise TypeError(f"top_k must be a list of numbers of classes, got {top_k!r}; pass for example (1, 5)")
         for k in top_k:
             check_number("top_k", k, low=1)
         self.num_classes, self.top_k, self.ignore_index = num_classes, tuple(top_k), ignore_index
@@ -140,6 +142,8 @@ def shot_groups(
     """
     check_choice("convention", convention, CONVENTIONS)
     counts = torch.tensor(check_counts("train_counts", train_counts), dtype=torch.float64)
+    if not isinstance(cuts, Sequence) or len(cuts) != 2:
+        raise TypeError(f"cuts must be two numbers, (few, many), got {cuts!r}; pass for example (20, 100)")
     low, high = (check_number("cuts", cut) for cut in cuts)
     if low > high:
         raise ValueError(f"cuts must be (few, many) with few <= many, got {tuple(cuts)}; exchange them")
