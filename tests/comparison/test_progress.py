@@ -76,7 +76,7 @@ def test_how_long_it_takes_waits_for_epochs_and_for_seconds(runs):
     said, now = [], [0.0]
     with Display(runs, 1000, said.append, None) as display:
         display.pace = Pace(3000, 0, clock=lambda: now[0])
-        for second, epochs in ((0.0, 1), (1.0, 20), (11.0, 2)):  # quick at first, then with others on the same cores
+        for second, epochs in ((0.0, 1), (1.0, 20), (11.0, 2)):  # 20 epochs in a second, then 2 in ten
             now[0] = second
             for _ in range(epochs):
                 row(runs[0])

@@ -21,7 +21,7 @@ LONG = 60.0
 ENOUGH = 4
 """Epochs that tell it,"""
 SETTLED = 10.0
-"""and seconds: where cores are shared, the first ones are faster than what comes."""
+"""and seconds: four short epochs are over in less than one, which tells little where cores are shared."""
 
 
 class Pace:
