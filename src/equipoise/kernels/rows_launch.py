@@ -21,15 +21,17 @@ __all__ = [
     "denominate",
     "finish",
     "finishes_itself",
+    "roomy",
     "scale",
     "weigh",
 ]
 
 FEW_CLASSES = 256  # up to here a program counts in a table of its own
 LINE = 2048  # rows that a program counts or weighs at a time
-SWEEPS = 256  # programs that do so
+COUNTING = 256  # programs that count, each of which adds a table to that of all
+WEIGHING = 528  # programs that weigh
 MOST_SCALING = 2048  # programs that scale a tensor: enough to use all of the memory, few enough to find nothing to do
-FEW_PROGRAMS = 256  # up to here the last of them adds up the sums of all, which is slower but spares a launch
+FEW_PROGRAMS = 528  # up to here the last of them adds up the sums of all, which is slower but spares a launch
 MANY_PROGRAMS = 2**15  # beyond, their sums are added up before the last step
 REDUCTIONS = {"sum": 0, "mean": 1, "valid_mean": 2, "batch_mean": 3}
 
@@ -74,35 +76,55 @@ def _finishing(sums: int, samples: int, reduction: str) -> Launch:
     return Launch(1, (sums, samples), (REDUCTIONS[reduction], 4096), 8)
 
 
+def roomy(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An empty tensor (rows,) behind which there is room, so that kernels can read it by sixteens."""
+    return torch.empty(rows + 15, dtype=dtype, device=device)[:rows]
+
+
 def code_dtype(classes: int) -> torch.dtype:
     """The smallest type that holds the codes of rows, 0 to 2 C."""
     return torch.uint8 if classes < 2**7 else torch.int16 if classes < 2**14 else torch.int32
 
 
 def count(codes: Tensor, classes: int) -> Tensor:
-    """Rows of each class and its hits, (2, C) int64."""
+    """Rows of each class and its hits, (2, C) int64, of codes that are roomy."""
     counts, rows = torch.zeros((2, classes), dtype=torch.int64, device=codes.device), codes.numel()
-    bins = power_of_2(2 * classes + 1) if classes <= FEW_CLASSES else 0
     if rows:
-        _count(Launch(_sweeps(rows), (rows,), (classes, bins, rows >= SMALL, LINE), 8), codes, counts)
+        _count(_counting(rows, classes), codes, counts)
     return counts
+
+
+@lru_cache(maxsize=1024)
+def _counting(rows: int, classes: int) -> Launch:
+    bins = power_of_2(2 * classes + 1) if classes <= FEW_CLASSES else 0
+    return Launch(_sweeps(rows, COUNTING), (rows, -(-rows // 16)), (classes, bins, rows >= SMALL, LINE), 8)
 
 
 def weigh(
     codes: Tensor, losses: Tensor, weight: Tensor, reduction: str | None, samples: int
 ) -> tuple[Tensor, Reduced | None]:
-    """Loss, mass and valid rows, (3, programs), of losses (rows,) that lack the class weights (C,); see ``finish``."""
+    """Loss, mass and valid rows, (3, programs), of losses (rows,) that lack the class weights (C,); see ``finish``.
+
+    ``codes`` and ``losses`` are roomy.
+    """
     rows = losses.numel()
-    programs = _sweeps(rows)
-    sums = torch.empty((3, programs), dtype=losses.dtype, device=losses.device)
+    launch, inside = _weighing(rows, weight.numel(), reduction, samples)
+    sums = torch.empty((3, launch.programs), dtype=losses.dtype, device=losses.device)
     reduced = None if reduction is None else Reduced.empty(losses.dtype, losses.device)
-    inside = finishes_itself(reduction, programs)
     if rows:
-        launch = Launch(programs, (rows, samples), (weight.numel(), rows >= SMALL, inside, LINE), 8)
         _weigh(launch, codes, losses, weight, sums, *asked(sums, reduced, inside))
     if reduction is not None and reduced is not None and inside < 0:
         finish(sums, reduced, reduction, samples)
     return sums, reduced
+
+
+@lru_cache(maxsize=1024)
+def _weighing(rows: int, classes: int, reduction: str | None, samples: int) -> tuple[Launch, int]:
+    """The launch, and how the kernel reduces its sums."""
+    programs = _sweeps(rows, WEIGHING)
+    inside = finishes_itself(reduction, programs)
+    numbers, constants = (rows, -(-rows // 16), samples), (classes, rows >= SMALL, inside, LINE)
+    return Launch(programs, numbers, constants, 8), inside
 
 
 def denominate(
@@ -110,7 +132,7 @@ def denominate(
 ) -> None:
     """Writes the inverse of the denominator of class indices, contiguous, before there are losses."""
     rows = targets.numel()
-    programs = _sweeps(rows)
+    programs = _sweeps(rows, WEIGHING)
     sums = torch.empty((3, programs), dtype=reduced.loss.dtype, device=targets.device)
     launch = _denominating(programs, rows, targets.shape[0], classes, weight is not None, ignore_index, reduction)
     _mass(launch, targets, sums if weight is None else weight, sums, ticket(sums.device), *reduced)
@@ -138,6 +160,6 @@ def _scaling(size: int, counted: bool) -> Launch:
     return Launch(min(-(-size // LINE), MOST_SCALING), (size,), (counted, size >= SMALL, LINE), 8)
 
 
-def _sweeps(rows: int) -> int:
+def _sweeps(rows: int, most: int) -> int:
     """Programs that walk over rows."""
-    return min(-(-rows // LINE), SWEEPS)
+    return min(-(-rows // LINE), most)

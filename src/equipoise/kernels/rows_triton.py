@@ -51,17 +51,28 @@ def _finish(sums, reduced, inverse, programs, samples, REDUCTION: tl.constexpr, 
 
 
 @triton.jit
-def count_kernel(codes, counts, rows, C: tl.constexpr, BINS: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr):
+def _codes(codes, row, rows, sixteens, C: tl.constexpr):
+    """Codes as ``softmax_forward_triton.forward_kernel`` leaves them, 2 C beyond the last row.
+
+    The tensor has room for ``sixteens`` times 16, so that neighbours can be loaded at once.
+    """
+    code = tl.load(codes + row, mask=row < sixteens * 16, other=2 * C).to(tl.int32)
+    return tl.where(row < rows, code, 2 * C)
+
+
+@triton.jit
+def count_kernel(
+    codes, counts, rows, sixteens, C: tl.constexpr, BINS: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     """Adds to ``counts`` (2, C) the rows of each class and its hits; integers, so in any order.
 
-    ``codes``: as ``softmax_forward_triton.forward_kernel`` leaves them. BINS, more than 2 C: a histogram in each
-    program; 0: too many classes for that, one row at a time.
+    BINS, more than 2 C: a histogram in each program; 0: too many classes for that, one row at a time.
     """
     if BINS > 0:
         table = tl.zeros([BINS], tl.int32)
     for start in range(_first(LONG, BLOCK), rows, tl.num_programs(0) * BLOCK):
         row = start + tl.arange(0, BLOCK)
-        code = tl.load(codes + row, mask=row < rows, other=2 * C).to(tl.int32)
+        code = _codes(codes, row, rows, sixteens, C)
         if BINS > 0:
             table += tl.histogram(code, BINS)
         else:
@@ -78,23 +89,22 @@ def count_kernel(codes, counts, rows, C: tl.constexpr, BINS: tl.constexpr, LONG:
 
 @triton.jit
 def weigh_kernel(
-    codes, losses, weight, sums, ticket, reduced, inverse, rows, samples,
+    codes, losses, weight, sums, ticket, reduced, inverse, rows, sixteens, samples,
     C: tl.constexpr, LONG: tl.constexpr, REDUCTION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Sums of loss, mass and valid rows of this program, (3, programs), with the weights that ``losses`` lack.
 
-    ``codes``: as ``softmax_forward_triton.forward_kernel`` leaves them. With a REDUCTION the last program writes the
-    reduced loss as well, see ``finish_last``.
+    With a REDUCTION the last program writes the reduced loss as well, see ``finish_last``.
     """
     loss = tl.zeros([BLOCK], losses.dtype.element_ty)
     mass = tl.zeros([BLOCK], losses.dtype.element_ty)
     count = tl.zeros([BLOCK], losses.dtype.element_ty)
     for start in range(_first(LONG, BLOCK), rows, tl.num_programs(0) * BLOCK):
         row = start + tl.arange(0, BLOCK)
-        code = tl.load(codes + row, mask=row < rows, other=2 * C).to(tl.int32)
+        code = _codes(codes, row, rows, sixteens, C)
         valid = code < 2 * C
         own = tl.load(weight + tl.where(code >= C, code - C, code), mask=valid, other=0.0)
-        loss += own * tl.load(losses + row, mask=valid, other=0.0)
+        loss += tl.where(valid, own * tl.load(losses + row, mask=row < sixteens * 16, other=0.0), 0.0)
         mass += own
         count += valid.to(losses.dtype.element_ty)
     program = tl.program_id(0)

@@ -60,6 +60,12 @@ def _with_margin(z, k, label, z_true, PLAN: tl.constexpr, DENSE: tl.constexpr, S
 
 
 @triton.jit
+def _before(z, k, label, C: tl.constexpr):
+    """Logits of the classes before the label; that there are C of them lets the compiler leave out the padding."""
+    return tl.where((k[None, :] < label[:, None]) & (k < C)[None, :], z, float("-inf"))
+
+
+@triton.jit
 def _faded(peak, top):
     """By how much what was relative to the peak sinks when that rises to the top, in units of log 2, and its factor."""
     sunk = relative(peak, top) - relative(peak, peak)
@@ -267,7 +273,7 @@ def _forward_tile(
         z = load_tile(logits, at, k, z_c, there, C, float("-inf"), hyper, LONG)
         if HITS:
             best = row_max(z)
-            ahead = row_max(tl.where(k[None, :] < label[:, None], z, float("-inf")))
+            ahead = row_max(_before(z, k, label, C))
         t = target_tile(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
         if DENSE:
             given = tl.sum(t, 1)
@@ -290,7 +296,7 @@ def _forward_tile(
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), hyper, LONG)
             if HITS:
                 best = tl.maximum(best, row_max(z))
-                ahead = tl.maximum(ahead, row_max(tl.where(k[None, :] < label[:, None], z, float("-inf"))))
+                ahead = tl.maximum(ahead, row_max(_before(z, k, label, C)))
             t = z
             if DENSE:
                 t = target_tile(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)

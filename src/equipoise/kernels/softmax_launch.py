@@ -11,7 +11,7 @@ from torch import Tensor
 from equipoise.kernels.geometry import SMALL, merged, power_of_2, reaches_far
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.rows_launch import Reduced, asked, code_dtype, count, denominate, finish, finishes_itself
+from equipoise.kernels.rows_launch import Reduced, asked, code_dtype, count, denominate, finish, finishes_itself, roomy
 from equipoise.kernels.softmax_backward_triton import backward_kernel
 from equipoise.kernels.softmax_forward_triton import forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
@@ -79,8 +79,10 @@ def softmax_forward(
     state = torch.empty(kept, dtype=dtype, device=device)
     sums = torch.empty((3, launch.programs), dtype=dtype, device=device)
     each = logits.shape[:1] + logits.shape[2:]
-    losses = torch.empty(each, dtype=dtype, device=device) if keep_rows else None
-    codes = torch.empty(rows, dtype=code_dtype(logits.shape[1]), device=device) if hits else None
+    codes = roomy(rows, code_dtype(logits.shape[1]), device) if hits else None
+    losses = None
+    if keep_rows:
+        losses = roomy(rows, dtype, device).view(each) if hits else torch.empty(each, dtype=dtype, device=device)
     reduced = None if reduction is None else Reduced.empty(dtype, device)
     if rows:
         _forward(

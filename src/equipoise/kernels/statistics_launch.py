@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -27,13 +29,21 @@ def recall_weights(
     """Recall weights (C,) of rows and hits of each class, (2, C); with ``momentum`` moves the average ``recall``."""
     classes = counts.shape[1]
     weight = torch.empty(classes, dtype=dtype, device=counts.device)
-    launch = Launch(-(-classes // BLOCK), (), (classes, momentum, min_errors, BLOCK), 1)
+    launch = _weighting(classes, momentum, min_errors)
     _recall(launch, counts, weight if recall is None else recall, counts if batches is None else batches, weight)
     return weight
 
 
+@lru_cache(maxsize=1024)
+def _weighting(classes: int, momentum: float | None, min_errors: float | None) -> Launch:
+    return Launch(-(-classes // BLOCK), (), (classes, momentum, min_errors, BLOCK), 1)
+
+
 def steer(sums: Tensor, gamma: Tensor, gap: Tensor, target_gap: float, gap_step: float, gamma_max: float) -> None:
     """Moves ``gamma`` and ``gap``, (labels,), given the sums of p, t, p t and 1, (4, labels)."""
-    labels = gamma.numel()
-    launch = Launch(-(-labels // BLOCK), (labels,), (target_gap, gap_step, gamma_max, BLOCK), 1)
-    _steer(launch, sums, gamma, gap)
+    _steer(_steering(gamma.numel(), target_gap, gap_step, gamma_max), sums, gamma, gap)
+
+
+@lru_cache(maxsize=1024)
+def _steering(labels: int, target_gap: float, gap_step: float, gamma_max: float) -> Launch:
+    return Launch(-(-labels // BLOCK), (labels,), (target_gap, gap_step, gamma_max, BLOCK), 1)
