@@ -378,6 +378,8 @@ def test_a_step_with_two_heads_in_units_of_the_plain_one(monkeypatch, tmp_path, 
     assert set(plain["ratio"].values()) == {1.0}
     assert sdn["weights"] - plain["weights"] == 64 * 10 + 10  # a head, and nothing else
     assert sdn["ratio"]["median"] > 0
+    assert by_name["SDN (cross-entropy)"]["added"] == by_name["SDN (cross-entropy)"]["ratio"]
+    assert sdn["added"] != sdn["ratio"]  # in units of the step with recall loss
     assert [name for name, row in by_name.items() if row.get("checks")] == ["SDN (recall)", "SDN (cross-entropy)"]
     monkeypatch.setattr(methods, "TARGET", 0.0)  # nothing can meet it
     main(["methods", "--batch", "2", "--rounds", "1", "--filter", "sdn (r", "--json", str(tmp_path / "methods.json")])

@@ -130,7 +130,7 @@ def _row_sums(
 
 @triton.jit
 def _powers(
-    x, e, t, k, weight, hyper,
+    x, e, t, start, k, weight, hyper,
     C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """Sums over a tile of the powers of the exponentials that the loss is made of, and of the same times x.
@@ -157,7 +157,9 @@ def _powers(
             part *= t * (1.0 - smoothing) + share
         if DENSE or WEIGHTED:
             below = finite
-        sum_0 = tl.sum(tl.where(inside, part, NOTHING), 1)
+            sum_0 = tl.sum(tl.where(inside, part, NOTHING), 1)
+        else:  # the classes of this tile
+            sum_0 += tl.minimum(C - start, x.shape[1])
         tilt_0 = tl.sum(tl.where(inside, part * below, NOTHING), 1)
     if PLAN.power_a > 0:
         part = power(e, e, PLAN.power_a) * mass
@@ -288,7 +290,7 @@ def _forward_tile(
             others = tl.sum(e, 1)
             if summed:
                 sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b = _powers(
-                    x, e, t, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
+                    x, e, t, 0, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
                 )
     else:
         for start in range(0, C, BLOCK_C):
@@ -313,7 +315,7 @@ def _forward_tile(
                 others = others * fade + tl.sum(e, 1)
                 if summed:
                     more_0, more_tilt_0, more_a, more_tilt_a, more_b, more_tilt_b = _powers(
-                        x, e, t, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
+                        x, e, t, start, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
                     )
                     if PLAN.power_0:
                         sum_0, tilt_0 = _sunk(sum_0, tilt_0, more_0, more_tilt_0, sunk, fade, 0)
