@@ -41,6 +41,12 @@ __all__ = [
     "support_and_hits",
 ]
 
+
+def _applied(function: type[torch.autograd.Function], *inputs: Any) -> Any:  # noqa: ANN401
+    """``function.apply`` without its care for ``torch.func`` and the compiler, which never get here."""
+    return super(torch.autograd.Function, function).apply(*inputs)  # type: ignore[misc]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Softmax link
 # ---------------------------------------------------------------------------------------------------------------------
@@ -57,7 +63,7 @@ def softmax_reduced(
 ) -> Tensor:
     """Softmax loss reduced to a scalar."""
     wanted = torch.is_grad_enabled() and logits.requires_grad
-    loss: Tensor = SoftmaxReduced.apply(logits, targets, weight, hyper, layout, ignore_index, reduction, wanted)  # type: ignore[no-untyped-call]
+    loss: Tensor = _applied(SoftmaxReduced, logits, targets, weight, hyper, layout, ignore_index, reduction, wanted)
     return loss
 
 
@@ -95,8 +101,8 @@ def softmax_weighed(
     gradient needs them before backward. Reduced where a reduction is given, else a sum; with it, as in
     ``softmax_totals``, the mass and the number of valid rows.
     """
-    totals: tuple[Tensor, Tensor, Tensor] = SoftmaxWeighed.apply(  # type: ignore[no-untyped-call]
-        logits, targets, None, hyper, layout, ignore_index, weigh, reduction
+    totals: tuple[Tensor, Tensor, Tensor] = _applied(
+        SoftmaxWeighed, logits, targets, None, hyper, layout, ignore_index, weigh, reduction
     )
     return totals
 
@@ -295,9 +301,10 @@ def sigmoid_reduced(
     """Sigmoid loss reduced to a scalar by ``"sum"``, ``"mean"`` or ``"batch_mean"``; seen: as in ``sigmoid_totals``."""
     wanted = torch.is_grad_enabled() and logits.requires_grad
     at_once = wanted and logits.dtype in (torch.float32, torch.bfloat16)  # in float16 what is divided may underflow
-    reduced: tuple[Tensor, Tensor | None] = SigmoidReduced.apply(  # type: ignore[no-untyped-call]
-        logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, reduction, seen, at_once
-    )
+    reduced: tuple[Tensor, Tensor | None] = _applied(
+        SigmoidReduced, logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, reduction, seen,
+        at_once,
+    )  # fmt: skip
     return reduced
 
 

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from triton import knobs
 
-__all__ = ["Launch", "Launcher", "ticket"]
+__all__ = ["Launch", "Launcher", "scratch", "ticket"]
 
 _tickets: dict[tuple[int, int], Tensor] = {}
+_scratches: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
 
 class Launch:
@@ -94,6 +95,18 @@ def ticket(device: torch.device) -> Tensor:
     if known is None:
         with torch.inference_mode(False):
             known = _tickets[key] = torch.zeros(1, dtype=torch.int32, device=device)
+    return known
+
+
+def scratch(numbers: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Room for numbers that a kernel of the current stream writes and reads, and nobody after it; see ``ticket``."""
+    if device.type != "cuda" or torch._C._cuda_isCurrentStreamCapturing():
+        return torch.empty(numbers, dtype=dtype, device=device)
+    key = (device.index, torch._C._cuda_getCurrentRawStream(device.index), dtype)
+    known = _scratches.get(key)
+    if known is None or known.numel() < numbers:
+        with torch.inference_mode(False):
+            known = _scratches[key] = torch.empty(max(numbers, 4096), dtype=dtype, device=device)
     return known
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels.geometry import SMALL, power_of_2
-from equipoise.kernels.launch import Launch, Launcher, ticket
+from equipoise.kernels.launch import Launch, Launcher, scratch, ticket
 from equipoise.kernels.rows_triton import count_kernel, finish_kernel, mass_kernel, scale_kernel, weigh_kernel
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "finishes_itself",
     "roomy",
     "scale",
+    "sums_of",
     "weigh",
 ]
 
@@ -57,6 +58,13 @@ class Reduced(NamedTuple):
 def finishes_itself(reduction: str | None, programs: int) -> int:
     """How a kernel of so many programs reduces its sums, -1 where it does not."""
     return REDUCTIONS[reduction] if reduction is not None and 0 < programs <= FEW_PROGRAMS else -1
+
+
+def sums_of(kinds: int, programs: int, inside: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Room for the sums of each program, (kinds, programs); for now only, where the kernel reduces them itself."""
+    if inside >= 0:
+        return scratch(kinds * programs, dtype, device)
+    return torch.empty((kinds, programs), dtype=dtype, device=device)
 
 
 def asked(sums: Tensor, reduced: Reduced | None, inside: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,7 +117,7 @@ def weigh(
     """
     rows = losses.numel()
     launch, inside = _weighing(rows, weight.numel(), reduction, samples)
-    sums = torch.empty((3, launch.programs), dtype=losses.dtype, device=losses.device)
+    sums = sums_of(3, launch.programs, inside, losses.dtype, losses.device)
     reduced = None if reduction is None else Reduced.empty(losses.dtype, losses.device)
     if rows:
         _weigh(launch, codes, losses, weight, sums, *asked(sums, reduced, inside))
@@ -133,7 +141,7 @@ def denominate(
     """Writes the inverse of the denominator of class indices, contiguous, before there are losses."""
     rows = targets.numel()
     programs = _sweeps(rows, WEIGHING)
-    sums = torch.empty((3, programs), dtype=reduced.loss.dtype, device=targets.device)
+    sums = scratch(3 * programs, reduced.loss.dtype, targets.device)
     launch = _denominating(programs, rows, targets.shape[0], classes, weight is not None, ignore_index, reduction)
     _mass(launch, targets, sums if weight is None else weight, sums, ticket(sums.device), *reduced)
 

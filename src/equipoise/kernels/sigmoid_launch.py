@@ -13,7 +13,7 @@ from torch import Tensor
 from equipoise.kernels.geometry import SMALL, Geometry, merged, power_of_2, reaches_far
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.rows_launch import REDUCTIONS, Reduced, asked, finish, finishes_itself
+from equipoise.kernels.rows_launch import REDUCTIONS, Reduced, asked, finish, finishes_itself, sums_of
 from equipoise.kernels.sigmoid_triton import elements_backward_kernel, elements_forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
 
@@ -31,7 +31,7 @@ _backward = Launcher(elements_backward_kernel)
 class Forward(NamedTuple):
     """What the forward kernel leaves behind."""
 
-    sums: Tensor  # (2, programs) loss, known elements
+    sums: Tensor  # (2, programs) loss, known elements; nothing where they are reduced
     elements: Tensor | None  # losses, shaped like the logits
     seen: Tensor | None  # (4, 1) or (4, C): sums of p, t, p t and known elements
     reduced: Reduced | None
@@ -102,7 +102,7 @@ def sigmoid_forward(
         planned = _forward_plan(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
         assert planned is not None
     launch, shape, inside = planned
-    sums = torch.empty((2, launch.programs), dtype=dtype, device=device)
+    sums = sums_of(2, launch.programs, inside, dtype, device)
     partial = sums if shape is None else torch.empty(shape, dtype=dtype, device=device)
     reduced = None if reduction is None else Reduced.empty(dtype, device)
     if logits.numel():

@@ -11,7 +11,17 @@ from torch import Tensor
 from equipoise.kernels.geometry import SMALL, merged, power_of_2, reaches_far
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.rows_launch import Reduced, asked, code_dtype, count, denominate, finish, finishes_itself, roomy
+from equipoise.kernels.rows_launch import (
+    Reduced,
+    asked,
+    code_dtype,
+    count,
+    denominate,
+    finish,
+    finishes_itself,
+    roomy,
+    sums_of,
+)
 from equipoise.kernels.softmax_backward_triton import backward_kernel
 from equipoise.kernels.softmax_forward_triton import forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
@@ -31,7 +41,7 @@ class Forward(NamedTuple):
     """What the forward kernel leaves behind."""
 
     state: Tensor  # (2 or 3, rows) in the accumulation type, for backward
-    sums: Tensor  # (3, programs) loss, mass, valid rows
+    sums: Tensor  # (3, programs) loss, mass, valid rows; nothing where they are reduced
     rows: Tensor | None  # (N, d1, ..., dk) losses
     codes: Tensor | None  # (rows,) label, by C more where it is a hit; 2 C where ignored
     counts: Tensor | None  # (2, C) rows of each class and its hits
@@ -77,7 +87,7 @@ def softmax_forward(
     kept, rows, inside, launch = planned
     dtype, device = accumulation_dtype(logits), logits.device
     state = torch.empty(kept, dtype=dtype, device=device)
-    sums = torch.empty((3, launch.programs), dtype=dtype, device=device)
+    sums = sums_of(3, launch.programs, inside, dtype, device)
     each = logits.shape[:1] + logits.shape[2:]
     codes = roomy(rows, code_dtype(logits.shape[1]), device) if hits else None
     losses = None
@@ -125,7 +135,7 @@ def softmax_at_once(
     if planned is None:
         return None
     *_, inside, launch = planned
-    sums = torch.empty((3, launch.programs), dtype=hyper.dtype, device=logits.device)
+    sums = sums_of(3, launch.programs, inside, hyper.dtype, logits.device)
     reduced = Reduced.empty(hyper.dtype, logits.device)
     denominate(targets, weight, reduced, reduction, logits.shape[1], ignore_index)
     _forward(
