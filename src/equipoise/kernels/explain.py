@@ -39,7 +39,7 @@ def explain(loss: nn.Module, logits: Tensor) -> Explanation:
     if choice == "reference":
         return Explanation("reference", "equipoise.kernels.use('reference') asks for it")
     if reason is None and (choice == "triton" or logits.is_cuda):
-        how = "one fused kernel forward and one backward"
+        how = "one fused kernel forward and one backward, or loss and gradient in one where that is faster"
         if isinstance(loss, (OHEMLoss, MMCELoss)):
             how = "fused kernels for the rows, PyTorch for what compares them with each other"
         asked = (
