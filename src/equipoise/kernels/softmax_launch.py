@@ -29,7 +29,7 @@ from equipoise.kernels.triton_forms import Plan, plan_of
 __all__ = ["Forward", "is_spread", "softmax_at_once", "softmax_backward", "softmax_forward"]
 
 MOST_PROGRAMS = 8448  # that share out the tiles of whole rows in forward, so that there are not too many sums
-LEAST_AT_ONCE = 2**22  # elements from which on a pass less is worth a launch more
+LEAST_AT_ONCE = 36_000_000  # bytes: smaller logits may still be in the cache when backward reads them
 
 Work = Literal["forward", "backward", "at once", "much at once"]
 
@@ -120,7 +120,7 @@ def softmax_at_once(
     divided by it must not underflow, as it might in float16.
     """
     if (
-        logits.numel() < LEAST_AT_ONCE
+        logits.nbytes < LEAST_AT_ONCE
         or logits.dtype not in (torch.float32, torch.bfloat16)
         or logits.shape[1] > _widest_at_once(plan_of(layout), logits.element_size(), logits.stride(1) != 1)
         or targets.is_floating_point()
