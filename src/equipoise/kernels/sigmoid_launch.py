@@ -22,6 +22,7 @@ __all__ = ["Forward", "Seen", "sigmoid_backward", "sigmoid_forward"]
 Seen = Literal["nothing", "all", "labels"]
 
 TILE = 2048  # elements of a program
+SUMMED_LABELS = 64  # labels of a program that sums up each: the fewer, the more rows, and the fewer sums are left over
 WARPS = 4
 
 _forward = Launcher(elements_forward_kernel)
@@ -132,7 +133,8 @@ def _forward_plan(
     """
     plan = plan_of(layout)
     tile = TILE // 2 if at_once and plan.margin >= 0 else TILE  # registers
-    walk = _walk(shape, strides, tile, by_label=seen == "labels" or _differs_by_label(plan))
+    widest = SUMMED_LABELS if seen == "labels" else tile
+    walk = _walk(shape, strides, tile, widest, by_label=seen == "labels" or _differs_by_label(plan))
     if walk is None:
         return None
     inside = finishes_itself(reduction, walk.tiles)
@@ -187,7 +189,7 @@ def _backward_launch(
 ) -> Launch | None:
     """None where the elements cannot be walked over in place."""
     plan = plan_of(layout)
-    walk = _walk(shape, strides, TILE, by_label=_differs_by_label(plan))
+    walk = _walk(shape, strides, TILE, TILE, by_label=_differs_by_label(plan))
     if walk is None:
         return None
     of_loss = (plan, ignore_value, weighted, detach_focus, kind)
@@ -200,7 +202,9 @@ def _is_long(walk: Walk, shape: tuple[int, ...], strides: tuple[tuple[int, ...],
     return walk.geometry.rows >= SMALL or any(reaches_far(shape, along) for along in strides)
 
 
-def _walk(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], tile: int, *, by_label: bool) -> Walk | None:
+def _walk(
+    shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], tile: int, widest: int, *, by_label: bool
+) -> Walk | None:
     """Where no label differs from another and all tensors lie alike, one long row; else rows of labels.
 
     None where more than three dimensions cannot be merged.
@@ -213,7 +217,7 @@ def _walk(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], tile: in
         return None
     columns = 1
     if strides[0][1] == 1:
-        columns = min(power_of_2(shape[1]), tile)
+        columns = min(power_of_2(shape[1]), widest)
     return Walk(geometry, shape[1], tuple(stride[1] for stride in strides), tile // columns, columns, WARPS)
 
 
