@@ -294,6 +294,39 @@ def test_tables_of_texts(tmp_path, ending, labels, names, expected):
     assert data.task == ("multi" if isinstance(expected[0], list) else "single")
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_tables_of_numbers(tmp_path, ending):
+    columns = {
+        "id": range(8),
+        "age": [30, 41, 52, 63, 74, 85, 96, 17],
+        "kind": ["b", "a"] * 4,
+        "size": [0.5, -1.5] * 4,
+        "split": ["train"] * 4 + ["val"] * 2 + ["test"] * 2,
+    }
+    if ending == "csv":
+        rows = [", ".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+        (tmp_path / "all.csv").write_text("\n".join([",".join(columns), *rows]))
+    else:
+        pa.parquet.write_table(
+            pa.table({name: list(cells) for name, cells in columns.items()}), tmp_path / "all.parquet"
+        )
+    data = open_data(tmp_path / f"all.{ending}", label_column="kind")
+    assert (data.task, data.class_names) == ("single", ("a", "b"))
+    assert data.train.inputs.dtype == np.float32
+    assert data.train.inputs.tolist() == [[30, 0.5], [41, -1.5], [52, 0.5], [63, -1.5]]
+    assert data.train.labels.tolist() == [1, 0, 1, 0]
+    assert data.test.inputs.tolist() == [[96, 0.5], [17, -1.5]]
+    assert "The features are 2 columns of numbers: age, size. Left out: 'id'." in data.notes
+
+
+def test_numbers_with_several_labels(tmp_path):
+    (tmp_path / "train.csv").write_text("x,label_red,label_big\n" + "1e-1,1,\n2,0,1\n" * 6)
+    data = open_data(tmp_path)
+    assert (data.task, data.class_names) == ("multi", ("red", "big"))
+    assert data.train.inputs.shape == (len(data.train), 1)
+    assert set(data.train.inputs.ravel().tolist()) == {np.float32(0.1).item(), 2.0}
+
+
 @pytest.mark.parametrize("mark", [";", "\t"])
 def test_csv_of_a_spreadsheet(tmp_path, mark):
     """Other marks between columns, and one for the order of bytes before them."""

@@ -245,6 +245,15 @@ def test_arrays_of_different_splits(tmp_path):
         ("path,label,label\na.png,x,y", {}, "'label' twice"),
         ("path,label\na.png,x,too,many", {}, "the file must be a table"),
         ("", {}, "a table with a header"),
+        (
+            "age,city,label\n3,Ulm,x",
+            {},
+            ("row 1", "column 'city' must hold a finite number", "'Ulm'", "drop the column"),
+        ),
+        ("age,size,label\n3,1,x\n4,,y", {}, ("row 2", "column 'size'", "found nothing", "fill the gap")),
+        ("age,label\n3,x\ninf,y", {}, ("row 2", "column 'age'", "found 'inf'")),
+        ("id,label\n3,x", {}, "or numbers, found id, label"),
+        ("age,kind\n3,x", {}, "say label_column"),
     ],
 )
 def test_tables(tmp_path, table, options, words):

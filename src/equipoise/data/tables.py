@@ -1,4 +1,4 @@
-"""CSV or parquet with a path or a text in each row and one label or several."""
+"""CSV or parquet with a path, a text or numbers in each row and one label or several."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from equipoise._extras import missing
 from equipoise._nearest import nearest, some
 from equipoise._text_files import SAVE_AS_UTF8, encoding_of, no_text
-from equipoise.data.arrays import Split, Task
+from equipoise.data.arrays import Arrays, Split, Task
 from equipoise.data.errors import DataError, refuse
 from equipoise.data.files import path_array
 from equipoise.data.source import (
@@ -35,6 +35,8 @@ PATH_NAMES = ("path", "image", "image_path", "file", "filename", "file_name")
 TEXT_NAMES = ("text", "sentence", "comment", "review")
 LABEL_NAMES = ("label", "labels", "class", "target", "category")
 SEPARATORS = (";", "|")
+NUMBERS_OF_ROWS = ("", "id", "index", "Unnamed: 0")
+"""Columns that only count the rows, the first and the last as pandas writes them: no features."""
 
 Table = dict[str, list[Any]]
 
@@ -50,11 +52,14 @@ def read_tables(path: Path, options: Options) -> Source:
     columns = _Columns(path, files["train"], options)
     tables = {split: _read(file, columns.needed) for split, file in files.items()}
     for split, table in tables.items():
-        if not table[columns.input]:
+        if not next(iter(table.values())):
             raise refuse(files[split], "there must be at least one row", "none", "fill the table or remove it")
     task, names, labels, notes = _all_labels(files, tables, columns.labels, options)
     splits: dict[str, Split] = {}
     for split, table in tables.items():
+        if columns.input is None:
+            splits[split] = Arrays(_features(files[split], columns.features), labels[split])
+            continue
         column = table[columns.input]
         empty = next((row for row, value in enumerate(column) if value in (None, "")), None)
         if empty is not None and not columns.is_text:
@@ -71,7 +76,7 @@ def read_tables(path: Path, options: Options) -> Source:
     if columns.split is not None:
         whole, rows = splits["train"], _rows_by_split(path, columns.split, tables["train"][columns.split])
         splits = {split: whole.take(own) for split, own in rows.items()}
-    return Source(task, names, splits, notes=notes)
+    return Source(task, names, splits, notes=notes + columns.notes)
 
 
 class _Columns:
@@ -89,21 +94,9 @@ class _Columns:
                 raise refuse(file, f"there must be a column {name!r}", some(known), nearest(name, known))
         if options.path_column and options.text_column:
             raise refuse(file, "rows must hold an image or a text", "path_column and text_column", "name one of them")
-        self.input = options.path_column or options.text_column or ""
-        self.is_text = options.text_column is not None
-        if not self.input:
-            usual = [name for name in known if name in PATH_NAMES + TEXT_NAMES]
-            if len(usual) != 1:
-                raise refuse(
-                    file,
-                    f"there must be one column of paths ({some(PATH_NAMES)}) or of texts ({some(TEXT_NAMES)})",
-                    some(usual or known),
-                    "say path_column or text_column",
-                )
-            self.input, self.is_text = usual[0], usual[0] in TEXT_NAMES
         several = [name for name in known if name.startswith("label_")]
         if labels is None:
-            usual = [name for name in known if name in LABEL_NAMES and name != self.input]
+            usual = [name for name in known if name in LABEL_NAMES and name not in asked]
             if len(usual) != 1 and not (several and not usual):
                 raise refuse(
                     file,
@@ -114,12 +107,36 @@ class _Columns:
             labels = usual[0] if usual else tuple(several)
         self.labels = labels
         self.split = options.split_column or ("split" if path.is_file() and "split" in known else None)
+        self.input = options.path_column or options.text_column
+        self.is_text = options.text_column is not None
+        self.features: list[str] = []
+        self.notes: tuple[str, ...] = ()
+        if self.input is not None:
+            return
+        own = self.needed
+        usual = [name for name in known if name in PATH_NAMES + TEXT_NAMES and name not in own]
+        if len(usual) == 1:
+            self.input, self.is_text = usual[0], usual[0] in TEXT_NAMES
+            return
+        self.features = [name for name in known if name not in (*own, *NUMBERS_OF_ROWS)]
+        if usual or not self.features:
+            raise refuse(
+                file,
+                f"there must be one column of paths ({some(PATH_NAMES)}) or of texts ({some(TEXT_NAMES)}), or numbers",
+                some(usual or known),
+                "say path_column or text_column",
+            )
+        left = [name for name in known if name in NUMBERS_OF_ROWS and name not in own]
+        self.notes = (
+            f"The features are {len(self.features)} columns of numbers: {some(self.features)}."
+            + (f" Left out: {some(map(repr, left))}." if left else ""),
+        )
 
     @property
     def needed(self) -> list[str]:
-        """All columns that are read."""
+        """All columns that are read as words."""
         labels = [self.labels] if isinstance(self.labels, str) else list(self.labels)
-        return [*dict.fromkeys([self.input, *labels, *([self.split] if self.split else [])])]
+        return [*dict.fromkeys(name for name in (self.input, *labels, self.split) if name is not None)]
 
 
 def _all_labels(
@@ -237,6 +254,38 @@ def _flags(file: Path, column: str, values: list[Any]) -> NDArray[np.int8]:
     return flags
 
 
+def _features(file: Path, columns: list[str]) -> NDArray[np.float32]:
+    """(N, D), each column a feature."""
+    table, compute = _read_arrow(file, columns), _arrow(file).compute
+    found = np.empty((table.num_rows, len(columns)), np.float32)
+    for number, name in enumerate(columns):
+        cells = table.column(name)
+        if "string" in str(cells.type):
+            cells = compute.utf8_trim_whitespace(cells)
+        try:
+            found[:, number] = cells.cast("float64").to_numpy()
+            wrong = np.flatnonzero(~np.isfinite(found[:, number]))
+        except _arrow(file).lib.ArrowException:
+            wrong = np.flatnonzero([not _is_number(value) for value in cells.to_pylist()])
+        if len(wrong):
+            value = cells[int(wrong[0])].as_py()
+            raise refuse(
+                f"{file}, {_row(int(wrong[0]))}",
+                f"column {name!r} must hold a finite number, as a table without paths or texts has features alone",
+                repr(value) if value not in (None, "") else "nothing",
+                "make numbers of its words or drop the column, fill the gap or drop the row, or say path_column or "
+                "text_column",
+            )
+    return found
+
+
+def _is_number(value: Any) -> bool:  # noqa: ANN401
+    try:
+        return bool(np.isfinite(float(value)))
+    except (TypeError, ValueError):
+        return False
+
+
 def _rows_by_split(path: Path, column: str, values: list[Any]) -> dict[str, NDArray[np.int64]]:
     meaning = {word: split for split, words in SPLITS.items() for word in words}
     words = [str(value).strip().lower() for value in values]
@@ -261,6 +310,7 @@ def _row(index: int) -> str:
 def _arrow(path: Path) -> Any:  # noqa: ANN401  (pyarrow has no types)
     try:
         import pyarrow
+        import pyarrow.compute
         import pyarrow.csv
         import pyarrow.parquet
     except ModuleNotFoundError:
@@ -300,6 +350,12 @@ def _names(file: Path) -> list[str]:
 
 
 def _read(file: Path, columns: list[str]) -> Table:
+    table = _read_arrow(file, columns)
+    return {name: table.column(name).to_pylist() for name in columns}
+
+
+def _read_arrow(file: Path, columns: list[str]) -> Any:  # noqa: ANN401  (pyarrow has no types)
+    """These columns; of a CSV file as strings."""
     arrow = _arrow(file)
     absent = [name for name in columns if name not in _names(file)]
     if absent:
@@ -308,12 +364,10 @@ def _read(file: Path, columns: list[str]) -> Table:
         )
     try:
         if file.suffix.lower() == ".parquet":
-            table = arrow.parquet.read_table(file, columns=columns)
-        else:  # as strings: 007 stays a name
-            convert = arrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(columns, arrow.string()), include_columns=columns, strings_can_be_null=False
-            )
-            table = arrow.csv.read_csv(file, convert_options=convert, **_dialect(arrow, file))
+            return arrow.parquet.read_table(file, columns=columns)
+        convert = arrow.csv.ConvertOptions(  # as strings: 007 stays a name
+            column_types=dict.fromkeys(columns, arrow.string()), include_columns=columns, strings_can_be_null=False
+        )
+        return arrow.csv.read_csv(file, convert_options=convert, **_dialect(arrow, file))
     except (arrow.lib.ArrowException, UnicodeDecodeError, OSError) as error:
         raise _unreadable(file, "the table must be readable", error, "check that row, or write it again") from None
-    return {name: table.column(name).to_pylist() for name in columns}
