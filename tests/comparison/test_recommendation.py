@@ -42,6 +42,20 @@ def test_where_nothing_is_really_better_the_baseline_stays(tmp_path):
     )
 
 
+def test_its_loss_for_a_loop_of_ones_own(tmp_path):
+    folder = compared(tmp_path)
+    assert recommended(folder, judged()).in_your_loop == ""  # a run of an older version
+    run = tmp_path / "runs" / "ce-1" / "run.json"
+    about = {"monitor": "accuracy", "monitor_value": 0.6}
+    write_json(run, about | {"loss_in_python": "equipoise.CrossEntropyLoss()"})
+    assert recommended(folder, judged()).in_your_loop == ("In a loop of your own: loss = equipoise.CrossEntropyLoss().")
+    write_json(run, about | {"loss_in_python": "equipoise.BalancedSoftmaxLoss(counts)"})
+    assert recommended(folder, judged()).in_your_loop == (
+        "In a loop of your own: loss = equipoise.BalancedSoftmaxLoss(counts), where counts are your training samples "
+        "of each class."
+    )
+
+
 def test_what_is_really_better_is_used_though_another_is_the_best_on_validation_data(tmp_path):
     advice = recommended(compared(tmp_path), judged(("good", "accuracy", 0.1)))
     assert advice.run.name == "good-0"

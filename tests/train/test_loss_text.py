@@ -8,7 +8,7 @@ import torch
 import equipoise
 from equipoise.catalogue import CATALOGUE, find
 from equipoise.schedules import Cosine, Linear, Parabolic, Steps
-from equipoise.train.loss_text import SumOfLosses, build_loss, default_loss, expand_loss, parse_loss
+from equipoise.train.loss_text import SumOfLosses, build_loss, default_loss, expand_loss, parse_loss, python_call
 from equipoise.weights import (
     Deferred,
     RecallWeights,
@@ -79,6 +79,44 @@ def test_every_loss_with_a_class_without_training_samples(task, name, sync):
     value, gradient = value_and_gradient(loss.eval(), *batch(task, only=CLASSES - 1))  # the class that was never seen
     assert value.isfinite()
     assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("task", "text"),
+    [
+        *FITTING,
+        ("single", "focal:gamma=linear(5,1):label_smoothing=0.1"),
+        ("single", "focal:gamma=(1,2,5)"),
+        ("single", "ce:weight=effective(0.9)"),
+        ("single", "recall:momentum=0.1:reduction=mean"),
+        ("single", "ldam:scale=10:preset=none"),
+        ("multi", "asl:gamma_neg=2:target_gap=none"),
+    ],
+)
+@pytest.mark.parametrize("ignore_index", [-100, 255])
+def test_the_call_in_python_makes_the_same_loss(task, text, ignore_index):
+    about = {"num_classes": 3, "num_samples": 200, "epochs": 10, "ignore_index": ignore_index}
+    counts = [90, 9, 40]
+    call = python_call(text, **about)
+    mine = eval(call, {"equipoise": equipoise, "counts": counts})
+    theirs = build_loss(text, task=task, counts=counts, sync=False, **about)
+    torch.manual_seed(0)
+    logits = torch.randn(8, 3, 4, 4) if task == "segmentation" else torch.randn(8, 3)
+    targets = (logits > 0.5).float() if task == "multi" else logits.roll(1, 1).argmax(1)
+    if task != "multi":
+        targets[:2] = ignore_index
+    for epoch in (0, 9):
+        theirs.set_epoch(epoch)
+        if mine.epochs is not None:
+            mine.set_epoch(epoch)
+        assert torch.equal(mine(logits, targets), theirs(logits, targets))
+
+
+@pytest.mark.parametrize("text", ["ce+0.5*dice", "0.5*ce", "ldam:weight=drw", "mine.py:Tail"])
+def test_what_no_call_in_python_says(text, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").touch()
+    assert python_call(text, num_classes=3, num_samples=200, epochs=10, ignore_index=-100) is None
 
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)

@@ -61,6 +61,8 @@ def compare(
     if advice is not None:
         typer.echo(f"{advice.why}: {advice.command(folder)}")
         typer.echo(advice.note)
+        if advice.in_your_loop:
+            typer.echo(advice.in_your_loop)
     typer.echo(f"The report: {folder / found.report.name}")
     if found.failures:
         typer.echo(

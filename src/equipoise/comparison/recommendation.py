@@ -23,11 +23,21 @@ class Recommendation:
         run: which one.
         why: the reason, without a full stop.
         note: what it was chosen by, which run that would choose among all, and what speaks for others.
+        loss: its loss in Python, for a loop of the user's own; None where it is more than an expression.
     """
 
     run: PlannedRun
     why: str
     note: str
+    loss: str | None = None
+
+    @property
+    def in_your_loop(self) -> str:
+        """How the loss is used without the rest of the run, a sentence, or nothing."""
+        if self.loss is None:
+            return ""
+        counts = ", where counts are your training samples of each class" if "counts" in self.loss else ""
+        return f"In a loop of your own: loss = {self.loss}{counts}."
 
     def command(self, folder: Path | None = None) -> str:
         """What makes a model of the run; for somebody in the folder of the comparison, or beside it."""
@@ -73,7 +83,7 @@ def recommended(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Recomme
     elsewhere = [f"{one['loss']} ({_called(one['metric'])})" for one in gains if one["metric"] in JUDGED]
     if elsewhere and not better:
         note += f" Really better in other numbers: {', '.join(elsewhere)}."
-    return Recommendation(run, why, note)
+    return Recommendation(run, why, note, run.folder.about.get("loss_in_python"))
 
 
 def _called(metric: str) -> str:

@@ -57,6 +57,7 @@ __all__ = [
     "list_losses",
     "listed",
     "parse_loss",
+    "python_call",
 ]
 
 _Made = TypeVar("_Made")
@@ -263,6 +264,53 @@ def build_loss(
     }
     built = [_build_own(term, about, task) if is_own(term.name) else _build(term, about) for term in terms]
     return built[0] if len(built) == 1 and terms[0].factor == 1.0 else SumOfLosses(built, [t.factor for t in terms])
+
+
+def python_call(text: str, *, num_classes: int, num_samples: int, epochs: int, ignore_index: int) -> str | None:
+    """The loss of a text as Python has it, for a loop of the user's own; training counts are called ``counts``.
+
+    None for a sum, a loss of the user's own, and deferred weights.
+
+    Args:
+        text: see the top of the module.
+        num_classes: C.
+        num_samples: training samples.
+        epochs: of the training, said where the loss needs them.
+        ignore_index: label that counts for nothing, said where it is not -100.
+
+    >>> about = dict(num_classes=3, num_samples=99, epochs=10, ignore_index=255)
+    >>> python_call("balanced-softmax", **about)
+    'equipoise.BalancedSoftmaxLoss(counts, ignore_index=255)'
+    >>> python_call("focal:gamma=linear(5,1):weight=inverse", **about | dict(ignore_index=-100))
+    'equipoise.FocalLoss(gamma=equipoise.schedules.Linear(start=5, stop=1),
+     weight=equipoise.weights.inverse_frequency(counts), epochs=10)'
+    """
+    term, *others = parse_loss(text)
+    if others or term.factor != 1.0 or is_own(term.name):
+        return None
+    known = {"num_classes": repr(num_classes), "counts": "counts", "num_samples": repr(num_samples)}
+    accepted, parameters = _arguments(term.name), inspect.signature(getattr(losses, term.name)).parameters
+    required = [name for name, one in parameters.items() if one.default is one.empty]
+    first = [known[name] for name in required if name in known]
+    options = {name: _as_python(value) for name, value in term.options.items()}
+    if None in options.values():
+        return None
+    moves = any("equipoise.schedules." in str(value) for value in options.values())
+    if "epochs" in accepted and (moves or "epochs" in required):
+        options["epochs"] = repr(epochs)
+    if "ignore_index" in accepted and ignore_index != -100:
+        options.setdefault("ignore_index", repr(ignore_index))
+    return f"equipoise.{term.name}({', '.join([*first, *(f'{name}={value}' for name, value in options.items())])})"
+
+
+def _as_python(value: Value) -> str | None:
+    """A value as it is written in Python; None for deferred weights, which take more than an expression."""
+    if isinstance(value, Call):
+        rule = None if value.name == "drw" else WEIGHTS[value.name].__name__
+        return rule and f"equipoise.weights.{rule}({', '.join(['counts', *map(repr, value.arguments)])})"
+    if isinstance(value, tuple):
+        return f"[{', '.join(filter(None, map(_as_python, value)))}]"
+    return f"equipoise.schedules.{value!r}" if isinstance(value, Schedule) else repr(value)
 
 
 def parse_loss(text: str) -> tuple[Term, ...]:

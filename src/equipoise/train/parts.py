@@ -21,7 +21,7 @@ from equipoise.data.samplers import EpochSampler
 from equipoise.heads.rebalanced import empty_linear
 from equipoise.models import build_model, find_classifier, set_prior_bias
 from equipoise.train.feeding import labels_for_sampling
-from equipoise.train.loss_text import build_loss, default_loss
+from equipoise.train.loss_text import build_loss, default_loss, python_call
 from equipoise.train.methods import LossText, Method, Plain, parse_method
 from equipoise.train.module import Learner
 from equipoise.train.optimizers import build_optimizer, learning_rate_factor
@@ -235,6 +235,19 @@ def loss_of(spec: RunSpec, data: DataSet, sync: bool, text: str | None = None, e
         epochs=epochs or spec.epochs,
         ignore_index=data.ignore_index,
         sync=sync,
+    )
+
+
+def loss_in_python(spec: RunSpec, data: DataSet) -> str | None:
+    """The loss of the run for a loop of the user's own; None for methods, and where no expression says it."""
+    if spec.method != "none":
+        return None
+    return python_call(
+        default_loss(data.task) if spec.loss == "auto" else spec.loss,
+        num_classes=len(data.class_names),
+        num_samples=len(data.train),
+        epochs=spec.epochs,
+        ignore_index=data.ignore_index,
     )
 
 

@@ -39,6 +39,7 @@ from equipoise.train.parts import (
     check_method,
     check_model,
     learner_of,
+    loss_in_python,
     loss_of,
     method_of,
     model_of,
@@ -370,5 +371,6 @@ def _about(spec: RunSpec, learner: Learner, model_name: str, splits: Mapping[str
             "vocabulary": preparation.vocabulary,
         },
         "loss": repr(learner.loss),
+        "loss_in_python": loss_in_python(spec, data),
         "preparation": preparation.to_json(),
     }
