@@ -265,6 +265,38 @@ def test_thresholds_decide_at_one_half(tmp_path):
     assert found["OF1"] == pytest.approx(float(expected.compute()["OF1"]))
 
 
+def test_thresholds_are_listed_by_label(tmp_path):
+    path, fit = save(tmp_path, "npz", arrays_of("multi", samples=600)), tmp_path / "fit.json"
+    ran = run("calibrate", path, "--method", "thresholds", "--out", fit)
+    kept = load(fit)
+    for name, threshold, f1 in zip(kept.class_names, kept.probabilities, kept.f1, strict=True):
+        row = f"{name} {threshold:.3f} {100 * f1:.2f}"
+        assert row in [" ".join(line.split()) for line in ran.stdout.splitlines()]
+    found = json.loads(run("calibrate", path, "--method", "thresholds", "--out", fit, "--json").stdout)["thresholds"]
+    assert [row["threshold"] for row in found] == pytest.approx(kept.probabilities)
+
+
+def test_thresholds_of_many_labels_are_cut_short(tmp_path):
+    draw = np.random.default_rng(0)
+    targets = (draw.random((60, 25)) < 0.4).astype(int)
+    np.savez(tmp_path / "many.npz", logits=draw.normal(size=(60, 25)) + targets, targets=targets)
+    ran = run("calibrate", tmp_path / "many.npz", "--method", "thresholds", "--out", tmp_path / "fit.json")
+    assert "and 5 more: --json has all" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("task", "method", "words"),
+    [
+        ("single", "temperature", "logits; their softmax gives the probabilities"),
+        ("multi", "label-temperatures", "logits; their sigmoid gives the probabilities"),
+    ],
+)
+def test_how_probabilities_come_of_what_was_written(tmp_path, task, method, words):
+    path, fit = save(tmp_path, "npz", arrays_of(task)), tmp_path / "fit.json"
+    run("calibrate", path, "--method", method, "--out", fit)
+    assert words in run("calibrate", "--apply", fit, path, "--out", tmp_path / "out.npz").stdout
+
+
 @pytest.mark.parametrize("form", ["npz", "csv"])
 def test_predictions_are_not_overwritten_by_their_correction(tmp_path, form):
     path, fit = save(tmp_path, form, arrays_of("single")), tmp_path / "fit.json"

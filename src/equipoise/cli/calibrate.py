@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["calibrate"]
 
 TABLES = (".csv", ".parquet")
+LISTED = 20
+"""Labels whose thresholds are printed."""
 
 
 def calibrate(
@@ -91,7 +93,10 @@ def calibrate(
     else:
         _print(report)
         if report["method"] == "thresholds":
-            typer.echo("applied, they move the scores: a label is chosen above probability 0.5, whatever its threshold")
+            typer.echo(
+                "thresholds are for the scores as they are in the file; applied, they move the scores: a label is "
+                "chosen above probability 0.5, whatever its threshold"
+            )
         typer.echo(f"wrote {out}; apply it: equipoise calibrate --apply {out} FILE --out FILE2")
 
 
@@ -160,8 +165,19 @@ def _fit(
         "fitted_on": kept.samples,
         "converged": kept.converged,
         "note": kept.note,
+        "thresholds": _thresholds(kept, source.class_names),
         "notes": [*suspicion.sentences(None), *rounding.sentences()],
     }
+
+
+def _thresholds(fitted: Fitted, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The label, its threshold as a probability and the F1 to expect, a row for each label; none for other fits."""
+    from equipoise.calibration import Thresholds
+
+    if not isinstance(fitted, Thresholds):
+        return []
+    rows = zip(names, fitted.probabilities, fitted.f1, strict=True)
+    return [{"label": name, "threshold": threshold, "f1": f1} for name, threshold, f1 in rows]
 
 
 def _fitted_on(samples: Split, method: Method, options: dict[str, Any]) -> Fitted:
@@ -257,7 +273,9 @@ def _apply(path: Path, fitted: Fitted, source: Predictions, out: Path) -> str:
             f"{', '.join(fitted.class_names[:8])}{' ...' if len(fitted.class_names) > 8 else ''}"
         )
     lines += rounding.sentences(nll=False)
-    lines.append(f"wrote {out}, {'logits' if source.from_logits else 'probabilities'}")
+    link = "sigmoid" if task == "multi" else "softmax"
+    probabilities = "" if isinstance(fitted, Thresholds) else f"; their {link} gives the probabilities"
+    lines.append(f"wrote {out}, {f'logits{probabilities}' if source.from_logits else 'probabilities'}")
     if isinstance(fitted, Thresholds):
         where = "the columns decision_<label>" if out.suffix in TABLES else "decisions"
         lines.append(
@@ -309,3 +327,10 @@ def _print(report: dict[str, Any]) -> None:
         console.print(sentence, markup=False)
     if report["fitted_on"] != report["judged_fitted_on"]:
         console.print(f"kept is the fit on all samples: {report['fitted']}", markup=False)
+    if report["thresholds"]:
+        table = plain_table("label", "threshold", "F1 expected")
+        for row in report["thresholds"][:LISTED]:
+            table.add_row(row["label"], f"{row['threshold']:.3f}", shown("f1", row["f1"]))
+        console.print(table)
+        if (more := len(report["thresholds"]) - LISTED) > 0:
+            console.print(f"and {more:,} more: --json has all", markup=False)
