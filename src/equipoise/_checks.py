@@ -268,6 +268,10 @@ def _shape_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
         return "move the classes of the logits to dimension 1: logits.movedim(-1, 1)"
     if targets == (logits[0], 1, *logits[2:]):
         return "drop the dimension of size 1: targets.squeeze(1)"
+    if len(logits) == 2 and targets == logits[1:]:
+        return "logits are (N, C), a row for each sample: pass logits.T"
+    if len(logits) == 2 and len(targets) == 1:
+        return "pass logits and targets of the same samples"
     if len(targets) == len(wanted):
         return "sizes differ: crop or resize logits and targets to the same places, of the same samples"
     return "drop or add dimensions"

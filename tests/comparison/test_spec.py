@@ -92,7 +92,7 @@ def test_all_mistakes_are_named_together():
     assert "seeds.1: input should be greater than or equal to 0, got -1" in text
     assert "loss: there is no such setting; did you mean 'losses'?" in text
     assert "seed: there is no such setting; did you mean 'seeds'?" in text
-    assert "data: it must be given" in text
+    assert "data: it must be given, as --data or as a line 'data: ...' of a file of settings" in text
     assert "devices: every run of a comparison has one device, got 2" in text
 
 
@@ -107,7 +107,7 @@ def test_all_mistakes_are_named_together():
         ({"losses": "auto"}, "name must be a loss of the catalogue, got 'auto'"),
         ({"seeds": 0}, "there must be at least one seed, got 0"),
         ({"seeds": []}, "there must be at least one seed, got none"),
-        ({"seeds": "two"}, "valid tuple, got 'two'"),
+        ({"seeds": "two"}, "a number of seeds or a list of them, got 'two'; for example 3, or 0,1,2"),
         ({"seeds": [1, 2, 1]}, "every seed must be given once, got 1 twice"),
         ({"seeds": [2**32]}, "less than 4294967296"),
         ({"losses": "ce focal", "baseline": "recall"}, "one of ce, focal, got recall"),

@@ -122,6 +122,8 @@ def test_unknown_layout_says_what_was_looked_for(tmp_path):
     (tmp_path / "stuff.bin").write_bytes(b"1")
     refused("stuff.bin", tmp_path)
     refused((".parquet", "found .bin"), tmp_path / "stuff.bin")
+    (tmp_path / "cat").mkdir()
+    refused("found cat/, stuff.bin, without a picture below", tmp_path)
 
 
 def test_empty_folders(tmp_path):

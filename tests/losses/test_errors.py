@@ -190,6 +190,13 @@ def test_sigmoid_targets_of_wrong_shape(build, targets, parts):
         build()(logits(), targets)
 
 
+def test_rows_and_classes_of_softmax_losses():
+    with pytest.raises(ValueError, match=says("targets", "(3,)", "got (4,)", "pass logits.T")):
+        eq.FocalLoss()(torch.zeros(3, 4), torch.zeros(4, dtype=torch.long))
+    with pytest.raises(ValueError, match=says("targets", "(4,)", "got (5,)", "of the same samples")):
+        eq.FocalLoss()(torch.zeros(4, 3), torch.zeros(5, dtype=torch.long))
+
+
 def test_sigmoid_targets_of_one_label():
     loss = eq.BinaryFocalLoss()
     with pytest.raises(ValueError, match=says("targets", "(4, 1)", "got (4,)", "targets[:, None]")):

@@ -85,6 +85,15 @@ def test_missing_file_is_named(tmp_path):
         read_spec(tmp_path / "nowhere.yaml")
 
 
+def test_data_in_place_of_settings(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "table.csv").write_text("x,label\n1,a\n")
+    (tmp_path / "train.npz").write_bytes(bytes(range(256)))
+    for name in ("photos", "table.csv", "train.npz", "digits-lt"):
+        with pytest.raises(SpecError, match=rf"if these are the data, write --data .*{name}"):
+            read_spec(tmp_path / name)
+
+
 def test_samplers_are_those_of_the_data():
     assert get_args(Sampler) == SAMPLERS
 

@@ -86,6 +86,8 @@ def _seeds(value: object) -> object:
                 f"there must be at least one seed, got {value}; give their number, or a list such as 0,1,2"
             )
         return tuple(range(value))
+    if isinstance(value, str):
+        raise ValueError(f"they must be a number of seeds or a list of them, got {value!r}; for example 3, or 0,1,2")
     return value
 
 

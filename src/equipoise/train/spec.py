@@ -286,12 +286,25 @@ def read_spec(path: Path) -> dict[str, Any]:
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SpecError(str(path), ["there is no such file; check the path"]) from None
+        raise SpecError(
+            str(path), [f"there is no such file of settings; check the path{_data_instead(path)}"]
+        ) from None
+    except IsADirectoryError:
+        raise SpecError(str(path), [f"settings must be a YAML file, got a folder{_data_instead(path)}"]) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SpecError(str(path), [f"the file is no YAML: {' '.join(str(error).split())}"]) from None
+        told = f"the file is no YAML: {' '.join(str(error).split())}{_data_instead(path)}"
+        raise SpecError(str(path), [told]) from None
     if not isinstance(settings, dict):
-        raise SpecError(str(path), [f"there must be lines such as 'data: digits-lt', got {type(settings).__name__}"])
+        raise SpecError(
+            str(path),
+            [f"there must be lines such as 'data: digits-lt', got {type(settings).__name__}{_data_instead(path)}"],
+        )
     return settings
+
+
+def _data_instead(path: Path) -> str:
+    """What to do where the file of settings is rather the data."""
+    return "" if path.suffix in (".yaml", ".yml") else f"; if these are the data, write --data {path}"
 
 
 def _mistake(error: ErrorDetails, spec: type[BaseModel]) -> str:
@@ -301,7 +314,9 @@ def _mistake(error: ErrorDetails, spec: type[BaseModel]) -> str:
     if error["type"] == "extra_forbidden":
         return f"{name}: there is no such setting; {nearest(name, spec.model_fields, otherwise='see --help')}"
     if error["type"] == "missing":
-        return f"{name}: it must be given"
+        return (
+            f"{name}: it must be given, as --{name.replace('_', '-')} or as a line '{name}: ...' of a file of settings"
+        )
     what = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":
         return f"{place}: {what}"
