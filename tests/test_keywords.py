@@ -1,4 +1,4 @@
-"""Keywords of a call that no loss knows; those of its making are in ``tests/losses/test_errors.py``."""
+"""Keywords of a call that no loss knows, and names of others; the rest of its making is in ``losses/test_errors.py``."""
 
 import re
 
@@ -31,6 +31,23 @@ def test_unknown_keywords_of_a_call(loss, keyword, hint, compiled):
     message = f"a call of {type(loss).__name__} got an unexpected keyword argument {keyword!r}; {hint}"
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         called(LOGITS, targets, **{keyword: 3})
+
+
+@pytest.mark.parametrize(
+    ("made", "keyword", "hint"),
+    [
+        (eq.FocalLoss, "alpha", "pass weight=alpha"),
+        (eq.AsymmetricLoss, "clip", "pass margin=clip"),
+        (eq.AsymmetricLoss, "disable_torch_grad_focal_loss", "pass detach_focus=disable_torch_grad_focal_loss"),
+        (eq.LDAMLoss, "cls_num_list", "pass counts=cls_num_list"),
+        (eq.LDAMLoss, "s", "pass scale=s"),
+        (eq.ClassBalancedLoss, "samples_per_cls", "pass counts=samples_per_cls"),
+    ],
+)
+def test_names_of_published_code(made, keyword, hint):
+    message = f"{made.__name__} got an unexpected keyword argument {keyword!r}; {hint}"
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        made(**{keyword: 1})
 
 
 @pytest.mark.parametrize("loss", [eq.FocalLoss(), eq.OHEMLoss(), eq.AsymmetricLoss(), eq.DiceLoss()], ids=repr)

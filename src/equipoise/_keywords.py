@@ -15,8 +15,17 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-ELSEWHERE = {"num_items_in_batch": "normalizer"}
-"""Arguments under the names that trainers of others give them."""
+ELSEWHERE = {
+    "alpha": "weight",
+    "clip": "margin",
+    "cls_num_list": "counts",
+    "disable_torch_grad_focal_loss": "detach_focus",
+    "num_items_in_batch": "normalizer",
+    "s": "scale",
+    "samples_per_class": "counts",
+    "samples_per_cls": "counts",
+}
+"""Arguments under the names that published code, other libraries and their trainers give them."""
 
 
 @functools.cache
