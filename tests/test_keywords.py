@@ -1,4 +1,4 @@
-"""Keywords of a call that no loss knows, and names of others; the rest of its making is in ``losses/test_errors.py``."""
+"""Keywords of a call that no loss knows, and names of others; the rest is in ``tests/losses/test_errors.py``."""
 
 import re
 
