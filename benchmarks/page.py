@@ -50,11 +50,11 @@ CUDA_READING = """\
 * **call** is the wall clock of an eager call, forward plus backward, with what it costs to launch it.
 * **peak** is the memory allocated at once beyond the inputs, gradient included, in units of the logits.
 
-A loss whose gradient is not divided by something found in the batch writes it at once with the loss and reads the
-logits once: then it can be faster than the floor, which counts two readings. Here the gradient that comes in is 1; where
-it is not (a scaled loss, the sum of several times a weight), what was written is multiplied by it in backward, one pass
-more. Logits that fit in the cache of the device ({l2} MB here) can be faster than the floor as well, which is that of
-its memory."""
+Large batches have their gradient written at once with the loss, and their logits read once, unless the weights of the
+rows follow from the batch as in recall loss: so a loss can be faster than the floor, which counts two readings. Here the
+gradient that comes in is 1; where it is not (a loss that is scaled or divided), what was written is multiplied in
+backward, one pass more. Logits that fit in the cache of the device ({l2} MB here) can be faster than the floor as well,
+which is that of its memory."""
 CPU_READING = """\
 * **ms** is the wall clock of forward plus backward, with the quartiles.
 * **× torch** is the ratio to torch's loss, the first row, measured in the same round.
@@ -75,8 +75,8 @@ Why not, where that is known:
   thread of its own; torch's cross-entropy stays in C++. It costs some hundred microseconds, whatever the size.
 * *A whole training step* of this small network is bound by launches on this host, those of the loss among them.
 * *Recall losses* cannot have their gradient at once, as its weights are the recalls of the batch; they write codes and
-  unweighted losses of the rows, count them, and weigh them, before there is a loss. In two bytes at 19 classes planes of
-  769 x 769 pixels start at odd addresses besides, so that each pixel is loaded by itself."""
+  unweighted losses of the rows, count them, and weigh them, before there is a loss. In two bytes at 19 classes planes
+  of 769 x 769 pixels start at odd addresses besides, so that each pixel is loaded by itself."""
 CPU_TARGETS = "A loss is allowed a multiple of the time of another, torch's as a rule.\n\n"
 
 
