@@ -51,10 +51,10 @@ CUDA_READING = """\
 * **peak** is the memory allocated at once beyond the inputs, gradient included, in units of the logits.
 
 Large batches have their gradient written at once with the loss, and their logits read once, unless the weights of the
-rows follow from the batch as in recall loss: so a loss can be faster than the floor, which counts two readings. Here the
-gradient that comes in is 1; where it is not (a loss that is scaled or divided), what was written is multiplied in
-backward, one pass more. Logits that fit in the cache of the device ({l2} MB here) can be faster than the floor as well,
-which is that of its memory."""
+rows follow from the batch as in recall loss: so a loss can be faster than the floor, which counts two readings. Here
+the gradient that comes in is 1; where it is not (a loss that is scaled or divided), what was written is multiplied in
+backward, one pass more. Logits that fit in the cache of the device ({l2} MB here) can be faster than the floor as
+well, which is that of its memory."""
 CPU_READING = """\
 * **ms** is the wall clock of forward plus backward, with the quartiles.
 * **× torch** is the ratio to torch's loss, the first row, measured in the same round.
