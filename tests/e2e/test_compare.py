@@ -1,5 +1,6 @@
 """``equipoise compare`` as a user types it: real runs in real processes, killed, resumed, spread and refused."""
 
+import html
 import json
 import os
 import random
@@ -74,10 +75,13 @@ def test_what_is_there_afterwards(whole):
     for count in range(1, 7):
         assert f"{count}/6 " in finished.out
     assert comparison.report.read_text().startswith("<!doctype html>")
-    *_, use, chosen, report = finished.out.splitlines()
+    *_, use, chosen, in_python, report = finished.out.splitlines()
     advice = recommended(comparison, json.loads(comparison.verdict.read_text()))
     assert use == f"{advice.why}: equipoise export compared/runs/{advice.run.name}"
     assert chosen == advice.note
+    assert in_python == advice.in_your_loop
+    assert in_python.startswith("In a loop of your own: loss = equipoise.")
+    assert in_python in html.unescape(comparison.report.read_text())
     assert report == "The report: compared/report.html"
     first = finished.out.splitlines()[:6]
     assert "digits-lt: 10 classes, 276 training, 200 validation and 400 test samples" in first

@@ -60,9 +60,9 @@ def _use(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Section | None
     advice = recommended(folder, verdict)
     if advice is None:
         return None
-    said = [f"{advice.why}.", advice.note, advice.in_your_loop]
-    text = f"{' '.join(filter(None, said))} In the folder of this page, this writes a model that stands alone:"
-    return Section("The run to use", text, code=advice.command())
+    text = f"{advice.why}. {advice.note} In the folder of this page, this writes a model that stands alone:"
+    notes = [advice.in_your_loop] if advice.in_your_loop else []
+    return Section("The run to use", text, code=advice.command(), notes=notes)
 
 
 def _title(name: str) -> str:
