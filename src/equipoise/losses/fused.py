@@ -6,7 +6,6 @@ Where a loss asks for what they do not have, the functions here return None and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,11 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["fused_sigmoid_loss", "fused_softmax_loss"]
 
 
-@lru_cache(maxsize=1024)
-def _names(layout: Layout) -> frozenset[str]:
-    return frozenset(piece.name for piece in layout)
-
-
 def fused_softmax_loss(
     logits: Tensor,
     targets: Tensor,
@@ -45,7 +39,7 @@ def fused_softmax_loss(
     sync: bool,
 ) -> Tensor | None:
     """Softmax loss of a checked batch (N, C, d1, ..., dk), reduced."""
-    names = _names(layout)
+    names = {piece.name for piece in layout}
     fixed = weight = view_of(hyper, layout, "weight") if "weight" in names else None
     recalls = [weights for weights in batch_weights if isinstance(weights, (RecallWeights, BatchRecall))]
     if len(recalls) < len(batch_weights) or (recalls and targets.is_floating_point()):
