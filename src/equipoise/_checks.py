@@ -195,6 +195,22 @@ def warn_of_probabilities(name: str, scores: Tensor, *, one_label: bool, advice:
     )
 
 
+def check_logit_values(logits: Tensor, *, one_label: bool) -> None:
+    """Raise where logits (N, C, d1, ..., dk) are no numbers, warn where they look like probabilities."""
+    if not logits.numel():
+        return
+    wrong = logits.isnan() | (logits == torch.inf)  # minus infinity masks a class
+    if bool(wrong.any()):
+        samples = wrong.reshape(logits.shape[0], -1).any(1)
+        raise ValueError(
+            f"logits must be numbers, got {float(logits[wrong][0])} in {int(samples.sum())} of {samples.numel()} "
+            "samples; look at the inputs, the learning rate and divisions in the model"
+        )
+    link = "softmax" if one_label else "sigmoid"
+    advice = f"pass what the model returns before its {link}, which the loss takes itself"
+    warn_of_probabilities("logits", logits, one_label=one_label, advice=advice)
+
+
 def transforms_active() -> bool:
     """Whether a ``torch.func`` transform is running."""
     return bool(torch._C._are_functorch_transforms_active())

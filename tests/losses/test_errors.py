@@ -369,6 +369,34 @@ def test_validate_looks_at_labels_while_compiling():
     torch.compiler.reset()
 
 
+@pytest.mark.parametrize(
+    ("loss", "link"),
+    [(eq.FocalLoss, "softmax"), (eq.DiceLoss, "softmax"), (eq.AsymmetricLoss, "sigmoid")],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_validate_looks_at_logits(loss, link):
+    logits = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
+    targets = torch.arange(8) % 5 if link == "softmax" else torch.zeros(8, 5)
+    probabilities = logits.softmax(1) if link == "softmax" else logits.sigmoid()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss()(probabilities, targets)  # on request only, as it costs a pass over the logits
+        loss(validate=True)(logits, targets)
+        masked = logits.clone()
+        masked[:, 4] = -torch.inf
+        if link == "softmax":
+            loss(validate=True)(masked, torch.zeros(8, dtype=torch.int64))
+    with pytest.warns(
+        UserWarning, match=rf"logits must be raw scores .*before its {link}, which the loss takes itself"
+    ):
+        loss(validate=True)(probabilities, targets)
+    for wrong in (torch.nan, torch.inf):
+        broken = logits.clone()
+        broken[2:4, 1] = wrong
+        with pytest.raises(ValueError, match=says("logits", "numbers", f"got {wrong} in 2 of 8", "learning rate")):
+            loss(validate=True)(broken, targets)
+
+
 def test_validate_looks_at_labels_under_torch_func():
     for validate, loss in ((True, eq.FocalLoss(validate=True)), (False, eq.FocalLoss())):
         grad = torch.func.grad(lambda z, loss=loss: loss(z, BAD_LABELS))

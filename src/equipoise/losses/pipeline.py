@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise._checks import (
+    check_logit_values,
     check_logits,
     check_num_classes,
     check_sigmoid_targets,
@@ -93,7 +94,10 @@ def softmax_batch(logits: Tensor, targets: Tensor, ignore_index: int, validate: 
         logits, targets = logits.unsqueeze(0), targets.unsqueeze(0)
     if logits.shape[1] == 0:
         raise ValueError(f"logits must have at least one class, got shape {tuple(logits.shape)}; check the model")
-    return logits, targets, check_softmax_targets(logits, targets, ignore_index, validate)
+    dense = check_softmax_targets(logits, targets, ignore_index, validate)
+    if validate:
+        check_logit_values(logits, one_label=True)
+    return logits, targets, dense
 
 
 def softmax_inputs(logits: Tensor, targets: Tensor, ignore_index: int, validate: bool) -> SoftmaxInputs:
@@ -492,6 +496,8 @@ def sigmoid_batch(
     if logits.ndim == 1:  # N samples of one label
         logits, targets = logits.unsqueeze(1), targets.unsqueeze(1)
         element_weight = None if element_weight is None else element_weight.unsqueeze(-1)
+    if validate:
+        check_logit_values(logits, one_label=False)
     if any(piece.name == "rebalance" for piece in layout):
         named = Hyper(hyper, layout)
         rebalanced = rebalanced_weight(targets, named["inverse_counts"], named["rebalance"], ignore_value)

@@ -14,7 +14,14 @@ from typing import ClassVar, Never, TypeAlias, TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_logits, check_number, check_softmax_targets, check_tensors
+from equipoise._checks import (
+    check_choice,
+    check_logit_values,
+    check_logits,
+    check_number,
+    check_softmax_targets,
+    check_tensors,
+)
 from equipoise._keywords import refuse_call
 from equipoise.distributed import all_sum, world_size
 from equipoise.kernels.choice import triton_serves
@@ -217,6 +224,8 @@ def _check_inputs(logits: Tensor, targets: Tensor, ignore_index: int, validate: 
             f"logits must have shape (N, C, d1, ..., dk), got {tuple(logits.shape)}; add the batch dimension"
         )
     check_softmax_targets(logits, targets, ignore_index, validate)
+    if validate:
+        check_logit_values(logits, one_label=True)
 
 
 def _reduce(losses: Tensor, present: Tensor, classes: Classes, reduction: str, *, sync: bool) -> Tensor:
