@@ -156,6 +156,7 @@ class SoftmaxTotals(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
         """Sums."""
         done = softmax_forward(*inputs)
+        assert done.sums is not None
         _keep(ctx, inputs, done.state, None)
         loss, mass, valid = done.sums.sum(1)
         ctx.mark_non_differentiable(mass, valid)
@@ -224,7 +225,7 @@ class SoftmaxWeighed(torch.autograd.Function):
         else:
             loss, inverse = reduced
             mass = valid = inverse
-        _keep(ctx, (logits, targets, weight, hyper, layout, ignore_index), done.state, inverse)
+        _keep(ctx, (logits, targets, weight, hyper, layout, ignore_index), done.state, inverse, done.codes)
         ctx.mark_non_differentiable(mass, valid)
         ctx.set_materialize_grads(False)
         return loss, mass, valid
@@ -247,17 +248,27 @@ def _handed_over(ctx: Any, grad: Tensor, inverse: Tensor | None = None) -> Tenso
     return gradient  # type: ignore[no-any-return]
 
 
-def _keep(ctx: Any, inputs: Sequence[Any], state: Tensor | None, inverse: Tensor | None) -> None:  # noqa: ANN401
+def _keep(
+    ctx: Any,  # noqa: ANN401
+    inputs: Sequence[Any],
+    state: Tensor | None,
+    inverse: Tensor | None,
+    codes: Tensor | None = None,
+) -> None:
     *tensors, ctx.layout, ctx.ignore_index = inputs
-    ctx.save_for_backward(*tensors, state, inverse)
+    ctx.save_for_backward(*tensors, state, inverse, codes)
 
 
 def _gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: ANN401
     """Gradient of the logits for that of a scalar or of the rows."""
     if grad is None:
         return None
-    logits, targets, weight, hyper, state, inverse = ctx.saved_tensors
+    logits, targets, weight, hyper, state, inverse, codes = ctx.saved_tensors
     if not torch.is_grad_enabled():
+        if codes is not None:
+            return softmax_launch.softmax_backward(
+                logits, codes, weight, hyper, ctx.layout, state, grad, inverse, coded=True
+            )
         if state is None:
             state = softmax_forward(logits, targets, weight, hyper, ctx.layout, ctx.ignore_index).state
         return softmax_backward(logits, targets, weight, hyper, ctx.layout, state, grad, inverse)

@@ -70,7 +70,8 @@ def _softmax_forward(
     )
     rows = done.rows if done.rows is not None else done.state.new_empty(0)
     counts = done.counts if done.counts is not None else rows.new_empty((2, 0), dtype=torch.int64)
-    return done.state, done.sums.sum(1, keepdim=True), rows, counts
+    sums = done.state.new_empty(3, 1) if done.sums is None else done.sums.sum(1, keepdim=True)
+    return done.state, sums, rows, counts
 
 
 @_softmax_forward.register_fake

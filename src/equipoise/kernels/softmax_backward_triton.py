@@ -25,9 +25,9 @@ __all__ = ["backward_kernel", "backward_tile"]
 def backward_tile(
     tile, peak, others, pull, factor, logits, targets, weight, hyper, out,
     rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, g_0, g_1, g_2, g_c,
-    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr, Z_UNIT: tl.constexpr,
-    T_UNIT: tl.constexpr, G_UNIT: tl.constexpr, LONG: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
+    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, CODED: tl.constexpr, WEIGHTED: tl.constexpr,
+    Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, G_UNIT: tl.constexpr, LONG: tl.constexpr, SPLIT: tl.constexpr,
+    EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """Gradient of a tile of rows, times ``factor``; ``peak``, ``others`` and ``pull`` are what forward kept of them."""
     _, live, outer, i_2 = rows_of_program(tile, rows, size_2, SPLIT, EVEN, LONG, BLOCK_R, VECTOR)
@@ -48,6 +48,8 @@ def backward_tile(
     label = tl.zeros([BLOCK_R], tl.int32)
     if not DENSE:
         target = tl.load(targets + t_at, mask=live, other=0).to(tl.int64)
+        if CODED:
+            target = tl.where(target >= C, target - C, target)
         known = (target >= 0) & (target < C)
         label = tl.where(valid & known, target, 0).to(tl.int32)
         factor = tl.where(known, factor, float("nan"))
@@ -123,11 +125,11 @@ def backward_tile(
 def backward_kernel(
     logits, targets, weight, hyper, state, grad, inverse, out,
     rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, g_0, g_1, g_2, g_c,
-    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr, GRAD: tl.constexpr,
-    Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, G_UNIT: tl.constexpr, LONG: tl.constexpr, SPLIT: tl.constexpr,
-    EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
+    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, CODED: tl.constexpr, WEIGHTED: tl.constexpr,
+    GRAD: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, G_UNIT: tl.constexpr, LONG: tl.constexpr,
+    SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of a tile of rows.
+    """Gradient of a tile of rows; CODED: ``targets`` are the codes that forward has left, which are smaller.
 
     GRAD says what comes in: 1 a scalar, 2 a row's own, 3 a scalar and the inverse of the denominator of the loss.
     """
@@ -147,5 +149,5 @@ def backward_kernel(
     backward_tile(
         tile, peak, others, pull, factor, logits, targets, weight, hyper, out,
         rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, g_0, g_1, g_2, g_c,
-        C, PLAN, DENSE, WEIGHTED, Z_UNIT, T_UNIT, G_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
+        C, PLAN, DENSE, CODED, WEIGHTED, Z_UNIT, T_UNIT, G_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
     )  # fmt: skip

@@ -293,12 +293,15 @@ def _forward_tile(
                     x, e, t, 0, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
                 )
     else:
+        if HITS:
+            near = tl.full([BLOCK_R, BLOCK_C], float("-inf"), hyper.dtype.element_ty)  # the block of the label
         for start in range(0, C, BLOCK_C):
             k = start + tl.arange(0, BLOCK_C)
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), hyper, LONG)
             if HITS:
                 best = tl.maximum(best, row_max(z))
-                ahead = tl.maximum(ahead, row_max(_before(z, k, label, C)))
+                ahead = tl.where(start + BLOCK_C <= label, best, ahead)
+                near = tl.where((label // BLOCK_C * BLOCK_C == start)[:, None], z, near)
             t = z
             if DENSE:
                 t = target_tile(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
@@ -323,6 +326,8 @@ def _forward_tile(
                         sum_a, tilt_a = _sunk(sum_a, tilt_a, more_a, more_tilt_a, sunk, fade, PLAN.power_a)
                     if PLAN.power_b > 0:
                         sum_b, tilt_b = _sunk(sum_b, tilt_b, more_b, more_tilt_b, sunk, fade, PLAN.power_b)
+        if HITS:  # one look at the block of the label instead of one at each class
+            ahead = tl.maximum(ahead, row_max(_before(near, tl.arange(0, BLOCK_C), label % BLOCK_C, BLOCK_C)))
 
     shift = relative(peak, peak)
     unit = exp_relative(shift)
@@ -387,6 +392,8 @@ def _forward_tile(
         loss = -mass * m * log_p
     loss = tl.where(valid, tl.where(known, loss, float("nan")), 0.0)
 
+    if HITS:  # backward is given codes, which do not tell a label that there is not
+        others = tl.where(known, others, float("nan"))
     others = tl.where(valid, others, -1.0)
     if KEEP:
         tl.store(state + row, peak, mask=live)
@@ -419,9 +426,9 @@ def forward_kernel(
 
     Writes to ``state`` (2 or 3, rows) the peak, the others' sum (-1 where the row is ignored) and, where every class
     has a term, the sum that all gradients of the row share; with ROWS the losses; with HITS a code of the label, by C
-    more where that is the first of the largest logits, and 2 C where the row is ignored; and the sums of loss, mass and
-    valid rows of this program, (3, programs). With a REDUCTION of 0 and more the last program writes the reduced loss,
-    see ``finish_last``.
+    more where that is the first of the largest logits, and 2 C where the row is ignored, and zeros to ``sums_out``, the
+    table (2, C) that is to be counted into; else to that the sums of loss, mass and valid rows of this program, (3,
+    programs). With a REDUCTION of 0 and more the last program writes the reduced loss, see ``finish_last``.
 
     ONCE: instead of the state, ``state`` is the gradient of the logits, which lies as they do; ``inverse`` has that of
     the denominator already.
@@ -442,16 +449,21 @@ def forward_kernel(
             backward_tile(
                 tile, peak, others, pull, tl.load(inverse), logits, targets, weight, hyper, state,
                 rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, z_0, z_1, z_2, z_c,
-                C, PLAN, DENSE, WEIGHTED, Z_UNIT, T_UNIT, Z_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
+                C, PLAN, DENSE, False, WEIGHTED, Z_UNIT, T_UNIT, Z_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
             )  # fmt: skip
         loss += more_loss
         mass += more_mass
         count += valid.to(tl.int32)
-    tl.store(sums_out + program, tl.sum(loss))
-    valid_rows = tl.sum(count).to(loss.dtype)
-    if WEIGHTED and not DENSE:
-        tl.store(sums_out + programs + program, tl.sum(mass))
+    if HITS:
+        for start in range(program * 1024, 2 * C, programs * 1024):
+            k = start + tl.arange(0, 1024)
+            tl.store(sums_out + k, tl.zeros([1024], tl.int64), mask=k < 2 * C)
     else:
-        tl.store(sums_out + programs + program, valid_rows)
-    tl.store(sums_out + 2 * programs + program, valid_rows)
-    finish_last(ticket, sums_out, reduced, inverse, samples, REDUCTION, 1024)
+        tl.store(sums_out + program, tl.sum(loss))
+        valid_rows = tl.sum(count).to(loss.dtype)
+        if WEIGHTED and not DENSE:
+            tl.store(sums_out + programs + program, tl.sum(mass))
+        else:
+            tl.store(sums_out + programs + program, valid_rows)
+        tl.store(sums_out + 2 * programs + program, valid_rows)
+        finish_last(ticket, sums_out, reduced, inverse, samples, REDUCTION, 1024)

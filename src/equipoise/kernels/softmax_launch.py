@@ -41,9 +41,9 @@ class Forward(NamedTuple):
     """What the forward kernel leaves behind."""
 
     state: Tensor  # (2 or 3, rows) in the accumulation type, for backward
-    sums: Tensor  # (3, programs) loss, mass, valid rows; nothing where they are reduced
+    sums: Tensor | None  # (3, programs) loss, mass, valid rows; None with hits, nothing where they are reduced
     rows: Tensor | None  # (N, d1, ..., dk) losses
-    codes: Tensor | None  # (rows,) label, by C more where it is a hit; 2 C where ignored
+    codes: Tensor | None  # (N, d1, ..., dk) label, by C more where it is a hit; 2 C where ignored
     counts: Tensor | None  # (2, C) rows of each class and its hits
     reduced: Reduced | None
 
@@ -76,7 +76,10 @@ def softmax_forward(
     hits: bool = False,
     reduction: str | None = None,
 ) -> Forward:
-    """Losses of (N, C, d1, ..., dk) logits; ``targets`` indices or dense, as they lie in memory."""
+    """Losses of (N, C, d1, ..., dk) logits; ``targets`` indices or dense, as they lie in memory.
+
+    With ``hits`` nothing is summed up.
+    """
     dense, weighted = targets.is_floating_point(), weight is not None
     how = (logits.element_size(), layout, dense, weighted, keep_rows, hits, False, reduction)
     planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), _aligned(logits), ignore_index, *how)
@@ -87,10 +90,13 @@ def softmax_forward(
     kept, rows, inside, launch = planned
     dtype, device = accumulation_dtype(logits), logits.device
     state = torch.empty(kept, dtype=dtype, device=device)
-    sums = sums_of(3, launch.programs, inside, dtype, device)
-    each = logits.shape[:1] + logits.shape[2:]
-    codes = roomy(rows, code_dtype(logits.shape[1]), device) if hits else None
-    losses = None
+    each, classes = logits.shape[:1] + logits.shape[2:], logits.shape[1]
+    codes = counts = losses = None
+    if hits:
+        codes = roomy(rows, code_dtype(classes), device).view(each)
+        sums = counts = torch.empty((2, classes), dtype=torch.int64, device=device)
+    else:
+        sums = sums_of(3, launch.programs, inside, dtype, device)
     if keep_rows:
         losses = roomy(rows, dtype, device).view(each) if hits else torch.empty(each, dtype=dtype, device=device)
     reduced = None if reduction is None else Reduced.empty(dtype, device)
@@ -102,7 +108,10 @@ def softmax_forward(
         )  # fmt: skip
     if reduction is not None and reduced is not None and inside < 0:
         finish(sums, reduced, reduction, logits.shape[0])
-    return Forward(state, sums, losses, codes, None if codes is None else count(codes, logits.shape[1]), reduced)
+    if codes is None or counts is None:
+        return Forward(state, sums, losses, None, None, reduced)
+    count(codes, counts)
+    return Forward(state, None, losses, codes, counts, None)
 
 
 def softmax_at_once(
@@ -180,7 +189,7 @@ def _forward_plan(
         return None
     rows, spread = geometry.rows, is_spread(plan, dense)
     work: Work = ("much at once" if plan.laborious or plan.true_margin >= 0 else "at once") if once else "forward"
-    blocks = _blocks(shape, z_strides, element_size, aligned, work)
+    blocks = _blocks(shape, z_strides, element_size, aligned, work, spread)
     split, tiles = geometry.programs(blocks.rows)
     turns = max(1, -(-tiles // MOST_PROGRAMS)) if shape[1] <= blocks.classes and not dense else 1
     programs = -(-tiles // turns)
@@ -206,11 +215,16 @@ def softmax_backward(
     state: Tensor,
     grad: Tensor,
     inverse: Tensor | None = None,
+    *,
+    coded: bool = False,
 ) -> Tensor:
-    """Gradient of the logits; ``grad`` is a scalar or one for each row, ``inverse`` that of the denominator."""
+    """Gradient of the logits; ``grad`` is a scalar or one for each row, ``inverse`` that of the denominator.
+
+    ``coded``: the targets are the codes of forward.
+    """
     out = torch.empty_like(logits)
     kind = 2 if grad.ndim else 1 if inverse is None else 3
-    how = (logits.element_size(), layout, targets.is_floating_point(), weight is not None, kind)
+    how = (logits.element_size(), layout, targets.is_floating_point(), coded, weight is not None, kind)
     strides = logits.stride(), out.stride(), targets.stride()
     launch = _backward_launch(logits.shape, *strides, _aligned(logits), *how)
     if launch is None:
@@ -236,6 +250,7 @@ def _backward_launch(
     element_size: int,
     layout: Layout,
     dense: bool,
+    coded: bool,
     weighted: bool,
     kind: int,
 ) -> Launch | None:
@@ -243,13 +258,13 @@ def _backward_launch(
     geometry, plan = merged(shape, (z_strides, g_strides, t_strides), 2 + dense), plan_of(layout)
     if geometry is None:
         return None
-    blocks = _blocks(shape, z_strides, element_size, aligned, "backward")
+    blocks = _blocks(shape, z_strides, element_size, aligned, "backward", is_spread(plan, dense))
     split, programs = geometry.programs(blocks.rows)
     (z_unit, z), (g_unit, g), (t_unit, t) = geometry.walks
     return Launch(
         programs,
         (geometry.rows, *geometry.sizes[1:], *z, z_strides[1], *t, t_strides[1] if dense else 0, *g, g_strides[1]),
-        (shape[1], plan, dense, weighted, kind, z_unit, t_unit, g_unit,
+        (shape[1], plan, dense, coded, weighted, kind, z_unit, t_unit, g_unit,
          _is_long(geometry.rows, shape, (z_strides, g_strides), t_strides, dense),
          split, geometry.even(blocks.rows, programs), *blocks.tile),
         blocks.warps,
@@ -275,7 +290,9 @@ def is_spread(plan: Plan, dense: bool) -> bool:
     return dense or plan.label_smoothing >= 0 or plan.squared_error >= 0
 
 
-def _blocks(shape: tuple[int, ...], strides: tuple[int, ...], element_size: int, aligned: bool, work: Work) -> Blocks:
+def _blocks(
+    shape: tuple[int, ...], strides: tuple[int, ...], element_size: int, aligned: bool, work: Work, spread: bool
+) -> Blocks:
     """By measurements on an H200; ``backward`` needs no sum over the classes, and ``at once`` no row is read twice.
 
     Classes next to each other: one warp walks along a row, several rows at once where they are not long. Strided or few
@@ -298,7 +315,9 @@ def _blocks(shape: tuple[int, ...], strides: tuple[int, ...], element_size: int,
     if not aligned or any(stride % 16 for stride in steps):  # Triton cannot tell that neighbours may be loaded at once
         warps = 4 if work == "much at once" else 8
         return Blocks(32 * warps, min(width, 32), warps, 1)
-    vector = max(2, min(16 // width, 16 // element_size))
     if once and width > 8:
         return Blocks(64, width, 1, 2) if width <= 32 else Blocks(128, 8, 2, 2)
+    if width == 32 and not spread:
+        return Blocks(256, width, 4, 2)
+    vector = max(8 // element_size, min(16 // width, 16 // element_size))
     return Blocks(128 * vector, min(width, 8), 4, vector)
