@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 from equipoise._checks import check_choice, transforms_active
 
-__all__ = ["Backend", "obstacle", "triton_serves", "use", "wanted"]
+__all__ = ["Backend", "obstacle", "triton_serves", "use", "wanted", "wanted_backend"]
 
 Backend: TypeAlias = Literal["auto", "reference", "triton"]
 
@@ -25,7 +25,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 INSTALLED = importlib.util.find_spec("triton") is not None
 
-_wanted: list[str] = ["auto"]
+wanted_backend: dict[str, str] = {"name": "auto"}
 
 
 class use:  # noqa: N801 - reads as a verb, like torch.no_grad
@@ -43,8 +43,8 @@ class use:  # noqa: N801 - reads as a verb, like torch.no_grad
 
     def __init__(self, backend: Backend) -> None:
         check_choice("backend", backend, ("auto", "reference", "triton"))
-        self.before = _wanted[0]
-        _wanted[0] = backend
+        self.before = wanted_backend["name"]
+        wanted_backend["name"] = backend
 
     def __enter__(self) -> use:
         return self
@@ -52,19 +52,19 @@ class use:  # noqa: N801 - reads as a verb, like torch.no_grad
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _wanted[0] = self.before
+        wanted_backend["name"] = self.before
 
 
 def wanted() -> str:
     """The backend that is asked for."""
-    return _wanted[0]
+    return wanted_backend["name"]
 
 
 def triton_serves(logits: Tensor) -> bool:
     """Whether the kernels are to run for these logits; raises where they were asked for by name and cannot."""
-    if _wanted[0] == "reference":
+    if wanted_backend["name"] == "reference":
         return False
-    if _wanted[0] == "auto":
+    if wanted_backend["name"] == "auto":
         return logits.is_cuda and obstacle(logits) is None
     reason = obstacle(logits)
     if reason is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from equipoise.kernels.choice import obstacle, wanted
+from equipoise.kernels.replay import LARGEST, is_built
 
 __all__ = ["Explanation", "explain"]
 
@@ -42,6 +43,12 @@ def explain(loss: nn.Module, logits: Tensor) -> Explanation:
         how = "one fused kernel forward and one backward, or loss and gradient in one where that is faster"
         if isinstance(loss, (OHEMLoss, MMCELoss)):
             how = "fused kernels for the rows, PyTorch for what compares them with each other"
+        elif logits.nbytes <= LARGEST:
+            how += (
+                "; after two calls, calls of it from C++"
+                if is_built()
+                else "; equipoise.kernels.build() would make calls on such small batches cheaper"
+            )
         asked = (
             "equipoise.kernels.use('triton') asks for it" if choice == "triton" else "the logits are on a CUDA device"
         )

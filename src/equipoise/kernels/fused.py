@@ -23,7 +23,8 @@ from equipoise.kernels.ops import (
     softmax_backward,
     softmax_forward,
 )
-from equipoise.kernels.rows_launch import scale
+from equipoise.kernels.replay import recorder
+from equipoise.kernels.rows_launch import scale, worth_at_once
 from equipoise.kernels.rows_launch import weigh as sum_weighed
 from equipoise.kernels.sigmoid_launch import Seen
 from equipoise.kernels.sigmoid_reference import sigmoid_slopes
@@ -44,6 +45,8 @@ __all__ = [
 
 def _applied(function: type[torch.autograd.Function], *inputs: Any) -> Any:  # noqa: ANN401
     """``function.apply`` without its care for ``torch.func`` and the compiler, which never get here."""
+    if recorder.tape is not None:
+        return recorder.tape.applied(function, inputs)
     return super(torch.autograd.Function, function).apply(*inputs)  # type: ignore[misc]
 
 
@@ -310,8 +313,7 @@ def sigmoid_reduced(
     seen: Seen = "nothing",
 ) -> tuple[Tensor, Tensor | None]:
     """Sigmoid loss reduced to a scalar by ``"sum"``, ``"mean"`` or ``"batch_mean"``; seen: as in ``sigmoid_totals``."""
-    wanted = torch.is_grad_enabled() and logits.requires_grad
-    at_once = wanted and logits.dtype in (torch.float32, torch.bfloat16)  # in float16 what is divided may underflow
+    at_once = torch.is_grad_enabled() and logits.requires_grad and worth_at_once(logits)
     reduced: tuple[Tensor, Tensor | None] = _applied(
         SigmoidReduced, logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, reduction, seen,
         at_once,

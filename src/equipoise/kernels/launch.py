@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from triton import knobs
 
-__all__ = ["Launch", "Launcher", "scratch", "ticket"]
+from equipoise.kernels.replay import Note, UnrepeatableError, recorder
+
+__all__ = ["Launch", "Launcher", "lasting", "scratch", "ticket"]
 
 _tickets: dict[tuple[int, int], Tensor] = {}
 _scratches: dict[tuple[int, int, torch.dtype], Tensor] = {}
@@ -47,6 +49,9 @@ class Launcher:
     def __call__(self, launch: Launch, *tensors: Tensor) -> None:
         """Run the kernel on the current stream of the tensors' device."""
         device = tensors[0].device
+        if recorder.tape is not None:
+            recorder.tape.notes.append(self._noted(device.index, launch, tensors))
+            return
         if device.type != "cuda":  # the interpreter
             self.kernel[(launch.programs,)](*tensors, *launch.numbers, *launch.constants)
         elif device.index == torch._C._cuda_getDevice():
@@ -57,12 +62,19 @@ class Launcher:
 
     def _launch(self, device: int, launch: Launch, tensors: tuple[Tensor, ...]) -> None:
         pointers = [tensor.data_ptr() for tensor in tensors]  # Triton would look each of them up
-        key = (device, *[tensor.dtype for tensor in tensors], *[pointer % 16 == 0 for pointer in pointers])
+        key = _kind(device, tensors, pointers)
         compiled = launch.compiled.get(key)
         if compiled is None or _observed():
             launch.compiled[key] = self._compiled(launch, tensors, pointers, key)
         else:
             _run(compiled, device, launch, pointers)
+
+    def _noted(self, device: int, launch: Launch, tensors: tuple[Tensor, ...]) -> Note:
+        """A launch that has been made before, for a tape."""
+        compiled = launch.compiled.get(_kind(device, tensors, [tensor.data_ptr() for tensor in tensors]))
+        if compiled is None:
+            raise UnrepeatableError("a kernel that has not run yet")
+        return Note(compiled, launch.programs, launch.numbers, tensors)
 
     def _compiled(
         self, launch: Launch, tensors: tuple[Tensor, ...], pointers: list[int], tensors_key: tuple[Any, ...]
@@ -81,6 +93,11 @@ class Launcher:
         else:
             _run(compiled, tensors_key[0], launch, pointers)
         return compiled
+
+
+def _kind(device: int, tensors: tuple[Tensor, ...], pointers: list[int]) -> tuple[Any, ...]:
+    """What a kernel is compiled for: device, types, and whether the largest loads may start where tensors start."""
+    return (device, *[tensor.dtype for tensor in tensors], *[pointer % 16 == 0 for pointer in pointers])
 
 
 def ticket(device: torch.device) -> Tensor:
@@ -108,6 +125,12 @@ def scratch(numbers: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         with torch.inference_mode(False):
             known = _scratches[key] = torch.empty(max(numbers, 4096), dtype=dtype, device=device)
     return known
+
+
+def lasting(device: torch.device) -> list[Tensor]:
+    """The ticket and the scratches of the current stream."""
+    here = (device.index, torch._C._cuda_getCurrentRawStream(device.index))
+    return [tensor for known in (_tickets, _scratches) for key, tensor in known.items() if key[:2] == here]
 
 
 def _run(compiled: Any, device: int, launch: Launch, pointers: list[int]) -> None:  # noqa: ANN401

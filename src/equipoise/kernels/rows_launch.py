@@ -10,11 +10,19 @@ from torch import Tensor
 
 from equipoise.kernels.geometry import SMALL, power_of_2
 from equipoise.kernels.launch import Launch, Launcher, scratch, ticket
-from equipoise.kernels.rows_triton import count_kernel, finish_kernel, mass_kernel, scale_kernel, weigh_kernel
+from equipoise.kernels.rows_triton import (
+    add_kernel,
+    count_kernel,
+    finish_kernel,
+    mass_kernel,
+    scale_kernel,
+    weigh_kernel,
+)
 
 __all__ = [
     "REDUCTIONS",
     "Reduced",
+    "added",
     "asked",
     "code_dtype",
     "count",
@@ -25,6 +33,7 @@ __all__ = [
     "scale",
     "sums_of",
     "weigh",
+    "worth_at_once",
 ]
 
 FEW_CLASSES = 256  # up to here a program counts in a table of its own
@@ -32,6 +41,7 @@ LINE = 2048  # rows that a program weighs at a time
 COUNTED = 8192  # rows that it counts at a time
 COUNTING = 528  # programs that count, each of which adds a table to that of all
 WEIGHING = 528  # programs that weigh
+LEAST_AT_ONCE = 36_000_000  # bytes: smaller logits may still be in the cache when backward reads them
 MOST_SCALING = 2048  # programs that scale a tensor: enough to use all of the memory, few enough to find nothing to do
 FEW_PROGRAMS = 528  # up to here the last of them adds up the sums of all, which is slower but spares a launch
 MANY_PROGRAMS = 2**15  # beyond, their sums are added up before the last step
@@ -42,6 +52,7 @@ _weigh = Launcher(weigh_kernel)
 _finish = Launcher(finish_kernel)
 _mass = Launcher(mass_kernel)
 _scale = Launcher(scale_kernel)
+_add = Launcher(add_kernel)
 
 
 class Reduced(NamedTuple):
@@ -158,6 +169,11 @@ def _denominating(
     return Launch(programs, (rows, ignore_index, samples), constants, 8)
 
 
+def worth_at_once(logits: Tensor) -> bool:
+    """Whether the gradient had better be written with the loss: in float16 what is divided may underflow."""
+    return logits.nbytes >= LEAST_AT_ONCE and logits.dtype in (torch.float32, torch.bfloat16)
+
+
 def scale(tensor: Tensor, factor: Tensor, inverse: Tensor | None = None) -> None:
     """Multiplies a tensor without gaps by a scalar, in place, which costs next to nothing where it is 1.
 
@@ -170,6 +186,22 @@ def scale(tensor: Tensor, factor: Tensor, inverse: Tensor | None = None) -> None
 @lru_cache(maxsize=1024)
 def _scaling(size: int, counted: bool) -> Launch:
     return Launch(min(-(-size // LINE), MOST_SCALING), (size,), (counted, size >= SMALL, LINE), 8)
+
+
+def added(partial: Tensor) -> Tensor:
+    """Sums (kinds, columns) of what each program has found, (kinds, programs, columns)."""
+    kinds, programs, columns = partial.shape
+    if programs > FEW_PROGRAMS:
+        return partial.sum(1)
+    sums = torch.empty((kinds, columns), dtype=partial.dtype, device=partial.device)
+    _add(_adding(kinds, programs, columns), partial, sums)
+    return sums
+
+
+@lru_cache(maxsize=1024)
+def _adding(kinds: int, programs: int, columns: int) -> Launch:
+    tile = (512, 1) if columns == 1 else (16, 64)
+    return Launch(kinds * -(-columns // tile[1]), (programs, columns), tile, 4)
 
 
 def _sweeps(rows: int, most: int, line: int = LINE) -> int:

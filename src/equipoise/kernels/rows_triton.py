@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["count_kernel", "finish_kernel", "finish_last", "mass_kernel", "scale_kernel", "weigh_kernel"]
+__all__ = ["add_kernel", "count_kernel", "finish_kernel", "finish_last", "mass_kernel", "scale_kernel", "weigh_kernel"]
 
 
 @triton.jit
@@ -158,6 +158,20 @@ def scale_kernel(tensor, factor, inverse, size, COUNTED: tl.constexpr, LONG: tl.
             i = start + tl.arange(0, BLOCK)
             scaled = tl.load(tensor + i, mask=i < size).to(tl.float32) * by
             tl.store(tensor + i, scaled.to(tensor.dtype.element_ty), mask=i < size)
+
+
+@triton.jit
+def add_kernel(partial, sums, programs, columns, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Sums (kinds, columns) over the programs of ``partial`` (kinds, programs, columns), some columns of one kind."""
+    blocks = tl.cdiv(columns, BLOCK_K)
+    kind = tl.program_id(0) // blocks
+    k = tl.program_id(0) % blocks * BLOCK_K + tl.arange(0, BLOCK_K)
+    total = tl.zeros([BLOCK_P, BLOCK_K], sums.dtype.element_ty)
+    for start in range(0, programs, BLOCK_P):
+        p = start + tl.arange(0, BLOCK_P)
+        there = (p < programs)[:, None] & (k < columns)[None, :]
+        total += tl.load(partial + (kind * programs + p)[:, None] * columns + k[None, :], mask=there, other=0.0)
+    tl.store(sums + kind * columns + k, tl.sum(total, 0), mask=k < columns)
 
 
 @triton.jit

@@ -13,7 +13,7 @@ from torch import Tensor
 from equipoise.kernels.geometry import SMALL, Geometry, merged, power_of_2, reaches_far
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.rows_launch import REDUCTIONS, Reduced, asked, finish, finishes_itself, sums_of
+from equipoise.kernels.rows_launch import REDUCTIONS, Reduced, added, asked, finish, finishes_itself, sums_of
 from equipoise.kernels.sigmoid_triton import elements_backward_kernel, elements_forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
 
@@ -110,7 +110,7 @@ def sigmoid_forward(
         _forward(launch, logits, targets, weight, hyper, out, sums, partial, *asked(sums, reduced, inside))
     if reduction is not None and reduced is not None and inside < 0:
         finish(sums, reduced, reduction, logits.shape[0])
-    totals = None if shape is None else partial.sum(1).view(4, -1)
+    totals = None if shape is None else added(partial)
     return Forward(sums, out if keep_elements else None, totals, reduced, out if at_once else None)
 
 
@@ -143,7 +143,7 @@ def _forward_plan(
     of_loss = (plan, ignore_value, weighted, detach_focus, keep_elements, once, looks, inside)
     constants = walk.constants(*of_loss, long=_is_long(walk, shape, strides))
     launch = Launch(walk.tiles, (*walk.numbers, shape[0]), constants, walk.warps)
-    seen_shapes = {"nothing": None, "all": (4, walk.tiles), "labels": (4, walk.row_blocks, walk.classes)}
+    seen_shapes = {"nothing": None, "all": (4, walk.tiles, 1), "labels": (4, walk.row_blocks, walk.classes)}
     return launch, seen_shapes[seen], inside
 
 

@@ -21,6 +21,7 @@ from equipoise.kernels.rows_launch import (
     finishes_itself,
     roomy,
     sums_of,
+    worth_at_once,
 )
 from equipoise.kernels.softmax_backward_triton import backward_kernel
 from equipoise.kernels.softmax_forward_triton import forward_kernel
@@ -29,7 +30,6 @@ from equipoise.kernels.triton_forms import Plan, plan_of
 __all__ = ["Forward", "is_spread", "softmax_at_once", "softmax_backward", "softmax_forward"]
 
 MOST_PROGRAMS = 8448  # that share out the tiles of whole rows in forward, so that there are not too many sums
-LEAST_AT_ONCE = 36_000_000  # bytes: smaller logits may still be in the cache when backward reads them
 
 Work = Literal["forward", "backward", "at once", "much at once"]
 
@@ -125,12 +125,10 @@ def softmax_at_once(
 ) -> tuple[Reduced, Tensor] | None:
     """Reduced loss and the gradient of the logits in one pass; None where two passes serve better.
 
-    The denominator has to be known beforehand, which class indices tell for little, and a gradient that has been
-    divided by it must not underflow, as it might in float16.
+    The denominator has to be known beforehand, which class indices tell for little.
     """
     if (
-        logits.nbytes < LEAST_AT_ONCE
-        or logits.dtype not in (torch.float32, torch.bfloat16)
+        not worth_at_once(logits)
         or logits.shape[1] > _widest_at_once(plan_of(layout), logits.element_size(), logits.stride(1) != 1)
         or targets.is_floating_point()
         or not targets.is_contiguous()

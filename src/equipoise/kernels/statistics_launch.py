@@ -1,4 +1,4 @@
-"""Launching the kernels that turn the statistics of a batch into weights and exponents."""
+"""Launching the kernels that turn the statistics of a batch into weights and exponents, and hand them on."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.statistics_triton import recall_kernel, steer_kernel
+from equipoise.kernels.statistics_triton import join_kernel, recall_kernel, steer_kernel
 
-__all__ = ["recall_weights", "steer"]
+__all__ = ["joined", "recall_weights", "steer"]
 
 BLOCK = 256
 
+_join = Launcher(join_kernel)
 _recall = Launcher(recall_kernel)
 _steer = Launcher(steer_kernel)
 
@@ -47,3 +48,16 @@ def steer(sums: Tensor, gamma: Tensor, gap: Tensor, target_gap: float, gap_step:
 @lru_cache(maxsize=1024)
 def _steering(labels: int, target_gap: float, gap_step: float, gamma_max: float) -> Launch:
     return Launch(-(-labels // BLOCK), (labels,), (target_gap, gap_step, gamma_max, BLOCK), 1)
+
+
+def joined(hyper: Tensor, gamma: Tensor) -> Tensor:
+    """The hyper-parameters (n,) with the exponents (labels,) behind them, a copy."""
+    n, labels = hyper.numel(), gamma.numel()
+    both = torch.empty(n + labels, dtype=hyper.dtype, device=hyper.device)
+    _join(_joining(n, labels), hyper, gamma, both)
+    return both
+
+
+@lru_cache(maxsize=1024)
+def _joining(n: int, labels: int) -> Launch:
+    return Launch(-(-(n + labels) // BLOCK), (n, labels), (BLOCK,), 1)

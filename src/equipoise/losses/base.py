@@ -15,6 +15,7 @@ from equipoise._buffers import PreciseBuffers
 from equipoise._checks import check_choice, check_number
 from equipoise._keywords import arguments_of, check_keywords
 from equipoise.kernels.hyper import EXPONENTS, layout_of, pack
+from equipoise.kernels.replay import Replays
 from equipoise.schedules import Moment, Number, Schedule
 from equipoise.weights.deferred import Deferred
 
@@ -152,6 +153,7 @@ class Loss(PreciseBuffers):
         if epochs is not None:
             check_number("epochs", epochs, low=1)
         self.parts, self.epochs = tuple(parts), epochs
+        self._replays = Replays()
         self.scheduled = any(_has_schedule(part) for part in self.parts)
         self._warned = False
         values = merge_values(self.parts, self._moment(0.0))

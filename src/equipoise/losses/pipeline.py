@@ -299,6 +299,10 @@ class SoftmaxLoss(Loss):
         if unknown:
             refuse_call(self, unknown)
         check_tensors(logits, targets)
+        if normalizer is None:
+            replayed = self._replays(SoftmaxLoss.forward, self, logits, targets)
+            if replayed is not None:
+                return replayed
         return softmax_reduced(
             logits,
             targets,
@@ -589,12 +593,16 @@ class SigmoidLoss(Loss):
         if unknown:
             refuse_call(self, unknown)
         check_tensors(logits, targets)
+        if element_weight is None and normalizer is None:
+            replayed = self._replays(SigmoidLoss.forward, self, logits, targets)
+            if replayed is not None:
+                return replayed
         hyper, layout = self.hyper(logits), self.layout
         rows = logits if logits.ndim > 1 else logits.unsqueeze(-1)
         if self.asymmetry is not None:
-            gamma = self.asymmetry.exponent(rows).to(hyper.dtype)
+            gamma = self.asymmetry.exponent(rows)
             layout = (*layout, Piece("gamma_neg", hyper.numel(), hyper.numel() + gamma.numel()))
-            hyper = torch.cat([hyper, gamma])  # a copy: the exponent moves on before backward reads it
+            hyper = _joined(hyper, gamma, logits)  # a copy: the exponent moves on before backward reads it
         return sigmoid_reduced(
             logits,
             targets,
@@ -614,6 +622,14 @@ class SigmoidLoss(Loss):
         """Parts and options for ``repr``."""
         options = f"ignore_value={self.ignore_value:g}, reduction={self.reduction!r}, sync={self.sync}"
         return ",\n".join(text for text in (super().extra_repr(), options) if text)
+
+
+def _joined(hyper: Tensor, gamma: Tensor, logits: Tensor) -> Tensor:
+    if torch.compiler.is_compiling() or not triton_serves(logits):
+        return torch.cat([hyper, gamma.to(hyper.dtype)])
+    from equipoise.kernels.statistics_launch import joined  # Triton is optional
+
+    return joined(hyper, gamma)
 
 
 def sigmoid_parts(
