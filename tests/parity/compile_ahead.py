@@ -10,7 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from equipoise.kernels import choice, launch, rows_launch, use
+from equipoise.kernels import choice, launch, softmax_launch, use
 from tests.losses.helpers import SIGMOID, SOFTMAX, batch_of, make
 
 TYPES = {
@@ -45,7 +45,7 @@ def compile_instead(self, told, *tensors):
 if __name__ == "__main__":
     launch.Launcher.__call__ = compile_instead
     choice.obstacle = lambda logits: None
-    rows_launch.LEAST_AT_ONCE = 0
+    softmax_launch.LEAST_AT_ONCE = 0
     for entry in {"softmax": SOFTMAX, "sigmoid": SIGMOID}[sys.argv[1]]:
         for dtype in (torch.float16, torch.bfloat16):  # in two passes and in one
             logits, targets = batch_of(entry, (2, 19, 16, 24), dtype=dtype)

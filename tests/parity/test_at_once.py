@@ -22,7 +22,7 @@ SHAPES = [(33, 5), (5, 70), (3, 1100), (2, 19, 9, 31), (2, 19, 8, 16), (1, 4, 30
 @pytest.fixture(autouse=True)
 def small_batches_too(monkeypatch):
     """As in large ones, the gradient at once; gives the list of what was asked for and done."""
-    monkeypatch.setattr(rows_launch, "LEAST_AT_ONCE", 0)
+    monkeypatch.setattr(softmax_launch, "LEAST_AT_ONCE", 0)
     asked, original = [], softmax_launch.softmax_at_once
 
     def noted(*arguments):

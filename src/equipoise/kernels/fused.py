@@ -24,7 +24,7 @@ from equipoise.kernels.ops import (
     softmax_forward,
 )
 from equipoise.kernels.replay import recorder
-from equipoise.kernels.rows_launch import scale, worth_at_once
+from equipoise.kernels.rows_launch import AT_ONCE, scale
 from equipoise.kernels.rows_launch import weigh as sum_weighed
 from equipoise.kernels.sigmoid_launch import Seen
 from equipoise.kernels.sigmoid_reference import sigmoid_slopes
@@ -313,7 +313,7 @@ def sigmoid_reduced(
     seen: Seen = "nothing",
 ) -> tuple[Tensor, Tensor | None]:
     """Sigmoid loss reduced to a scalar by ``"sum"``, ``"mean"`` or ``"batch_mean"``; seen: as in ``sigmoid_totals``."""
-    at_once = torch.is_grad_enabled() and logits.requires_grad and worth_at_once(logits)
+    at_once = torch.is_grad_enabled() and logits.requires_grad and logits.dtype in AT_ONCE
     reduced: tuple[Tensor, Tensor | None] = _applied(
         SigmoidReduced, logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, reduction, seen,
         at_once,

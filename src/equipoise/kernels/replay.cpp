@@ -129,7 +129,9 @@ struct Recording : torch::CustomClassHolder {
   Kind logits;
   Kind targets;
   at::Device device;
+  std::uintptr_t stream;
   at::ScalarType loss_dtype;
+  bool at_once;          // forward writes the gradient as well
   std::int64_t kept;     // bytes
   std::int64_t passing;  // bytes
   std::vector<Tensor> held;
@@ -137,18 +139,19 @@ struct Recording : torch::CustomClassHolder {
   std::vector<Kernel> forward;
   std::vector<Kernel> backward;
   std::shared_ptr<py::object> in_python;  // backward where a derivative of it is wanted
-  std::uintptr_t stream;
   std::shared_ptr<Driver> driver;
   void* context = nullptr;  // that of the device, which is the current one when a recording is made
 
-  Recording(Kind logits, Kind targets, at::Device device, at::ScalarType loss_dtype, std::int64_t kept,
-            std::int64_t passing, std::vector<Tensor> held, std::vector<std::size_t> checked,
-            std::vector<Kernel> forward, std::vector<Kernel> backward, py::object in_python, std::uintptr_t stream,
+  Recording(Kind logits, Kind targets, at::Device device, std::uintptr_t stream, at::ScalarType loss_dtype, bool at_once,
+            std::int64_t kept, std::int64_t passing, std::vector<Tensor> held, std::vector<std::size_t> checked,
+            std::vector<Kernel> forward, std::vector<Kernel> backward, py::object in_python,
             std::shared_ptr<Driver> driver)
       : logits(std::move(logits)),
         targets(std::move(targets)),
         device(device),
+        stream(stream),
         loss_dtype(loss_dtype),
+        at_once(at_once),
         kept(kept),
         passing(passing),
         held(std::move(held)),
@@ -156,7 +159,6 @@ struct Recording : torch::CustomClassHolder {
         forward(std::move(forward)),
         backward(std::move(backward)),
         in_python(new py::object(std::move(in_python)), release),
-        stream(stream),
         driver(std::move(driver)) {
     this->driver->get_context(&context);
   }
@@ -203,6 +205,10 @@ std::vector<std::uintptr_t> filled(const Recording& recording) {
   return slots;
 }
 
+Tensor gradient_of(const Tensor& logits, const Recording& recording) {
+  return at::empty_strided(recording.logits.sizes, recording.logits.strides, logits.options());
+}
+
 Tensor memory(std::int64_t bytes, at::Device device) {
   return bytes ? at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(device)) : Tensor();
 }
@@ -219,6 +225,11 @@ struct ReplayedLoss : torch::autograd::Function<ReplayedLoss> {
     slots[LOSS] = address(loss);
     slots[KEPT] = address(kept);
     slots[PASSING] = address(passing);
+    if (recording->at_once) {
+      const Tensor gradient = gradient_of(logits, *recording);
+      slots[GRADIENT] = address(gradient);
+      ctx->saved_data["gradient"] = gradient;
+    }
     recording->launch(recording->forward, slots);
 
     variable_list saved{logits, targets, kept};
@@ -234,12 +245,20 @@ struct ReplayedLoss : torch::autograd::Function<ReplayedLoss> {
     const auto recording = c10::static_intrusive_pointer_cast<Recording>(ctx->saved_data["recording"].toCapsule());
     const variable_list saved = ctx->get_saved_variables();  // raises where one has changed
     const Tensor &grad = grads[0], &logits = saved[0], &targets = saved[1], &kept = saved[2];
+    const auto written = ctx->saved_data.find("gradient");
     if (at::GradMode::is_enabled() || grad.dim() != 0 || grad.scalar_type() != recording->loss_dtype ||
-        grad.device() != recording->device || !Kind::is_aligned(grad)) {
+        grad.device() != recording->device || !Kind::is_aligned(grad) ||
+        (recording->at_once && written == ctx->saved_data.end())) {
       py::gil_scoped_acquire gil;
       return {py::cast<Tensor>((*recording->in_python)(grad, logits, targets, kept)), Tensor(), Tensor()};
     }
-    Tensor gradient = at::empty_strided(recording->logits.sizes, recording->logits.strides, logits.options());
+    Tensor gradient;
+    if (recording->at_once) {  // whoever takes it may write into it, so it is given away once
+      gradient = written->second.toTensor();
+      ctx->saved_data.erase(written);
+    } else {
+      gradient = gradient_of(logits, *recording);
+    }
     std::vector<std::uintptr_t> slots = filled(*recording);
     slots[LOGITS] = address(logits);
     slots[TARGETS] = address(targets);
@@ -283,17 +302,20 @@ class Replays {
         !is_ordinary(targets)) {
       return py::none();
     }
+    if (recordings_.empty() || py::cast<bool>(is_capturing_())) {
+      return py::none();
+    }
+    const std::uintptr_t current = stream(logits.device());
     for (const auto& recording : recordings_) {
-      if (recording->fits(logits, targets)) {
-        const bool here = stream(recording->device) == recording->stream && !py::cast<bool>(is_capturing_());
-        return here ? py::cast(ReplayedLoss::apply(logits, targets, recording)) : py::none();
+      if (recording->stream == current && recording->fits(logits, targets)) {
+        return py::cast(ReplayedLoss::apply(logits, targets, recording));
       }
     }
     return py::none();
   }
 
-  // Puts a call on record, in the place of one of the same kind; false where a kernel does not take these arguments.
-  bool add(const Tensor& logits, const Tensor& targets, at::ScalarType loss_dtype, std::int64_t kept,
+  // Puts a call on record; false where a kernel does not take these arguments.
+  bool add(const Tensor& logits, const Tensor& targets, at::ScalarType loss_dtype, bool at_once, std::int64_t kept,
            std::int64_t passing, std::vector<Tensor> held, std::vector<std::size_t> checked,
            std::vector<Kernel> forward, std::vector<Kernel> backward, py::object in_python) {
     for (const auto* kernels : {&forward, &backward}) {
@@ -303,15 +325,9 @@ class Replays {
         }
       }
     }
-    for (auto old = recordings_.begin(); old != recordings_.end(); ++old) {
-      if ((*old)->fits(logits, targets)) {
-        recordings_.erase(old);
-        break;
-      }
-    }
     recordings_.push_back(c10::make_intrusive<Recording>(
-        Kind(logits), Kind(targets), logits.device(), loss_dtype, kept, passing, std::move(held), std::move(checked),
-        std::move(forward), std::move(backward), std::move(in_python), stream(logits.device()), driver_));
+        Kind(logits), Kind(targets), logits.device(), stream(logits.device()), loss_dtype, at_once, kept, passing,
+        std::move(held), std::move(checked), std::move(forward), std::move(backward), std::move(in_python), driver_));
     return true;
   }
 

@@ -61,13 +61,13 @@ def build() -> None:
     from torch.utils import cpp_extension  # slow to import
 
     folder = _library().parent
-    folder.mkdir(parents=True, exist_ok=True)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         module = cpp_extension.load(folder.name, [str(SOURCE)], extra_cflags=["-O2"], build_directory=str(folder))
     except (RuntimeError, OSError) as error:
         raise RuntimeError(
-            f"kernels.build() needs a C++ compiler and ninja (pip install ninja), and could not compile {SOURCE}: "
-            f"{error}; without it all losses work as before"
+            f"kernels.build() needs a C++ compiler, ninja (pip install ninja) and a place to write, and could not "
+            f"compile {SOURCE.name} into {folder}: {error}; without it all losses work as before"
         ) from error
     _loaded[:] = [module]
 
@@ -146,17 +146,20 @@ class Replays:
         native = _native()
         if native is None or logits.nbytes > LARGEST or not (torch.is_grad_enabled() and logits.requires_grad):
             return False
-        kind = (logits.shape, logits.stride(), logits.dtype, targets.shape, targets.stride(), targets.dtype)
+        device = logits.device.index
+        if torch.cuda.is_current_stream_capturing() or device != torch.cuda.current_device():
+            return False
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        kind = (stream, logits.shape, logits.stride(), logits.dtype, targets.shape, targets.stride(), targets.dtype)
         tries = self._tries.get(kind, 0)
         if len(self._tries) > MOST_RECORDINGS or tries > MOST_TRIES:
             return False
         self._tries[kind] = tries + 1
-        if tries == 0 or not choice.triton_serves(logits) or logits.device.index != torch.cuda.current_device():
+        if tries == 0 or not choice.triton_serves(logits):
             return False
         if self._native is None:
-            from torch._C import _cuda_getCurrentRawStream, _cuda_isCurrentStreamCapturing
-
-            self._native = native.Replays(DRIVER, _cuda_getCurrentRawStream, _cuda_isCurrentStreamCapturing)
+            ask = torch._C._cuda_getCurrentRawStream, torch._C._cuda_isCurrentStreamCapturing
+            self._native = native.Replays(DRIVER, *ask)
             self._watched = list(_rests_on(loss))
         try:
             arguments = _recorded(native, forward, loss, logits, targets)
@@ -309,8 +312,9 @@ def _recorded(
     with _recording(ahead) as memory:
         value = forward(loss, logits, targets)
     function, context = ahead.function, ahead.context
-    if function is None or getattr(context, "gradient", None) is not None:
-        raise UnrepeatableError("no function, or one that has its gradient at once")
+    if function is None:
+        raise UnrepeatableError("no function")
+    at_once = getattr(context, "gradient", None) is not None
     with _recording(back) as more, torch.no_grad():
         grad = torch.empty_like(value)
         gradient = function.backward(context, grad)[0]
@@ -341,7 +345,7 @@ def _recorded(
     checked = [index for index in range(len(buffers)) if index in read_later]
     kernels = [[_kernel(native, note, slots) for note in tape.notes] for tape in (ahead, back)]
     in_python = _in_python(function, context, logits, targets, slots)
-    return value.dtype, sizes[KEPT], sizes[PASSING], held, checked, *kernels, in_python
+    return value.dtype, at_once, sizes[KEPT], sizes[PASSING], held, checked, *kernels, in_python
 
 
 def _kernel(native: ModuleType, note: Note, slots: Slots) -> Any:  # noqa: ANN401

@@ -20,6 +20,7 @@ from equipoise.kernels.rows_triton import (
 )
 
 __all__ = [
+    "AT_ONCE",
     "REDUCTIONS",
     "Reduced",
     "added",
@@ -33,18 +34,18 @@ __all__ = [
     "scale",
     "sums_of",
     "weigh",
-    "worth_at_once",
 ]
 
 FEW_CLASSES = 256  # up to here a program counts in a table of its own
-LINE = 2048  # rows that a program weighs at a time
-COUNTED = 8192  # rows that it counts at a time
+LINE = 2048  # rows or elements that a program walks over at a time
+COUNTED = 8192  # where it counts
+WEIGHED = 4096  # where it weighs
 COUNTING = 528  # programs that count, each of which adds a table to that of all
 WEIGHING = 528  # programs that weigh
-LEAST_AT_ONCE = 36_000_000  # bytes: smaller logits may still be in the cache when backward reads them
 MOST_SCALING = 2048  # programs that scale a tensor: enough to use all of the memory, few enough to find nothing to do
 FEW_PROGRAMS = 528  # up to here the last of them adds up the sums of all, which is slower but spares a launch
 MANY_PROGRAMS = 2**15  # beyond, their sums are added up before the last step
+AT_ONCE = (torch.float32, torch.bfloat16)  # whose gradient may be divided before it is scaled: float16 underflows
 REDUCTIONS = {"sum": 0, "mean": 1, "valid_mean": 2, "batch_mean": 3}
 
 _count = Launcher(count_kernel)
@@ -144,9 +145,9 @@ def weigh(
 @lru_cache(maxsize=1024)
 def _weighing(rows: int, classes: int, reduction: str | None, samples: int) -> tuple[Launch, int]:
     """The launch, and how the kernel reduces its sums."""
-    programs = _sweeps(rows, WEIGHING)
+    programs = _sweeps(rows, WEIGHING, WEIGHED)
     inside = finishes_itself(reduction, programs)
-    numbers, constants = (rows, -(-rows // 16), samples), (classes, rows >= SMALL, inside, LINE)
+    numbers, constants = (rows, -(-rows // 16), samples), (classes, rows >= SMALL, inside, WEIGHED)
     return Launch(programs, numbers, constants, 8), inside
 
 
@@ -167,11 +168,6 @@ def _denominating(
 ) -> Launch:
     constants = (classes, weighted, rows >= SMALL, REDUCTIONS[reduction], LINE)
     return Launch(programs, (rows, ignore_index, samples), constants, 8)
-
-
-def worth_at_once(logits: Tensor) -> bool:
-    """Whether the gradient had better be written with the loss: in float16 what is divided may underflow."""
-    return logits.nbytes >= LEAST_AT_ONCE and logits.dtype in (torch.float32, torch.bfloat16)
 
 
 def scale(tensor: Tensor, factor: Tensor, inverse: Tensor | None = None) -> None:

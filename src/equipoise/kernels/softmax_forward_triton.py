@@ -293,15 +293,18 @@ def _forward_tile(
                     x, e, t, 0, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
                 )
     else:
-        if HITS:
+        if HITS and VECTOR > 0:
             near = tl.full([BLOCK_R, BLOCK_C], float("-inf"), hyper.dtype.element_ty)  # the block of the label
         for start in range(0, C, BLOCK_C):
             k = start + tl.arange(0, BLOCK_C)
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), hyper, LONG)
             if HITS:
                 best = tl.maximum(best, row_max(z))
-                ahead = tl.where(start + BLOCK_C <= label, best, ahead)
-                near = tl.where((label // BLOCK_C * BLOCK_C == start)[:, None], z, near)
+                if VECTOR > 0:
+                    ahead = tl.where(start + BLOCK_C <= label, best, ahead)
+                    near = tl.where((label // BLOCK_C * BLOCK_C == start)[:, None], z, near)
+                else:
+                    ahead = tl.maximum(ahead, row_max(_before(z, k, label, C)))
             t = z
             if DENSE:
                 t = target_tile(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
@@ -326,7 +329,7 @@ def _forward_tile(
                         sum_a, tilt_a = _sunk(sum_a, tilt_a, more_a, more_tilt_a, sunk, fade, PLAN.power_a)
                     if PLAN.power_b > 0:
                         sum_b, tilt_b = _sunk(sum_b, tilt_b, more_b, more_tilt_b, sunk, fade, PLAN.power_b)
-        if HITS:  # one look at the block of the label instead of one at each class
+        if HITS and VECTOR > 0:  # one look at the block of the label instead of one at each class
             ahead = tl.maximum(ahead, row_max(_before(near, tl.arange(0, BLOCK_C), label % BLOCK_C, BLOCK_C)))
 
     shift = relative(peak, peak)

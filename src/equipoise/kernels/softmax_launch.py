@@ -12,6 +12,7 @@ from equipoise.kernels.geometry import SMALL, merged, power_of_2, reaches_far
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
 from equipoise.kernels.rows_launch import (
+    AT_ONCE,
     Reduced,
     asked,
     code_dtype,
@@ -21,7 +22,6 @@ from equipoise.kernels.rows_launch import (
     finishes_itself,
     roomy,
     sums_of,
-    worth_at_once,
 )
 from equipoise.kernels.softmax_backward_triton import backward_kernel
 from equipoise.kernels.softmax_forward_triton import forward_kernel
@@ -30,6 +30,7 @@ from equipoise.kernels.triton_forms import Plan, plan_of
 __all__ = ["Forward", "is_spread", "softmax_at_once", "softmax_backward", "softmax_forward"]
 
 MOST_PROGRAMS = 8448  # that share out the tiles of whole rows in forward, so that there are not too many sums
+LEAST_AT_ONCE = 36_000_000  # bytes: smaller logits may still be in the cache when backward reads them
 
 Work = Literal["forward", "backward", "at once", "much at once"]
 
@@ -128,7 +129,8 @@ def softmax_at_once(
     The denominator has to be known beforehand, which class indices tell for little.
     """
     if (
-        not worth_at_once(logits)
+        logits.nbytes < LEAST_AT_ONCE
+        or logits.dtype not in AT_ONCE
         or logits.shape[1] > _widest_at_once(plan_of(layout), logits.element_size(), logits.stride(1) != 1)
         or targets.is_floating_point()
         or not targets.is_contiguous()
@@ -311,6 +313,8 @@ def _blocks(
         return Blocks(1024 // width, width, 1)
     steps = [stride for size, stride in zip(shape, strides, strict=True) if size > 1 and stride != 1]
     if not aligned or any(stride % 16 for stride in steps):  # Triton cannot tell that neighbours may be loaded at once
+        if work == "backward" and element_size == 2 and not spread:
+            return Blocks(512, min(width, 32), 8, 2)
         warps = 4 if work == "much at once" else 8
         return Blocks(32 * warps, min(width, 32), warps, 1)
     if once and width > 8:
