@@ -39,7 +39,6 @@ __all__ = [
 FEW_CLASSES = 256  # up to here a program counts in a table of its own
 LINE = 2048  # rows or elements that a program walks over at a time
 COUNTED = 8192  # where it counts
-WEIGHED = 4096  # where it weighs
 COUNTING = 528  # programs that count, each of which adds a table to that of all
 WEIGHING = 528  # programs that weigh
 MOST_SCALING = 2048  # programs that scale a tensor: enough to use all of the memory, few enough to find nothing to do
@@ -145,9 +144,9 @@ def weigh(
 @lru_cache(maxsize=1024)
 def _weighing(rows: int, classes: int, reduction: str | None, samples: int) -> tuple[Launch, int]:
     """The launch, and how the kernel reduces its sums."""
-    programs = _sweeps(rows, WEIGHING, WEIGHED)
+    programs = _sweeps(rows, WEIGHING)
     inside = finishes_itself(reduction, programs)
-    numbers, constants = (rows, -(-rows // 16), samples), (classes, rows >= SMALL, inside, WEIGHED)
+    numbers, constants = (rows, -(-rows // 16), samples), (classes, rows >= SMALL, inside, LINE)
     return Launch(programs, numbers, constants, 8), inside
 
 
