@@ -16,6 +16,7 @@ from equipoise.kernels.triton_forms import (
     confidence_gamma,
     exp,
     log1p,
+    of_class,
     power,
     quick_log1p,
     reciprocal,
@@ -24,16 +25,6 @@ from equipoise.kernels.triton_forms import (
 from equipoise.kernels.triton_walk import load_tile, offsets, places, rows_of_program
 
 __all__ = ["elements_backward_kernel", "elements_forward_kernel"]
-
-
-@triton.jit
-def _by_class(start: tl.constexpr, STEP: tl.constexpr, k, hyper, C):
-    """One number for all labels, or those of a tile; 1 in the padding."""
-    if STEP == 1:
-        number = tl.load(hyper + start + k, mask=k < C, other=1.0)[None, :]
-    else:
-        number = tl.load(hyper + start)
-    return number
 
 
 @triton.jit
@@ -57,7 +48,7 @@ def _positive(p, q, cost, k, hyper, C, PLAN: tl.constexpr):
         if PLAN.confidence_bounds >= 0:
             gamma = confidence_gamma(p, hyper, PLAN)
         elif PLAN.gamma_pos >= 0:
-            gamma = _by_class(PLAN.gamma_pos, PLAN.gamma_pos_step, k, hyper, C)
+            gamma = of_class(PLAN.gamma_pos, PLAN.gamma_pos_step, k, hyper, C)
         m, h = true_form(-cost, p, q, gamma, hyper, PLAN)
     return m * cost, -q * h, -q * m
 
@@ -87,13 +78,13 @@ def _negative(z, p, q, log_u, k, hyper, C, PLAN: tl.constexpr):
         reach = p
         slide = p * q
     if PLAN.gamma_neg >= 0:
-        gamma = _by_class(PLAN.gamma_neg, PLAN.gamma_neg_step, k, hyper, C)
+        gamma = of_class(PLAN.gamma_neg, PLAN.gamma_neg_step, k, hyper, C)
         whole: tl.constexpr = PLAN.gamma_neg_whole
     elif PLAN.confidence_bounds >= 0:
         gamma = confidence_gamma(1.0 - p_m, hyper, PLAN)
         whole: tl.constexpr = 0
     elif PLAN.gamma_pos >= 0:  # a focal loss has the exponent of the positives
-        gamma = _by_class(PLAN.gamma_pos, PLAN.gamma_pos_step, k, hyper, C)
+        gamma = of_class(PLAN.gamma_pos, PLAN.gamma_pos_step, k, hyper, C)
         whole: tl.constexpr = PLAN.gamma_pos_whole
     else:
         gamma = tl.zeros_like(p)
@@ -131,14 +122,14 @@ def _negative(z, p, q, log_u, k, hyper, C, PLAN: tl.constexpr):
 def _weighted(positive, negative, t, k, hyper, C, PLAN: tl.constexpr):
     """``t positive + (1 - t) negative`` with the weights of both sides and of the labels."""
     if PLAN.pos_weight >= 0:
-        positive *= _by_class(PLAN.pos_weight, PLAN.pos_weight_step, k, hyper, C)
+        positive *= of_class(PLAN.pos_weight, PLAN.pos_weight_step, k, hyper, C)
     if PLAN.alpha >= 0:
         alpha = tl.load(hyper + PLAN.alpha)
         positive *= alpha
         negative *= 1.0 - alpha
     joined = t * positive + (1.0 - t) * negative
     if PLAN.weight >= 0:
-        joined *= _by_class(PLAN.weight, PLAN.weight_step, k, hyper, C)
+        joined *= of_class(PLAN.weight, PLAN.weight_step, k, hyper, C)
     return joined
 
 
@@ -146,7 +137,7 @@ def _weighted(positive, negative, t, k, hyper, C, PLAN: tl.constexpr):
 def _terms(z, t, k, hyper, C, PLAN: tl.constexpr, DETACH: tl.constexpr):
     """Loss and slope of every element of a tile, without the weights of the elements; what is not used is left out."""
     if PLAN.offset >= 0:
-        z += _by_class(PLAN.offset, PLAN.offset_step, k, hyper, C)
+        z += of_class(PLAN.offset, PLAN.offset_step, k, hyper, C)
     p, q, cost, log_u = _logistic(z)
     loss, slope, direct = _positive(p, q, cost, k, hyper, C, PLAN)
     scale = 1.0

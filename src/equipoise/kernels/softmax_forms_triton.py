@@ -17,6 +17,7 @@ from equipoise.kernels.triton_forms import (
     log,
     log1p,
     log_relative,
+    of_class,
     other_form,
     quick_log1p,
     reciprocal,
@@ -116,16 +117,6 @@ def row_forms(z, peak, others, label, hyper, PLAN: tl.constexpr, PRECISE: tl.con
 
 
 @triton.jit
-def _class_gamma(start: tl.constexpr, STEP: tl.constexpr, k, hyper, C: tl.constexpr):
-    """One exponent for all classes, or those of a tile."""
-    if STEP == 1:
-        gamma = tl.load(hyper + start + k, mask=k < C, other=1.0)[None, :]
-    else:
-        gamma = tl.load(hyper + start)
-    return gamma
-
-
-@triton.jit
 def _true_forms(log_p, p, rest, k, hyper, C: tl.constexpr, PLAN: tl.constexpr):
     """M and h of every class of a tile, in the form of the true class.
 
@@ -139,7 +130,7 @@ def _true_forms(log_p, p, rest, k, hyper, C: tl.constexpr, PLAN: tl.constexpr):
     if PLAN.confidence_bounds >= 0:
         gamma = confidence_gamma(p, hyper, PLAN)
     elif PLAN.gamma_pos >= 0:
-        gamma = _class_gamma(PLAN.gamma_pos, PLAN.gamma_pos_step, k, hyper, C)
+        gamma = of_class(PLAN.gamma_pos, PLAN.gamma_pos_step, k, hyper, C)
     return true_form(log_p, p, q, gamma, hyper, PLAN)
 
 
@@ -164,7 +155,7 @@ def other_forms(
     log_p = log_relative(x) - log_total[:, None]
     if PLAN.gamma_neg >= 0:
         log_p = tl.maximum(log_p, LOWEST)  # where p has vanished, so does its product
-        m, h = other_form(log_p, p, _class_gamma(PLAN.gamma_neg, PLAN.gamma_neg_step, k, hyper, C), hyper, PLAN)
+        m, h = other_form(log_p, p, of_class(PLAN.gamma_neg, PLAN.gamma_neg_step, k, hyper, C), hyper, PLAN)
     else:
         m, h = _true_forms(log_p, p, rest, k, hyper, C, PLAN)
     if WEIGHTED:
@@ -185,7 +176,7 @@ def dense_terms(
     smoothing, share = smoothing_share(hyper, C, PLAN)
     m, h = _true_forms(log_p, p, rest, k, hyper, C, PLAN)
     if PLAN.gamma_neg >= 0:
-        gamma_neg = _class_gamma(PLAN.gamma_neg, PLAN.gamma_neg_step, k, hyper, C)
+        gamma_neg = of_class(PLAN.gamma_neg, PLAN.gamma_neg_step, k, hyper, C)
         other_m, other_h = other_form(log_p, p, gamma_neg, hyper, PLAN)
         mass = t * (1.0 - smoothing + share)
         other_mass = (1.0 - t) * share

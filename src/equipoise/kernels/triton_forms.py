@@ -22,6 +22,7 @@ __all__ = [
     "log",
     "log1p",
     "log_relative",
+    "of_class",
     "other_form",
     "plan_of",
     "power",
@@ -212,6 +213,16 @@ else:
     def row_max(z):
         """The largest number of each row, NaN where it has one: so the compiler may leave out what is never larger."""
         return tl.reduce(z, 1, _larger)
+
+
+@triton.jit
+def of_class(start: tl.constexpr, STEP: tl.constexpr, k, hyper, C):
+    """One number for all classes or labels, or those of a tile; 1 in the padding."""
+    if STEP == 1:
+        number = tl.load(hyper + start + k, mask=k < C, other=1.0)[None, :]
+    else:
+        number = tl.load(hyper + start)
+    return number
 
 
 @triton.jit
