@@ -26,18 +26,11 @@ from equipoise.losses.base import Part, Scalar, argument_names, fixed_exponents,
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
 from equipoise.losses.named import distribution_bias
 from equipoise.losses.objectives import calibration_term, keep_hardest
-from equipoise.losses.pipeline import (
-    Rows,
-    reduce_rows,
-    sigmoid_parts,
-    sigmoid_reduced,
-    softmax_parts,
-    softmax_pipeline,
-    softmax_reduced,
-)
 from equipoise.losses.reduce import check_reduction
 from equipoise.losses.region import dice_loss, lovasz_softmax_loss, soft_iou_loss, tversky_loss
 from equipoise.losses.settings import scheduled_values
+from equipoise.losses.sigmoid import sigmoid_parts, sigmoid_reduced
+from equipoise.losses.softmax import Rows, reduce_rows, softmax_parts, softmax_pipeline, softmax_reduced
 from equipoise.schedules import Moment
 from equipoise.weights.deferred import ClassWeights
 from equipoise.weights.rebalanced import Rebalanced

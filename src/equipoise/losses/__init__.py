@@ -26,10 +26,11 @@ from equipoise.losses.named import (
     SampleDependentFocalLoss,
 )
 from equipoise.losses.objectives import BrierLoss, MMCELoss, OHEMLoss
-from equipoise.losses.pipeline import SigmoidLoss, SoftmaxLoss
 from equipoise.losses.region import DiceLoss, LovaszSoftmaxLoss, SoftIoULoss, TverskyLoss
 from equipoise.losses.representation import LiftedStructureLoss, RangeLoss
 from equipoise.losses.settings import current_settings
+from equipoise.losses.sigmoid import SigmoidLoss
+from equipoise.losses.softmax import SoftmaxLoss
 from equipoise.losses.theory import gamma_for, mislabel_point
 
 __all__ = [

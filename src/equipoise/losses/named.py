@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 from torch import Tensor
 
@@ -19,7 +19,16 @@ from equipoise.losses.adjust import NegativeTolerance, logit_adjustment, margin_
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
 from equipoise.losses.base import Scalar, check_preset
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
-from equipoise.losses.pipeline import SigmoidLoss, SoftmaxLoss, Weight, split_weights
+from equipoise.losses.options import (
+    BinaryCrossEntropyOptions,
+    CrossEntropyOptions,
+    CyclicalOptions,
+    SigmoidOptions,
+    SoftmaxOptions,
+)
+from equipoise.losses.parts import Weight, split_weights
+from equipoise.losses.sigmoid import SigmoidLoss
+from equipoise.losses.softmax import SoftmaxLoss
 from equipoise.schedules import Cyclical, Number
 from equipoise.weights.deferred import ClassWeights
 from equipoise.weights.rebalanced import Rebalanced
@@ -48,49 +57,6 @@ __all__ = [
 ]
 
 
-class _Weighted(TypedDict, total=False):
-    weight: Weight | Sequence[Weight] | None
-
-
-class _Timed(TypedDict, total=False):
-    epochs: int | None
-
-
-class _Common(TypedDict, total=False):
-    reduction: str
-    sync: bool
-    validate: bool
-
-
-class _Rows(_Common, total=False):
-    label_smoothing: Number
-    ignore_index: int
-
-
-class SoftmaxOptions(_Rows, _Weighted, _Timed, total=False):
-    """Keyword arguments that every softmax loss takes."""
-
-
-class SigmoidOptions(_Common, _Weighted, _Timed, total=False):
-    """Keyword arguments that every sigmoid loss takes."""
-
-    ignore_value: float
-
-
-class _CrossEntropyOptions(_Rows, _Timed, total=False):
-    """The same without ``weight``, which stands in front."""
-
-
-class _CyclicalOptions(_Rows, _Weighted, total=False):
-    """The same without ``epochs``, which stands in front."""
-
-
-class _BinaryCrossEntropyOptions(_Common, _Timed, total=False):
-    """The same without ``weight``, which stands in front."""
-
-    ignore_value: float
-
-
 def _times(weight: Weight, given: Weight | Sequence[Weight] | None) -> list[Weight]:
     """A weight of the loss itself, to be multiplied with what the user gave."""
     fixed, batch = split_weights(given)
@@ -115,7 +81,7 @@ class CrossEntropyLoss(SoftmaxLoss):
         weight: Weight | Sequence[Weight] | None = None,
         *,
         preset: str | None = None,
-        **options: Unpack[_CrossEntropyOptions],
+        **options: Unpack[CrossEntropyOptions],
     ) -> None:
         check_preset(preset)
         super().__init__(weight=weight, **options)
@@ -201,7 +167,7 @@ class CyclicalFocalLoss(SoftmaxLoss):
         factor: float = 4.0,
         end: str = "last_epoch",
         preset: str | None = None,
-        **options: Unpack[_CyclicalOptions],
+        **options: Unpack[CyclicalOptions],
     ) -> None:
         if check_preset(preset):
             options.setdefault("label_smoothing", 0.1)
@@ -268,7 +234,7 @@ class CyclicalAsymmetricLoss(SoftmaxLoss):
         factor: float = 4.0,
         end: str = "last_epoch",
         preset: str | None = None,
-        **options: Unpack[_CyclicalOptions],
+        **options: Unpack[CyclicalOptions],
     ) -> None:
         check_preset(preset)
         options.setdefault("label_smoothing", 0.1)
@@ -486,7 +452,7 @@ class BinaryCrossEntropyLoss(SigmoidLoss):
         weight: Weight | Sequence[Weight] | None = None,
         *,
         pos_weight: Tensor | Sequence[float] | None = None,
-        **options: Unpack[_BinaryCrossEntropyOptions],
+        **options: Unpack[BinaryCrossEntropyOptions],
     ) -> None:
         super().__init__(weight=weight, pos_weight=pos_weight, **options)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from equipoise._checks import check_choice, check_number
 from equipoise.kernels.hyper import Hyper
 from equipoise.losses.base import Scalar, check_preset
-from equipoise.losses.named import SoftmaxOptions
-from equipoise.losses.pipeline import RowLoss, Rows, SoftmaxLoss
+from equipoise.losses.options import SoftmaxOptions
+from equipoise.losses.softmax import RowLoss, Rows, SoftmaxLoss
 from equipoise.schedules import Number
 
 __all__ = ["BrierLoss", "MMCELoss", "OHEMLoss", "calibration_term", "keep_hardest", "mmce"]

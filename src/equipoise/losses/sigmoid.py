@@ -1,0 +1,276 @@
+"""The sigmoid link, for several labels of each sample: adjust, link, modulate, weight, reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Never
+
+import torch
+from torch import Tensor
+
+from equipoise._checks import check_logit_values, check_logits, check_sigmoid_targets, check_tensor, check_tensors
+from equipoise._keywords import refuse_call
+from equipoise.kernels.choice import triton_serves
+from equipoise.kernels.dispatch import sigmoid_elements
+from equipoise.kernels.hyper import Hyper, Layout, Piece, check_layout
+from equipoise.losses.adjust import NegativeTolerance
+from equipoise.losses.asymmetry import AdaptiveAsymmetry
+from equipoise.losses.base import Loss, Part, Scalar
+from equipoise.losses.modulate import Modulation
+from equipoise.losses.parts import Weight, check_part, split_weights
+from equipoise.losses.reduce import check_reduction, reduce_loss
+from equipoise.schedules import Number, Schedule
+from equipoise.weights.deferred import ClassWeights
+from equipoise.weights.rebalanced import Rebalanced, rebalanced_weight
+
+__all__ = ["SigmoidLoss", "sigmoid_parts", "sigmoid_reduced"]
+
+
+class SigmoidInputs(NamedTuple):
+    """A batch as the sigmoid losses see it."""
+
+    logits: Tensor  # (N, C, d1, ..., dk)
+    targets: Tensor  # the same
+    element_weight: Tensor | None  # broadcasts to them
+    ignore_value: float | None  # None: every target is known
+
+
+class Elements(NamedTuple):
+    """Unreduced losses and what their reduction needs."""
+
+    loss: Tensor  # (N, C, d1, ..., dk), 0 where not valid
+    targets: Tensor
+    ignore_value: float | None  # None: every target is known
+
+    def denominator(self, reduction: str) -> Tensor | float:
+        """Local denominator of the three means."""
+        if reduction == "batch_mean":
+            return self.loss.shape[0]
+        if self.ignore_value is None:
+            return self.loss.numel() if reduction == "mean" else self.loss.numel() // max(self.loss.shape[1], 1)
+        valid = self.targets != self.ignore_value
+        return (valid if reduction == "mean" else valid.any(1)).sum(dtype=self.loss.dtype)
+
+
+def sigmoid_reduced(
+    logits: Tensor,
+    targets: Tensor,
+    hyper: Tensor,
+    layout: Layout,
+    *,
+    element_weight: Tensor | None = None,
+    ignore_value: float = -1,
+    detach_focus: bool = False,
+    asymmetry: AdaptiveAsymmetry | None = None,
+    reduction: str,
+    normalizer: Tensor | float | None = None,
+    validate: bool = False,
+    sync: bool = False,
+) -> Tensor:
+    """The whole pipeline: fused where the kernels serve, elsewhere by its elements; moves ``asymmetry`` if given."""
+    batch = sigmoid_batch(logits, targets, hyper, layout, element_weight, ignore_value, validate)
+    if reduction != "none" and triton_serves(logits):
+        from equipoise.losses.fused import fused_sigmoid_loss  # Triton is optional
+
+        fused = fused_sigmoid_loss(
+            batch.logits,
+            batch.targets,
+            batch.element_weight,
+            hyper,
+            layout,
+            batch.ignore_value,
+            detach_focus,
+            asymmetry,
+            reduction=reduction,
+            normalizer=normalizer,
+            sync=sync,
+        )
+        if fused is not None:
+            return fused
+    elements = Elements(
+        sigmoid_elements(
+            batch.logits, batch.targets, batch.element_weight, hyper, layout, batch.ignore_value, detach_focus
+        ),
+        batch.targets,
+        batch.ignore_value,
+    )
+    if asymmetry is not None:
+        asymmetry.update(batch.logits.detach(), batch.targets, batch.ignore_value, sync)
+    loss = elements.loss.view_as(logits) if reduction == "none" else elements.loss
+    return reduce_loss(loss, reduction, elements.denominator, sync=sync, normalizer=normalizer)
+
+
+def sigmoid_batch(
+    logits: Tensor,
+    targets: Tensor,
+    hyper: Tensor,
+    layout: Layout,
+    element_weight: Tensor | None,
+    ignore_value: float,
+    validate: bool,
+) -> SigmoidInputs:
+    """Check a batch and gather the weights of its elements."""
+    check_logits(logits)
+    unknown = ignore_value if check_sigmoid_targets(logits, targets, ignore_value, validate) else None
+    check_layout(layout, logits.shape[1] if logits.ndim > 1 else 1)
+    if element_weight is not None:
+        check_tensor("element_weight", element_weight)
+        trailing = zip(reversed(element_weight.shape), reversed(logits.shape), strict=False)
+        if element_weight.ndim > logits.ndim or any(size not in (1, full) for size, full in trailing):
+            raise ValueError(
+                f"element_weight must broadcast to {tuple(logits.shape)}, got {tuple(element_weight.shape)}; "
+                "give one weight for each element"
+            )
+    if logits.ndim == 1:  # N samples of one label
+        logits, targets = logits.unsqueeze(1), targets.unsqueeze(1)
+        element_weight = None if element_weight is None else element_weight.unsqueeze(-1)
+    if validate:
+        check_logit_values(logits, one_label=False)
+    if any(piece.name == "rebalance" for piece in layout):
+        named = Hyper(hyper, layout)
+        rebalanced = rebalanced_weight(targets, named["inverse_counts"], named["rebalance"], ignore_value)
+        element_weight = rebalanced if element_weight is None else rebalanced * element_weight
+    return SigmoidInputs(logits, targets, element_weight, unknown)
+
+
+class SigmoidLoss(Loss):
+    r"""A sigmoid loss made of parts, for several labels a sample and for detection.
+
+    .. math::
+        L = t\, m_+(p)(-\log p) + (1 - t)\, m_-(p_m)(-\log(1 - p_m)), \qquad p_m = \max(p - \text{margin}, 0)
+
+    Args:
+        modulation: how strongly a term counts given its probability; None is binary cross-entropy.
+        weight: (C,) a weight for each label, ``Deferred(...)``, or a list of these, which are multiplied.
+        pos_weight: (C,) factor on the positives.
+        alpha: factor alpha on the positives and 1 - alpha on the negatives.
+        margin: probability below which a negative counts for nothing.
+        adjustment: what is done to the logits before the sigmoid.
+        detach_focus: stop the gradient through the modulation.
+        rebalanced: ``Rebalanced(...)``, weights of the elements that undo repeated sampling of common labels.
+        asymmetry: ``AdaptiveAsymmetry(...)``, which steers gamma_neg during training.
+        ignore_value: targets of this value are unknown and count for nothing.
+        reduction: ``"mean"``, ``"valid_mean"``, ``"batch_mean"``, ``"sum"`` or ``"none"``, see ``losses.reduce``.
+        sync: under ``torch.distributed``, share statistics and denominators among the processes (training mode only).
+        validate: look at the values of the targets also where that synchronises or breaks a graph.
+        epochs: number of epochs, for ``set_epoch``.
+
+    Shape:
+        ``logits`` and ``targets`` (N, C, d1, ..., dk) or (N,), targets in [0, 1]; ``element_weight`` broadcasts.
+        The result is a scalar, or shaped like the logits for ``reduction="none"``.
+
+    >>> import torch
+    >>> from equipoise.losses import SigmoidLoss, asymmetric
+    >>> loss = SigmoidLoss(asymmetric(0.0, 4.0), margin=0.05, reduction="sum")
+    >>> loss(torch.tensor([[2.0, 0.5, -1.0]]), torch.tensor([[1.0, 0.0, -1.0]]))
+    tensor(0.2182)
+    """
+
+    def __init__(
+        self,
+        modulation: Modulation | None = None,
+        *,
+        weight: Weight | Sequence[Weight] | None = None,
+        pos_weight: Tensor | Sequence[float] | None = None,
+        alpha: Number | None = None,
+        margin: Number = 0.0,
+        adjustment: NegativeTolerance | None = None,
+        rebalanced: Rebalanced | None = None,
+        detach_focus: bool = False,
+        asymmetry: AdaptiveAsymmetry | None = None,
+        ignore_value: float = -1,
+        reduction: str = "mean",
+        sync: bool = False,
+        validate: bool = False,
+        epochs: int | None = None,
+    ) -> None:
+        check_part(
+            "modulation", modulation, Modulation, "focal(2.0), asymmetric(...), cyclical(...) or Modulation(...)"
+        )
+        check_part("adjustment", adjustment, NegativeTolerance, "NegativeTolerance(...)")
+        check_part("rebalanced", rebalanced, Rebalanced, "Rebalanced(...)")
+        check_part("asymmetry", asymmetry, AdaptiveAsymmetry, "AdaptiveAsymmetry(...)")
+        fixed, batch_weights = split_weights(weight)
+        if batch_weights:
+            raise TypeError(
+                f"weight must be numbers or Deferred(...) for a sigmoid loss, got {type(batch_weights[0]).__name__}; "
+                "recall and precision weights belong to softmax losses"
+            )
+        if asymmetry is not None and modulation is not None and modulation.gamma_neg is not None:
+            raise ValueError("gamma_neg must be None when asymmetry steers it, got both; give its start to asymmetry")
+        parts = sigmoid_parts(modulation, fixed, pos_weight, alpha, margin)
+        super().__init__([*parts, *(part for part in (adjustment, rebalanced) if part is not None)], epochs=epochs)
+        check_reduction(reduction)
+        self.detach_focus, self.ignore_value, self.asymmetry = detach_focus, ignore_value, asymmetry
+        self.reduction, self.sync, self.validate = reduction, sync, validate
+
+    def forward(
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        *,
+        element_weight: Tensor | None = None,
+        normalizer: Tensor | float | None = None,
+        **unknown: Never,
+    ) -> Tensor:
+        """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
+        if unknown:
+            refuse_call(self, unknown)
+        check_tensors(logits, targets)
+        if element_weight is None and normalizer is None:
+            replayed = self._replays(SigmoidLoss.forward, self, logits, targets)
+            if replayed is not None:
+                return replayed
+        hyper, layout = self.hyper(logits), self.layout
+        rows = logits if logits.ndim > 1 else logits.unsqueeze(-1)
+        if self.asymmetry is not None:
+            gamma = self.asymmetry.exponent(rows)
+            layout = (*layout, Piece("gamma_neg", hyper.numel(), hyper.numel() + gamma.numel()))
+            hyper = _joined(hyper, gamma, logits)  # a copy: the exponent moves on before backward reads it
+        return sigmoid_reduced(
+            logits,
+            targets,
+            hyper,
+            layout,
+            element_weight=element_weight,
+            ignore_value=self.ignore_value,
+            detach_focus=self.detach_focus,
+            asymmetry=self.asymmetry if self.training and torch.is_grad_enabled() else None,
+            reduction=self.reduction,
+            normalizer=normalizer,
+            validate=self.validate,
+            sync=self.sync and self.training,
+        )
+
+    def extra_repr(self) -> str:
+        """Parts and options for ``repr``."""
+        options = f"ignore_value={self.ignore_value:g}, reduction={self.reduction!r}, sync={self.sync}"
+        return ",\n".join(text for text in (super().extra_repr(), options) if text)
+
+
+def _joined(hyper: Tensor, gamma: Tensor, logits: Tensor) -> Tensor:
+    if torch.compiler.is_compiling() or not triton_serves(logits):
+        return torch.cat([hyper, gamma.to(hyper.dtype)])
+    from equipoise.kernels.statistics_launch import joined  # Triton is optional
+
+    return joined(hyper, gamma)
+
+
+def sigmoid_parts(
+    modulation: Modulation | None,
+    fixed: Sequence[Part],
+    pos_weight: Tensor | Sequence[float] | None,
+    alpha: Number | None,
+    margin: Number,
+) -> list[Part]:
+    """The stateless parts of a sigmoid loss in one list."""
+    parts: list[Part] = [*fixed, Scalar("margin", margin, high=1.0)]
+    if isinstance(margin, Schedule) or 0.0 < margin < 0.01:
+        parts.append(Scalar("thin_margin", 1.0))  # too thin for log(1 - p_m) to keep its precision by itself
+    if modulation is not None:
+        parts.append(modulation)
+    if pos_weight is not None:
+        parts.append(ClassWeights(pos_weight, name="pos_weight"))
+    if alpha is not None:
+        parts.append(Scalar("alpha", alpha, high=1.0, absent=None))
+    return parts

@@ -1,0 +1,335 @@
+"""The softmax link, for one label of each row, pixel or token: adjust, link, modulate, weight, reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Never
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from equipoise._checks import (
+    check_logit_values,
+    check_logits,
+    check_num_classes,
+    check_softmax_targets,
+    check_tensors,
+    checks_values,
+)
+from equipoise._keywords import refuse_call
+from equipoise.kernels.choice import triton_serves
+from equipoise.kernels.dispatch import softmax_rows
+from equipoise.kernels.hyper import Hyper, Layout, accumulation_dtype, check_layout
+from equipoise.kernels.reference import hits_come_along, softmax_rows_and_hits
+from equipoise.losses.adjust import Adjustment
+from equipoise.losses.base import Loss, Part, Scalar
+from equipoise.losses.modulate import Modulation
+from equipoise.losses.parts import Weight, check_part, split_weights
+from equipoise.losses.reduce import check_reduction, reduce_loss
+from equipoise.schedules import Number
+from equipoise.weights.recall import BatchRecall, RecallWeights, count_hits
+
+__all__ = ["RowLoss", "Rows", "SoftmaxLoss", "reduce_rows", "softmax_parts", "softmax_pipeline", "softmax_reduced"]
+
+
+class SoftmaxInputs(NamedTuple):
+    """A batch as the softmax losses see it."""
+
+    logits: Tensor  # (N, C, d1, ..., dk)
+    targets: Tensor  # indices (N, d1, ..., dk) or dense (N, C, d1, ..., dk)
+    labels: Tensor  # (N, d1, ..., dk) int64, 0 where ignored; the argmax of dense targets
+    valid: Tensor  # (N, d1, ..., dk) bool
+    dense: bool
+
+
+class Rows(NamedTuple):
+    """Unreduced losses and what their reduction needs."""
+
+    loss: Tensor  # (N, d1, ..., dk), 0 where not valid
+    inputs: SoftmaxInputs
+    weight: Tensor | None  # (C,)
+
+    def denominator(self, reduction: str) -> Tensor | float:
+        """Local denominator of the three means."""
+        if reduction == "batch_mean":
+            return self.loss.shape[0]
+        valid = self.inputs.valid
+        if reduction == "mean" and self.weight is not None and not self.inputs.dense:
+            return torch.where(valid, self.weight[self.inputs.labels], 0.0).sum()
+        return valid.sum(dtype=self.loss.dtype)
+
+
+def softmax_batch(logits: Tensor, targets: Tensor, ignore_index: int, validate: bool) -> tuple[Tensor, Tensor, bool]:
+    """Check a batch; logits and targets with a batch dimension, and whether the targets are dense."""
+    check_logits(logits)
+    if logits.ndim == 1:  # one row without a batch dimension
+        logits, targets = logits.unsqueeze(0), targets.unsqueeze(0)
+    if logits.shape[1] == 0:
+        raise ValueError(f"logits must have at least one class, got shape {tuple(logits.shape)}; check the model")
+    dense = check_softmax_targets(logits, targets, ignore_index, validate)
+    if validate:
+        check_logit_values(logits, one_label=True)
+    return logits, targets, dense
+
+
+def softmax_inputs(logits: Tensor, targets: Tensor, ignore_index: int, validate: bool) -> SoftmaxInputs:
+    """Check a batch and find out which rows count."""
+    logits, targets, dense = softmax_batch(logits, targets, ignore_index, validate)
+    if dense:
+        return SoftmaxInputs(logits, targets, targets.max(1).indices, targets.sum(1) != 0, dense=True)
+    targets = targets.long()  # first: a comparison in uint8 would take 156 for an ignore_index of -100
+    valid = targets != ignore_index
+    return SoftmaxInputs(logits, targets, torch.where(valid, targets, 0), valid, dense=False)
+
+
+def softmax_pipeline(
+    logits: Tensor,
+    targets: Tensor,
+    hyper: Tensor,
+    layout: Layout,
+    *,
+    batch_weights: Sequence[Callable[[Tensor, Tensor, Tensor, bool], Tensor]] = (),
+    ignore_index: int = -100,
+    validate: bool = False,
+    sync: bool = False,
+) -> Rows:
+    """The pipeline up to the reduction."""
+    inputs = softmax_inputs(logits, targets, ignore_index, validate)
+    return _rows(inputs, hyper, layout, batch_weights, ignore_index, sync)
+
+
+def _rows(
+    inputs: SoftmaxInputs,
+    hyper: Tensor,
+    layout: Layout,
+    batch_weights: Sequence[Callable[[Tensor, Tensor, Tensor, bool], Tensor]],
+    ignore_index: int,
+    sync: bool,
+) -> Rows:
+    """The pipeline between the checks and the reduction."""
+    check_layout(layout, inputs.logits.shape[1])
+    weight = Hyper(hyper, layout).get("weight")
+    if len(batch_weights) == 1 and not triton_serves(inputs.logits) and hits_come_along(*inputs[:2], layout):
+        weights = batch_weights[0]
+        if isinstance(weights, (RecallWeights, BatchRecall)) and weights.looks():
+            return _weighed_rows(inputs, weight, hyper, layout, weights, ignore_index, sync)
+    for weights in batch_weights:
+        dynamic = weights(inputs.logits, inputs.labels, inputs.valid, sync)
+        weight = dynamic if weight is None else weight * dynamic
+    rows = softmax_rows(inputs.logits, inputs.targets, weight, hyper, layout, ignore_index)
+    return Rows(rows, inputs, weight)
+
+
+def _weighed_rows(
+    inputs: SoftmaxInputs,
+    fixed: Tensor | None,
+    hyper: Tensor,
+    layout: Layout,
+    weights: RecallWeights | BatchRecall,
+    ignore_index: int,
+    sync: bool,
+) -> Rows:
+    """Rows with recall weights, whose counts come out of the softmax of the loss itself."""
+    logits, targets, labels, valid, _ = inputs
+    if isinstance(weights, RecallWeights):
+        check_num_classes(weights.num_classes, logits.shape[1])
+    rows, hit = softmax_rows_and_hits(logits, targets, fixed, hyper, layout, ignore_index)
+    dynamic = weights.weigh(count_hits(hit, labels, valid, logits.shape[1]), logits, sync)
+    return Rows(rows * dynamic[labels], inputs, dynamic if fixed is None else fixed * dynamic)
+
+
+def softmax_reduced(
+    logits: Tensor,
+    targets: Tensor,
+    hyper: Tensor,
+    layout: Layout,
+    *,
+    batch_weights: Sequence[Callable[[Tensor, Tensor, Tensor, bool], Tensor]] = (),
+    ignore_index: int = -100,
+    reduction: str,
+    normalizer: Tensor | float | None = None,
+    validate: bool = False,
+    sync_counts: bool = False,
+    sync: bool = False,
+) -> Tensor:
+    """The whole pipeline: fused where the kernels serve, elsewhere by its rows."""
+    if reduction != "none" and triton_serves(logits):
+        from equipoise.losses.fused import fused_softmax_loss  # Triton is optional
+
+        batch, labels, _ = softmax_batch(logits, targets, ignore_index, validate)
+        check_layout(layout, batch.shape[1])
+        loss = fused_softmax_loss(
+            batch,
+            labels,
+            hyper,
+            layout,
+            batch_weights,
+            ignore_index,
+            reduction=reduction,
+            normalizer=normalizer,
+            sync_counts=sync_counts,
+            sync=sync,
+        )
+        if loss is not None:
+            return loss
+    inputs = softmax_inputs(logits, targets, ignore_index, validate)
+    bare = not layout and not batch_weights and normalizer is None and not sync
+    if bare and reduction != "none" and _all_count(inputs):
+        return _cross_entropy(inputs, reduction)
+    rows = _rows(inputs, hyper, layout, batch_weights, ignore_index, sync_counts)
+    return reduce_rows(rows, logits, reduction, normalizer, sync=sync)
+
+
+def _all_count(inputs: SoftmaxInputs) -> bool:
+    """Whether every row has a class, as far as that is free to know; torch would hand on NaN from rows without one."""
+    free = not inputs.dense and checks_values(inputs.targets, validate=False)
+    return free and inputs.valid.numel() > 0 and bool(inputs.valid.all())
+
+
+def _cross_entropy(inputs: SoftmaxInputs, reduction: str) -> Tensor:
+    """Cross-entropy without any part, by torch's own operation: for few rows that takes a quarter of the time."""
+    logits = inputs.logits.to(accumulation_dtype(inputs.logits))
+    if reduction in ("mean", "valid_mean"):
+        return F.cross_entropy(logits, inputs.labels)
+    total = F.cross_entropy(logits, inputs.labels, reduction="sum")
+    return total / len(logits) if reduction == "batch_mean" else total
+
+
+def reduce_rows(
+    rows: Rows, logits: Tensor, reduction: str, normalizer: Tensor | float | None, *, sync: bool = False
+) -> Tensor:
+    """Reduce rows; those of a single row without a batch dimension lose it again."""
+    loss = rows.loss.squeeze(0) if logits.ndim == 1 and reduction == "none" else rows.loss
+    return reduce_loss(loss, reduction, rows.denominator, sync=sync, normalizer=normalizer)
+
+
+class SoftmaxLoss(Loss):
+    r"""A softmax loss made of parts, for single labels, pixels and tokens.
+
+    .. math::
+        L = \sum_k w_k \big[t_k (1 - \epsilon + \epsilon/C)\, m_{true}(p_k)
+        + (1 - t_k)(\epsilon/C)\, m_{other}(p_k)\big](-\log p_k), \qquad
+        p = \text{softmax}(\text{scale}\,(z + a))
+
+    Args:
+        modulation: how strongly a term counts given its probability; None is cross-entropy.
+        weight: (C,) numbers, ``Deferred(...)``, ``RecallWeights(...)``, or a list of these, which are multiplied.
+        adjustment: what is done to the logits before the softmax.
+        label_smoothing: epsilon in [0, 1].
+        ignore_index: rows with this target count for nothing.
+        reduction: ``"mean"``, ``"valid_mean"``, ``"batch_mean"``, ``"sum"`` or ``"none"``, see ``losses.reduce``.
+        sync: under ``torch.distributed``, share statistics and denominators among the processes (training mode only).
+        validate: look at the values of the targets also where that synchronises or breaks a graph.
+        epochs: number of epochs, for ``set_epoch``.
+        more_parts: hyper-parameters that a derived loss adds.
+
+    Shape:
+        ``logits`` (N, C, d1, ..., dk) or (C,); ``targets`` integer indices (N, d1, ..., dk) or distributions like the
+        logits, where a row of zeros is ignored. The result is a scalar, or (N, d1, ..., dk) for ``reduction="none"``,
+        in float32 (float64 for float64 logits).
+
+    >>> import torch
+    >>> from equipoise.losses import SoftmaxLoss, focal, logit_adjustment
+    >>> loss = SoftmaxLoss(focal(2.0), weight=[1.0, 2.0, 4.0], adjustment=logit_adjustment([100, 10, 1]))
+    >>> loss(torch.tensor([[2.0, 0.5, -1.0]]), torch.tensor([2]))
+    tensor(7.6203)
+    """
+
+    def __init__(
+        self,
+        modulation: Modulation | None = None,
+        *,
+        weight: Weight | Sequence[Weight] | None = None,
+        adjustment: Adjustment | None = None,
+        label_smoothing: Number = 0.0,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+        sync: bool = False,
+        validate: bool = False,
+        epochs: int | None = None,
+        more_parts: Sequence[Part] = (),
+    ) -> None:
+        check_part(
+            "modulation", modulation, Modulation, "focal(2.0), asymmetric(...), cyclical(...) or Modulation(...)"
+        )
+        check_part(
+            "adjustment",
+            adjustment,
+            Adjustment,
+            "logit_adjustment(counts), margin_adjustment(counts) or Adjustment(...)",
+        )
+        fixed, batch_weights = split_weights(weight)
+        super().__init__(softmax_parts(modulation, adjustment, fixed, label_smoothing, more_parts), epochs=epochs)
+        check_reduction(reduction)
+        self.ignore_index, self.reduction, self.sync, self.validate = ignore_index, reduction, sync, validate
+        self.batch_weights = nn.ModuleList(batch_weights)
+
+    def forward(
+        self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None, **unknown: Never
+    ) -> Tensor:
+        """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
+        if unknown:
+            refuse_call(self, unknown)
+        check_tensors(logits, targets)
+        if normalizer is None:
+            replayed = self._replays(SoftmaxLoss.forward, self, logits, targets)
+            if replayed is not None:
+                return replayed
+        return softmax_reduced(
+            logits,
+            targets,
+            self.hyper(logits),
+            self.layout,
+            batch_weights=list(self.batch_weights),
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+            normalizer=normalizer,
+            validate=self.validate,
+            sync_counts=self.sync,
+            sync=self.sync and self.training,
+        )
+
+    def extra_repr(self) -> str:
+        """Parts and options for ``repr``."""
+        options = f"ignore_index={self.ignore_index}, reduction={self.reduction!r}, sync={self.sync}"
+        return ",\n".join(text for text in (super().extra_repr(), options) if text)
+
+
+class RowLoss(SoftmaxLoss):
+    """A softmax loss that looks at its rows before they are reduced."""
+
+    def forward(
+        self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None, **unknown: Never
+    ) -> Tensor:
+        """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
+        if unknown:
+            refuse_call(self, unknown)
+        check_tensors(logits, targets)
+        rows = self.rows(logits, targets)
+        return reduce_rows(rows, logits, self.reduction, normalizer, sync=self.sync and self.training)
+
+    def rows(self, logits: Tensor, targets: Tensor) -> Rows:
+        """The pipeline up to the reduction."""
+        return softmax_pipeline(
+            logits,
+            targets,
+            self.hyper(logits),
+            self.layout,
+            batch_weights=list(self.batch_weights),
+            ignore_index=self.ignore_index,
+            validate=self.validate,
+            sync=self.sync,
+        )
+
+
+def softmax_parts(
+    modulation: Modulation | None,
+    adjustment: Adjustment | None,
+    fixed: Sequence[Part],
+    label_smoothing: Number,
+    more_parts: Sequence[Part] = (),
+) -> list[Part]:
+    """The stateless parts of a softmax loss in one list."""
+    given: list[Part] = [part for part in (modulation, adjustment) if part is not None]
+    return [*given, *fixed, Scalar("label_smoothing", label_smoothing, high=1.0), *more_parts]
