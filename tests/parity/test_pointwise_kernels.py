@@ -31,7 +31,7 @@ from tests.parity.budget import CUDA, DEVICE, DTYPES, check_parity, needs_kernel
 
 pytest.importorskip("triton")
 
-from equipoise.kernels import rows_launch, sigmoid_launch, softmax_launch
+from equipoise.kernels import fused, rows_launch, sigmoid_launch, softmax_launch
 
 pytestmark = [needs_kernels, pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")]
 
@@ -215,6 +215,26 @@ def test_counting_by_class_beyond_the_table(classes):
     check_parity(eq.RecallLoss(classes), logits_of(*shape, dtype=torch.float32), indices_of(shape, ignored=0.2))
 
 
+@pytest.mark.parametrize("shape", [(3, 19, 30, 9), (2, 4, 16, 64), (2, 8, 5, 7), (70, 10), (40, 32)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_recall_of_short_rows(shape, dtype):
+    """Forward keeps nothing of them but their codes, backward makes their sums again."""
+    logits, targets = logits_of(*shape, dtype=dtype, size=2.0), indices_of(shape, ignored=0.2)
+    for part in parts(shape[1]).values():
+        fixed = [part["weight"]] if "weight" in part else []
+        check_parity(SoftmaxLoss(**{**part, "weight": [*fixed, RecallWeights(shape[1])]}), logits, targets)
+
+
+@pytest.mark.parametrize(("classes", "kept"), [(2, False), (32, False), (33, True), (1100, True)])
+def test_what_forward_keeps_of_rows_that_it_has_coded(classes, kept):
+    loss, logits = eq.RecallLoss(classes), logits_of(6, classes, 2, dtype=torch.float32)
+    arguments = (logits, torch.zeros(6, 2, dtype=torch.int64, device=DEVICE), None, loss.hyper(logits), loss.layout)
+    with torch.no_grad():
+        done = softmax_launch.softmax_forward(*arguments, IGNORED, keep_rows=True, hits=True, coded=True)
+        assert (done.state is not None) == kept
+        assert softmax_launch.softmax_forward(*arguments, IGNORED, keep_rows=True, hits=True).state is not None
+
+
 def test_ties_go_to_the_first_class():
     logits = torch.tensor([[1.0, 1.0, 0.0], [0.0, 2.0, 2.0], [3.0, 3.0, 3.0]])
     check_parity(eq.RecallLoss(3, min_errors=0.0), logits, torch.tensor([1, 1, 2]))
@@ -253,6 +273,7 @@ def test_any_strides(layout):
     targets = indices_of(shape, ignored=0.2).transpose(1, 2).contiguous().transpose(1, 2)
     before = logits.clone()
     check_parity(eq.FocalLoss(), logits, targets)
+    check_parity(eq.RecallLoss(5), logits, targets)
     check_parity(eq.FocalLoss(label_smoothing=0.1), logits, dense_of(shape).float())
     check_parity(eq.AsymmetricLoss(), logits, multilabel_of(shape, ignored=0.2).float())
     check_parity(eq.AsymmetricLoss(weight=[1.0, 2, 3, 4, 5]), logits, multilabel_of(shape, ignored=0.2).float())
@@ -263,6 +284,7 @@ def test_dimensions_that_cannot_be_merged():
     shape = (2, 3, 4, 5, 2, 3)
     logits = logits_of(*(size + 1 for size in shape), dtype=torch.float32, grad=False)[1:, 1:, 1:, 1:, 1:, 1:]
     check_parity(eq.FocalLoss(), logits, indices_of(shape, ignored=0.2))
+    check_parity(eq.RecallLoss(3), logits, indices_of(shape, ignored=0.2))
     check_parity(eq.AsymmetricLoss(weight=[1.0, 2.0, 3.0]), logits, multilabel_of(shape).float())
 
 
@@ -274,7 +296,8 @@ def test_extreme_logits(dtype, gamma):
     logits = (size * (2.0 * torch.rand(40, 6, generator=draw) - 1.0)).to(dtype)
     logits[:6] = size * (2.0 * torch.eye(6) - 1.0)
     targets = torch.arange(40) % 6
-    for loss in (eq.FocalLoss(gamma), eq.FocalLoss(gamma, label_smoothing=0.1)):
+    recall = eq.FocalLoss(gamma, weight=RecallWeights(6))
+    for loss in (eq.FocalLoss(gamma), eq.FocalLoss(gamma, label_smoothing=0.1), recall):
         check_parity(loss, logits, targets)
         value, gradient = value_and_gradient(loss, logits.to(DEVICE), targets.to(DEVICE))
         assert value.isfinite()
@@ -327,6 +350,26 @@ def test_a_label_out_of_range_is_not_a_number():
             wrong = (targets < 0) | (targets > 4)
             values = dispatch.softmax_rows(logits, targets, None, loss.hyper(logits), loss.layout, IGNORED)
             assert torch.equal(values.isnan(), wrong)
+
+
+@pytest.mark.parametrize("classes", [5, 40])
+def test_a_label_out_of_range_is_not_counted_and_not_a_number(classes):
+    """Whether forward keeps sums of the rows or not."""
+    logits = torch.randn(2, classes, 3, device=DEVICE, requires_grad=True)
+    targets = torch.tensor([[0, classes, 1], [IGNORED, 1, -1]], device=DEVICE)
+    wrong = torch.tensor([[False, True, False], [False, False, True]], device=DEVICE)
+    counts = []
+
+    def weigh(counted):
+        counts.append(counted)
+        return torch.ones(classes, device=DEVICE)
+
+    loss, _, _ = fused.softmax_weighed(logits, targets, torch.empty(0, device=DEVICE), (), IGNORED, weigh, "valid_mean")
+    loss.backward()
+    assert loss.isnan()
+    assert torch.equal(logits.grad.isnan().all(1), wrong)
+    assert torch.equal(logits.grad.isnan().any(1), wrong)
+    assert counts[0][0].tolist() == [1, 2] + [0] * (classes - 2)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])

@@ -217,7 +217,7 @@ class SoftmaxWeighed(torch.autograd.Function):
         """Loss, or its sum."""
         *arguments, weigh, reduction = inputs
         logits, targets, _, hyper, layout, ignore_index = arguments
-        done = softmax_forward(*arguments, keep_rows=True, hits=True)
+        done = softmax_launch.softmax_forward(*arguments, keep_rows=True, hits=True, coded=True)
         assert done.rows is not None
         assert done.codes is not None
         weight = weigh(done.counts)

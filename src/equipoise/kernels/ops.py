@@ -68,6 +68,7 @@ def _softmax_forward(
     done = softmax_launch.softmax_forward(
         logits, targets, weight, hyper, _decoded(layout), ignore_index, keep_rows=keep_rows, hits=hits
     )
+    assert done.state is not None
     rows = done.rows if done.rows is not None else done.state.new_empty(0)
     counts = done.counts if done.counts is not None else rows.new_empty((2, 0), dtype=torch.int64)
     sums = done.state.new_empty(3, 1) if done.sums is None else done.sums.sum(1, keepdim=True)

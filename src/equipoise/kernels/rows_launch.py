@@ -102,7 +102,7 @@ def roomy(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def code_dtype(classes: int) -> torch.dtype:
-    """The smallest type that holds the codes of rows, 0 to 2 C."""
+    """The smallest type that holds the codes of rows, 0 to 2 C + 1."""
     return torch.uint8 if classes < 2**7 else torch.int16 if classes < 2**14 else torch.int32
 
 

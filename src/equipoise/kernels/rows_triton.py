@@ -104,7 +104,8 @@ def weigh_kernel(
         code = _codes(codes, row, rows, sixteens, C)
         valid = code < 2 * C
         own = tl.load(weight + tl.where(code >= C, code - C, code), mask=valid, other=0.0)
-        loss += tl.where(valid, own * tl.load(losses + row, mask=row < sixteens * 16, other=0.0), 0.0)
+        lost = tl.load(losses + row, mask=row < sixteens * 16, other=0.0)
+        loss += tl.where(code != 2 * C, own * lost, 0.0)  # NaN where there is no such class
         mass += own
         count += valid.to(losses.dtype.element_ty)
     program = tl.program_id(0)

@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from equipoise.kernels.softmax_forms_triton import (
+    LOWEST,
     adjusted_tile,
     dense_terms,
     differences,
@@ -14,6 +15,8 @@ from equipoise.kernels.softmax_forms_triton import (
     smoothing_share,
     target_weight,
     true_logit,
+    whole_rows,
+    with_margin,
 )
 from equipoise.kernels.triton_forms import exp_relative, log, log_relative, reciprocal, relative
 from equipoise.kernels.triton_walk import offsets, places, present, rows_of_program
@@ -25,11 +28,11 @@ __all__ = ["backward_kernel", "backward_tile"]
 def backward_tile(
     tile, peak, others, pull, factor, logits, targets, weight, hyper, out,
     rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, g_0, g_1, g_2, g_c,
-    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, CODED: tl.constexpr, WEIGHTED: tl.constexpr,
-    Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, G_UNIT: tl.constexpr, LONG: tl.constexpr, SPLIT: tl.constexpr,
-    EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
+    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, CODED: tl.constexpr, KEPT: tl.constexpr,
+    WEIGHTED: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, G_UNIT: tl.constexpr, LONG: tl.constexpr,
+    SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of a tile of rows, times ``factor``; ``peak``, ``others`` and ``pull`` are what forward kept of them."""
+    """Gradient of a tile of rows, times ``factor``; ``peak``, ``others`` and ``pull`` are what forward KEPT of them."""
     _, live, outer, i_2 = rows_of_program(tile, rows, size_2, SPLIT, EVEN, LONG, BLOCK_R, VECTOR)
     at = places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG)
     g_at = places(outer, i_2, size_1, g_0, g_1, g_2, G_UNIT, LONG)
@@ -41,7 +44,6 @@ def backward_tile(
     precise: tl.constexpr = spread and not brier and PLAN.fractional and (DENSE or PLAN.gamma_neg < 0)
 
     valid = live & (others != -1.0)
-    others = tl.where(valid, others, 0.0)
     factor += tl.zeros([BLOCK_R], hyper.dtype.element_ty)
     if PLAN.scale >= 0:
         factor *= tl.load(hyper + PLAN.scale)
@@ -49,6 +51,7 @@ def backward_tile(
     if not DENSE:
         target = tl.load(targets + t_at, mask=live, other=0).to(tl.int64)
         if CODED:
+            valid = live & (target != 2 * C)
             target = tl.where(target >= C, target - C, target)
         known = (target >= 0) & (target < C)
         label = tl.where(valid & known, target, 0).to(tl.int32)
@@ -59,12 +62,24 @@ def backward_tile(
         else:
             factor *= tl.load(weight + label)
     factor = tl.where(valid, factor, 0.0)
+    others = tl.where(valid, others, 0.0)
     if DENSE:
         total = others + 1.0 if precise else others
         q = others
     else:
         z_label = tl.load(logits + at + offsets(label, z_c, LONG), mask=live, other=0.0).to(hyper.dtype.element_ty)
         z_label = true_logit(z_label, label, hyper, PLAN)
+        if not KEPT:
+            apart: tl.constexpr = PLAN.true_margin >= 0
+            padded: tl.constexpr = C < BLOCK_C and VECTOR != 0
+            k = tl.arange(0, BLOCK_C)
+            z, _t = adjusted_tile(logits, targets, at, t_at, k, z_c, t_c, label, there, hyper, C, PLAN, DENSE, LONG)
+            z = with_margin(z, k, label, z_label, PLAN, DENSE, spread)
+            peak = tl.full([BLOCK_R], LOWEST, hyper.dtype.element_ty)
+            if apart:
+                peak = tl.maximum(z_label, LOWEST)
+            peak, _x, e, others = whole_rows(z, peak, k, label, C, not apart, padded)
+            others *= reciprocal(exp_relative(relative(peak, peak)))
         _log_p, p_label, q, _m, h, total = row_forms(z_label, peak, others, label, hyper, PLAN, precise)
         h = tl.where(valid, h, 0.0)
     total = tl.where(valid, total, 1.0)
@@ -91,8 +106,9 @@ def backward_tile(
 
     for start in range(0, C, BLOCK_C):
         k = start + tl.arange(0, BLOCK_C)
-        z, t = adjusted_tile(logits, targets, at, t_at, k, z_c, t_c, label, there, hyper, C, PLAN, DENSE, LONG)
-        x = relative(z, peak[:, None])
+        if KEPT:
+            z, t = adjusted_tile(logits, targets, at, t_at, k, z_c, t_c, label, there, hyper, C, PLAN, DENSE, LONG)
+            x = relative(z, peak[:, None])
         if DENSE:
             if brier:
                 difference, p = differences(x, t, scale, q, k, hyper, C, PLAN, DENSE)
@@ -114,7 +130,9 @@ def backward_tile(
                 )  # fmt: skip
                 gradient = p * (factor * pull)[:, None] - share[:, None] * slope
             else:
-                gradient = (factor * h * scale)[:, None] * exp_relative(x)
+                if KEPT:
+                    e = exp_relative(x)
+                gradient = (factor * h * scale)[:, None] * e
             gradient = tl.where(k[None, :] == label[:, None], back[:, None], gradient)
         inside = live[:, None] & (k < C)[None, :]
         place = (out + offsets(k, g_c, LONG))[None, :] + g_at[:, None]
@@ -125,18 +143,24 @@ def backward_tile(
 def backward_kernel(
     logits, targets, weight, hyper, state, grad, inverse, out,
     rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, g_0, g_1, g_2, g_c,
-    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, CODED: tl.constexpr, WEIGHTED: tl.constexpr,
-    GRAD: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, G_UNIT: tl.constexpr, LONG: tl.constexpr,
-    SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
+    C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, CODED: tl.constexpr, KEPT: tl.constexpr,
+    WEIGHTED: tl.constexpr, GRAD: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, G_UNIT: tl.constexpr,
+    LONG: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    VECTOR: tl.constexpr,
 ):  # fmt: skip
     """Gradient of a tile of rows; CODED: ``targets`` are the codes that forward has left, which are smaller.
 
-    GRAD says what comes in: 1 a scalar, 2 a row's own, 3 a scalar and the inverse of the denominator of the loss.
+    KEPT: there is a ``state``; else a tile holds whole rows, of codes, whose sums are made again, which takes less time
+    than to write and to read them. GRAD says what comes in: 1 a scalar, 2 a row's own, 3 a scalar and the inverse of
+    the denominator of the loss.
     """
     tile = tl.program_id(0)
     row, live, _, _ = rows_of_program(tile, rows, size_2, SPLIT, EVEN, LONG, BLOCK_R, VECTOR)
-    peak = tl.load(state + row, mask=live, other=0.0)
-    others = tl.load(state + rows + row, mask=live, other=-1.0)
+    peak = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
+    others = peak
+    if KEPT:
+        peak = tl.load(state + row, mask=live, other=0.0)
+        others = tl.load(state + rows + row, mask=live, other=-1.0)
     pull = others
     if DENSE or PLAN.squared_error >= 0 or PLAN.label_smoothing >= 0:
         pull = tl.load(state + 2 * rows + row, mask=live, other=0.0)
@@ -149,5 +173,5 @@ def backward_kernel(
     backward_tile(
         tile, peak, others, pull, factor, logits, targets, weight, hyper, out,
         rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, g_0, g_1, g_2, g_c,
-        C, PLAN, DENSE, CODED, WEIGHTED, Z_UNIT, T_UNIT, G_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
+        C, PLAN, DENSE, CODED, KEPT, WEIGHTED, Z_UNIT, T_UNIT, G_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
     )  # fmt: skip

@@ -21,25 +21,33 @@ from equipoise.kernels.triton_forms import (
     other_form,
     quick_log1p,
     reciprocal,
+    relative,
+    row_max,
     true_form,
 )
 from equipoise.kernels.triton_walk import load_tile
 
 __all__ = [
     "LOWEST",
+    "NOTHING",
     "adjusted",
     "adjusted_tile",
     "dense_terms",
     "differences",
+    "exponentials",
     "other_forms",
     "row_forms",
     "smoothing_share",
     "target_tile",
     "target_weight",
     "true_logit",
+    "unpadded",
+    "whole_rows",
+    "with_margin",
 ]
 
 LOWEST = tl.constexpr(-1e30)  # below every logit: the peak before the first tile
+NOTHING = tl.constexpr(-0.0)  # added to anything it changes nothing, not even a sign: the compiler leaves it out
 
 
 @triton.jit
@@ -86,6 +94,50 @@ def adjusted_tile(
     z = load_tile(logits, at, k, z_c, live, C, float("-inf"), hyper, LONG)
     t = target_tile(targets, t_at, k, t_c, label, live, C, hyper, DENSE, LONG)
     return adjusted(z, t, k, hyper, C, PLAN, DENSE), t
+
+
+@triton.jit
+def with_margin(z, k, label, z_true, PLAN: tl.constexpr, DENSE: tl.constexpr, SPREAD: tl.constexpr):
+    """Adjusted logits of index targets with the margin of the label; without the label where its exponential is apart.
+
+    The peak has to be that of the softmax with the margin.
+    """
+    if not DENSE and PLAN.true_margin >= 0:
+        own = k[None, :] == label[:, None]
+        if SPREAD:
+            z = tl.where(own, z_true[:, None], z)
+        else:
+            z = tl.where(own, float("-inf"), z)
+    return z
+
+
+@triton.jit
+def exponentials(x, k, label, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl.constexpr):
+    """Exponentials of a tile; WITHOUT: nothing at the label."""
+    e = exp_relative(x)
+    if WITHOUT:
+        e = tl.where(k[None, :] == label[:, None], NOTHING, e)
+    return unpadded(e, k, C, PADDED)
+
+
+@triton.jit
+def unpadded(tile, k, C: tl.constexpr, PADDED: tl.constexpr):
+    """PADDED: nothing beyond the last class, where the compiler knows each class and can leave these out."""
+    if PADDED:
+        tile = tl.where((k < C)[None, :], tile, NOTHING)
+    return tile
+
+
+@triton.jit
+def whole_rows(z, peak, k, label, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl.constexpr):
+    """Peak of rows that lie in one tile, at least ``peak``; logits relative to it, exponentials, and their sum.
+
+    Arguments as in ``exponentials``.
+    """
+    peak = tl.maximum(row_max(z), peak)
+    x = relative(z, peak[:, None])
+    e = exponentials(x, k, label, C, WITHOUT, PADDED)
+    return peak, x, e, tl.sum(e, 1)
 
 
 @triton.jit

@@ -4,7 +4,8 @@ A program takes a tile of rows and walks over the classes in blocks. It reads th
 keeps two numbers a row, see ``softmax_forms_triton``; where every class has a term (smoothing, dense targets, Brier) a
 third. Mostly these terms are powers of p times log p, and their sums come out of the same pass; where they are not
 (exponents that are no whole numbers, confidence) a row that is longer than a tile is read again while it is in the
-cache. Where the gradient is wanted at once, it is written while the tile is at hand, and nothing is kept.
+cache. Where the gradient is wanted at once, it is written while the tile is at hand, and nothing is kept; nor where
+backward will have whole rows at hand, and can do the little that is needed again.
 """
 
 from __future__ import annotations
@@ -16,16 +17,21 @@ from equipoise.kernels.rows_triton import finish_last
 from equipoise.kernels.softmax_backward_triton import backward_tile
 from equipoise.kernels.softmax_forms_triton import (
     LOWEST,
+    NOTHING,
     adjusted,
     adjusted_tile,
     dense_terms,
     differences,
+    exponentials,
     other_forms,
     row_forms,
     smoothing_share,
     target_tile,
     target_weight,
     true_logit,
+    unpadded,
+    whole_rows,
+    with_margin,
 )
 from equipoise.kernels.triton_forms import (
     exp,
@@ -41,23 +47,6 @@ from equipoise.kernels.triton_walk import load_tile, offsets, places, present, r
 
 __all__ = ["forward_kernel"]
 
-NOTHING = tl.constexpr(-0.0)  # added to anything it changes nothing, not even a sign: the compiler leaves it out
-
-
-@triton.jit
-def _with_margin(z, k, label, z_true, PLAN: tl.constexpr, DENSE: tl.constexpr, SPREAD: tl.constexpr):
-    """Adjusted logits of index targets with the margin of the label; without the label where its exponential is apart.
-
-    The peak has to be that of the softmax with the margin.
-    """
-    if not DENSE and PLAN.true_margin >= 0:
-        own = k[None, :] == label[:, None]
-        if SPREAD:
-            z = tl.where(own, z_true[:, None], z)
-        else:
-            z = tl.where(own, float("-inf"), z)
-    return z
-
 
 @triton.jit
 def _before(z, k, label, C: tl.constexpr):
@@ -70,23 +59,6 @@ def _faded(peak, top):
     """By how much what was relative to the peak sinks when that rises to the top, in units of log 2, and its factor."""
     sunk = relative(peak, top) - relative(peak, peak)
     return sunk, exp_relative(sunk)
-
-
-@triton.jit
-def _exponentials(x, k, label, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl.constexpr):
-    """Exponentials of a tile; WITHOUT: nothing at the label."""
-    e = exp_relative(x)
-    if WITHOUT:
-        e = tl.where(k[None, :] == label[:, None], NOTHING, e)
-    return _inside(e, k, C, PADDED)
-
-
-@triton.jit
-def _inside(tile, k, C: tl.constexpr, PADDED: tl.constexpr):
-    """PADDED: nothing beyond the last class, where the compiler knows each class and can leave these out."""
-    if PADDED:
-        tile = tl.where((k < C)[None, :], tile, NOTHING)
-    return tile
 
 
 @triton.jit
@@ -163,12 +135,12 @@ def _powers(
         tilt_0 = tl.sum(tl.where(inside, part * below, NOTHING), 1)
     if PLAN.power_a > 0:
         part = power(e, e, PLAN.power_a) * mass
-        sum_a = tl.sum(_inside(part, k, C, PADDED), 1)
-        tilt_a = tl.sum(_inside(part * finite, k, C, PADDED), 1)
+        sum_a = tl.sum(unpadded(part, k, C, PADDED), 1)
+        tilt_a = tl.sum(unpadded(part * finite, k, C, PADDED), 1)
     if PLAN.power_b > 0:
         part = power(e, e, PLAN.power_b) * mass
-        sum_b = tl.sum(_inside(part, k, C, PADDED), 1)
-        tilt_b = tl.sum(_inside(part * finite, k, C, PADDED), 1)
+        sum_b = tl.sum(unpadded(part, k, C, PADDED), 1)
+        tilt_b = tl.sum(unpadded(part * finite, k, C, PADDED), 1)
     return sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b
 
 
@@ -279,15 +251,12 @@ def _forward_tile(
         t = target_tile(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
         if DENSE:
             given = tl.sum(t, 1)
-        z = _with_margin(adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE, spread)
+        z = with_margin(adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE, spread)
         if precise:
             peak, others = _scanned_rest(z, peak, others)
             x = relative(z, peak[:, None])
         else:
-            peak = tl.maximum(row_max(z), peak)
-            x = relative(z, peak[:, None])
-            e = _exponentials(x, k, label, C, not DENSE and not apart, padded)
-            others = tl.sum(e, 1)
+            peak, x, e, others = whole_rows(z, peak, k, label, C, not DENSE and not apart, padded)
             if summed:
                 sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b = _powers(
                     x, e, t, 0, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
@@ -309,7 +278,7 @@ def _forward_tile(
             if DENSE:
                 t = target_tile(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
                 given += tl.sum(t, 1)
-            z = _with_margin(adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE, spread)
+            z = with_margin(adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE, spread)
             if precise:
                 peak, others = _scanned_rest(z, peak, others)
             else:
@@ -317,7 +286,7 @@ def _forward_tile(
                 sunk, fade = _faded(peak, top)
                 peak = top
                 x = relative(z, peak[:, None])
-                e = _exponentials(x, k, label, C, not DENSE and not apart, padded)
+                e = exponentials(x, k, label, C, not DENSE and not apart, padded)
                 others = others * fade + tl.sum(e, 1)
                 if summed:
                     more_0, more_tilt_0, more_a, more_tilt_a, more_b, more_tilt_b = _powers(
@@ -395,8 +364,6 @@ def _forward_tile(
         loss = -mass * m * log_p
     loss = tl.where(valid, tl.where(known, loss, float("nan")), 0.0)
 
-    if HITS:  # backward is given codes, which do not tell a label that there is not
-        others = tl.where(known, others, float("nan"))
     others = tl.where(valid, others, -1.0)
     if KEEP:
         tl.store(state + row, peak, mask=live)
@@ -407,7 +374,7 @@ def _forward_tile(
         tl.store(rows_out + row, loss, mask=live)
     if HITS:
         hit = (z_label >= best) & (z_label > ahead)
-        code = tl.where(valid, label + tl.where(hit, C, 0), 2 * C)
+        code = tl.where(valid, tl.where(known, label + tl.where(hit, C, 0), 2 * C + 1), 2 * C)
         tl.store(codes_out + row, code.to(codes_out.dtype.element_ty), mask=live)
     if DENSE or not WEIGHTED:
         mass = valid.to(loss.dtype)
@@ -421,17 +388,18 @@ def forward_kernel(
     logits, targets, weight, hyper, state, rows_out, codes_out, sums_out, ticket, reduced, inverse,
     turns, rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, ignore_index, samples,
     C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr, HITS: tl.constexpr,
-    ROWS: tl.constexpr, ONCE: tl.constexpr, REDUCTION: tl.constexpr, Z_UNIT: tl.constexpr,
+    ROWS: tl.constexpr, KEEP: tl.constexpr, ONCE: tl.constexpr, REDUCTION: tl.constexpr, Z_UNIT: tl.constexpr,
     T_UNIT: tl.constexpr, LONG: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """Losses of the rows of ``turns`` tiles.
 
-    Writes to ``state`` (2 or 3, rows) the peak, the others' sum (-1 where the row is ignored) and, where every class
-    has a term, the sum that all gradients of the row share; with ROWS the losses; with HITS a code of the label, by C
-    more where that is the first of the largest logits, and 2 C where the row is ignored, and zeros to ``sums_out``, the
-    table (2, C) that is to be counted into; else to that the sums of loss, mass and valid rows of this program, (3,
-    programs). With a REDUCTION of 0 and more the last program writes the reduced loss, see ``finish_last``.
+    Writes, with KEEP, to ``state`` (2 or 3, rows) the peak, the others' sum (-1 where the row is ignored) and, where
+    every class has a term, the sum that all gradients of the row share; with ROWS the losses; with HITS a code of the
+    label, by C more where that is the first of the largest logits, 2 C where the row is ignored, 2 C + 1 where there is
+    no such class, and zeros to ``sums_out``, the table (2, C) that is to be counted into; else to that the sums of
+    loss, mass and valid rows of this program, (3, programs). With a REDUCTION of 0 and more the last program writes the
+    reduced loss, see ``finish_last``.
 
     ONCE: instead of the state, ``state`` is the gradient of the logits, which lies as they do; ``inverse`` has that of
     the denominator already.
@@ -446,13 +414,13 @@ def forward_kernel(
         more_loss, more_mass, valid, peak, others, pull = _forward_tile(
             tile, logits, targets, weight, hyper, state, rows_out, codes_out,
             rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, ignore_index,
-            C, PLAN, DENSE, WEIGHTED, HITS, ROWS, not ONCE, Z_UNIT, T_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
+            C, PLAN, DENSE, WEIGHTED, HITS, ROWS, KEEP, Z_UNIT, T_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
         )  # fmt: skip
         if ONCE:
             backward_tile(
                 tile, peak, others, pull, tl.load(inverse), logits, targets, weight, hyper, state,
-                rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, z_0, z_1, z_2, z_c,
-                C, PLAN, DENSE, False, WEIGHTED, Z_UNIT, T_UNIT, Z_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
+                rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, z_0, z_1, z_2, z_c, C, PLAN, DENSE,
+                False, True, WEIGHTED, Z_UNIT, T_UNIT, Z_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
             )  # fmt: skip
         loss += more_loss
         mass += more_mass

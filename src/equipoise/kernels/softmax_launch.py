@@ -41,10 +41,10 @@ _backward = Launcher(backward_kernel)
 class Forward(NamedTuple):
     """What the forward kernel leaves behind."""
 
-    state: Tensor  # (2 or 3, rows) in the accumulation type, for backward
+    state: Tensor | None  # (2 or 3, rows) in the accumulation type, for backward where it needs it
     sums: Tensor | None  # (3, programs) loss, mass, valid rows; None with hits, nothing where they are reduced
     rows: Tensor | None  # (N, d1, ..., dk) losses
-    codes: Tensor | None  # (N, d1, ..., dk) label, by C more where it is a hit; 2 C where ignored
+    codes: Tensor | None  # (N, d1, ..., dk) label, by C more where it is a hit; 2 C: ignored, 2 C + 1: no such class
     counts: Tensor | None  # (2, C) rows of each class and its hits
     reduced: Reduced | None
 
@@ -58,6 +58,10 @@ class Blocks(NamedTuple):
     vector: int = 0
     """Where a thread has all classes of its rows: how many neighbouring rows it loads at once, -1 for one row whose
     classes lie next to each other. Else 0."""
+
+    def hold_rows(self, classes: int) -> bool:
+        """Whether a thread has all classes of its rows at once."""
+        return self.vector != 0 and classes <= self.classes
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -75,14 +79,15 @@ def softmax_forward(
     *,
     keep_rows: bool = False,
     hits: bool = False,
+    coded: bool = False,
     reduction: str | None = None,
 ) -> Forward:
     """Losses of (N, C, d1, ..., dk) logits; ``targets`` indices or dense, as they lie in memory.
 
-    With ``hits`` nothing is summed up.
+    With ``hits`` nothing is summed up; with ``coded`` backward will be as well, and there may be no state for it.
     """
     dense, weighted = targets.is_floating_point(), weight is not None
-    how = (logits.element_size(), layout, dense, weighted, keep_rows, hits, False, reduction)
+    how = (logits.element_size(), layout, dense, weighted, keep_rows, hits, coded, False, reduction)
     planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), _aligned(logits), ignore_index, *how)
     if planned is None:
         logits, targets = logits.contiguous(), targets.contiguous()
@@ -90,7 +95,7 @@ def softmax_forward(
         assert planned is not None
     kept, rows, inside, launch = planned
     dtype, device = accumulation_dtype(logits), logits.device
-    state = torch.empty(kept, dtype=dtype, device=device)
+    state = torch.empty((kept, rows), dtype=dtype, device=device) if kept else None
     each, classes = logits.shape[:1] + logits.shape[2:], logits.shape[1]
     codes = counts = losses = None
     if hits:
@@ -103,8 +108,8 @@ def softmax_forward(
     reduced = None if reduction is None else Reduced.empty(dtype, device)
     if rows:
         _forward(
-            launch, logits, targets, hyper if weight is None else weight, hyper, state,
-            state if losses is None else losses, state if codes is None else codes, sums,
+            launch, logits, targets, hyper if weight is None else weight, hyper, sums if state is None else state,
+            sums if losses is None else losses, sums if codes is None else codes, sums,
             *asked(sums, reduced, inside),
         )  # fmt: skip
     if reduction is not None and reduced is not None and inside < 0:
@@ -139,7 +144,7 @@ def softmax_at_once(
     gradient = torch.empty_like(logits)
     if gradient.stride() != logits.stride():
         return None
-    how = (logits.element_size(), layout, False, weight is not None, False, False, True, reduction)
+    how = (logits.element_size(), layout, False, weight is not None, False, False, False, True, reduction)
     planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), _aligned(logits), ignore_index, *how)
     if planned is None:
         return None
@@ -177,10 +182,11 @@ def _forward_plan(
     weighted: bool,
     keep_rows: bool,
     hits: bool,
+    coded: bool,
     once: bool,
     reduction: str | None,
-) -> tuple[tuple[int, int], int, int, Launch] | None:
-    """Shape of the state, number of rows, how the kernel reduces its sums, and launch.
+) -> tuple[int, int, int, Launch] | None:
+    """Numbers that are kept of a row, number of rows, how the kernel reduces its sums, and launch.
 
     None where the rows cannot be walked over in place.
     """
@@ -190,6 +196,8 @@ def _forward_plan(
     rows, spread = geometry.rows, is_spread(plan, dense)
     work: Work = ("much at once" if plan.laborious or plan.true_margin >= 0 else "at once") if once else "forward"
     blocks = _blocks(shape, z_strides, element_size, aligned, work, spread)
+    again = coded and _blocks(shape, z_strides, element_size, aligned, "backward", spread).hold_rows(shape[1])
+    kept = 0 if once or again else 3 if spread else 2
     split, tiles = geometry.programs(blocks.rows)
     turns = max(1, -(-tiles // MOST_PROGRAMS)) if shape[1] <= blocks.classes and not dense else 1
     programs = -(-tiles // turns)
@@ -198,12 +206,12 @@ def _forward_plan(
     launch = Launch(
         programs,
         (turns, rows, *geometry.sizes[1:], *z, z_strides[1], *t, t_strides[1] if dense else 0, ignore_index, shape[0]),
-        (shape[1], plan, dense, weighted, hits, keep_rows, once, inside, z_unit, t_unit,
+        (shape[1], plan, dense, weighted, hits, keep_rows, kept > 0, once, inside, z_unit, t_unit,
          _is_long(rows, shape, (z_strides,), t_strides, dense),
          split, geometry.even(blocks.rows, programs * turns), *blocks.tile),
         blocks.warps,
     )  # fmt: skip
-    return (3 if spread else 2, rows), rows, inside, launch
+    return kept, rows, inside, launch
 
 
 def softmax_backward(
@@ -212,7 +220,7 @@ def softmax_backward(
     weight: Tensor | None,
     hyper: Tensor,
     layout: Layout,
-    state: Tensor,
+    state: Tensor | None,
     grad: Tensor,
     inverse: Tensor | None = None,
     *,
@@ -220,11 +228,12 @@ def softmax_backward(
 ) -> Tensor:
     """Gradient of the logits; ``grad`` is a scalar or one for each row, ``inverse`` that of the denominator.
 
-    ``coded``: the targets are the codes of forward.
+    ``coded``: the targets are the codes of forward, which may have kept no state then.
     """
     out = torch.empty_like(logits)
     kind = 2 if grad.ndim else 1 if inverse is None else 3
-    how = (logits.element_size(), layout, targets.is_floating_point(), coded, weight is not None, kind)
+    kept = state is not None
+    how = (logits.element_size(), layout, targets.is_floating_point(), coded, kept, weight is not None, kind)
     strides = logits.stride(), out.stride(), targets.stride()
     launch = _backward_launch(logits.shape, *strides, _aligned(logits), *how)
     if launch is None:
@@ -234,7 +243,7 @@ def softmax_backward(
         assert launch is not None
     if launch.programs:
         _backward(
-            launch, logits, targets, hyper if weight is None else weight, hyper, state,
+            launch, logits, targets, hyper if weight is None else weight, hyper, hyper if state is None else state,
             grad.contiguous(), hyper if inverse is None else inverse, out,
         )  # fmt: skip
     return out
@@ -251,6 +260,7 @@ def _backward_launch(
     layout: Layout,
     dense: bool,
     coded: bool,
+    kept: bool,
     weighted: bool,
     kind: int,
 ) -> Launch | None:
@@ -259,12 +269,14 @@ def _backward_launch(
     if geometry is None:
         return None
     blocks = _blocks(shape, z_strides, element_size, aligned, "backward", is_spread(plan, dense))
+    if not kept and not blocks.hold_rows(shape[1]):  # the logits of forward had other strides
+        blocks = Blocks(256, power_of_2(shape[1]), 8, 1)
     split, programs = geometry.programs(blocks.rows)
     (z_unit, z), (g_unit, g), (t_unit, t) = geometry.walks
     return Launch(
         programs,
         (geometry.rows, *geometry.sizes[1:], *z, z_strides[1], *t, t_strides[1] if dense else 0, *g, g_strides[1]),
-        (shape[1], plan, dense, coded, weighted, kind, z_unit, t_unit, g_unit,
+        (shape[1], plan, dense, coded, kept, weighted, kind, z_unit, t_unit, g_unit,
          _is_long(geometry.rows, shape, (z_strides, g_strides), t_strides, dense),
          split, geometry.even(blocks.rows, programs), *blocks.tile),
         blocks.warps,
