@@ -184,8 +184,8 @@ def _training(run: dict[str, Any]) -> list[str]:
     about = (
         f"Forward, backward and update of a small U-Net with logits {tuple(settings['shape'])} on "
         f"{run['machine']['device']}, {'bfloat16 autocast' if settings['autocast'] else 'float32'}; every loss "
-        f"takes turns with torch's on one network, in {settings['rounds']} rounds. The target is at most {TARGET:g} "
-        "times torch's."
+        f"takes turns with torch's on one network, in {settings['rounds']} rounds; losses of ours are called from "
+        f"{run['machine'].get('calls_from', 'Python')}. The target is at most {TARGET:g} times torch's."
     )
     return ["## A whole training step", about, _markdown(("loss", "ms", "× torch"), rows)]
 
