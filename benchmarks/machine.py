@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import equipoise
-from equipoise.kernels.replay import is_built
+from equipoise.kernels.native import is_built
 
 __all__ = ["PEERS", "describe_machine", "installed_version", "keep_freed_memory"]
 

@@ -23,7 +23,10 @@ class PreciseBuffers(nn.Module):
         own = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
         for name in own:
             self._buffers[name] = None
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        try:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        finally:
+            self._buffers.update(own)
         for name, buffer in own.items():
             # a float32 probe tells the device, also to backends without float64, which keep such buffers on the CPU
             device = fn(torch.empty(0, dtype=torch.float32, device=buffer.device)).device

@@ -597,6 +597,18 @@ def test_buffers_keep_their_precision_when_a_model_is_cast(cast, build, example)
         assert torch.equal(value, again)
 
 
+def test_a_move_that_fails_leaves_the_loss_as_it_was():
+    loss, example = eq.RecallLoss(3, momentum=0.1), (torch.randn(4, 3), torch.tensor([0, 1, 2, 0]))
+
+    def full(tensor):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    before = copy.deepcopy(loss)
+    with pytest.raises(torch.OutOfMemoryError):
+        loss._apply(full)
+    assert loss(*example) == before(*example)
+
+
 def test_to_moves_all_buffers():
     loss = eq.RecallLoss(4, momentum=0.5, weight=[1, 2, 3, 4])
     loss.to("cpu", torch.float16)

@@ -437,6 +437,26 @@ def test_compiles_without_a_graph_break(reduction):
 
 
 @pytest.mark.gpu
+def test_backward_that_is_compiled_by_itself():
+    """The loss of an eager call, with all of its denominator."""
+    from torch._dynamo import compiled_autograd
+
+    shape = (6, 5)
+    cases = [
+        (eq.FocalLoss(weight=[1.0, 2, 3, 4, 5]), indices_of(shape, ignored=0.2)),
+        (eq.RecallLoss(5), indices_of(shape, ignored=0.2)),
+        (eq.AsymmetricLoss(reduction="mean"), multilabel_of(shape, ignored=0.2).float()),
+    ]
+    for loss, targets in cases:
+        logits = torch.randn(shape, device=DEVICE, requires_grad=True)
+        with use("triton"):
+            (expected,) = torch.autograd.grad(loss(logits, targets.to(DEVICE)), logits)
+            value = loss(logits, targets.to(DEVICE))
+            with compiled_autograd._enable(torch.compile(backend="eager")):
+                value.backward()
+        torch.testing.assert_close(logits.grad, expected)
+
+
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 def test_captured_in_a_cuda_graph_without_a_sync():
     shape = (4, 7, 33, 5)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import gc
 import os
 import pickle
 import shutil
 import subprocess
+import sys
+import weakref
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import equipoise as eq
-from equipoise.kernels import replay, use
+from equipoise.kernels import choice, native, recording, replay, use
+from equipoise.weights import RecallWeights
 from tests.losses.helpers import SIGMOID, SOFTMAX, batch_of, each, make
 from tests.parity.budget import CUDA
 
@@ -30,15 +36,15 @@ needs_cuda = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 
 
 @pytest.fixture(scope="session")
-def native(tmp_path_factory):
+def compiled_part(tmp_path_factory):
     """The compiled part, one for all processes of a test run."""
     before = os.environ.get("XDG_CACHE_HOME")
     base = tmp_path_factory.getbasetemp()
     os.environ["XDG_CACHE_HOME"] = str(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
-    replay._loaded.clear()
+    native._loaded.clear()
     eq.kernels.build()
-    yield replay._native()
-    replay._loaded.clear()
+    yield native.native()
+    native._loaded.clear()
     os.environ.pop("XDG_CACHE_HOME") if before is None else os.environ.update(XDG_CACHE_HOME=before)
 
 
@@ -178,11 +184,11 @@ def compiled(driver, monkeypatch):
 
 
 @pytest.fixture
-def replays(native, driver):
+def replays(compiled_part, driver):
     """Recordings on that driver; a stream that can be changed."""
     stream = [0]
-    made = native.Replays(str(driver), lambda device: stream[0], lambda: False)
-    return SimpleNamespace(native=made, stream=stream, module=native)
+    made = compiled_part.Replays(str(driver), lambda device: stream[0], lambda: False)
+    return SimpleNamespace(native=made, stream=stream, module=compiled_part)
 
 
 def batch(*shape, seed=0):
@@ -192,7 +198,7 @@ def batch(*shape, seed=0):
 
 
 def record(replays, loss, z, t):
-    arguments = replay._recorded(replays.module, SquaresLoss.forward, loss, z, t)
+    arguments = recording.recorded(replays.module, SquaresLoss.forward, loss, z, t)
     return replays.native.add(z, t, *arguments)
 
 
@@ -238,9 +244,12 @@ def test_a_change_before_backward_is_noticed(recorded, what):
     loss, replays = recorded
     z, t = batch(3, 4)
     inner = z * 1.0
-    value = replays.native(inner, t)
+    value, expected = replays.native(inner, t), t * z.detach()
     with torch.no_grad():
         (inner if what == "logits" else loss.h).mul_(2.0)
+    if loss.function is SquaresAtOnce:  # which has its gradient already, and needs neither
+        value.backward(retain_graph=True)
+        torch.testing.assert_close(z.grad, expected)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         value.backward()
 
@@ -254,9 +263,12 @@ def test_what_is_not_on_record_is_left_to_python(recorded):
     for other in (z.detach(), z.double(), z.view(4, 3), z.t().contiguous().t(), z[:2], shifted):
         assert replays.native(other, t) is None
     assert replays.native(z, t.double()) is None
+    assert replays.native(z, t.clone().requires_grad_()) is None  # Python says that there is no such gradient
     with torch.no_grad():
         assert replays.native(z, t) is None
-    with replay.Memory():
+    with torch.autograd.graph.saved_tensors_hooks(lambda kept: kept, lambda kept: kept):
+        assert replays.native(z, t) is None
+    with recording.Memory():
         assert replays.native(z, t) is None
     seen = []
     torch.func.vmap(lambda row: seen.append(replays.native(row, row)) or row)(z.expand(2, 3, 4))
@@ -270,14 +282,14 @@ def test_only_what_launches_kernels_is_put_on_record(replays, compiled):
     compiled(12)
     z, t = batch(3, 4)
     for extra in (lambda loss: loss * 2, lambda loss: loss + fused._applied(Squares, z, t, z)):
-        with pytest.raises(replay.UnrepeatableError):
+        with pytest.raises(recording.UnrepeatableError):
             record(replays, SquaresLoss(extra=extra), z, t)
-    with pytest.raises(replay.UnrepeatableError, match="two tensors in one memory"):
+    with pytest.raises(recording.UnrepeatableError, match="two tensors in one memory"):
         record(replays, SquaresLoss(), z, z.detach())
     compiled(12, ("*fp32",) * 5 + ("i64", "constexpr"))  # not what the driver says of these kernels
     assert not record(replays, SquaresLoss(), z, t)
     assert len(replays.native) == 0
-    assert replay.recorder.tape is None
+    assert recording.recorder.tape is None
 
 
 @needs_compiler
@@ -289,26 +301,59 @@ def test_recordings_of_several_kinds(recorded, compiled):
         torch.testing.assert_close(replays.native(z, t), (0.5 * t * z * z).sum())
 
 
+@needs_compiler
+def test_a_recording_keeps_nothing_of_its_batch(replays, compiled):
+    compiled(12)
+    weight, (_, t) = torch.randn(3, 4, requires_grad=True), batch(3, 4)
+    z = weight * 1.0
+    alive = weakref.ref(z)
+    assert record(replays, SquaresLoss(), z, t)
+    replays.native(z, t).backward()
+    del z
+    gc.collect()
+    assert alive() is None
+
+
+def watching(loss):
+    watcher = replay.Replays()
+    watcher._watch(loss)
+    return watcher
+
+
 def test_what_a_recording_rests_on():
-    loss = eq.RecallLoss(3, momentum=0.1)
-
-    def holds():
-        return all(owner.get(name) is value for owner, name, value in watched)
-
-    watched = list(replay._rests_on(loss))
-    assert holds()
+    loss = eq.RecallLoss(3, momentum=0.1, ignore_index=np.int64(255))
+    watcher = watching(loss)
+    assert not watcher._has_changed()
     for change in (
         lambda: setattr(loss, "reduction", "sum"),
+        lambda: setattr(loss, "ignore_index", np.int64(0)),
+        lambda: setattr(loss, "layout", (*loss.layout,) if loss.layout else []),
         lambda: setattr(loss.batch_weights[0], "momentum", 0.5),
         lambda: setattr(loss.batch_weights[0], "recall", torch.zeros(3)),
+        lambda: loss.batch_weights.append(RecallWeights(3)),
+        lambda: loss.register_buffer("more", torch.zeros(3)),
         lambda: loss.eval(),
     ):
         change()
-        assert not holds()
-        watched = list(replay._rests_on(loss))
+        assert watcher._has_changed()
+        watcher = watching(loss)
     with use("reference"):
-        assert not holds()
-    assert holds()
+        assert watcher._has_changed()
+    assert not watcher._has_changed()
+
+
+@each(SOFTMAX + SIGMOID)
+def test_no_loss_changes_what_its_recordings_rest_on(entry):
+    """Options and parts are the same objects after a call, so that recordings last; buffers are written in place."""
+    z, y = batch_of(entry, (6, 5), dtype=torch.float32)
+    loss = make(entry, 5)
+    loss(z, y).sum().backward()
+    watcher = watching(loss)
+    buffers = {id(module._buffers) for module in loss.modules()}
+    watcher._watched = [entry for entry in watcher._watched if id(entry[0]) not in buffers]
+    for _ in range(3):
+        loss(z, y).sum().backward()
+        assert not watcher._has_changed()
 
 
 def test_a_copy_begins_anew():
@@ -318,18 +363,167 @@ def test_a_copy_begins_anew():
         assert twin._replays._native is None
 
 
-def test_without_a_compiler_the_error_says_what_is_missing(monkeypatch, tmp_path):
-    from torch.utils import cpp_extension
+# ---------------------------------------------------------------------------------------------------------------------
+# When a loss is called from there: tensors that say that they are on a GPU
+# ---------------------------------------------------------------------------------------------------------------------
 
-    def missing(*_, **__):
-        raise RuntimeError("Ninja is required to load C++ extensions")
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(replay, "_loaded", [])
-    monkeypatch.setattr(cpp_extension, "load", missing)
-    with pytest.raises(RuntimeError, match=r"kernels.build\(\) needs a C\+\+ compiler, ninja .*: Ninja is required"):
-        eq.kernels.build()
-    assert not replay.is_built()
+class OnDevice(torch.Tensor):
+    is_cuda = property(lambda self: True)
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+class PlainSquares(torch.autograd.Function):
+    """What ``Squares`` gives, without its kernels."""
+
+    @staticmethod
+    def forward(ctx, z, t, h):
+        ctx.save_for_backward(z, t, h)
+        return (h * t * z * z).sum()
+
+    @staticmethod
+    def backward(ctx, grad):
+        z, t, h = ctx.saved_tensors
+        return 2 * h * t * z * grad, None, None
+
+
+class RecordedLoss(SquaresLoss):
+    """A loss that is called as those of the pipeline are, and tells how."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = 1.0
+        self._replays = replay.Replays()
+        self._how = []
+
+    def forward(self, z, t):
+        replayed = self._replays(SquaresLoss.forward, self, z, t)
+        self._how.append("Python" if replayed is None else "C++")
+        return self.factor * super().forward(z, t) if replayed is None else replayed
+
+
+@pytest.fixture
+def device(compiled_part, driver, compiled, monkeypatch):
+    """A device whose kernels have all run once. Change ``ready`` to have them not yet."""
+    compiled(12)
+    state = SimpleNamespace(ready=True, world=1)
+    noted, applied = launch.Launcher._noted, fused._applied
+
+    def note(self, *given):
+        if not state.ready:
+            raise recording.UnrepeatableError("a kernel that has not run yet")
+        return noted(self, *given)
+
+    def apply(function, *inputs):
+        return applied(function if recording.recorder.tape is not None else PlainSquares, *inputs)
+
+    monkeypatch.setattr(native, "_loaded", [compiled_part])
+    monkeypatch.setattr(replay, "DRIVER", str(driver))
+    monkeypatch.setattr(replay, "world_size", lambda: state.world)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False, raising=False)
+    monkeypatch.setattr(choice, "triton_serves", lambda logits: True)
+    monkeypatch.setattr(launch.Launcher, "_noted", note)
+    monkeypatch.setattr(fused, "_applied", apply)
+    return state
+
+
+def on_device(*shape, seed=0):
+    z, t = batch(*shape, seed=seed)
+    return z.detach().as_subclass(OnDevice).requires_grad_(), t
+
+
+def called(loss, times=1, seed=0):
+    """How the last of some calls was made; all of them are right."""
+    for _ in range(times):
+        z, t = on_device(3, 4, seed=seed)
+        expected = loss.factor * loss.h * t * z.detach() * z.detach()
+        torch.testing.assert_close(loss(z, t).item(), expected.sum().item())
+    return loss._how[-1]
+
+
+@needs_compiler
+def test_from_the_second_call_on(device):
+    loss = RecordedLoss()
+    assert [called(loss, seed=seed) for seed in range(4)] == ["Python", "C++", "C++", "C++"]
+    loss.factor = 2.0
+    assert called(loss) == "Python"
+
+
+@needs_compiler
+def test_kernels_that_have_not_run_yet_are_waited_for(device):
+    loss, device.ready = RecordedLoss(), False
+    assert called(loss, times=8) == "Python"  # the losses of eight heads before the first backward
+    device.ready = True
+    assert called(loss) == "C++"
+
+
+@needs_compiler
+def test_copies_and_replicas_have_options_of_their_own(device):
+    loss = RecordedLoss()
+    assert called(loss, times=3) == "C++"
+    twin = copy.copy(loss)
+    twin.factor = 3.0
+    assert called(twin) == "Python"
+    assert called(loss) == "C++"
+
+    loss = RecordedLoss()
+    for factor in (1.0, 2.0, 3.0):  # as DataParallel does for every batch
+        loss.factor = factor
+        replica = loss._replicate_for_data_parallel()
+        replica._buffers = {name: buffer.clone() for name, buffer in loss._buffers.items()}
+        assert called(replica, times=3) == "Python"
+
+
+@needs_compiler
+def test_other_processes_and_compiled_backward_are_left_to_python(device, monkeypatch):
+    loss = RecordedLoss()
+    loss.sync = True
+    assert called(loss, times=3) == "C++"
+    device.world = 2  # a process group that was made later
+    assert called(loss) == "Python"
+    device.world = 1
+    monkeypatch.setitem(sys.modules, "torch._dynamo.compiled_autograd", SimpleNamespace(compiled_autograd_enabled=True))
+    assert called(loss) == "Python"
+
+
+@needs_compiler
+def test_a_loss_whose_buffers_are_elsewhere_is_not_recorded(device):
+    loss = RecordedLoss()
+    loss.register_buffer("elsewhere", torch.zeros(3, device="meta"))
+    assert called(loss, times=5) == "Python"
+
+
+@needs_compiler
+def test_checkpoints_are_computed_again_as_they_were(device):
+    loss, (z, t) = RecordedLoss(), on_device(3, 4)
+    for _ in range(3):
+        value = checkpoint(lambda z: loss((z * 1.0).as_subclass(OnDevice), t), z, use_reentrant=False)
+        z.grad = None
+        value.backward()
+        torch.testing.assert_close(z.grad.as_subclass(torch.Tensor), (t * z.detach()).as_subclass(torch.Tensor))
+    assert set(loss._how) == {"Python"}
+
+
+@needs_compiler
+def test_ever_new_shapes_are_not_recorded_but_known_ones_are(device):
+    loss = RecordedLoss()
+    called(loss)
+    for rows in range(5, 30):
+        loss(*on_device(rows, 4))
+    assert called(loss) == "C++"
+
+
+@needs_compiler
+def test_a_driver_that_is_too_old_is_done_without(device, tmp_path, monkeypatch):
+    source, library = tmp_path / "old.c", tmp_path / "old.so"
+    source.write_text("int cuLaunchKernel() { return 0; }")
+    subprocess.run(["c++", "-x", "c", "-shared", "-fPIC", "-o", library, source], check=True)
+    monkeypatch.setattr(replay, "DRIVER", str(library))
+    assert called(RecordedLoss(), times=3) == "Python"
+    assert not native.is_built()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -355,7 +549,7 @@ IN_PYTHON = {"PrecisionLoss", "OHEMLoss", "MMCELoss", "DistributionBalancedLoss"
 @each(SOFTMAX + SIGMOID)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(64, 20), (4, 7, 5, 4)])
-def test_every_loss_gives_the_same_bits(native, entry, dtype, shape):
+def test_every_loss_gives_the_same_bits(compiled_part, entry, dtype, shape):
     z, y = batch_of(entry, shape, dtype=dtype, ignored=0.1)
     z, y = z.detach().cuda().requires_grad_(), y.cuda()
     loss, plain = (make(entry, shape[1]).cuda() for _ in range(2))
@@ -374,7 +568,7 @@ def test_every_loss_gives_the_same_bits(native, entry, dtype, shape):
 @pytest.mark.gpu
 @needs_cuda
 @needs_compiler
-def test_options_schedules_streams_graphs_and_other_batches(native):
+def test_options_schedules_streams_graphs_and_other_batches(compiled_part):
     z, y = torch.randn(64, 20, device="cuda", requires_grad=True), torch.randint(20, (64,), device="cuda")
     loss = eq.CyclicalFocalLoss(epochs=10)
     plain = eq.CyclicalFocalLoss(epochs=10)

@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from equipoise.kernels.choice import use
 from equipoise.kernels.explain import Explanation, explain
-from equipoise.kernels.replay import build
+from equipoise.kernels.native import build
 
 __all__ = ["Explanation", "build", "explain", "use"]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from equipoise.kernels.choice import obstacle, wanted
-from equipoise.kernels.replay import LARGEST, is_built
+from equipoise.kernels.native import is_built
+from equipoise.kernels.replay import LARGEST
 
 __all__ = ["Explanation", "explain"]
 

@@ -23,7 +23,7 @@ from equipoise.kernels.ops import (
     softmax_backward,
     softmax_forward,
 )
-from equipoise.kernels.replay import recorder
+from equipoise.kernels.recording import recorder
 from equipoise.kernels.rows_launch import AT_ONCE, scale
 from equipoise.kernels.rows_launch import weigh as sum_weighed
 from equipoise.kernels.sigmoid_launch import Seen
@@ -245,7 +245,7 @@ def _handed_over(ctx: Any, grad: Tensor, inverse: Tensor | None = None) -> Tenso
     Whoever takes it may write into it, so it is given away once.
     """
     gradient, ctx.gradient = ctx.gradient, None
-    if gradient is None or torch.is_grad_enabled():
+    if gradient is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return None
     scale(gradient, grad, inverse)
     return gradient  # type: ignore[no-any-return]
@@ -268,7 +268,7 @@ def _gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: ANN401
         return None
     logits, targets, weight, hyper, state, inverse, codes = ctx.saved_tensors
     if not torch.is_grad_enabled():
-        if codes is not None:
+        if codes is not None and not torch.compiler.is_compiling():
             return softmax_launch.softmax_backward(
                 logits, codes, weight, hyper, ctx.layout, state, grad, inverse, coded=True
             )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from triton import knobs
 
-from equipoise.kernels.replay import Note, UnrepeatableError, recorder
+from equipoise.kernels.recording import Note, UnrepeatableError, recorder
 
 __all__ = ["Launch", "Launcher", "lasting", "scratch", "ticket"]
 

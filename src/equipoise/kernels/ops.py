@@ -109,6 +109,7 @@ def softmax_backward(
     """See ``softmax_launch.softmax_backward``."""
     if not torch.compiler.is_compiling():
         return softmax_launch.softmax_backward(logits, targets, weight, hyper, layout, state, grad, inverse)
+    grad = grad if inverse is None else grad * inverse
     gradient: Tensor = _softmax_backward(logits, targets, weight, hyper, _encoded(layout), state, grad)
     return gradient
 
@@ -233,6 +234,7 @@ def sigmoid_backward(
         return sigmoid_launch.sigmoid_backward(
             logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, grad, inverse
         )
+    grad = grad if inverse is None else grad * inverse
     gradient: Tensor = _sigmoid_backward(
         logits, targets, element_weight, hyper, _encoded(layout), ignore_value, detach_focus, grad
     )

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/SavedTensorHooks.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/utils/pybind.h>
@@ -229,6 +230,7 @@ struct ReplayedLoss : torch::autograd::Function<ReplayedLoss> {
       const Tensor gradient = gradient_of(logits, *recording);
       slots[GRADIENT] = address(gradient);
       ctx->saved_data["gradient"] = gradient;
+      ctx->saved_data["kept"] = kept;
     }
     recording->launch(recording->forward, slots);
 
@@ -243,25 +245,29 @@ struct ReplayedLoss : torch::autograd::Function<ReplayedLoss> {
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     const auto recording = c10::static_intrusive_pointer_cast<Recording>(ctx->saved_data["recording"].toCapsule());
-    const variable_list saved = ctx->get_saved_variables();  // raises where one has changed
-    const Tensor &grad = grads[0], &logits = saved[0], &targets = saved[1], &kept = saved[2];
+    const Tensor& grad = grads[0];
     const auto written = ctx->saved_data.find("gradient");
-    if (at::GradMode::is_enabled() || grad.dim() != 0 || grad.scalar_type() != recording->loss_dtype ||
-        grad.device() != recording->device || !Kind::is_aligned(grad) ||
-        (recording->at_once && written == ctx->saved_data.end())) {
-      py::gil_scoped_acquire gil;
-      return {py::cast<Tensor>((*recording->in_python)(grad, logits, targets, kept)), Tensor(), Tensor()};
-    }
-    Tensor gradient;
-    if (recording->at_once) {  // whoever takes it may write into it, so it is given away once
+    const bool usual = !at::GradMode::is_enabled() && grad.dim() == 0 && grad.scalar_type() == recording->loss_dtype &&
+                       grad.device() == recording->device && Kind::is_aligned(grad) &&
+                       recording->at_once == (written != ctx->saved_data.end());
+    std::vector<std::uintptr_t> slots = filled(*recording);
+    Tensor gradient, kept;
+    if (usual && recording->at_once) {  // whoever takes it may write into it, so it is given away once
       gradient = written->second.toTensor();
+      kept = ctx->saved_data["kept"].toTensor();
       ctx->saved_data.erase(written);
     } else {
+      const variable_list saved = ctx->get_saved_variables();  // raises where one has changed
+      const Tensor &logits = saved[0], &targets = saved[1];
+      kept = saved[2];
+      if (!usual) {
+        py::gil_scoped_acquire gil;
+        return {py::cast<Tensor>((*recording->in_python)(grad, logits, targets, kept)), Tensor(), Tensor()};
+      }
       gradient = gradient_of(logits, *recording);
+      slots[LOGITS] = address(logits);
+      slots[TARGETS] = address(targets);
     }
-    std::vector<std::uintptr_t> slots = filled(*recording);
-    slots[LOGITS] = address(logits);
-    slots[TARGETS] = address(targets);
     slots[GRAD] = address(grad);
     slots[GRADIENT] = address(gradient);
     slots[KEPT] = address(kept);
@@ -282,6 +288,9 @@ bool is_ordinary(const Tensor& tensor) {
   return !tensor.key_set().has_any(strange) && !tensor._fw_grad(0).defined();
 }
 
+// Hooks may hand back what was kept in other strides or as it was before, and expect the same of every call.
+bool is_kept_by_hooks() { return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty(); }
+
 bool is_watched_by_torch() {
   using c10::DispatchKey;
   constexpr c10::DispatchKeySet modes(
@@ -298,8 +307,8 @@ class Replays {
 
   // The loss of a batch, or None where nothing alike is on record.
   py::object call(const Tensor& logits, const Tensor& targets) const {
-    if (!at::GradMode::is_enabled() || !logits.requires_grad() || is_watched_by_torch() || !is_ordinary(logits) ||
-        !is_ordinary(targets)) {
+    if (!at::GradMode::is_enabled() || !logits.requires_grad() || targets.requires_grad() || is_watched_by_torch() ||
+        is_kept_by_hooks() || !is_ordinary(logits) || !is_ordinary(targets)) {
       return py::none();
     }
     if (recordings_.empty() || py::cast<bool>(is_capturing_())) {
@@ -358,11 +367,12 @@ class Replays {
 
 }  // namespace
 
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
-  py::class_<Argument>(module, "Argument").def(py::init<int, std::int64_t, std::size_t>());
-  py::class_<Kernel>(module, "Kernel")
+PYBIND11_MODULE(equipoise_replay, module) {
+  const py::module_local apart;  // from these of another copy, built or loaded in the same process
+  py::class_<Argument>(module, "Argument", apart).def(py::init<int, std::int64_t, std::size_t>());
+  py::class_<Kernel>(module, "Kernel", apart)
       .def(py::init<std::uintptr_t, unsigned, unsigned, unsigned, std::vector<Argument>>());
-  py::class_<Replays>(module, "Replays")
+  py::class_<Replays>(module, "Replays", apart)
       .def(py::init<std::string, py::object, py::object>())
       .def("__call__", &Replays::call)
       .def("__len__", &Replays::size)

@@ -2,111 +2,30 @@
 
 On a small batch the Python of a loss takes longer than its kernels. Where ``replay.cpp`` has been compiled, a loss that
 has been called twice on batches of the same kind is put on record: the kernels that it launches, with what arguments,
-forward and backward. From then on ``replay.cpp`` launches them. A recording is made without launching anything, and
-only of calls that do nothing but launch kernels, which a dispatch mode sees to; and it is forgotten as soon as an
-option, a part or a buffer of the loss is another one.
+forward and backward. From then on ``replay.cpp`` launches them. A recording is forgotten as soon as an option, a part
+or a buffer of the loss is another one.
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.machinery
-import importlib.util
-import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from equipoise.distributed import world_size
 from equipoise.kernels import choice
+from equipoise.kernels.native import forgo, native
+from equipoise.kernels.recording import UnrepeatableError, recorded, recorder
 
-__all__ = ["Replays", "build", "is_built"]
+__all__ = ["LARGEST", "Replays"]
 
-SOURCE = Path(__file__).with_name("replay.cpp")
 DRIVER = "libcuda.so.1"
 LARGEST = 36_000_000  # bytes of logits: beyond, the kernels take longer than Python
-MOST_RECORDINGS = 8  # of one loss: batches of ever new shapes are not worth it
-MOST_TRIES = 3  # at one kind of batch
-ALIGNMENT = 256  # of the pieces of memory
-
-_aten = torch.ops.aten
-ALLOCATIONS = {_aten.empty, _aten.empty_strided, _aten.empty_like, _aten.new_empty, _aten.new_empty_strided}
-VIEWS = {
-    _aten.alias, _aten.as_strided, _aten.detach, _aten.expand, _aten.permute, _aten.select, _aten.slice, _aten.squeeze,
-    _aten.t, _aten.transpose, _aten.unsqueeze, _aten.view,
-}  # fmt: skip
-
-_loaded: list[ModuleType | None] = []
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Compiling
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def build() -> None:
-    """Compile the part in C++ that makes calls of losses on CUDA devices cheaper, once for this PyTorch.
-
-    Takes half a minute, a C++ compiler and ``ninja``. The result is kept in ``$XDG_CACHE_HOME/equipoise`` (by default
-    ``~/.cache/equipoise``), and every later program finds it there by itself.
-    """
-    if is_built():
-        return
-    from torch.utils import cpp_extension  # slow to import
-
-    folder = _library().parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        module = cpp_extension.load(folder.name, [str(SOURCE)], extra_cflags=["-O2"], build_directory=str(folder))
-    except (RuntimeError, OSError) as error:
-        raise RuntimeError(
-            f"kernels.build() needs a C++ compiler, ninja (pip install ninja) and a place to write, and could not "
-            f"compile {SOURCE.name} into {folder}: {error}; without it all losses work as before"
-        ) from error
-    _loaded[:] = [module]
-
-
-def is_built() -> bool:
-    """Whether the compiled part is there; loads it."""
-    return _native() is not None
-
-
-def _library() -> Path:
-    """Where the compiled part is kept: another place for each source, PyTorch and Python."""
-    made_of = f"{SOURCE.read_text()} {torch.__version__} {importlib.machinery.EXTENSION_SUFFIXES[0]}"
-    name = f"equipoise_replay_{hashlib.sha256(made_of.encode()).hexdigest()[:16]}"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "equipoise" / name / f"{name}.so"
-
-
-def _native() -> ModuleType | None:
-    if not _loaded:
-        path = _library()
-        _loaded.append(_opened(path) if path.is_file() else None)
-    return _loaded[0]
-
-
-def _opened(path: Path) -> ModuleType | None:
-    loader = importlib.machinery.ExtensionFileLoader(path.stem, str(path))
-    spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
-    assert spec is not None
-    try:
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-    except ImportError:  # a file that somebody is still writing, or that was made on another machine
-        return None
-    return module
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Replaying
-# ---------------------------------------------------------------------------------------------------------------------
+MOST_KINDS = 8  # of batches of one loss: ever new shapes are not worth it
+MOST_TRIES = 16  # at one kind: backward has to run before there is something to record
 
 
 class Replays:
@@ -123,7 +42,9 @@ class Replays:
 
     def _forget(self) -> None:
         self._native: Any = None
+        self._of: dict[str, Any] | None = None
         self._watched: list[tuple[dict[str, Any], str, Any]] = []
+        self._sizes: list[tuple[dict[str, Any], int]] = []
         self._tries: dict[tuple[Any, ...], int] = {}
 
     def __call__(
@@ -132,37 +53,61 @@ class Replays:
         """What ``forward(loss, logits, targets)`` would give, None where it has to be called."""
         if torch.compiler.is_compiling() or not (logits.is_cuda and loss.training) or recorder.tape is not None:
             return None
-        for owner, name, value in self._watched:
-            if owner.get(name, self) is not value:
+        if _compiles_backward() or (getattr(loss, "sync", False) and world_size() > 1):
+            return None
+        if self._native is not None:
+            if vars(loss) is not self._of:  # a shallow copy, which has options of its own
+                return None
+            if self._has_changed():
                 self._forget()
-                break
-        replayed = None if self._native is None else self._native(logits, targets)
+        replayed: Tensor | None = None if self._native is None else self._native(logits, targets)
         if replayed is None and self._learn(forward, loss, logits, targets):
             replayed = self._native(logits, targets)
         return replayed
 
+    def _watch(self, loss: nn.Module) -> None:
+        """Remember what the loss is, for ``_has_changed``."""
+        self._of, self._watched = vars(loss), list(_rests_on(loss))
+        owners = [owner for module in loss.modules() for owner in (module._modules, module._buffers)]
+        self._sizes = [(owner, len(owner)) for owner in owners]
+
+    def _has_changed(self) -> bool:
+        """Whether the loss is another one than that of the recordings."""
+        for owner, name, value in self._watched:
+            if owner.get(name, self) is not value:
+                return True
+        return any(len(owner) != size for owner, size in self._sizes)
+
     def _learn(self, forward: Callable[..., Tensor], loss: nn.Module, logits: Tensor, targets: Tensor) -> bool:
         """Put this kind of batch on record, once its kernels have been compiled."""
-        native = _native()
-        if native is None or logits.nbytes > LARGEST or not (torch.is_grad_enabled() and logits.requires_grad):
+        compiled = native()
+        if compiled is None or logits.nbytes > LARGEST or not (torch.is_grad_enabled() and logits.requires_grad):
             return False
         device = logits.device.index
         if torch.cuda.is_current_stream_capturing() or device != torch.cuda.current_device():
             return False
-        stream = torch._C._cuda_getCurrentRawStream(device)
-        kind = (stream, logits.shape, logits.stride(), logits.dtype, targets.shape, targets.stride(), targets.dtype)
-        tries = self._tries.get(kind, 0)
-        if len(self._tries) > MOST_RECORDINGS or tries > MOST_TRIES:
+        if "_is_replica" in vars(loss):  # of DataParallel, which makes a new one for every batch
             return False
-        self._tries[kind] = tries + 1
-        if tries == 0 or not choice.triton_serves(logits):
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        batch = (logits.shape, logits.stride(), logits.dtype, targets.shape, targets.stride(), targets.dtype)
+        kind = (device, stream, *batch)
+        if kind not in self._tries and len(self._tries) >= MOST_KINDS:
+            return False
+        self._tries[kind] = tries = self._tries.get(kind, -1) + 1
+        if not 0 < tries <= MOST_TRIES or not choice.triton_serves(logits):
+            return False
+        if any(buffer.device != logits.device for buffer in loss.buffers()):
             return False
         if self._native is None:
             ask = torch._C._cuda_getCurrentRawStream, torch._C._cuda_isCurrentStreamCapturing
-            self._native = native.Replays(DRIVER, *ask)
-            self._watched = list(_rests_on(loss))
+            try:
+                self._native = compiled.Replays(DRIVER, *ask)
+            except RuntimeError:  # a driver from before CUDA 12.4
+                forgo()
+                return False
+            self._watch(loss)
         try:
-            arguments = _recorded(native, forward, loss, logits, targets)
+            arguments = recorded(compiled, forward, loss, logits, targets)
         except UnrepeatableError:
             return False
         return bool(self._native.add(logits, targets, *arguments))
@@ -175,231 +120,10 @@ def _rests_on(loss: nn.Module) -> Iterator[tuple[dict[str, Any], str, Any]]:
         for owner in (module._modules, module._buffers):
             yield from ((owner, name, value) for name, value in owner.items())
         options = vars(module)
-        for name, value in options.items():
-            if not name.startswith("_") and isinstance(value, (bool, int, float, str, type(None))):
-                yield options, name, value
+        yield from ((options, name, value) for name, value in options.items() if not name.startswith("_"))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Recording
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-class UnrepeatableError(Exception):
-    """A call that does more than launching compiled kernels on what it is given."""
-
-
-class Note(NamedTuple):
-    """One launch."""
-
-    compiled: Any
-    programs: int
-    numbers: tuple[int, ...]
-    tensors: tuple[Tensor, ...]
-
-
-class Tape:
-    """What a loss does, written down instead of done."""
-
-    def __init__(self) -> None:
-        self.notes: list[Note] = []
-        self.function: type[torch.autograd.Function] | None = None
-        self.context = Context()
-
-    def applied(self, function: type[torch.autograd.Function], inputs: Sequence[Any]) -> Any:  # noqa: ANN401
-        """Forward of an autograd function, without autograd."""
-        if self.function is not None:
-            raise UnrepeatableError("more than one function")
-        self.function = function
-        with torch.no_grad():
-            return function.forward(self.context, *inputs)
-
-
-class Context:
-    """What an autograd function keeps for backward."""
-
-    saved_tensors: Sequence[Tensor | None] = ()
-
-    def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keep tensors."""
-        self.saved_tensors = tensors
-
-    def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """Of no concern here, as only the loss has a gradient."""
-
-    def set_materialize_grads(self, value: bool) -> None:
-        """Of no concern either."""
-
-
-class Recorder(threading.local):
-    """The tape that the launches of this thread are written to, where there is one."""
-
-    tape: Tape | None = None
-
-
-class Memory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lets tensors be allocated, which it remembers, and viewed; refuses all other operations."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.fresh: dict[int, Tensor] = {}
-
-    def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401
-        types: Any,  # noqa: ANN401
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401
-        """Run an operation that no device will notice."""
-        if func.overloadpacket in ALLOCATIONS:
-            tensor = func(*args, **(kwargs or {}))
-            self.fresh[tensor.untyped_storage().data_ptr()] = tensor
-            return tensor
-        if func.overloadpacket not in VIEWS:
-            raise UnrepeatableError(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-recorder = Recorder()
-
-
-@contextmanager
-def _recording(tape: Tape) -> Iterator[Memory]:
-    with Memory() as memory:
-        recorder.tape = tape
-        try:
-            yield memory
-        finally:
-            recorder.tape = None
-
-
-class Slots:
-    """Where the arguments of kernels lie: see the slots of ``replay.cpp``."""
-
-    def __init__(self) -> None:
-        self.places: dict[int, tuple[int, int]] = {}
-        """Slot, and address of its start, by the start of the memory."""
-
-    def put(self, tensor: Tensor, slot: int, offset: int = 0) -> None:
-        """The memory of a tensor, from its first element on ``offset`` bytes into a slot."""
-        start = tensor.untyped_storage().data_ptr()
-        if start in self.places:
-            raise UnrepeatableError("two tensors in one memory")
-        self.places[start] = slot, tensor.data_ptr() - offset
-
-    def find(self, tensor: Tensor) -> tuple[int, int]:
-        """Slot of a tensor and how many bytes it is into it; none for an empty one."""
-        if not tensor.numel():
-            return -1, 0
-        place = self.places.get(tensor.untyped_storage().data_ptr())
-        if place is None:
-            raise UnrepeatableError("a tensor from elsewhere")
-        slot, start = place
-        return slot, tensor.data_ptr() - start
-
-
-LOGITS, TARGETS, LOSS, GRAD, GRADIENT, KEPT, PASSING, HELD = range(8)
-
-
-def _recorded(
-    native: ModuleType, forward: Callable[..., Tensor], loss: nn.Module, logits: Tensor, targets: Tensor
-) -> tuple[Any, ...]:
-    """The arguments of ``Replays::add`` of ``replay.cpp`` but for the batch itself."""
-    from equipoise.kernels.launch import lasting  # Triton is optional
-
-    ahead, back = Tape(), Tape()
-    with _recording(ahead) as memory:
-        value = forward(loss, logits, targets)
-    function, context = ahead.function, ahead.context
-    if function is None:
-        raise UnrepeatableError("no function")
-    at_once = getattr(context, "gradient", None) is not None
-    with _recording(back) as more, torch.no_grad():
-        grad = torch.empty_like(value)
-        gradient = function.backward(context, grad)[0]
-    if gradient.shape != logits.shape or gradient.stride() != logits.stride():
-        raise UnrepeatableError("a gradient that does not lie as the logits do")
-
-    if not logits.numel():
-        raise UnrepeatableError("nothing to launch")
-    slots = Slots()
-    for tensor, slot in ((logits, LOGITS), (targets, TARGETS), (value, LOSS), (grad, GRAD), (gradient, GRADIENT)):
-        slots.put(tensor, slot)
-    buffers = [buffer for buffer in loss.buffers() if buffer.device == logits.device and buffer.numel()]
-    held = [*buffers, *lasting(logits.device)]
-    for index, tensor in enumerate(held):
-        slots.put(tensor, HELD + index)
-    later = {tensor.untyped_storage().data_ptr() for note in back.notes for tensor in note.tensors}
-    later |= {tensor.untyped_storage().data_ptr() for tensor in context.saved_tensors if tensor is not None}
-    sizes = {KEPT: 0, PASSING: 0}
-    for start, tensor in memory.fresh.items():
-        if start not in slots.places:
-            slot = KEPT if start in later else PASSING
-            slots.put(tensor, slot, sizes[slot])
-            sizes[slot] += -(-tensor.untyped_storage().nbytes() // ALIGNMENT) * ALIGNMENT
-    if any(start not in slots.places for start in more.fresh):
-        raise UnrepeatableError("backward takes memory of its own")
-
-    read_later = {slots.find(tensor)[0] - HELD for note in back.notes for tensor in note.tensors}
-    checked = [index for index in range(len(buffers)) if index in read_later]
-    kernels = [[_kernel(native, note, slots) for note in tape.notes] for tape in (ahead, back)]
-    in_python = _in_python(function, context, logits, targets, slots)
-    return value.dtype, at_once, sizes[KEPT], sizes[PASSING], held, checked, *kernels, in_python
-
-
-def _kernel(native: ModuleType, note: Note, slots: Slots) -> Any:  # noqa: ANN401
-    """A launch as ``replay.cpp`` takes it: parameters that a kernel was compiled for are not passed to it."""
-    compiled, metadata = note.compiled, note.compiled.metadata
-    if metadata.global_scratch_size or metadata.num_ctas != 1 or metadata.launch_cooperative_grid:
-        raise UnrepeatableError("a kernel that needs more than a launch")
-    arguments = []
-    for kind, given in zip(compiled.src.signature.values(), (*note.tensors, *note.numbers), strict=False):
-        if kind == "constexpr":
-            continue
-        if isinstance(given, Tensor):
-            arguments.append(native.Argument(*slots.find(given), 8))
-        else:
-            arguments.append(native.Argument(-1, given, 8 if kind.endswith("64") else 4))
-    arguments += [native.Argument(-1, 0, 8)] * 2  # scratch memory that Triton's kernels might ask for
-    return native.Kernel(compiled.function, note.programs, 32 * metadata.num_warps, metadata.shared, arguments)
-
-
-def _in_python(
-    function: type[torch.autograd.Function], context: Context, logits: Tensor, targets: Tensor, slots: Slots
-) -> Callable[..., Tensor]:
-    """Backward by the function itself, from a batch and the memory that was kept."""
-    attributes = {name: None if isinstance(value, Tensor) else value for name, value in vars(context).items()}
-    saved = [_restoring(tensor, logits, targets, slots) for tensor in context.saved_tensors]
-
-    def backward(grad: Tensor, logits: Tensor, targets: Tensor, kept: Tensor) -> Tensor:
-        restored = Context()
-        vars(restored).update(attributes)
-        restored.saved_tensors = [restore(logits, targets, kept) for restore in saved]
-        gradient: Tensor = function.backward(restored, grad)[0]
-        return gradient
-
-    return backward
-
-
-def _restoring(
-    tensor: Tensor | None, logits: Tensor, targets: Tensor, slots: Slots
-) -> Callable[[Tensor, Tensor, Tensor], Tensor | None]:
-    """How a tensor that was kept is found again in a later call."""
-    if tensor is None:
-        return lambda *_: None
-    slot, offset = slots.find(tensor)
-    if slot in (LOGITS, TARGETS):
-        like = logits if slot == LOGITS else targets
-        if tensor.shape != like.shape or tensor.stride() != like.stride() or offset:
-            raise UnrepeatableError("a view of the batch is kept")
-        return lambda logits, targets, _: logits if slot == LOGITS else targets
-    if slot >= HELD or slot < 0:
-        return lambda *_: tensor
-    dtype, shape, strides, start = tensor.dtype, tensor.shape, tensor.stride(), offset // tensor.element_size()
-
-    def from_memory(logits: Tensor, targets: Tensor, kept: Tensor) -> Tensor:
-        empty = torch.empty(0, dtype=dtype, device=kept.device)
-        return empty.set_(kept.untyped_storage(), start, shape, strides)
-
-    return from_memory
+def _compiles_backward() -> bool:
+    """Whether PyTorch traces backward in order to compile it, which does not know what the node of a replay is."""
+    tracing = sys.modules.get("torch._dynamo.compiled_autograd")
+    return tracing is not None and getattr(tracing, "compiled_autograd_enabled", False)
