@@ -337,6 +337,10 @@ def check_sigmoid_targets(logits: Tensor, targets: Tensor, ignore_value: float, 
         raise TypeError(
             f"ignore_value must be a number, got {ignore_value!r}; leave it at -1 where no label is unknown"
         )
+    if math.isnan(ignore_value):
+        raise ValueError(
+            "ignore_value must be a number, got nan, which equals nothing; mark unknown labels: targets.nan_to_num(-1)"
+        )
     if targets.shape != logits.shape:
         raise ValueError(
             f"targets must have the shape of the logits {tuple(logits.shape)}, one value for each label, got "

@@ -1,11 +1,12 @@
-"""The two things losses need of ``torch.distributed``. Without an initialised process group they change nothing."""
+"""The little that losses need of ``torch.distributed``. Without an initialised process group it changes nothing."""
 
 from __future__ import annotations
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["all_sum", "world_size"]
+__all__ = ["all_rows", "all_sum", "sum_before", "world_size"]
 
 
 def world_size() -> int:
@@ -20,3 +21,28 @@ def all_sum(tensor: Tensor) -> Tensor:
     total = tensor.detach().clone()
     dist.all_reduce(total)
     return total
+
+
+def sum_before(tensor: Tensor) -> Tensor:
+    """Sum of a scalar over the processes before this one; 0 in the first."""
+    by_process = tensor.new_zeros(world_size())
+    rank = dist.get_rank() if by_process.numel() > 1 else 0
+    by_process[rank] = tensor.detach()
+    return all_sum(by_process)[:rank].sum()
+
+
+def all_rows(tensor: Tensor) -> Tensor:
+    """Rows of all processes in their order, those of this process with their gradient; (R, ...) to (sum of R, ...).
+
+    Waits for the device, as the host has to know how many rows there are.
+    """
+    if world_size() == 1:
+        return tensor
+    rank, sizes = dist.get_rank(), torch.zeros(world_size(), dtype=torch.int64, device=tensor.device)
+    sizes[rank] = len(tensor)
+    rows = all_sum(sizes).tolist()
+    padded = tensor.new_zeros((max(rows), *tensor.shape[1:]))
+    padded[: len(tensor)] = tensor.detach()
+    parts = [torch.empty_like(padded) for _ in rows]
+    dist.all_gather(parts, padded)
+    return torch.cat([tensor if i == rank else part[: rows[i]] for i, part in enumerate(parts)])

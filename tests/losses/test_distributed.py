@@ -51,6 +51,10 @@ SOFTMAX = {
     "precision": lambda **o: eq.PrecisionLoss(C, **o),
     "precision mean": lambda **o: eq.PrecisionLoss(C, reduction="mean", **o),
     "brier": lambda **o: eq.BrierLoss(weight=WEIGHT, **o),
+    **{f"hardest {r}": lambda r=r, **o: eq.OHEMLoss(0.4, weight=WEIGHT, reduction=r, **o) for r in REDUCTIONS},
+    "hardest, at least": lambda **o: eq.OHEMLoss(0.1, min_kept=7, **o),
+    **{f"calibration {r}": lambda r=r, **o: eq.MMCELoss(3.0, weight=WEIGHT, reduction=r, **o) for r in REDUCTIONS},
+    "calibration by definition": lambda **o: eq.MMCELoss(normalization="definition", **o),
     "logit adjusted": lambda **o: eq.LogitAdjustedLoss([9, 5, 2, 1], **o),
     "all together": lambda **o: SoftmaxLoss(
         cyclical(0.3, 2.0, 1.5, 2.0),
@@ -113,6 +117,10 @@ BATCHES = {
         for name in ("cross-entropy mean", "focal valid_mean", "recall mean", "recall average batch_mean", "precision")
         for label, options in (("dense", {"dense": True}), ("pixels", {"size": (3, 2)}))
     },
+    "hardest, ties": (
+        lambda **o: eq.OHEMLoss(0.6, **o),
+        lambda shard, seed: (torch.zeros(12, C, dtype=torch.float64), softmax_batch(shard, seed)[1]),
+    ),
     **{name: (build, sigmoid_batch) for name, build in SIGMOID.items()},
 }
 STEPS = 3
@@ -164,6 +172,8 @@ DDP_CASES = [
     ("adaptive batch_mean", "the other rank empty"),
     ("adaptive per class", "class on one rank only"),
     ("adaptive mean", "uneven"),
+    ("hardest mean", "uneven"),
+    ("calibration mean", "class on one rank only"),
 ]
 
 

@@ -148,6 +148,8 @@ def test_ignore_value_of_another_kind():
     for ignored in (None, "void"):
         with pytest.raises(TypeError, match=says("ignore_value", "a number", f"got {ignored!r}", "leave it at -1")):
             eq.AsymmetricLoss(ignore_value=ignored)(logits(), LABELS)
+    with pytest.raises(ValueError, match=says("ignore_value", "a number", "got nan", "targets.nan_to_num(-1)")):
+        eq.AsymmetricLoss(ignore_value=math.nan)(logits(), LABELS)
 
 
 @each_softmax

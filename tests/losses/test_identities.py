@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -910,3 +911,10 @@ def test_blocks_of_every_loss_and_of_half_logits(counted_blocks, entry, dtype):
     # float32 sums in another order; a half gradient may then round the other way
     assert_close(found[0], expected[0], rtol=1e-6, atol=1e-7)
     assert_close(found[1], expected[1], rtol=1e-6 if dtype is torch.float32 else 1e-2, atol=1e-7)
+
+
+def test_exponents_of_each_class_in_any_form():
+    logits, targets = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
+    expected = FocalLoss([0.5, 1.0, 2.0])(logits, targets)
+    for gamma in ((0.5, 1.0, 2.0), torch.tensor([0.5, 1.0, 2.0]), np.array([0.5, 1.0, 2.0])):
+        assert torch.equal(FocalLoss(gamma)(logits, targets), expected)

@@ -71,6 +71,8 @@ class Modulation:
             gamma = getattr(self, name)
             if isinstance(gamma, Tensor):
                 gamma = gamma.detach().double().cpu().tolist()
+            elif hasattr(gamma, "tolist"):  # of NumPy
+                gamma = gamma.tolist()
             if isinstance(gamma, Sequence) and not isinstance(gamma, str):  # what is no number is refused below
                 numbers = (float(value) if hasattr(value, "__float__") else value for value in gamma)
                 object.__setattr__(self, name, tuple(numbers))

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from equipoise._checks import check_choice, check_number
+from equipoise.distributed import all_rows, all_sum, sum_before, world_size
 from equipoise.kernels.hyper import Hyper
 from equipoise.losses.base import Scalar, check_preset
 from equipoise.losses.options import SoftmaxOptions
@@ -37,8 +38,8 @@ class BrierLoss(SoftmaxLoss):
 class OHEMLoss(RowLoss):
     """Cross-entropy of the hardest rows of the batch: online hard example mining.
 
-    Of V valid rows (pixels) the ``k = max(1, min_kept, floor(keep * V))`` with the largest loss count, in this process.
-    Denominators count the kept rows.
+    Of V valid rows (pixels) the ``k = max(1, min_kept, floor(keep * V))`` with the largest loss count, among those of
+    this process or, with ``sync=True``, of all. Denominators count the kept rows.
 
     Args:
         keep: share of the valid rows to keep.
@@ -62,41 +63,48 @@ class OHEMLoss(RowLoss):
     def rows(self, logits: Tensor, targets: Tensor) -> Rows:
         """The rows that are kept; all others are 0 and not valid."""
         keep = Hyper(self.hyper_double, self.layout)["keep"]
-        return keep_hardest(super().rows(logits, targets), keep, self.min_kept)
+        return keep_hardest(super().rows(logits, targets), keep, self.min_kept, sync=self.sync and self.training)
 
 
-def keep_hardest(rows: Rows, keep: Tensor, min_kept: int) -> Rows:
+def keep_hardest(rows: Rows, keep: Tensor, min_kept: int, *, sync: bool = False) -> Rows:
     """Mark all but the hardest rows as not valid; of equal ones the first are kept. k stays on the device.
 
     ``keep`` is float64 whatever the logits are, so that k is what Python computes: in float32, 0.7 of 10 would be 6.
     """
     valid = rows.inputs.valid.flatten()
-    wanted = (keep * valid.sum().to(keep)).floor().clamp(min=max(1, min_kept)).to(valid.device)
-    kept = _largest(rows.loss.detach().flatten(), valid, wanted).view_as(rows.loss)
+    number = all_sum(valid.sum()) if sync else valid.sum()
+    wanted = (keep * number.to(keep)).floor().clamp(min=max(1, min_kept)).to(valid.device)
+    kept = _largest(rows.loss.detach().flatten(), valid, wanted, sync=sync).view_as(rows.loss)
     return rows._replace(loss=torch.where(kept, rows.loss, 0.0), inputs=rows.inputs._replace(valid=kept))
 
 
-def _largest(values: Tensor, candidates: Tensor, k: Tensor) -> Tensor:
+def _largest(values: Tensor, candidates: Tensor, k: Tensor, *, sync: bool = False) -> Tensor:
     """Mask of the k largest candidates (R,), all where they are fewer; of equal ones the first, NaN above all others.
 
     A radix select: the k-th largest is found 16 bits at a time, by counting the candidates that share the bits above.
+    With ``sync`` those of all processes are counted, and k are chosen among all.
     """
+
+    def of_all(count: Tensor) -> Tensor:
+        return all_sum(count) if sync else count
+
     integer, bits = (torch.int64, 64) if values.dtype is torch.float64 else (torch.int32, 32)
     values = torch.where(values.isnan(), torch.nan, values + 0.0)  # one NaN, of positive sign, and one zero
     pattern = values.view(integer)
     pattern = torch.where(pattern < 0, ~pattern, pattern ^ torch.iinfo(integer).min)  # in the order of the values
-    left = torch.minimum(k, candidates.sum())
+    left = torch.minimum(k, of_all(candidates.sum()))
     above, undecided = torch.zeros_like(candidates), candidates
     for shift in range(bits - 16, -1, -16):
         digit = ((pattern >> shift) & 0xFFFF).long()
         counts = torch.zeros(2**16, dtype=torch.int32, device=digit.device)
-        counts = counts.scatter_add(0, digit, undecided.to(torch.int32))
+        counts = of_all(counts.scatter_add(0, digit, undecided.to(torch.int32)))
         at_least = counts.flip(0).cumsum(0).flip(0)  # undecided candidates of this digit or a larger one
         last = (at_least >= left).sum() - 1
         left = left - torch.where(at_least < left, at_least, 0).amax()
         above = above | (undecided & (digit > last))
         undecided = undecided & (digit == last)
-    return above | (undecided & (undecided.cumsum(0) <= left))
+    before = sum_before(undecided.sum()) if sync else 0
+    return above | (undecided & (undecided.cumsum(0) + before <= left))
 
 
 class MMCELoss(RowLoss):
@@ -136,22 +144,32 @@ class MMCELoss(RowLoss):
         """Cross-entropy of each valid row plus the same share of the calibration error."""
         strength = Hyper(self.hyper(logits), self.layout)["strength"]
         rows = super().rows(logits, targets)
-        return rows._replace(loss=rows.loss + calibration_term(rows, strength, self.normalization))
+        term = calibration_term(rows, strength, self.normalization, sync=self.sync and self.training)
+        return rows._replace(loss=rows.loss + term)
 
 
-def calibration_term(rows: Rows, strength: Tensor | float, normalization: str) -> Tensor:
+def calibration_term(rows: Rows, strength: Tensor | float, normalization: str, *, sync: bool = False) -> Tensor:
     """What the calibration error adds to each row, 0 where it is ignored.
 
-    In proportion to the weight of the row, so that the mean over the weights is the calibration error itself.
+    In proportion to the weight of the row, so that the mean over the weights is the calibration error itself. With
+    ``sync`` it is that of the rows of all processes.
     """
     inputs = rows.inputs
     probs = inputs.logits.to(rows.loss.dtype).masked_fill(~inputs.valid.unsqueeze(1), 0.0).softmax(1)
     confidence, predicted = probs.max(1)
-    error = mmce(confidence.flatten(), (predicted == inputs.labels).flatten(), inputs.valid.flatten(), normalization)
-    share = strength * error
+    right, valid = predicted == inputs.labels, inputs.valid
+    mass = valid.to(confidence.dtype)
     if rows.weight is not None and not inputs.dense:
-        share = share * rows.weight[inputs.labels]
-    return torch.where(inputs.valid, share, 0.0)
+        mass = mass * rows.weight[inputs.labels]
+    if sync and world_size() > 1:
+        joined = all_rows(torch.stack([part.flatten().to(confidence.dtype) for part in (confidence, right, valid)], 1))
+        error = mmce(joined[:, 0], joined[:, 1] > 0, joined[:, 2] > 0, normalization)
+        # The rows of this process add up to their share of the error, and have to have all of its gradient in them.
+        own, total = mass.sum(), all_sum(mass.sum())
+        error = error.detach() + torch.where(own > 0, total / own, 0.0) * (error - error.detach())
+    else:
+        error = mmce(confidence.flatten(), right.flatten(), valid.flatten(), normalization)
+    return torch.where(valid, strength * error * mass, 0.0)
 
 
 def mmce(confidence: Tensor, right: Tensor, valid: Tensor, normalization: str) -> Tensor:
