@@ -22,7 +22,7 @@ class Here:
     """Does calls in this process; ``trained`` says which runs were asked for, and ``wrong`` what happens to some."""
 
     def __init__(self, monkeypatch):
-        self.trained, self.wrong, self.started = [], {}, 0
+        self.trained, self.wrong, self.started, self.data = [], {}, 0, {}
         monkeypatch.setattr(module, "_jobs", self.start)
         monkeypatch.setattr(module, "_judge", lambda folder: None)
         monkeypatch.setattr(module, "train_one", self.train_one)
@@ -53,7 +53,7 @@ class Here:
         draft.mkdir()
         write_json(
             draft / "run.json",
-            {"spec": spec.model_dump(), "monitor": "accuracy", "monitor_value": 0.5, "seconds": 1.0},
+            {"spec": spec.model_dump(), "data": self.data, "monitor": "accuracy", "monitor_value": 0.5, "seconds": 1.0},
         )
         draft.rename(out)
 
@@ -197,6 +197,24 @@ def test_losses_and_seeds_may_be_added(here, out):
     assert [entry.text for entry in folder.entries] == ["recall", "ce", "focal:gamma=1,2"]
     assert folder.baseline == "ce"
     assert len(folder.finished) == 12
+
+
+def test_a_loss_may_be_added_whose_runs_others_have_started_from(here, out):
+    compared(out, losses=None, methods=["tau-norm:backbone=ce"])
+    here.trained.clear()
+    folder = compared(out, losses=None, methods=["ce", "tau-norm:backbone=ce"])
+    assert here.trained == []
+    assert here.needed == 0
+    assert [entry.text for entry in folder.entries] == ["ce", "tau-norm:backbone=ce"]
+
+
+def test_nothing_is_added_on_other_data(here, out):
+    here.data = {"fingerprint": "of samples in another order"}
+    compared(out)
+    here.trained.clear()
+    with pytest.raises(ValueError, match="digits-lt: the data must be those of the runs that are finished"):
+        compared(out, losses=["ce", "focal:gamma=1,2", "recall"])
+    assert here.trained == []
 
 
 def test_an_added_loss_must_fit_the_data(here, out):
@@ -362,6 +380,7 @@ def gpu(name, *, threads):
         (None, 0, "auto", None, 100, (8, [{}])),
         (None, 0, "auto", 3, 100, (3, [{}])),
         (None, 0, "auto", 3, 2, (2, [{}])),
+        (None, 0, "auto", 3, 0, (1, [{}])),
         (None, 2, "auto", None, None, (2, [gpu("0", threads=8), gpu("1", threads=8)])),
         ("3,5", 2, "gpu", 4, 9, (4, [gpu("3", threads=4), gpu("5", threads=4)])),
         (None, 2, "cpu", 2, 9, (2, [{}])),

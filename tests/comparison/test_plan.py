@@ -69,6 +69,21 @@ def test_a_run_has_the_settings_of_the_comparison(tmp_path):
     assert found.model_dump(exclude={"loss", "method", "stage_one", "seed"}) == shared
 
 
+@pytest.mark.parametrize(
+    ("methods", "stages"),
+    [
+        (["crt", "tau-norm:backbone=ce"], ["ce"]),
+        (["tau-norm:backbone=ce", "crt", "lws:backbone=CrossEntropyLoss"], ["ce"]),
+        (["crt", "lws"], ["auto"]),
+        (["crt", "ce"], []),
+        (["crt", "lws:backbone=focal"], ["auto", "focal"]),
+    ],
+)
+def test_one_backbone_serves_all_that_start_from_the_same(methods, stages, tmp_path):
+    runs = planned_runs(tmp_path, entries_of(methods), [0])
+    assert [run.loss for run in runs] == [*stages, *methods]
+
+
 # Once the data are known
 
 

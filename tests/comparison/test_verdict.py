@@ -341,7 +341,7 @@ def test_runs_on_other_samples_are_not_compared(tmp_path):
             test["targets"] = test["targets"][::-1]
         return val, test, options
 
-    with pytest.raises(ValueError, match="tested on the same samples"):
+    with pytest.raises(ValueError, match="trained and tested on the same samples"):
         verdict(compared(tmp_path, ["ce", "good"], 2, predict=changed))
 
 

@@ -271,6 +271,7 @@ def test_the_tau_that_validation_data_chose_is_told(stage_one, tmp_path):
     assert best >= plain
     trained(tmp_path / "given", lines.append, method=f"tau-norm:tau={tau}", stage_one=str(stage_one.path))
     assert torch.equal(*(saved_logits(RunFolder(tmp_path / name)) for name in ("run", "given")))
+    assert [RunFolder(tmp_path / name).about["settled"] for name in ("run", "given")] == [{"tau": tau}] * 2
 
 
 def test_stage_one_is_trained_inside_where_none_is_named(stage_one, tmp_path):
@@ -282,7 +283,9 @@ def test_stage_one_is_trained_inside_where_none_is_named(stage_one, tmp_path):
     assert torch.equal(saved_logits(inside), saved_logits(stage_one))
     assert alone.about["monitor_value"] == shared.about["monitor_value"]
     assert sum(line.startswith("stage one: epoch") for line in lines) == 2
+    assert lines[-2:-1] == ["the classifier is trained for 10 epochs in batches of 17, lr 0.00664"]
     assert lines[-1].endswith("crt, no further epochs")
+    assert alone.about["settled"] == {"classifier_batch_size": 17, "classifier_lr": 0.2 * 17 / 512}
 
 
 @pytest.mark.parametrize("settings", [{"ema": 0.9}, {"precision": "bf16-mixed"}], ids=["ema", "bf16"])
@@ -414,12 +417,12 @@ def test_a_method_of_another_task(data, method, words, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"seed": 1}, "with another seed;"),
-        ({"epochs": 3}, "with another epochs;"),
-        ({"model_options": {"hidden": [16]}}, "with another model_options;"),
-        ({"method": "crt:backbone=focal"}, "with another loss;"),
-        ({"longtail": "exponential:10"}, "with another longtail;"),
-        ({"data": "digit-scenes", "seed": 1}, "with another data, seed;"),
+        ({"seed": 1}, "with seed 0 in place of 1;"),
+        ({"epochs": 3}, "with epochs 2 in place of 3;"),
+        ({"model_options": {"hidden": [16]}}, "in place of {'hidden': [16]};"),
+        ({"method": "crt:backbone=focal"}, "with loss auto in place of focal;"),
+        ({"longtail": "exponential:10"}, "with longtail None in place of exponential:10;"),
+        ({"data": "digit-scenes", "seed": 1}, "with data digits-lt in place of digit-scenes, seed 0 in place of 1;"),
     ],
 )
 def test_stage_one_of_something_else(settings, words, stage_one, tmp_path):
@@ -440,8 +443,20 @@ def test_stage_one_of_data_that_have_changed(stage_one, tmp_path):
     shutil.copytree(stage_one.path, copied)
     changed(copied, lambda about: about["data"]["class_names"].reverse())
     refused(tmp_path, "with other class names; the data have changed", method="crt", stage_one=str(copied))
+    changed(copied, lambda about: about["data"]["class_names"].reverse())
     changed(copied, lambda about: about["data"]["train_counts"].reverse())
-    refused(tmp_path, "with other class names and train counts", method="crt", stage_one=str(copied))
+    refused(tmp_path, "with other training samples of the classes;", method="crt", stage_one=str(copied))
+    changed(copied, lambda about: about["data"]["train_counts"].reverse())
+    changed(copied, lambda about: about["data"].update(fingerprint="of the same samples in another order"))
+    refused(tmp_path, "with other samples, or their order;", method="crt", stage_one=str(copied))
+    changed(copied, lambda about: about["data"].pop("fingerprint"))  # as runs of earlier versions
+    trained(tmp_path / "earlier", method="crt", stage_one=str(copied))
+
+
+def test_stage_one_with_the_same_loss_in_other_words(stage_one, tmp_path):
+    assert stage_one.about["spec"]["loss"] == "auto"
+    for loss in ("ce", "CrossEntropyLoss"):
+        trained(tmp_path / loss, method=f"tau-norm:tau=1:backbone={loss}", stage_one=str(stage_one.path))
 
 
 def test_stage_one_with_other_weights(stage_one, tmp_path):

@@ -58,7 +58,7 @@ def settled(
     try:
         stored = {} if file is None else read_spec(file)
         place = stored.pop("out", None) if out is None else out
-        settings, where = stored | given_settings(flags), str(file or command)
+        settings, where = stored | given_settings(flags), str(file or command.removeprefix("equipoise "))
         spec.check(settings, where, quick=True, here=here)
         checked = spec.check(settings, where)
     except ValueError as error:

@@ -173,7 +173,7 @@ def _train_all(
     say(f"comparing losses on {spec.data} in {folder.path}")
     with _jobs(spec, jobs, None if missing is None else len(missing), ray) as workers:
         if known is None:
-            known = _survey(workers, spec, say)
+            known = _survey(folder, workers, spec, say)
         _write_plan(folder, spec, known)
         _train(folder, spec, workers, say, console)
 
@@ -236,7 +236,7 @@ def _jobs(spec: CompareSpec, jobs: int | None, needed: int | None, ray: str | No
     check_installed("training", "pytorch_lightning")
     gpus = _gpus() if spec.accelerator in ("auto", "gpu", "cuda") else []
     count = jobs or len(gpus) or min(MOST_JOBS, _cores())
-    count = count if needed is None else min(count, needed)
+    count = count if needed is None else max(1, min(count, needed))  # one looks at the data where nothing is to train
     threads = os.environ.get("OMP_NUM_THREADS", str(max(1, _cores() // count)))  # what is learnt on GPUs is judged here
     environments = [{"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": threads} for gpu in gpus] or [{}]
     return LocalJobs(count, prepare, environments)
@@ -255,9 +255,11 @@ def _gpus() -> list[str]:
     return named[: torch.cuda.device_count()] or [str(number) for number in range(torch.cuda.device_count())]
 
 
-def _survey(workers: Jobs, spec: CompareSpec, say: Callable[[str], None]) -> list[Entry]:
+def _survey(folder: ComparisonFolder, workers: Jobs, spec: CompareSpec, say: Callable[[str], None]) -> list[Entry]:
     """Entries that fit the data."""
-    (outcome,) = workers.outcomes([Call("the data", surveyed_entries, (spec,))])
+    finished = [run.folder.about.get("data", {}) for run in folder.finished] if folder.exists else []
+    fingerprint = next((data["fingerprint"] for data in finished if "fingerprint" in data), None)
+    (outcome,) = workers.outcomes([Call("the data", surveyed_entries, (spec, fingerprint))])
     if outcome.error is not None:
         raise ValueError(outcome.error)
     entries: list[Entry]

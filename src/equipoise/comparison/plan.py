@@ -63,7 +63,8 @@ def planned_runs(folder: Path, entries: Sequence[Entry], seeds: Sequence[int]) -
     What methods with two stages start from is a run of its own, and one for all that start from the same.
     """
     losses = list(dict.fromkeys(candidate for entry in entries for candidate in entry.candidates))
-    backbones = {loss: _backbone(loss, losses) for loss in losses}
+    wanted = {loss: _backbone(loss) for loss in losses}
+    backbones = {loss: _in_words_of([*losses, *wanted.values()], text) for loss, text in wanted.items()}
     needed = [backbone for backbone in dict.fromkeys(backbones.values()) if backbone not in (None, *losses)]
 
     def place(loss: str | None, seed: int) -> RunFolder | None:
@@ -76,14 +77,20 @@ def planned_runs(folder: Path, entries: Sequence[Entry], seeds: Sequence[int]) -
     ]
 
 
-def _backbone(text: str, losses: Sequence[str]) -> str | None:
-    """What a method with two stages starts from, in the words of one of the losses where it is one of them."""
-    from equipoise.train.methods import TwoStages, is_backbone, parse_method
+def _backbone(text: str) -> str | None:
+    """The loss that a method with two stages starts from."""
+    from equipoise.train.methods import TwoStages, parse_method
 
     method = parse_method(text) if is_method(text) else None
-    if not isinstance(method, TwoStages):
-        return None
-    return next((other for other in losses if is_backbone(method.backbone, other)), str(method.backbone))
+    return str(method.backbone) if isinstance(method, TwoStages) else None
+
+
+def _in_words_of(losses: Sequence[str | None], backbone: str | None) -> str | None:
+    """A backbone as the first of the losses that is the same calls it, so that one run serves both."""
+    from equipoise.train.methods import is_backbone
+
+    same = (other for other in losses if other is not None and backbone is not None and is_backbone(backbone, other))
+    return next(same, backbone)
 
 
 def run_name(loss: str, seed: int) -> str:
@@ -104,14 +111,18 @@ def run_spec(spec: CompareSpec, run: PlannedRun) -> RunSpec:
     return RunSpec(**spec.model_dump(include=set(SharedSpec.model_fields)), **own, seed=run.seed, stage_one=first)
 
 
-def surveyed_entries(spec: CompareSpec) -> tuple[list[Entry], list[str]]:
+def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple[list[Entry], list[str]]:
     """What is compared, once the data have been looked at, and what to tell people about it.
 
     Where no losses are given, the data suggest some, the plain one first.
 
+    Args:
+        spec: all settings.
+        fingerprint: of the data of runs that are finished, None where there are none.
+
     Raises:
         DataError: the data cannot be used.
-        ValueError: some loss does not fit them; all of these are named.
+        ValueError: some loss does not fit them; all of these are named. Or they are not those of the finished runs.
     """
     from equipoise.doctor.suggest import suggest
     from equipoise.train.methods import parse_method
@@ -120,6 +131,11 @@ def surveyed_entries(spec: CompareSpec) -> tuple[list[Entry], list[str]]:
 
     first = RunSpec(**spec.model_dump(include=set(SharedSpec.model_fields)))
     data, _ = opened(first)
+    if fingerprint is not None and fingerprint != data.fingerprint:
+        raise ValueError(
+            f"{spec.data}: the data must be those of the runs that are finished, found other samples or another order; "
+            "choose another --out"
+        )
     check_sizes(first, data, LOOKED_AT)
     model = f"; model {task_of(data).default_model()}" if spec.model == "auto" else ""
     notes = [

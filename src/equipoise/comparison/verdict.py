@@ -68,6 +68,7 @@ def verdict(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> d
     if not runs:
         raise ValueError(f"{folder.path}: at least one run must be finished, found none; let equipoise compare go on")
     about = {key: run.about for key, run in runs.items()}
+    _check_samples(runs, about)
     values = {key: values_of(run) | {SPEED: _seconds_per_step(run)} for key, run in runs.items()}
     seeds = sorted({run.seed for run in folder.runs})
     data = next(iter(about.values()))["data"]
@@ -89,6 +90,22 @@ def verdict(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> d
         **_tested(next(iter(runs.values()))),
     }
     return found | {"sentences": sentences_of(found)}
+
+
+def _check_samples(runs: Runs, about: Mapping[Any, Mapping[str, Any]]) -> None:
+    """Raise where runs had other samples; earlier versions did not note which they had."""
+    known = {key: one["data"]["fingerprint"] for key, one in about.items() if "fingerprint" in one["data"]}
+    first = next(iter(known), None)
+    for key, fingerprint in known.items():
+        if first is not None and fingerprint != known[first]:
+            raise ValueError(_other_samples(runs[key], runs[first]))
+
+
+def _other_samples(run: RunFolder, first: RunFolder) -> str:
+    return (
+        f"{run.path}: all runs must be trained and tested on the same samples, found others than in {first.path}; the "
+        "data changed between the runs, compare anew in another folder"
+    )
 
 
 def known_verdict(folder: ComparisonFolder) -> dict[str, Any] | None:
@@ -253,10 +270,7 @@ def _resampled(
     first = outcomes[keys[0]]
     for key, outcome in outcomes.items():
         if outcome.targets != first.targets:
-            raise ValueError(
-                f"{runs[key].path}: all runs must be tested on the same samples, found others than in "
-                f"{runs[keys[0]].path}; the data changed between the runs, compare anew in another folder"
-            )
+            raise ValueError(_other_samples(runs[key], runs[keys[0]]))
     return outcomes, dict(zip(keys, resample(list(outcomes.values()), draws=draws, seed=seed), strict=True))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -74,6 +76,16 @@ class DataSet:
     def train_counts(self) -> NDArray[np.int64]:
         """Training samples of each class, (C,): of several labels the positives, in segmentation the pixels."""
         return class_counts(self.train, self.task, len(self.class_names), self.ignore_index)
+
+    @property
+    def fingerprint(self) -> str:
+        """Which samples are in which split, and in which order, as far as labels and names of files tell."""
+        digest = hashlib.sha256()
+        for split in (self.train, self.val, self.test):
+            names = [Path(path).name for path in getattr(split, "paths", ())]
+            digest.update(f"{split.labels.shape} {names}".encode())
+            digest.update(np.ascontiguousarray(split.labels).tobytes())
+        return digest.hexdigest()[:16]
 
 
 def class_counts(split: Split, task: Task, classes: int, ignore_index: int) -> NDArray[np.int64]:

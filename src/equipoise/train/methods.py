@@ -46,6 +46,7 @@ __all__ = [
     "TwoStages",
     "expand_method",
     "is_backbone",
+    "is_same_loss",
     "meaning",
     "parse_method",
 ]
@@ -68,6 +69,7 @@ class Around:
         seed: of the run.
         ignore_index: label that counts for nothing.
         say: takes a line for people.
+        settled: what the method settles itself is noted here, by name.
     """
 
     loss: Callable[..., nn.Module]
@@ -76,6 +78,7 @@ class Around:
     seed: int
     ignore_index: int
     say: Callable[[str], None]
+    settled: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -273,6 +276,9 @@ class RetrainedClassifier(TwoStages):
         kept, head = around.features(model, "train"), self.begun(model)
         loss = around.loss(self.loss, self.epochs).to(kept.features.device)
         batch = min(BATCH, max(8, len(kept.features) // 16))
+        lr = self.lr * batch / BATCH
+        around.settled.update(classifier_batch_size=batch, classifier_lr=lr)
+        around.say(f"the classifier is trained for {self.epochs} epochs in batches of {batch}, lr {lr:.3g}")
         made = retrain_classifier(
             model,
             kept,
@@ -280,7 +286,7 @@ class RetrainedClassifier(TwoStages):
             loss=loss,
             epochs=self.epochs,
             batch_size=batch,
-            lr=self.lr * batch / BATCH,
+            lr=lr,
             seed=around.seed,
         )
         replace_classifier(model, made.merge() if isinstance(made, LearnableWeightScaling) else made)
@@ -333,6 +339,7 @@ class TauNorm(TwoStages):
                 f"tau {tau:g} has the best mean class accuracy on validation data, {max(choice.accuracies):.2%}; "
                 f"{choice.accuracies[0]:.2%} with tau {choice.taus[0]:g}"
             )
+        around.settled["tau"] = tau
         replace_classifier(model, tau_normalized(classifier, tau))
         return model
 
@@ -532,6 +539,12 @@ def is_backbone(wanted: str, loss: str) -> bool:
     return meaning(loss) in [meaning(text) for text in texts]
 
 
+def is_same_loss(one: str, other: str, task: Task) -> bool:
+    """Whether two texts mean the same loss in a task, the plain one of which is ``"auto"``."""
+    first, second = (meaning(default_loss(task) if text == "auto" else text) for text in (one, other))
+    return first == second
+
+
 def expand_method(text: str) -> list[str]:
     """The single methods, or losses, that a text with lists of values stands for.
 
@@ -554,7 +567,11 @@ def _value(what: str, text: str, kind: Any) -> Any:  # noqa: ANN401
     if kind is LossText:
         inner = text[1:-1] if re.fullmatch(r"\(.*\)", text) else text
         if inner != "auto":
-            parse_loss(inner)
+            try:
+                parse_loss(inner)
+            except ValueError as error:
+                hint = f"; a loss of a file stands in brackets: ({inner}:NAME)" if inner.endswith(".py") else ""
+                raise ValueError(f"{what}: {error}{hint}") from None
         return LossText(inner)
     if kind is str:
         return text

@@ -257,6 +257,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": time.perf_counter() - clock,
             "epochs": spec.epochs,
+            "settled": around.settled,
             **(
                 recorder.chosen()
                 if stage_one is None or method.learns_in_steps
@@ -358,6 +359,7 @@ def _about(spec: RunSpec, learner: Learner, model_name: str, splits: Mapping[str
             "task": data.task,
             "class_names": data.class_names,
             "train_counts": data.train_counts.tolist(),
+            "fingerprint": data.fingerprint,
             "ignore_index": data.ignore_index,
             "samples": {name: len(split) for name, split in splits.items()},
             "notes": data.notes,

@@ -11,7 +11,7 @@ from torch import nn
 from equipoise._nearest import some
 from equipoise.data import DataSet
 from equipoise.train.folder import RunFolder, plain
-from equipoise.train.methods import is_backbone
+from equipoise.train.methods import is_same_loss
 from equipoise.train.spec import FREE, RunSpec
 
 __all__ = ["begin_from", "kept_by", "named_stage_one"]
@@ -34,20 +34,27 @@ def named_stage_one(path: str, wanted: RunSpec, data: DataSet) -> RunFolder:
         )
     about = found.about
     known = about["spec"]
-    changed = [key for key, value in plain(wanted.model_dump()).items() if key not in FREE and known.get(key) != value]
-    if "loss" in changed and wanted.loss == "auto" and is_backbone("auto", known["loss"]):
+    settings = plain(wanted.model_dump())
+    changed = [key for key, value in settings.items() if key not in FREE and known.get(key) != value]
+    if "loss" in changed and is_same_loss(wanted.loss, known["loss"], data.task):
         changed.remove("loss")
     if changed:
+        differs = some(f"{key} {known.get(key)} in place of {settings[key]}" for key in changed)
         raise ValueError(
-            f"--stage-one must be a run with the same settings, found {found.path} with another {some(changed)}; train "
-            "one with these, or leave it out"
+            f"--stage-one must be a run with the same settings, found {found.path} with {differs}; train one with "
+            "these, or leave it out"
         )
-    own = {"class_names": list(data.class_names), "train_counts": data.train_counts.tolist()}
-    other = [key.replace("_", " ") for key, value in own.items() if about["data"][key] != value]
-    if other:
+    own = {
+        "class names": list(data.class_names),
+        "training samples of the classes": data.train_counts.tolist(),
+        "samples, or their order": data.fingerprint,
+    }
+    then = [about["data"].get(key) for key in ("class_names", "train_counts", "fingerprint")]
+    other = next((what for (what, now), was in zip(own.items(), then, strict=True) if was not in (None, now)), None)
+    if other is not None:
         raise ValueError(
-            f"--stage-one must be a run on these data, found {found.path} with other {' and '.join(other)}; the data "
-            "have changed since, train it again"
+            f"--stage-one must be a run on these data, found {found.path} with other {other}; the data have changed "
+            "since, train it again"
         )
     return found
 
