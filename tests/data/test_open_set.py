@@ -105,6 +105,7 @@ def test_the_embedded_digits():
 BAD = {
     "no class": (lambda: hold_out(features([0, 1, 2, 3]), []), "there must be a class to hold out", "ant, bee"),
     "an empty text": (lambda: hold_out(features([0, 1, 2, 3]), " "), "there must be a class to hold out", "pets"),
+    "one number alone": (lambda: hold_out(features([0, 1, 2, 3]), 42), "names or numbers in a list", "found int 42"),
     "a misspelt name": (lambda: hold_out(features([0, 1, 2, 3]), "bea"), "found 'bea'", "did you mean 'bee'?"),
     "a number too large": (lambda: hold_out(features([0, 1, 2, 3]), [4]), "a number from 0 to 3, found 4", "ant"),
     "a number below 0": (lambda: hold_out(features([0, 1, 2, 3]), "-1"), "found '-1'", "from 0 to 3"),

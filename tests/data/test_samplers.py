@@ -174,8 +174,20 @@ def test_shares_of_processes_make_up_the_epoch_of_one(name, world_size, epoch, l
             lambda: DeferredSampler(ClassSampler([0], rank=0, world_size=2), ClassSampler([0]), epochs=5),
             "same process, got rank 0 of 2 and 0 of 1; give both",
         ),
+        (
+            lambda: DeferredSampler(sampler_for("none", [0, 1]), RepeatFactorSampler([0, 1, 1]), epochs=5),
+            "before and after must draw from the same samples, got 2 and 3 samples; make both",
+        ),
     ],
 )
 def test_bad_arguments(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("before", "none"), ("after", range(10)), ("after", None)])
+def test_deferred_needs_two_samplers(name, wrong):
+    both = {"before": sampler_for("none", LABELS), "after": sampler_for("balanced", LABELS), name: wrong}
+    came = rf"{name} must be a sampler of equipoise.data, got {type(wrong).__name__}; pass e.g. sampler_for"
+    with pytest.raises(TypeError, match=came):
+        DeferredSampler(**both, epochs=5)

@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
 
-from equipoise.heads import BranchMixing, bilateral, find_last_block
+from equipoise.heads import BranchMixing, bilateral, decouple, find_last_block, normalize_classifier
 from equipoise.heads.bilateral import BilateralModel
 from equipoise.models import MLP, find_classifier, replace_classifier
 from equipoise.schedules import Constant, Linear
 from tests.golden.cases import load
-from tests.models.cases import C, batch, build, says
+from tests.models.cases import C, TwoHeads, batch, build, pooled, says
 from tests.processes import leave, on_two_processes
 
 MODELS = ("mlp", "resnet32", "resnet18", "resnet50", "unet", "deeplabv3", "text-bow", "text-cnn")
@@ -26,6 +26,12 @@ PUBLISHED = load("bbn_schedule")
 def tiny(width=6, **options):
     torch.manual_seed(0)
     return bilateral(MLP(4, 3, hidden=(width, width)), **{"epochs": 10, **options})
+
+
+def cosine():
+    model = MLP(4, 3)
+    normalize_classifier(model)
+    return model
 
 
 def train_step(net, *batches, loss=F.cross_entropy):
@@ -322,20 +328,55 @@ def test_distribute_afterwards():
         (lambda: bilateral(MLP(4, 3), epochs=2, block="nobody"), ("block", "'nobody'")),
         (lambda: bilateral(MLP(4, 3), epochs=2, block="classifier"), ("block", "classifier")),
         (lambda: bilateral(build("linear"), epochs=2), ("model", "before its classifier")),
-        (lambda: bilateral(tiny(), epochs=2), ("model", "two already")),
-        (lambda: bilateral(tiny().model, epochs=2), ("model", "two already")),
+        (lambda: bilateral(tiny(), epochs=2), ("model", "one head", "'model.classifier'", "two branches already")),
+        (lambda: bilateral(tiny().model, epochs=2), ("model", "one head", "two branches already", "fresh model")),
+        (lambda: bilateral(decouple(MLP(4, 3)).model, epochs=2), ("model", "one head", "decoupled already", "merge()")),
+        (
+            lambda: bilateral(cosine(), epochs=2),
+            ("the classifier 'classifier'", "linear layer", "got CosineClassifier"),
+        ),
         (lambda: BranchMixing(end="never"), ("end", "'last_epoch'")),
         (lambda: tiny()(torch.randn(2, 4)), ("reversed_inputs", "None")),
         (lambda: tiny().eval()(torch.randn(2, 4), torch.randn(2, 4)), ("reversed_inputs",)),
         (lambda: tiny()(torch.randn(2, 4), torch.randn(3, 4)), ("reversed_inputs", "3 for 2")),
         (lambda: tiny().set_progress(1.5), ("fraction",)),
-        (lambda: tiny().set_epoch(-1), ("epoch",)),
+        (lambda: tiny().set_epoch(-1), ("epoch", "[0, 9] for epochs=10", "got -1", "count from 0")),
+        (lambda: tiny(epochs=3).set_epoch(7), ("epoch", "[0, 2] for epochs=3", "got 7", "the epochs you train")),
         (lambda: tiny(mixing=Constant(2.0)).set_epoch(0), ("share of the first branch",)),
     ],
 )
 def test_errors(call, parts):
     with pytest.raises(ValueError, match=says(*parts)):
         call()
+
+
+def test_what_is_no_schedule_and_no_model():
+    with pytest.raises(TypeError, match=says("mixing", "equipoise.schedules", "got float 0.5", "Constant(0.5)")):
+        bilateral(MLP(4, 3), epochs=2, mixing=0.5)
+    with pytest.raises(TypeError, match=says("model", "nn.Module", "got function")):
+        bilateral(lambda x: x, epochs=2)
+    with pytest.raises(TypeError, match=says("the classifier 'body.1'", "got ReLU", "body.0, main, unused")):
+        bilateral(TwoHeads(), epochs=2, name="body.1")
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_classifier_that_the_model_never_uses(training):
+    model = TwoHeads()
+    net = bilateral(model, epochs=2, name="unused").train(training)
+    message = says(
+        "the classifier 'unused'", "used in every", "got one of TwoHeads", "fresh model", "body.0, main, unused"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        net(*[torch.randn(2, 12)] * (2 if training else 1))
+    with pytest.raises(ValueError, match=says("model", "one head", "'unused'", "fresh model")):
+        bilateral(model, epochs=2, name="main")
+    right = bilateral(TwoHeads(), epochs=2, name="main").train(training)
+    assert right(*[torch.randn(2, 12)] * (2 if training else 1)).shape == (2, C)
+
+
+def test_pooled_maps():
+    net = bilateral(pooled(), epochs=2)
+    assert net(torch.randn(4, 1, 8, 8), torch.randn(4, 1, 8, 8)).shape == (4, C)
 
 
 def test_a_classifier_that_is_not_its_own():

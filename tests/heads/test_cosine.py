@@ -13,7 +13,7 @@ from equipoise.data import digits_lt
 from equipoise.heads import CosineClassifier, normalize_classifier
 from equipoise.models import MLP, build_model, features_of, find_classifier
 from equipoise.weights import Deferred, effective_number
-from tests.models.cases import BATCH, OPTIONS, C, batch, build, says
+from tests.models.cases import BATCH, OPTIONS, C, TwoHeads, batch, build, says
 
 each = pytest.mark.parametrize("name", [name for name in OPTIONS if name != "resnet50"])
 
@@ -155,6 +155,14 @@ def test_what_cannot_be_normalised():
         normalize_classifier(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), name="0")
     with pytest.raises(ValueError, match=says("model", "nn.Linear or a 1x1", "got Sequential with neither")):
         normalize_classifier(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))
+    two = TwoHeads()
+    with pytest.raises(ValueError, match=says("model", "one classifier", "got 2", "'main'", "'unused'", "name=")):
+        normalize_classifier(two)
+    assert type(two.unused) is nn.Linear
+    with pytest.raises(ValueError, match=says("the classifier '1'", "its width", "got LazyLinear", "let a batch")):
+        normalize_classifier(nn.Sequential(nn.Linear(4, 6), nn.LazyLinear(3)))
+    with pytest.raises(TypeError, match=says("model", "nn.Module", "got function")):
+        normalize_classifier(lambda x: x)
     with pytest.raises(ValueError, match=says("scale", "(0, inf]", "got 0")):
         CosineClassifier(4, 3, scale=0.0)
     with pytest.raises(ValueError, match=says("num_classes", "whole number", "got 0")):

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
@@ -18,12 +19,13 @@ from equipoise.heads import (
     DecoupledLogits,
     DecoupledLoss,
     DecoupledModel,
+    bilateral,
     decouple,
     normalize_classifier,
 )
 from equipoise.models import MLP, features_of, find_classifier, replace_classifier
 from equipoise.schedules import Linear
-from tests.models.cases import BATCH, MAPS, OPTIONS, C, batch, build, says
+from tests.models.cases import BATCH, MAPS, OPTIONS, C, TwoHeads, batch, build, says
 from tests.processes import leave, on_two_processes
 
 each = pytest.mark.parametrize("name", [name for name in OPTIONS if name != "resnet50"])
@@ -404,8 +406,12 @@ def test_two_processes_train_as_one(tmp_path):
 def test_models_without_a_linear_layer():
     with pytest.raises(ValueError, match=says("model", "nn.Linear or a 1x1", "got Sequential with neither", "name=")):
         decouple(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))
-    with pytest.raises(TypeError, match=says("the classifier 'feature'", ".in_features", "got ReLU")):
+    with pytest.raises(TypeError, match=says("the classifier '1'", "logits of features", "got ReLU", "classifier: 0")):
         decouple(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), "1")
+    with pytest.raises(ValueError, match=says("the classifier '1'", "its width", "got LazyLinear", "let a batch")):
+        decouple(nn.Sequential(nn.Linear(3, 4), nn.LazyLinear(2)))
+    with pytest.raises(TypeError, match=says("model", "nn.Module", "got function", "the model itself")):
+        decouple(lambda x: x)
     with pytest.raises(ValueError, match=says("model", "as a part", "got Linear", "use the new module")):
         decouple(nn.Linear(3, 2))
 
@@ -467,6 +473,33 @@ def test_decoupled_twice_or_too_late():
     replace_classifier(again.model, nn.Linear(16, 2))
     with pytest.raises(RuntimeError, match="DecoupledHead"):
         again(batch("mlp"))
+
+
+def test_a_layer_that_the_model_never_uses():
+    model = TwoHeads()
+    with pytest.raises(ValueError, match=says("model", "one classifier", "got 2")):
+        decouple(model)
+    wrong = decouple(model, "unused")
+    with pytest.raises(ValueError, match=says("model", "the 7 logits", "'unused'", "got shape (4, 5)", "name=")):
+        wrong(torch.randn(4, 12))
+    with pytest.raises(ValueError, match=says("model", "one head", "'unused' is decoupled already", "fresh model")):
+        decouple(model, "main")
+    wrong.merge()
+    assert decouple(model, "main")(torch.randn(4, 12)).classifier.shape == (4, C)
+
+
+def test_branches_are_not_decoupled():
+    with pytest.raises(ValueError, match=says("model", "one head", "two branches already", "fresh model")):
+        decouple(bilateral(build("mlp"), epochs=2).model)
+
+
+@pytest.mark.parametrize("wrong", ["ce", None, eq.CrossEntropyLoss])
+def test_what_is_no_loss(wrong):
+    with pytest.raises(TypeError, match=says("feature", "called with logits and targets", "CrossEntropyLoss()")):
+        DecoupledLoss(wrong, eq.CrossEntropyLoss())
+    with pytest.raises(TypeError, match=says("classifier", "called with logits and targets")):
+        DecoupledLoss(eq.CrossEntropyLoss(), wrong)
+    DecoupledLoss(F.cross_entropy, nn.CrossEntropyLoss())
 
 
 def test_a_distributed_model(tmp_path):

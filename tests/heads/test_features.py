@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from equipoise.heads import KeptFeatures, features, keep_features
 from equipoise.models import MLP, features_of, find_classifier
-from tests.models.cases import IMAGE, MAPS, OPTIONS, C, batch, build, says
+from tests.models.cases import IMAGE, MAPS, OPTIONS, C, batch, build, pooled, says
 
 PLAIN = sorted(set(OPTIONS) - set(MAPS))
 
@@ -45,6 +45,18 @@ def test_pixels_of_maps_are_rows(name):
     assert_close(kept.features[0], seen[1, :, 0, 0])
     assert_close(kept.features[-1], seen[3, :, -1, -1])
     assert (kept.labels.view(3, size, size)[:, : size // 2] == 2).all()  # brought to the size of the features
+
+
+def test_samples_of_pooled_maps_are_rows():
+    model, inputs, labels = pooled().eval(), torch.randn(4, 1, 8, 8), torch.tensor([0, 1, -100, 4])
+    kept = keep_features(model, [(inputs, labels)])
+    assert_close(kept.features, model[:3](inputs).flatten(1)[[0, 1, 3]].detach())
+    assert (kept.labels.tolist(), kept.dim) == ([0, 1, 4], -3)
+    assert torch.equal(keep_features(model, [(inputs, labels.view(4, 1, 1))]).features, kept.features)
+    several = (torch.arange(4 * C).view(4, C) % 3 == 0).long()
+    assert keep_features(model, [(inputs, several)]).labels.tolist() == several.tolist()
+    with pytest.raises(ValueError, match=says("labels", "(4,)", "got (3,)")):
+        keep_features(model, [(inputs, labels[:3])])
 
 
 def test_some_rows_of_each_batch():
@@ -107,9 +119,11 @@ def test_what_would_not_fit_is_said_at_the_first_batch(monkeypatch):
     assert len(keep_features(model, data).features) == 1600
     seen.clear()
     monkeypatch.setattr(features, "_free_bytes", lambda device: needed - 1)
-    with pytest.raises(MemoryError, match=says("features", "fit into the memory of cpu", "rows_per_batch")):
+    with pytest.raises(MemoryError, match=says("features", "fit into the memory of cpu", "; pass rows_per_batch")):
         keep_features(model, data)
     assert len(seen) == 1
+    with pytest.raises(MemoryError, match=says("features", "memory of meta", "; pass device='cpu', rows_per_batch")):
+        keep_features(model, data, device="meta")
 
 
 def test_streams_have_no_length():
@@ -143,6 +157,41 @@ def test_free_memory_of_this_machine_is_known():
 def test_errors(data, error, parts):
     with pytest.raises(error, match=says(*parts)):
         keep_features(MLP(4, 3, hidden=(8,)), data)
+
+
+X, Y = torch.randn(3, 4), torch.tensor([0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("batches", "came"),
+    [
+        ([X], "got Tensor;"),
+        ((X, Y), "got Tensor;"),
+        ([{"x": X, "y": Y}], "got dict of 'x', 'y';"),
+        ([(X, Y, Y)], "got tuple of Tensor, Tensor, Tensor;"),
+        ([(X, 3)], "got tuple of Tensor, int;"),
+        (7, "got int;"),
+    ],
+)
+def test_what_are_no_batches(batches, came):
+    with pytest.raises(TypeError, match=says("batches", "pairs (inputs, labels)", came, "[(inputs, labels)]")):
+        keep_features(MLP(4, 3, hidden=(8,)), batches)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99", 1.5])
+def test_devices_that_are_not_there(device):
+    with pytest.raises(ValueError, match=says("device", "on this machine", f"got '{device}'", "pass 'cpu'")):
+        keep_features(MLP(4, 3, hidden=(8,)), [(X, Y)], device=device)
+
+
+def test_rows_are_counted_in_whole_numbers():
+    with pytest.raises(ValueError, match=says("rows_per_batch", "whole number", "got 1.5")):
+        keep_features(MLP(4, 3, hidden=(8,)), [(X, Y)], rows_per_batch=1.5)
+
+
+def test_a_lazy_classifier_needs_a_batch():
+    with pytest.raises(ValueError, match=says("the classifier '1'", "its width", "got LazyLinear", "let a batch")):
+        keep_features(nn.Sequential(nn.Linear(4, 8), nn.LazyLinear(3)), [(X, Y)])
 
 
 def test_a_model_without_a_linear_layer():

@@ -14,6 +14,7 @@ from equipoise.heads import (
     CosineClassifier,
     KeptFeatures,
     LearnableWeightScaling,
+    MetaEmbedding,
     NearestClassMean,
     choose_tau,
     keep_features,
@@ -23,7 +24,7 @@ from equipoise.heads import (
 )
 from equipoise.models import MLP, features_of, find_classifier, replace_classifier
 from tests.golden.cases import load
-from tests.models.cases import IMAGE, MAPS, OPTIONS, C, batch, build, says
+from tests.models.cases import IMAGE, MAPS, OPTIONS, C, batch, build, pooled, says
 
 HEADS = load("tau_norm_lws")
 EVERY = sorted(OPTIONS)
@@ -53,15 +54,15 @@ def data(name):
     return inputs, torch.randint(0, C, shape, generator=torch.Generator().manual_seed(3))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [*EVERY, "pooled"])
 def test_every_head_stands_in_every_model(name):
-    model = build(name).eval()
-    inputs, labels = data(name)
+    model = pooled().eval() if name == "pooled" else build(name).eval()
+    inputs, labels = (torch.randn(8, 1, 6, 6), torch.arange(8) % C) if name == "pooled" else data(name)
     before = copy.deepcopy(model.state_dict())
     kept = keep_features(model, [(inputs, labels)])
     classifier = find_classifier(model).module
     expected = model(inputs).shape
-    tau = choose_tau(kept.features, kept.labels, classifier.weight.flatten(1)).tau
+    tau = choose_tau(kept.features, kept.labels, classifier.weight).tau
     scaling = LearnableWeightScaling(classifier)
     heads = [
         retrain_classifier(model, kept, epochs=2),
@@ -70,6 +71,7 @@ def test_every_head_stands_in_every_model(name):
         tau_normalized(classifier, tau),
         NearestClassMean.fit(kept),
         NearestClassMean.fit(kept, distance="cosine", transform="unit"),
+        MetaEmbedding.after(model, kept),
     ]
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())  # stays as it is
     assert not any(parameter.grad is not None for parameter in model.parameters())
@@ -276,12 +278,42 @@ def test_nearest_class_mean_on_maps():
 @pytest.mark.parametrize(
     ("call", "error", "parts"),
     [
-        (lambda m, k: retrain_classifier(m, k, epochs=0), ValueError, ("epochs", "[1, inf]")),
+        (lambda m, k: retrain_classifier(m, k, epochs=0), ValueError, ("epochs", "whole number", "got 0")),
+        (lambda m, k: retrain_classifier(m, k, epochs=1.5), ValueError, ("epochs", "whole number", "got 1.5")),
+        (lambda m, k: retrain_classifier(m, k, batch_size=1.5), ValueError, ("batch_size", "whole number", "got 1.5")),
+        (lambda m, k: retrain_classifier(m, k.features), TypeError, ("kept", "from keep_features", "got Tensor")),
+        (lambda m, k: NearestClassMean.fit(k.features), TypeError, ("kept", "from keep_features", "got Tensor")),
+        (lambda m, k: MetaEmbedding.after(m, k.features), TypeError, ("kept", "from keep_features", "got Tensor")),
+        (lambda m, k: retrain_classifier(m, k, loss="focal"), TypeError, ("loss", "called with", "got str 'focal'")),
+        (lambda m, k: retrain_classifier(m, k, head="lws"), TypeError, ("head", "nn.Module", "got str", "Learnable")),
+        (
+            lambda m, k: retrain_classifier(m, k, head=nn.Linear(3, 5)),
+            ValueError,
+            ("head", "3 logits of 6 features", "got Linear that fails", "make it of the sizes"),
+        ),
+        (
+            lambda m, k: retrain_classifier(m, k, head=nn.Linear(6, 4)),
+            ValueError,
+            ("head", "3 logits of 6 features", "got Linear with 4", "make it of the sizes"),
+        ),
         (lambda m, k: retrain_classifier(m, k, lr=0.0), ValueError, ("lr",)),
         (lambda m, k: retrain_classifier(m, k, head=nn.Identity()), ValueError, ("head", "parameters")),
         (lambda m, k: retrain_classifier(nn.Linear(6, 4), k), ValueError, ("kept", "4 classes", "3 classes")),
         (lambda m, k: retrain_classifier(nn.Linear(5, 3), k), ValueError, ("kept", "width 5", "width 6")),
-        (lambda m, k: LearnableWeightScaling(nn.Conv2d(6, 3, 3)), TypeError, ("classifier", "1x1")),
+        (lambda m, k: LearnableWeightScaling(nn.Conv2d(6, 3, 3)), TypeError, ("classifier", "1x1", "(3, 6, 3, 3)")),
+        (
+            lambda m, k: LearnableWeightScaling(m),
+            TypeError,
+            ("classifier", "got Sequential; pass find_classifier(model).module"),
+        ),
+        (lambda m, k: tau_normalized(m, 1.0), TypeError, ("classifier", "got Sequential; pass find_classifier")),
+        (lambda m, k: tau_normalized(nn.Conv2d(6, 3, 1, groups=3), 1.0), TypeError, ("classifier", "(3, 2, 1, 1)")),
+        (lambda m, k: tau_normalized(nn.LazyLinear(3), 1.0), ValueError, ("the classifier", "LazyLinear", "a batch")),
+        (
+            lambda m, k: choose_tau(k.features, k.labels, torch.zeros(3, 6, 3, 3)),
+            ValueError,
+            ("features", "(C, D)", "(3, 6, 3, 3)"),
+        ),
         (lambda m, k: tau_normalized(CosineClassifier(6, 3), 1.0), TypeError, ("classifier", "linear layer")),
         (lambda m, k: tau_normalized(m[0], -1.0), ValueError, ("tau",)),
         (lambda m, k: NearestClassMean.fit(k, distance="l2"), ValueError, ("distance", "'cosine'")),

@@ -150,6 +150,7 @@ def test_half_precision_is_worked_out_in_float32():
     [
         (lambda: LiftedStructureLoss(float("nan")), ("margin",)),
         (lambda: RangeLoss(0), ("k", "[1, inf]")),
+        (lambda: RangeLoss(k=1.5), ("k", "whole number", "got 1.5")),
         (lambda: RangeLoss(margin=-1.0), ("margin",)),
         (lambda: RangeLoss(intra=-1.0), ("intra",)),
         (lambda: RangeLoss()(torch.randn(3), torch.tensor([0, 1, 2])), ("embeddings", "(N, D)")),

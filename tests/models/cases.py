@@ -3,6 +3,7 @@
 import re
 
 import torch
+from torch import nn
 
 from equipoise.models import build_model
 
@@ -37,6 +38,25 @@ def batch(name, count=BATCH, seed=1):
     if name in TEXT:
         return torch.randint(1, VOCABULARY, (count, 9), generator=draw)
     return torch.randn(count, *IMAGE, generator=draw)
+
+
+class TwoHeads(nn.Module):
+    """A head that counts, and one of another width that is defined last and never called."""
+
+    def __init__(self, features=16, unused=7):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), *([] if features == 16 else [nn.Linear(16, features)]))
+        self.main = nn.Linear(features, C)
+        self.unused = nn.Linear(16, unused)
+
+    def forward(self, x):
+        return self.main(self.body(x))
+
+
+def pooled():
+    """A model whose last layer is a 1x1 convolution of pooled maps (N, D, 1, 1)."""
+    layers = nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Conv2d(16, C, 1), nn.Flatten()
+    return nn.Sequential(*layers)
 
 
 def says(argument, *parts):

@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from equipoise.models import MODELS, Classifier, features_of, find_classifier, replace_classifier, set_prior_bias
-from tests.models.cases import BATCH, MAPS, C, batch, build, says
+from tests.models.cases import BATCH, MAPS, C, TwoHeads, batch, build, says
 
 each = pytest.mark.parametrize("name", MODELS)
 
@@ -103,6 +103,16 @@ HAND_MADE = {
         "a",
     ),
     "attention behind it": (Net(["head"], head=nn.Linear(4, 4), attention=nn.MultiheadAttention(4, 2)), "head"),
+    "layers of one width side by side": (
+        Net(["a", "c"], a=nn.Linear(8, 6), b=nn.Linear(8, 6), c=nn.Linear(6, 8), d=nn.Linear(8, 3)),
+        "d",
+    ),
+    "recurrent between": (Net(["a"], a=nn.Linear(8, 6), b=nn.LSTM(6, 8), c=nn.Linear(8, 3)), "c"),
+    "outputs that are split in a block": (
+        Net(["a", "b"], a=Net(["c"], c=nn.Linear(4, 12), d=nn.Linear(4, 4)), b=nn.Linear(4, 3)),
+        "b",
+    ),
+    "pooling by attention": (Net(["score", "head"], score=nn.Linear(4, 1), head=nn.Linear(4, 3)), "head"),
     "a layer alone": (nn.Linear(4, 3), ""),
     "volumes": (nn.Sequential(nn.Conv3d(1, 4, 3), nn.Conv3d(4, 3, 1)), "1"),
 }
@@ -127,6 +137,43 @@ def test_two_that_could_be_it_are_listed():
         replace_classifier(model, nn.Conv2d(8, 9, 1))
     with pytest.raises(ValueError, match=says("model", "one classifier", "got 2")):
         features_of(model)
+
+
+def test_heads_of_other_widths_could_be_it_as_well():
+    """Both see the same features, and nothing in the model sees what they make of them."""
+    message = says("model", "one classifier", "got 2", "'main' (Linear, 5 outputs), 'unused' (Linear, 7", "name=")
+    with pytest.raises(ValueError, match=message):
+        find_classifier(TwoHeads())
+    assert find_classifier(TwoHeads(), num_classes=C).name == "main"
+    assert find_classifier(TwoHeads(features=8)).name == "unused"  # of other features: the guess is the last one
+
+
+class Lazy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 6), nn.LazyLinear(3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def test_a_lazy_classifier_needs_a_batch():
+    message = says("the classifier 'head'", "its width", "got LazyLinear", "let a batch pass through the model first")
+    model = Lazy()
+    found = find_classifier(model)
+    assert found.num_classes == 3
+    with pytest.raises(ValueError, match=message):
+        found.in_features  # noqa: B018
+    with pytest.raises(ValueError, match=message):
+        set_prior_bias(model)
+    model(torch.zeros(1, 4))
+    assert find_classifier(model).in_features == 6
+
+
+@pytest.mark.parametrize("wrong", [lambda x: x, "resnet32", None, nn.Linear])
+def test_what_is_no_model(wrong):
+    with pytest.raises(TypeError, match=says("model", "nn.Module", "pass the model itself")):
+        find_classifier(wrong)
 
 
 def test_the_number_of_classes_decides():

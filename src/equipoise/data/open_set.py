@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,13 @@ def hold_out(data: DataSet, classes: Sequence[str | int] | str) -> tuple[DataSet
 
 
 def _numbers(data: DataSet, classes: Sequence[str | int] | str) -> frozenset[int]:
+    if not isinstance(classes, Iterable):
+        raise refuse(
+            data.name,
+            "classes to hold out must be names or numbers in a list, or a text with commas between them",
+            f"{type(classes).__name__} {classes!r}",
+            "pass e.g. [0, 1]",
+        )
     asked = [word.strip() for word in classes.split(",")] if isinstance(classes, str) else list(classes)
     if not [word for word in asked if word != ""]:
         raise refuse(data.name, "there must be a class to hold out", "none", f"name some of {some(data.class_names)}")

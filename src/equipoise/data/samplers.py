@@ -31,6 +31,9 @@ class EpochSampler(Sampler[int], ABC):
         world_size: number of processes, None asks ``torch.distributed``.
     """
 
+    samples: int | None = None
+    """Samples of the data that are drawn from, where the sampler knows."""
+
     def __init__(self, length: int, *, seed: int, rank: int | None, world_size: int | None) -> None:
         running = torch.distributed.is_available() and torch.distributed.is_initialized()
         self.rank = rank if rank is not None else torch.distributed.get_rank() if running else 0
@@ -96,6 +99,7 @@ class ClassSampler(EpochSampler):
         world_size: int | None = None,
     ) -> None:
         self.members = _members(labels)
+        self.samples = len(labels)
         super().__init__(len(labels) if length is None else length, seed=seed, rank=rank, world_size=world_size)
         self.power = check_number("power", power)
         if epochs is not None:
@@ -157,6 +161,7 @@ class RepeatFactorSampler(EpochSampler):
             if len(own):
                 factor = max(1.0, math.sqrt(threshold * len(labels) / len(own)))
                 self.factors[own] = np.maximum(self.factors[own], factor)
+        self.samples = len(labels)
         super().__init__(round(self.factors.sum()), seed=seed, rank=rank, world_size=world_size)
 
     def draw(self, generator: np.random.Generator) -> NDArray[np.int64]:
@@ -192,6 +197,17 @@ class DeferredSampler(EpochSampler):
     def __init__(self, before: EpochSampler, after: EpochSampler, *, epochs: int, start: float = 0.8) -> None:
         check_number("epochs", epochs, low=1)
         check_number("start", start, low=0.0, high=1.0)
+        for name, sampler in (("before", before), ("after", after)):
+            if not isinstance(sampler, EpochSampler):
+                raise TypeError(
+                    f"{name} must be a sampler of equipoise.data, got {type(sampler).__name__}; pass e.g. "
+                    'sampler_for("balanced", labels)'
+                )
+        if None not in (before.samples, after.samples) and before.samples != after.samples:
+            raise ValueError(
+                f"before and after must draw from the same samples, got {before.samples} and {after.samples} samples; "
+                "make both with the labels of the training data"
+            )
         if (before.rank, before.world_size) != (after.rank, after.world_size):
             raise ValueError(
                 "before and after must be of the same process, got rank "
@@ -200,6 +216,7 @@ class DeferredSampler(EpochSampler):
             )
         super().__init__(before.length, seed=before.seed, rank=before.rank, world_size=before.world_size)
         self.before, self.after, self.epochs, self.start = before, after, epochs, start
+        self.samples = before.samples
 
     def set_epoch(self, epoch: int) -> None:
         """Move to an epoch, counted from 0."""

@@ -24,8 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from equipoise._buffers import PreciseBuffers
 from equipoise._checks import check_choice, check_number
-from equipoise.heads.rebalanced import empty_linear
-from equipoise.models.classifier import Classifier, find_classifier, replace_classifier
+from equipoise.heads.decoupled import DoubledClassifier, sized_classifier
+from equipoise.heads.rebalanced import empty_linear, linear_weight
+from equipoise.models.classifier import Classifier, find_classifier, known_classifiers, replace_classifier
 from equipoise.schedules import Parabolic, Schedule
 
 __all__ = ["BilateralModel", "BranchMixing", "bilateral", "find_last_block"]
@@ -66,15 +67,23 @@ class BilateralModel(PreciseBuffers):
 
     share: Tensor
 
-    def __init__(self, model: nn.Module, *, blocks: Sequence[str], name: str, epochs: int, mixing: Schedule) -> None:
+    def __init__(
+        self, model: nn.Module, *, blocks: Sequence[str], name: str, epochs: int, mixing: Schedule, advice: str = ""
+    ) -> None:
         super().__init__()
         self.model, self.name, self.epochs, self.mixing = model, name, epochs, mixing
         self.blocks = tuple(blocks)
+        self.advice = advice  # for a wrong name: the layers as they were called before a block was doubled
         self.register_buffer("share", torch.tensor(mixing(0.0), dtype=torch.float64))
 
     def set_epoch(self, epoch: float) -> None:
         """Move the mixing to ``epoch``, counted from 0."""
-        check_number("epoch", epoch, low=0)
+        check_number("epoch", epoch)
+        if not 0 <= epoch < self.epochs:
+            raise ValueError(
+                f"epoch must be in [0, {self.epochs - 1}] for epochs={self.epochs}, got {epoch!r}; count from 0 and "
+                "give the model the epochs you train"
+            )
         self._set(self.mixing(min(self.mixing.progress_at(epoch, self.epochs), 1.0)))
 
     def set_progress(self, fraction: float) -> None:
@@ -121,12 +130,22 @@ class BilateralModel(PreciseBuffers):
         try:
             self._choose(0)
             self.model(inputs, **named)
+            self._check_used(classifier.first is not None)
             self._choose(1)
             classifier.share = self.share if self.training else None
             logits: Tensor = self.model(others, **named)
+            self._check_used(classifier.first is None)
         finally:
             classifier.first = classifier.share = None
         return logits
+
+    def _check_used(self, used: bool) -> None:
+        if not used:
+            raise RuntimeError(
+                f"the classifier {self.name!r} must be used in every forward pass, got one of "
+                f"{type(self.model).__name__} without it; take a fresh model and name the right one with name=...; "
+                f"{self.advice}"
+            )
 
     def mix(self, loss: Tensor, reversed_loss: Tensor) -> Tensor:
         """``a * loss + (1 - a) * reversed_loss``, of the logits with the labels of the one and of the other batch."""
@@ -180,11 +199,13 @@ def bilateral(
     check_choice("preset", preset or "published", ("published",))
     if preset is not None and mixing is not None:
         raise ValueError(f"mixing must be left out with preset={preset!r}, got {mixing}; give one of them")
-    found = find_classifier(model, name)
-    if isinstance(found.module, _MixingClassifier):
-        raise ValueError(
-            f"model must have one branch, got {type(model).__name__} which has two already; use it as it is"
+    if mixing is not None and not isinstance(mixing, Schedule):
+        raise TypeError(
+            f"mixing must be one of equipoise.schedules, got {type(mixing).__name__} {mixing!r}; pass e.g. "
+            "Constant(0.5), or leave it out"
         )
+    found, advice = sized_classifier(model, name), known_classifiers(model)
+    linear_weight(found, "put such a layer in with replace_classifier, or choose another with name=...")
     classifier = _MixingClassifier(found.module)
     chosen = (block,) if isinstance(block, str) else tuple(block or find_last_block(model, found.name))
     parts = {each: _block(model, each, found.module) for each in chosen}
@@ -192,7 +213,7 @@ def bilateral(
         _fork(model, each, part)
     replace_classifier(model, classifier, found.name)
     schedule = mixing or BranchMixing(end="published" if preset else "last_epoch")
-    net = BilateralModel(model, blocks=chosen, name=found.name, epochs=epochs, mixing=schedule)
+    net = BilateralModel(model, blocks=chosen, name=found.name, epochs=epochs, mixing=schedule, advice=advice)
     net.share = net.share.to(classifier.linear.weight.device)
     return net.train(model.training)
 
@@ -265,8 +286,11 @@ class _Branches(nn.Module):
         return (self.second if self.branch else self.first)(*inputs, **named)
 
 
-class _MixingClassifier(nn.Module):
+class _MixingClassifier(DoubledClassifier):
     """Keeps the features of the first branch until those of the second come; then one linear layer sees both."""
+
+    state = "is that of two branches"
+    undo = "use it as it is or take a fresh model"
 
     def __init__(self, old: nn.Module) -> None:
         super().__init__()

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise._checks import check_number
-from equipoise.models.classifier import Classifier, find_classifier, replace_classifier
+from equipoise.heads.rebalanced import linear_weight
+from equipoise.models.classifier import find_classifier, replace_classifier
 from equipoise.models.options import check_whole
 
 __all__ = ["CosineClassifier", "normalize_classifier"]
@@ -106,7 +107,7 @@ def normalize_classifier(model: nn.Module, *, scale: float = 1.0, name: str | No
     >>> loss(model(torch.randn(8, 4)), torch.arange(8) % 3).backward()
     """
     found = find_classifier(model, name)
-    weight = _linear_weight(found)
+    weight = linear_weight(found, "choose another with name=..., or put a CosineClassifier in with replace_classifier")
     cosine = CosineClassifier(
         found.in_features,
         found.num_classes,
@@ -129,18 +130,3 @@ def _directions(vectors: Tensor) -> Tensor:
     """
     norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     return vectors / torch.where(norm > TINY, norm, 1.0)
-
-
-def _linear_weight(found: Classifier) -> Tensor:
-    """The weight of a linear map of each place, (C, D, 1, ...)."""
-    layer = found.module
-    if not isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
-        problem = type(layer).__name__
-    elif layer.weight.numel() != found.num_classes * found.in_features:
-        problem = f"{type(layer).__name__} with a weight of shape {tuple(layer.weight.shape)}"
-    else:
-        return layer.weight
-    raise ValueError(
-        f"the classifier {found.name!r} must be a linear layer or a 1x1 convolution, got {problem}; choose another "
-        "with name=..., or put a CosineClassifier in with replace_classifier"
-    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 from equipoise._checks import check_counts
 from equipoise.losses import ClassBalancedLoss, RecallLoss
-from equipoise.models.classifier import Classifier, find_classifier, replace_classifier
+from equipoise.models.classifier import Classifier, find_classifier, known_classifiers, replace_classifier
 
-__all__ = ["DecoupledHead", "DecoupledLogits", "DecoupledLoss", "DecoupledModel", "decouple"]
+__all__ = [
+    "DecoupledHead",
+    "DecoupledLogits",
+    "DecoupledLoss",
+    "DecoupledModel",
+    "DoubledClassifier",
+    "check_loss",
+    "check_single",
+    "decouple",
+    "sized_classifier",
+]
 
 
 class DecoupledLogits(NamedTuple):
@@ -31,7 +41,26 @@ class DecoupledLogits(NamedTuple):
     classifier: Tensor
 
 
-class DecoupledHead(nn.Module):
+class DoubledClassifier(nn.Module):
+    """What stands in a model for its classifier and answers twice; a model can hold one of them."""
+
+    state: ClassVar[str]
+    """What is true of the classifier."""
+    undo: ClassVar[str]
+    """How to come by a model without it."""
+
+
+def check_single(model: nn.Module) -> None:
+    """Raise where a model holds a classifier that is doubled already, also one that it never calls."""
+    for name, part in model.named_modules():
+        if isinstance(part, DoubledClassifier):
+            raise ValueError(
+                f"model must have one head, got {type(model).__name__} whose layer {name!r} {part.state} already; "
+                f"{part.undo}"
+            )
+
+
+class DecoupledHead(DoubledClassifier):
     """Two classifiers of the same features; what the second one learns never reaches the features.
 
     In training both answer, joined along the batch: whatever the model does to the logits of a sample afterwards
@@ -48,6 +77,9 @@ class DecoupledHead(nn.Module):
     >>> head(torch.zeros(4, 8)).shape, head.eval()(torch.zeros(4, 8)).shape
     (torch.Size([8, 3]), torch.Size([4, 3]))
     """
+
+    state = "is decoupled"
+    undo = "use it as it is, merge() it first or take a fresh model"
 
     def __init__(self, feature: nn.Module, classifier: nn.Module | None = None) -> None:
         super().__init__()
@@ -137,15 +169,24 @@ def decouple(model: nn.Module, name: str | None = None, *, classifier: nn.Module
             "model must be decoupled before it is distributed, got a DistributedDataParallel, which would not know the "
             "second head; write DistributedDataParallel(decouple(model))"
         )
-    found = find_classifier(model, name)
-    if isinstance(found.module, DecoupledHead):
-        raise ValueError(
-            f"model must have one head, got {type(model).__name__} whose classifier {found.name!r} is decoupled "
-            "already; use it as it is or merge() it first"
-        )
+    found = sized_classifier(model, name)
     second = _copied(found.module, model) if classifier is None else classifier
     replace_classifier(model, DecoupledHead(found.module, second), found.name)
     return DecoupledModel(model, found.name)
+
+
+def sized_classifier(model: nn.Module, name: str | None) -> Classifier:
+    """The classifier of a model that has one head; raises for a layer that is none."""
+    found = find_classifier(model, name)
+    check_single(model)
+    try:
+        _ = found.in_features, found.num_classes
+    except TypeError:
+        raise TypeError(
+            f"the classifier {found.name!r} must be a layer that makes logits of features, got "
+            f"{type(found.module).__name__}; {known_classifiers(model)}"
+        ) from None
+    return found
 
 
 class DecoupledLoss(nn.Module):
@@ -169,6 +210,8 @@ class DecoupledLoss(nn.Module):
 
     def __init__(self, feature: nn.Module, classifier: nn.Module) -> None:
         super().__init__()
+        check_loss("feature", feature)
+        check_loss("classifier", classifier)
         self.feature, self.classifier = feature, classifier
 
     @classmethod
@@ -224,6 +267,15 @@ class DecoupledLoss(nn.Module):
             move = getattr(loss, how, None)  # torch's own losses have no schedules
             if callable(move):
                 move(where)
+
+
+def check_loss(name: str, loss: object) -> None:
+    """Raise unless ``loss`` can be called with logits and targets."""
+    if not callable(loss) or isinstance(loss, type):
+        came = f"the class {loss.__name__}" if isinstance(loss, type) else f"{type(loss).__name__} {loss!r}"
+        raise TypeError(
+            f"{name} must be a loss, called with logits and targets, got {came}; pass e.g. CrossEntropyLoss()"
+        )
 
 
 def _copied(layer: nn.Module, model: nn.Module) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise._checks import check_number
-from equipoise.models.classifier import Classifier, features_of, find_classifier
+from equipoise._nearest import some
+from equipoise.models.classifier import Classifier, check_sized, features_of, find_classifier
+from equipoise.models.options import check_whole
 
-__all__ = ["KeptFeatures", "as_rows", "features_dim", "from_rows", "keep_features", "labels_at"]
+__all__ = ["KeptFeatures", "as_rows", "check_kept", "features_dim", "from_rows", "keep_features", "labels_at"]
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,14 @@ class KeptFeatures:
         return (sums / self.counts.unsqueeze(1)).to(self.features.dtype)
 
 
+def check_kept(kept: object) -> None:
+    """Raise unless these are features that were kept."""
+    if not isinstance(kept, KeptFeatures):
+        raise TypeError(
+            f"kept must be features from keep_features, got {type(kept).__name__}; pass keep_features(model, batches)"
+        )
+
+
 @torch.no_grad()
 def keep_features(
     model: nn.Module,
@@ -94,8 +103,9 @@ def keep_features(
 ) -> KeptFeatures:
     """Run the model once over the data, without augmentation and in evaluation mode, and keep what its classifier sees.
 
-    Of maps (N, D, h, w) every pixel is a row, and labels are brought to (h, w) by nearest neighbours. Rows whose label
-    is ``ignore_index`` are left out. Under several processes give each the whole data: they then keep the same.
+    Of maps (N, D, h, w) every pixel is a row, and labels are brought to (h, w) by nearest neighbours; of pooled ones,
+    (N, D, 1, 1), every sample, with its label in (N,). Rows whose label is ``ignore_index`` are left out. Under several
+    processes give each the whole data: they then keep the same.
 
     Args:
         model: any module whose classifier is found by :func:`equipoise.models.find_classifier`.
@@ -113,15 +123,15 @@ def keep_features(
     (torch.Size([16, 16]), tensor([6, 6, 4]))
     """
     if rows_per_batch is not None:
-        check_number("rows_per_batch", rows_per_batch, low=1)
+        check_whole("rows_per_batch", rows_per_batch)
     found = find_classifier(model, name)
     dim = features_dim(found)
     home = next(model.parameters()).device
-    target = home if device is None else torch.device(device)
+    target = home if device is None else _usable_device(device)
     draw = torch.Generator().manual_seed(seed)
     parts: list[tuple[Tensor, Tensor]] = []
     with _evaluating(model), features_of(model, found.name) as view:
-        for inputs, labels in batches:
+        for inputs, labels in _pairs(batches):
             features = view(inputs.to(home)).features
             rows, own = _labelled_rows(features, labels.to(home), dim, ignore_index)
             if rows_per_batch is not None and len(rows) > rows_per_batch:
@@ -142,6 +152,7 @@ def features_dim(classifier: Classifier) -> int:
     own = getattr(classifier.module, "dim", None)
     if isinstance(own, int):
         return own
+    check_sized(classifier)
     weight = getattr(classifier.module, "weight", None)
     return 1 - weight.ndim if isinstance(weight, Tensor) else -1
 
@@ -160,6 +171,8 @@ def from_rows(rows: Tensor, like: Tensor, dim: int) -> Tensor:
 def _labelled_rows(features: Tensor, labels: Tensor, dim: int, ignore_index: int) -> tuple[Tensor, Tensor]:
     """Rows of features that have a label, and their labels."""
     places = features.movedim(dim, -1).shape[:-1]
+    if math.prod(places[1:]) == 1 and labels.ndim < 3 and labels.shape != places:  # pooled: labels are of samples
+        features, dim, places = as_rows(features, dim), -1, places[:1]
     if labels.ndim == 2 and len(places) == 1 and len(labels) == len(features):
         return features, labels.float()
     if labels.is_floating_point():
@@ -199,6 +212,47 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+def _pairs(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches; raises for one that is no pair of inputs and labels."""
+    try:
+        each = iter(batches)
+    except TypeError:
+        raise TypeError(
+            f"batches must yield pairs (inputs, labels), got {type(batches).__name__}; pass a data loader, or "
+            "[(inputs, labels)] for one batch"
+        ) from None
+    for batch in each:
+        pair = isinstance(batch, (tuple, list)) and len(batch) == 2
+        if not pair or not hasattr(batch[0], "to") or not isinstance(batch[1], Tensor):
+            raise TypeError(
+                f"batches must be pairs (inputs, labels) of tensors, got {_kind(batch)}; map them with a generator, "
+                "such as ((batch[0], batch[1]) for batch in loader), and pass [(inputs, labels)] for one batch"
+            )
+        yield batch[0], batch[1]
+
+
+def _kind(batch: object) -> str:
+    """What a batch is made of."""
+    if isinstance(batch, Mapping):
+        return f"{type(batch).__name__} of {some(map(repr, batch))}"
+    if isinstance(batch, (tuple, list)):
+        return f"{type(batch).__name__} of {some(type(part).__name__ for part in batch) or 'nothing'}"
+    return type(batch).__name__
+
+
+def _usable_device(device: torch.device | str) -> torch.device:
+    """That device; raises where torch does not know it or cannot use it here."""
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, TypeError):  # torch raises the second where it was built without CUDA
+        raise ValueError(
+            f"device must be one that torch can use on this machine, got {str(device)!r}; pass 'cpu', or None for that "
+            "of the model"
+        ) from None
+    return found
+
+
 def _length(batches: Iterable[object]) -> int:
     """Number of batches, 1 where it is not known: a loader of a stream has a length and raises when asked for it."""
     try:
@@ -210,9 +264,10 @@ def _length(batches: Iterable[object]) -> int:
 def _check_room(needed: int, device: torch.device) -> None:
     free = _free_bytes(device)
     if needed > free:
+        elsewhere = "" if device.type == "cpu" else "device='cpu', "
         raise MemoryError(
             f"features must fit into the memory of {device}, got about {needed / 2**30:.2f} GiB for "
-            f"{free / 2**30:.2f} GiB that are free; pass device='cpu', rows_per_batch=... or less data"
+            f"{free / 2**30:.2f} GiB that are free; pass {elsewhere}rows_per_batch=... or less data"
         )
 
 

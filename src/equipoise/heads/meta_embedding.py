@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise._checks import check_number, check_softmax_targets
-from equipoise.heads.features import KeptFeatures, as_rows, features_dim, from_rows
+from equipoise.heads.features import KeptFeatures, as_rows, check_kept, features_dim, from_rows
 from equipoise.models.classifier import find_classifier
 from equipoise.models.options import check_whole
 
@@ -211,6 +211,7 @@ class MetaEmbedding(nn.Module):
             name: qualified name of the classifier where it is not found.
             options: see the class.
         """
+        check_kept(kept)
         found = find_classifier(model, name)
         if isinstance(found.module, MetaEmbedding):
             raise ValueError(
@@ -222,8 +223,8 @@ class MetaEmbedding(nn.Module):
         weight, bias = getattr(found.module, "weight", None), getattr(found.module, "bias", None)
         if not isinstance(weight, Tensor) or weight.flatten(1).shape != head.query.weight.shape:
             raise TypeError(
-                f"the classifier {found.name!r} of stage one must have a weight (C, D), got {found.module}; train "
-                "stage one with a linear classifier"
+                f"the classifier {found.name!r} of stage one must have a weight (C, D), got "
+                f"{type(found.module).__name__}; train stage one with a linear classifier"
             )
         head.to(weight.device, weight.dtype)
         with torch.no_grad():

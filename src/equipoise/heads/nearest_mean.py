@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise._checks import check_choice
-from equipoise.heads.features import KeptFeatures, as_rows, from_rows
+from equipoise.heads.features import KeptFeatures, as_rows, check_kept, from_rows
 
 __all__ = ["NearestClassMean"]
 
@@ -78,6 +78,7 @@ class NearestClassMean(nn.Module):
         >>> kept = keep_features(model, [(torch.randn(64, 4), torch.arange(64) % 3)])
         >>> old = replace_classifier(model, NearestClassMean.fit(kept))
         """
+        check_kept(kept)
         check_choice("transform", transform, ("centred", "unit", "none"))
         centre = kept.features.mean(0) if transform == "centred" else torch.zeros_like(kept.features[0])
         unit = transform != "none"

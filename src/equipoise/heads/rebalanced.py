@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from equipoise._checks import check_number, check_softmax_targets
+from equipoise.models.classifier import Classifier, check_sized
 
 __all__ = [
     "LearnableWeightScaling",
@@ -20,6 +21,7 @@ __all__ = [
     "choose_tau",
     "copy_linear",
     "empty_linear",
+    "linear_weight",
     "scaled_classifier",
     "tau_normalize",
     "tau_normalized",
@@ -77,7 +79,7 @@ def choose_tau(
     Args:
         features: what the classifier sees, (N, D).
         targets: class indices (N,).
-        weight: of the classifier, (C, D).
+        weight: of the classifier, (C, D), or (C, D, 1, 1) of a 1x1 convolution.
         bias: (C,) to keep it as it is, None to drop it as the paper does.
         taus: values to try.
         ignore_index: targets that do not count.
@@ -90,12 +92,13 @@ def choose_tau(
     tried = tuple(check_number("taus", tau, low=0.0) for tau in taus)
     if not tried:
         raise ValueError("taus must hold at least one value, got none; leave it out for 0, 0.1, ..., 2")
-    if features.ndim != 2 or weight.ndim != 2 or features.shape[1] != weight.shape[1]:
+    rows = weight.flatten(1) if weight.ndim > 1 and math.prod(weight.shape[2:]) == 1 else weight
+    if features.ndim != 2 or rows.ndim != 2 or features.shape[1] != rows.shape[1]:
         raise ValueError(
             f"features must have shape (N, D) for a weight of shape (C, D), got {tuple(features.shape)} and "
             f"{tuple(weight.shape)}; pass the inputs of the linear classifier"
         )
-    wide, rows = features.double(), weight.double()
+    wide, rows = features.double(), rows.double()
     check_softmax_targets(wide @ rows.T, targets, ignore_index, validate=True)
     valid = targets != ignore_index
     labels = targets[valid].long()
@@ -212,17 +215,39 @@ def empty_linear(classifier: nn.Module, in_features: int | None = None) -> Linea
 
     Its parameters are not initialised, and nothing is drawn from the global generators.
     """
-    weight = getattr(classifier, "weight", None)
-    kind: Any = next((kind for kind in get_args(LinearLayer) if isinstance(classifier, kind)), None)
-    if kind is None or not isinstance(weight, Tensor) or math.prod(weight.shape[2:]) != 1:
+    problem = _no_linear_layer(Classifier("classifier", classifier))
+    if problem:
         raise TypeError(
-            f"classifier must be a linear layer or a 1x1 convolution, got {classifier}; say which module it is with "
-            "name=..., or pass find_classifier(model).module"
+            f"classifier must be a linear layer or a 1x1 convolution, got {problem}; pass find_classifier(model).module"
         )
+    kind: Any = next(kind for kind in get_args(LinearLayer) if isinstance(classifier, kind))
+    weight: Tensor = classifier.weight  # type: ignore[assignment]
     sizes = (in_features or weight.shape[1], weight.shape[0], *((1,) if weight.ndim > 2 else ()))
     bias = getattr(classifier, "bias", None) is not None
     layer: LinearLayer = skip_init(kind, *sizes, bias=bias, device=weight.device, dtype=weight.dtype)  # type: ignore
     return layer
+
+
+def linear_weight(found: Classifier, advice: str) -> Tensor:
+    """The weight of a linear map of each place, (C, D, 1, ...); raises for any other classifier."""
+    problem = _no_linear_layer(found)
+    if problem:
+        raise ValueError(
+            f"the classifier {found.name!r} must be a linear layer or a 1x1 convolution, got {problem}; {advice}"
+        )
+    weight: Tensor = found.module.weight  # type: ignore[assignment]
+    return weight
+
+
+def _no_linear_layer(found: Classifier) -> str:
+    """What a classifier is instead of a linear layer or a 1x1 convolution; nothing where it is one."""
+    layer = found.module
+    if not isinstance(layer, get_args(LinearLayer)):
+        return type(layer).__name__
+    check_sized(found)
+    if layer.weight.numel() != found.num_classes * found.in_features:
+        return f"{type(layer).__name__} with a weight of shape {tuple(layer.weight.shape)}"
+    return ""
 
 
 def _mean_class_accuracy(predicted: Tensor, labels: Tensor, num_classes: int) -> float:

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from equipoise._checks import check_number
 from equipoise.data.samplers import ClassSampler
-from equipoise.heads.features import KeptFeatures
+from equipoise.heads.decoupled import check_loss
+from equipoise.heads.features import KeptFeatures, check_kept
 from equipoise.heads.rebalanced import copy_linear
 from equipoise.losses import BinaryCrossEntropyLoss, CrossEntropyLoss
-from equipoise.models.classifier import Classifier, find_classifier
+from equipoise.models.classifier import Classifier, check_module, find_classifier
+from equipoise.models.options import check_whole
 
 __all__ = ["retrain_classifier"]
 
@@ -63,16 +65,24 @@ def retrain_classifier(
     >>> kept = keep_features(model, [(inputs, labels)])
     >>> old = replace_classifier(model, retrain_classifier(model, kept))
     """
-    for argument, value in (("epochs", epochs), ("batch_size", batch_size)):
-        check_number(argument, value, low=1)
+    check_whole("epochs", epochs)
+    check_whole("batch_size", batch_size)
     check_number("lr", lr, low=0.0, open_low=True)
+    check_kept(kept)
     found = find_classifier(model, name)
     kept.check_classifier(found)
-    trained = (_fresh(found, seed) if head is None else head).to(kept.features.device, kept.features.dtype).train()
+    if head is not None:
+        check_module("head", head, "pass e.g. LearnableWeightScaling(find_classifier(model).module)")
     objective = loss or (CrossEntropyLoss() if kept.labels.ndim == 1 else BinaryCrossEntropyLoss())
+    check_loss("loss", objective)
+    trained = (_fresh(found, seed) if head is None else head).to(kept.features.device, kept.features.dtype)
     parameters = [parameter for parameter in trained.parameters() if parameter.requires_grad]
     if not parameters:
-        raise ValueError(f"head must have parameters that need a gradient, got {head} without; leave it out for cRT")
+        raise ValueError(
+            f"head must have parameters that need a gradient, got {type(head).__name__} without; leave it out for cRT"
+        )
+    _check_answers(trained.eval(), kept)
+    trained.train()
     optimizer = torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
     steps = max(len(kept.features) // batch_size, 1)  # of an epoch, whose rest is left out
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
@@ -105,6 +115,26 @@ def _fresh(found: Classifier, seed: int) -> nn.Module:
         torch.manual_seed(seed)
         head.reset_parameters()
     return head
+
+
+@torch.no_grad()
+def _check_answers(head: nn.Module, kept: KeptFeatures) -> None:
+    """Raise unless a head makes as many logits as there are classes of what the classifier sees."""
+    width, classes = kept.features.shape[1], kept.num_classes
+    wanted = f"head must make {classes} logits of {width} features, as the classifier of the model does"
+    try:
+        logits = _on_rows(head, kept.features[:1], kept.dim)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"{wanted}, got {type(head).__name__} that fails on them ({reason}); make it of the sizes of "
+            "find_classifier(model).module"
+        ) from error
+    if logits.shape != (1, classes):
+        raise ValueError(
+            f"{wanted}, got {type(head).__name__} with {logits.shape[1]}; make it of the sizes of "
+            "find_classifier(model).module"
+        )
 
 
 def _on_rows(head: nn.Module, rows: Tensor, dim: int) -> Tensor:

@@ -87,7 +87,8 @@ class RangeLoss(nn.Module):
         ignore_index: int = -100,
     ) -> None:
         super().__init__()
-        check_number("k", k, low=1)
+        if check_number("k", k, low=1) != int(k):
+            raise ValueError(f"k must be a whole number of at least 1, got {k!r}; pass e.g. k=2")
         self.k, self.ignore_index = int(k), ignore_index
         self.margin = check_number("margin", margin, low=0.0)
         self.intra, self.inter = check_number("intra", intra, low=0.0), check_number("inter", inter, low=0.0)

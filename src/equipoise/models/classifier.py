@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from equipoise._checks import check_length
 
@@ -15,8 +16,11 @@ __all__ = [
     "Classifier",
     "FeatureView",
     "FeaturesAndLogits",
+    "check_module",
+    "check_sized",
     "features_of",
     "find_classifier",
+    "known_classifiers",
     "replace_classifier",
     "set_prior_bias",
 ]
@@ -34,6 +38,7 @@ class Classifier(NamedTuple):
     @property
     def in_features(self) -> int:
         """Width D of the features."""
+        check_sized(self)
         return _width(self, "in_features", "in_channels")
 
     @property
@@ -53,13 +58,29 @@ def _width(classifier: Classifier, *attributes: str) -> int:
     )
 
 
+def check_sized(classifier: Classifier) -> None:
+    """Raise where a lazy layer has seen no batch yet, from which it takes its width."""
+    if any(map(is_lazy, classifier.module.parameters())):
+        raise ValueError(
+            f"the classifier {classifier.name!r} must know its width, got {type(classifier.module).__name__} that has "
+            "seen no batch yet; let a batch pass through the model first"
+        )
+
+
+def check_module(name: str, value: object, advice: str) -> None:
+    """Raise unless ``value`` is a module; ``advice`` says what to pass."""
+    if not isinstance(value, nn.Module):
+        came = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+        raise TypeError(f"{name} must be an nn.Module, got {came}; {advice}")
+
+
 def find_classifier(model: nn.Module, name: str | None = None, *, num_classes: int | None = None) -> Classifier:
     """The layer that makes logits of features, with its qualified name.
 
     In this order: ``name``; what :func:`replace_classifier` put in; what ``model.get_classifier()`` returns (timm's
     convention, and that of the models here); the last layer in the order of definition that is an ``nn.Linear`` or a
-    1x1 convolution. The last rule is a guess. It raises where another layer with as many outputs could be meant as
-    well, an auxiliary head for example.
+    1x1 convolution. The last rule is a guess. It raises where another layer could be meant as well: one with as many
+    outputs, an auxiliary head for example, or one beside it that sees as many features and leads to no other layer.
 
     Args:
         model: any module.
@@ -71,6 +92,7 @@ def find_classifier(model: nn.Module, name: str | None = None, *, num_classes: i
     >>> name, module
     ('2', Linear(in_features=4, out_features=3, bias=True))
     """
+    check_module("model", model, "pass the model itself, such as MLP(in_features=4, num_classes=3)")
     if name is not None:
         return Classifier(name, _submodule(model, name))
     declared = _declared(model)
@@ -111,8 +133,7 @@ def replace_classifier(model: nn.Module, module: nn.Module, name: str | None = N
       (2): Linear(in_features=4, out_features=10, bias=False)
     )
     """
-    if not isinstance(module, nn.Module):
-        raise TypeError(f"module must be an nn.Module, got {type(module).__name__}; pass e.g. nn.Linear(D, C)")
+    check_module("module", module, "pass e.g. nn.Linear(D, C)")
     found = find_classifier(model, name)
     if found.module is model:
         raise ValueError(
@@ -223,6 +244,7 @@ def set_prior_bias(
     tensor([0.3333, 0.3333, 0.3333])
     """
     found = find_classifier(model, name)
+    check_sized(found)
     bias = getattr(found.module, "bias", None)
     if not isinstance(bias, Tensor):
         raise ValueError(
@@ -249,11 +271,14 @@ def _submodule(model: nn.Module, name: str) -> nn.Module:
     try:
         return model.get_submodule(name)
     except AttributeError:
-        known = ", ".join(found.name for found in _candidates(model)) or "none"
         raise ValueError(
-            f"name must be a module inside {type(model).__name__}, got {name!r}; layers that could "
-            f"be a classifier: {known}"
+            f"name must be a module inside {type(model).__name__}, got {name!r}; {known_classifiers(model)}"
         ) from None
+
+
+def known_classifiers(model: nn.Module) -> str:
+    """How a message about a wrong name ends: with the layers that could be the classifier."""
+    return f"layers that could be a classifier: {', '.join(found.name for found in _candidates(model)) or 'none'}"
 
 
 def _declared(model: nn.Module) -> Classifier | None:
@@ -293,15 +318,33 @@ def _is_pointwise(module: nn.Module) -> bool:
 def _is_rival(model: nn.Module, found: Classifier, last: Classifier) -> bool:
     """Whether ``found`` could be the classifier as well as the last candidate.
 
-    It could not where it has other outputs, is of another kind, lacks the bias that the last one has (it is followed by
-    a norm then), or stands before the last one in a sequence.
+    It could not where it is of another kind, lacks the bias that the last one has (it is followed by a norm then), or
+    stands before the last one in a sequence. With other outputs it could only where it ends beside the last one.
     """
     one, other = found.module, last.module
     if one is other or isinstance(one, nn.Linear) != isinstance(other, nn.Linear):
         return False
-    if found.num_classes != last.num_classes or (one.bias is None and other.bias is not None):
+    if one.bias is None and other.bias is not None:
+        return False
+    if found.num_classes != last.num_classes and not _ends_beside(model, found, last):
         return False
     return not isinstance(_meeting(model, found.name, last.name), nn.Sequential)
+
+
+def _ends_beside(model: nn.Module, found: Classifier, last: Classifier) -> bool:
+    """Whether a layer sees as many features as the last one, and no other layer is of the width of its outputs.
+
+    One output is no class but the weight of a place, as in pooling by attention. Only of layers that stand beside the
+    last one or what holds it: deeper in a model outputs are split and joined, so that a width says little.
+    """
+    if found.num_classes == 1:
+        return False
+    holder = found.name.rpartition(".")[0]
+    others = [parameter for part in model.modules() if part is not found.module for parameter in part.parameters(False)]
+    if not f"{last.name}.".startswith(f"{holder}." if holder else "") or any(map(is_lazy, others)):
+        return False
+    widths = {size for parameter in others for size in parameter.shape}
+    return found.in_features == last.in_features and found.num_classes not in widths
 
 
 def _meeting(model: nn.Module, one: str, other: str) -> nn.Module:
