@@ -80,6 +80,7 @@ parent.postMessage(JSON.stringify({
   colours: [style(document.body).color, style(document.querySelector("figure svg text")).fill],
   paper: style(document.body).backgroundColor,
   ids: [...document.querySelectorAll("[id]")].map(e => e.id),
+  tables: [...document.querySelectorAll(".scroll")].map(e => [e.clientWidth, e.scrollWidth]),
   lost: [...document.querySelectorAll("use")].filter(e => !document.querySelector(e.getAttribute("xlink:href"))).length,
 }), "*");
 </script>"""

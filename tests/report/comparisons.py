@@ -29,7 +29,10 @@ CLASSES = {
     "recall": "RecallLoss",
     "bce": "BinaryCrossEntropyLoss",
     "asl": "AsymmetricLoss",
+    **dict.fromkeys(("sdn", "crt", "ncm"), "CrossEntropyLoss"),
 }
+WITHOUT_EPOCHS = ("crt", "ncm")
+"""Methods whose runs leave no history."""
 
 
 def write_comparison(
@@ -88,8 +91,9 @@ def _write_run(run: PlannedRun, task: str, arrays: dict, epochs: int, number: in
         results["open"] = evaluate_open_set(test, strange, val=test)
     write_json(path / "results.json", results)
     names, counts = arrays["class_names"].tolist(), arrays["train_counts"].tolist()
-    rows = [_row(task, epoch, len(names), run.loss, draw) for epoch in range(epochs)]
-    (path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    if run.loss.partition(":")[0] not in WITHOUT_EPOCHS:
+        rows = [_row(task, epoch, len(names), run.loss, draw) for epoch in range(epochs)]
+        (path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     about = {
         "format": 1,
         "equipoise": "0.1.0",

@@ -7,13 +7,18 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.verdict import verdict as judge
+from equipoise.report.class_figures import class_profile
 from equipoise.report.comparison import comparison_page
-from equipoise.report.difference_figures import difference_plot, limits_of
+from equipoise.report.difference_figures import Point, difference_plot, limits_of, pareto_plot
 from equipoise.report.figures import short
+from equipoise.report.theme import strokes
+from equipoise.report.words import MADE_AFTERWARDS
+from equipoise.train.methods import METHODS
 from tests.report.browser import measure, visit
 from tests.report.comparisons import read_verdict, write_comparison
 from tests.report.reading import Reader, brightness, labels
@@ -194,6 +199,54 @@ def test_methods_are_called_methods(tmp_path, losses, title):
     assert f"<h1>{title}</h1>" in text
 
 
+@pytest.fixture(scope="module")
+def methods(tmp_path_factory):
+    """The page of a comparison of losses and methods, with candidates and a run that failed."""
+    losses = ("ce", "recall", "sdn", "crt:epochs=5,10", "ncm")
+    folder = write_comparison(tmp_path_factory.mktemp("compared") / "methods", seeds=2, losses=losses)
+    failed = next(run for run in folder.runs if run.loss == "sdn")
+    shutil.rmtree(failed.folder.path)
+    folder.write_failure(failed, "no memory", "a log")
+    return comparison_page(folder, read_verdict(folder))
+
+
+def test_where_any_row_is_a_method_rows_are_not_called_losses(methods, single):
+    said = " ".join(re.findall(r'<p class="soft">(.*?)</p>', methods, re.DOTALL))
+    assert said.count("losses") == said.count("Values of different losses do not compare") == 1  # of losses indeed
+    assert said.count("the number of methods") == 2
+    assert "joins the methods that no other one beats" in said
+    assert "Of several values for a method," in said
+    heads = [name for head in re.findall(r"<thead>.*?</thead>", methods, re.DOTALL) for name in Reader(head).words]
+    assert heads.count("method") == 3  # results, hyper-parameters, failed runs
+    assert "loss" not in heads
+    assert "the number of losses" in comparison_page(single, read_verdict(single))
+
+
+def test_what_has_no_line_is_in_no_legend_and_it_is_said_why(methods, single):
+    for title in ("Training", "Right and wrong predictions"):
+        section = re.search(rf"<h2[^>]*>{title}</h2>.*?</section>", methods, re.DOTALL)[0]
+        legends = re.findall(r'<ul class="keys">(.*?)</ul>', section, re.DOTALL)
+        assert legends
+        for legend in legends:
+            assert list(filter(None, Reader(legend).words)) == ["ce", "recall", "sdn"]
+        why = "No line of crt:epochs=5,10 and ncm: their classifiers were made after the training of another run."
+        assert section.count(why) == 1
+    assert "made after the training" not in comparison_page(single, read_verdict(single))
+
+
+def test_methods_without_epochs_are_those_that_do_not_learn_in_steps():
+    assert {name for name, method in METHODS.items() if not method.learns_in_steps} == set(MADE_AFTERWARDS)
+
+
+def test_scores_that_are_no_probabilities_are_told(methods, single):
+    told = (
+        "The scores of ncm are distances to the means of classes and no probabilities: ECE, AdaECE and NLL before "
+        "temperature are no fair measure of them"
+    )
+    assert methods.count(told) == 1
+    assert "no probabilities" not in comparison_page(single, read_verdict(single))
+
+
 def test_labels_are_called_labels(tmp_path):
     folder = write_comparison(tmp_path / "labels", "multi", seeds=1)
     text = comparison_page(folder, read_verdict(folder))
@@ -326,6 +379,29 @@ def test_ten_losses_and_a_hundred_classes_are_no_heavy_page(tmp_path):
     assert "all 100 classes in numbers" in text
     assert text.count("var(--series-8)") > 8  # nine losses beside the baseline: the ninth is told apart by its dashes
     assert re.search(r'class="stroke".*?stroke="var\(--series-1\)" stroke-dasharray="4.0 1.6"', text)
+    assert text.count("<pattern") == 1  # its bars are hatched
+
+
+def test_lines_points_and_areas_are_told_apart_where_colours_come_again():
+    looks = strokes(32)
+    for kind in ("dash", "marker", "hatch"):
+        assert len({(look.colour, getattr(look, kind)) for look in looks}) == len(looks)
+
+
+@pytest.mark.parametrize("classes", [6, 30])
+def test_bars_and_points_of_one_colour_differ(classes):
+    first, again = (strokes(9)[place] for place in (0, 8))
+    values, names = np.linspace(0.1, 1, classes), [str(number) for number in range(classes)]
+    plain, hatched = (class_profile("x", values, 0 * values, names, look, compared="ce") for look in (first, again))
+    assert "<pattern" not in plain
+    pattern = re.search(r'<pattern id="([^"]*)".*?</pattern>', hatched, re.DOTALL)
+    assert f"url(#{pattern[1]})" in hatched
+    assert "var(--series-1)" in pattern[0]
+    assert "var(--paper)" in pattern[0]
+    limits = ((0.0, 3.0), (0.0, 3.0))
+    drawn = [pareto_plot("x", [Point("x", look, 1.0, 2.0)], ("x", "y"), limits) for look in (first, again)]
+    markers = [re.search(r'<path id="f\d+-m[^"]*" d="([^"]*)" style="stroke: var\(--series-1', one)[1] for one in drawn]
+    assert markers[0] != markers[1]
 
 
 def test_more_classes_than_can_be_seen_share_bars_and_the_table_has_the_rare_ones(tmp_path):

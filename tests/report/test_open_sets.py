@@ -16,7 +16,7 @@ from equipoise.report.comparison import comparison_page
 from equipoise.report.open_sets import open_sets_section
 from equipoise.report.runs import compared_losses
 from equipoise.report.words import shown
-from tests.report.browser import visit
+from tests.report.browser import measure, visit
 from tests.report.comparisons import read_verdict, write_comparison
 from tests.report.reading import Reader, labels
 
@@ -53,7 +53,7 @@ def test_the_page_has_the_section_with_its_figures(page):
     assert {words: found.count(words) for words in FIGURES} == FIGURES
     for title in ("unknown rejected", "F-measure over known rejected", "F-measure over threshold"):
         assert title in Reader(text).words, title
-    heads = re.findall(r"<thead>.*?</thead>", text, re.DOTALL)[0]
+    heads = re.findall(r"<thead>.*?</thead>", text, re.DOTALL)[1]
     for words in ("open set", "F-measure", "AUROC", "unknown rejected", "known rejected", "accuracy with rejection"):
         assert words in Reader(heads).words, words
 
@@ -122,3 +122,10 @@ def test_in_a_browser_no_error_no_request_all_figures(page, tmp_path):
     assert seen.console == []
     assert seen.requests == []
     assert labels(Reader(seen.dom)) == labels(Reader(page.read_text(encoding="utf-8")))
+
+
+def test_in_a_browser_the_tables_need_no_scrolling(page, tmp_path):
+    seen = measure(page, tmp_path, 1200, "--window-size=1300,900")
+    assert len(seen["tables"]) >= 3
+    for room, needed in seen["tables"][:3]:  # the results, those of the open set, and its section
+        assert needed <= room

@@ -52,6 +52,15 @@ def verdict():
     }
 
 
+def test_rows_are_called_methods_where_any_is_one(verdict):
+    def heads():
+        return as_markdown(verdict).splitlines()[0][:8], re.search(r"\n(\w+) & accuracy", as_latex(verdict))[1]
+
+    assert heads() == ("| loss |", "loss")
+    verdict["rows"][2]["loss"] = "crt"
+    assert heads() == ("| method", "method")
+
+
 def test_marks_say_better_or_worse_and_only_of_real_differences(verdict):
     base, focal, odd = results_of(verdict)
     assert [focal["accuracy"].mark, focal["nll"].mark, odd["accuracy"].mark] == ["better", "worse", ""]

@@ -26,6 +26,7 @@ from equipoise.comparison.plan import baseline_of, entries_of, planned_runs, run
 from equipoise.comparison.progress import Display
 from equipoise.comparison.spec import CompareSpec
 from equipoise.predictions.write import appearing
+from equipoise.report.words import kind_of
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain, write_json
 from equipoise.train.spec import FREE, RunSpec
@@ -170,7 +171,7 @@ def _train_all(
     if known is not None and not missing:
         _write_plan(folder, spec, known)
         return
-    say(f"comparing losses on {spec.data} in {folder.path}")
+    say(f"comparing {kind_of(spec.compared or ()).many} on {spec.data} in {folder.path}")
     with _jobs(spec, jobs, None if missing is None else len(missing), ray) as workers:
         if known is None:
             known = _survey(folder, workers, spec, say)

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from equipoise.report.figures import short
-from equipoise.report.theme import INK, SOFT, Stroke, as_svg, page_style, panel, percent, titled
+from equipoise.report.theme import INK, PAPER, SOFT, Stroke, as_svg, page_style, panel, percent, titled
 
 __all__ = ["class_axis", "class_margin", "class_profile", "gathered"]
 
@@ -37,7 +37,7 @@ def class_profile(
         values: (C,) between 0 and 1, in the order of the classes; NaN for none.
         baseline: (C,) the same of the baseline.
         names: C names.
-        stroke: colour of the bars.
+        stroke: colour and hatching of the bars.
         compared: name of the baseline.
         things: what has a bar: ``"classes"`` or ``"labels"``.
     """
@@ -48,12 +48,29 @@ def class_profile(
         places = np.arange(len(bars))
         other = not np.array_equal(values, baseline, equal_nan=True)
         if len(bars) <= NAMED:
-            axes.bar(places, np.nan_to_num(bars), 0.72, color=stroke.colour, linewidth=0)
+            axes.bar(
+                places,
+                np.nan_to_num(bars),
+                0.72,
+                facecolor=stroke.colour,
+                edgecolor=PAPER,
+                hatch=stroke.hatch,
+                linewidth=0,
+            )
             if other:
                 axes.hlines(lines, places - 0.42, places + 0.42, color=INK, linewidth=1.3)
         else:
             edges = np.arange(len(bars) + 1) - 0.5
-            axes.stairs(np.nan_to_num(bars), edges, fill=True, color=stroke.colour, alpha=0.8)
+            axes.stairs(
+                np.nan_to_num(bars),
+                edges,
+                fill=True,
+                facecolor=stroke.colour,
+                edgecolor=PAPER,
+                hatch=stroke.hatch,
+                linewidth=0,
+                alpha=0.8,
+            )
             if other:
                 axes.stairs(lines, edges, baseline=None, color=INK, linewidth=0.7)
         axes.set_ylim(0, 1)

@@ -120,7 +120,14 @@ def pareto_plot(
                 p.x, p.y, xerr=p.x_std or None, yerr=p.y_std or None, color=p.stroke.colour, elinewidth=0.8, alpha=0.4
             )
             axes.plot(
-                p.x, p.y, marker="o", markersize=7, color=p.stroke.colour, linestyle="none", zorder=3, clip_on=False
+                p.x,
+                p.y,
+                marker=p.stroke.marker,
+                markersize=7,
+                color=p.stroke.colour,
+                linestyle="none",
+                zorder=3,
+                clip_on=False,
             )
         axes.set(xlabel=names[0], ylabel=names[1], xlim=limits[0], ylim=limits[1])
         axes.xaxis.set_major_formatter("{x:g}")

@@ -13,7 +13,7 @@ from equipoise.report.page import Cell, Head, Key, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.theme import INK, as_svg, css, page_style, panel, percent, titled
 from equipoise.report.time_figures import PANEL
-from equipoise.report.words import LABELS, shown
+from equipoise.report.words import LABELS, kind_of, shown
 
 __all__ = ["open_sets_section"]
 
@@ -31,7 +31,7 @@ def open_sets_section(losses: Sequence[ComparedLoss]) -> Section | None:
     losses = [loss for loss in losses if loss.opens]
     if not losses:
         return None
-    first = losses[0].opens[0]
+    first, kind = losses[0].opens[0], kind_of(loss.name for loss in losses)
     return Section(
         "Open set",
         f"{first['unknown']:,} samples of no known class beside {first['known']:,} test samples. A sample is rejected "
@@ -46,7 +46,7 @@ def open_sets_section(losses: Sequence[ComparedLoss]) -> Section | None:
         figures=[
             Picture(_costs(losses, "unknown_rejected", 1.0, chance=True), "The area below a line is the AUROC."),
             Picture(_costs(losses, "f_measure", MOST), "As of Liu et al. 2019."),
-            Picture(_over_thresholds(losses), "Thresholds do not compare between losses."),
+            Picture(_over_thresholds(losses), f"Thresholds do not compare between {kind.many}."),
         ],
         parts=[
             Section(
@@ -67,7 +67,8 @@ def _table(losses: Sequence[ComparedLoss]) -> Table:
     ways = [Head("closed", "nothing is rejected"), Head("open", "a sample that is rejected is wrong")]
     titles = [Head(SCORES[score].removeprefix("largest ").partition(" ")[0], SCORES[score]) for score in scores]
     threshold = Head("threshold", "below which a sample is rejected")
-    head: list[str | Head] = ["loss", threshold, *(way for _ in kinds for way in ways), *titles]
+    kind = kind_of(loss.name for loss in losses)
+    head: list[str | Head] = [kind.one, threshold, *(way for _ in kinds for way in ways), *titles]
     rows: list[list[str | Cell]] = [
         [
             loss.name,
@@ -115,7 +116,14 @@ def _costs(losses: Sequence[ComparedLoss], name: str, most: float, *, chance: bo
             axes.plot(SHARES[seen], drawn, color=loss.stroke.colour, linestyle=loss.stroke.style, linewidth=1.6)
             dot = [np.mean([_main(found)[key] for found in loss.opens]) for key in ("known_rejected", name)]
             if dot[0] <= most:
-                axes.plot(*([value] for value in dot), "o", color=loss.stroke.colour, markersize=4.5, clip_on=False)
+                axes.plot(
+                    *([value] for value in dot),
+                    marker=loss.stroke.marker,
+                    markersize=4.5,
+                    color=loss.stroke.colour,
+                    linestyle="none",
+                    clip_on=False,
+                )
         axes.set(xlim=(0, most), xlabel=LABELS["known_rejected"])
         if chance:
             axes.set_ylim(0, 1)

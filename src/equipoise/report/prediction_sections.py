@@ -12,7 +12,7 @@ from equipoise.report.examples import examples
 from equipoise.report.figures import EVERY_LABEL, TOP_LABEL, reliability_diagram
 from equipoise.report.page import Cell, Head, Key, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
-from equipoise.report.tables import label
+from equipoise.report.tables import kind_of_rows, label
 from equipoise.report.theme import INK, SERIES, SOFT, Stroke, css
 from equipoise.report.words import capital, things
 
@@ -118,7 +118,7 @@ def examples_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any])
     grid, keys = shown
     return Section(
         "Examples",
-        "Some test images, evenly chosen, with what the first seed of each loss finds in them.",
+        f"Some test images, evenly chosen, with what the first seed of each {kind_of_rows(verdict).one} finds in them.",
         keys=keys,
         grid=grid,
     )

@@ -9,9 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from equipoise.report.words import LABELS, LESS_IS_BETTER, shown
+from equipoise.report.words import LABELS, LESS_IS_BETTER, Kind, kind_of, shown
 
-__all__ = ["Result", "as_csv", "as_latex", "as_markdown", "label", "results_of", "spread", "with_metrics"]
+__all__ = [
+    "Result",
+    "as_csv",
+    "as_latex",
+    "as_markdown",
+    "kind_of_rows",
+    "label",
+    "results_of",
+    "spread",
+    "with_metrics",
+]
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -56,6 +66,11 @@ def spread(name: str, result: Result) -> str:
 def label(name: str) -> str:
     """How a metric is called."""
     return LABELS.get(name, name.replace("_", " "))
+
+
+def kind_of_rows(verdict: Mapping[str, Any]) -> Kind:
+    """What the rows of a verdict are."""
+    return kind_of(row["loss"] for row in verdict["rows"])
 
 
 def results_of(verdict: Mapping[str, Any]) -> list[dict[str, Result]]:
@@ -114,7 +129,7 @@ def as_csv(verdict: Mapping[str, Any]) -> str:
 
 def as_markdown(verdict: Mapping[str, Any]) -> str:
     """A table with the best means in bold, and arrows where a difference from the baseline is real."""
-    head = ["loss", *map(label, verdict["metrics"])]
+    head = [kind_of_rows(verdict).one, *map(label, verdict["metrics"])]
     lines = [_line(head), _line(["---", *("---:" for _ in verdict["metrics"])])]
     for row, results in zip(verdict["rows"], results_of(verdict), strict=True):
         cells = []
@@ -134,7 +149,7 @@ def as_latex(verdict: Mapping[str, Any]) -> str:
         "% needs \\usepackage{booktabs}",
         f"\\begin{{tabular}}{{l{'r' * len(verdict['metrics'])}}}",
         "\\toprule",
-        " & ".join(["loss", *(_latex(label(metric)) for metric in verdict["metrics"])]) + r" \\",
+        " & ".join([kind_of_rows(verdict).one, *(_latex(label(metric)) for metric in verdict["metrics"])]) + r" \\",
         "\\midrule",
     ]
     for row, results in zip(verdict["rows"], results_of(verdict), strict=True):

@@ -60,7 +60,13 @@ _VARIABLES = {
     **{colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, 1)},
     **{colour: _shade(number / (len(SHADES) - 1)) for number, colour in enumerate(SHADES)},
 }
-_DASHES: tuple[tuple[float, ...], ...] = ((), (4.0, 1.6), (1.2, 1.4), (6.0, 1.5, 1.2, 1.5))
+_ROUNDS: tuple[tuple[tuple[float, ...], str, str], ...] = (
+    ((), "o", ""),
+    ((4.0, 1.6), "s", "///"),
+    ((1.2, 1.4), "^", "..."),
+    ((6.0, 1.5, 1.2, 1.5), "D", "xxx"),
+)
+"""Dashes, marker and hatching of those that have the colours first, of those that have them again, and so on."""
 _STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9.0,
@@ -84,6 +90,8 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "figure.facecolor": "none",
+    "hatch.color": PAPER,
+    "hatch.linewidth": 0.9,
     "svg.fonttype": "none",  # text stays text: it scales, can be searched, and is escaped
     "svg.hashsalt": "equipoise",
 }
@@ -91,15 +99,19 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Stroke:
-    """How the lines of one thing look wherever it is drawn.
+    """How one thing looks wherever it is drawn.
 
     Args:
         colour: one of the colours above.
         dash: lengths of strokes and gaps in widths of the line; none for a solid line.
+        marker: of its points, as matplotlib says it.
+        hatch: over its areas, as matplotlib says it; none for plain ones.
     """
 
     colour: str
     dash: tuple[float, ...] = ()
+    marker: str = "o"
+    hatch: str = ""
 
     @property
     def style(self) -> Any:  # noqa: ANN401
@@ -108,8 +120,8 @@ class Stroke:
 
 
 def strokes(count: int) -> list[Stroke]:
-    """Strokes for so many things, told apart by colour, and by dashes where the colours do not suffice."""
-    return [Stroke(SERIES[k % len(SERIES)], _DASHES[k // len(SERIES) % len(_DASHES)]) for k in range(count)]
+    """Strokes for so many things, told apart by colour, and by the rest of their looks where colours do not suffice."""
+    return [Stroke(SERIES[k % len(SERIES)], *_ROUNDS[k // len(SERIES) % len(_ROUNDS)]) for k in range(count)]
 
 
 def css(colour: str) -> str:

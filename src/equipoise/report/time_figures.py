@@ -48,7 +48,7 @@ def over_time(
                 color=stroke.colour,
                 linestyle=stroke.style,
                 linewidth=1.5,
-                marker="o" if alone else None,
+                marker=stroke.marker if alone else None,
                 markersize=4,
             )
             if np.nanmax(one.high - one.low, initial=0.0) > 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,19 @@ from equipoise.report.tables import label
 from equipoise.report.theme import css
 from equipoise.report.time_figures import over_time
 from equipoise.report.weight_figures import LINES, normalised, shades, weights_by_class, weights_over_time
-from equipoise.report.words import NATURAL, capital
+from equipoise.report.words import MADE_AFTERWARDS, NATURAL, capital, joined
+from equipoise.train.names import method_name
 
 __all__ = ["asymmetry_section", "learning_section", "right_and_wrong_section", "weights_section"]
 
 Array = NDArray[np.float64]
+
+
+class Lines(NamedTuple):
+    """A figure over the epochs, and the names of those that have a line in it."""
+
+    picture: Picture
+    names: frozenset[str]
 
 
 def learning_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section | None:
@@ -41,7 +49,7 @@ def learning_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any])
     return _over_time_section(
         "Training",
         f"{judged} Lines are means over the seeds, bands their range. Values of different losses do not compare: each "
-        "training loss is a share of its first epoch.",
+        f"training loss is a share of its first epoch.{_without_lines(losses)}",
         losses,
         figures,
     )
@@ -58,7 +66,7 @@ def right_and_wrong_section(losses: Sequence[ComparedLoss]) -> Section | None:
         "confidence_right": "confidence of right predictions",
     }
 
-    def figures(split: str) -> list[Picture | None]:
+    def figures(split: str) -> list[Lines | None]:
         return [
             _lines(losses, split, name, title, percent=name.startswith("confidence")) for name, title in titles.items()
         ]
@@ -66,7 +74,8 @@ def right_and_wrong_section(losses: Sequence[ComparedLoss]) -> Section | None:
     section = _over_time_section(
         "Right and wrong predictions",
         "On validation data. A network that grows surer of what it gets wrong is on the way to miscalibration: the NLL "
-        "of wrong predictions rises and their entropy falls (Mukhoti et al. 2020, figures 2 and 3).",
+        "of wrong predictions rises and their entropy falls (Mukhoti et al. 2020, figures 2 and 3)."
+        f"{_without_lines(losses)}",
         losses,
         figures("val"),
     )
@@ -100,7 +109,7 @@ def weights_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) 
     section = Section(
         "Recall weights",
         "The weight 1 − recall of each class on training batches, normalised to a sum of one: what recall loss "
-        "multiplies with, and for other losses what it would (Tian et al. 2021, figures 1a and 2c). Colours go from "
+        "multiplies with, and for the others what it would (Tian et al. 2021, figures 1a and 2c). Colours go from "
         f"the {'most common to the rarest class' if len(names) <= LINES else 'common to the rare classes'}.",
         keys=colours,
         figures=figures,
@@ -169,7 +178,8 @@ def asymmetry_section(losses: Sequence[ComparedLoss]) -> Section | None:
     return _over_time_section(
         "Positives and negatives",
         "The gap is the mean probability given to positives minus that of being absent given to negatives. Below zero "
-        "the negatives, of which there are more, have taken over (Ben-Baruch et al. 2021, figures 4 and 9).",
+        "the negatives, of which there are more, have taken over (Ben-Baruch et al. 2021, figures 4 and 9)."
+        f"{_without_lines(losses)}",
         losses,
         figures,
     )
@@ -181,17 +191,32 @@ def _moves(loss: ComparedLoss, name: str) -> bool:
     return found is not None and bool(np.nanmin(found.low) < np.nanmax(found.high))
 
 
-def _lines(losses: Iterable[ComparedLoss], split: str, name: str, title: str, **options: bool) -> Picture | None:
+def _without_lines(losses: Sequence[ComparedLoss]) -> str:
+    """A sentence on the rows that have no epochs of their own, with a blank before it; nothing where all have some."""
+    names = [loss.name for loss in losses if method_name(loss.chosen) in MADE_AFTERWARDS and not any(loss.histories)]
+    if not names:
+        return ""
+    made = "its classifier was" if len(names) == 1 else "their classifiers were"
+    return f" No line of {joined(names)}: {made} made after the training of another run."
+
+
+def _lines(losses: Iterable[ComparedLoss], split: str, name: str, title: str, **options: bool) -> Lines | None:
     series = {loss.name: (found, loss.stroke) for loss in losses if (found := loss.series(split, name)) is not None}
-    return Picture(over_time(title, series, **options)) if series else None
+    return Lines(Picture(over_time(title, series, **options)), frozenset(series)) if series else None
 
 
 def _over_time_section(
-    title: str, text: str, losses: Sequence[ComparedLoss], figures: Sequence[Picture | None], *, folded: bool = False
+    title: str, text: str, losses: Sequence[ComparedLoss], figures: Sequence[Lines | None], *, folded: bool = False
 ) -> Section | None:
     drawn = [figure for figure in figures if figure is not None]
-    keys = [Key(loss.name, css(loss.stroke.colour), " ".join(map(str, loss.stroke.dash))) for loss in losses]
-    return Section(title, text, keys=keys, figures=drawn, folded=folded) if drawn else None
+    seen = frozenset().union(*(figure.names for figure in drawn))
+    keys = [
+        Key(loss.name, css(loss.stroke.colour), " ".join(map(str, loss.stroke.dash)))
+        for loss in losses
+        if loss.name in seen
+    ]
+    pictures = [figure.picture for figure in drawn]
+    return Section(title, text, keys=keys, figures=pictures, folded=folded) if drawn else None
 
 
 def _with_part(section: Section, part: Section | None) -> Section:

@@ -12,21 +12,45 @@ from equipoise.comparison.recommendation import recommended
 from equipoise.report.difference_figures import Point, difference_plot, pareto_plot
 from equipoise.report.page import Cell, Head, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
-from equipoise.report.tables import Result, label, results_of, spread
-from equipoise.report.words import HINTS, LESS_IS_BETTER, NATURAL, shown
+from equipoise.report.tables import Result, kind_of_rows, label, results_of, spread
+from equipoise.report.words import DISTANCES, HINTS, LESS_IS_BETTER, NATURAL, Kind, joined, shown
+from equipoise.train.names import method_name
 
 __all__ = ["differences_section", "results_section", "tradeoff_section"]
 
 GROUPS = ("many", "medium", "few")
-ORDER = ("overall", "by frequency", "open set", "calibration", "after temperature", "cost")
-"""Headings over the columns of the table."""
+ORDER = ("overall", "by frequency", "calibration", "after temperature", "cost", "open set")
+"""Headings over the columns of the tables."""
 
 
 def results_section(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Section:
     """The table, how hyper-parameters were chosen, and what failed."""
+    kind = kind_of_rows(verdict)
+    several = len(verdict["seeds"]) > 1
+    text = (
+        f"Means over {len(verdict['seeds'])} seeds with their standard deviation; shares in percent. "
+        f"▲ better and ▼ worse than {verdict['baseline']} by more than the noise of seeds and test samples explains, "
+        f"corrected for the number of {kind.many}; everything else may be chance. Bold: the best mean. A click on a "
+        "heading sorts."
+        if several
+        else "Shares in percent. One seed: nothing is known of the noise, and no difference can be called real. Bold: "
+        "the best. A click on a heading sorts."
+    )
+    parts = [part for part in (_use(folder, verdict), _choices(verdict), _failures(folder, kind)) if part is not None]
+    return Section("Results", text, tables=_tables(verdict), notes=_no_probabilities(verdict), parts=parts)
+
+
+def _tables(verdict: Mapping[str, Any]) -> list[Table]:
+    """The table, and that of an open set where there is one: side by side they would be wider than the page."""
     everything = results_of(verdict)
     known = [name for name in verdict["metrics"] if any(results[name].mean is not None for results in everything)]
     metrics = sorted(known, key=lambda name: ORDER.index(_group(name)))
+    parts = [[name for name in metrics if (name in OPEN_METRICS) == unknown] for unknown in (False, True)]
+    return [_table(verdict, everything, part) for part in parts if part]
+
+
+def _table(verdict: Mapping[str, Any], everything: Sequence[Mapping[str, Result]], metrics: Sequence[str]) -> Table:
+    """A row for each loss, with these columns."""
     unjudged = verdict.get("unjudged", {})
     notes = {name: "; ".join(filter(None, (HINTS.get(name), unjudged.get(name)))) for name in metrics}
     titles = [Head(_title(name), notes[name], name in LESS_IS_BETTER) for name in metrics]
@@ -36,23 +60,19 @@ def results_section(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Sec
     ]
     groups = [("", 1), *((name, len(list(same))) for name, same in itertools.groupby(map(_group, metrics)))]
     marked = [k for k, row in enumerate(verdict["rows"]) if row["loss"] == verdict["baseline"]]
-    several = len(verdict["seeds"]) > 1
-    text = (
-        f"Means over {len(verdict['seeds'])} seeds with their standard deviation; shares in percent. "
-        f"▲ better and ▼ worse than {verdict['baseline']} by more than the noise of seeds and test samples explains, "
-        "corrected for the number of losses; everything else may be chance. Bold: the best mean. A click on a heading "
-        "sorts."
-        if several
-        else "Shares in percent. One seed: nothing is known of the noise, and no difference can be called real. Bold: "
-        "the best. A click on a heading sorts."
-    )
-    parts = [part for part in (_use(folder, verdict), _choices(verdict), _failures(folder)) if part is not None]
-    return Section(
-        "Results",
-        text,
-        tables=[Table(["loss", *titles], rows, groups=groups, sortable=True, marked=marked)],
-        parts=parts,
-    )
+    return Table([kind_of_rows(verdict).one, *titles], rows, groups=groups, sortable=True, marked=marked)
+
+
+def _no_probabilities(verdict: Mapping[str, Any]) -> list[str]:
+    """Of which rows numbers of calibration mean little, and why."""
+    names = [row["loss"] for row in verdict["rows"] if method_name(row["loss"]) in DISTANCES]
+    numbers = [_title(name) for name in verdict["metrics"] if _group(name) == "calibration"]
+    if not names or not numbers:
+        return []
+    return [
+        f"The scores of {joined(names)} are distances to the means of classes and no probabilities: {joined(numbers)} "
+        "before temperature are no fair measure of them, with a mark or without."
+    ]
 
 
 def _use(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Section | None:
@@ -115,18 +135,19 @@ def _choices(verdict: Mapping[str, Any]) -> Section | None:
     ]
     if not rows:
         return None
+    kind = kind_of_rows(verdict)
     monitor = next(row["monitor"] for row in verdict["rows"] if row["monitor"] is not None)
-    text = f"Of several values for a loss, {label(monitor)} on validation data chooses; test data have no say."
-    head = ["loss", "candidate", f"{label(monitor)}, validation", "runs", ""]
+    text = f"Of several values for a {kind.one}, {label(monitor)} on validation data chooses; test data have no say."
+    head = [kind.one, "candidate", f"{label(monitor)}, validation", "runs", ""]
     return Section("Hyper-parameters", text, tables=[Table(head, rows, words=True)], folded=len(rows) > 12)
 
 
-def _failures(folder: ComparisonFolder) -> Section | None:
+def _failures(folder: ComparisonFolder, kind: Kind) -> Section | None:
     rows = [[one.loss, str(one.seed), one.error, one.log] for one in folder.failures]
     if not rows:
         return None
     text = "They count for nothing here. The same command tries them again."
-    return Section("Failed runs", text, tables=[Table(["loss", "seed", "why", "log"], rows, words=True)])
+    return Section("Failed runs", text, tables=[Table([kind.one, "seed", "why", "log"], rows, words=True)])
 
 
 def differences_section(verdict: Mapping[str, Any]) -> Section | None:
@@ -145,7 +166,8 @@ def differences_section(verdict: Mapping[str, Any]) -> Section | None:
     return Section(
         f"Differences from {verdict['baseline']}",
         "Mean differences over the same seeds and test samples, with 95 % intervals that allow for both. Filled: real; "
-        "hollow: not certain after correction for the number of losses. An arrow: the interval goes on."
+        f"hollow: not certain after correction for the number of {kind_of_rows(verdict).many}. An arrow: the interval "
+        "goes on."
         if several
         else "Differences of one seed: without a second one there is no interval.",
         figures=[*figures],
@@ -170,8 +192,9 @@ def tradeoff_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any])
     words = {"ece": "before temperature", "ece_after": "after temperature"}
     return Section(
         "Accuracy and calibration",
-        "Right is more accurate, down is better calibrated. The dashed line joins the losses that no other one beats "
-        "in both; thin bars are standard deviations over the seeds. The two vertical scales differ.",
+        "Right is more accurate, down is better calibrated. The dashed line joins the "
+        f"{kind_of_rows(verdict).many} that no other one beats in both; thin bars are standard deviations over the "
+        "seeds. The two vertical scales differ.",
         figures=[
             Picture(
                 pareto_plot(

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from equipoise.train.names import is_method
 
 __all__ = [
+    "DISTANCES",
     "LABELS",
     "LESS_IS_BETTER",
+    "MADE_AFTERWARDS",
     "NATURAL",
     "TITLES",
+    "Kind",
     "announced_as_present",
     "class_label",
     "described",
     "duration",
     "group_notes",
+    "joined",
+    "kind_of",
     "shown",
     "things",
     "verdicts",
@@ -101,6 +108,35 @@ TITLES: Mapping[str, str] = {
     "multi": "several labels a sample",
     "segmentation": "segmentation",
 }
+MADE_AFTERWARDS = ("crt", "lws", "tau-norm", "ncm")
+"""Methods that give a trained model another classifier: they have no epochs of their own."""
+DISTANCES = ("ncm",)
+"""Methods whose scores are distances and no probabilities."""
+
+
+class Kind(NamedTuple):
+    """What the rows of a comparison are called: one of them, and many."""
+
+    one: str
+    many: str
+
+
+def kind_of(names: Iterable[str]) -> Kind:
+    """Losses, or methods where any row is one.
+
+    >>> kind_of(["ce", "recall"]).many, kind_of(["ce", "sdn:feature=ce"]).many
+    ('losses', 'methods')
+    """
+    return Kind("method", "methods") if any(map(is_method, names)) else Kind("loss", "losses")
+
+
+def joined(names: Sequence[str]) -> str:
+    """Names as a sentence lists them.
+
+    >>> joined(["crt"]), joined(["crt", "lws", "ncm"])
+    ('crt', 'crt, lws and ncm')
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def things(task: str) -> str:
