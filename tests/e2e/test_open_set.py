@@ -118,7 +118,7 @@ def test_a_system_with_two_stages(equipoise, tmp_path):
     assert "open" in again.results
     other = equipoise(tmp_path, "train", method="crt", open_classes="8", stage_one=first.path, out="other", **DIGITS)
     assert other.status == 2
-    assert "another open_classes" in other.err
+    assert "with open_classes ['3', '8'] in place of ['8']" in other.err
 
 
 def test_interrupted_it_goes_on(equipoise, held_out, tmp_path):
