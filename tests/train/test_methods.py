@@ -17,6 +17,7 @@ from equipoise import LDAMLoss
 from equipoise.data import digits_lt, open_data, sampler_for
 from equipoise.heads import BilateralModel, CosineClassifier, decouple, features, normalize_classifier
 from equipoise.models import MLP, build_model, find_classifier
+from equipoise.report.words import DISTANCES, MADE_AFTERWARDS
 from equipoise.train import run as module
 from equipoise.train.errors import TrainingError
 from equipoise.train.export import export_run, load_exported
@@ -75,6 +76,12 @@ def test_every_method_is_its_name_alone():
     for name, kind in METHODS.items():
         assert type(parse_method(name)) is kind
         assert is_method(name)
+
+
+def test_pages_know_which_methods_have_no_epochs_of_their_own():
+    """Pages are made without torch, so they have the names by themselves."""
+    assert set(MADE_AFTERWARDS) == {name for name, kind in METHODS.items() if not kind.learns_in_steps}
+    assert set(DISTANCES) <= set(METHODS)
 
 
 def test_options():
