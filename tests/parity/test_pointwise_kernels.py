@@ -227,7 +227,7 @@ def test_recall_of_short_rows(shape, dtype):
 
 @pytest.mark.parametrize(("classes", "kept"), [(2, False), (32, False), (33, True), (1100, True)])
 def test_what_forward_keeps_of_rows_that_it_has_coded(classes, kept):
-    loss, logits = eq.RecallLoss(classes), logits_of(6, classes, 2, dtype=torch.float32)
+    loss, logits = eq.RecallLoss(classes).to(DEVICE), logits_of(6, classes, 2, dtype=torch.float32).to(DEVICE)
     arguments = (logits, torch.zeros(6, 2, dtype=torch.int64, device=DEVICE), None, loss.hyper(logits), loss.layout)
     with torch.no_grad():
         done = softmax_launch.softmax_forward(*arguments, IGNORED, keep_rows=True, hits=True, coded=True)

@@ -326,7 +326,7 @@ def _blocks(
     steps = [stride for size, stride in zip(shape, strides, strict=True) if size > 1 and stride != 1]
     if not aligned or any(stride % 16 for stride in steps):  # Triton cannot tell that neighbours may be loaded at once
         if work == "backward" and element_size == 2 and not spread:
-            return Blocks(512, min(width, 32), 8, 2)
+            return Blocks(128, min(width, 32), 2, 2)
         warps = 4 if work == "much at once" else 8
         return Blocks(32 * warps, min(width, 32), warps, 1)
     if once and width > 8:
