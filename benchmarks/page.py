@@ -29,6 +29,7 @@ MAIN = (
     "BinaryFocalLoss(2)",
     "AsymmetricLoss",
     "DiceLoss",
+    "LovaszSoftmaxLoss",
 )
 """Ours that the page shows, if they were measured; besides them, all that is not ours."""
 
@@ -69,13 +70,15 @@ CUDA_TARGETS = (
     f"peak {PEAK:g} times the logits besides two float32 for each row of a softmax; for logits of at most "
     f"{SMALL / 1e6:.0f} MB a call no longer than torch's cross-entropy with integer targets.\n\n"
 )
-CUDA_REASONS = """\
-Why not, where that is known:
-
-* *Recall losses* cannot have their gradient at once, as its weights are the recalls of the batch; they write codes and
-  unweighted losses of the rows, count them, and weigh them, before there is a loss. In two bytes at 19 classes planes
-  of 769 x 769 pixels start at odd addresses besides, so that each pixel is loaded and stored by itself: backward takes
-  1.3 times as long as with 768 x 768."""
+CUDA_REGIONS = """\
+Losses on whole regions have no target. The gradient of a *Dice loss* follows from sums over all pixels, so that logits
+are read for these, and again for the gradient; where the classes of a pixel are too many for the registers of a thread,
+each of the two looks at them twice, the second time in the cache. A *Lovász loss* sorts the pixels of every class by
+their errors, which takes nearly all of its time."""
+CUDA_UNEVEN = """\
+*Recall losses* cannot have their gradient at once, as its weights are the recalls of the batch: they write codes and
+unweighted losses of the rows, count them, and weigh them, before there is a loss. Planes whose size is odd, such as
+769 x 769 pixels, start at odd addresses in two bytes, so that each pixel is loaded and stored by itself."""
 CUDA_CALLS = """\
 ## Calls on small batches
 
@@ -109,7 +112,7 @@ def format_page(run: dict[str, Any], training: dict[str, Any] | None = None) -> 
         *([CUDA_CALLS] if on_cuda else []),
         "## Targets",
         (CUDA_TARGETS if on_cuda else CPU_TARGETS) + _missed(run, training),
-        *([CUDA_REASONS] if on_cuda and missed(run["rows"]) else []),
+        *([CUDA_UNEVEN, CUDA_REGIONS] if on_cuda else []),
         "## Measure it yourself",
         "In a checkout of the project with `pip install -e '.[bench]'`:\n\n"
         + (CUDA_COMMANDS if on_cuda else CPU_COMMANDS),

@@ -11,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from equipoise.kernels import choice, launch, softmax_launch, use
-from tests.losses.helpers import SIGMOID, SOFTMAX, batch_of, make
+from tests.losses.helpers import REGION, SIGMOID, SOFTMAX, batch_of, make
 
 TYPES = {
     torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64",
@@ -42,13 +42,32 @@ def compile_instead(self, told, *tensors):
             compiled.add(key)
 
 
+def pointwise(entries):
+    """Index targets in two bytes, in two passes and in one."""
+    for entry in entries:
+        for dtype in (torch.float16, torch.bfloat16):
+            yield entry, *batch_of(entry, (2, 19, 16, 24), dtype=dtype)
+
+
+def regions():
+    """Classes that a thread holds and that it does not, strided and not, aligned and not, index and dense targets."""
+    dice = next(entry for entry in REGION if entry.name == "DiceLoss")
+    for shape in ((2, 4, 16, 24), (2, 19, 16, 24), (2, 19, 7, 9), (2, 150, 16, 24), (2, 150, 7, 9), (6, 30), (6, 2100)):
+        for dtype in (torch.bfloat16, torch.float32, torch.float64):
+            logits, targets = batch_of(dice, shape, dtype=dtype)
+            yield dice, logits, targets
+            if dtype is torch.bfloat16:
+                yield dice, logits.movedim(1, -1).contiguous().movedim(-1, 1), targets
+            if dtype is torch.float32:
+                yield dice, logits, logits.detach().softmax(1)
+
+
 if __name__ == "__main__":
     launch.Launcher.__call__ = compile_instead
     choice.obstacle = lambda logits: None
     softmax_launch.LEAST_AT_ONCE = 0
-    for entry in {"softmax": SOFTMAX, "sigmoid": SIGMOID}[sys.argv[1]]:
-        for dtype in (torch.float16, torch.bfloat16):  # in two passes and in one
-            logits, targets = batch_of(entry, (2, 19, 16, 24), dtype=dtype)
-            with use("triton"):
-                make(entry, 19)(logits, targets).sum().backward()
+    batches = {"softmax": lambda: pointwise(SOFTMAX), "sigmoid": lambda: pointwise(SIGMOID), "region": regions}
+    for entry, logits, targets in batches[sys.argv[1]]():
+        with use("triton"):
+            make(entry, logits.shape[1])(logits.requires_grad_(), targets).sum().backward()
     sys.stdout.write(f"{len(compiled)}\n")

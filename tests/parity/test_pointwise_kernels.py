@@ -516,6 +516,8 @@ def test_explain_says_what_runs():
     with use("triton"):
         assert explain(eq.FocalLoss(), logits).backend == "triton"
         assert "one fused kernel" in str(explain(eq.FocalLoss(), logits))
+        assert "overlaps" in str(explain(eq.DiceLoss(), logits))
+        assert "C++" not in str(explain(eq.DiceLoss(), logits))
         assert explain(eq.LovaszSoftmaxLoss(), logits).backend == "reference"
         assert explain(eq.FocalLoss(), logits.to("meta")).backend == "none"
         with pytest.raises(RuntimeError, match="meta"):

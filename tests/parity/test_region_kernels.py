@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from equipoise.kernels.choice import use
 from equipoise.losses.region import dice_loss, soft_iou_loss, tversky_loss
-from tests.parity.budget import DEVICE, DTYPES, assert_within_budget, needs_kernels
+from tests.parity.budget import CUDA, DEVICE, DTYPES, assert_within_budget, needs_kernels
 
 pytest.importorskip("triton")
 
@@ -58,9 +58,10 @@ def check(logits, targets, **options):
         assert_within_budget(fused, plain, exact, accumulation, roundings=64)
 
 
-# A tile has 1024 rows of 2 classes, 128 of 19, 16 of 150; 600 classes are more than it can hold.
+# A tile has 128 rows of 19 classes; 150 classes are more than it can hold where they are strided, 2100 everywhere.
 SHAPES = [(1, 2, 32, 32), (2, 2, 33, 17), (2, 19, 8, 16), (3, 19, 5, 27), (2, 150, 4, 4), (2, 150, 3, 7), (2, 600, 33),
-          (70, 1), (5, 4), (1, 1, 1), (2, 3, 2, 2, 2, 2)]  # fmt: skip
+          (1, 2, 2064), (2, 16, 1040), (3, 30, 528), (9, 30), (3, 2100), (70, 1), (5, 4), (1, 1, 1),
+          (2, 3, 2, 2, 2, 2)]  # fmt: skip
 
 
 @needs_kernels
@@ -145,18 +146,20 @@ def test_label_156_of_type_uint8_is_not_ignored():
 @each_extent
 @pytest.mark.parametrize("shape", [(2, 2, 700), (3, 19, 300), (2, 600, 100)], ids=str)
 def test_programs_that_walk_over_many_tiles(shape, per_image, monkeypatch):
-    from equipoise.kernels import region_fused
+    from equipoise.kernels import region_launch
 
-    monkeypatch.setattr(region_fused, "PROGRAMS", 2)
+    monkeypatch.setattr(region_launch, "WARPS", 2)
+    region_launch._summing.cache_clear()
     check(*example(shape), per_image=per_image)
+    region_launch._summing.cache_clear()
 
 
 @needs_kernels
 @pytest.mark.parametrize("shape", [(2, 19, 6, 7), (1, 600, 20)], ids=str)
 def test_offsets_of_64_bits(shape, monkeypatch):
-    from equipoise.kernels import region_fused
+    from equipoise.kernels import region_launch
 
-    monkeypatch.setattr(region_fused, "is_long", lambda *_: True)
+    monkeypatch.setattr(region_launch, "is_long", lambda *_: True)
     check(*example(shape), per_image=True)
     check(*example(shape, dense=True))
 
@@ -216,6 +219,89 @@ def test_nan_of_a_valid_pixel_shows(shape):
         assert bool(grad.isnan().any())
 
 
+def reduced(backend, logits, targets, **options):
+    logits = logits.detach().requires_grad_()
+    with use(backend):
+        loss = tversky_loss(logits, targets, **options)
+        return loss.detach(), torch.autograd.grad(3 * loss, logits)[0]
+
+
+@needs_kernels
+@each_extent
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("classes", ["present", "all"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_reduced(per_image, reduction, classes, dtype):
+    options = {"per_image": per_image, "reduction": reduction, "classes": classes, "alpha": 0.3, "beta": 0.9}
+    logits, targets = example((3, 5, 6, 7), dtype=dtype)
+    targets[targets == 3] = 0  # a class that no image has
+    targets[0][targets[0] == 2] = 1  # and one that an image has not
+    targets[1] = IGNORED  # and an image without any
+    for smooth in (0.0, 1.0):
+        fused = reduced("triton", logits, targets, smooth=smooth, **options)
+        plain = reduced("reference", logits, targets, smooth=smooth, **options)
+        exact = reduced("reference", logits.double(), targets, smooth=smooth, **options)
+        accumulation = torch.float64 if dtype is torch.float64 else torch.float32
+        for one, other, truth in zip(fused, plain, exact, strict=True):
+            assert_within_budget(one, other, truth, accumulation, roundings=64)
+
+
+@needs_kernels
+@each_extent
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_reduced_to_nothing_and_to_nan(per_image, reduction):
+    options = {"per_image": per_image, "reduction": reduction}
+    logits, targets = example((2, 3, 5, 4), ignored=0)
+    loss, grad = reduced("triton", logits, torch.full_like(targets, IGNORED), **options)
+    assert loss == 0
+    assert torch.equal(grad, torch.zeros_like(grad))
+    logits[1, 2, 3, 3] = math.nan
+    loss, grad = reduced("triton", logits, targets, **options)
+    assert loss.isnan()
+    assert grad[1].isnan().all()
+
+
+@needs_kernels
+def test_too_many_sums_for_one_program(monkeypatch):
+    from equipoise.kernels import region_fused
+
+    logits, targets = example((2, 19, 6, 7))
+    expected = reduced("triton", logits, targets, per_image=True)
+    monkeypatch.setattr(region_fused, "MOST_ENTRIES", 100)
+    assert_close(reduced("triton", logits, targets, per_image=True), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@each_extent
+@each_kind
+def test_captured_in_a_cuda_graph_without_a_sync(dense, per_image):
+    logits, targets = example((2, 19, 33, 47), dense=dense)
+    logits.requires_grad_()
+
+    def step():
+        loss = tversky_loss(logits, targets, per_image=per_image)
+        return loss.detach(), *torch.autograd.grad(3 * loss, logits)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for _ in range(2):
+                step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    with torch.no_grad():
+        logits.copy_(torch.randn_like(logits))
+    graph.replay()
+    assert all(map(torch.equal, captured, reduced("triton", logits, targets, per_image=per_image)))
+
+
 @needs_kernels
 @each_extent
 @each_kind
@@ -245,50 +331,15 @@ def test_compiles_without_graph_break(dense):
             logits, targets = example((2, 19, size, 7), dense=dense)
             logits.requires_grad_()
             value, expected = compiled(logits, targets), tversky_loss(logits, targets)
-            assert torch.equal(value, expected)  # the same kernels
-            assert torch.equal(*torch.autograd.grad(value, logits), *torch.autograd.grad(expected, logits))
-
-
-# Compiled ahead of time: what the interpreter accepts, the compiler may not.
-
-COMPILE = """
-import itertools
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from equipoise.kernels import region_triton as kernels
-
-FLOATS = [("fp16", "fp32"), ("bf16", "fp32"), ("fp32", "fp32"), ("fp64", "fp64")]
-
-def compile_for(capability, kernel, data, sums, index, dense, whole, long, tile):
-    types = {"logits": data, "targets": data if dense else index, "slopes": sums, "softmaxes": sums}
-    types["out"] = data if kernel is kernels.gradient_kernel else sums
-    flags = {"C": 19 if whole else 600, "DENSE": dense, "WHOLE": whole, "SLOPES": True, "LONG": long}
-    flags |= dict(zip(("BLOCK_R", "BLOCK_C"), tile))
-    signature, constants = {}, {}
-    for place, name in enumerate(kernel.arg_names):
-        if name in flags:
-            signature[name], constants[place,] = "constexpr", flags[name]
-        elif name == "sizes" or name.endswith("strides"):
-            signature[name] = ("i32",) * (3 if name == "sizes" else 4)
-        else:
-            signature[name] = "*" + types[name] if name in types else "i64" if long and name == "rows" else "i32"
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4, "maxnreg": 128})
-
-for capability, dense in itertools.product((80, 90), (False, True)):
-    for (data, sums), index, long in zip(FLOATS, ("u8", "i32", "i64", "i64"), (False, False, False, True)):
-        whole = long or data == "fp32"
-        compile_for(capability, kernels.sums_kernel, data, sums, index, dense, whole, long, (32, 32))
-        compile_for(capability, kernels.gradient_kernel, data, sums, index, dense, whole, long, (32, 32))
-        if not whole:
-            compile_for(capability, kernels.softmax_kernel, data, sums, index, dense, whole, long, (32, 64))
-"""
+            assert_close(value, expected)
+            assert_close(torch.autograd.grad(value, logits), torch.autograd.grad(expected, logits))
 
 
 @pytest.mark.slow
 def test_kernels_compile_for_gpus_that_are_not_here(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "tests.parity.compile_ahead", "region"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) >= 100

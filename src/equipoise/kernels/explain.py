@@ -32,7 +32,7 @@ def explain(loss: nn.Module, logits: Tensor) -> Explanation:
     reference: the logits are on cpu, and the kernels need a CUDA device
     """
     from equipoise.losses.objectives import MMCELoss, OHEMLoss  # they import this package
-    from equipoise.losses.region import LovaszSoftmaxLoss
+    from equipoise.losses.region import DiceLoss, LovaszSoftmaxLoss, SoftIoULoss, TverskyLoss
 
     name = type(loss).__name__
     if isinstance(loss, LovaszSoftmaxLoss):
@@ -44,6 +44,8 @@ def explain(loss: nn.Module, logits: Tensor) -> Explanation:
         how = "one fused kernel forward and one backward, or loss and gradient in one where that is faster"
         if isinstance(loss, (OHEMLoss, MMCELoss)):
             how = "fused kernels for the rows, PyTorch for what compares them with each other"
+        elif isinstance(loss, (DiceLoss, SoftIoULoss, TverskyLoss)):
+            how = "fused kernels for the overlaps of the classes, for the loss of these, and for the gradient"
         elif logits.nbytes <= LARGEST:
             how += (
                 "; after two calls, calls of it from C++"

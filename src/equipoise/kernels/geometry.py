@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 
 from torch import Tensor
 
-__all__ = ["Geometry", "is_long", "merged", "power_of_2", "reaches_far", "rows_of"]
+__all__ = ["Geometry", "images", "is_long", "merged", "power_of_2", "reaches_far"]
 
 DIMENSIONS = 3
 SMALL = 2**31 - 2**16  # offsets below this fit into 32 bits, with room for the last block
@@ -63,20 +63,15 @@ class Geometry:
         return tiles * block == self.rows
 
 
-def rows_of(*tensors: Tensor, per_class: int) -> Geometry | None:
+@lru_cache(maxsize=1024)
+def merged(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], per_class: int) -> Geometry | None:
     """Geometry of tensors that share their rows; None where more than three dimensions cannot be merged.
 
     Args:
-        tensors: the first ``per_class`` have a class dimension, (N, C, d1, ..., dk), the others (N, d1, ..., dk) have
-            none.
+        shape: (N, C, d1, ..., dk).
+        strides: of each tensor; the first ``per_class`` have a class dimension, the others (N, d1, ..., dk) have none.
         per_class: how many have one.
     """
-    return merged(tensors[0].shape, tuple([tensor.stride() for tensor in tensors]), per_class)
-
-
-@lru_cache(maxsize=1024)
-def merged(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], per_class: int) -> Geometry | None:
-    """The same of a shape (N, C, d1, ..., dk) and the strides of each tensor."""
     without = [[*stride[:1], *stride[2:]] if place < per_class else stride for place, stride in enumerate(strides)]
     sizes: list[int] = []
     kept: list[list[int]] = []  # strides of all tensors for each dimension that is left
@@ -97,6 +92,15 @@ def merged(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], per_cla
         sizes.insert(place, 1)
         kept.insert(place, [0] * len(strides))
     return Geometry(tuple(sizes), tuple(zip(*kept, strict=True)))
+
+
+def images(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], per_class: int) -> Geometry | None:
+    """The same with the images apart, as the first of three sizes; None where an image has more than two."""
+    inside = merged((1, *shape[1:]), strides, per_class)
+    if inside is None or inside.sizes[1] > 1:
+        return None
+    steps = [(stride[0], step[0], step[2]) for stride, step in zip(strides, inside.strides, strict=True)]
+    return Geometry((shape[0], inside.sizes[0], inside.sizes[2]), tuple(steps))
 
 
 def is_long(rows: int, *tensors: Tensor) -> bool:

@@ -1,14 +1,16 @@
 r"""The sums behind the overlap losses as fused Triton kernels: one pass forward, one backward.
 
-Forward turns a tile of (pixels, classes) into probabilities and adds it to sums that stay in registers while a program
-walks over its pixels; it writes nothing of the size of the logits. With a the gradient of the loss with respect to p,
-backward is :math:`dz_k = p_k (a_k - \sum_j p_j a_j)`, from a softmax that it computes again. Every program writes its
-sums to a place of its own, so results do not depend on the order in which programs run.
+Forward turns a tile of (pixels, classes) into probabilities and sums them up over its pixels; it writes nothing of the
+size of the logits. With a the gradient of the loss with respect to p, backward is
+:math:`dz_k = p_k (a_k - \sum_j p_j a_j)`, from a softmax that it computes again. Every program writes its sums to a
+place of its own, so results do not depend on the order in which programs run.
 
-A tile holds all classes of its pixels (WHOLE). Where they are too many for that, another pass finds the softmax first.
+Where a tile holds all classes of its pixels, sums stay in registers while a program walks over several tiles, the next
+of which is asked for before the present one is looked at. Else the classes pass by in blocks twice, for an online
+softmax, and while they are in the cache for what follows from it.
 
-The rows are those of ``geometry``, in groups of ``rows``: the batch, or its images. Each group has ``lanes`` programs,
-each of these one for every block of classes. Strides are three along the rows and one between classes.
+The rows are those of ``geometry``, in groups: the batch, or its images. Softmax and walk are those of the losses of
+rows, see ``softmax_forms_triton``.
 """
 
 from __future__ import annotations
@@ -16,233 +18,318 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from equipoise.kernels.triton_walk import offsets, places
+from equipoise.kernels.softmax_forms_triton import LOWEST, exponentials, faded, unpadded, whole_rows
+from equipoise.kernels.triton_forms import exp, exp_relative, reciprocal, relative, row_max
+from equipoise.kernels.triton_walk import load_tile, offsets, places, present, raw_tile, rows_of_program
 
-__all__ = ["gradient_kernel", "softmax_kernel", "sums_kernel"]
+__all__ = ["gradient_kernel", "overlap_kernel", "sums_kernel"]
 
 
 @triton.jit
 def sums_kernel(
-    logits,
-    targets,
-    softmaxes,
-    out,
-    rows,
-    lanes,
-    sizes,
-    z_strides,
-    t_strides,
-    ignore_index,
-    C: tl.constexpr,
-    DENSE: tl.constexpr,
-    WHOLE: tl.constexpr,
-    LONG: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
-    """Sums of p t, p (1 - t) and (1 - p) t over the rows of a lane, (3, groups * lanes, C)."""
-    kind: tl.constexpr = out.dtype.element_ty
-    program = _program(LONG)
-    group, lane = program // lanes, program % lanes
-    k = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    both = tl.zeros([BLOCK_R, BLOCK_C], kind)
-    only_p = tl.zeros([BLOCK_R, BLOCK_C], kind)
-    only_t = tl.zeros([BLOCK_R, BLOCK_C], kind)
-    inside = (k < C)[None, :]
-    for start in range(lane * BLOCK_R, rows, lanes * BLOCK_R):
-        place = start + tl.arange(0, BLOCK_R)
-        row, live = group * rows + place, place < rows
-        z, t, valid = _read(
-            logits, targets, row, live, k, sizes, z_strides, t_strides, ignore_index, kind, C, DENSE, LONG
-        )
-        if WHOLE:
-            p, valid = _softmax(z, t, valid, k, C, DENSE)
-        else:
-            p, valid = _known_softmax(z, softmaxes, row, live)
+    logits, targets, out, tiles, lanes,
+    rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, ignore_index,
+    C: tl.constexpr, DENSE: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, LONG: tl.constexpr,
+    SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """Sums of p t, p (1 - t) and (1 - p) t over the rows of a lane, (3, groups * lanes, C).
+
+    A group has ``tiles`` tiles, each of which has a lane of its own where it does not hold all classes.
+    """
+    program = tl.program_id(0)
+    group = program // lanes
+    padded: tl.constexpr = C < BLOCK_C and VECTOR != 0
+    if C <= BLOCK_C:
+        k = tl.arange(0, BLOCK_C)
+        both = tl.zeros([BLOCK_R, BLOCK_C], out.dtype.element_ty)
+        only_p = both
+        only_t = both
+        first = program % lanes
+        live, at, t_at, target, raw = _fetched(
+            first, tiles, group, logits, targets, rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, k,
+            C, DENSE, Z_UNIT, T_UNIT, LONG, SPLIT, EVEN, BLOCK_R, VECTOR,
+        )  # fmt: skip
+        for turn in range(first, tiles, lanes):
+            later = _fetched(
+                turn + lanes, tiles, group, logits, targets, rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, k,
+                C, DENSE, Z_UNIT, T_UNIT, LONG, SPLIT, EVEN, BLOCK_R, VECTOR,
+            )  # fmt: skip
+            label, z_label, valid = _labels(logits, target, at, z_c, live, ignore_index, out, C, DENSE, LONG)
+            z = raw.to(out.dtype.element_ty)
+            lowest = tl.full([BLOCK_R], LOWEST, out.dtype.element_ty)
+            peak, _, e, others = whole_rows(z, lowest, k, label, C, not DENSE, padded)
+            t = z
+            if DENSE:
+                t = load_tile(targets, t_at, k, t_c, live, C, 0.0, out, LONG)
+                valid = live & (tl.sum(t, 1) != 0.0)
+            inverse, p_label, q_label = _shares(peak, others, label, z_label, valid, DENSE)
+            both, only_p, only_t = _added(
+                both, only_p, only_t, e, t, label, k, inverse, p_label, q_label, valid, DENSE
+            )  # fmt: skip
+            both = unpadded(both, k, C, padded)
+            only_p = unpadded(only_p, k, C, padded)
+            only_t = unpadded(only_t, k, C, padded)
+            live, at, t_at, target, raw = later
+        _store_sums(out, program, k, both, only_p, only_t, C, LONG)
+    else:
+        _, _, live, at, t_at, there = _rows(
+            program, rows, size_1, size_2, z_0, z_1, z_2, t_0, t_1, t_2, Z_UNIT, T_UNIT, LONG, SPLIT, EVEN, BLOCK_R,
+            VECTOR,
+        )  # fmt: skip
+        target = _indices(targets, t_at, live, DENSE)
+        label, z_label, valid = _labels(logits, target, at, z_c, live, ignore_index, out, C, DENSE, LONG)
+        peak = tl.full([BLOCK_R], LOWEST, out.dtype.element_ty)
+        others = tl.zeros([BLOCK_R], out.dtype.element_ty)
+        mass = tl.zeros([BLOCK_R], out.dtype.element_ty)
+        for start in range(0, C, BLOCK_C):
+            k = start + tl.arange(0, BLOCK_C)
+            z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
+            peak, e, fade = _scanned(z, peak, k, label, C, DENSE)
+            others = others * fade + tl.sum(e, 1)
+            if DENSE:
+                mass += tl.sum(load_tile(targets, t_at, k, t_c, there, C, 0.0, out, LONG), 1)
+        if DENSE:
+            valid = live & (mass != 0.0)
+        inverse, p_label, q_label = _shares(peak, others, label, z_label, valid, DENSE)
+        for start in range(0, C, BLOCK_C):
+            k = start + tl.arange(0, BLOCK_C)
+            z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
+            e = exponentials(relative(z, peak[:, None]), k, label, C, not DENSE, False)
+            t = z
+            if DENSE:
+                t = load_tile(targets, t_at, k, t_c, there, C, 0.0, out, LONG)
+            none = tl.zeros([BLOCK_R, BLOCK_C], out.dtype.element_ty)
+            both, only_p, only_t = _added(
+                none, none, none, e, t, label, k, inverse, p_label, q_label, valid, DENSE
+            )  # fmt: skip
+            _store_sums(out, program, k, both, only_p, only_t, C, LONG)
+
+
+@triton.jit
+def gradient_kernel(
+    logits, targets, slopes, out, tiles, groups,
+    rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, g_0, g_1, g_2, g_c, ignore_index,
+    C: tl.constexpr, DENSE: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, G_UNIT: tl.constexpr,
+    LONG: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    VECTOR: tl.constexpr,
+):  # fmt: skip
+    """Gradient of the logits of a tile, given that of the sums, ``slopes`` (3, groups, C)."""
+    tile = tl.program_id(0)
+    outer, i_2, live, at, t_at, there = _rows(
+        tile, rows, size_1, size_2, z_0, z_1, z_2, t_0, t_1, t_2, Z_UNIT, T_UNIT, LONG, SPLIT, EVEN, BLOCK_R, VECTOR
+    )  # fmt: skip
+    g_at = places(outer, i_2, size_1, g_0, g_1, g_2, G_UNIT, LONG)
+    target = _indices(targets, t_at, live, DENSE)
+    label, z_label, valid = _labels(logits, target, at, z_c, live, ignore_index, slopes, C, DENSE, LONG)
+    slopes += tile // tiles * C
+    step = groups * C  # from one kind of slopes to the next
+    own = tl.zeros([BLOCK_R], slopes.dtype.element_ty)
+    if not DENSE:  # the gradient with respect to p where t = 1
+        at_label = slopes + tl.maximum(label, 0)
+        own = tl.load(at_label) - tl.load(at_label + 2 * step)
+    peak = tl.full([BLOCK_R], LOWEST, slopes.dtype.element_ty)
+    padded: tl.constexpr = C < BLOCK_C and VECTOR != 0
+    if C <= BLOCK_C:
+        k = tl.arange(0, BLOCK_C)
+        z = load_tile(logits, at, k, z_c, there, C, float("-inf"), slopes, LONG)
+        peak, _, e, others = whole_rows(z, peak, k, label, C, not DENSE, padded)
+        a, t = _slopes(slopes, targets, t_at, t_c, there, k, step, C, DENSE, LONG)
+        pull = tl.sum(unpadded(e * a, k, C, padded), 1)
+        if DENSE:
+            valid = live & (tl.sum(t, 1) != 0.0)
+    else:
+        others = tl.zeros([BLOCK_R], slopes.dtype.element_ty)
+        pull = others
+        mass = others
+        for start in range(0, C, BLOCK_C):
+            k = start + tl.arange(0, BLOCK_C)
+            z = load_tile(logits, at, k, z_c, there, C, float("-inf"), slopes, LONG)
+            peak, e, fade = _scanned(z, peak, k, label, C, DENSE)
+            a, t = _slopes(slopes, targets, t_at, t_c, there, k, step, C, DENSE, LONG)
+            others = others * fade + tl.sum(e, 1)
+            pull = pull * fade + tl.sum(e * a, 1)
+            if DENSE:
+                mass += tl.sum(t, 1)
+        if DENSE:
+            valid = live & (mass != 0.0)
+    inverse, p_label, q_label = _shares(peak, others, label, z_label, valid, DENSE)
+    pull *= inverse
+    mean = pull + p_label * own
+    back = tl.where(valid, p_label * (own * q_label - pull), 0.0)  # less cancels at p = 1 than with the mean
+    for start in range(0, C, BLOCK_C):
+        k = start + tl.arange(0, BLOCK_C)
+        if C > BLOCK_C:
+            z = load_tile(logits, at, k, z_c, there, C, float("-inf"), slopes, LONG)
+            e = exponentials(relative(z, peak[:, None]), k, label, C, not DENSE, False)
+            a, t = _slopes(slopes, targets, t_at, t_c, there, k, step, C, DENSE, LONG)
+        gradient = tl.where(valid[:, None], e * inverse[:, None] * (a - mean[:, None]), 0.0)
+        if not DENSE:
+            gradient = tl.where(k[None, :] == label[:, None], back[:, None], gradient)
+        place = (out + offsets(k, g_c, LONG))[None, :] + g_at[:, None]
+        tl.store(place, gradient.to(out.dtype.element_ty), mask=live[:, None] & (k < C)[None, :])
+
+
+@triton.jit
+def overlap_kernel(
+    sums, loss, slopes, groups,
+    C: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr, SMOOTH: tl.constexpr, NOTHING: tl.constexpr,
+    EVERY: tl.constexpr, MEAN: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """The reduced Tversky loss of sums (3, groups, C), and its gradient with respect to them.
+
+    ALPHA, BETA, SMOOTH as in ``losses.region.tversky_loss``; NOTHING: up to here a denominator counts as 0; EVERY:
+    classes that are not present count as well; MEAN: of the means of each group, else the sum.
+    """
+    g = tl.arange(0, BLOCK_G)
+    k = tl.arange(0, BLOCK_C)
+    inside = (g < groups)[:, None] & (k < C)[None, :]
+    at = g[:, None] * C + k[None, :]
+    step = groups * C
+    tp = tl.load(sums + at, mask=inside, other=0.0)
+    fp = tl.load(sums + step + at, mask=inside, other=0.0)
+    fn = tl.load(sums + 2 * step + at, mask=inside, other=0.0)
+    missed = ALPHA * fp + BETA * fn
+    whole = tp + missed + SMOOTH
+    counted = inside
+    if not EVERY:
+        counted = inside & ((tp + fn <= 0.0) == 0)  # NaN counts, and shows
+    empty = whole <= NOTHING
+    inverse = 1.0 / tl.where(empty, 1.0, whole)
+    missed = tl.where(empty, 0.0, missed)
+    factor = tl.full([BLOCK_G], 1.0, sums.dtype.element_ty)
+    if MEAN:
+        entries = tl.sum(counted.to(tl.int32), 1)
+        means = tl.sum((entries > 0).to(tl.int32))
+        factor /= (tl.maximum(entries, 1) * tl.maximum(means, 1)).to(factor.dtype)
+    tl.store(loss, tl.sum(tl.sum(tl.where(counted, missed * inverse, 0.0), 1) * factor))
+    by = tl.where(counted & (empty == 0), factor[:, None] * inverse, 0.0)
+    kept = (tp + SMOOTH) * inverse
+    tl.store(slopes + at, -missed * inverse * by, mask=inside)
+    tl.store(slopes + step + at, ALPHA * kept * by, mask=inside)
+    tl.store(slopes + 2 * step + at, BETA * kept * by, mask=inside)
+
+
+@triton.jit
+def _rows(
+    tile, rows, size_1, size_2, z_0, z_1, z_2, t_0, t_1, t_2,
+    Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, LONG: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_R: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """Indices of the rows of a tile, which there are, and where their logits and targets lie."""
+    _, live, outer, i_2 = rows_of_program(tile, rows, size_2, SPLIT, EVEN, LONG, BLOCK_R, VECTOR)
+    at, there = present(places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG), live, VECTOR)
+    t_at, _ = present(places(outer, i_2, size_1, t_0, t_1, t_2, T_UNIT, LONG), live, VECTOR)
+    return outer, i_2, live, at, t_at, there
+
+
+@triton.jit
+def _fetched(
+    turn, tiles, group, logits, targets, rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, k,
+    C: tl.constexpr, DENSE: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, LONG: tl.constexpr,
+    SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """Rows of a tile of a group, none where it has no such tile, with their class indices and raw logits."""
+    _, _, live, at, t_at, _ = _rows(
+        group * tiles + turn, rows, size_1, size_2, z_0, z_1, z_2, t_0, t_1, t_2, Z_UNIT, T_UNIT, LONG, SPLIT, EVEN,
+        BLOCK_R, VECTOR,
+    )  # fmt: skip
+    live = live & (turn < tiles)
+    at, there = present(at, live, VECTOR)
+    t_at, _ = present(t_at, live, VECTOR)
+    raw = raw_tile(logits, at, k, z_c, there, C, float("-inf"), LONG)
+    return live, at, t_at, _indices(targets, t_at, live, DENSE), raw
+
+
+@triton.jit
+def _indices(targets, t_at, live, DENSE: tl.constexpr):
+    """Class indices of rows; nothing of interest where the targets are dense."""
+    target = t_at
+    if not DENSE:
+        target = tl.load(targets + t_at, mask=live, other=0).to(tl.int64)
+    return target
+
+
+@triton.jit
+def _labels(
+    logits, target, at, z_c, live, ignore_index, like, C: tl.constexpr, DENSE: tl.constexpr, LONG: tl.constexpr
+):  # fmt: skip
+    """Label of each row, -1 where it has none, the logit of that, and whether the row counts.
+
+    Rows of dense targets have no label, and count by their mass, once that is known.
+    """
+    label = tl.full(live.shape, -1, tl.int32)
+    z_label = tl.zeros(live.shape, like.dtype.element_ty)
+    valid = live
+    if not DENSE:
+        valid = live & (target != ignore_index)
+        label = tl.where(valid & (target >= 0) & (target < C), target, -1).to(tl.int32)
+        place = logits + at + offsets(tl.maximum(label, 0), z_c, LONG)
+        z_label = tl.load(place, mask=live, other=0.0).to(like.dtype.element_ty)
+    return label, z_label, valid
+
+
+@triton.jit
+def _scanned(z, peak, k, label, C: tl.constexpr, DENSE: tl.constexpr):
+    """Peak of the rows with one more tile, its exponentials, and the factor by which what is summed up fades."""
+    top = tl.maximum(row_max(z), peak)
+    _, fade = faded(peak, top)
+    return top, exponentials(relative(z, top[:, None]), k, label, C, not DENSE, False), fade
+
+
+@triton.jit
+def _shares(peak, others, label, z_label, valid, DENSE: tl.constexpr):
+    """What makes probabilities of exponentials, and p and 1 - p of the label; all 0 where the row does not count."""
+    inverse = tl.where(valid, reciprocal(others), 0.0)
+    p_label = tl.zeros_like(peak)
+    q_label = p_label
+    if not DENSE:
+        own = tl.where(label >= 0, exp(z_label - peak), 0.0) * exp_relative(relative(peak, peak))
+        inverse = tl.where(valid, reciprocal(own + others), 0.0)
+        p_label = tl.where(valid, own * inverse, 0.0)
+        q_label = tl.where(valid, others * inverse, 0.0)
+    return inverse, p_label, q_label
+
+
+@triton.jit
+def _added(both, only_p, only_t, e, t, label, k, inverse, p_label, q_label, valid, DENSE: tl.constexpr):
+    """Sums of p t, p (1 - t) and (1 - p) t with those of one more tile, which rows that do not count leave alone."""
+    counts = valid[:, None]
+    p = e * inverse[:, None]
+    if DENSE:
         hit = p * t
-        # Where a thread has all classes of a row, the padding is known beforehand and this leaves nothing of it.
-        both = tl.where(inside, both + hit, 0.0)
-        only_p = tl.where(inside, only_p + (p - hit), 0.0)
-        only_t = tl.where(inside, only_t + (t - hit), 0.0)
+        both = tl.where(counts, both + hit, both)
+        only_p = tl.where(counts, only_p + (p - hit), only_p)
+        only_t = tl.where(counts, only_t + (t - hit), only_t)
+    else:  # whose p at the label is left out
+        own = k[None, :] == label[:, None]
+        both = tl.where(own, both + p_label[:, None], both)
+        only_p = tl.where(counts, only_p + p, only_p)
+        only_t = tl.where(own, only_t + q_label[:, None], only_t)
+    return both, only_p, only_t
+
+
+@triton.jit
+def _store_sums(out, program, k, both, only_p, only_t, C: tl.constexpr, LONG: tl.constexpr):
+    """Sums of a tile over its rows."""
+    step = tl.num_programs(0) * C
+    if LONG:
+        program = program.to(tl.int64)
+        step = tl.num_programs(0).to(tl.int64) * C
     at = out + program * C + k
-    step = tl.num_programs(0).to(program.dtype) * C
     tl.store(at, tl.sum(both, 0), mask=k < C)
     tl.store(at + step, tl.sum(only_p, 0), mask=k < C)
     tl.store(at + 2 * step, tl.sum(only_t, 0), mask=k < C)
 
 
 @triton.jit
-def gradient_kernel(
-    logits,
-    targets,
-    slopes,
-    softmaxes,
-    out,
-    rows,
-    lanes,
-    sizes,
-    z_strides,
-    t_strides,
-    g_strides,
-    ignore_index,
-    C: tl.constexpr,
-    DENSE: tl.constexpr,
-    WHOLE: tl.constexpr,
-    LONG: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
-    """Gradient of the logits of a tile; ``slopes`` (groups, 2, C) as ``_slopes`` takes them."""
-    kind: tl.constexpr = slopes.dtype.element_ty
-    program = _program(LONG)
-    group, lane = program // lanes, program % lanes
-    k = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    place = lane * BLOCK_R + tl.arange(0, BLOCK_R)
-    row, live = group * rows + place, place < rows
-    z, t, valid = _read(logits, targets, row, live, k, sizes, z_strides, t_strides, ignore_index, kind, C, DENSE, LONG)
-    a = _slopes(slopes, group, k, t, C)
-    if WHOLE:
-        p, valid = _softmax(z, t, valid, k, C, DENSE)
-        mean = tl.sum(p * a, 1)
-    else:
-        p, valid = _known_softmax(z, softmaxes, row, live)
-        mean = tl.load(softmaxes + row * 3 + 2, mask=live, other=0.0)
-    gradient = tl.where(valid[:, None], p * (a - mean[:, None]), 0.0)
-    at = out + _places(row, sizes, g_strides, LONG)[:, None] + offsets(k, g_strides[3], LONG)[None, :]
-    tl.store(at, gradient.to(out.dtype.element_ty), mask=live[:, None] & (k < C)[None, :])
-
-
-@triton.jit
-def softmax_kernel(
-    logits,
-    targets,
-    slopes,
-    out,
-    rows,
-    lanes,
-    sizes,
-    z_strides,
-    t_strides,
-    ignore_index,
-    C: tl.constexpr,
-    DENSE: tl.constexpr,
-    SLOPES: tl.constexpr,
-    LONG: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-):
-    """What the other kernels need of rows that no tile can hold, (groups * rows, 3).
-
-    The largest logit, one over the sum of exponentials relative to it, 0 where the row is ignored, and with SLOPES the
-    mean of the slopes under p. The classes pass by in blocks: an online softmax.
-    """
-    kind: tl.constexpr = out.dtype.element_ty
-    program = _program(LONG)
-    group, lane = program // lanes, program % lanes
-    place = lane * BLOCK_R + tl.arange(0, BLOCK_R)
-    row, live = group * rows + place, place < rows
-    valid = live
-    peak = tl.full([BLOCK_R], float("-inf"), kind)
-    total = tl.zeros([BLOCK_R], kind)
-    mean = tl.zeros([BLOCK_R], kind)
-    mass = tl.zeros([BLOCK_R], kind)
-    for start in range(0, C, BLOCK_C):
-        k = start + tl.arange(0, BLOCK_C)
-        z, t, valid = _read(
-            logits, targets, row, live, k, sizes, z_strides, t_strides, ignore_index, kind, C, DENSE, LONG
-        )
-        top = tl.maximum(peak, tl.max(z, 1))
-        finite = tl.where(top == float("-inf"), 0.0, top)
-        fade = tl.exp(peak - finite)
-        e = tl.exp(z - finite[:, None])
-        total = total * fade + tl.sum(e, 1)
-        if SLOPES:
-            mean = mean * fade + tl.sum(e * _slopes(slopes, group, k, t, C), 1)
-        if DENSE:
-            mass += tl.sum(t, 1)
-        peak = top
+def _slopes(
+    slopes, targets, t_at, t_c, there, k, step, C: tl.constexpr, DENSE: tl.constexpr, LONG: tl.constexpr
+):  # fmt: skip
+    """Gradient with respect to p of a tile, (1 or rows, classes), and dense targets; of indices: where t = 0."""
+    a = tl.load(slopes + step + k, mask=k < C, other=0.0)[None, :]
+    t = a
     if DENSE:
-        valid = live & (mass != 0.0)
-    inverse = 1.0 / tl.where(valid, total, 1.0)
-    tl.store(out + row * 3, tl.where(valid, peak, 0.0), mask=live)
-    tl.store(out + row * 3 + 1, tl.where(valid, inverse, 0.0), mask=live)
-    if SLOPES:
-        tl.store(out + row * 3 + 2, tl.where(valid, mean * inverse, 0.0), mask=live)
-
-
-@triton.jit
-def _program(LONG: tl.constexpr):
-    program = tl.program_id(0)
-    return program.to(tl.int64) if LONG else program
-
-
-@triton.jit
-def _places(row, sizes, strides, LONG: tl.constexpr):
-    """Offset of each row."""
-    return places(row // sizes[2], row % sizes[2], sizes[1], strides[0], strides[1], strides[2], 1, LONG)
-
-
-@triton.jit
-def _read(
-    logits,
-    targets,
-    row,
-    live,
-    k,
-    sizes,
-    z_strides,
-    t_strides,
-    ignore_index,
-    kind: tl.constexpr,
-    C: tl.constexpr,
-    DENSE: tl.constexpr,
-    LONG: tl.constexpr,
-):
-    """Logits, -inf where there is nothing to see, and truth of a tile, with its valid rows as far as they are known.
-
-    The logits of ignored rows are not read; those of dense targets show by their mass, once that is known.
-    """
-    inside = (k < C)[None, :]
-    at = targets + _places(row, sizes, t_strides, LONG)
-    if DENSE:
-        valid = live
-        at = at[:, None] + offsets(k, t_strides[3], LONG)[None, :]
-        t = tl.load(at, mask=live[:, None] & inside, other=0.0).to(kind)
-    else:
-        target = tl.load(at, mask=live, other=0).to(tl.int64)
-        valid = live & (target != ignore_index)
-        label = tl.where(valid & (target >= 0) & (target < C), target, -1).to(tl.int32)
-        t = (label[:, None] == k[None, :]).to(kind)
-    at = logits + _places(row, sizes, z_strides, LONG)[:, None] + offsets(k, z_strides[3], LONG)[None, :]
-    return tl.load(at, mask=valid[:, None] & inside, other=float("-inf")).to(kind), t, valid
-
-
-@triton.jit
-def _softmax(z, t, valid, k, C: tl.constexpr, DENSE: tl.constexpr):
-    """Probabilities of whole rows, 0 where they are ignored, and the rows that are not."""
-    if DENSE:
-        valid = valid & (tl.sum(t, 1) != 0.0)
-        z = tl.where(valid[:, None], z, float("-inf"))
-    peak = tl.where(valid, tl.max(z, 1), 0.0)
-    e = tl.where((k < C)[None, :], tl.exp(z - peak[:, None]), 0.0)
-    inverse = 1.0 / tl.where(valid, tl.sum(e, 1), 1.0)
-    return e * inverse[:, None], valid
-
-
-@triton.jit
-def _known_softmax(z, softmaxes, row, live):
-    """The same from what ``softmax_kernel`` found."""
-    peak = tl.load(softmaxes + row * 3, mask=live, other=0.0)
-    inverse = tl.load(softmaxes + row * 3 + 1, mask=live, other=0.0)
-    valid = inverse != 0.0
-    z = tl.where(valid[:, None], z, float("-inf"))
-    return tl.exp(z - peak[:, None]) * inverse[:, None], valid
-
-
-@triton.jit
-def _slopes(slopes, group, k, t, C: tl.constexpr):
-    """Gradient with respect to p: the first slope of a class where t = 0, the second where t = 1."""
-    at = slopes + group * 2 * C + k
-    without = tl.load(at, mask=k < C, other=0.0)[None, :]
-    own = tl.load(at + C, mask=k < C, other=0.0)[None, :]
-    return without + t * (own - without)
+        t = load_tile(targets, t_at, k, t_c, there, C, 0.0, slopes, LONG)
+        own = tl.load(slopes + k, mask=k < C, other=0.0) - tl.load(slopes + 2 * step + k, mask=k < C, other=0.0)
+        a += t * (own[None, :] - a)
+    return a, t

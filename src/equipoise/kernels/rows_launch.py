@@ -44,6 +44,7 @@ WEIGHING = 528  # programs that weigh
 MOST_SCALING = 2048  # programs that scale a tensor: enough to use all of the memory, few enough to find nothing to do
 FEW_PROGRAMS = 528  # up to here the last of them adds up the sums of all, which is slower but spares a launch
 MANY_PROGRAMS = 2**15  # beyond, their sums are added up before the last step
+FEW_COLUMNS = 1024  # up to here the programs that add them up are too few to walk slowly
 AT_ONCE = (torch.float32, torch.bfloat16)  # whose gradient may be divided before it is scaled: float16 underflows
 REDUCTIONS = {"sum": 0, "mean": 1, "valid_mean": 2, "batch_mean": 3}
 
@@ -186,7 +187,7 @@ def _scaling(size: int, counted: bool) -> Launch:
 def added(partial: Tensor) -> Tensor:
     """Sums (kinds, columns) of what each program has found, (kinds, programs, columns)."""
     kinds, programs, columns = partial.shape
-    if programs > FEW_PROGRAMS:
+    if programs > (FEW_PROGRAMS if columns > FEW_COLUMNS else MANY_PROGRAMS):
         return partial.sum(1)
     sums = torch.empty((kinds, columns), dtype=partial.dtype, device=partial.device)
     _add(_adding(kinds, programs, columns), partial, sums)
@@ -195,7 +196,7 @@ def added(partial: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def _adding(kinds: int, programs: int, columns: int) -> Launch:
-    tile = (512, 1) if columns == 1 else (16, 64)
+    tile = (16, 64) if columns > FEW_COLUMNS else (min(power_of_2(programs), 1024), 1 if columns == 1 else 4)
     return Launch(kinds * -(-columns // tile[1]), (programs, columns), tile, 4)
 
 

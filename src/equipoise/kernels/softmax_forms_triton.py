@@ -35,6 +35,7 @@ __all__ = [
     "dense_terms",
     "differences",
     "exponentials",
+    "faded",
     "other_forms",
     "row_forms",
     "smoothing_share",
@@ -118,6 +119,13 @@ def exponentials(x, k, label, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl
     if WITHOUT:
         e = tl.where(k[None, :] == label[:, None], NOTHING, e)
     return unpadded(e, k, C, PADDED)
+
+
+@triton.jit
+def faded(peak, top):
+    """By how much what was relative to the peak sinks when that rises to the top, in units of log 2, and its factor."""
+    sunk = relative(peak, top) - relative(peak, peak)
+    return sunk, exp_relative(sunk)
 
 
 @triton.jit

@@ -23,6 +23,7 @@ from equipoise.kernels.softmax_forms_triton import (
     dense_terms,
     differences,
     exponentials,
+    faded,
     other_forms,
     row_forms,
     smoothing_share,
@@ -52,13 +53,6 @@ __all__ = ["forward_kernel"]
 def _before(z, k, label, C: tl.constexpr):
     """Logits of the classes before the label; that there are C of them lets the compiler leave out the padding."""
     return tl.where((k[None, :] < label[:, None]) & (k < C)[None, :], z, float("-inf"))
-
-
-@triton.jit
-def _faded(peak, top):
-    """By how much what was relative to the peak sinks when that rises to the top, in units of log 2, and its factor."""
-    sunk = relative(peak, top) - relative(peak, peak)
-    return sunk, exp_relative(sunk)
 
 
 @triton.jit
@@ -283,7 +277,7 @@ def _forward_tile(
                 peak, others = _scanned_rest(z, peak, others)
             else:
                 top = tl.maximum(row_max(z), peak)
-                sunk, fade = _faded(peak, top)
+                sunk, fade = faded(peak, top)
                 peak = top
                 x = relative(z, peak[:, None])
                 e = exponentials(x, k, label, C, not DENSE and not apart, padded)

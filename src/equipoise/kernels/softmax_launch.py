@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,14 +25,13 @@ from equipoise.kernels.rows_launch import (
 )
 from equipoise.kernels.softmax_backward_triton import backward_kernel
 from equipoise.kernels.softmax_forward_triton import forward_kernel
+from equipoise.kernels.tiles import Blocks, Work, blocks_of, is_aligned
 from equipoise.kernels.triton_forms import Plan, plan_of
 
 __all__ = ["Forward", "is_spread", "softmax_at_once", "softmax_backward", "softmax_forward"]
 
 MOST_PROGRAMS = 8448  # that share out the tiles of whole rows in forward, so that there are not too many sums
 LEAST_AT_ONCE = 36_000_000  # bytes: smaller logits may still be in the cache when backward reads them
-
-Work = Literal["forward", "backward", "at once", "much at once"]
 
 _forward = Launcher(forward_kernel)
 _backward = Launcher(backward_kernel)
@@ -47,26 +46,6 @@ class Forward(NamedTuple):
     codes: Tensor | None  # (N, d1, ..., dk) label, by C more where it is a hit; 2 C: ignored, 2 C + 1: no such class
     counts: Tensor | None  # (2, C) rows of each class and its hits
     reduced: Reduced | None
-
-
-class Blocks(NamedTuple):
-    """Tile of one program."""
-
-    rows: int
-    classes: int
-    warps: int
-    vector: int = 0
-    """Where a thread has all classes of its rows: how many neighbouring rows it loads at once, -1 for one row whose
-    classes lie next to each other. Else 0."""
-
-    def hold_rows(self, classes: int) -> bool:
-        """Whether a thread has all classes of its rows at once."""
-        return self.vector != 0 and classes <= self.classes
-
-    @property
-    def tile(self) -> tuple[int, int, int]:
-        """What the kernels are told of it."""
-        return self.rows, self.classes, self.vector
 
 
 def softmax_forward(
@@ -88,10 +67,10 @@ def softmax_forward(
     """
     dense, weighted = targets.is_floating_point(), weight is not None
     how = (logits.element_size(), layout, dense, weighted, keep_rows, hits, coded, False, reduction)
-    planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), _aligned(logits), ignore_index, *how)
+    planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), is_aligned(logits), ignore_index, *how)
     if planned is None:
         logits, targets = logits.contiguous(), targets.contiguous()
-        planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), _aligned(logits), ignore_index, *how)
+        planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), is_aligned(logits), ignore_index, *how)
         assert planned is not None
     kept, rows, inside, launch = planned
     dtype, device = accumulation_dtype(logits), logits.device
@@ -145,7 +124,7 @@ def softmax_at_once(
     if gradient.stride() != logits.stride():
         return None
     how = (logits.element_size(), layout, False, weight is not None, False, False, False, True, reduction)
-    planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), _aligned(logits), ignore_index, *how)
+    planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), is_aligned(logits), ignore_index, *how)
     if planned is None:
         return None
     *_, inside, launch = planned
@@ -195,8 +174,8 @@ def _forward_plan(
         return None
     rows, spread = geometry.rows, is_spread(plan, dense)
     work: Work = ("much at once" if plan.laborious or plan.true_margin >= 0 else "at once") if once else "forward"
-    blocks = _blocks(shape, z_strides, element_size, aligned, work, spread)
-    again = coded and _blocks(shape, z_strides, element_size, aligned, "backward", spread).hold_rows(shape[1])
+    blocks = blocks_of(shape, z_strides, element_size, aligned, work, spread)
+    again = coded and blocks_of(shape, z_strides, element_size, aligned, "backward", spread).hold_rows(shape[1])
     kept = 0 if once or again else 3 if spread else 2
     split, tiles = geometry.programs(blocks.rows)
     turns = max(1, -(-tiles // MOST_PROGRAMS)) if shape[1] <= blocks.classes and not dense else 1
@@ -235,11 +214,11 @@ def softmax_backward(
     kept = state is not None
     how = (logits.element_size(), layout, targets.is_floating_point(), coded, kept, weight is not None, kind)
     strides = logits.stride(), out.stride(), targets.stride()
-    launch = _backward_launch(logits.shape, *strides, _aligned(logits), *how)
+    launch = _backward_launch(logits.shape, *strides, is_aligned(logits), *how)
     if launch is None:
         logits, out, targets = logits.contiguous(), out.contiguous(), targets.contiguous()
         strides = logits.stride(), out.stride(), targets.stride()
-        launch = _backward_launch(logits.shape, *strides, _aligned(logits), *how)
+        launch = _backward_launch(logits.shape, *strides, is_aligned(logits), *how)
         assert launch is not None
     if launch.programs:
         _backward(
@@ -268,7 +247,7 @@ def _backward_launch(
     geometry, plan = merged(shape, (z_strides, g_strides, t_strides), 2 + dense), plan_of(layout)
     if geometry is None:
         return None
-    blocks = _blocks(shape, z_strides, element_size, aligned, "backward", is_spread(plan, dense))
+    blocks = blocks_of(shape, z_strides, element_size, aligned, "backward", is_spread(plan, dense))
     if not kept and not blocks.hold_rows(shape[1]):  # the logits of forward had other strides
         blocks = Blocks(256, power_of_2(shape[1]), 8, 1)
     split, programs = geometry.programs(blocks.rows)
@@ -292,46 +271,6 @@ def _is_long(
     return rows >= SMALL or any(reaches_far(*place) for place in places)
 
 
-def _aligned(tensor: Tensor) -> bool:
-    """Whether the largest loads may start where it starts."""
-    return tensor.data_ptr() % 16 == 0
-
-
 def is_spread(plan: Plan, dense: bool) -> bool:
     """Whether every class of a row has a term of its own."""
     return dense or plan.label_smoothing >= 0 or plan.squared_error >= 0
-
-
-def _blocks(
-    shape: tuple[int, ...], strides: tuple[int, ...], element_size: int, aligned: bool, work: Work, spread: bool
-) -> Blocks:
-    """By measurements on an H200; ``backward`` needs no sum over the classes, and ``at once`` no row is read twice.
-
-    Classes next to each other: one warp walks along a row, several rows at once where they are not long. Strided or few
-    classes: neighbouring threads have neighbouring rows, as many to a thread as one load can hold and its registers
-    allow, and keep all classes of a tile to themselves, so that sums over classes need no exchange.
-    """
-    width, once = power_of_2(shape[1]), work in ("at once", "much at once")
-    if strides[1] == 1 and width <= 32:
-        return Blocks(64, width, 2, -1) if once else Blocks(128, width, 4, -1)
-    if strides[1] == 1:
-        if once:
-            width = min(width, 8192)
-            return Blocks(max(1, 512 // width), width, max(1, width // 2048))
-        if work == "backward":
-            width = min(width, 8192)
-            return Blocks(max(1, 1024 // width), width, max(1, width // 1024))
-        width = min(width, 1024)
-        return Blocks(1024 // width, width, 1)
-    steps = [stride for size, stride in zip(shape, strides, strict=True) if size > 1 and stride != 1]
-    if not aligned or any(stride % 16 for stride in steps):  # Triton cannot tell that neighbours may be loaded at once
-        if work == "backward" and element_size == 2 and not spread:
-            return Blocks(128, min(width, 32), 2, 2)
-        warps = 4 if work == "much at once" else 8
-        return Blocks(32 * warps, min(width, 32), warps, 1)
-    if once and width > 8:
-        return Blocks(64, width, 1, 2) if width <= 32 else Blocks(128, 8, 2, 2)
-    if width == 32 and not spread:
-        return Blocks(256, width, 4, 2)
-    vector = max(8 // element_size, min(16 // width, 16 // element_size))
-    return Blocks(128 * vector, min(width, 8), 4, vector)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["load_tile", "offsets", "places", "present", "rows_of_program"]
+__all__ = ["load_tile", "offsets", "places", "present", "raw_tile", "rows_of_program"]
 
 
 @triton.jit
@@ -77,6 +77,11 @@ def offsets(k, stride_c, LONG: tl.constexpr):
 @triton.jit
 def load_tile(tensor, at, k, stride_c, live, C, other, hyper, LONG: tl.constexpr):
     """Tile (rows, classes) in the accumulation type, which is that of the hyper-parameters."""
+    return raw_tile(tensor, at, k, stride_c, live, C, other, LONG).to(hyper.dtype.element_ty)
+
+
+@triton.jit
+def raw_tile(tensor, at, k, stride_c, live, C, other, LONG: tl.constexpr):
+    """The same in the type of the tensor."""
     inside = live[:, None] & (k < C)[None, :]
-    tile = tl.load((tensor + offsets(k, stride_c, LONG))[None, :] + at[:, None], mask=inside, other=other)
-    return tile.to(hyper.dtype.element_ty)
+    return tl.load((tensor + offsets(k, stride_c, LONG))[None, :] + at[:, None], mask=inside, other=other)

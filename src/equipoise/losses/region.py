@@ -100,13 +100,22 @@ def tversky_loss(
     if sync and not per_image:
         # Global value, local gradient times the world size: DDP's averaging then gives the joined batch's gradient.
         sums = all_sum(sums.detach()) + world_size() * (sums - sums.detach())
-    tp, fp, fn = sums.unbind()
-    missed = alpha * fp + beta * fn  # 1 - index = missed / whole: nothing cancels near 0
-    whole = tp + missed + smooth
-    # Sums of underflowed probabilities count as 0/0: dividing by them would overflow in the backward pass.
-    empty = whole <= torch.finfo(whole.dtype).tiny / torch.finfo(whole.dtype).eps  # False for NaN, which must show
-    losses = torch.where(empty, 0.0, missed) / torch.where(empty, 1.0, whole)
-    return _reduce(losses, ~(tp + fn <= 0), classes, reduction, sync=sync and per_image)
+
+    def loss(sums: Tensor) -> Tensor:
+        tp, fp, fn = sums.unbind()
+        missed = alpha * fp + beta * fn  # 1 - index = missed / whole: nothing cancels near 0
+        whole = tp + missed + smooth
+        # Sums of underflowed probabilities count as 0/0: dividing by them would overflow in the backward pass.
+        empty = whole <= torch.finfo(whole.dtype).tiny / torch.finfo(whole.dtype).eps  # False for NaN, which must show
+        losses = torch.where(empty, 0.0, missed) / torch.where(empty, 1.0, whole)
+        return _reduce(losses, ~(tp + fn <= 0), classes, reduction, sync=sync and per_image)
+
+    if not sync and reduction in ("mean", "sum") and classes in ("present", "all") and triton_serves(logits):
+        from equipoise.kernels.region_fused import overlap_loss  # not at the top: triton is optional
+
+        every, mean = classes == "all", reduction == "mean"
+        return overlap_loss(sums, loss, alpha=alpha, beta=beta, smooth=smooth, every=every, mean=mean)
+    return loss(sums)
 
 
 def dice_loss(logits: Tensor, targets: Tensor, *, smooth: float = 0.0, **options: Unpack[_FunctionOptions]) -> Tensor:
