@@ -27,11 +27,13 @@ from benchmarks.measure import (
     peak_bytes,
     take_turns,
 )
-from benchmarks.targets import PEAK, add_checks, cpu_checks, cuda_checks, floor_bytes, row_bytes
+from benchmarks.targets import PEAK, SMALL, add_checks, cpu_checks, cuda_checks, floor_bytes, row_bytes
 
 __all__ = ["Settings", "run"]
 
 Row: TypeAlias = dict[str, Any]
+
+SMALL_ROUNDS = 5  # rounds of calls on small batches for each round of others, on a CUDA device
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,10 @@ class Settings:
     rounds: int = 25
     filter: str = ""
     bandwidth: float | None = None
+
+    def rounds_of_calls(self, logits_bytes: int) -> int:
+        """On a CUDA device calls on small batches are all host, whose noise takes more rounds to average out."""
+        return self.rounds * SMALL_ROUNDS if self.bandwidth is not None and logits_bytes <= SMALL else self.rounds
 
 
 def run(settings: Settings, shapes: Shapes = SHAPES, progress: Callable[[str], None] = lambda text: None) -> list[Row]:
@@ -102,7 +108,7 @@ def _run_batch(cases: list[Case], batch: Batch, settings: Settings) -> list[Row]
                 if case.name in steps:
                     rows[case.name] |= _floor(case, batch, settings.bandwidth)
                     rows[case.name] |= _device_time(steps[case.name], settings.rounds)
-    times = take_turns(steps, settings.device, settings.rounds)
+    times = take_turns(steps, settings.device, settings.rounds_of_calls(batch.logits.nbytes))
     for case in cases:
         if case.name in times:
             row = rows[case.name]
@@ -174,6 +180,7 @@ def _compared(case: Case, link: Link, times: dict[str, list[float]]) -> Row:
     ratios = {name: paired_ratio(own, times[name]) for name in _baselines(case, link) if name in times}
     return {
         "milliseconds": asdict(Quartiles.of([1e3 * seconds for seconds in own])),
+        "rounds": len(own),
         "ratios": {name: asdict(ratio) for name, ratio in ratios.items()},
     }
 

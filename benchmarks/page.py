@@ -10,7 +10,7 @@ from benchmarks.table import blocks, missed, targets_met, versions
 from benchmarks.targets import FLOORS, LARGE, PEAK, SMALL
 from benchmarks.training import TARGET
 
-__all__ = ["format_page"]
+__all__ = ["format_page", "renewed"]
 
 Row: TypeAlias = dict[str, Any]
 
@@ -120,8 +120,23 @@ def format_page(run: dict[str, Any], training: dict[str, Any] | None = None) -> 
     return "\n\n".join(sections) + "\n"
 
 
+def renewed(run: dict[str, Any], later: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A run of ``losses`` with rows of later ones, which know in ``again`` when they were measured."""
+    rows = {_batch_and_name(row): row for row in run["rows"]}
+    for other in later:
+        rows |= {_batch_and_name(row): row | {"again": other["machine"]["date"]} for row in other["rows"]}
+    order = list(dict.fromkeys(key[:3] for key in rows))
+    return run | {"rows": sorted(rows.values(), key=lambda row: order.index(_batch_and_name(row)[:3]))}
+
+
+def _batch_and_name(row: Row) -> tuple[str, tuple[int, ...], str, str]:
+    return row["link"], tuple(row["shape"]), row["dtype"], row["name"]
+
+
 def _introduction(run: dict[str, Any], on_cuda: bool) -> str:
     machine = run["machine"]
+    again = sorted({row["again"] for row in run["rows"] if "again" in row})
+    marked = f" Rows marked † were measured again, on {' and '.join(again)}." if again else ""
     bandwidth = run["bandwidth"]
     copy = f", where a copy moves {bandwidth['median'] / 1e9:.0f} GB/s" if on_cuda else ""
     return (
@@ -129,7 +144,7 @@ def _introduction(run: dict[str, Any], on_cuda: bool) -> str:
         f"{' (also under `torch.compile`)' if on_cuda else ''} and other libraries, all in one run. "
         "This page is generated from its results.\n\n"
         f"Measured on {machine['date']} on {machine['device']}{copy}. {_sentence(versions(machine))} "
-        f"Medians over {run['settings']['rounds']} rounds, quartiles in brackets."
+        f"Medians over {run['settings']['rounds']} rounds, quartiles in brackets.{marked}"
     )
 
 
@@ -207,7 +222,8 @@ def _place(row: Row) -> str:
 
 
 def _name(row: Row) -> str:
-    return f"**{row['name']}**" if row["kind"] == "ours" else row["name"]
+    mark = " †" if "again" in row else ""
+    return f"**{row['name']}**{mark}" if row["kind"] == "ours" else f"{row['name']}{mark}"
 
 
 def _time(quartiles: dict[str, float] | None) -> str:

@@ -223,6 +223,7 @@ def test_gradients_are_those_of_finite_differences(loss, per_image, dense, class
 
 def test_lovasz_steps_keep_their_digits_on_large_images():
     foreground = torch.rand(2, 200_000, generator=torch.Generator().manual_seed(0)) < torch.tensor([[0.3], [0.0]])
+    assert torch.equal(region._counted_in_one_scan(foreground), foreground.cumsum(-1, dtype=torch.int32))
     exact = region._jaccard_steps(foreground, torch.float64)
     assert_close(exact.sum(-1), torch.ones(2, dtype=torch.float64))  # J rises from 0 to 1
     assert_close(region._jaccard_steps(foreground, torch.float32).double(), exact, rtol=1e-6, atol=0)

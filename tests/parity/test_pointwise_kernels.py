@@ -457,6 +457,17 @@ def test_backward_that_is_compiled_by_itself():
         torch.testing.assert_close(logits.grad, expected)
 
 
+@pytest.mark.parametrize("per_class", [False, True], ids=["all", "labels"])
+@pytest.mark.parametrize("most", [1, 1024])
+def test_exponents_that_many_programs_have_seen(per_class, most, monkeypatch):
+    from equipoise.kernels import statistics_launch
+
+    monkeypatch.setattr(statistics_launch, "MOST_PARTS", most)
+    shape = (300, 70)  # several tiles of rows, and of labels
+    loss = eq.AsymmetricLoss(target_gap=0.3, gap_step=1.0, per_class=per_class)
+    check_parity(loss, logits_of(*shape, dtype=torch.float32), multilabel_of(shape, ignored=0.2))
+
+
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 def test_captured_in_a_cuda_graph_without_a_sync():
     shape = (4, 7, 33, 5)

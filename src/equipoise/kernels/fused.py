@@ -333,7 +333,8 @@ def sigmoid_totals(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Summed sigmoid loss, and without gradient the number of known elements and the sums of p, t, p t and 1.
 
-    The last are (4, 1) for ``"all"`` labels together, (4, C) for each of the ``"labels"``, else None.
+    The last come in parts: (4, parts, 1) for ``"all"`` labels together, (4, parts, C) for each of the ``"labels"``, or
+    None.
     """
     totals: tuple[Tensor, Tensor, Tensor | None] = SigmoidTotals.apply(  # type: ignore[no-untyped-call]
         logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, seen

@@ -194,7 +194,7 @@ def _sigmoid_forward(
     return (
         done.sums.sum(1, keepdim=True),
         nothing if done.elements is None else done.elements,
-        done.sums.new_empty(0) if done.seen is None else done.seen,
+        done.sums.new_empty(0) if done.seen is None else done.seen.sum(1, keepdim=True),
     )
 
 
@@ -214,7 +214,7 @@ def _(
     return (
         logits.new_empty((2, 1), dtype=dtype),
         torch.empty_like(logits, dtype=dtype) if keep_elements else logits.new_empty(0, dtype=dtype),
-        logits.new_empty(0 if columns is None else (4, columns), dtype=dtype),
+        logits.new_empty(0 if columns is None else (4, 1, columns), dtype=dtype),
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from equipoise.kernels.geometry import SMALL, Geometry, merged, power_of_2, reaches_far
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.rows_launch import REDUCTIONS, Reduced, added, asked, finish, finishes_itself, sums_of
+from equipoise.kernels.rows_launch import REDUCTIONS, Reduced, asked, finish, finishes_itself, sums_of
 from equipoise.kernels.sigmoid_triton import elements_backward_kernel, elements_forward_kernel
 from equipoise.kernels.triton_forms import Plan, plan_of
 
@@ -34,7 +34,7 @@ class Forward(NamedTuple):
 
     sums: Tensor  # (2, programs) loss, known elements; nothing where they are reduced
     elements: Tensor | None  # losses, shaped like the logits
-    seen: Tensor | None  # (4, 1) or (4, C): sums of p, t, p t and known elements
+    seen: Tensor | None  # (4, parts, 1) or (4, parts, C): sums of p, t, p t and known elements
     reduced: Reduced | None
     gradient: Tensor | None
 
@@ -110,8 +110,9 @@ def sigmoid_forward(
         _forward(launch, logits, targets, weight, hyper, out, sums, partial, *asked(sums, reduced, inside))
     if reduction is not None and reduced is not None and inside < 0:
         finish(sums, reduced, reduction, logits.shape[0])
-    totals = None if shape is None else added(partial)
-    return Forward(sums, out if keep_elements else None, totals, reduced, out if at_once else None)
+    return Forward(
+        sums, out if keep_elements else None, None if shape is None else partial, reduced, out if at_once else None
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -7,12 +7,16 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from equipoise.kernels.geometry import power_of_2
 from equipoise.kernels.launch import Launch, Launcher
+from equipoise.kernels.rows_launch import added
 from equipoise.kernels.statistics_triton import join_kernel, recall_kernel, steer_kernel
 
 __all__ = ["joined", "recall_weights", "steer"]
 
 BLOCK = 256
+MOST_PARTS = 1024  # of sums that one program adds up
+STEERED = 4096  # such sums of a program, of one kind
 
 _join = Launcher(join_kernel)
 _recall = Launcher(recall_kernel)
@@ -40,14 +44,19 @@ def _weighting(classes: int, momentum: float | None, min_errors: float | None) -
     return Launch(-(-classes // BLOCK), (), (classes, momentum, min_errors, BLOCK), 1)
 
 
-def steer(sums: Tensor, gamma: Tensor, gap: Tensor, target_gap: float, gap_step: float, gamma_max: float) -> None:
-    """Moves ``gamma`` and ``gap``, (labels,), given the sums of p, t, p t and 1, (4, labels)."""
-    _steer(_steering(gamma.numel(), target_gap, gap_step, gamma_max), sums, gamma, gap)
+def steer(seen: Tensor, gamma: Tensor, gap: Tensor, target_gap: float, gap_step: float, gamma_max: float) -> None:
+    """Moves ``gamma`` and ``gap``, (labels,), given sums of p, t, p t and 1 in parts, (4, parts, labels)."""
+    if seen.shape[1] > MOST_PARTS:
+        seen = added(seen).unsqueeze(1)
+    _steer(_steering(seen.shape[1], gamma.numel(), target_gap, gap_step, gamma_max), seen, gamma, gap)
 
 
 @lru_cache(maxsize=1024)
-def _steering(labels: int, target_gap: float, gap_step: float, gamma_max: float) -> Launch:
-    return Launch(-(-labels // BLOCK), (labels,), (target_gap, gap_step, gamma_max, BLOCK), 1)
+def _steering(parts: int, labels: int, target_gap: float, gap_step: float, gamma_max: float) -> Launch:
+    rows = power_of_2(parts)
+    columns = min(BLOCK, power_of_2(labels), max(1, STEERED // rows))
+    constants = (target_gap, gap_step, gamma_max, rows, columns)
+    return Launch(-(-labels // columns), (parts, labels), constants, max(1, rows * columns // BLOCK // 4))
 
 
 def joined(hyper: Tensor, gamma: Tensor) -> Tensor:

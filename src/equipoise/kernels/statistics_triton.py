@@ -40,26 +40,30 @@ def recall_kernel(
 
 @triton.jit
 def steer_kernel(
-    sums, gamma, gap, labels,
-    TARGET: tl.constexpr, STEP: tl.constexpr, GAMMA_MAX: tl.constexpr, BLOCK: tl.constexpr,
+    seen, gamma, gap, parts, labels,
+    TARGET: tl.constexpr, STEP: tl.constexpr, GAMMA_MAX: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Moves the exponents (labels,) and notes the gaps, given the sums of p, t, p t and 1, (4, labels).
+    """Moves the exponents (labels,) and notes the gaps, given p, t, p t and 1 as several have summed them up.
 
-    See ``losses.asymmetry``.
+    ``seen`` is (4, parts, labels). See ``losses.asymmetry``.
     """
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    part = tl.arange(0, BLOCK_P)
     inside = k < labels
-    p_all = tl.load(sums + k, mask=inside, other=0.0)
-    positives = tl.load(sums + labels + k, mask=inside, other=0.0)
-    p_positive = tl.load(sums + 2 * labels + k, mask=inside, other=0.0)
-    negatives = tl.load(sums + 3 * labels + k, mask=inside, other=0.0) - positives
+    there = (part < parts)[:, None] & inside[None, :]
+    at = seen + part[:, None] * labels + k[None, :]
+    step = parts * labels
+    p_all = tl.sum(tl.load(at, mask=there, other=0.0), 0)
+    positives = tl.sum(tl.load(at + step, mask=there, other=0.0), 0)
+    p_positive = tl.sum(tl.load(at + 2 * step, mask=there, other=0.0), 0)
+    negatives = tl.sum(tl.load(at + 3 * step, mask=there, other=0.0), 0) - positives
     p_negative = negatives - (p_all - p_positive)  # the sum of 1 - p over the negatives
     both = (positives > 0.0) & (negatives > 0.0)
-    seen = p_positive / tl.where(both, positives, 1.0) - p_negative / tl.where(both, negatives, 1.0)
+    found = p_positive / tl.where(both, positives, 1.0) - p_negative / tl.where(both, negatives, 1.0)
     before = tl.load(gamma + k, mask=inside, other=0.0)
-    moved = tl.minimum(tl.maximum(before + STEP * (TARGET - seen), 0.0), GAMMA_MAX)
+    moved = tl.minimum(tl.maximum(before + STEP * (TARGET - found), 0.0), GAMMA_MAX)
     tl.store(gamma + k, moved, mask=inside & both)
-    tl.store(gap + k, seen, mask=inside & both)
+    tl.store(gap + k, found, mask=inside & both)
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise._buffers import PreciseBuffers
 from equipoise._checks import check_length, check_number, transforms_active
-from equipoise.distributed import all_sum
+from equipoise.distributed import all_sum, world_size
 from equipoise.kernels.choice import triton_serves
 
 __all__ = ["AdaptiveAsymmetry"]
@@ -81,25 +81,26 @@ class AdaptiveAsymmetry(PreciseBuffers):
         if ignore_value is not None:
             unknown = targets == ignore_value
             p, t, known = (values.masked_fill(unknown, 0.0) for values in (p, t, known))
-        sums = torch.stack([p.sum(axes), t.sum(axes), (p * t).sum(axes), known.sum(axes)]).view(4, -1)
+        sums = torch.stack([p.sum(axes), t.sum(axes), (p * t).sum(axes), known.sum(axes)]).view(4, 1, -1)
         self.move(sums, logits, sync)
 
     @torch.no_grad()
     def move(self, sums: Tensor, logits: Tensor, sync: bool) -> None:
-        """Move the exponent given the sums of p, t, p t and 1 over the known elements, (4, 1) or (4, C)."""
+        """Move the exponent given sums of p, t, p t and 1 over the known elements in parts, (4, parts, 1 or C)."""
         if transforms_active():
             raise RuntimeError(
                 "an adaptive exponent cannot be updated inside a torch.func transform, got training mode with "
                 f"target_gap={self.target_gap:g}; call loss.eval() first"
             )
         gamma, gap = self._placed("gamma_neg", logits), self._placed("gap", logits)
-        sums = all_sum(sums) if sync else sums
+        if sync and world_size() > 1:
+            sums = all_sum(sums.sum(1, keepdim=True))
         if gamma.dtype is sums.dtype and not torch.compiler.is_compiling() and triton_serves(logits):
             from equipoise.kernels.statistics_launch import steer  # Triton is optional
 
             steer(sums, gamma, gap, self.target_gap, self.gap_step, self.gamma_max)
             return
-        p_all, positives, p_positive, everything = sums
+        p_all, positives, p_positive, everything = sums.sum(1)
         negatives = everything - positives
         p_negative = negatives - (p_all - p_positive)  # the sum of 1 - p over the negatives
         both = (positives > 0) & (negatives > 0)

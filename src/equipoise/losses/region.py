@@ -210,10 +210,25 @@ def _jaccard_steps(foreground: Tensor, dtype: torch.dtype) -> Tensor:
     and 1 at the first pixel of a class without foreground (U = 1). Counts are integers, exact at any image size.
     """
     whole = foreground.sum(-1, keepdim=True, dtype=torch.int32)
-    intersection = whole - foreground.cumsum(-1, dtype=torch.int32)
+    intersection = whole - _counted(foreground)
     union = intersection + torch.arange(1, foreground.shape[-1] + 1, dtype=torch.int32, device=foreground.device)
     intersection, union = intersection.to(dtype), union.to(dtype)
     return torch.where(foreground | (union == 1), 1.0, intersection / (union - 1)) / union
+
+
+def _counted(mask: Tensor) -> Tensor:
+    """How many are True up to each place along the last dimension, int32."""
+    # a scan along rows has one block of CUDA's threads for each, which is few where rows are few and long
+    if mask.is_cuda and mask.numel() and not torch.compiler.is_compiling():
+        return _counted_in_one_scan(mask)
+    return mask.cumsum(-1, dtype=torch.int32)
+
+
+def _counted_in_one_scan(mask: Tensor) -> Tensor:
+    """The same by a scan over all rows, less what the rows before have counted."""
+    counted = mask.flatten().cumsum(0, dtype=torch.int32).view(mask.shape)
+    ends = counted[..., -1:]
+    return counted - torch.nn.functional.pad(ends.flatten()[:-1], (1, 0)).view(ends.shape)
 
 
 def _overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
