@@ -11,8 +11,13 @@ from torch import Tensor
 from equipoise.kernels import region_reference
 from equipoise.kernels.hyper import accumulation_dtype
 from equipoise.kernels.region_launch import MOST_ENTRIES, launch_gradient, launch_loss, launch_sums
+from equipoise.kernels.region_reference import Prices
 
 __all__ = ["overlap_loss", "overlap_sums"]
+
+MOST_PRICES = 64  # that kernels are compiled for
+
+_known: set[Prices] = set()
 
 
 def overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
@@ -23,31 +28,25 @@ def overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: 
     return sums
 
 
-def overlap_loss(
-    sums: Tensor,
-    plain: Callable[[Tensor], Tensor],
-    *,
-    alpha: float,
-    beta: float,
-    smooth: float,
-    every: bool,
-    mean: bool,
-) -> Tensor:
+def overlap_loss(sums: Tensor, plain: Callable[[Tensor], Tensor], prices: Prices) -> Tensor:
     """The scalar ``plain(sums)`` in one kernel instead of a dozen operations on a few numbers.
 
     Args:
         sums: (3, C) or (3, N, C), as ``overlap_sums`` returns them.
         plain: the Tversky loss in plain operations, for many sums, second derivatives and the compiler.
-        alpha: price of false positives.
-        beta: price of false negatives.
-        smooth: added above and below.
-        every: whether classes that are not present count.
-        mean: the mean over classes, and images, instead of the sum.
+        prices: what it does, for the kernel, which is compiled for them.
     """
-    if torch.compiler.is_compiling() or not 0 < sums.numel() <= MOST_ENTRIES:
+    if torch.compiler.is_compiling() or not 0 < sums.numel() <= MOST_ENTRIES or not _is_worth_it(prices):
         return plain(sums)
-    loss: Tensor = OverlapLoss.apply(sums, plain, alpha, beta, smooth, every, mean)  # type: ignore[no-untyped-call]
+    loss: Tensor = OverlapLoss.apply(sums, plain, prices)  # type: ignore[no-untyped-call]
     return loss
+
+
+def _is_worth_it(prices: Prices) -> bool:
+    """Whether to compile for them: not where they change with every step."""
+    if prices not in _known and len(_known) < MOST_PRICES:
+        _known.add(prices)
+    return prices in _known
 
 
 class OverlapSums(torch.autograd.Function):
@@ -78,9 +77,9 @@ class OverlapLoss(torch.autograd.Function):
     """The loss of the sums; its gradient is known with it."""
 
     @staticmethod
-    def forward(ctx: Any, sums: Tensor, plain: Callable[[Tensor], Tensor], *options: Any) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Any, sums: Tensor, plain: Callable[[Tensor], Tensor], prices: Prices) -> Tensor:  # noqa: ANN401
         """A scalar."""
-        loss, slopes = launch_loss(sums, *options)
+        loss, slopes = launch_loss(sums, prices)
         ctx.plain = plain
         ctx.save_for_backward(sums, slopes)
         return loss
@@ -89,10 +88,9 @@ class OverlapLoss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient of the sums, by plain operations where a second derivative may be wanted."""
         sums, slopes = ctx.saved_tensors
-        nothing = (None,) * 6
         if not torch.is_grad_enabled():
-            return slopes * grad, *nothing
-        return *torch.autograd.grad(ctx.plain(sums), sums, grad, create_graph=True), *nothing
+            return slopes * grad, None, None
+        return *torch.autograd.grad(ctx.plain(sums), sums, grad, create_graph=True), None, None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -8,9 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.kernels.geometry import Geometry, images, is_long, merged, power_of_2
+from equipoise.kernels.geometry import SMALL, Geometry, images, is_long, merged, power_of_2
 from equipoise.kernels.hyper import accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
+from equipoise.kernels.region_reference import Prices
 from equipoise.kernels.region_triton import gradient_kernel, overlap_kernel, sums_kernel
 from equipoise.kernels.rows_launch import added
 from equipoise.kernels.tiles import Blocks, gradient_blocks, is_aligned, summing_blocks
@@ -83,7 +84,7 @@ def _summing(
         walk.groups * lanes,
         (walk.tiles, lanes, walk.geometry.rows, *walk.geometry.sizes[1:], *z, z_strides[1], *t,
          t_strides[1] if dense else 0, ignore_index),
-        (shape[1], dense, z_unit, t_unit, long, *walk.constants),
+        (shape[1], dense, z_unit, t_unit, long or 3 * walk.groups * lanes * shape[1] >= SMALL, *walk.constants),
         blocks.warps,
     )  # fmt: skip
     return launch, walk.groups
@@ -127,7 +128,7 @@ def _descending(
         walk.groups * walk.tiles,
         (walk.tiles, walk.groups, walk.geometry.rows, *walk.geometry.sizes[1:], *z, z_strides[1], *t,
          t_strides[1] if dense else 0, *g, g_strides[1], ignore_index),
-        (shape[1], dense, z_unit, t_unit, g_unit, long, *walk.constants),
+        (shape[1], dense, z_unit, t_unit, g_unit, long or 3 * walk.groups * shape[1] >= SMALL, *walk.constants),
         blocks.warps,
     )  # fmt: skip
 
@@ -145,21 +146,16 @@ def _walk(
     return None if geometry is None else Walk(geometry, blocks, *geometry.programs(blocks.rows), 1)
 
 
-def launch_loss(
-    sums: Tensor, alpha: float, beta: float, smooth: float, every: bool, mean: bool
-) -> tuple[Tensor, Tensor]:
-    """The reduced loss of sums (3, C) or (3, N, C), at most ``MOST_ENTRIES``, and its gradient with respect to them."""
+def launch_loss(sums: Tensor, prices: Prices) -> tuple[Tensor, Tensor]:
+    """The loss of sums (3, C) or (3, N, C), at most ``MOST_ENTRIES``, and its gradient with respect to them."""
     loss, slopes = torch.empty((), dtype=sums.dtype, device=sums.device), torch.empty_like(sums)
     groups = sums[0].numel() // sums.shape[-1]
-    _loss(_reducing(groups, sums.shape[-1], sums.dtype, alpha, beta, smooth, every, mean), sums, loss, slopes)
+    _loss(_reducing(groups, sums.shape[-1], sums.dtype, prices), sums, loss, slopes)
     return loss, slopes
 
 
 @lru_cache(maxsize=1024)
-def _reducing(
-    groups: int, classes: int, dtype: torch.dtype, alpha: float, beta: float, smooth: float, every: bool, mean: bool
-) -> Launch:
+def _reducing(groups: int, classes: int, dtype: torch.dtype, prices: Prices) -> Launch:
     numbers = torch.finfo(dtype)
-    tile = power_of_2(groups), power_of_2(classes)
-    constants = (classes, alpha, beta, smooth, numbers.tiny / numbers.eps, every, mean, *tile)
+    constants = (classes, *prices, numbers.tiny / numbers.eps, power_of_2(groups), power_of_2(classes))
     return Launch(1, (groups,), constants, 4)

@@ -121,8 +121,12 @@ def gradient_kernel(
     g_at = places(outer, i_2, size_1, g_0, g_1, g_2, G_UNIT, LONG)
     target = _indices(targets, t_at, live, DENSE)
     label, z_label, valid = _labels(logits, target, at, z_c, live, ignore_index, slopes, C, DENSE, LONG)
-    slopes += tile // tiles * C
+    group = tile // tiles
     step = groups * C  # from one kind of slopes to the next
+    if LONG:
+        group = group.to(tl.int64)
+        step = (tl.zeros([], tl.int64) + groups) * C
+    slopes += group * C
     own = tl.zeros([BLOCK_R], slopes.dtype.element_ty)
     if not DENSE:  # the gradient with respect to p where t = 1
         at_label = slopes + tl.maximum(label, 0)
@@ -172,13 +176,12 @@ def gradient_kernel(
 @triton.jit
 def overlap_kernel(
     sums, loss, slopes, groups,
-    C: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr, SMOOTH: tl.constexpr, NOTHING: tl.constexpr,
-    EVERY: tl.constexpr, MEAN: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_C: tl.constexpr,
+    C: tl.constexpr, ALPHA: tl.constexpr, BETA: tl.constexpr, SMOOTH: tl.constexpr, EVERY: tl.constexpr,
+    MEAN: tl.constexpr, NOTHING: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """The reduced Tversky loss of sums (3, groups, C), and its gradient with respect to them.
 
-    ALPHA, BETA, SMOOTH as in ``losses.region.tversky_loss``; NOTHING: up to here a denominator counts as 0; EVERY:
-    classes that are not present count as well; MEAN: of the means of each group, else the sum.
+    ALPHA to MEAN: see ``region_reference.Prices``; NOTHING: up to here a denominator counts as 0.
     """
     g = tl.arange(0, BLOCK_G)
     k = tl.arange(0, BLOCK_C)

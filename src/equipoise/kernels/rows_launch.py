@@ -187,7 +187,7 @@ def _scaling(size: int, counted: bool) -> Launch:
 def added(partial: Tensor) -> Tensor:
     """Sums (kinds, columns) of what each program has found, (kinds, programs, columns)."""
     kinds, programs, columns = partial.shape
-    if programs > (FEW_PROGRAMS if columns > FEW_COLUMNS else MANY_PROGRAMS):
+    if programs > (FEW_PROGRAMS if columns > FEW_COLUMNS else MANY_PROGRAMS) or partial.numel() >= SMALL:
         return partial.sum(1)
     sums = torch.empty((kinds, columns), dtype=partial.dtype, device=partial.device)
     _add(_adding(kinds, programs, columns), partial, sums)

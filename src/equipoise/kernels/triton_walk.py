@@ -47,16 +47,17 @@ def rows_of_program(
 def present(at, live, VECTOR: tl.constexpr):
     """Offset of rows of which all are there, the first in place of those that are not: loads need not ask each.
 
-    Where neighbours are loaded at once, they have to stay neighbours, and loads ask. VECTOR -1: rows are no neighbours,
-    but neighbouring threads are to have neighbouring rows all the same.
+    Where neighbours are loaded at once, they have to stay neighbours, and loads ask. Else neighbouring threads are to
+    have neighbouring rows whether these lie next to each other or not, where a thread has all classes of a row.
     """
     if VECTOR <= 1:
         at = tl.where(live, at, 0)
         live = tl.full(live.shape, True, tl.int1)
-    if VECTOR == -1:
-        at += tl.num_programs(1) - 1  # nothing, but now the compiler knows of no alignment, and loads one by one
-    if VECTOR != 0 and VECTOR <= 1:
-        at = tl.max_contiguous(at, at.shape[0])  # neighbouring threads are to have neighbouring rows
+    if VECTOR == 1 or VECTOR == -1:
+        # Told that rows were neighbours, the compiler gives them to neighbouring threads. It must not load several at
+        # once: this is nothing, but now it knows of no alignment.
+        at += tl.num_programs(1) - 1
+        at = tl.max_contiguous(at, at.shape[0])
     return at, live
 
 

@@ -25,7 +25,7 @@ from equipoise._checks import (
 from equipoise._keywords import refuse_call
 from equipoise.distributed import all_sum, world_size
 from equipoise.kernels.choice import triton_serves
-from equipoise.kernels.region_reference import overlap_sums, probabilities, truth_of
+from equipoise.kernels.region_reference import Prices, overlap_sums, probabilities, truth_of
 from equipoise.losses.base import Loss
 from equipoise.losses.reduce import reduce_loss
 
@@ -110,11 +110,12 @@ def tversky_loss(
         losses = torch.where(empty, 0.0, missed) / torch.where(empty, 1.0, whole)
         return _reduce(losses, ~(tp + fn <= 0), classes, reduction, sync=sync and per_image)
 
-    if not sync and reduction in ("mean", "sum") and classes in ("present", "all") and triton_serves(logits):
+    chosen = _check_classes(classes, logits.shape[1])
+    if isinstance(chosen, str) and reduction in ("mean", "sum") and not sync and triton_serves(logits):
         from equipoise.kernels.region_fused import overlap_loss  # not at the top: triton is optional
 
-        every, mean = classes == "all", reduction == "mean"
-        return overlap_loss(sums, loss, alpha=alpha, beta=beta, smooth=smooth, every=every, mean=mean)
+        prices = Prices(float(alpha), float(beta), float(smooth), chosen == "all", reduction == "mean")
+        return overlap_loss(sums, loss, prices)
     return loss(sums)
 
 
