@@ -21,6 +21,7 @@ TYPES = {
 OF_LOGITS = ("forward_kernel", "backward_kernel", "sums_kernel", "gradient_kernel")
 compiled = set()
 wide = []  # loads of several numbers at once, in these
+mixed = []  # layouts in three dimensions, which the kernels do not have of themselves
 
 
 def compile_instead(self, told, *tensors):
@@ -45,6 +46,7 @@ def compile_instead(self, told, *tensors):
             compiled.add(key)
             if self.kernel.fn.__name__ in OF_LOGITS:
                 wide.extend(re.findall(r"ld\.global\S*\.v[248]", made.asm["ptx"]))
+                mixed.extend(re.findall(r"#ttg.blocked<{sizePerThread = \[\d+, \d+, \d+\]", made.asm["ttgir"]))
 
 
 def pointwise(entries):
@@ -74,6 +76,15 @@ def slices():
         yield entry, logits.detach()[:, :, ::2, ::2], targets[:, ::2, ::2]
 
 
+def dense():
+    """Distributions over more classes than a tile holds, which are read in a loop."""
+    names = ("CrossEntropyLoss", "FocalLoss", "BrierLoss", "DiceLoss")
+    for entry in [entry for entry in SOFTMAX + REGION if entry.name in names]:
+        for shape in ((2, 150, 16, 24), (2, 150, 7, 9), (6, 9000)):
+            logits, _ = batch_of(entry, shape, dtype=torch.float32)
+            yield entry, logits, logits.detach().softmax(1)
+
+
 if __name__ == "__main__":
     launch.Launcher.__call__ = compile_instead
     choice.obstacle = lambda logits: None
@@ -83,8 +94,9 @@ if __name__ == "__main__":
         "sigmoid": lambda: pointwise(SIGMOID),
         "region": regions,
         "slices": slices,
+        "dense": dense,
     }
     for entry, logits, targets in batches[sys.argv[1]]():
         with use("triton"):
             make(entry, logits.shape[1])(logits.requires_grad_(), targets).sum().backward()
-    sys.stdout.write(f"{len(compiled)} {len(wide)}\n")
+    sys.stdout.write(f"{len(compiled)} {len(wide)} {len(mixed)}\n")

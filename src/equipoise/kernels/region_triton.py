@@ -20,7 +20,7 @@ import triton.language as tl
 
 from equipoise.kernels.softmax_forms_triton import LOWEST, exponentials, faded, unpadded, whole_rows
 from equipoise.kernels.triton_forms import exp, exp_relative, reciprocal, relative, row_max
-from equipoise.kernels.triton_walk import load_tile, offsets, places, present, raw_tile, rows_of_program
+from equipoise.kernels.triton_walk import load_tile, mass_of, offsets, places, present, raw_tile, rows_of_program
 
 __all__ = ["gradient_kernel", "overlap_kernel", "sums_kernel"]
 
@@ -61,7 +61,7 @@ def sums_kernel(
             t = z
             if DENSE:
                 t = load_tile(targets, t_at, k, t_c, live, C, 0.0, out, LONG)
-                valid = live & (tl.sum(t, 1) != 0.0)
+                valid = live & (mass_of(t) != 0.0)
             inverse, p_label, q_label = _shares(peak, others, label, z_label, valid, DENSE)
             both, only_p, only_t = _added(
                 both, only_p, only_t, e, t, label, k, inverse, p_label, q_label, valid, DENSE
@@ -87,7 +87,7 @@ def sums_kernel(
             peak, e, fade = _scanned(z, peak, k, label, C, DENSE)
             others = others * fade + tl.sum(e, 1)
             if DENSE:
-                mass += tl.sum(load_tile(targets, t_at, k, t_c, there, C, 0.0, out, LONG), 1)
+                mass += mass_of(load_tile(targets, t_at, k, t_c, there, C, 0.0, out, LONG))
         if DENSE:
             valid = live & (mass != 0.0)
         inverse, p_label, q_label = _shares(peak, others, label, z_label, valid, DENSE)
@@ -140,7 +140,7 @@ def gradient_kernel(
         a, t = _slopes(slopes, targets, t_at, t_c, there, k, step, C, DENSE, LONG)
         pull = tl.sum(unpadded(e * a, k, C, padded), 1)
         if DENSE:
-            valid = live & (tl.sum(t, 1) != 0.0)
+            valid = live & (mass_of(t) != 0.0)
     else:
         others = tl.zeros([BLOCK_R], slopes.dtype.element_ty)
         pull = others
@@ -153,7 +153,7 @@ def gradient_kernel(
             others = others * fade + tl.sum(e, 1)
             pull = pull * fade + tl.sum(e * a, 1)
             if DENSE:
-                mass += tl.sum(t, 1)
+                mass += mass_of(t)
         if DENSE:
             valid = live & (mass != 0.0)
     inverse, p_label, q_label = _shares(peak, others, label, z_label, valid, DENSE)

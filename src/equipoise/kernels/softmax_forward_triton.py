@@ -44,7 +44,7 @@ from equipoise.kernels.triton_forms import (
     relative,
     row_max,
 )
-from equipoise.kernels.triton_walk import load_tile, offsets, places, present, rows_of_program
+from equipoise.kernels.triton_walk import load_tile, mass_of, offsets, places, present, rows_of_program
 
 __all__ = ["forward_kernel"]
 
@@ -244,7 +244,7 @@ def _forward_tile(
             ahead = row_max(_before(z, k, label, C))
         t = target_tile(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
         if DENSE:
-            given = tl.sum(t, 1)
+            given = mass_of(t)
         z = with_margin(adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE, spread)
         if precise:
             peak, others = _scanned_rest(z, peak, others)
@@ -271,7 +271,7 @@ def _forward_tile(
             t = z
             if DENSE:
                 t = target_tile(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
-                given += tl.sum(t, 1)
+                given += mass_of(t)
             z = with_margin(adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE, spread)
             if precise:
                 peak, others = _scanned_rest(z, peak, others)

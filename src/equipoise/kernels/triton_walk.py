@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["load_tile", "offsets", "places", "present", "raw_tile", "rows_of_program"]
+__all__ = ["load_tile", "mass_of", "offsets", "places", "present", "raw_tile", "rows_of_program"]
 
 
 @triton.jit
@@ -79,6 +79,16 @@ def offsets(k, stride_c, LONG: tl.constexpr):
 def load_tile(tensor, at, k, stride_c, live, C, other, hyper, LONG: tl.constexpr):
     """Tile (rows, classes) in the accumulation type, which is that of the hyper-parameters."""
     return raw_tile(tensor, at, k, stride_c, live, C, other, LONG).to(hyper.dtype.element_ty)
+
+
+@triton.jit
+def mass_of(t):
+    """Sums of the rows of dense targets, a tile that has been loaded, 0 for those without a target.
+
+    Not a sum of what was loaded and nothing else: a loop that adds up such sums is rewritten by Triton, which mixes up
+    the rows of threads that have several (seen with 3.6).
+    """
+    return tl.sum(tl.abs(t), 1)
 
 
 @triton.jit

@@ -94,7 +94,7 @@ def tversky_loss(
     >>> tversky_loss(logits, targets, alpha=0.3, beta=0.7)
     tensor(0.1958)
     """
-    _check_prices(alpha, beta, smooth)
+    alpha, beta, smooth = _check_prices(alpha, beta, smooth)
     _check_inputs(logits, targets, ignore_index, validate)
     sums = _overlap_sums(logits, targets, ignore_index, per_image)
     if sync and not per_image:
@@ -114,7 +114,7 @@ def tversky_loss(
     if isinstance(chosen, str) and reduction in ("mean", "sum") and not sync and triton_serves(logits):
         from equipoise.kernels.region_fused import overlap_loss  # not at the top: triton is optional
 
-        prices = Prices(float(alpha), float(beta), float(smooth), chosen == "all", reduction == "mean")
+        prices = Prices(alpha, beta, smooth, chosen == "all", reduction == "mean")
         return overlap_loss(sums, loss, prices)
     return loss(sums)
 
@@ -219,8 +219,8 @@ def _jaccard_steps(foreground: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _counted(mask: Tensor) -> Tensor:
     """How many are True up to each place along the last dimension, int32."""
-    # a scan along rows has one block of CUDA's threads for each, which is few where rows are few and long
-    if mask.is_cuda and mask.numel() and not torch.compiler.is_compiling():
+    # a scan along several rows has one block of CUDA's threads for each, which is few where rows are few and long
+    if mask.is_cuda and mask.numel() > mask.shape[-1] and not torch.compiler.is_compiling():
         return _counted_in_one_scan(mask)
     return mask.cumsum(-1, dtype=torch.int32)
 
@@ -267,14 +267,16 @@ def _reduce(losses: Tensor, present: Tensor, classes: Classes, reduction: str, *
     return reduce_loss(losses, reduction, lambda _: counted.sum(), sync=sync)
 
 
-def _check_prices(alpha: float, beta: float, smooth: float) -> None:
-    for name, value in (("alpha", alpha), ("beta", beta), ("smooth", smooth)):
-        check_number(name, value, low=0.0)
+def _check_prices(alpha: float, beta: float, smooth: float) -> tuple[float, float, float]:
+    """The three as floating point numbers."""
+    named = (("alpha", alpha), ("beta", beta), ("smooth", smooth))
+    alpha, beta, smooth = (float(check_number(name, value, low=0.0)) for name, value in named)
     if alpha == 0 and beta == 0:
         raise ValueError(
             "alpha and beta must not both be 0, got alpha=0 and beta=0, with which no error costs anything; "
             "set alpha (price of false positives) or beta (price of false negatives) above 0"
         )
+    return alpha, beta, smooth
 
 
 def _check_classes(classes: Classes, num_classes: int | None = None) -> str | tuple[int, ...]:
@@ -390,8 +392,7 @@ class TverskyLoss(_OverlapLoss):
         **options: Unpack[_ModuleOptions],
     ) -> None:
         super().__init__(classes, smooth=smooth, **options)
-        _check_prices(alpha, beta, smooth)
-        self.alpha, self.beta = float(alpha), float(beta)
+        self.alpha, self.beta, _ = _check_prices(alpha, beta, smooth)
 
 
 class DiceLoss(_OverlapLoss):
