@@ -16,7 +16,7 @@ from tests.losses.helpers import REGION, SIGMOID, SOFTMAX, batch_of, make
 
 TYPES = {
     torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64",
-    torch.int64: "*i64", torch.int32: "*i32", torch.uint8: "*u8",
+    torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16", torch.uint8: "*u8",
 }  # fmt: skip
 OF_LOGITS = ("forward_kernel", "backward_kernel", "sums_kernel", "gradient_kernel")
 compiled = set()
@@ -50,10 +50,12 @@ def compile_instead(self, told, *tensors):
 
 
 def pointwise(entries):
-    """Index targets in two bytes, in two passes and in one."""
+    """Index targets in two bytes, in two passes and in one; those that look at the batch, with many classes too."""
     for entry in entries:
         for dtype in (torch.float16, torch.bfloat16):
             yield entry, *batch_of(entry, (2, 19, 16, 24), dtype=dtype)
+        if entry.name in ("RecallLoss", "PrecisionLoss"):
+            yield entry, *batch_of(entry, (2, 150, 16, 24), dtype=torch.float32)
 
 
 def regions():
