@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from benchmarks.cases import TORCH
-from benchmarks.table import blocks, missed, targets_met, versions
+from benchmarks.table import batch_of, blocks, missed, targets_met, versions
 from benchmarks.targets import FLOORS, LARGE, PEAK, SMALL
 from benchmarks.training import TARGET
 
@@ -122,15 +122,11 @@ def format_page(run: dict[str, Any], training: dict[str, Any] | None = None) -> 
 
 def renewed(run: dict[str, Any], later: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """A run of ``losses`` with rows of later ones, which know in ``again`` when they were measured."""
-    rows = {_batch_and_name(row): row for row in run["rows"]}
+    rows = {(batch_of(row), row["name"]): row for row in run["rows"]}
     for other in later:
-        rows |= {_batch_and_name(row): row | {"again": other["machine"]["date"]} for row in other["rows"]}
-    order = list(dict.fromkeys(key[:3] for key in rows))
-    return run | {"rows": sorted(rows.values(), key=lambda row: order.index(_batch_and_name(row)[:3]))}
-
-
-def _batch_and_name(row: Row) -> tuple[str, tuple[int, ...], str, str]:
-    return row["link"], tuple(row["shape"]), row["dtype"], row["name"]
+        rows |= {(batch_of(row), row["name"]): row | {"again": other["machine"]["date"]} for row in other["rows"]}
+    order = list(dict.fromkeys(batch for batch, _ in rows))
+    return run | {"rows": sorted(rows.values(), key=lambda row: order.index(batch_of(row)))}
 
 
 def _introduction(run: dict[str, Any], on_cuda: bool) -> str:

@@ -18,6 +18,24 @@ needs_kernels = pytest.mark.skipif(
 )
 
 
+def captured(step):
+    """A CUDA graph of a step and what it returned there, after two in which waiting for the device is an error."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for _ in range(2):
+                step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = step()
+    return graph, result
+
+
 def assert_within_budget(fused, plain, exact, accumulation, roundings=16):
     """At most twice as far from the truth as plain PyTorch, and a few roundings of the largest number."""
     assert (fused.dtype, fused.shape) == (plain.dtype, plain.shape)

@@ -27,7 +27,7 @@ from tests.losses.helpers import (
     multilabel_of,
     value_and_gradient,
 )
-from tests.parity.budget import CUDA, DEVICE, DTYPES, check_parity, needs_kernels
+from tests.parity.budget import CUDA, DEVICE, DTYPES, captured, check_parity, needs_kernels
 
 pytest.importorskip("triton")
 
@@ -505,20 +505,12 @@ def test_captured_in_a_cuda_graph_without_a_sync():
     for loss, targets in cases:
         loss, targets = loss.cuda(), targets.cuda()
         logits = torch.randn(shape, device="cuda", requires_grad=True)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            torch.cuda.set_sync_debug_mode("error")
-            try:
-                for _ in range(2):
-                    torch.autograd.grad(loss(logits, targets), logits)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+
+        def step(loss=loss, logits=logits, targets=targets):
             value = loss(logits, targets)
-            (gradient,) = torch.autograd.grad(value, logits)
+            return value, *torch.autograd.grad(value, logits)
+
+        graph, (value, gradient) = captured(step)
         before = copy.deepcopy(loss)
         with torch.no_grad():
             logits.copy_(torch.randn(shape, device="cuda"))

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from equipoise.kernels.choice import use
 from equipoise.losses.region import dice_loss, soft_iou_loss, tversky_loss
-from tests.parity.budget import CUDA, DEVICE, DTYPES, assert_within_budget, needs_kernels
+from tests.parity.budget import CUDA, DEVICE, DTYPES, assert_within_budget, captured, needs_kernels
 
 pytest.importorskip("triton")
 
@@ -336,23 +336,11 @@ def test_captured_in_a_cuda_graph_without_a_sync(dense, per_image):
         loss = tversky_loss(logits, targets, per_image=per_image)
         return loss.detach(), *torch.autograd.grad(3 * loss, logits)
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            for _ in range(2):
-                step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, result = captured(step)
     with torch.no_grad():
         logits.copy_(torch.randn_like(logits))
     graph.replay()
-    assert all(map(torch.equal, captured, reduced("triton", logits, targets, per_image=per_image)))
+    assert all(map(torch.equal, result, reduced("triton", logits, targets, per_image=per_image)))
 
 
 @needs_kernels

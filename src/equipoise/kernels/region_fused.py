@@ -10,10 +10,9 @@ from torch import Tensor
 
 from equipoise.kernels import region_reference
 from equipoise.kernels.hyper import accumulation_dtype
-from equipoise.kernels.region_launch import MOST_ENTRIES, launch_gradient, launch_loss, launch_sums
-from equipoise.kernels.region_reference import Prices
+from equipoise.kernels.region_launch import MOST_ENTRIES, Prices, launch_gradient, launch_loss, launch_sums
 
-__all__ = ["overlap_loss", "overlap_sums"]
+__all__ = ["Prices", "overlap_loss", "overlap_sums"]
 
 MOST_PRICES = 64  # that kernels are compiled for
 

@@ -11,12 +11,11 @@ from torch import Tensor
 from equipoise.kernels.geometry import SMALL, Geometry, images, is_long, merged, power_of_2
 from equipoise.kernels.hyper import accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.region_reference import Prices
 from equipoise.kernels.region_triton import gradient_kernel, overlap_kernel, sums_kernel
 from equipoise.kernels.rows_launch import added
 from equipoise.kernels.tiles import Blocks, gradient_blocks, is_aligned, summing_blocks
 
-__all__ = ["MOST_ENTRIES", "launch_gradient", "launch_loss", "launch_sums"]
+__all__ = ["MOST_ENTRIES", "Prices", "launch_gradient", "launch_loss", "launch_sums"]
 
 WARPS = 4224  # that share the rows, about; half as many where the registers of their sums allow no more
 MOST_ENTRIES = 8192  # of the sums that one program makes a loss of
@@ -24,6 +23,16 @@ MOST_ENTRIES = 8192  # of the sums that one program makes a loss of
 _sums = Launcher(sums_kernel)
 _gradient = Launcher(gradient_kernel)
 _loss = Launcher(overlap_kernel)
+
+
+class Prices(NamedTuple):
+    """What makes a scalar of the overlaps of all classes, see ``losses.region.tversky_loss``."""
+
+    alpha: float
+    beta: float
+    smooth: float
+    every: bool  # also classes that are not present
+    mean: bool  # over classes, and images, instead of the sum
 
 
 class Walk(NamedTuple):
@@ -41,15 +50,54 @@ class Walk(NamedTuple):
         return self.split, self.geometry.even(self.blocks.rows, self.groups * self.tiles), *self.blocks.tile
 
 
+class Batch(NamedTuple):
+    """All that a launch depends on: how logits, what is to be filled like them, and targets lie in memory."""
+
+    shape: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]  # of the logits first, of the targets last
+    element_size: int
+    aligned: bool
+    dense: bool
+    long: bool
+    ignore_index: int
+    per_image: bool
+
+    @classmethod
+    def of(cls, *tensors: Tensor, ignore_index: int, per_image: bool) -> Batch:
+        """Of the logits first and the targets last."""
+        logits, targets = tensors[0], tensors[-1]
+        return cls(
+            logits.shape,
+            tuple([tensor.stride() for tensor in tensors]),
+            logits.element_size(),
+            is_aligned(logits),
+            targets.is_floating_point(),
+            is_long(logits.numel() // logits.shape[1], *tensors),
+            ignore_index,
+            per_image,
+        )
+
+    def walk(self, blocks: Blocks) -> Walk | None:
+        """None where the rows of these tensors cannot be walked over together, in place."""
+        geometry = (images if self.per_image else merged)(self.shape, self.strides, len(self.strides) - 1 + self.dense)
+        if geometry is None:
+            return None
+        if not self.per_image:
+            return Walk(geometry, blocks, *geometry.programs(blocks.rows), 1)
+        return Walk(geometry, blocks, 1, geometry.sizes[1] * -(-geometry.sizes[2] // blocks.rows), self.shape[0])
+
+    def class_strides(self) -> list[int]:
+        """Of each tensor from one class to the next, 0 where it has none."""
+        return [*(strides[1] for strides in self.strides[:-1]), self.strides[-1][1] if self.dense else 0]
+
+
 def launch_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
     """Sums of p t, p (1 - t) and (1 - p) t, (3, C) or (3, N, C)."""
     classes, dtype, device = logits.shape[1], accumulation_dtype(logits), logits.device
     shape = (3, *logits.shape[:2]) if per_image else (3, classes)
     if logits.numel() == 0:
         return torch.zeros(shape, dtype=dtype, device=device)
-    long = is_long(logits.numel() // classes, logits, targets)
-    how = (logits.element_size(), targets.is_floating_point(), long, ignore_index, per_image)
-    planned = _summing(logits.shape, logits.stride(), targets.stride(), is_aligned(logits), *how)
+    planned = _summing(Batch.of(logits, targets, ignore_index=ignore_index, per_image=per_image))
     if planned is None:
         return launch_sums(logits.contiguous(), targets.contiguous(), ignore_index, per_image)
     launch, groups = planned
@@ -59,34 +107,26 @@ def launch_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: b
 
 
 @lru_cache(maxsize=1024)
-def _summing(
-    shape: tuple[int, ...],
-    z_strides: tuple[int, ...],
-    t_strides: tuple[int, ...],
-    aligned: bool,
-    element_size: int,
-    dense: bool,
-    long: bool,
-    ignore_index: int,
-    per_image: bool,
-) -> tuple[Launch, int] | None:
-    """The launch and the number of groups; None where the rows cannot be walked over in place."""
-    blocks = summing_blocks(shape, z_strides, element_size, aligned)
-    walk = _walk(shape, (z_strides, t_strides), 1 + dense, blocks, per_image)
+def _summing(batch: Batch) -> tuple[Launch, int] | None:
+    """The launch and the number of groups."""
+    classes = batch.shape[1]
+    blocks = summing_blocks(batch.shape, batch.strides[0], batch.element_size, batch.aligned)
+    walk = batch.walk(blocks)
     if walk is None:
         return None
     lanes = walk.tiles
-    if shape[1] <= blocks.classes:
+    if classes <= blocks.classes:
         warps = WARPS if blocks.classes <= 8 else WARPS // 2
         lanes = min(lanes, -(-warps // (blocks.warps * walk.groups)))
     (z_unit, z), (t_unit, t) = walk.geometry.walks
+    z_c, t_c = batch.class_strides()
+    long = batch.long or 3 * walk.groups * lanes * classes >= SMALL
     launch = Launch(
         walk.groups * lanes,
-        (walk.tiles, lanes, walk.geometry.rows, *walk.geometry.sizes[1:], *z, z_strides[1], *t,
-         t_strides[1] if dense else 0, ignore_index),
-        (shape[1], dense, z_unit, t_unit, long or 3 * walk.groups * lanes * shape[1] >= SMALL, *walk.constants),
+        (walk.tiles, lanes, walk.geometry.rows, *walk.geometry.sizes[1:], *z, z_c, *t, t_c, batch.ignore_index),
+        (classes, batch.dense, z_unit, t_unit, long, *walk.constants),
         blocks.warps,
-    )  # fmt: skip
+    )
     return launch, walk.groups
 
 
@@ -95,10 +135,7 @@ def launch_gradient(slopes: Tensor, logits: Tensor, targets: Tensor, ignore_inde
     out = torch.empty_like(logits)
     if logits.numel() == 0:
         return out
-    long = is_long(logits.numel() // logits.shape[1], logits, out, targets)
-    how = (logits.element_size(), targets.is_floating_point(), long, ignore_index)
-    strides = logits.stride(), out.stride(), targets.stride()
-    launch = _descending(logits.shape, *strides, is_aligned(logits), *how, slopes.ndim == 3)
+    launch = _descending(Batch.of(logits, out, targets, ignore_index=ignore_index, per_image=slopes.ndim == 3))
     if launch is None:
         return out.copy_(launch_gradient(slopes, logits.contiguous(), targets.contiguous(), ignore_index))
     _gradient(launch, logits, targets, slopes.contiguous(), out)
@@ -106,44 +143,21 @@ def launch_gradient(slopes: Tensor, logits: Tensor, targets: Tensor, ignore_inde
 
 
 @lru_cache(maxsize=1024)
-def _descending(
-    shape: tuple[int, ...],
-    z_strides: tuple[int, ...],
-    g_strides: tuple[int, ...],
-    t_strides: tuple[int, ...],
-    aligned: bool,
-    element_size: int,
-    dense: bool,
-    long: bool,
-    ignore_index: int,
-    per_image: bool,
-) -> Launch | None:
-    """None where the rows cannot be walked over in place."""
-    blocks = gradient_blocks(shape, z_strides, element_size, aligned)
-    walk = _walk(shape, (z_strides, g_strides, t_strides), 2 + dense, blocks, per_image)
+def _descending(batch: Batch) -> Launch | None:
+    blocks = gradient_blocks(batch.shape, batch.strides[0], batch.element_size, batch.aligned)
+    walk = batch.walk(blocks)
     if walk is None:
         return None
     (z_unit, z), (g_unit, g), (t_unit, t) = walk.geometry.walks
+    z_c, g_c, t_c = batch.class_strides()
+    long = batch.long or 3 * walk.groups * batch.shape[1] >= SMALL
     return Launch(
         walk.groups * walk.tiles,
-        (walk.tiles, walk.groups, walk.geometry.rows, *walk.geometry.sizes[1:], *z, z_strides[1], *t,
-         t_strides[1] if dense else 0, *g, g_strides[1], ignore_index),
-        (shape[1], dense, z_unit, t_unit, g_unit, long or 3 * walk.groups * shape[1] >= SMALL, *walk.constants),
+        (walk.tiles, walk.groups, walk.geometry.rows, *walk.geometry.sizes[1:], *z, z_c, *t, t_c, *g, g_c,
+         batch.ignore_index),
+        (batch.shape[1], batch.dense, z_unit, t_unit, g_unit, long, *walk.constants),
         blocks.warps,
     )  # fmt: skip
-
-
-def _walk(
-    shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], per_class: int, blocks: Blocks, per_image: bool
-) -> Walk | None:
-    if per_image:
-        geometry = images(shape, strides, per_class)
-        if geometry is None:
-            return None
-        inner = geometry.sizes[-1]
-        return Walk(geometry, blocks, 1, geometry.sizes[1] * -(-inner // blocks.rows), shape[0])
-    geometry = merged(shape, strides, per_class)
-    return None if geometry is None else Walk(geometry, blocks, *geometry.programs(blocks.rows), 1)
 
 
 def launch_loss(sums: Tensor, prices: Prices) -> tuple[Tensor, Tensor]:

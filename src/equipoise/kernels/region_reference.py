@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from equipoise.kernels.hyper import accumulation_dtype
 
-__all__ = ["Prices", "overlap_sums", "probabilities", "truth_of"]
-
-
-class Prices(NamedTuple):
-    """What makes a scalar of the overlaps of all classes, see ``losses.region.tversky_loss``."""
-
-    alpha: float
-    beta: float
-    smooth: float
-    every: bool  # also classes that are not present
-    mean: bool  # over classes, and images, instead of the sum
+__all__ = ["overlap_sums", "probabilities", "truth_of"]
 
 
 def overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:

@@ -84,8 +84,7 @@ def summing_blocks(shape: tuple[int, ...], strides: tuple[int, ...], element_siz
         return Blocks(max(1, 512 // width), width, max(1, width // 512)) if width <= 2048 else Blocks(64, 64, 8)
     if few:
         return Blocks(256, width, 4, 2) if width <= 8 else Blocks(128, width, 2, 2)
-    vector = 16 // max(4, element_size) if _neighbours_at_once(shape, strides, aligned) else 2
-    return Blocks(32 * vector, 8, 1, vector)
+    return _warp_of_rows(element_size, _neighbours_at_once(shape, strides, aligned))
 
 
 def gradient_blocks(shape: tuple[int, ...], strides: tuple[int, ...], element_size: int, aligned: bool) -> Blocks:
@@ -96,6 +95,11 @@ def gradient_blocks(shape: tuple[int, ...], strides: tuple[int, ...], element_si
     at_once = _neighbours_at_once(shape, strides, aligned)
     if width <= 32:
         return Blocks(256, width, 4, 2) if at_once else Blocks(256, width, 8, 1)
+    return _warp_of_rows(element_size, at_once)
+
+
+def _warp_of_rows(element_size: int, at_once: bool) -> Blocks:
+    """Rows of more classes than a thread holds, which pass by twice in blocks."""
     vector = 16 // max(4, element_size) if at_once else 2
     return Blocks(32 * vector, 8, 1, vector)
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Never, TypeAlias, TypedDict, Unpack
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from equipoise._checks import (
@@ -25,7 +26,7 @@ from equipoise._checks import (
 from equipoise._keywords import refuse_call
 from equipoise.distributed import all_sum, world_size
 from equipoise.kernels.choice import triton_serves
-from equipoise.kernels.region_reference import Prices, overlap_sums, probabilities, truth_of
+from equipoise.kernels.region_reference import overlap_sums, probabilities, truth_of
 from equipoise.losses.base import Loss
 from equipoise.losses.reduce import reduce_loss
 
@@ -101,22 +102,22 @@ def tversky_loss(
         # Global value, local gradient times the world size: DDP's averaging then gives the joined batch's gradient.
         sums = all_sum(sums.detach()) + world_size() * (sums - sums.detach())
 
-    def loss(sums: Tensor) -> Tensor:
+    chosen = _check_classes(classes, logits.shape[1])
+
+    def plain(sums: Tensor) -> Tensor:
         tp, fp, fn = sums.unbind()
         missed = alpha * fp + beta * fn  # 1 - index = missed / whole: nothing cancels near 0
         whole = tp + missed + smooth
         # Sums of underflowed probabilities count as 0/0: dividing by them would overflow in the backward pass.
         empty = whole <= torch.finfo(whole.dtype).tiny / torch.finfo(whole.dtype).eps  # False for NaN, which must show
         losses = torch.where(empty, 0.0, missed) / torch.where(empty, 1.0, whole)
-        return _reduce(losses, ~(tp + fn <= 0), classes, reduction, sync=sync and per_image)
+        return _reduce(losses, ~(tp + fn <= 0), chosen, reduction, sync=sync and per_image)
 
-    chosen = _check_classes(classes, logits.shape[1])
     if isinstance(chosen, str) and reduction in ("mean", "sum") and not sync and triton_serves(logits):
-        from equipoise.kernels.region_fused import overlap_loss  # not at the top: triton is optional
+        from equipoise.kernels.region_fused import Prices, overlap_loss  # not at the top: triton is optional
 
-        prices = Prices(alpha, beta, smooth, chosen == "all", reduction == "mean")
-        return overlap_loss(sums, loss, prices)
-    return loss(sums)
+        return overlap_loss(sums, plain, Prices(alpha, beta, smooth, chosen == "all", reduction == "mean"))
+    return plain(sums)
 
 
 def dice_loss(logits: Tensor, targets: Tensor, *, smooth: float = 0.0, **options: Unpack[_FunctionOptions]) -> Tensor:
@@ -175,7 +176,7 @@ def lovasz_softmax_loss(
     signed_errors = torch.add(probs, foreground, alpha=-1)  # a minus does not take masks
     losses = (slopes * signed_errors).sum(2 if per_image else (0, 2))
     present = foreground.any(2) if per_image else foreground.any(2).any(0)
-    return _reduce(losses, present, classes, reduction, sync=sync)
+    return _reduce(losses, present, _check_classes(classes, logits.shape[1]), reduction, sync=sync)
 
 
 def _lovasz_slopes(probs: Tensor, foreground: Tensor, valid: Tensor, per_image: bool) -> Tensor:
@@ -229,7 +230,7 @@ def _counted_in_one_scan(mask: Tensor) -> Tensor:
     """The same by a scan over all rows, less what the rows before have counted."""
     counted = mask.flatten().cumsum(0, dtype=torch.int32).view(mask.shape)
     ends = counted[..., -1:]
-    return counted - torch.nn.functional.pad(ends.flatten()[:-1], (1, 0)).view(ends.shape)
+    return counted - F.pad(ends.flatten()[:-1], (1, 0)).view(ends.shape)
 
 
 def _overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
@@ -253,10 +254,9 @@ def _check_inputs(logits: Tensor, targets: Tensor, ignore_index: int, validate: 
         check_logit_values(logits, one_label=True)
 
 
-def _reduce(losses: Tensor, present: Tensor, classes: Classes, reduction: str, *, sync: bool) -> Tensor:
+def _reduce(losses: Tensor, present: Tensor, chosen: str | tuple[int, ...], reduction: str, *, sync: bool) -> Tensor:
     """Reduce (C,) or (N, C) over the entries that count; a mean of images is that of each image's own mean."""
     check_choice("reduction", reduction, ("mean", "sum", "none"))
-    chosen = _check_classes(classes, losses.shape[-1])
     counted = present if chosen == "present" else torch.full_like(present, chosen == "all")
     if not isinstance(chosen, str):
         for index in chosen:
