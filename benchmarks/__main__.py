@@ -349,7 +349,10 @@ def _progress(text: str) -> None:
 
 
 def _read(file: Path, benchmark: str, needed: set[str]) -> dict[str, Any]:
-    run: dict[str, Any] = json.loads(file.read_text())
+    try:
+        run: dict[str, Any] = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        sys.exit(f"{file} must be a result of python -m benchmarks {benchmark} --json, got {error}")
     if run.get("benchmark") != benchmark:
         sys.exit(f"{file} must come from python -m benchmarks {benchmark}, got one of {run.get('benchmark')!r}")
     if not needed <= run.keys():

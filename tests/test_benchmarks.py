@@ -447,6 +447,8 @@ def test_results_give_a_page(monkeypatch, tmp_path, capsys):
     assert "| **FocalLoss(2)** |" in first
     assert first.count("| torch cross_entropy † |") == 1
     assert "| torch cross_entropy |" not in first
+    with pytest.raises(SystemExit, match=r"nowhere\.json must be a result of python -m benchmarks losses --json, got"):
+        main(["table", str(measured), "--again", str(tmp_path / "nowhere.json")])
     main(["table", str(measured)])  # the training is not needed, and without a file the page is printed
     printed = capsys.readouterr().out
     assert "## Softmax (6, 5), float32" in printed
