@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ def check_number(
 ) -> float:
     """Return ``value`` as a float; raise unless it is a finite number between ``low`` and ``high``."""
     brackets = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):  # NumPy's numbers too
         from equipoise.schedules import Schedule  # not at the top: schedules check their numbers here
 
         if isinstance(value, Schedule):
@@ -214,6 +215,13 @@ def check_logit_values(logits: Tensor, *, one_label: bool) -> None:
 def transforms_active() -> bool:
     """Whether a ``torch.func`` transform is running."""
     return bool(torch._C._are_functorch_transforms_active())
+
+
+def is_batched(tensor: Tensor) -> bool:
+    """Whether ``tensor`` stands for several at once, as what comes into backward does in a vectorised jacobian."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.is_legacy_batchedtensor(tensor) or torch._C._functorch.is_batchedtensor(tensor)
 
 
 def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, validate: bool) -> bool:

@@ -241,9 +241,9 @@ def recall_loss(
     logits: Tensor, targets: Tensor, *, min_errors: float = 1.0, **options: Unpack[SoftmaxOptions]
 ) -> Tensor:
     """Recall loss of the batch, see ``RecallLoss``; ``reduction`` is ``"valid_mean"`` by default."""
-    check_number("min_errors", min_errors, low=0.0)
+    floor = check_number("min_errors", min_errors, low=0.0)
     options.setdefault("reduction", "valid_mean")
-    return _softmax(logits, targets, batch_weights=[BatchRecall(min_errors)], **options)
+    return _softmax(logits, targets, batch_weights=[BatchRecall(floor)], **options)
 
 
 def precision_loss(logits: Tensor, targets: Tensor, **options: Unpack[SoftmaxOptions]) -> Tensor:

@@ -98,6 +98,21 @@ def value_and_gradient(loss, logits, *args, **options):
     return value.detach(), gradient
 
 
+def check_gradients_at_once(loss, logits, targets):
+    """Several gradients of a loss by one backward, in both ways that PyTorch has, against one after the other."""
+    z = logits.detach().requires_grad_()
+    value = loss(z, targets)
+    several = torch.linspace(-1.0, 2.0, 3 * value.numel(), dtype=value.dtype, device=z.device).view(3, *value.shape)
+
+    def backward(upstream, **how):
+        return torch.autograd.grad(value, z, upstream, retain_graph=True, **how)[0]
+
+    expected = torch.stack([backward(upstream) for upstream in several])
+    tolerance = {"rtol": 1e-4, "atol": 1e-7} if z.dtype is torch.float32 else {"rtol": 1e-12, "atol": 1e-14}
+    torch.testing.assert_close(backward(several, is_grads_batched=True), expected, **tolerance)
+    torch.testing.assert_close(torch.vmap(backward)(several), expected, **tolerance)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # SPEC 1 in plain differentiable operations in float64. Nothing of the library is used and nothing is done for speed.
 # ---------------------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from tests.losses.helpers import (
     SIGMOID,
     SOFTMAX,
     batch_of,
+    check_gradients_at_once,
     dense_of,
     each,
     indices_of,
@@ -253,6 +254,18 @@ def test_first_derivatives_by_transforms(name, dense):
     direction = logits_of(3, C, seed=5, grad=False)
     value, change = jvp(lambda z: loss(z, targets), (logits,), (direction,))
     assert_close((value, change), (loss(logits, targets), (expected * direction).sum()), **TIGHT)
+
+
+@each(CATALOGUE)
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+def test_several_gradients_at_once(entry, reduction):
+    logits, targets = batch_of(entry, (5, C, 2), ignored=0.2)
+    check_gradients_at_once(make(entry, C, reduction=reduction), logits, targets)
+
+
+def test_several_gradients_at_once_of_a_batch_that_is_worked_through_in_blocks(monkeypatch):
+    monkeypatch.setattr("equipoise.kernels.blocks.ELEMENTS_PER_THREAD", 1)
+    check_gradients_at_once(AsymmetricLoss(reduction="none"), logits_of(7, C), multilabel_of((7, C), ignored=0.2))
 
 
 @each_smooth

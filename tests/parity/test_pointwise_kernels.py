@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import equipoise as eq
+from equipoise.catalogue import CATALOGUE
 from equipoise.kernels import dispatch, explain, use
 from equipoise.losses import SigmoidLoss, SoftmaxLoss, asymmetric, cyclical, focal, logit_adjustment, margin_adjustment
 from equipoise.weights import RecallWeights
@@ -19,6 +21,7 @@ from tests.losses.helpers import (
     SIGMOID,
     SOFTMAX,
     batch_of,
+    check_gradients_at_once,
     dense_of,
     each,
     indices_of,
@@ -434,6 +437,36 @@ def test_second_derivatives_and_transforms():
     assert value.shape == logits.shape
     with use("triton"), pytest.raises(RuntimeError, match=r"torch\.func"):
         torch.func.grad(lambda z: eq.FocalLoss()(z, targets))(logits.detach())
+
+
+@each(CATALOGUE)
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+def test_several_gradients_at_once(entry, reduction, monkeypatch):
+    for at_once in (softmax_launch.LEAST_AT_ONCE, 0):  # the gradient by backward, and where that is done by forward
+        monkeypatch.setattr(softmax_launch, "LEAST_AT_ONCE", at_once)
+        logits, targets = batch_of(entry, (5, 4, 2), ignored=0.2, dtype=torch.float32)
+        with use("triton"):
+            check_gradients_at_once(make(entry, 4, reduction=reduction), logits.to(DEVICE), targets.to(DEVICE))
+
+
+NUMPY = {
+    "ignore_index": (eq.FocalLoss, {"gamma": np.float32(2.0), "ignore_index": np.int64(1)}, indices_of),
+    "recall": (eq.RecallLoss, {"num_classes": np.int64(3), "momentum": np.float32(0.5)}, indices_of),
+    "regions": (eq.TverskyLoss, {"alpha": np.float32(0.5), "ignore_index": np.int16(2)}, indices_of),
+    "ignore_value": (eq.AsymmetricLoss, {"margin": np.float32(0.25), "ignore_value": np.float32(1.0)}, multilabel_of),
+    "exponents": (eq.AsymmetricLoss, {"target_gap": np.float32(0.5), "gap_step": np.float64(0.5)}, multilabel_of),
+}
+
+
+@pytest.mark.parametrize("name", NUMPY)
+@pytest.mark.parametrize("backend", ["triton", "reference"])
+def test_options_that_are_numbers_of_numpy(name, backend):
+    make_loss, options, targets_of = NUMPY[name]
+    batch = logits_of(4, 3, 2).detach().to(DEVICE, torch.float32), targets_of((4, 3, 2)).to(DEVICE)
+    plain = {option: number.item() for option, number in options.items()}
+    with use(backend):
+        found, expected = (value_and_gradient(make_loss(**given), *batch) for given in (options, plain))
+    assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])

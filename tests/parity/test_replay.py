@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import equipoise as eq
+from equipoise._checks import is_batched
 from equipoise.kernels import choice, native, recording, replay, use
 from equipoise.weights import RecallWeights
 from tests.losses.helpers import SIGMOID, SOFTMAX, batch_of, each, make
@@ -118,7 +119,7 @@ class Squares(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         z, t, h, state = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or is_batched(grad):
             return 2 * h * t * z * grad, None, None
         gradient = torch.empty_like(z)
         Squares.backward_kernel(z, state, grad, h, gradient)
@@ -139,7 +140,7 @@ class SquaresAtOnce(torch.autograd.Function):
     def backward(ctx, grad):
         gradient, ctx.gradient = ctx.gradient, None
         z, t, h = ctx.saved_tensors
-        if gradient is None or torch.is_grad_enabled():
+        if gradient is None or torch.is_grad_enabled() or is_batched(grad):
             return 2 * h * t * z * grad, None, None
         Squares.scale_kernel(gradient, grad, h, h, h)
         return gradient, None, None
@@ -233,6 +234,9 @@ def test_backward_twice_and_a_second_derivative(recorded):
     (gradient,) = torch.autograd.grad(value, z, create_graph=True)
     torch.testing.assert_close(gradient, t * z)
     torch.testing.assert_close(torch.autograd.grad(gradient.sum(), z, retain_graph=True)[0], t)
+    several = torch.tensor([1.0, -2.0])
+    (gradients,) = torch.autograd.grad(value, z, several, is_grads_batched=True, retain_graph=True)
+    torch.testing.assert_close(gradients, several[:, None, None] * (t * z).detach())
     torch.autograd.grad(value, z)
     with pytest.raises(RuntimeError, match="second time"):
         torch.autograd.grad(value, z)

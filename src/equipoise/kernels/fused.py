@@ -3,8 +3,8 @@
 Forward keeps the inputs and two numbers a row (three where every class has a term); backward reads the logits again.
 Where a scalar comes out and the batch is large, forward writes the gradient at once, and backward hands it over, scaled
 where what comes in is not 1, which the device finds out.
-Where a second derivative may be wanted, the gradient is computed by the plain operations of the reference, which have
-one.
+Where a second derivative may be wanted, or many gradients at once, as in a vectorised jacobian, the gradient is
+computed by the plain operations of the reference.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise._checks import is_batched
 from equipoise.kernels import sigmoid_launch, softmax_launch
 from equipoise.kernels.hyper import Hyper, Layout, accumulation_dtype
 from equipoise.kernels.ops import (
@@ -239,13 +240,18 @@ class SoftmaxWeighed(torch.autograd.Function):
         return _gradient(ctx, grad), None, None, None, None, None, None, None
 
 
+def _is_seen_through(grad: Tensor) -> bool:
+    """Whether backward has to be made of plain operations: for its own derivative, or for many gradients at once."""
+    return torch.is_grad_enabled() or is_batched(grad)
+
+
 def _handed_over(ctx: Any, grad: Tensor, inverse: Tensor | None = None) -> Tensor | None:  # noqa: ANN401
     """The gradient that forward has written, scaled; None where it has not, or where it has been handed over before.
 
     Whoever takes it may write into it, so it is given away once.
     """
     gradient, ctx.gradient = ctx.gradient, None
-    if gradient is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if gradient is None or _is_seen_through(grad) or torch.compiler.is_compiling():
         return None
     scale(gradient, grad, inverse)
     return gradient  # type: ignore[no-any-return]
@@ -267,7 +273,7 @@ def _gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: ANN401
     if grad is None:
         return None
     logits, targets, weight, hyper, state, inverse, codes = ctx.saved_tensors
-    if not torch.is_grad_enabled():
+    if not _is_seen_through(grad):
         if codes is not None and not torch.compiler.is_compiling():
             return softmax_launch.softmax_backward(
                 logits, codes, weight, hyper, ctx.layout, state, grad, inverse, coded=True
@@ -415,7 +421,7 @@ def _elements_gradient(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ANN401
     """Gradient of the logits for that of a scalar or of the elements."""
     logits, targets, weight, hyper, inverse = ctx.saved_tensors
     layout, ignore_value, detach_focus = ctx.layout, ctx.ignore_value, ctx.detach_focus
-    if not torch.is_grad_enabled():
+    if not _is_seen_through(grad):
         return sigmoid_backward(logits, targets, weight, hyper, layout, ignore_value, detach_focus, grad, inverse)
     grad = grad if inverse is None else grad * inverse
     slopes = sigmoid_slopes(logits, targets, weight, Hyper(hyper, layout), ignore_value, detach_focus, grad)

@@ -34,7 +34,8 @@ class Launch:
     __slots__ = ("compiled", "constants", "numbers", "programs", "warps")
 
     def __init__(self, programs: int, numbers: tuple[int, ...], constants: tuple[Any, ...], warps: int) -> None:
-        self.programs, self.numbers, self.constants, self.warps = programs, numbers, constants, warps
+        self.programs, self.constants, self.warps = programs, constants, warps
+        self.numbers = tuple(int(number) for number in numbers)  # an option may be NumPy's, which Triton does not know
         self.compiled: dict[tuple[Any, ...], Any] = {}
         """Kernels by device, and types and alignment of the tensors."""
 

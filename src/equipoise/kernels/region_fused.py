@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise._checks import is_batched
 from equipoise.kernels import region_reference
 from equipoise.kernels.hyper import accumulation_dtype
 from equipoise.kernels.region_launch import MOST_ENTRIES, Prices, launch_gradient, launch_loss, launch_sums
@@ -59,12 +60,14 @@ class OverlapSums(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Gradient of the logits, by plain operations where a second derivative may be wanted."""
+        """Gradient of the logits, by plain operations for a second derivative and for many gradients at once."""
         logits, targets = ctx.saved_tensors
-        if not torch.is_grad_enabled():
+        seen_through = torch.is_grad_enabled()
+        if not (seen_through or is_batched(grad)):
             return launch_gradient(grad, logits, targets, ctx.ignore_index), None, None, None
-        sums = region_reference.overlap_sums(logits, targets, ctx.ignore_index, ctx.per_image)
-        return *torch.autograd.grad(sums, logits, grad, create_graph=True), None, None, None
+        with torch.enable_grad():
+            sums = region_reference.overlap_sums(logits, targets, ctx.ignore_index, ctx.per_image)
+        return *torch.autograd.grad(sums, logits, grad, create_graph=seen_through), None, None, None
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor | None) -> None:  # noqa: ANN401

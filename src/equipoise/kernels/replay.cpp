@@ -194,6 +194,15 @@ struct Recording : torch::CustomClassHolder {
   }
 };
 
+// Whether a tensor is memory of its own and nothing else; one that is batched stands for several at once.
+bool is_ordinary(const Tensor& tensor) {
+  using c10::DispatchKey;
+  constexpr c10::DispatchKeySet strange({DispatchKey::Python, DispatchKey::Batched, DispatchKey::FuncTorchBatched,
+                                         DispatchKey::FuncTorchGradWrapper, DispatchKey::Functionalize,
+                                         DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor});
+  return !tensor.key_set().has_any(strange) && !tensor._fw_grad(0).defined();
+}
+
 std::uintptr_t address(const Tensor& tensor) {
   return tensor.defined() ? reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) : 0;
 }
@@ -247,9 +256,9 @@ struct ReplayedLoss : torch::autograd::Function<ReplayedLoss> {
     const auto recording = c10::static_intrusive_pointer_cast<Recording>(ctx->saved_data["recording"].toCapsule());
     const Tensor& grad = grads[0];
     const auto written = ctx->saved_data.find("gradient");
-    const bool usual = !at::GradMode::is_enabled() && grad.dim() == 0 && grad.scalar_type() == recording->loss_dtype &&
-                       grad.device() == recording->device && Kind::is_aligned(grad) &&
-                       recording->at_once == (written != ctx->saved_data.end());
+    const bool usual = !at::GradMode::is_enabled() && is_ordinary(grad) && grad.dim() == 0 &&
+                       grad.scalar_type() == recording->loss_dtype && grad.device() == recording->device &&
+                       Kind::is_aligned(grad) && recording->at_once == (written != ctx->saved_data.end());
     std::vector<std::uintptr_t> slots = filled(*recording);
     Tensor gradient, kept;
     if (usual && recording->at_once) {  // whoever takes it may write into it, so it is given away once
@@ -279,14 +288,6 @@ struct ReplayedLoss : torch::autograd::Function<ReplayedLoss> {
 // ---------------------------------------------------------------------------------------------------------------------
 // What Python sees
 // ---------------------------------------------------------------------------------------------------------------------
-
-bool is_ordinary(const Tensor& tensor) {
-  using c10::DispatchKey;
-  constexpr c10::DispatchKeySet strange({DispatchKey::Python, DispatchKey::FuncTorchBatched,
-                                         DispatchKey::FuncTorchGradWrapper, DispatchKey::Functionalize,
-                                         DispatchKey::Conjugate, DispatchKey::Negative, DispatchKey::ZeroTensor});
-  return !tensor.key_set().has_any(strange) && !tensor._fw_grad(0).defined();
-}
 
 // Hooks may hand back what was kept in other strides or as it was before, and expect the same of every call.
 bool is_kept_by_hooks() { return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty(); }

@@ -141,7 +141,7 @@ def _forward_plan(
     inside = finishes_itself(reduction, walk.tiles)
     looks = ("nothing", "all", "labels").index(seen)
     once = REDUCTIONS[reduction] if at_once and reduction is not None else -1
-    of_loss = (plan, ignore_value, weighted, detach_focus, keep_elements, once, looks, inside)
+    of_loss = (plan, _as_float(ignore_value), weighted, detach_focus, keep_elements, once, looks, inside)
     constants = walk.constants(*of_loss, long=_is_long(walk, shape, strides))
     launch = Launch(walk.tiles, (*walk.numbers, shape[0]), constants, walk.warps)
     seen_shapes = {"nothing": None, "all": (4, walk.tiles, 1), "labels": (4, walk.row_blocks, walk.classes)}
@@ -193,9 +193,14 @@ def _backward_launch(
     walk = _walk(shape, strides, TILE, TILE, by_label=_differs_by_label(plan))
     if walk is None:
         return None
-    of_loss = (plan, ignore_value, weighted, detach_focus, kind)
+    of_loss = (plan, _as_float(ignore_value), weighted, detach_focus, kind)
     constants = walk.constants(*of_loss, long=_is_long(walk, shape, strides))
     return Launch(walk.tiles, walk.numbers, constants, walk.warps)
+
+
+def _as_float(ignore_value: float | None) -> float | None:
+    """As Triton knows it, whatever kind of number it is."""
+    return None if ignore_value is None else float(ignore_value)
 
 
 def _is_long(walk: Walk, shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> bool:

@@ -6,9 +6,11 @@ With :math:`p = \sigma(z)`, :math:`p_m = \max(p - \text{margin}, 0)`:
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from equipoise._checks import is_batched
 from equipoise.kernels.blocks import in_blocks
 from equipoise.kernels.hyper import Hyper, accumulation_dtype
 from equipoise.kernels.modulation import above_zero, along_classes, gamma_of_classes, mix, power, select, true_form
@@ -64,6 +66,9 @@ def sigmoid_slopes(
     For negatives equation 8 of Ridnik et al. 2021.
     """
     dtype = accumulation_dtype(logits)
+    if is_batched(factor):  # several gradients do not fit into the memory of one
+        one = torch.ones((), dtype=dtype, device=logits.device)
+        return factor * sigmoid_slopes(logits, targets, element_weight, hyper, ignore_value, detach_focus, one)
 
     def block(logits: Tensor, targets: Tensor, factor: Tensor, *element_weight: Tensor) -> Tensor:
         z, z_neg = _adjusted(logits.to(dtype), hyper)

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, Protocol, Self
 
 import torch
@@ -111,7 +112,7 @@ def merge_values(parts: Sequence[Part], moment: Moment) -> dict[str, tuple[float
 
 def fixed_exponents(parts: Sequence[Part]) -> list[str]:
     """Names of the exponents that no schedule moves."""
-    return [name for name in EXPONENTS if any(isinstance(getattr(part, name, None), (int, float)) for part in parts)]
+    return [name for name in EXPONENTS if any(isinstance(getattr(part, name, None), Real) for part in parts)]
 
 
 def argument_names(parts: Sequence[Part]) -> dict[str, str]:

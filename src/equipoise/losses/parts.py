@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from numbers import Real
 from typing import TypeAlias
 
 from torch import Tensor
@@ -38,7 +39,7 @@ def split_weights(weight: Weight | Sequence[Weight] | None) -> tuple[list[FixedW
     """Sort the weights a user gave into fixed ones and those that derive from the batch."""
     if weight is None:
         return [], []
-    several = isinstance(weight, (list, tuple)) and any(not isinstance(item, (int, float)) for item in weight)
+    several = isinstance(weight, (list, tuple)) and any(not isinstance(item, Real) for item in weight)
     fixed: list[FixedWeights] = []
     batch: list[BatchWeights] = []
     for item in weight if several else [weight]:  # type: ignore[union-attr]

@@ -57,10 +57,10 @@ class RecallWeights(PreciseBuffers):
         super().__init__()
         check_number("num_classes", num_classes, low=1)
         if momentum is not None:
-            check_number("momentum", momentum, low=0.0, high=1.0, open_low=True)
-        check_number("min_errors", min_errors, low=0.0)
+            momentum = check_number("momentum", momentum, low=0.0, high=1.0, open_low=True)
         check_choice("init", init, ("first", "published"))
-        self.num_classes, self.momentum, self.min_errors = num_classes, momentum, min_errors
+        self.num_classes, self.momentum = num_classes, momentum
+        self.min_errors = check_number("min_errors", min_errors, low=0.0)
         self.init, self.floor_average = init, floor_average
         if momentum is not None:
             self.register_buffer("recall", torch.zeros(num_classes))
