@@ -18,7 +18,7 @@ TYPES = {
     torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64",
     torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16", torch.uint8: "*u8",
 }  # fmt: skip
-OF_LOGITS = ("forward_kernel", "backward_kernel", "sums_kernel", "gradient_kernel")
+OF_LOGITS = ("forward_kernel", "backward_kernel", "sums_kernel", "errors_kernel", "gradient_kernel")
 compiled = set()
 wide = []  # loads of several numbers at once, in these
 mixed = []  # layouts in three dimensions, which the kernels do not have of themselves
@@ -44,7 +44,7 @@ def compile_instead(self, told, *tensors):
             source = ASTSource(fn=self.kernel, signature=signature, constexprs=constexprs, attrs=attributes)
             made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": told.warps})
             compiled.add(key)
-            if self.kernel.fn.__name__ in OF_LOGITS:
+            if self.kernel.fn.__name__ in OF_LOGITS and not constexprs.get("EACH"):  # which may be loaded at once
                 wide.extend(re.findall(r"ld\.global\S*\.v[248]", made.asm["ptx"]))
                 mixed.extend(re.findall(r"#ttg.blocked<{sizePerThread = \[\d+, \d+, \d+\]", made.asm["ttgir"]))
 
@@ -60,11 +60,13 @@ def pointwise(entries):
 
 def regions():
     """Classes that a thread holds and that it does not, strided and not, aligned and not, index and dense targets."""
-    dice = next(entry for entry in REGION if entry.name == "DiceLoss")
+    losses = {entry.name: entry for entry in REGION}
+    dice, lovasz = losses["DiceLoss"], losses["LovaszSoftmaxLoss"]
     for shape in ((2, 4, 16, 24), (2, 19, 16, 24), (2, 19, 7, 9), (2, 150, 16, 24), (2, 150, 7, 9), (6, 30), (6, 2100)):
         for dtype in (torch.bfloat16, torch.float32, torch.float64):
             logits, targets = batch_of(dice, shape, dtype=dtype)
             yield dice, logits, targets
+            yield lovasz, logits, targets
             if dtype is torch.bfloat16:
                 yield dice, logits.movedim(1, -1).contiguous().movedim(-1, 1), targets
             if dtype is torch.float32:
@@ -73,7 +75,7 @@ def regions():
 
 def slices():
     """Every second pixel of aligned planes, in rows that do not fill the tiles."""
-    for entry in SOFTMAX + [entry for entry in REGION if entry.name == "DiceLoss"]:
+    for entry in SOFTMAX + [entry for entry in REGION if entry.name in ("DiceLoss", "LovaszSoftmaxLoss")]:
         logits, targets = batch_of(entry, (2, 19, 48, 52), dtype=torch.float32)
         yield entry, logits.detach()[:, :, ::2, ::2], targets[:, ::2, ::2]
 

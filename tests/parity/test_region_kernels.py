@@ -15,24 +15,9 @@ from torch.testing import assert_close
 from equipoise.kernels.choice import use
 from equipoise.losses.region import dice_loss, soft_iou_loss, tversky_loss
 from tests.parity.budget import CUDA, DEVICE, DTYPES, assert_within_budget, captured, needs_kernels
+from tests.parity.regions import IGNORED, LAYOUTS, each_extent, each_kind, example
 
 pytest.importorskip("triton")
-
-IGNORED = -100
-
-each_extent = pytest.mark.parametrize("per_image", [False, True], ids=["batch", "image"])
-each_kind = pytest.mark.parametrize("dense", [False, True], ids=["index", "dense"])
-
-
-def example(shape, *, dense=False, dtype=torch.float32, ignored=0.2, scale=2.0, seed=0):
-    draw = torch.Generator().manual_seed(seed)
-    logits = scale * torch.randn(shape, generator=draw, dtype=torch.float64)
-    targets = torch.randint(shape[1], (shape[0], *shape[2:]), generator=draw)
-    targets[torch.rand(targets.shape, generator=draw) < ignored] = IGNORED
-    if dense:
-        masses = torch.rand(shape, generator=draw)
-        targets = masses / masses.sum(1, keepdim=True) * (targets != IGNORED).unsqueeze(1)
-    return logits.to(DEVICE, dtype), targets.to(DEVICE)
 
 
 def run(backend, logits, targets, loss=tversky_loss, **options):
@@ -86,33 +71,10 @@ def test_named_losses(loss):
     check(*example((2, 5, 6, 7)), loss=loss)
 
 
-def channels_last(logits):
-    return logits.to(memory_format=torch.channels_last)
-
-
-def sliced(logits):
-    n, c, h, w = logits.shape
-    room = torch.full((n, c + 2, h + 3, 2 * w + 1), math.nan, dtype=logits.dtype, device=logits.device)
-    room[:, 1 : c + 1, 2 : h + 2, 1::2] = logits
-    return room[:, 1 : c + 1, 2 : h + 2, 1::2]
-
-
-def every_second(logits):
-    """Of which neither the compiler nor the hardware may take two at once."""
-    n, c, h, w = logits.shape
-    room = torch.full((n, c, 2 * h, 2 * w), math.nan, dtype=logits.dtype, device=logits.device)
-    room[:, :, ::2, ::2] = logits
-    return room[:, :, ::2, ::2]
-
-
-def expanded(logits):
-    return logits[:1, :, :, :1].expand(logits.shape)
-
-
 @needs_kernels
 @each_extent
 @each_kind
-@pytest.mark.parametrize("change", [channels_last, sliced, every_second, expanded, lambda z: z.transpose(2, 3)])
+@pytest.mark.parametrize("change", LAYOUTS)
 def test_strides(change, dense, per_image):
     logits, targets = example((2, 19, 12, 12), dense=dense)
     changed = change(logits)

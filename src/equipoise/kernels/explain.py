@@ -34,9 +34,6 @@ def explain(loss: nn.Module, logits: Tensor) -> Explanation:
     from equipoise.losses.objectives import MMCELoss, OHEMLoss  # they import this package
     from equipoise.losses.region import DiceLoss, LovaszSoftmaxLoss, SoftIoULoss, TverskyLoss
 
-    name = type(loss).__name__
-    if isinstance(loss, LovaszSoftmaxLoss):
-        return Explanation("reference", f"{name} sorts the errors of every class, which PyTorch's own sort does best")
     choice, reason = wanted(), obstacle(logits)
     if choice == "reference":
         return Explanation("reference", "equipoise.kernels.use('reference') asks for it")
@@ -46,6 +43,9 @@ def explain(loss: nn.Module, logits: Tensor) -> Explanation:
             how = "fused kernels for the rows, PyTorch for what compares them with each other"
         elif isinstance(loss, (DiceLoss, SoftIoULoss, TverskyLoss)):
             how = "fused kernels for the overlaps of the classes, for the loss of these, and for the gradient"
+        elif isinstance(loss, LovaszSoftmaxLoss):
+            how = "fused kernels for the errors of the classes, for the loss along their order, and for the gradient; "
+            how += "PyTorch's own sort between them"
         elif logits.nbytes <= LARGEST:
             how += (
                 "; after two calls, calls of it from C++"

@@ -1,4 +1,4 @@
-"""The Triton backend of the overlap losses: autograd functions around the kernels, and operations for the compiler."""
+"""The Triton backend of the region losses: autograd functions around the kernels, and operations for the compiler."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from equipoise._checks import is_batched
-from equipoise.kernels import region_reference
+from equipoise.kernels import lovasz_reference, region_reference
 from equipoise.kernels.hyper import accumulation_dtype
+from equipoise.kernels.lovasz_launch import launch_lovasz
 from equipoise.kernels.region_launch import MOST_ENTRIES, Prices, launch_gradient, launch_loss, launch_sums
 
-__all__ = ["Prices", "overlap_loss", "overlap_sums"]
+__all__ = ["Prices", "lovasz_losses", "overlap_loss", "overlap_sums"]
 
 MOST_PRICES = 64  # that kernels are compiled for
+NO_CLASS = -1
 
 _known: set[Prices] = set()
 
@@ -26,6 +28,15 @@ def overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: 
     function = compiled_sums if torch.compiler.is_compiling() else OverlapSums.apply
     sums: Tensor = function(logits, targets, ignore_index, per_image)  # type: ignore[no-untyped-call]
     return sums
+
+
+def lovasz_losses(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> tuple[Tensor, Tensor]:
+    """``lovasz_reference.lovasz_losses``, fused; not while compiling."""
+    if targets.is_floating_point():
+        mass = targets.sum(1, dtype=accumulation_dtype(targets))
+        targets, ignore_index = torch.where(mass != 0, targets.argmax(1), NO_CLASS), NO_CLASS
+    losses: tuple[Tensor, Tensor] = LovaszLosses.apply(logits, targets, ignore_index, per_image)  # type: ignore[no-untyped-call]
+    return losses
 
 
 def overlap_loss(sums: Tensor, plain: Callable[[Tensor], Tensor], prices: Prices) -> Tensor:
@@ -62,12 +73,52 @@ class OverlapSums(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient of the logits, by plain operations for a second derivative and for many gradients at once."""
         logits, targets = ctx.saved_tensors
-        seen_through = torch.is_grad_enabled()
-        if not (seen_through or is_batched(grad)):
-            return launch_gradient(grad, logits, targets, ctx.ignore_index), None, None, None
-        with torch.enable_grad():
-            sums = region_reference.overlap_sums(logits, targets, ctx.ignore_index, ctx.per_image)
-        return *torch.autograd.grad(sums, logits, grad, create_graph=seen_through), None, None, None
+        gradient = _by_plain_operations(
+            lambda: region_reference.overlap_sums(logits, targets, ctx.ignore_index, ctx.per_image), logits, grad
+        )
+        if gradient is None:
+            gradient = launch_gradient(grad, logits, targets, ctx.ignore_index)
+        return gradient, None, None, None
+
+
+class LovaszLosses(torch.autograd.Function):
+    """Losses of the classes, and which are present; what each error changes of them is kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        logits: Tensor,
+        labels: Tensor,
+        ignore_index: int,
+        per_image: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """(C,) or (N, C), both."""
+        losses, present, slopes = launch_lovasz(logits, labels, ignore_index, per_image)
+        ctx.ignore_index, ctx.per_image = ignore_index, per_image
+        ctx.save_for_backward(logits, labels, slopes)
+        ctx.mark_non_differentiable(present)
+        return losses, present
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits, by plain operations for a second derivative and for many gradients at once."""
+        logits, labels, slopes = ctx.saved_tensors
+        gradient = _by_plain_operations(
+            lambda: lovasz_reference.lovasz_losses(logits, labels, ctx.ignore_index, ctx.per_image)[0], logits, grad
+        )
+        if gradient is None:
+            gradient = launch_gradient(grad, logits, labels, ctx.ignore_index, slopes)
+        return gradient, None, None, None
+
+
+def _by_plain_operations(function: Callable[[], Tensor], logits: Tensor, grad: Tensor) -> Tensor | None:
+    """Gradient of the logits by way of ``function``, where one kernel for one gradient would not do; else None."""
+    seen_through = torch.is_grad_enabled()  # a second derivative may be wanted
+    if not (seen_through or is_batched(grad)):
+        return None
+    with torch.enable_grad():
+        result = function()
+    return torch.autograd.grad(result, logits, grad, create_graph=seen_through)[0]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor | None) -> None:  # noqa: ANN401
@@ -110,7 +161,7 @@ def _(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Te
 
 
 @compiled_gradient.register_fake
-def _(slopes: Tensor, logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
+def _(slopes: Tensor, logits: Tensor, targets: Tensor, ignore_index: int, each: Tensor | None = None) -> Tensor:
     return torch.empty_like(logits)
 
 

@@ -1,7 +1,8 @@
-"""Launching the kernels of the overlap losses: strides, block sizes, and the tensors that they fill."""
+"""Launching the kernels of the region losses: strides, block sizes, and the tensors that they fill."""
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -11,16 +12,17 @@ from torch import Tensor
 from equipoise.kernels.geometry import SMALL, Geometry, images, is_long, merged, power_of_2
 from equipoise.kernels.hyper import accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.region_triton import gradient_kernel, overlap_kernel, sums_kernel
+from equipoise.kernels.region_triton import errors_kernel, gradient_kernel, overlap_kernel, sums_kernel
 from equipoise.kernels.rows_launch import added
 from equipoise.kernels.tiles import Blocks, gradient_blocks, is_aligned, summing_blocks
 
-__all__ = ["MOST_ENTRIES", "Prices", "launch_gradient", "launch_loss", "launch_sums"]
+__all__ = ["MOST_ENTRIES", "Prices", "launch_errors", "launch_gradient", "launch_loss", "launch_sums"]
 
 WARPS = 4224  # that share the rows, about; half as many where the registers of their sums allow no more
 MOST_ENTRIES = 8192  # of the sums that one program makes a loss of
 
 _sums = Launcher(sums_kernel)
+_errors = Launcher(errors_kernel)
 _gradient = Launcher(gradient_kernel)
 _loss = Launcher(overlap_kernel)
 
@@ -130,32 +132,68 @@ def _summing(batch: Batch) -> tuple[Launch, int] | None:
     return launch, walk.groups
 
 
-def launch_gradient(slopes: Tensor, logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
-    """Gradient of the logits for that of the sums, (3, C) or (3, N, C)."""
-    out = torch.empty_like(logits)
-    if logits.numel() == 0:
-        return out
-    launch = _descending(Batch.of(logits, out, targets, ignore_index=ignore_index, per_image=slopes.ndim == 3))
+def launch_errors(logits: Tensor, labels: Tensor, ignore_index: int, per_image: bool) -> Tensor:
+    """Errors abs(t - p), -1 at ignored pixels: a line (pixels,) for each class, and of each image where these count."""
+    launch = _erring(Batch.of(logits, labels, ignore_index=ignore_index, per_image=per_image))
     if launch is None:
-        return out.copy_(launch_gradient(slopes, logits.contiguous(), targets.contiguous(), ignore_index))
-    _gradient(launch, logits, targets, slopes.contiguous(), out)
+        return launch_errors(logits.contiguous(), labels.contiguous(), ignore_index, per_image)
+    lines = logits.shape[1] * (logits.shape[0] if per_image else 1)
+    out = torch.empty(lines, logits.numel() // lines, dtype=accumulation_dtype(logits), device=logits.device)
+    _errors(launch, logits, labels, out)
     return out
 
 
 @lru_cache(maxsize=1024)
-def _descending(batch: Batch) -> Launch | None:
+def _erring(batch: Batch) -> Launch | None:
+    blocks = gradient_blocks(batch.shape, batch.strides[0], batch.element_size, batch.aligned)
+    walk = batch.walk(blocks)
+    if walk is None:
+        return None
+    (z_unit, z), (t_unit, t) = walk.geometry.walks
+    long = batch.long or math.prod(batch.shape) >= SMALL
+    return Launch(
+        walk.groups * walk.tiles,
+        (walk.tiles, walk.groups, walk.geometry.rows, *walk.geometry.sizes[1:], *z, batch.class_strides()[0], *t,
+         batch.ignore_index),
+        (batch.shape[1], z_unit, t_unit, long, *walk.constants),
+        blocks.warps,
+    )  # fmt: skip
+
+
+def launch_gradient(
+    slopes: Tensor, logits: Tensor, targets: Tensor, ignore_index: int, each: Tensor | None = None
+) -> Tensor:
+    """Gradient of the logits for that of the sums, (3, C) or (3, N, C).
+
+    With ``each``, what the losses change by with every error as ``launch_errors`` lays them out, for that of the
+    losses, (C,) or (N, C).
+    """
+    out = torch.empty_like(logits)
+    if logits.numel() == 0:
+        return out
+    per_image = slopes.ndim == (3 if each is None else 2)
+    batch = Batch.of(logits, out, targets, ignore_index=ignore_index, per_image=per_image)
+    launch = _descending(batch, each is not None)
+    if launch is None:
+        return out.copy_(launch_gradient(slopes, logits.contiguous(), targets.contiguous(), ignore_index, each))
+    _gradient(launch, logits, targets, slopes.contiguous(), slopes if each is None else each, out)
+    return out
+
+
+@lru_cache(maxsize=1024)
+def _descending(batch: Batch, each: bool) -> Launch | None:
     blocks = gradient_blocks(batch.shape, batch.strides[0], batch.element_size, batch.aligned)
     walk = batch.walk(blocks)
     if walk is None:
         return None
     (z_unit, z), (g_unit, g), (t_unit, t) = walk.geometry.walks
     z_c, g_c, t_c = batch.class_strides()
-    long = batch.long or 3 * walk.groups * batch.shape[1] >= SMALL
+    long = batch.long or (math.prod(batch.shape) if each else 3 * walk.groups * batch.shape[1]) >= SMALL
     return Launch(
         walk.groups * walk.tiles,
         (walk.tiles, walk.groups, walk.geometry.rows, *walk.geometry.sizes[1:], *z, z_c, *t, t_c, *g, g_c,
          batch.ignore_index),
-        (batch.shape[1], batch.dense, z_unit, t_unit, g_unit, long, *walk.constants),
+        (batch.shape[1], batch.dense, each, z_unit, t_unit, g_unit, long, *walk.constants),
         blocks.warps,
     )  # fmt: skip
 

@@ -1,9 +1,10 @@
-r"""The sums behind the overlap losses as fused Triton kernels: one pass forward, one backward.
+r"""The region losses as fused Triton kernels: the sums behind the overlap losses, the errors that a Lovász loss sorts.
 
-Forward turns a tile of (pixels, classes) into probabilities and sums them up over its pixels; it writes nothing of the
-size of the logits. With a the gradient of the loss with respect to p, backward is
+Forward of an overlap loss turns a tile of (pixels, classes) into probabilities and sums them up over its pixels; it
+writes nothing of the size of the logits. With a the gradient of the loss with respect to p, backward is
 :math:`dz_k = p_k (a_k - \sum_j p_j a_j)`, from a softmax that it computes again. Every program writes its sums to a
-place of its own, so results do not depend on the order in which programs run.
+place of its own, so results do not depend on the order in which programs run. A Lovász loss has its errors written out,
+see ``lovasz_triton`` for what follows; its backward is the same, with an a for each pixel.
 
 Where a tile holds all classes of its pixels, sums stay in registers while a program walks over several tiles, the next
 of which is asked for before the present one is looked at. Else the classes pass by in blocks twice, for an online
@@ -22,7 +23,7 @@ from equipoise.kernels.softmax_forms_triton import LOWEST, exponentials, faded, 
 from equipoise.kernels.triton_forms import exp, exp_relative, reciprocal, relative, row_max
 from equipoise.kernels.triton_walk import load_tile, mass_of, offsets, places, present, raw_tile, rows_of_program
 
-__all__ = ["gradient_kernel", "overlap_kernel", "sums_kernel"]
+__all__ = ["errors_kernel", "gradient_kernel", "overlap_kernel", "sums_kernel"]
 
 
 @triton.jit
@@ -106,14 +107,64 @@ def sums_kernel(
 
 
 @triton.jit
-def gradient_kernel(
-    logits, targets, slopes, out, tiles, groups,
-    rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, g_0, g_1, g_2, g_c, ignore_index,
-    C: tl.constexpr, DENSE: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, G_UNIT: tl.constexpr,
-    LONG: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
-    VECTOR: tl.constexpr,
+def errors_kernel(
+    logits, targets, out, tiles, groups,
+    rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, ignore_index,
+    C: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, LONG: tl.constexpr,
+    SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the logits of a tile, given that of the sums, ``slopes`` (3, groups, C)."""
+    """Errors abs(t - p) of a tile of pixels with class indices, -1 where these are ignored, to (groups, C, pixels).
+
+    No p depends on the label, so that pixels with the same logits have the same errors and keep their order.
+    """
+    tile = tl.program_id(0)
+    outer, i_2, live, at, t_at, there = _rows(
+        tile, rows, size_1, size_2, z_0, z_1, z_2, t_0, t_1, t_2, Z_UNIT, T_UNIT, LONG, SPLIT, EVEN, BLOCK_R, VECTOR
+    )  # fmt: skip
+    pixels = rows // groups
+    place = _lines(tile // tiles, outer, i_2, size_2, pixels, C, LONG)
+    target = _indices(targets, t_at, live, False)
+    label, _, valid = _labels(logits, target, at, z_c, live, ignore_index, out, C, False, LONG)
+    peak = tl.full([BLOCK_R], LOWEST, out.dtype.element_ty)
+    padded: tl.constexpr = C < BLOCK_C and VECTOR != 0
+    if C <= BLOCK_C:
+        k = tl.arange(0, BLOCK_C)
+        z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
+        peak, _, e, total = whole_rows(z, peak, k, label, C, False, padded)
+        others = tl.sum(tl.where(k[None, :] == label[:, None], 0.0, e), 1)
+    else:
+        total = tl.zeros([BLOCK_R], out.dtype.element_ty)
+        others = total
+        for start in range(0, C, BLOCK_C):
+            k = start + tl.arange(0, BLOCK_C)
+            z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
+            peak, e, fade = _scanned(z, peak, k, label, C, True)
+            total = total * fade + tl.sum(e, 1)
+            others = others * fade + tl.sum(tl.where(k[None, :] == label[:, None], 0.0, e), 1)
+    inverse = reciprocal(total)
+    for start in range(0, C, BLOCK_C):
+        k = start + tl.arange(0, BLOCK_C)
+        if C > BLOCK_C:
+            z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
+            e = exp_relative(relative(z, peak[:, None]))
+        error = tl.where(k[None, :] == label[:, None], others[:, None], e) * inverse[:, None]
+        error = tl.where(valid[:, None], error, -1.0)
+        where = (out + offsets(k, pixels, LONG))[None, :] + place[:, None]
+        tl.store(where, error, mask=live[:, None] & (k < C)[None, :])
+
+
+@triton.jit
+def gradient_kernel(
+    logits, targets, slopes, each, out, tiles, groups,
+    rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, g_0, g_1, g_2, g_c, ignore_index,
+    C: tl.constexpr, DENSE: tl.constexpr, EACH: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr,
+    G_UNIT: tl.constexpr, LONG: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """Gradient of the logits of a tile, given that of the sums, ``slopes`` (3, groups, C).
+
+    EACH: that of the losses, ``slopes`` (groups, C), and theirs with respect to p, ``each`` (groups, C, pixels).
+    """
     tile = tl.program_id(0)
     outer, i_2, live, at, t_at, there = _rows(
         tile, rows, size_1, size_2, z_0, z_1, z_2, t_0, t_1, t_2, Z_UNIT, T_UNIT, LONG, SPLIT, EVEN, BLOCK_R, VECTOR
@@ -127,17 +178,25 @@ def gradient_kernel(
         group = group.to(tl.int64)
         step = (tl.zeros([], tl.int64) + groups) * C
     slopes += group * C
+    pixels = rows // groups
+    e_at = at
+    if EACH:
+        e_at, _ = present(_lines(group, outer, i_2, size_2, pixels, C, LONG), live, VECTOR)
     own = tl.zeros([BLOCK_R], slopes.dtype.element_ty)
     if not DENSE:  # the gradient with respect to p where t = 1
         at_label = slopes + tl.maximum(label, 0)
-        own = tl.load(at_label) - tl.load(at_label + 2 * step)
+        own = tl.load(at_label)
+        if EACH:
+            own *= tl.load(each + e_at + offsets(tl.maximum(label, 0), pixels, LONG), mask=live, other=0.0)
+        else:
+            own -= tl.load(at_label + 2 * step)
     peak = tl.full([BLOCK_R], LOWEST, slopes.dtype.element_ty)
     padded: tl.constexpr = C < BLOCK_C and VECTOR != 0
     if C <= BLOCK_C:
         k = tl.arange(0, BLOCK_C)
         z = load_tile(logits, at, k, z_c, there, C, float("-inf"), slopes, LONG)
         peak, _, e, others = whole_rows(z, peak, k, label, C, not DENSE, padded)
-        a, t = _slopes(slopes, targets, t_at, t_c, there, k, step, C, DENSE, LONG)
+        a, t = _slopes(slopes, each, targets, e_at, t_at, pixels, t_c, there, k, step, C, DENSE, EACH, LONG)
         pull = tl.sum(unpadded(e * a, k, C, padded), 1)
         if DENSE:
             valid = live & (mass_of(t) != 0.0)
@@ -149,7 +208,7 @@ def gradient_kernel(
             k = start + tl.arange(0, BLOCK_C)
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), slopes, LONG)
             peak, e, fade = _scanned(z, peak, k, label, C, DENSE)
-            a, t = _slopes(slopes, targets, t_at, t_c, there, k, step, C, DENSE, LONG)
+            a, t = _slopes(slopes, each, targets, e_at, t_at, pixels, t_c, there, k, step, C, DENSE, EACH, LONG)
             others = others * fade + tl.sum(e, 1)
             pull = pull * fade + tl.sum(e * a, 1)
             if DENSE:
@@ -165,7 +224,7 @@ def gradient_kernel(
         if C > BLOCK_C:
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), slopes, LONG)
             e = exponentials(relative(z, peak[:, None]), k, label, C, not DENSE, False)
-            a, t = _slopes(slopes, targets, t_at, t_c, there, k, step, C, DENSE, LONG)
+            a, t = _slopes(slopes, each, targets, e_at, t_at, pixels, t_c, there, k, step, C, DENSE, EACH, LONG)
         gradient = tl.where(valid[:, None], e * inverse[:, None] * (a - mean[:, None]), 0.0)
         if not DENSE:
             gradient = tl.where(k[None, :] == label[:, None], back[:, None], gradient)
@@ -181,7 +240,7 @@ def overlap_kernel(
 ):  # fmt: skip
     """The reduced Tversky loss of sums (3, groups, C), and its gradient with respect to them.
 
-    ALPHA to MEAN: see ``region_reference.Prices``; NOTHING: up to here a denominator counts as 0.
+    ALPHA to MEAN: see ``region_launch.Prices``; NOTHING: up to here a denominator counts as 0.
     """
     g = tl.arange(0, BLOCK_G)
     k = tl.arange(0, BLOCK_C)
@@ -223,6 +282,13 @@ def _rows(
     at, there = present(places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG), live, VECTOR)
     t_at, _ = present(places(outer, i_2, size_1, t_0, t_1, t_2, T_UNIT, LONG), live, VECTOR)
     return outer, i_2, live, at, t_at, there
+
+
+@triton.jit
+def _lines(group, outer, i_2, size_2, pixels, C: tl.constexpr, LONG: tl.constexpr):
+    """Where rows lie in a tensor (groups, C, pixels), which has a line for each class of a group."""
+    kind: tl.constexpr = tl.int64 if LONG else tl.int32
+    return outer.to(kind) * size_2 + i_2 + group.to(kind) * (C - 1) * pixels
 
 
 @triton.jit
@@ -326,10 +392,15 @@ def _store_sums(out, program, k, both, only_p, only_t, C: tl.constexpr, LONG: tl
 
 @triton.jit
 def _slopes(
-    slopes, targets, t_at, t_c, there, k, step, C: tl.constexpr, DENSE: tl.constexpr, LONG: tl.constexpr
+    slopes, each, targets, e_at, t_at, pixels, t_c, there, k, step,
+    C: tl.constexpr, DENSE: tl.constexpr, EACH: tl.constexpr, LONG: tl.constexpr,
 ):  # fmt: skip
     """Gradient with respect to p of a tile, (1 or rows, classes), and dense targets; of indices: where t = 0."""
-    a = tl.load(slopes + step + k, mask=k < C, other=0.0)[None, :]
+    if EACH:
+        a = tl.load(slopes + k, mask=k < C, other=0.0)[None, :]
+        a *= load_tile(each, e_at, k, pixels, there, C, 0.0, slopes, LONG)
+    else:
+        a = tl.load(slopes + step + k, mask=k < C, other=0.0)[None, :]
     t = a
     if DENSE:
         t = load_tile(targets, t_at, k, t_c, there, C, 0.0, slopes, LONG)

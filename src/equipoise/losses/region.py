@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import ClassVar, Never, TypeAlias, TypedDict, Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from equipoise._checks import (
@@ -26,7 +25,8 @@ from equipoise._checks import (
 from equipoise._keywords import refuse_call
 from equipoise.distributed import all_sum, world_size
 from equipoise.kernels.choice import triton_serves
-from equipoise.kernels.region_reference import overlap_sums, probabilities, truth_of
+from equipoise.kernels.lovasz_reference import lovasz_losses
+from equipoise.kernels.region_reference import overlap_sums
 from equipoise.losses.base import Loss
 from equipoise.losses.reduce import reduce_loss
 
@@ -42,8 +42,6 @@ __all__ = [
 ]
 
 Classes: TypeAlias = str | Sequence[int]
-
-SORTED_AT_ONCE = 2**22  # errors
 
 
 class _Options(TypedDict, total=False):
@@ -169,68 +167,8 @@ def lovasz_softmax_loss(
     """
     _check_local_sort(sync, per_image)
     _check_inputs(logits, targets, ignore_index, validate)
-    foreground, valid = truth_of(logits, targets, ignore_index, hard=True)
-    probs = probabilities(logits, valid)
-    # Given the order of the errors the loss is linear in them, so the sort stays out of the graph.
-    slopes = _lovasz_slopes(probs.detach(), foreground, valid, per_image)
-    signed_errors = torch.add(probs, foreground, alpha=-1)  # a minus does not take masks
-    losses = (slopes * signed_errors).sum(2 if per_image else (0, 2))
-    present = foreground.any(2) if per_image else foreground.any(2).any(0)
+    losses, present = _lovasz_losses(logits, targets, ignore_index, per_image)
     return _reduce(losses, present, _check_classes(classes, logits.shape[1]), reduction, sync=sync)
-
-
-def _lovasz_slopes(probs: Tensor, foreground: Tensor, valid: Tensor, per_image: bool) -> Tensor:
-    """Derivative of the losses with respect to probs (N, C, P), 0 at ignored pixels.
-
-    A few classes or images at a time: a sort needs several times the memory of what it sorts.
-    """
-    along = 0 if per_image else 1
-    count = max(1, probs.shape[along])
-    size = count if torch.compiler.is_compiling() else max(1, SORTED_AT_ONCE // max(1, probs.numel() // count))
-    parts = (torch.split(tensor, size, along) for tensor in (probs, foreground, valid.expand_as(probs)))
-    slopes = [_sorted_slopes(p, f, v, per_image) for p, f, v in zip(*parts, strict=True)]
-    return torch.cat(slopes, along) if len(slopes) > 1 else slopes[0]
-
-
-def _sorted_slopes(probs: Tensor, foreground: Tensor, valid: Tensor, per_image: bool) -> Tensor:
-    """The same for some of the classes or images, all at once."""
-    # Key -1 moves ignored pixels behind all others, where they change no J_k of a valid pixel.
-    errors = torch.where(valid, torch.where(foreground, 1 - probs, probs), -1.0)
-    if not per_image:
-        errors, foreground = errors.transpose(0, 1).flatten(1), foreground.transpose(0, 1).flatten(1)
-    ordered, order = errors.sort(dim=-1, descending=True, stable=True)
-    foreground = foreground.gather(-1, order)
-    steps = torch.where(ordered < 0, 0.0, _jaccard_steps(foreground, ordered.dtype))
-    slopes = steps.scatter(-1, order, torch.where(foreground, -steps, steps))  # every place is written
-    return slopes if per_image else slopes.reshape(probs.transpose(0, 1).shape).transpose(0, 1)
-
-
-def _jaccard_steps(foreground: Tensor, dtype: torch.dtype) -> Tensor:
-    """J_k - J_(k-1) along the last dimension, in closed form: a difference of J loses its digits on large images.
-
-    With I and U the intersection and union after step k: 1/U where the pixel is foreground, I / (U (U - 1)) elsewhere,
-    and 1 at the first pixel of a class without foreground (U = 1). Counts are integers, exact at any image size.
-    """
-    whole = foreground.sum(-1, keepdim=True, dtype=torch.int32)
-    intersection = whole - _counted(foreground)
-    union = intersection + torch.arange(1, foreground.shape[-1] + 1, dtype=torch.int32, device=foreground.device)
-    intersection, union = intersection.to(dtype), union.to(dtype)
-    return torch.where(foreground | (union == 1), 1.0, intersection / (union - 1)) / union
-
-
-def _counted(mask: Tensor) -> Tensor:
-    """How many are True up to each place along the last dimension, int32."""
-    # a scan along several rows has one block of CUDA's threads for each, which is few where rows are few and long
-    if mask.is_cuda and mask.numel() > mask.shape[-1] and not torch.compiler.is_compiling():
-        return _counted_in_one_scan(mask)
-    return mask.cumsum(-1, dtype=torch.int32)
-
-
-def _counted_in_one_scan(mask: Tensor) -> Tensor:
-    """The same by a scan over all rows, less what the rows before have counted."""
-    counted = mask.flatten().cumsum(0, dtype=torch.int32).view(mask.shape)
-    ends = counted[..., -1:]
-    return counted - F.pad(ends.flatten()[:-1], (1, 0)).view(ends.shape)
 
 
 def _overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
@@ -240,6 +178,15 @@ def _overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image:
 
         return region_fused.overlap_sums(logits, targets, ignore_index, per_image)
     return overlap_sums(logits, targets, ignore_index, per_image)
+
+
+def _lovasz_losses(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> tuple[Tensor, Tensor]:
+    """Losses of the classes, (C,) or (N, C), and which of them are present, by whichever backend serves."""
+    if logits.numel() and not torch.compiler.is_compiling() and triton_serves(logits):  # the compiler joins what it can
+        from equipoise.kernels import region_fused  # not at the top: triton is optional
+
+        return region_fused.lovasz_losses(logits, targets, ignore_index, per_image)
+    return lovasz_losses(logits, targets, ignore_index, per_image)
 
 
 def _check_inputs(logits: Tensor, targets: Tensor, ignore_index: int, validate: bool) -> None:

@@ -1,0 +1,48 @@
+"""Launching the kernels of the Lovász loss around PyTorch's sort."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from equipoise.kernels.launch import Launch, Launcher
+from equipoise.kernels.lovasz_reference import lines_at_once
+from equipoise.kernels.lovasz_triton import hits_kernel, steps_kernel
+from equipoise.kernels.region_launch import launch_errors
+
+__all__ = ["launch_lovasz"]
+
+BLOCK = 2048  # pixels of a program
+WARPS = 4
+
+_hits = Launcher(hits_kernel)
+_steps = Launcher(steps_kernel)
+
+
+def launch_lovasz(logits: Tensor, labels: Tensor, ignore_index: int, per_image: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Losses of the classes, (C,) or (N, C), which of them are present, and the slopes of ``launch_gradient``.
+
+    Beside the slopes, which take the place of the errors, there is memory for a few lines at a time.
+    """
+    errors = launch_errors(logits, labels, ignore_index, per_image)
+    labels = labels.contiguous()
+    classes, (lines, pixels) = logits.shape[1], errors.shape
+    blocks = -(-pixels // BLOCK)
+    losses = torch.empty(lines, blocks, dtype=errors.dtype, device=errors.device)
+    hits = torch.empty(lines, blocks, dtype=torch.int32, device=errors.device)
+    for first in range(0, lines, lines_at_once(pixels)):
+        some = slice(first, first + lines_at_once(pixels))
+        ordered, order = errors[some].sort(dim=-1, descending=True, stable=True)
+        launch = _along(len(ordered), first, pixels, blocks, classes)
+        _hits(launch, ordered, order, labels, hits[some])
+        seen = hits[some].cumsum(1, dtype=torch.int32)
+        _steps(launch, ordered, order, labels, hits[some], seen, errors[some], losses[some])
+    shape = logits.shape[:2] if per_image else logits.shape[1:2]
+    return losses.sum(1).view(shape), (hits.sum(1) > 0).view(shape), errors
+
+
+@lru_cache(maxsize=1024)
+def _along(lines: int, first: int, pixels: int, blocks: int, classes: int) -> Launch:
+    return Launch(lines * blocks, (first, pixels, blocks), (classes, BLOCK), WARPS)

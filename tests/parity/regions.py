@@ -1,0 +1,50 @@
+"""Batches for the kernels of the region losses, and the ways in which they may lie in memory."""
+
+import math
+
+import pytest
+import torch
+
+from tests.parity.budget import DEVICE
+
+IGNORED = -100
+
+each_extent = pytest.mark.parametrize("per_image", [False, True], ids=["batch", "image"])
+each_kind = pytest.mark.parametrize("dense", [False, True], ids=["index", "dense"])
+
+
+def example(shape, *, dense=False, dtype=torch.float32, ignored=0.2, scale=2.0, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    logits = scale * torch.randn(shape, generator=draw, dtype=torch.float64)
+    targets = torch.randint(shape[1], (shape[0], *shape[2:]), generator=draw)
+    targets[torch.rand(targets.shape, generator=draw) < ignored] = IGNORED
+    if dense:
+        masses = torch.rand(shape, generator=draw)
+        targets = masses / masses.sum(1, keepdim=True) * (targets != IGNORED).unsqueeze(1)
+    return logits.to(DEVICE, dtype), targets.to(DEVICE)
+
+
+def channels_last(logits):
+    return logits.to(memory_format=torch.channels_last)
+
+
+def sliced(logits):
+    n, c, h, w = logits.shape
+    room = torch.full((n, c + 2, h + 3, 2 * w + 1), math.nan, dtype=logits.dtype, device=logits.device)
+    room[:, 1 : c + 1, 2 : h + 2, 1::2] = logits
+    return room[:, 1 : c + 1, 2 : h + 2, 1::2]
+
+
+def every_second(logits):
+    """Of which neither the compiler nor the hardware may take two at once."""
+    n, c, h, w = logits.shape
+    room = torch.full((n, c, 2 * h, 2 * w), math.nan, dtype=logits.dtype, device=logits.device)
+    room[:, :, ::2, ::2] = logits
+    return room[:, :, ::2, ::2]
+
+
+def expanded(logits):
+    return logits[:1, :, :, :1].expand(logits.shape)
+
+
+LAYOUTS = [channels_last, sliced, every_second, expanded, lambda z: z.transpose(2, 3)]
