@@ -14,7 +14,7 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED)  ## compare seven losses on long-tailed handwritten digits, in about a minute
-	$(BIN)/equipoise compare --data digits-lt --model mlp --seeds 3 \
+	$(BIN)/equipoise compare --data digits-lt --model mlp --seeds 5 \
 	    --losses 'ce focal flsd-53 cyclical-focal recall class-balanced balanced-softmax'
 
 test: $(INSTALLED)  ## run the tests and the examples in the docstrings

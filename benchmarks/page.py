@@ -17,6 +17,7 @@ Row: TypeAlias = dict[str, Any]
 MAIN = (
     "CrossEntropyLoss",
     "CrossEntropyLoss, smoothing 0.1",
+    "CrossEntropyLoss, dense targets",
     "FocalLoss(2)",
     "CyclicalFocalLoss",
     "LDAMLoss",
@@ -28,6 +29,7 @@ MAIN = (
     "BinaryCrossEntropyLoss",
     "BinaryFocalLoss(2)",
     "AsymmetricLoss",
+    "AsymmetricLoss, adaptive",
     "DiceLoss",
     "LovaszSoftmaxLoss",
 )
@@ -49,7 +51,8 @@ CUDA_READING = """\
 * **× torch** is that time in units of torch's loss, the first row; **× compiled** in units of the same loss in plain
   operations under `torch.compile`.
 * **call** is the wall clock of an eager call, forward plus backward, with what it costs to launch it; on small batches
-  from {calls}.
+  from {calls}. Ratios of calls, as the targets have them, are medians over the rounds of the ratio within a round, and
+  no quotients of this column.
 * **peak** is the memory allocated at once beyond the inputs, gradient included, in units of the logits.
 
 Large batches have their gradient written at once with the loss, and their logits read once, unless the weights of the
@@ -74,7 +77,8 @@ CUDA_REGIONS = """\
 Losses on whole regions have no target. The gradient of a *Dice loss* follows from sums over all pixels, so that logits
 are read for these, and again for the gradient; where the classes of a pixel are too many for the registers of a thread,
 each of the two looks at them twice, the second time in the cache. A *Lovász loss* sorts the pixels of every class by
-their errors and walks along that order, in PyTorch's own operations."""
+their errors and walks along that order, in PyTorch's own operations; ours sorts here those of the whole batch, kornia's
+those of each image by itself, which is another loss and less to sort."""
 CUDA_UNEVEN = """\
 *Recall losses* cannot have their gradient at once, as its weights are the recalls of the batch: they write codes and
 unweighted losses of the rows, count them, and weigh them, before there is a loss. Planes whose size is odd, such as

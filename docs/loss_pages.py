@@ -22,7 +22,7 @@ __all__ = ["FOLDER", "arguments", "facts", "index_tables", "main", "page_of", "w
 FOLDER = Path(__file__).parent / "losses"
 
 PAPERS = {
-    "Ben-Baruch, Ridnik et al. 2021": "https://arxiv.org/abs/2009.14119",
+    "Ridnik et al. 2021": "https://arxiv.org/abs/2009.14119",
     "Berman et al. 2018": "https://arxiv.org/abs/1705.08790",
     "Cao et al. 2019": "https://arxiv.org/abs/1906.07413",
     "Cui et al. 2019": "https://arxiv.org/abs/1901.05555",

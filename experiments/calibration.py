@@ -2,9 +2,11 @@
 
     python -m experiments.calibration PROBS [--features FEATURES] [--json FILE] [--page docs/calibration.md]
 
-PROBS is a folder of ``.npz`` files with ``probs`` (N, C) and ``labels`` (N,); FEATURES one of multi-label sets with
-``X_train``, ``Y_train``, ``X_test``, ``Y_test`` (bit-packed where binary), on which a small network is trained. The
-page gets the tables between its markers; ``--json FILE --page PAGE`` without PROBS writes it from a recorded run.
+PROBS is a folder of ``.npz`` files with ``probs`` (N, C) and ``labels`` (N,); FEATURES one of multi-label sets, on
+which a small network is trained: ``X_train`` and ``X_test``, or where features are binary ``X_train_bits`` and
+``X_test_bits`` by ``np.packbits(x, axis=1)``, ``Y_train`` and ``Y_test`` packed likewise, ``n_features`` and
+``n_labels``. The page gets the tables between its markers; ``--json FILE --page PAGE`` without PROBS writes it from a
+recorded run.
 """
 
 from __future__ import annotations

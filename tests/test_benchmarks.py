@@ -18,7 +18,7 @@ from benchmarks.catalogue import all_cases
 from benchmarks.gpu import copy_bandwidth, device_seconds
 from benchmarks.losses import Settings
 from benchmarks.measure import Quartiles, Step, held_for_backward, paired_ratio, peak_bytes
-from benchmarks.page import format_page
+from benchmarks.page import MAIN, format_page
 from benchmarks.table import format_run
 from benchmarks.targets import Check, cpu_checks, cuda_checks, floor_bytes
 from equipoise.catalogue import CATALOGUE
@@ -464,6 +464,14 @@ def test_the_page_of_a_cuda_run_lists_what_is_missed(cuda_run):
     assert "* `BrierLoss`, (6, 5) float32: 1.5 times the floor, at most 1.3" in missed
     assert "* `RecallLoss`, (6, 5) float32: floor not measured, capture failed: RuntimeError" in missed
     assert "`CrossEntropyLoss`, (6, 5) float32: 1.25 times the floor" not in missed
+
+
+def test_the_page_shows_losses_that_miss_a_target_and_tells_ratios_from_columns(cuda_run):
+    page = format_page(cuda_run({"CrossEntropyLoss, dense targets": 1.25}))
+    assert "| **CrossEntropyLoss, dense targets** |" in page
+    assert "AsymmetricLoss, adaptive" in MAIN
+    assert "medians over the rounds of the ratio within a round" in page
+    assert "kornia's\nthose of each image by itself" in page
 
 
 # ------------------------------------------------------------------------------------------------------------ metrics

@@ -135,3 +135,12 @@ def test_the_costs_of_training_are_the_recorded_ones(device):
         cells = f"| {bare['milliseconds']['median']:.3g} ms | {ours['ratio']['median']:.2f} times |"
         model = case["title"].rpartition(", ")[2]
         assert [line for line in text.splitlines() if f"`{model}`" in line and line.endswith(cells)], cells
+        others = [row["ratio"]["median"] for row in case["rows"][2:]]
+        told = text.partition("The other losses")[2].partition("\n##")[0]
+        assert f"{min(others):.2f}" in told
+        assert f"{max(others):.2f}" in told
+
+
+@pytest.mark.parametrize("name", [*COMPARED.values(), "digits_lt_methods"])
+def test_a_record_names_the_system_and_not_its_kernel(name):
+    assert read(name)["environment"]["platform"] == "Linux x86_64"

@@ -134,8 +134,8 @@ figure.savefig("segmentation_classes.svg")
 # it next to nothing. Recall loss stands between the two, and does so by itself:
 # it has no counts to be told and no weights to tune. Which one is best depends
 # on what a miss and a false alarm cost; by mean IoU it is cross-entropy on
-# these small canvases and recall loss on CamVid ([recorded
-# runs](../training.md#on-real-data)).
+# these small canvases; on [CamVid](../experiments.md#camvid) two seeds cannot
+# tell the two apart.
 
 # %% A canvas with rare digits (grey 7, olive 8): the truth and three answers
 rare = (y_test >= 8).flatten(1).sum(1).argmax()

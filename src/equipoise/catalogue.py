@@ -90,7 +90,7 @@ def _moved(loss: _Scheduled) -> _Scheduled:
 _LIN = "Lin et al. 2017 (Focal Loss for Dense Object Detection)"
 _MUKHOTI = "Mukhoti et al. 2020 (Calibrating Deep Neural Networks using Focal Loss)"
 _SMITH = "Smith 2022 (Cyclical Focal Loss)"
-_BEN_BARUCH = "Ben-Baruch, Ridnik et al. 2021 (Asymmetric Loss For Multi-Label Classification)"
+_RIDNIK = "Ridnik et al. 2021 (Asymmetric Loss For Multi-Label Classification)"
 _TIAN = "Tian et al. 2021 (Recall Loss for Imbalanced Image Classification and Semantic Segmentation)"
 
 CATALOGUE: tuple[Entry, ...] = (
@@ -143,7 +143,7 @@ CATALOGUE: tuple[Entry, ...] = (
         lambda num_classes: equipoise.AsymmetricSoftmaxLoss(),
         "softmax",
         "−(1−ε+ε/C)(1−p_y)^γ₊ log p_y − Σ_{k≠y} (ε/C) p_k^γ₋ log p_k",
-        f"{_BEN_BARUCH}, eq. 4 (in the form of the published code for single labels)",
+        f"{_RIDNIK}, eq. 4 (in the form of the published code for single labels)",
         "Use it for single labels with label smoothing whose pull towards unlikely classes should fade; without "
         "smoothing γ₋ does nothing, so take FocalLoss then.",
         ("asl-single", "asymmetric-single-label"),
@@ -284,7 +284,7 @@ CATALOGUE: tuple[Entry, ...] = (
         lambda num_classes: equipoise.AsymmetricLoss(),
         "sigmoid",
         "−t (1−p)^γ₊ log p − (1−t) p_m^γ₋ log(1−p_m),  p_m = max(p−m, 0)",
-        f"{_BEN_BARUCH}, eq. 5–8",
+        f"{_RIDNIK}, eq. 5–8",
         "Use it first for multi-label data with few positives or missing labels; not for single labels "
         "(AsymmetricSoftmaxLoss) and not where probabilities must be calibrated without a correction.",
         ("asl", "asymmetric-multi-label"),

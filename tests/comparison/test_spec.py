@@ -1,5 +1,8 @@
 """Settings of a comparison: losses as a line or a list, seeds as a number or a list, all mistakes together."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from equipoise.comparison.spec import GROUPS, CompareSpec
@@ -14,6 +17,12 @@ def test_the_settings_are_those_of_a_run_but_what_differs():
     for name, field in CompareSpec.model_fields.items():
         assert field.description, name
         assert field.json_schema_extra["group"] in GROUPS, name
+
+
+def test_the_page_lists_what_a_comparison_adds():
+    page = (Path(__file__).parents[2] / "docs" / "comparison.md").read_text(encoding="utf-8")
+    for name in CompareSpec.model_fields.keys() - SharedSpec.model_fields.keys():
+        assert re.search(rf"\| `{name}` \| .*\| {re.escape(CompareSpec.model_fields[name].description)} \|", page), name
 
 
 def test_flags_and_yaml_give_the_same_settings(tmp_path):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import platform
+
 import pytest
 import torch
 
 from equipoise.train.folder import RunFolder
-from equipoise.train.machine import trainer_for
+from equipoise.train.machine import environment, trainer_for
 from equipoise.train.spec import RunSpec
 
 
@@ -19,6 +21,13 @@ def test_the_cpu_of_a_mac_trains(tmp_path, monkeypatch):
     assert trainer(tmp_path).strategy.root_device.type == "cpu"
     with pytest.raises(ValueError, match=r"--accelerator.* must suit this machine: .*no float64.*take cpu"):
         trainer(tmp_path, accelerator="gpu")
+
+
+def test_a_run_names_the_system_and_not_its_kernel(tmp_path):
+    assert environment(trainer(tmp_path, accelerator="cpu"))["platform"].split() == [
+        platform.system(),
+        platform.machine(),
+    ]
 
 
 def test_an_accelerator_that_is_not_there(tmp_path):

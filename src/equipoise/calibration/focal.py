@@ -96,13 +96,13 @@ def fit_focal(
 ) -> FocalPosterior:
     """The focal link for a known ``gamma``, or for the gamma in [0, 10] of the best likelihood.
 
-    Keeps the predicted class. Give the gamma of training where it was one number; leave it out for schedules and
-    sample-dependent losses.
+    Keeps the predicted class. Leave gamma out as a rule: that of training is right only for a network at the optimum
+    of the focal loss, and most stop elsewhere. Compare with ``fit_temperature``.
 
     Args:
         logits: (N, C, d1, ..., dk).
         targets: class indices (N, d1, ..., dk), or 0/1 in the shape of the logits for multi-label.
-        gamma: the exponent of the loss, 0 or above; None: by likelihood.
+        gamma: a known exponent, 0 or above; None: by likelihood.
         task: ``"single"`` or ``"multi"``; None: as the shape of the targets tells.
         ignore_index: single-label targets that do not count.
         ignore_value: multi-label targets that do not count.

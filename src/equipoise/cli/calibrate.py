@@ -53,7 +53,10 @@ def calibrate(
     task: TaskOption = None,
     train_counts: Counts = None,
     ignore_index: IgnoreIndex = -100,
-    gamma: Annotated[float | None, typer.Option(min=0.0, help="For focal: gamma of training, if it was one.")] = None,
+    gamma: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="For focal: a known exponent. Fitted where nothing is said, better as a rule."),
+    ] = None,
     bias: Annotated[
         bool,
         typer.Option(

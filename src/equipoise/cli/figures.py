@@ -1,8 +1,7 @@
 """Which curves show a loss: panels of numbers, without a word on how they are drawn.
 
 Every curve comes from calling the real loss, see ``curves``. Figures of papers that are reproduced: 4a of Mukhoti et
-al. 2020 (focal losses), 1 of Smith 2022 (cyclical focal loss), 2 and 3 of Ben-Baruch, Ridnik et al. 2021 (asymmetric
-loss).
+al. 2020 (focal losses), 1 of Smith 2022 (cyclical focal loss), 2 and 3 of Ridnik et al. 2021 (asymmetric loss).
 """
 
 from __future__ import annotations
@@ -299,7 +298,7 @@ def _ldam(entry: Entry) -> Figure:
 
 
 def _asymmetric(entry: Entry) -> Figure:
-    """The second and third panels are figures 2 and 3 of Ben-Baruch, Ridnik et al. 2021, both of negatives."""
+    """The second and third panels are figures 2 and 3 of Ridnik et al. 2021, both of negatives."""
     gamma, margin = 2.0, 0.2
     p = probabilities(360, margin)
 

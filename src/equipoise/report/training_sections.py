@@ -178,7 +178,7 @@ def asymmetry_section(losses: Sequence[ComparedLoss]) -> Section | None:
     return _over_time_section(
         "Positives and negatives",
         "The gap is the mean probability given to positives minus that of being absent given to negatives. Below zero "
-        "the negatives, of which there are more, have taken over (Ben-Baruch et al. 2021, figures 4 and 9)."
+        "the negatives, of which there are more, have taken over (Ridnik et al. 2021, figures 4 and 9)."
         f"{_without_lines(losses)}",
         losses,
         figures,

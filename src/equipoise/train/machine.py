@@ -119,7 +119,7 @@ def environment(trainer: pl.Trainer) -> dict[str, Any]:
     """Versions and hardware."""
     return {
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "torch": torch.__version__,
         "pytorch_lightning": version("pytorch-lightning"),
         "numpy": np.__version__,

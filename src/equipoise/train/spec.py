@@ -94,7 +94,9 @@ class SharedSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     data: str = _data(..., "Embedded data set (digits-lt, digit-scenes, digit-maps), a file or a folder.")
-    task: Literal["single", "multi", "segmentation"] | None = _data(None, "Insist on a task; the data tell it.")
+    task: Literal["single", "multi", "segmentation"] | None = _data(
+        None, "Insist on single, multi or segmentation; without it the data tell."
+    )
     image_size: Size | None = _data(None, "Height and width, 224 or 240x320; None leaves images as they are.")
     fit: Literal["stretch", "crop"] = _data("stretch", "How images come to that size: stretch or crop.")
     val_share: float = _data(0.15, "Share of the training data for validation, where none is given.", gt=0, lt=1)
@@ -120,7 +122,11 @@ class SharedSpec(BaseModel):
         None, "Processes that decode image files; None for one less than cores, 8 at most.", ge=0
     )
     allow_empty: bool = _data(False, "Go on where a class has no training sample, or validation data one class only.")
-    augment: str = _data("", "Augmentation of images in training, e.g. flip,crop:4,mixup:0.2.")
+    augment: str = _data(
+        "",
+        "Augmentation of images in training, with commas: flip, crop:4, colour:0.4, erase:0.5, mixup:0.2, cutmix:1, "
+        "randaugment:2:0.3.",
+    )
     sampler: Sampler = _data("none", f"How often classes are drawn: {', '.join(get_args(Sampler))}.")
 
     model: str = _model(
@@ -139,7 +145,9 @@ class SharedSpec(BaseModel):
     lr: float | None = _train(None, "Highest learning rate; None for 0.1 (sgd) or 0.001 (adamw).", gt=0)
     weight_decay: float | None = _train(None, "None for 0.0005 (sgd) or 0.01 (adamw).", ge=0)
     momentum: float = _train(0.9, "Of sgd.", ge=0, lt=1)
-    schedule: Literal["cosine", "step", "one-cycle", "constant"] = _train("cosine", "Of the learning rate.")
+    schedule: Literal["cosine", "step", "one-cycle", "constant"] = _train(
+        "cosine", "Of the learning rate: cosine, step, one-cycle or constant."
+    )
     warmup: float = _train(0.05, "Share of the training in which the learning rate grows from 0.", ge=0, lt=1)
     milestones: Shares = _train((0.8, 0.9), "Of schedule step: shares of the training at which the rate falls.")
     step_factor: float = _train(0.1, "Of schedule step: by which factor.", gt=0, lt=1)
@@ -147,7 +155,11 @@ class SharedSpec(BaseModel):
     ema: float | None = _train(
         None, "Decay of an average of the weights, e.g. 0.999, which is then what counts.", gt=0, lt=1
     )
-    monitor: str | None = _train(None, "Validation number that chooses the checkpoint; None for that of the task.")
+    monitor: str | None = _train(
+        None,
+        "Validation number that chooses the checkpoint, e.g. nll, ece, accuracy; None for mean_class_accuracy, "
+        "mean_average_precision (several labels), mean_iou (segmentation).",
+    )
     checkpoint: Literal["best", "last"] = _train("best", "Keep the epoch that is best on validation data, or the last.")
 
     accelerator: str = _machine("auto", "cpu, gpu, ...; passed on to Lightning.")
@@ -228,7 +240,7 @@ class RunSpec(SharedSpec):
     loss: str = _model(
         "auto",
         "A loss of `equipoise losses`, e.g. focal:gamma=3, ldam:weight=drw, ce+0.5*dice; or your own, "
-        "FILE.py:function:key=value.",
+        "FILE.py:function:key=value; auto is ce, with several labels bce.",
     )
     method: str = _model(
         "none",

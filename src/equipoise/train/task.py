@@ -173,7 +173,7 @@ class MultiLabel(TrainingTask):
 
 
 class ProbabilityGap(Metric):
-    r"""Mean probability of what is true: of positives minus that of negatives (Ben-Baruch et al. 2021, eq. 9, fig. 4).
+    r"""Mean probability of what is true: of positives minus that of negatives (Ridnik et al. 2021, eq. 9, fig. 4).
 
     :math:`\Delta p = \bar p_t^+ - \bar p_t^-` with :math:`p_t = p` for a positive and :math:`1 - p` for a negative.
     Below 0 the loss learns the negatives better. Unknown labels, -1, do not count.
