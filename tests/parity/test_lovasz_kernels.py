@@ -21,8 +21,8 @@ from equipoise.kernels import lovasz_launch, region_launch
 
 pytestmark = needs_kernels
 
-SHAPES = [(1, 2, 32, 32), (2, 2, 33, 17), (3, 19, 5, 27), (2, 150, 3, 7), (2, 600, 33), (1, 2, 2064), (3, 30, 528),
-          (9, 30), (3, 2100), (70, 1), (1, 1, 1), (2, 3, 2, 2, 2, 2)]  # fmt: skip
+SHAPES = [(1, 2, 32, 32), (2, 2, 33, 17), (3, 19, 5, 27), (2, 40, 3, 7), (2, 40, 33), (1, 2, 2064), (3, 30, 528),
+          (9, 30), (3, 200), (70, 1), (1, 1, 1), (2, 3, 2, 2, 2, 2)]  # fmt: skip
 
 
 def run(backend, logits, targets, classes="all", **options):
@@ -56,7 +56,7 @@ def test_shapes(shape, dense, per_image):
 
 @each_extent
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(2, 4, 16, 24), (2, 19, 5, 27), (1, 600, 40)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 4, 16, 24), (2, 19, 5, 27), (1, 40, 40)], ids=str)
 def test_dtypes(shape, dtype, per_image):
     check(*example(shape, dtype=dtype), per_image=per_image)
 
@@ -106,14 +106,14 @@ def test_an_ignored_class_and_one_that_a_byte_takes_for_it():
     check(logits, targets.byte())
 
 
-@pytest.mark.parametrize("shape", [(2, 19, 6, 7), (1, 600, 20)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 19, 6, 7), (1, 40, 20)], ids=str)
 def test_offsets_of_64_bits(shape, monkeypatch):
     monkeypatch.setattr(region_launch, "is_long", lambda *_: True)
     check(*example(shape, dtype=torch.float64), per_image=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(2, 3, 40), (1, 600, 40)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 40), (1, 40, 40)], ids=str)
 def test_extreme_logits(shape, dtype):
     logits, targets = example(shape, dtype=torch.float64)
     for size in (30.0, 89.0, 104.0, 720.0, 1e4):  # from 89 and 709 on, probabilities of both types are denormal
@@ -125,7 +125,7 @@ def test_extreme_logits(shape, dtype):
 
 @each_extent
 @each_kind
-@pytest.mark.parametrize("shape", [(2, 19, 6, 7), (2, 600, 9)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 19, 6, 7), (2, 40, 9)], ids=str)
 def test_ignored_pixels_can_be_anything(shape, dense, per_image):
     logits, targets = example(shape, dense=dense)
     hidden = (targets.sum(1, keepdim=True) == 0 if dense else (targets == IGNORED).unsqueeze(1)).expand_as(logits)
@@ -139,7 +139,7 @@ def test_ignored_pixels_can_be_anything(shape, dense, per_image):
 
 
 @each_extent
-@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (1, 600, 3), (0, 3, 4), (2, 3, 0)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (1, 40, 3), (0, 3, 4), (2, 3, 0)], ids=str)
 def test_nothing_counts(shape, per_image):
     logits, _ = example(shape)
     for targets in (torch.full((shape[0], *shape[2:]), IGNORED), torch.zeros(shape)):
@@ -148,7 +148,7 @@ def test_nothing_counts(shape, per_image):
         assert torch.equal(grad, torch.zeros_like(logits))
 
 
-@pytest.mark.parametrize("shape", [(1, 3, 4), (1, 600, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 3, 4), (1, 40, 4)], ids=str)
 def test_nan_of_a_valid_pixel_shows(shape):
     logits, targets = example(shape, ignored=0)
     for junk in (math.nan, math.inf):
@@ -169,7 +169,7 @@ def test_only_classes_that_are_present(per_image):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("classes", [2, 7, 600])
+@pytest.mark.parametrize("classes", [2, 7, 40])
 def test_equal_errors_keep_the_order_of_the_pixels(classes, dtype):
     logits, targets = example((2, classes, 40), dtype=dtype)
     check(80.0 * logits.sign(), targets)  # all errors 0 or 1
