@@ -93,7 +93,7 @@ SOFTMAX = set(SIGNATURES) - REGION - SIGMOID
 # The two losses to be composed have no published code, so "preset" makes no sense there.
 COMPOSED = {"SoftmaxLoss", "SigmoidLoss"}
 # None may stand in the signature for "as the preset has it"; without a preset it must mean the default above.
-BY_PRESET = {"detach_focus", "init", "normalization"}
+BY_PRESET = {"classes", "detach_focus", "init", "normalization", "per_image"}
 C = 3
 REQUIRED = {"epochs": 9, "num_classes": C, "counts": [30, 8, 2], "num_samples": 50}
 

@@ -15,8 +15,7 @@ class PreciseBuffers(nn.Module):
     """Module whose own floating point buffers follow ``.to(device)`` but keep their dtype.
 
     Class weights, recalls and exponents of float32 would lose their meaning in half precision, while the model around
-    the loss may well be cast as a whole. A saved state is loaded in its own precision and, where one value has become
-    one for each class, in its own size.
+    the loss may well be cast as a whole. A saved state is loaded in its own precision.
     """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PreciseBuffers:
@@ -37,14 +36,9 @@ class PreciseBuffers(nn.Module):
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:  # noqa: ANN401
         for name, buffer in list(self._buffers.items()):
             saved = state_dict.get(prefix + name)
-            if not isinstance(saved, Tensor) or buffer is None:
-                continue
-            if saved.dtype is torch.float64 and buffer.is_floating_point():
-                buffer = buffer.to(torch.float64)
-            if saved.shape != buffer.shape and 1 in (saved.numel(), buffer.numel()):
-                # one value for all became one for each class with the first batch, there or here
-                buffer = buffer.new_zeros(saved.shape)
-            self._buffers[name] = buffer
+            precise = isinstance(saved, Tensor) and saved.dtype is torch.float64
+            if precise and buffer is not None and buffer.is_floating_point():
+                self._buffers[name] = buffer.to(torch.float64)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _widen(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -39,16 +39,7 @@ def check_number(
     """Return ``value`` as a float; raise unless it is a finite number between ``low`` and ``high``."""
     brackets = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
     if isinstance(value, bool) or not isinstance(value, Real):  # NumPy's numbers too
-        from equipoise.schedules import Schedule  # not at the top: schedules check their numbers here
-
-        if isinstance(value, Schedule):
-            advice = f"{name} takes no schedule, pass a float"
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            advice = "pass one number"
-        elif callable(value):
-            advice = "pass a float, or what moves in training as one of equipoise.schedules, such as Linear(2.0, 1.0)"
-        else:
-            advice = "pass a float"
+        advice = _number_advice(name, value, "pass a float")
         raise TypeError(f"{name} must be a number in {brackets}, got {type(value).__name__} {value!r}; {advice}")
     inside = (low < value if open_low else low <= value) and (value < high if open_high else value <= high)
     if not math.isfinite(value) or not inside:
@@ -56,6 +47,45 @@ def check_number(
             f"{name} must be a finite number in {brackets}, got {value!r}; choose a value inside that range"
         )
     return float(value)
+
+
+def check_whole(name: str, value: int, *, low: float = -math.inf, advice: str = "pass an int") -> int:
+    """Return ``value`` as an int; raise unless it is an integer, Python's or NumPy's, of at least ``low``."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer, got {value!r}; {_number_advice(name, value, advice)}")
+    check_number(name, value, low=low)
+    return int(value)
+
+
+def _number_advice(name: str, value: object, otherwise: str) -> str:
+    """What to do about something that is no number."""
+    from equipoise.schedules import Schedule  # not at the top: schedules check their numbers here
+
+    if isinstance(value, Schedule):
+        return f"{name} takes no schedule, {otherwise}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "pass one number"
+    if callable(value):
+        return "pass a float, or what moves in training as one of equipoise.schedules, such as Linear(2.0, 1.0)"
+    return otherwise
+
+
+def check_ignore_index(ignore_index: int) -> int:
+    """Return the index of targets that do not count as an int; raise unless it is one."""
+    return check_whole("ignore_index", ignore_index, advice="leave it at -100 where no target is to be ignored")
+
+
+def check_ignore_value(ignore_value: float) -> float:
+    """Return the value of unknown labels as Python's number; raise unless it is one, and one that equals something."""
+    if not isinstance(ignore_value, Real):
+        raise TypeError(
+            f"ignore_value must be a number, got {ignore_value!r}; leave it at -1 where no label is unknown"
+        )
+    if math.isnan(ignore_value):
+        raise ValueError(
+            "ignore_value must be a number, got nan, which equals nothing; mark unknown labels: targets.nan_to_num(-1)"
+        )
+    return int(ignore_value) if isinstance(ignore_value, Integral) else float(ignore_value)
 
 
 def check_counts(name: str, counts: Sequence[float] | Tensor, *, shares: bool = False) -> tuple[float, ...]:
@@ -79,10 +109,12 @@ def check_counts(name: str, counts: Sequence[float] | Tensor, *, shares: bool = 
     return tuple(values.tolist())
 
 
-def check_class_vector(name: str, vector: Sequence[float] | Tensor) -> tuple[float, ...]:
-    """Return a weight for each class as floats; raise unless it is a vector of finite numbers >= 0."""
+def check_class_vector(name: str, vector: Sequence[float] | Tensor, *, signed: bool = False) -> tuple[float, ...]:
+    """Return a number for each class as floats; raise unless they are a vector, finite and but for ``signed`` >= 0."""
     values = _vector(name, vector, "number", "pass a vector")
-    if not bool(torch.isfinite(values).all()) or bool((values < 0).any()):
+    if signed and not bool(torch.isfinite(values).all()):
+        raise ValueError(f"{name} must be finite, got {values.tolist()}; use 0 for a class that needs none")
+    if not signed and not bool(((values >= 0) & (values < torch.inf)).all()):
         raise ValueError(f"{name} must be finite and not negative, got {values.tolist()}; use 0 to leave a class out")
     return tuple(values.tolist())
 
@@ -119,14 +151,12 @@ def _vector_advice(name: str, given: object) -> str:
     return ""
 
 
-def check_length(name: str, length: int, num_classes: int) -> None:
+def check_length(name: str, length: int, num_classes: int, more_advice: str = "") -> None:
     """Raise unless a per-class argument has as many entries as the logits have classes."""
     if length != num_classes:
-        over_time = ", or pass Steps(...) of equipoise.schedules for values one after the other"
         raise ValueError(
             f"{name} must have one entry for each of the {num_classes} classes in dimension 1 of the logits, "
-            f"got {length} entries; check the number of outputs of the model"
-            + (over_time if name.startswith("gamma") else "")
+            f"got {length} entries; check the number of outputs of the model{more_advice}"
         )
 
 
@@ -140,10 +170,15 @@ def check_num_classes(num_classes: int, found: int) -> None:
 
 
 def check_tensors(first: object, second: object, names: tuple[str, str] = ("logits", "targets")) -> None:
-    """Raise unless both are tensors."""
+    """Raise unless both are tensors, on one device: a kernel would read where there is nothing."""
     if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
         for name, value in zip(names, (first, second), strict=True):
             check_tensor(name, value)
+    elif first.device != second.device:
+        raise ValueError(
+            f"{names[1]} must be on the device of the {names[0]}, {first.device}, got {second.device}; "
+            f"call {names[1]}.to({names[0]}.device)"
+        )
 
 
 def check_tensor(name: str, value: object) -> None:
@@ -228,10 +263,8 @@ def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, va
     """Check targets against logits ``(N, C, d1, ..., dk)``; return whether they are dense (a distribution a row)."""
     shape, num_classes = logits.shape, logits.shape[1]
     index_shape = (shape[0], *shape[2:])
-    if not hasattr(ignore_index, "__index__"):
-        raise TypeError(
-            f"ignore_index must be an integer, got {ignore_index!r}; leave it at -100 where no target is to be ignored"
-        )
+    if not hasattr(ignore_index, "__index__"):  # not isinstance: NumPy's are tensors to the compiler
+        check_ignore_index(ignore_index)
     if num_classes == 1 and not torch.compiler.is_compiling():
         warnings.warn(  # Python shows the same words of the same place once
             "a softmax over one class is always 1, so that the loss is 0 and every prediction right, got one channel "
@@ -341,14 +374,7 @@ def _label_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
 
 def check_sigmoid_targets(logits: Tensor, targets: Tensor, ignore_value: float, validate: bool) -> bool:
     """Check multi-label targets: shape, values in [0, 1] or ``ignore_value``; return whether any may be unknown."""
-    if not hasattr(ignore_value, "__float__"):
-        raise TypeError(
-            f"ignore_value must be a number, got {ignore_value!r}; leave it at -1 where no label is unknown"
-        )
-    if math.isnan(ignore_value):
-        raise ValueError(
-            "ignore_value must be a number, got nan, which equals nothing; mark unknown labels: targets.nan_to_num(-1)"
-        )
+    check_ignore_value(ignore_value)
     if targets.shape != logits.shape:
         raise ValueError(
             f"targets must have the shape of the logits {tuple(logits.shape)}, one value for each label, got "
@@ -358,17 +384,26 @@ def check_sigmoid_targets(logits: Tensor, targets: Tensor, ignore_value: float, 
         raise TypeError(f"targets must be real numbers in [0, 1], got {targets.dtype}; pass 0, 1 or soft labels")
     if targets.requires_grad:
         raise ValueError("targets must not require a gradient, got targets that do; pass targets.detach()")
-    if targets.dtype is torch.bool:
-        return False
-    if not checks_values(targets, validate) or not targets.numel():
-        return True
+    may_be_unknown = _holds(targets.dtype, ignore_value)
+    if targets.dtype is torch.bool or not checks_values(targets, validate) or not targets.numel():
+        return may_be_unknown
     low, high = (float(bound) for bound in targets.aminmax())
     if low >= 0 and high <= 1:
-        return 0 <= ignore_value <= 1
-    wrong = ~((targets >= 0) & (targets <= 1)) & (targets != ignore_value)
+        return may_be_unknown and 0 <= ignore_value <= 1
+    wrong = ~((targets >= 0) & (targets <= 1))
+    if may_be_unknown:
+        wrong = wrong & (targets != ignore_value)
     if bool(wrong.any()):
         raise ValueError(
             f"targets must be in [0, 1] or ignore_value={ignore_value:g}, got {float(targets[wrong][0]):g}; "
             "check the labels or ignore_value"
         )
-    return True
+    return may_be_unknown
+
+
+def _holds(dtype: torch.dtype, value: float) -> bool:
+    """Whether numbers of this type can be ``value``; a comparison in uint8 would take 255 for -1."""
+    if dtype.is_floating_point:
+        return True
+    low, high = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    return low <= value <= high and value == int(value)

@@ -18,7 +18,7 @@ from typing import TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_number, check_tensors
+from equipoise._checks import check_choice, check_number, check_tensors, check_whole
 from equipoise._keywords import check_keywords
 from equipoise.kernels.hyper import accumulation_dtype, layout_of, pack
 from equipoise.losses.adjust import Adjustment, NegativeTolerance, logit_adjustment, margin_adjustment
@@ -192,7 +192,7 @@ def sample_dependent_focal_loss(
     **options: Unpack[SoftmaxOptions],
 ) -> Tensor:
     """Focal loss with the exponent chosen by confidence, see ``SampleDependentFocalLoss``."""
-    return _softmax(logits, targets, focal(ByConfidence(tuple((bound, gamma) for bound, gamma in table))), **options)
+    return _softmax(logits, targets, focal(ByConfidence(table)), **options)
 
 
 def cyclical_focal_loss(
@@ -314,9 +314,9 @@ def ohem_loss(
     """Cross-entropy of the hardest rows, see ``OHEMLoss``."""
     check_tensors(logits, targets)
     check_number("keep", keep, low=0.0, high=1.0)
-    check_number("min_kept", min_kept, low=0)
+    least = check_whole("min_kept", min_kept, low=0)
     share = torch.tensor(keep, dtype=torch.float64, device="cpu" if logits.device.type == "mps" else logits.device)
-    return _softmax(logits, targets, finish=lambda rows: keep_hardest(rows, share, min_kept), **options)
+    return _softmax(logits, targets, finish=lambda rows: keep_hardest(rows, share, least), **options)
 
 
 def mmce_loss(

@@ -257,6 +257,8 @@ def test_unknown_targets_do_not_count():
     fitted = fit_thresholds(logits, holes, folds=0, shrinkage=0.0)
     alone = fit_thresholds(logits[120:, :1], targets[120:, :1], folds=0, shrinkage=0.0)
     assert fitted.thresholds[0] == alone.thresholds[0]
+    with pytest.raises(ValueError, match="got 255; check the labels"):
+        fit_thresholds(logits, holes.to(torch.int8).to(torch.uint8))  # where 255 equals -1
 
 
 def test_shift_and_decision_agree_in_every_dtype():

@@ -17,8 +17,10 @@ import equipoise as eq
 from equipoise import functional as F
 from equipoise.losses import (
     AdaptiveAsymmetry,
+    Adjustment,
     ByConfidence,
     Modulation,
+    NegativeTolerance,
     SigmoidLoss,
     SoftmaxLoss,
     asymmetric,
@@ -31,6 +33,7 @@ from equipoise.weights import (
     ClassWeights,
     Deferred,
     PrecisionWeights,
+    Rebalanced,
     RecallWeights,
     effective_number,
     inverse_frequency,
@@ -70,7 +73,9 @@ SIGMOID = {
     "distribution balanced": lambda **o: eq.DistributionBalancedLoss([3, 2, 1], 9, **o),
 }
 each_softmax = pytest.mark.parametrize("build", SOFTMAX.values(), ids=SOFTMAX)
+BOTH = {**SOFTMAX, **SIGMOID}
 each_sigmoid = pytest.mark.parametrize("build", SIGMOID.values(), ids=SIGMOID)
+each_loss = pytest.mark.parametrize("build", BOTH.values(), ids=BOTH)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -140,16 +145,25 @@ def test_no_word_of_several_labels_about_distributions(build, scale, recwarn):
 @each_softmax
 @pytest.mark.parametrize("ignored", [None, "void", 2.5], ids=repr)
 def test_ignore_index_of_another_kind(build, ignored):
-    with pytest.raises(TypeError, match=says("ignore_index", "an integer", f"got {ignored!r}", "leave it at -100")):
-        build(ignore_index=ignored)(logits(), INDICES)
+    message = says("ignore_index", "an integer", f"got {ignored!r}", "leave it at -100")
+    with pytest.raises(TypeError, match=message):
+        build(ignore_index=ignored)
+    if ignored != 2.5:
+        loss = build()
+        loss.ignore_index = ignored
+        with pytest.raises(TypeError, match=message):
+            loss(logits(), INDICES)
 
 
-def test_ignore_value_of_another_kind():
-    for ignored in (None, "void"):
+@pytest.mark.parametrize(
+    "build", [eq.AsymmetricLoss, lambda **o: F.asymmetric_loss(logits(), LABELS, **o)], ids=["class", "function"]
+)
+def test_ignore_value_of_another_kind(build):
+    for ignored in (None, "void", torch.tensor(-1.0)):
         with pytest.raises(TypeError, match=says("ignore_value", "a number", f"got {ignored!r}", "leave it at -1")):
-            eq.AsymmetricLoss(ignore_value=ignored)(logits(), LABELS)
+            build(ignore_value=ignored)
     with pytest.raises(ValueError, match=says("ignore_value", "a number", "got nan", "targets.nan_to_num(-1)")):
-        eq.AsymmetricLoss(ignore_value=math.nan)(logits(), LABELS)
+        build(ignore_value=math.nan)
 
 
 @each_softmax
@@ -190,6 +204,65 @@ def test_dense_targets_must_not_require_a_gradient(build):
 def test_sigmoid_targets_of_wrong_shape(build, targets, parts):
     with pytest.raises(ValueError, match=says("targets", *parts)):
         build()(logits(), targets)
+
+
+@each_sigmoid
+def test_unknown_labels_that_a_type_cannot_hold(build):
+    targets = torch.tensor([[0, 1, 255]]).repeat(4, 1)
+    with pytest.raises(ValueError, match=says("targets", "[0, 1] or ignore_value=-1", "got 255", "check the labels")):
+        build()(logits(), targets.to(torch.uint8))  # where 255 equals -1
+    assert torch.equal(*(build(ignore_value=255)(logits(), targets.to(dtype)) for dtype in (torch.uint8, torch.float)))
+    binary = targets.clamp(max=1)
+    for ignored in (-1, 1, 255, 0.5):
+        found = [build(ignore_value=ignored)(logits(), binary.to(dtype)) for dtype in (torch.bool, torch.uint8)]
+        assert torch.equal(*found)
+        torch.testing.assert_close(found[0], build(ignore_value=ignored)(logits(), binary.float()))
+
+
+@each_loss
+def test_targets_on_another_device(build):
+    message = says("targets", "on the device of the logits, cpu", "got meta", "targets.to(logits.device)")
+    for targets in (INDICES, LABELS):
+        with pytest.raises(ValueError, match=message):
+            build()(logits(), targets.to("meta"))
+
+
+@each_sigmoid
+def test_element_weights_on_another_device(build):
+    message = says("element_weight", "on the device of the logits, cpu", "got meta", "element_weight.to(logits.device)")
+    with pytest.raises(ValueError, match=message):
+        build()(logits(), LABELS, element_weight=torch.ones(4, 3, device="meta"))
+
+
+@pytest.mark.parametrize("build", [eq.losses.LiftedStructureLoss, eq.losses.RangeLoss])
+def test_labels_of_embeddings_on_another_device(build):
+    with pytest.raises(ValueError, match=says("labels", "on the device of the embeddings, cpu", "got meta")):
+        build()(logits(), INDICES.to("meta"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(
+    ("build", "link"),
+    [
+        (eq.FocalLoss, "softmax"),
+        (lambda: eq.RecallLoss(3, momentum=0.5), "softmax"),
+        (lambda: eq.AsymmetricLoss(target_gap=0.5), "sigmoid"),
+        (eq.DiceLoss, "softmax"),
+    ],
+    ids=["focal", "recall", "asymmetric", "dice"],
+)
+def test_targets_of_the_cpu_for_logits_of_a_cuda_device(build, link):
+    """A kernel that has run before is launched with bare pointers. The loss itself may have stayed on the CPU."""
+    loss, targets = build(), INDICES if link == "softmax" else LABELS
+    for _ in range(3):
+        there = logits().cuda().requires_grad_()
+        loss(there, targets.cuda()).backward()
+        with pytest.raises(ValueError, match=says("targets", "of the logits, cuda:0", "got cpu", "targets.to(")):
+            loss(there, targets)
+        if link == "sigmoid":
+            with pytest.raises(ValueError, match=says("element_weight", "of the logits, cuda:0", "got cpu")):
+                loss(there, targets.cuda(), element_weight=torch.ones(4, 3))
 
 
 def test_rows_and_classes_of_softmax_losses():
@@ -236,8 +309,6 @@ def test_one_channel_in_compiled_code_and_under_torch_func():
     torch.compiler.reset()
 
 
-BOTH = {**SOFTMAX, **SIGMOID}
-each_loss = pytest.mark.parametrize("build", BOTH.values(), ids=BOTH)
 NO_TENSORS = {
     "nothing": (None, "got NoneType", "returns it"),
     "numpy": (np.zeros((4, 3)), "got ndarray", "torch.as_tensor"),
@@ -294,6 +365,14 @@ def test_what_is_no_tensor_for_losses_of_embeddings(build):
 def test_element_weights_that_are_no_tensor(build):
     with pytest.raises(TypeError, match=says("element_weight", "must be a tensor", "got list", "torch.tensor")):
         build()(logits(), torch.zeros(4, 3), element_weight=[1.0, 1.0, 1.0])
+
+
+@each_sigmoid
+def test_element_weights_of_wrong_type_or_with_a_gradient(build):
+    with pytest.raises(ValueError, match=says("element_weight", "not require a gradient", "got one", ".detach()")):
+        build()(logits(), LABELS, element_weight=torch.ones(4, 3, requires_grad=True))
+    with pytest.raises(TypeError, match=says("element_weight", "real numbers", "got torch.complex64", "pass")):
+        build()(logits(), LABELS, element_weight=torch.ones(4, 3, dtype=torch.complex64))
 
 
 @each_softmax
@@ -451,7 +530,7 @@ NUMBERS = {
     "label_smoothing": (lambda v: eq.CrossEntropyLoss(label_smoothing=v), [NAN, -0.1, 1.1]),
     "xi": (lambda v: SoftmaxLoss(cyclical(v)), [NAN, -0.1, 1.1]),
     "factor": (lambda v: eq.CyclicalFocalLoss(5, factor=v), [NAN, 0.5, INF]),
-    "epochs": (lambda v: eq.CyclicalFocalLoss(v), [0, -3, NAN]),
+    "epochs": (lambda v: eq.CyclicalFocalLoss(v), [0, -3]),
     "momentum": (lambda v: eq.RecallLoss(3, momentum=v), [0.0, -0.1, 1.1, NAN]),
     "min_errors": (lambda v: eq.RecallLoss(3, min_errors=v), [-1.0, NAN]),
     "num_classes": (lambda v: eq.RecallLoss(v), [0, -2]),
@@ -464,8 +543,10 @@ NUMBERS = {
     "keep": (lambda v: eq.OHEMLoss(v), [NAN, -0.1, 1.1]),
     "keep (functional)": (lambda v: F.ohem_loss(logits(), torch.zeros(4).long(), keep=v), [NAN, -0.1, 1.1]),
     "min_kept": (lambda v: eq.OHEMLoss(min_kept=v), [-1]),
+    "min_kept (functional)": (lambda v: F.ohem_loss(logits(), torch.zeros(4).long(), min_kept=v), [-1]),
     "strength": (lambda v: eq.MMCELoss(v), [NAN, -1.0]),
     "num_samples": (lambda v: eq.DistributionBalancedLoss(COUNTS, v), [NAN, 3, 1]),
+    "num_samples (few)": (lambda v: eq.DistributionBalancedLoss([0.5, 0.2], v), [1, 0.7]),
     "neg_scale": (lambda v: eq.DistributionBalancedLoss(COUNTS, 9, neg_scale=v), [NAN, 0.0, -1.0]),
     "init_bias": (lambda v: eq.DistributionBalancedLoss(COUNTS, 9, init_bias=v), [NAN]),
     "mu": (lambda v: eq.DistributionBalancedLoss(COUNTS, 9, mu=v), [NAN]),
@@ -491,6 +572,33 @@ CASES = [
 def test_numbers_out_of_range(argument, build, value):
     with pytest.raises(ValueError, match=says(argument, "must be a finite number in ", f"got {value!r}", "choose")):
         build(value)
+
+
+WHOLE = {
+    "num_classes": lambda v: eq.RecallLoss(v).batch_weights[0].num_classes,
+    "num_classes (precision)": lambda v: eq.PrecisionLoss(v).batch_weights[0].num_classes,
+    "epochs": lambda v: eq.CyclicalFocalLoss(v).epochs,
+    "epochs (recall)": lambda v: eq.RecallLoss(3, epochs=v).epochs,
+    "min_kept": lambda v: eq.OHEMLoss(min_kept=v).min_kept,
+    "start_epoch": lambda v: Deferred(COUNTS, start_epoch=v).start_epoch,
+    "k": lambda v: eq.losses.RangeLoss(v).k,
+    "ignore_index": lambda v: eq.FocalLoss(ignore_index=v).ignore_index,
+    "ignore_index (region)": lambda v: eq.DiceLoss(ignore_index=v).ignore_index,
+    "ignore_index (lifted)": lambda v: eq.losses.LiftedStructureLoss(ignore_index=v).ignore_index,
+    "ignore_index (range)": lambda v: eq.losses.RangeLoss(ignore_index=v).ignore_index,
+}
+
+
+@pytest.mark.parametrize(
+    ("argument", "build"), [pytest.param(name.split(" ")[0], build, id=name) for name, build in WHOLE.items()]
+)
+def test_whole_numbers(argument, build):
+    for value in (2.5, 3.0, NAN, "3", True, np.float64(3.0), [3], torch.tensor(3), 2j):
+        with pytest.raises(TypeError, match=says(argument, "must be an integer", f"got {value!r}")):
+            build(value)
+    for value in (3, np.int64(3), np.uint8(3)):
+        assert build(value) == 3
+        assert type(build(value)) is int  # whatever else would reach compilers and kernels
 
 
 @pytest.mark.parametrize("value", ["2", None, torch.tensor(2.0), True, 2j], ids=repr)
@@ -580,7 +688,7 @@ def test_what_moves_in_training_is_a_schedule():
         eq.FocalLoss(lambda progress: 2.0)
     with pytest.raises(ValueError, match=says("gamma", "3 classes", "got 4 entries", "Steps(...)")):
         eq.FocalLoss((5.0, 3.0, 1.0, 0.0))(Z, Y)
-    with pytest.raises(TypeError, match=says("num_classes", "must be a number", "got list", "pass one number")):
+    with pytest.raises(TypeError, match=says("num_classes", "must be an integer", "got [1, 2, 3]", "pass one number")):
         eq.RecallLoss([1, 2, 3])
 
 
@@ -643,6 +751,9 @@ LENGTHS = {
     "counts (inverse frequency)": (lambda: eq.InverseFrequencyLoss([5, 3]), INDICES),
     "counts (class balanced)": (lambda: eq.ClassBalancedLoss([5, 3, 2, 1]), INDICES),
     "counts (distribution balanced)": (lambda: eq.DistributionBalancedLoss([5, 3], 9), LABELS),
+    "counts (rebalanced)": (lambda: SigmoidLoss(rebalanced=Rebalanced([5, 3])), LABELS),
+    "offset": (lambda: SoftmaxLoss(adjustment=Adjustment(np.array([0.5, 0.3]))), INDICES),
+    "offset (sigmoid)": (lambda: SigmoidLoss(adjustment=NegativeTolerance([0.5, 0.3])), LABELS),
 }
 
 
@@ -683,8 +794,9 @@ def test_num_classes_that_the_logits_do_not_have(build, num_classes, training):
 def test_a_per_class_exponent_keeps_its_number_of_labels():
     loss = eq.AsymmetricLoss(target_gap=0.5, per_class=True)
     loss(logits(), LABELS)
-    with pytest.raises(ValueError, match=says("gamma_neg", "each of the 2 classes", "got 3 entries")):
+    with pytest.raises(ValueError, match=says("gamma_neg", "each of the 2 classes", "got 3 entries")) as caught:
         loss(logits(2), LABELS[:, :2])
+    assert "Steps" not in str(caught.value)  # what is steered takes no schedule
 
 
 COUNTED = {
@@ -698,6 +810,7 @@ COUNTED = {
     "LogitAdjustedLoss": lambda counts: eq.LogitAdjustedLoss(counts),
     "BalancedSoftmaxLoss": lambda counts: eq.BalancedSoftmaxLoss(counts),
     "DistributionBalancedLoss": lambda counts: eq.DistributionBalancedLoss(counts, 100),
+    "Rebalanced": lambda counts: Rebalanced(counts),
 }
 
 
@@ -782,6 +895,52 @@ def test_impossible_weights(name, value, parts):
         for build in (lambda: eq.FocalLoss(weight=value), lambda: Deferred(value)):
             with pytest.raises(ValueError, match=says(name, *parts)):
                 build()
+
+
+VECTORS = {
+    "offset": lambda v: Adjustment(offset=v),
+    "margin": lambda v: Adjustment(margin=v),
+    "offset (sigmoid)": lambda v: NegativeTolerance(offset=v),
+}
+
+
+@pytest.mark.parametrize(
+    ("argument", "build"), [pytest.param(name.split(" ")[0], build, id=name) for name, build in VECTORS.items()]
+)
+def test_numbers_of_adjustments(argument, build):
+    numbers = (0.5, -1.0, 0.25)
+    for given in (list(numbers), torch.tensor(numbers, requires_grad=True), np.array(numbers, dtype=np.float32)):
+        assert build(given) == build(numbers)
+    assert build([]) == build(())
+    for given, came in (("abc", "got the word 'abc'"), (None, "got an object of type NoneType")):
+        with pytest.raises(TypeError, match=says(argument, "one number for each class", came, "pass a vector")):
+            build(given)
+    for given, came in (([1.0, NAN], "got [1.0, nan]"), ([1.0, -INF], "got [1.0, -inf]")):
+        with pytest.raises(ValueError, match=says(argument, "must be finite", came, "use 0")):
+            build(given)
+    with pytest.raises(ValueError, match=says(argument, "shape (C,)", "got shape ()", "pass a vector")):
+        build(0.5)
+
+
+@pytest.mark.parametrize("value", [torch.tensor(1.0), torch.tensor([1.0, 2.0]), np.ones(2)], ids=repr)
+def test_parts_hold_no_tensors_in_place_of_numbers(value):
+    for argument, build in (
+        ("scale", lambda: Adjustment(scale=value)),
+        ("neg_scale", lambda: NegativeTolerance(neg_scale=value)),
+        ("xi", lambda: Modulation(xi=value)),
+        ("label_smoothing", lambda: eq.FocalLoss(label_smoothing=value)),
+    ):
+        with pytest.raises(TypeError, match=says(argument, "must be a number", f"got {type(value).__name__}")):
+            build()
+
+
+@pytest.mark.parametrize("gamma", [0.0, 2.0])
+def test_exponents_without_dimensions_are_one_number(gamma):
+    for given in (torch.tensor(gamma), np.array(gamma), np.float32(gamma), torch.tensor(int(gamma))):
+        for part in (focal(given), asymmetric(given, given), cyclical(0.5, 3.0, given, given)):
+            assert {type(part.gamma_pos), type(part.gamma_neg)} <= {float, type(None)}
+        assert repr(eq.FocalLoss(given)) == repr(eq.FocalLoss(gamma))
+        assert eq.FocalLoss(given).layout == eq.FocalLoss(gamma).layout  # whole exponents are told to the kernels
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -911,6 +1070,19 @@ def test_impossible_tables(table, parts):
         eq.SampleDependentFocalLoss(table)
 
 
+@pytest.mark.parametrize("table", [[0.2, 5.0], 2.0, None, "FLSD-53", {"0.2": 5.0}, ((0.2, 5.0, 1.0),)], ids=repr)
+def test_what_is_no_table(table):
+    for build in (eq.SampleDependentFocalLoss, lambda v: F.sample_dependent_focal_loss(Z, Y, table=v)):
+        with pytest.raises(TypeError, match=says("table", "(bound, gamma) pairs", f"got {table!r}", "FLSD-53 is")):
+            build(table)
+
+
+def test_tables_of_arrays():
+    pairs = ((0.25, 5.0), (1.0, 3.0))
+    for table in (np.array(pairs), torch.tensor(pairs), [list(pair) for pair in pairs]):
+        assert ByConfidence(table) == ByConfidence(pairs)
+
+
 @pytest.mark.parametrize(
     ("at", "parts"),
     [
@@ -947,6 +1119,12 @@ def test_epochs_beyond_the_schedule(epoch):
             loss.set_epoch(epoch)
         loss.set_epoch(4)
         loss.set_epoch(0)
+
+
+@pytest.mark.parametrize("epoch", ["2", None, [2]], ids=repr)
+def test_epochs_that_are_no_numbers(epoch):
+    with pytest.raises(TypeError, match=says("epoch", "in [0, 4] for epochs=5", f"got {epoch!r}", "count from 0")):
+        eq.CyclicalFocalLoss(5).set_epoch(epoch)
 
 
 def test_set_epoch_needs_epochs():
@@ -986,6 +1164,42 @@ def test_a_normalizer_needs_a_reduction():
             build()(logits(), targets, normalizer=2.0)
     with pytest.raises(ValueError, match=message):
         F.focal_loss(logits(), INDICES, reduction="none", normalizer=2.0)
+
+
+NORMALIZED = {
+    "softmax": lambda n: eq.FocalLoss()(Z, Y, normalizer=n),
+    "sigmoid": lambda n: eq.AsymmetricLoss()(Z, T, normalizer=n),
+    "rows": lambda n: eq.OHEMLoss()(Z, Y, normalizer=n),
+    "function": lambda n: F.focal_loss(Z, Y, normalizer=n),
+}
+each_normalized = pytest.mark.parametrize("call", NORMALIZED.values(), ids=NORMALIZED)
+
+
+@each_normalized
+def test_a_normalizer_is_one_number(call):
+    for value, came in (
+        ("2", "got '2'"),
+        ([2.0], "got [2.0]"),
+        (True, "got True"),
+        (2j, "got 2j"),
+        (torch.ones(3), "got torch.float32 (3,)"),
+        (torch.ones(0), "got torch.float32 (0,)"),
+        (torch.tensor(2j), "got torch.complex64 ()"),
+    ):
+        with pytest.raises(TypeError, match=says("normalizer", "a number or a tensor of one", came, "pass one number")):
+            call(value)
+
+
+@each_normalized
+def test_a_normalizer_changes_neither_dtype_nor_shape(call):
+    expected = call(2.0)
+    assert (expected.dtype, expected.shape) == (torch.float32, ())
+    numbers = (2, np.float64(2.0), np.int64(2))
+    tensors = (torch.tensor(2.0, dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64), torch.tensor([[2]]))
+    for normalizer in (*numbers, *tensors):
+        found = call(normalizer)
+        assert (found.dtype, found.shape) == (torch.float32, ())
+        assert torch.equal(found, expected)
 
 
 @each_sigmoid

@@ -481,10 +481,24 @@ def test_module_equals_function_and_survives_copies(module):
     assert "classes=(0, 2), per_image=True, ignore_index=1, reduction='sum'" in repr(loss)
 
 
+@each_module
+def test_classes_of_other_libraries(module):
+    for classes in ([np.int64(0), np.uint8(2)], np.array([0, 2]), torch.tensor([0, 2]), range(0, 4, 2)):
+        loss = module(classes=classes)
+        assert loss.classes == (0, 2)
+        assert {type(index) for index in loss.classes} == {int}
+    logits, targets = example()
+    assert_close(module(classes=np.array([0, 2]))(logits, targets), module(classes=[0, 2])(logits, targets))
+
+
 def test_preset_published():
     logits, targets = example()
     published = SoftIoULoss(preset="published", reduction="none")(logits, targets)
     assert torch.equal(published, soft_iou_loss(logits, targets, classes="all", per_image=True, reduction="none"))
+    for own in ({"classes": [1]}, {"classes": "present"}, {"per_image": False}):  # what you pass yourself stays
+        expected = {"classes": "all", "per_image": True} | own
+        loss = SoftIoULoss(preset="published", reduction="none", **own)
+        assert torch.equal(loss(logits, targets), soft_iou_loss(logits, targets, reduction="none", **expected))
     for module in (DiceLoss, TverskyLoss, LovaszSoftmaxLoss):
         assert torch.equal(module(preset="published")(logits, targets), module()(logits, targets))
     assert SoftIoULoss("all").classes == "all"  # first argument by position
@@ -595,7 +609,10 @@ def test_no_host_sync_on_a_cuda_device(loss, per_image):
         ({"classes": []}, r"one or more class indices in \[0, C - 1\], got \[\]; .* list the channels"),
         ({"classes": [-1]}, r"classes must be .* got \[-1\]"),
         ({"classes": [True, False]}, r"classes must be .* got \[True, False\]"),
-        ({"classes": None}, r"classes must be .* got None"),
+        ({"classes": 1}, r"classes must be .* got 1"),
+        ({"classes": np.array([True, False])}, r"classes must be .* got array\(\[ True, False\]\)"),
+        ({"classes": torch.tensor([True, False])}, r"classes must be .* got tensor\(\[ True, False\]\)"),
+        ({"classes": torch.tensor([0.0, 1.0])}, r"classes must be .* got tensor\(\[0., 1.\]\)"),
         ({"reduction": "average"}, r"reduction must be one of 'mean', 'sum', 'none', got 'average'; pick"),
         ({"reduction": "valid_mean"}, r"reduction must be one of 'mean', 'sum', 'none', got 'valid_mean'"),
         ({"preset": "paper"}, r"preset must be one of 'published', got 'paper'; pick"),
@@ -646,8 +663,6 @@ def test_other_refusals():
         LovaszSoftmaxLoss(sync=True)
     with pytest.raises(ValueError, match="per_image must be True"):
         lovasz_softmax_loss(*example(), sync=True)
-    with pytest.raises(ValueError, match=r"classes must stay at its default .* sets it to 'all', got \[1\]; drop"):
-        SoftIoULoss([1], preset="published")
     with pytest.raises(TypeError, match="smooth"):
         LovaszSoftmaxLoss(smooth=1.0)
 

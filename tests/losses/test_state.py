@@ -199,6 +199,14 @@ def test_ignored_rows_count_for_nothing():
     )
 
 
+@pytest.mark.parametrize("size", [(), (3,)], ids=str)
+def test_recall_weights_called_by_themselves_take_labels_as_they_are(size):
+    logits, targets = rows(30, size=size, ignored=0.4)
+    valid = targets != IGNORED
+    found = RecallWeights(4)(logits, targets, valid)
+    assert_close(found, RecallWeights(4)(logits, torch.where(valid, targets, 0), valid), **EXACT)
+
+
 def test_recall_weights_have_no_gradient_and_multiply_with_others():
     logits, targets = rows(ignored=0.0)
     logits.requires_grad_()
@@ -560,6 +568,55 @@ def test_a_state_beyond_the_epochs_of_the_loss_warns():
         warnings.simplefilter("error")
         for epochs in (16, 30):
             eq.FocalLoss(Linear(0.0, 2.0), epochs=epochs).load_state_dict(saved.state_dict())
+
+
+UNLIKE = {
+    "exponents of labels": (
+        lambda: eq.AsymmetricLoss(target_gap=0.3, per_class=True),
+        lambda: eq.AsymmetricLoss(target_gap=0.3),
+        "asymmetry.gamma_neg",
+        labels_of,
+    ),
+    "one class": (
+        lambda: eq.RecallLoss(1, momentum=0.3),
+        lambda: eq.RecallLoss(4, momentum=0.3),
+        "batch_weights.0.recall",
+        None,
+    ),
+    "more classes": (
+        lambda: eq.RecallLoss(4, momentum=0.3),
+        lambda: eq.RecallLoss(1, momentum=0.3),
+        "batch_weights.0.recall",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("saved", "build", "name", "example"), UNLIKE.values(), ids=UNLIKE)
+def test_a_state_of_another_size_is_refused(saved, build, name, example):
+    first, loss = saved(), build()
+    if example is not None:
+        first(*example())
+    before = {name: buffer.clone() for name, buffer in loss.state_dict().items()}
+    with pytest.raises(RuntimeError, match=f"size mismatch for {name}"):
+        loss.load_state_dict(first.state_dict())
+    for name, buffer in loss.state_dict().items():
+        assert buffer.shape == before[name].shape
+
+
+def test_exponents_of_other_labels_are_refused():
+    first, second = (eq.AsymmetricLoss(target_gap=0.3, per_class=True) for _ in range(2))
+    first(torch.randn(4, 3), torch.zeros(4, 3))
+    second(torch.randn(4, 5), torch.zeros(4, 5))
+    with pytest.raises(RuntimeError, match=r"size mismatch for asymmetry\.gamma_neg"):
+        second.load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("position", [torch.zeros(3), torch.tensor(0.5), torch.zeros(2, 2)], ids=["3", "none", "2, 2"])
+def test_a_position_of_another_shape_is_refused(position):
+    loss = eq.FocalLoss(Linear(0.0, 2.0), epochs=10)
+    with pytest.raises(RuntimeError, match="size mismatch for position"):
+        loss.load_state_dict({"position": position})
 
 
 def test_a_state_inside_a_model_keeps_its_prefix():

@@ -82,6 +82,8 @@ def test_targets_out_of_range(name):
     if name in MULTI:
         with pytest.raises(ValueError, match=says("targets", "0, 1", "got 0.3", "round")):
             build().update(scores, torch.full_like(scores, 0.3))
+        with pytest.raises(ValueError, match=says("targets", "[0, 1] or ignore_value=-1", "got 255")):
+            build().update(scores, targets.clamp(max=1).to(torch.uint8))  # where 255 equals -1
     else:
         with pytest.raises(TypeError, match=says("targets", "integer", "got torch.float64", "argmax")):
             build().update(scores, scores)
@@ -193,6 +195,14 @@ def test_what_is_no_tensor(name):
             build()(value, targets)
     with pytest.raises(TypeError, match=says("targets", "must be a tensor", "got list", "torch.tensor")):
         build().update(scores, targets.tolist())
+
+
+@each_metric
+def test_targets_on_another_device(name):
+    build, batch = EVERY[name]
+    scores, targets = batch()
+    with pytest.raises(ValueError, match=says("targets", "device of the scores, cpu", "got meta", "targets.to(scores")):
+        build().update(scores, targets.to("meta"))
 
 
 BY_ORDER = (Accuracy, ShotAccuracy, SegmentationScores, MultilabelAveragePrecision)

@@ -254,6 +254,30 @@ def test_integer_targets_as_they_are(targets):
     check_parity(eq.BinaryFocalLoss(), logits_of(3, 5, dtype=torch.float32), multilabel_of((3, 5)).to(targets))
 
 
+def test_a_class_that_small_types_take_for_an_ignored_one():
+    """156 is -100 in uint8; compiled code reads the weights of recall loss by the labels."""
+    logits, targets = logits_of(6, 200, dtype=torch.float32).detach(), torch.tensor([0, 0, 156, 156, 156, 7])
+    logits[0, 0] = logits[2, 156] = logits[3, 156] = 9.0  # other recalls of both
+    logits, targets = logits.to(DEVICE), targets.to(DEVICE)
+    torch.compiler.reset()
+    with use("triton"):
+        compiled = torch.compile(eq.RecallLoss(200), fullgraph=True, backend="inductor" if CUDA else "aot_eager")
+        expected = value_and_gradient(eq.RecallLoss(200), logits, targets)
+        for loss in (compiled, eq.RecallLoss(200)):
+            for got, wanted in zip(value_and_gradient(loss, logits, targets.to(torch.uint8)), expected, strict=True):
+                torch.testing.assert_close(got, wanted)
+
+
+def test_labels_that_small_types_take_for_unknown_ones(monkeypatch):
+    """255 is -1 in uint8; where nobody looks at values, as on a CUDA device, it is a wrong label to both backends."""
+    monkeypatch.setattr("equipoise._checks.checks_values", lambda tensor, validate: validate)
+    targets = multilabel_of((5, 4), ignored=0.2).to(torch.int16).to(torch.uint8)
+    assert targets.max() == 255
+    for loss in (eq.BinaryFocalLoss(), eq.AsymmetricLoss(target_gap=0.5), eq.DistributionBalancedLoss([4, 3, 2, 1], 9)):
+        check_parity(loss, logits_of(5, 4, dtype=torch.float32), targets)
+        check_parity(loss, logits_of(5, 4, dtype=torch.float32), targets.bool())
+
+
 def strided(shape):
     """The same logits in several layouts."""
     logits = logits_of(*shape, dtype=torch.float32, size=2.0, grad=False)
@@ -439,6 +463,20 @@ def test_second_derivatives_and_transforms():
         torch.func.grad(lambda z: eq.FocalLoss()(z, targets))(logits.detach())
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
+def test_second_derivatives_with_small_labels(dtype):
+    logits, targets = logits_of(4, 5).detach().to(DEVICE), indices_of((4, 5)).to(DEVICE)
+
+    def second(loss, labels):
+        leaf = logits.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(leaf, labels).sum(), leaf, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), leaf)[0]
+
+    for loss in (eq.FocalLoss(1.5), eq.RecallLoss(5), eq.FocalLoss(label_smoothing=0.1, reduction="none")):
+        with use("triton"):
+            assert torch.equal(second(loss, targets.to(dtype)), second(loss, targets))
+
+
 @each(CATALOGUE)
 @pytest.mark.parametrize("reduction", ["sum", "none"])
 def test_several_gradients_at_once(entry, reduction, monkeypatch):
@@ -452,6 +490,7 @@ def test_several_gradients_at_once(entry, reduction, monkeypatch):
 NUMPY = {
     "ignore_index": (eq.FocalLoss, {"gamma": np.float32(2.0), "ignore_index": np.int64(1)}, indices_of),
     "recall": (eq.RecallLoss, {"num_classes": np.int64(3), "momentum": np.float32(0.5)}, indices_of),
+    "precision": (eq.PrecisionLoss, {"num_classes": np.int32(3)}, indices_of),
     "regions": (eq.TverskyLoss, {"alpha": np.float32(0.5), "ignore_index": np.int16(2)}, indices_of),
     "ignore_value": (eq.AsymmetricLoss, {"margin": np.float32(0.25), "ignore_value": np.float32(1.0)}, multilabel_of),
     "exponents": (eq.AsymmetricLoss, {"target_gap": np.float32(0.5), "gap_step": np.float64(0.5)}, multilabel_of),
@@ -466,6 +505,9 @@ def test_options_that_are_numbers_of_numpy(name, backend):
     plain = {option: number.item() for option, number in options.items()}
     with use(backend):
         found, expected = (value_and_gradient(make_loss(**given), *batch) for given in (options, plain))
+        torch.compiler.reset()
+        compiled = torch.compile(make_loss(**options), fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(*batch), expected[0])
     assert all(map(torch.equal, found, expected))
 
 

@@ -74,11 +74,11 @@ def multi_rows(logits: Tensor, targets: Tensor, ignore_value: float) -> MultiRow
     """Logits and targets of 0, 1 or ``ignore_value``, both (N, K, d1, ..., dk), as rows."""
     check_finite(logits, "multi")
     _check_tensor(targets)
-    check_sigmoid_targets(logits, targets, ignore_value, validate=True)
+    may_be_unknown = check_sigmoid_targets(logits, targets, ignore_value, validate=True)
     warn_of_probabilities("logits", logits, one_label=False, advice=USE_LOGITS)
     rows = flat_rows(logits)
     labels = targets.detach().movedim(1, -1).reshape(rows.shape).to(rows.device)
-    known = torch.ones_like(labels, dtype=torch.bool) if targets.dtype is torch.bool else labels != ignore_value
+    known = labels != ignore_value if may_be_unknown else torch.ones_like(labels, dtype=torch.bool)
     positive = known & (labels == 1)
     if bool((known & (labels != 1) & (labels != 0)).any()):
         raise ValueError(

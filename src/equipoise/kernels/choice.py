@@ -15,13 +15,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from equipoise._checks import check_choice, transforms_active
+from equipoise._checks import FLOATS, check_choice, transforms_active
 
 __all__ = ["Backend", "obstacle", "triton_serves", "use", "wanted", "wanted_backend"]
 
 Backend: TypeAlias = Literal["auto", "reference", "triton"]
-
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 INSTALLED = importlib.util.find_spec("triton") is not None
 
@@ -78,7 +76,7 @@ def obstacle(logits: Tensor) -> str | None:
         return "the package triton is not installed"
     if not logits.is_cuda and not (_interpreted() and logits.device.type == "cpu"):
         return f"the logits are on {logits.device}, and the kernels need a CUDA device"
-    if logits.dtype not in DTYPES:
+    if logits.dtype not in FLOATS:
         return f"the logits are {logits.dtype}, and the kernels know float16, bfloat16, float32 and float64"
     if torch.version.hip is not None:
         return "this PyTorch is built for ROCm, and the kernels are written for CUDA"

@@ -281,6 +281,7 @@ def _gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: ANN401
         if state is None:
             state = softmax_forward(logits, targets, weight, hyper, ctx.layout, ctx.ignore_index).state
         return softmax_backward(logits, targets, weight, hyper, ctx.layout, state, grad, inverse)
+    targets = targets if targets.is_floating_point() else targets.long()  # as the reference knows them
     _, direction, length = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
     grad = grad if inverse is None else grad * inverse
     return (direction * (length * (grad.unsqueeze(1) if grad.ndim else grad))).to(logits.dtype)

@@ -5,8 +5,9 @@ without looking at values. Schedules and adaptive rules write into the tensor; n
 an exponent that is fixed for good and a small whole number is told to the backend beforehand, which then multiplies.
 
 Names: ``xi``, ``gamma_hc``, ``gamma_pos`` and ``gamma_neg`` (one number or one for each class), ``confidence_bounds``
-and ``confidence_gammas`` (gamma by confidence), ``label_smoothing``, ``weight``, and for the softmax link ``offset``,
-``true_margin``, ``scale``; for the sigmoid link ``offset``, ``neg_scale``, ``margin``, ``alpha``, ``pos_weight``.
+and ``confidence_gammas`` (gamma by confidence), ``weight``, ``offset``, and for the softmax link ``label_smoothing``,
+``true_margin``, ``scale``, ``squared_error`` (a switch), ``keep``, ``strength``; for the sigmoid link ``neg_scale``,
+``margin``, ``thin_margin`` (a switch), ``alpha``, ``pos_weight``, ``rebalance``, ``inverse_counts``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Piece(NamedTuple):
 Layout: TypeAlias = tuple[Piece, ...]
 
 EXPONENTS = ("gamma_pos", "gamma_neg")
-PER_CLASS = ("gamma_pos", "gamma_neg", "weight", "offset", "true_margin", "pos_weight")
+OVER_TIME = ", or pass Steps(...) of equipoise.schedules for values one after the other"
+PER_CLASS = ("gamma_pos", "gamma_neg", "weight", "offset", "true_margin", "pos_weight", "inverse_counts")
 
 
 def accumulation_dtype(logits: Tensor) -> torch.dtype:
@@ -77,5 +79,8 @@ class Hyper(dict[str, Tensor]):
 def check_layout(layout: Layout, num_classes: int) -> None:
     """Raise when a per-class hyper-parameter does not fit the number of classes of the logits."""
     for piece in layout:
-        if piece.name in PER_CLASS and piece.stop - piece.start != 1:
-            check_length(piece.argument or piece.name, piece.stop - piece.start, num_classes)
+        length = piece.stop - piece.start
+        if piece.name in PER_CLASS and length != 1:
+            check_length(
+                piece.argument or piece.name, length, num_classes, OVER_TIME if piece.name in EXPONENTS else ""
+            )

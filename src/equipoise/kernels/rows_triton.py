@@ -10,7 +10,10 @@ __all__ = ["add_kernel", "count_kernel", "finish_kernel", "finish_last", "mass_k
 
 @triton.jit
 def finish_kernel(sums, reduced, inverse, programs, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr):
-    """The reduced loss of (3, programs) sums and the inverse of its denominator."""
+    """The reduced loss of sums and the inverse of its denominator.
+
+    The sums are (3, programs), or (2, programs) where nobody asks for a valid_mean.
+    """
     _finish(sums, reduced, inverse, programs, samples, REDUCTION, BLOCK)
 
 

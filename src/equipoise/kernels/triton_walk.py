@@ -16,7 +16,7 @@ def rows_of_program(
     """Row numbers of a program, which of them there are, and their indices: of all outer sizes, and the innermost.
 
     SPLIT: 1, a program stays within the innermost size, so that its rows are known to lie next to each other; 2, there
-    is no other size; 0, neither. EVEN: there are all of them. VECTOR: see ``softmax_launch.Blocks``.
+    is no other size; 0, neither. EVEN: there are all of them. VECTOR: see ``tiles.Blocks``.
     """
     if LONG:
         program = program.to(tl.int64)

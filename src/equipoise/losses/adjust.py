@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from equipoise._checks import check_counts, check_number
+from equipoise._checks import check_class_vector, check_counts, check_number
 from equipoise.schedules import Moment, Number, Schedule
 
 __all__ = ["Adjustment", "NegativeTolerance", "logit_adjustment", "margin_adjustment"]
@@ -35,6 +35,8 @@ class Adjustment:
     called: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        for name in ("offset", "margin"):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
         self.values(Moment())
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
@@ -46,8 +48,9 @@ class Adjustment:
         if self.margin:
             max_margin = check_number("max_margin", moment.value(self.max_margin), low=0.0)
             found["true_margin"] = tuple(max_margin * value for value in self.margin)
-        if isinstance(self.scale, Schedule) or self.scale != 1.0:
-            found["scale"] = (check_number("scale", moment.value(self.scale), low=0.0, open_low=True),)
+        scale = check_number("scale", moment.value(self.scale), low=0.0, open_low=True)
+        if isinstance(self.scale, Schedule) or scale != 1.0:
+            found["scale"] = (scale,)
         return found
 
 
@@ -63,14 +66,22 @@ class NegativeTolerance:
     called: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "offset", _numbers("offset", self.offset))
         self.values(Moment())
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
         """Hyper-parameters of this moment by name; a part that is plainly absent has no name."""
         found: dict[str, tuple[float, ...]] = {"offset": self.offset} if self.offset else {}
-        if isinstance(self.neg_scale, Schedule) or self.neg_scale != 1.0:
-            found["neg_scale"] = (check_number("neg_scale", moment.value(self.neg_scale), low=0.0, open_low=True),)
+        neg_scale = check_number("neg_scale", moment.value(self.neg_scale), low=0.0, open_low=True)
+        if isinstance(self.neg_scale, Schedule) or neg_scale != 1.0:
+            found["neg_scale"] = (neg_scale,)
         return found
+
+
+def _numbers(name: str, given: Sequence[float] | Tensor) -> tuple[float, ...]:
+    """One number for each class, or none at all where the part has no such numbers."""
+    absent = isinstance(given, (tuple, list)) and not given
+    return () if absent else check_class_vector(name, given, signed=True)
 
 
 def logit_adjustment(counts: Sequence[float] | Tensor, tau: Number = 1.0) -> Adjustment:

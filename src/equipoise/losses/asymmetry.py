@@ -3,6 +3,8 @@ r"""Adaptive asymmetry: a focusing exponent of the negatives that keeps a chosen
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -108,6 +110,14 @@ class AdaptiveAsymmetry(PreciseBuffers):
         moved = (gamma + self.gap_step * (self.target_gap - seen)).clamp(0.0, self.gamma_max)
         gamma.copy_(torch.where(both, moved, gamma))
         gap.copy_(torch.where(both, seen, gap))
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:  # noqa: ANN401
+        for name in ("gamma_neg", "gap") if self.per_class else ():
+            saved, buffer = state_dict.get(prefix + name), getattr(self, name)
+            if isinstance(saved, Tensor) and saved.ndim == 1 and (len(saved) == 1) != (len(buffer) == 1):
+                # one exponent for all became one for each label with the first batch, there or here
+                setattr(self, name, buffer.new_zeros(len(saved)))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _placed(self, name: str, logits: Tensor) -> Tensor:
         before: Tensor = getattr(self, name)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise._buffers import PreciseBuffers
-from equipoise._checks import check_choice, check_number
+from equipoise._checks import check_choice, check_number, check_whole
 from equipoise._keywords import arguments_of, check_keywords
 from equipoise.kernels.hyper import EXPONENTS, layout_of, pack
 from equipoise.kernels.replay import Replays
@@ -45,9 +45,8 @@ class Scalar:
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
         """The number of this moment."""
-        if not isinstance(self.number, Schedule) and self.number == self.absent:
-            return {}
-        return {self.name: (check_number(self.name, moment.value(self.number), low=self.low, high=self.high),)}
+        number = check_number(self.name, moment.value(self.number), low=self.low, high=self.high)
+        return {} if number == self.absent and not isinstance(self.number, Schedule) else {self.name: (number,)}
 
 
 SWITCHES = ("squared_error", "thin_margin")
@@ -151,9 +150,7 @@ class Loss(PreciseBuffers):
 
     def __init__(self, parts: Sequence[Part], *, epochs: int | None = None) -> None:
         super().__init__()
-        if epochs is not None:
-            check_number("epochs", epochs, low=1)
-        self.parts, self.epochs = tuple(parts), epochs
+        self.parts, self.epochs = tuple(parts), None if epochs is None else check_whole("epochs", epochs, low=1)
         self._replays = Replays()
         self.scheduled = any(_has_schedule(part) for part in self.parts)
         self._warned = False
@@ -181,8 +178,8 @@ class Loss(PreciseBuffers):
             if self.scheduled:
                 raise ValueError("set_epoch needs the number of epochs, got epochs=None; give the loss epochs=E")
             return
-        if not 0 <= epoch < self.epochs:
-            raise ValueError(
+        if not isinstance(epoch, Real) or not 0 <= epoch < self.epochs:
+            raise (ValueError if isinstance(epoch, Real) else TypeError)(
                 f"epoch must be in [0, {self.epochs - 1}] for epochs={self.epochs}, got {epoch!r}; count from 0 and "
                 "give the loss the epochs you train"
             )
@@ -215,7 +212,7 @@ class Loss(PreciseBuffers):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:  # noqa: ANN401
         super()._load_from_state_dict(state_dict, prefix, *args)
         saved = state_dict.get(prefix + "position")
-        if self.scheduled and saved is not None:
+        if self.scheduled and isinstance(saved, Tensor) and saved.shape == self.position.shape:
             progress, epoch = saved.tolist()
             if self.epochs is not None and epoch >= self.epochs:
                 warnings.warn(

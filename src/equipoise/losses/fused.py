@@ -67,7 +67,8 @@ def fused_softmax_loss(
         elif torch.compiler.is_compiling():
             rows, counts = fused.softmax_rows_and_hits(logits, targets, hyper, layout, ignore_index)
             weight = weigh(counts)
-            labels = torch.where(targets == ignore_index, 0, targets.long())
+            labels = targets.long()  # first: a comparison in uint8 would take 156 for an ignore_index of -100
+            labels = torch.where(labels == ignore_index, 0, labels)
             denominators["mean"], denominators["valid_mean"] = (counts[0] * weight).sum(), counts[0].sum()
             total = (rows * weight[labels]).sum()
             return reduce_loss(total, reduction, denominators.__getitem__, sync=sync, normalizer=normalizer)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -20,6 +20,13 @@ from equipoise._checks import check_number
 from equipoise.schedules import Moment, Number, Schedule
 
 __all__ = ["ByConfidence", "Gamma", "Modulation", "asymmetric", "cyclical", "focal"]
+
+
+def _listed(numbers: Any) -> Any:  # noqa: ANN401
+    """Tensors and arrays as Python's numbers in lists, without dimensions as one number; all else as it is."""
+    if isinstance(numbers, Tensor):
+        return numbers.detach().double().cpu().tolist()
+    return numbers.tolist() if hasattr(numbers, "tolist") else numbers
 
 
 @dataclass(frozen=True)
@@ -30,10 +37,16 @@ class ByConfidence:
     on. No gradient flows through the choice.
     """
 
-    table: tuple[tuple[float, Number], ...]
+    table: Sequence[tuple[float, Number]]
 
     def __post_init__(self) -> None:
-        table = tuple((check_number("table bound", bound, low=0.0, high=1.0), gamma) for bound, gamma in self.table)
+        try:
+            pairs = [(bound, gamma) for bound, gamma in _listed(self.table)]
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"table must hold (bound, gamma) pairs, got {self.table!r}; FLSD-53 is ((0.2, 5.0), (1.0, 3.0))"
+            ) from error
+        table = tuple((check_number("table bound", bound, low=0.0, high=1.0), gamma) for bound, gamma in pairs)
         bounds = [bound for bound, _ in table]
         if not bounds or bounds[-1] != 1.0 or any(a >= b for a, b in pairwise(bounds)):
             raise ValueError(
@@ -68,21 +81,18 @@ class Modulation:
 
     def __post_init__(self) -> None:
         for name in ("gamma_pos", "gamma_neg"):
-            gamma = getattr(self, name)
-            if isinstance(gamma, Tensor):
-                gamma = gamma.detach().double().cpu().tolist()
-            elif hasattr(gamma, "tolist"):  # of NumPy
-                gamma = gamma.tolist()
+            gamma = _listed(getattr(self, name))
             if isinstance(gamma, Sequence) and not isinstance(gamma, str):  # what is no number is refused below
-                numbers = (float(value) if hasattr(value, "__float__") else value for value in gamma)
-                object.__setattr__(self, name, tuple(numbers))
+                gamma = tuple(float(value) if hasattr(value, "__float__") else value for value in gamma)
+            object.__setattr__(self, name, gamma)
         self.values(Moment())
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
         """Hyper-parameters of this moment by name; a part that is plainly absent has no name."""
         found: dict[str, tuple[float, ...]] = {}
-        if isinstance(self.xi, Schedule) or self.xi != 0.0:
-            found["xi"] = (check_number("xi", moment.value(self.xi), low=0.0, high=1.0),)
+        xi = check_number("xi", moment.value(self.xi), low=0.0, high=1.0)
+        if isinstance(self.xi, Schedule) or xi != 0.0:
+            found["xi"] = (xi,)
             found["gamma_hc"] = (check_number("gamma_hc", moment.value(self.gamma_hc), low=0.0),)
         if isinstance(self.gamma_pos, ByConfidence):
             bounds, gammas = zip(*self.gamma_pos.table, strict=True)

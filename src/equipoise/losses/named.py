@@ -133,7 +133,7 @@ class SampleDependentFocalLoss(SoftmaxLoss):
     ) -> None:
         if check_preset(preset):
             options.setdefault("reduction", "sum")
-        super().__init__(focal(ByConfidence(tuple((bound, gamma) for bound, gamma in table))), **options)
+        super().__init__(focal(ByConfidence(table)), **options)
 
 
 class CyclicalFocalLoss(SoftmaxLoss):
@@ -582,7 +582,7 @@ def distribution_bias(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     r"""Checked counts, and the bias :math:`-b \log(N / n_k - 1) / s` of each label."""
     known = check_counts("counts", counts)
-    check_number("num_samples", num_samples, low=max(known), open_low=True)
+    check_number("num_samples", num_samples, low=max(1.0, *known), open_low=True)
     check_number("init_bias", init_bias)
     check_number("neg_scale", neg_scale, low=0.0, open_low=True)
     return known, tuple(-init_bias / neg_scale * math.log(num_samples / max(count, 1.0) - 1.0) for count in known)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_number
+from equipoise._checks import check_choice, check_whole
 from equipoise.distributed import all_rows, all_sum, sum_before, world_size
 from equipoise.kernels.hyper import Hyper
 from equipoise.losses.base import Scalar, check_preset
@@ -56,9 +56,8 @@ class OHEMLoss(RowLoss):
         self, keep: Number = 0.7, *, min_kept: int = 0, preset: str | None = None, **options: Unpack[SoftmaxOptions]
     ) -> None:
         check_preset(preset)
-        check_number("min_kept", min_kept, low=0)
         super().__init__(more_parts=[Scalar("keep", keep, high=1.0, absent=None)], **options)
-        self.min_kept = min_kept
+        self.min_kept = check_whole("min_kept", min_kept, low=0)
 
     def rows(self, logits: Tensor, targets: Tensor) -> Rows:
         """The rows that are kept; all others are 0 and not valid."""

@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -21,9 +21,8 @@ from torch import Tensor
 from equipoise._checks import check_choice
 from equipoise.distributed import all_sum, world_size
 
-__all__ = ["REDUCTIONS", "Reduction", "check_reduction", "reduce_loss"]
+__all__ = ["REDUCTIONS", "check_reduction", "reduce_loss"]
 
-Reduction: TypeAlias = Literal["mean", "valid_mean", "batch_mean", "sum", "none"]
 REDUCTIONS = ("mean", "valid_mean", "batch_mean", "sum", "none")
 
 
@@ -48,7 +47,7 @@ def reduce_loss(
         denominator: word to local denominator, asked only for the three means.
         sync: ``world size * local sum / global denominator``, so that DDP's averaging of gradients gives the result of
             one process on the joined batch.
-        normalizer: replaces the denominator, without the factor; 0 gives infinity or NaN.
+        normalizer: replaces the denominator, without the factor; a number or a tensor of one; 0 gives infinity or NaN.
 
     Nothing valid gives 0 that is attached to the graph: the sum is 0 and so is not divided.
     """
@@ -58,7 +57,7 @@ def reduce_loss(
         return loss
     total = loss.sum() if loss.ndim else loss
     if normalizer is not None:
-        return total / normalizer
+        return total / _divisor(normalizer, total.dtype)
     factor = world_size() if sync else 1
     if reduction == "sum":
         return total * factor if factor != 1 else total
@@ -70,3 +69,13 @@ def reduce_loss(
     if factor != 1:
         divisor, total = all_sum(divisor.to(total.dtype)), total * factor
     return total / torch.where(divisor > 0, divisor, 1.0).to(total.dtype)
+
+
+def _divisor(normalizer: Tensor | float, dtype: torch.dtype) -> Tensor | float:
+    """A normalizer that keeps the shape and the dtype of what it divides; raise unless it is one real number."""
+    if isinstance(normalizer, Tensor) and normalizer.numel() == 1 and not normalizer.is_complex():
+        return normalizer.reshape(()).to(dtype)
+    if isinstance(normalizer, Real) and not isinstance(normalizer, bool):
+        return normalizer
+    came = f"{normalizer.dtype} {tuple(normalizer.shape)}" if isinstance(normalizer, Tensor) else repr(normalizer)
+    raise TypeError(f"normalizer must be a number or a tensor of one, got {came}; pass one number for the whole batch")

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Never, TypeAlias, TypedDict, Unpack
+from numbers import Integral
+from typing import Never, TypeAlias, TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import (
     check_choice,
+    check_ignore_index,
     check_logit_values,
     check_logits,
     check_number,
@@ -27,7 +29,7 @@ from equipoise.distributed import all_sum, world_size
 from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.lovasz_reference import lovasz_losses
 from equipoise.kernels.region_reference import overlap_sums
-from equipoise.losses.base import Loss
+from equipoise.losses.base import Loss, check_preset
 from equipoise.losses.reduce import reduce_loss
 
 __all__ = [
@@ -41,15 +43,18 @@ __all__ = [
     "tversky_loss",
 ]
 
-Classes: TypeAlias = str | Sequence[int]
+Classes: TypeAlias = str | Sequence[int] | Tensor
 
 
-class _Options(TypedDict, total=False):
-    per_image: bool
+class _SharedOptions(TypedDict, total=False):
     ignore_index: int
     reduction: str
     sync: bool
     validate: bool
+
+
+class _Options(_SharedOptions, total=False):
+    per_image: bool
 
 
 class _FunctionOptions(_Options, total=False):
@@ -217,7 +222,7 @@ def _reduce(losses: Tensor, present: Tensor, chosen: str | tuple[int, ...], redu
 def _check_prices(alpha: float, beta: float, smooth: float) -> tuple[float, float, float]:
     """The three as floating point numbers."""
     named = (("alpha", alpha), ("beta", beta), ("smooth", smooth))
-    alpha, beta, smooth = (float(check_number(name, value, low=0.0)) for name, value in named)
+    alpha, beta, smooth = (check_number(name, value, low=0.0) for name, value in named)
     if alpha == 0 and beta == 0:
         raise ValueError(
             "alpha and beta must not both be 0, got alpha=0 and beta=0, with which no error costs anything; "
@@ -230,10 +235,12 @@ def _check_classes(classes: Classes, num_classes: int | None = None) -> str | tu
     """Return the word, or the list as a tuple; its upper end is checked once the number of classes is known."""
     if isinstance(classes, str) and classes in ("present", "all"):
         return classes
-    chosen: tuple[int, ...] = tuple(classes) if isinstance(classes, (list, tuple, range)) else ()
+    listed = classes.tolist() if hasattr(classes, "tolist") else classes  # of NumPy or a tensor
+    chosen: tuple[int, ...] = tuple(listed) if isinstance(listed, (list, tuple, range)) else ()
     end = math.inf if num_classes is None else num_classes
-    if chosen and all(type(c) is int and 0 <= c < end for c in chosen):  # type: booleans are a mask, not indices
-        return chosen
+    numbers = (isinstance(c, Integral) and not isinstance(c, bool) for c in chosen)  # booleans are a mask, not indices
+    if chosen and all(numbers) and all(0 <= c < end for c in chosen):
+        return tuple(int(c) for c in chosen)
     last = "C - 1" if num_classes is None else num_classes - 1
     raise ValueError(
         f"classes must be 'present', 'all' or a list of one or more class indices in [0, {last}], got {classes!r}; "
@@ -252,8 +259,6 @@ def _check_local_sort(sync: bool, per_image: bool) -> None:
 class _RegionLoss(Loss):
     """What the modules share: options, checked when they are set; in ``eval()`` nothing communicates."""
 
-    published: ClassVar[tuple[str, bool] | None] = None  # (classes, per_image) where published code differs
-
     def __init__(
         self,
         classes: Classes = "present",
@@ -269,19 +274,11 @@ class _RegionLoss(Loss):
         check_choice("reduction", reduction, ("mean", "sum", "none"))
         self.classes = _check_classes(classes)
         self.per_image = per_image
-        self.ignore_index = ignore_index
+        self.ignore_index = check_ignore_index(ignore_index)
         self.reduction = reduction
         self.sync = sync
         self.validate = validate
-        if preset is not None:
-            check_choice("preset", preset, ("published",))
-            if self.published is not None:
-                if not isinstance(classes, str):
-                    raise ValueError(
-                        f"classes must stay at its default when preset='published' sets it to {self.published[0]!r}, "
-                        f"got {classes!r}; drop one of the two"
-                    )
-                self.classes, self.per_image = self.published
+        check_preset(preset)
 
     def options(self) -> _FunctionOptions:
         """Options of the function behind this loss, as they hold in the present mode."""
@@ -358,14 +355,32 @@ class SoftIoULoss(_OverlapLoss):
     """Soft Jaccard loss, ``soft_iou_loss`` as a module.
 
     Shape and options: as ``tversky_loss``. ``preset="published"`` sets ``classes="all"`` and ``per_image=True``, as the
-    published code of the recall loss does; that returns this value minus 1 and leaves ignored pixels in the union.
+    published code of the recall loss does; that returns this value minus 1 and leaves ignored pixels in the union. What
+    you pass yourself stays.
 
     >>> SoftIoULoss(classes=[1])(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
     tensor(0.3468)
     """
 
     alpha = beta = 1.0
-    published = ("all", True)
+
+    def __init__(
+        self,
+        classes: Classes | None = None,
+        *,
+        smooth: float = 0.0,
+        per_image: bool | None = None,
+        preset: str | None = None,
+        **options: Unpack[_SharedOptions],
+    ) -> None:
+        published = check_preset(preset)
+        chosen: Classes = "all" if published else "present"
+        super().__init__(
+            chosen if classes is None else classes,
+            smooth=smooth,
+            per_image=published if per_image is None else per_image,
+            **options,
+        )
 
 
 class LovaszSoftmaxLoss(_RegionLoss):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from equipoise._checks import INDICES, check_number, check_tensors
+from equipoise._checks import INDICES, check_ignore_index, check_number, check_tensors, check_whole
 
 __all__ = ["LiftedStructureLoss", "RangeLoss"]
 
@@ -34,7 +34,7 @@ class LiftedStructureLoss(nn.Module):
 
     def __init__(self, margin: float = 1.0, *, ignore_index: int = -100) -> None:
         super().__init__()
-        self.margin, self.ignore_index = check_number("margin", margin), ignore_index
+        self.margin, self.ignore_index = check_number("margin", margin), check_ignore_index(ignore_index)
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Mean over the positive pairs."""
@@ -87,9 +87,7 @@ class RangeLoss(nn.Module):
         ignore_index: int = -100,
     ) -> None:
         super().__init__()
-        if check_number("k", k, low=1) != int(k):
-            raise ValueError(f"k must be a whole number of at least 1, got {k!r}; pass e.g. k=2")
-        self.k, self.ignore_index = int(k), ignore_index
+        self.k, self.ignore_index = check_whole("k", k, low=1), check_ignore_index(ignore_index)
         self.margin = check_number("margin", margin, low=0.0)
         self.intra, self.inter = check_number("intra", intra, low=0.0), check_number("inter", inter, low=0.0)
 
@@ -112,7 +110,8 @@ class RangeLoss(nn.Module):
         return torch.where(ranged, means, 0.0).sum()
 
     def _nearness(self, rows: Tensor, same: Tensor, leads: Tensor, different: Tensor) -> Tensor:
-        centres = same.to(rows.dtype) @ rows / same.sum(1, keepdim=True).clamp_min(1)
+        with torch.autocast(rows.device.type, enabled=False):  # which would multiply in half precision
+            centres = same.to(rows.dtype) @ rows / same.sum(1, keepdim=True).clamp_min(1)
         apart = torch.where(different & leads.unsqueeze(1) & leads, _distances(centres) ** 2, torch.inf)
         nearest = apart.flatten().min() if apart.numel() else apart.sum() + torch.inf
         gap = (self.margin - nearest).clamp_min(0.0)

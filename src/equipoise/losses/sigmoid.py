@@ -8,7 +8,13 @@ from typing import NamedTuple, Never
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_logit_values, check_logits, check_sigmoid_targets, check_tensor, check_tensors
+from equipoise._checks import (
+    check_ignore_value,
+    check_logit_values,
+    check_logits,
+    check_sigmoid_targets,
+    check_tensors,
+)
 from equipoise._keywords import refuse_call
 from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.dispatch import sigmoid_elements
@@ -114,13 +120,7 @@ def sigmoid_batch(
     unknown = ignore_value if check_sigmoid_targets(logits, targets, ignore_value, validate) else None
     check_layout(layout, logits.shape[1] if logits.ndim > 1 else 1)
     if element_weight is not None:
-        check_tensor("element_weight", element_weight)
-        trailing = zip(reversed(element_weight.shape), reversed(logits.shape), strict=False)
-        if element_weight.ndim > logits.ndim or any(size not in (1, full) for size, full in trailing):
-            raise ValueError(
-                f"element_weight must broadcast to {tuple(logits.shape)}, got {tuple(element_weight.shape)}; "
-                "give one weight for each element"
-            )
+        _check_element_weight(element_weight, logits)
     if logits.ndim == 1:  # N samples of one label
         logits, targets = logits.unsqueeze(1), targets.unsqueeze(1)
         element_weight = None if element_weight is None else element_weight.unsqueeze(-1)
@@ -128,9 +128,23 @@ def sigmoid_batch(
         check_logit_values(logits, one_label=False)
     if any(piece.name == "rebalance" for piece in layout):
         named = Hyper(hyper, layout)
-        rebalanced = rebalanced_weight(targets, named["inverse_counts"], named["rebalance"], ignore_value)
+        rebalanced = rebalanced_weight(targets, named["inverse_counts"], named["rebalance"], unknown)
         element_weight = rebalanced if element_weight is None else rebalanced * element_weight
     return SigmoidInputs(logits, targets, element_weight, unknown)
+
+
+def _check_element_weight(element_weight: Tensor, logits: Tensor) -> None:
+    check_tensors(logits, element_weight, ("logits", "element_weight"))
+    trailing = zip(reversed(element_weight.shape), reversed(logits.shape), strict=False)
+    if element_weight.ndim > logits.ndim or any(size not in (1, full) for size, full in trailing):
+        raise ValueError(
+            f"element_weight must broadcast to {tuple(logits.shape)}, got {tuple(element_weight.shape)}; "
+            "give one weight for each element"
+        )
+    if element_weight.is_complex():
+        raise TypeError(f"element_weight must be real numbers, got {element_weight.dtype}; pass element_weight.abs()")
+    if element_weight.requires_grad:
+        raise ValueError("element_weight must not require a gradient, got one that does; pass element_weight.detach()")
 
 
 class SigmoidLoss(Loss):
@@ -201,7 +215,8 @@ class SigmoidLoss(Loss):
         parts = sigmoid_parts(modulation, fixed, pos_weight, alpha, margin)
         super().__init__([*parts, *(part for part in (adjustment, rebalanced) if part is not None)], epochs=epochs)
         check_reduction(reduction)
-        self.detach_focus, self.ignore_value, self.asymmetry = detach_focus, ignore_value, asymmetry
+        self.detach_focus, self.asymmetry = detach_focus, asymmetry
+        self.ignore_value = check_ignore_value(ignore_value)
         self.reduction, self.sync, self.validate = reduction, sync, validate
 
     def forward(

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise._checks import (
+    check_ignore_index,
     check_logit_values,
     check_logits,
     check_num_classes,
@@ -262,7 +263,8 @@ class SoftmaxLoss(Loss):
         fixed, batch_weights = split_weights(weight)
         super().__init__(softmax_parts(modulation, adjustment, fixed, label_smoothing, more_parts), epochs=epochs)
         check_reduction(reduction)
-        self.ignore_index, self.reduction, self.sync, self.validate = ignore_index, reduction, sync, validate
+        self.ignore_index = check_ignore_index(ignore_index)
+        self.reduction, self.sync, self.validate = reduction, sync, validate
         self.batch_weights = nn.ModuleList(batch_weights)
 
     def forward(

@@ -65,11 +65,11 @@ def label_blocks(
     """Check multi-label input and walk over it."""
     check_scores(scores)
     scores = scores.detach()
-    check_sigmoid_targets(scores, targets, ignore_value, validate)
+    may_be_unknown = check_sigmoid_targets(scores, targets, ignore_value, validate)
     for block, given in cut(scores, targets):
         check_values(block, from_logits, False, validate)
         positive = given == 1
-        known = torch.ones_like(positive) if given.dtype is torch.bool else given != ignore_value
+        known = given != ignore_value if may_be_unknown else torch.ones_like(positive)
         if checks_values(given, validate) and not bool((positive | (given == 0) | ~known).all()):
             soft = given[~positive & (given != 0) & known]
             raise ValueError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from equipoise._checks import check_class_vector, check_number
+from equipoise._checks import check_class_vector, check_number, check_whole
 from equipoise.schedules import Moment
 
 __all__ = ["ClassWeights", "Deferred"]
@@ -48,9 +48,8 @@ class Deferred:
     def __init__(self, weight: Sequence[float] | Tensor, *, start: float = 0.8, start_epoch: int | None = None) -> None:
         object.__setattr__(self, "weight", check_class_vector("weight", weight))
         object.__setattr__(self, "start", check_number("start", start, low=0.0, high=1.0))
-        if start_epoch is not None:
-            check_number("start_epoch", start_epoch, low=0)
-        object.__setattr__(self, "start_epoch", start_epoch)
+        late = None if start_epoch is None else check_whole("start_epoch", start_epoch, low=0)
+        object.__setattr__(self, "start_epoch", late)
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
         """Hyper-parameters of this moment by name."""

@@ -8,11 +8,11 @@ i, :math:`r_{ik} = (1/n_k) / \sum_{j \in i} 1/n_j`, its elements are weighted by
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from equipoise._checks import check_number
+from equipoise._checks import check_counts, check_number
 from equipoise.schedules import Moment, Number
 
 __all__ = ["Rebalanced", "rebalanced_weight"]
@@ -27,30 +27,33 @@ class Rebalanced:
     beta: Number = 10.0
     mu: Number = 0.2
 
+    called: ClassVar[str] = "counts"  # what its numbers for each class come from, for messages
+
     def __post_init__(self) -> None:
+        object.__setattr__(self, "counts", check_counts("counts", self.counts))
         self.values(Moment())
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
         """Hyper-parameters of this moment by name."""
-        alpha, beta, mu = moment.value(self.alpha), moment.value(self.beta), moment.value(self.mu)
-        check_number("alpha", alpha, low=0.0)
-        check_number("beta", beta)
-        check_number("mu", mu)
+        alpha = check_number("alpha", moment.value(self.alpha), low=0.0)
+        beta, mu = check_number("beta", moment.value(self.beta)), check_number("mu", moment.value(self.mu))
         return {
             "rebalance": (alpha, beta, mu),
             "inverse_counts": tuple(1.0 / max(count, 1.0) for count in self.counts),
         }
 
 
-def rebalanced_weight(targets: Tensor, inverse_counts: Tensor, rebalance: Tensor, ignore_value: float) -> Tensor:
-    """Weights of the elements, shaped like ``targets`` (N, C, d1, ..., dk).
+def rebalanced_weight(targets: Tensor, inverse_counts: Tensor, rebalance: Tensor, ignore_value: float | None) -> Tensor:
+    """Weights of the elements, shaped like ``targets`` (N, C, d1, ..., dk); ``ignore_value`` None: all are known.
 
     A sample without positives was drawn for none of its labels: r is as good as infinite there, the weight
     ``1 + alpha``.
     """
     alpha, beta, mu = rebalance
     inverse = inverse_counts.view(-1, *(1 for _ in range(targets.ndim - 2)))
-    known = torch.where(targets == ignore_value, 0.0, targets.to(inverse.dtype))
+    known = targets.to(inverse.dtype)
+    if ignore_value is not None:
+        known = known.masked_fill(targets == ignore_value, 0.0)
     drawn = (known * inverse).sum(1, keepdim=True).clamp(min=1e-30)
     weight: Tensor = (beta * (inverse / drawn - mu)).sigmoid() + alpha
     return weight

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise._buffers import PreciseBuffers
-from equipoise._checks import check_choice, check_num_classes, check_number, transforms_active
+from equipoise._checks import check_choice, check_num_classes, check_number, check_whole, transforms_active
 from equipoise.distributed import all_sum
 from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.hyper import accumulation_dtype
@@ -55,16 +55,16 @@ class RecallWeights(PreciseBuffers):
         floor_average: bool = False,
     ) -> None:
         super().__init__()
-        check_number("num_classes", num_classes, low=1)
+        self.num_classes = check_whole("num_classes", num_classes, low=1)
         if momentum is not None:
             momentum = check_number("momentum", momentum, low=0.0, high=1.0, open_low=True)
         check_choice("init", init, ("first", "published"))
-        self.num_classes, self.momentum = num_classes, momentum
+        self.momentum = momentum
         self.min_errors = check_number("min_errors", min_errors, low=0.0)
         self.init, self.floor_average = init, floor_average
         if momentum is not None:
-            self.register_buffer("recall", torch.zeros(num_classes))
-            self.register_buffer("batches", torch.zeros(num_classes, dtype=torch.int64))
+            self.register_buffer("recall", torch.zeros(self.num_classes))
+            self.register_buffer("batches", torch.zeros(self.num_classes, dtype=torch.int64))
 
     def forward(self, logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
         """Weights of this batch; in training the moving average is updated, with ``sync`` by all processes."""
@@ -164,8 +164,7 @@ class PrecisionWeights(PreciseBuffers):
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
-        check_number("num_classes", num_classes, low=1)
-        self.num_classes = num_classes
+        self.num_classes = check_whole("num_classes", num_classes, low=1)
 
     def forward(self, logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
         """Weights (C,) of this batch; ``sync``: counts of all processes."""
@@ -189,6 +188,7 @@ def batch_precision_weights(logits: Tensor, labels: Tensor, valid: Tensor, sync:
 @torch.no_grad()
 def support_and_hits(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     """Rows of each class and how many of them are predicted, in this process; (2, C) int64."""
+    labels = torch.where(valid, labels, 0)  # what does not count may be no class at all
     parts = (count_hits(hit, labels[part], valid[part], logits.shape[1]) for part, hit in _hits(logits, labels))
     return torch.stack(list(parts)).sum(0)
 
