@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from equipoise.kernels.softmax_forms_triton import LOWEST, exponentials, faded, unpadded, whole_rows
+from equipoise.kernels.softmax_forms_triton import LOWEST, exponentials, faded, is_label, unpadded, whole_rows
 from equipoise.kernels.triton_forms import exp, exp_relative, reciprocal, relative, row_max
 from equipoise.kernels.triton_walk import load_tile, mass_of, offsets, places, present, raw_tile, rows_of_program
 
@@ -58,14 +58,15 @@ def sums_kernel(
             label, z_label, valid = _labels(logits, target, at, z_c, live, ignore_index, out, C, DENSE, LONG)
             z = raw.to(out.dtype.element_ty)
             lowest = tl.full([BLOCK_R], LOWEST, out.dtype.element_ty)
-            peak, _, e, others = whole_rows(z, lowest, k, label, C, not DENSE, padded)
+            own = is_label(0, label, BLOCK_C)
+            peak, _, e, others = whole_rows(z, lowest, own, k, C, not DENSE, padded)
             t = z
             if DENSE:
                 t = load_tile(targets, t_at, k, t_c, live, C, 0.0, out, LONG)
                 valid = live & (mass_of(t) != 0.0)
             inverse, p_label, q_label = _shares(peak, others, label, z_label, valid, DENSE)
             both, only_p, only_t = _added(
-                both, only_p, only_t, e, t, label, k, inverse, p_label, q_label, valid, DENSE
+                both, only_p, only_t, e, t, own, inverse, p_label, q_label, valid, DENSE
             )  # fmt: skip
             both = unpadded(both, k, C, padded)
             only_p = unpadded(only_p, k, C, padded)
@@ -85,7 +86,7 @@ def sums_kernel(
         for start in range(0, C, BLOCK_C):
             k = start + tl.arange(0, BLOCK_C)
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
-            peak, e, fade = _scanned(z, peak, k, label, C, DENSE)
+            peak, e, fade = _scanned(z, peak, is_label(start, label, BLOCK_C), k, C, DENSE)
             others = others * fade + tl.sum(e, 1)
             if DENSE:
                 mass += mass_of(load_tile(targets, t_at, k, t_c, there, C, 0.0, out, LONG))
@@ -95,13 +96,14 @@ def sums_kernel(
         for start in range(0, C, BLOCK_C):
             k = start + tl.arange(0, BLOCK_C)
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
-            e = exponentials(relative(z, peak[:, None]), k, label, C, not DENSE, False)
+            own = is_label(start, label, BLOCK_C)
+            e = exponentials(relative(z, peak[:, None]), own, k, C, not DENSE, False)
             t = z
             if DENSE:
                 t = load_tile(targets, t_at, k, t_c, there, C, 0.0, out, LONG)
             none = tl.zeros([BLOCK_R, BLOCK_C], out.dtype.element_ty)
             both, only_p, only_t = _added(
-                none, none, none, e, t, label, k, inverse, p_label, q_label, valid, DENSE
+                none, none, none, e, t, own, inverse, p_label, q_label, valid, DENSE
             )  # fmt: skip
             _store_sums(out, program, k, both, only_p, only_t, C, LONG)
 
@@ -130,24 +132,26 @@ def errors_kernel(
     if C <= BLOCK_C:
         k = tl.arange(0, BLOCK_C)
         z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
-        peak, _, e, total = whole_rows(z, peak, k, label, C, False, padded)
-        others = tl.sum(tl.where(k[None, :] == label[:, None], 0.0, e), 1)
+        own = is_label(0, label, BLOCK_C)
+        peak, _, e, total = whole_rows(z, peak, own, k, C, False, padded)
+        others = tl.sum(tl.where(own, 0.0, e), 1)
     else:
         total = tl.zeros([BLOCK_R], out.dtype.element_ty)
         others = total
         for start in range(0, C, BLOCK_C):
             k = start + tl.arange(0, BLOCK_C)
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
-            peak, e, fade = _scanned(z, peak, k, label, C, True)
+            own = is_label(start, label, BLOCK_C)
+            peak, e, fade = _scanned(z, peak, own, k, C, True)
             total = total * fade + tl.sum(e, 1)
-            others = others * fade + tl.sum(tl.where(k[None, :] == label[:, None], 0.0, e), 1)
+            others = others * fade + tl.sum(tl.where(own, 0.0, e), 1)
     inverse = reciprocal(total)
     for start in range(0, C, BLOCK_C):
         k = start + tl.arange(0, BLOCK_C)
         if C > BLOCK_C:
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
             e = exp_relative(relative(z, peak[:, None]))
-        error = tl.where(k[None, :] == label[:, None], others[:, None], e) * inverse[:, None]
+        error = tl.where(is_label(start, label, BLOCK_C), others[:, None], e) * inverse[:, None]
         error = tl.where(valid[:, None], error, -1.0)
         where = (out + offsets(k, pixels, LONG))[None, :] + place[:, None]
         tl.store(where, error, mask=live[:, None] & (k < C)[None, :])
@@ -195,7 +199,7 @@ def gradient_kernel(
     if C <= BLOCK_C:
         k = tl.arange(0, BLOCK_C)
         z = load_tile(logits, at, k, z_c, there, C, float("-inf"), slopes, LONG)
-        peak, _, e, others = whole_rows(z, peak, k, label, C, not DENSE, padded)
+        peak, _, e, others = whole_rows(z, peak, is_label(0, label, BLOCK_C), k, C, not DENSE, padded)
         a, t = _slopes(slopes, each, targets, e_at, t_at, pixels, t_c, there, k, step, C, DENSE, EACH, LONG)
         pull = tl.sum(unpadded(e * a, k, C, padded), 1)
         if DENSE:
@@ -207,7 +211,7 @@ def gradient_kernel(
         for start in range(0, C, BLOCK_C):
             k = start + tl.arange(0, BLOCK_C)
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), slopes, LONG)
-            peak, e, fade = _scanned(z, peak, k, label, C, DENSE)
+            peak, e, fade = _scanned(z, peak, is_label(start, label, BLOCK_C), k, C, DENSE)
             a, t = _slopes(slopes, each, targets, e_at, t_at, pixels, t_c, there, k, step, C, DENSE, EACH, LONG)
             others = others * fade + tl.sum(e, 1)
             pull = pull * fade + tl.sum(e * a, 1)
@@ -223,11 +227,11 @@ def gradient_kernel(
         k = start + tl.arange(0, BLOCK_C)
         if C > BLOCK_C:
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), slopes, LONG)
-            e = exponentials(relative(z, peak[:, None]), k, label, C, not DENSE, False)
+            e = exponentials(relative(z, peak[:, None]), is_label(start, label, BLOCK_C), k, C, not DENSE, False)
             a, t = _slopes(slopes, each, targets, e_at, t_at, pixels, t_c, there, k, step, C, DENSE, EACH, LONG)
         gradient = tl.where(valid[:, None], e * inverse[:, None] * (a - mean[:, None]), 0.0)
         if not DENSE:
-            gradient = tl.where(k[None, :] == label[:, None], back[:, None], gradient)
+            gradient = tl.where(is_label(start, label, BLOCK_C), back[:, None], gradient)
         place = (out + offsets(k, g_c, LONG))[None, :] + g_at[:, None]
         tl.store(place, gradient.to(out.dtype.element_ty), mask=live[:, None] & (k < C)[None, :])
 
@@ -338,11 +342,11 @@ def _labels(
 
 
 @triton.jit
-def _scanned(z, peak, k, label, C: tl.constexpr, DENSE: tl.constexpr):
+def _scanned(z, peak, own, k, C: tl.constexpr, DENSE: tl.constexpr):
     """Peak of the rows with one more tile, its exponentials, and the factor by which what is summed up fades."""
     top = tl.maximum(row_max(z), peak)
     _, fade = faded(peak, top)
-    return top, exponentials(relative(z, top[:, None]), k, label, C, not DENSE, False), fade
+    return top, exponentials(relative(z, top[:, None]), own, k, C, not DENSE, False), fade
 
 
 @triton.jit
@@ -360,7 +364,7 @@ def _shares(peak, others, label, z_label, valid, DENSE: tl.constexpr):
 
 
 @triton.jit
-def _added(both, only_p, only_t, e, t, label, k, inverse, p_label, q_label, valid, DENSE: tl.constexpr):
+def _added(both, only_p, only_t, e, t, own, inverse, p_label, q_label, valid, DENSE: tl.constexpr):
     """Sums of p t, p (1 - t) and (1 - p) t with those of one more tile, which rows that do not count leave alone."""
     counts = valid[:, None]
     p = e * inverse[:, None]
@@ -370,7 +374,6 @@ def _added(both, only_p, only_t, e, t, label, k, inverse, p_label, q_label, vali
         only_p = tl.where(counts, only_p + (p - hit), only_p)
         only_t = tl.where(counts, only_t + (t - hit), only_t)
     else:  # whose p at the label is left out
-        own = k[None, :] == label[:, None]
         both = tl.where(own, both + p_label[:, None], both)
         only_p = tl.where(counts, only_p + p, only_p)
         only_t = tl.where(own, only_t + q_label[:, None], only_t)

@@ -10,7 +10,8 @@ from equipoise.kernels.softmax_forms_triton import (
     adjusted_tile,
     dense_terms,
     differences,
-    other_forms,
+    is_label,
+    other_gradient,
     row_forms,
     smoothing_share,
     target_weight,
@@ -74,11 +75,12 @@ def backward_tile(
             padded: tl.constexpr = C < BLOCK_C and VECTOR != 0
             k = tl.arange(0, BLOCK_C)
             z, _t = adjusted_tile(logits, targets, at, t_at, k, z_c, t_c, label, there, hyper, C, PLAN, DENSE, LONG)
-            z = with_margin(z, k, label, z_label, PLAN, DENSE, spread)
+            mine = is_label(0, label, BLOCK_C)
+            z = with_margin(z, mine, z_label, PLAN, DENSE, spread)
             peak = tl.full([BLOCK_R], LOWEST, hyper.dtype.element_ty)
             if apart:
                 peak = tl.maximum(z_label, LOWEST)
-            peak, _x, e, others = whole_rows(z, peak, k, label, C, not apart, padded)
+            peak, _x, e, others = whole_rows(z, peak, mine, k, C, not apart, padded)
             others *= reciprocal(exp_relative(relative(peak, peak)))
         _log_p, p_label, q, _m, h, total = row_forms(z_label, peak, others, label, hyper, PLAN, precise)
         h = tl.where(valid, h, 0.0)
@@ -125,15 +127,14 @@ def backward_tile(
                 p = exp_relative(x) * scale[:, None]
                 gradient = p * (factor[:, None] * p - (factor * pull)[:, None])
             elif spread:
-                _cost, slope, p = other_forms(
-                    x, others, scale, log_total, k, weight, hyper, C, PLAN, WEIGHTED
+                gradient = other_gradient(
+                    x, others, scale, log_total, factor * pull, share, k, weight, hyper, C, PLAN, WEIGHTED
                 )  # fmt: skip
-                gradient = p * (factor * pull)[:, None] - share[:, None] * slope
             else:
                 if KEPT:
                     e = exp_relative(x)
                 gradient = (factor * h * scale)[:, None] * e
-            gradient = tl.where(k[None, :] == label[:, None], back[:, None], gradient)
+            gradient = tl.where(is_label(start, label, BLOCK_C), back[:, None], gradient)
         inside = live[:, None] & (k < C)[None, :]
         place = (out + offsets(k, g_c, LONG))[None, :] + g_at[:, None]
         tl.store(place, gradient.to(out.dtype.element_ty), mask=inside)

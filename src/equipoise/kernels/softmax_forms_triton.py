@@ -19,6 +19,7 @@ from equipoise.kernels.triton_forms import (
     log_relative,
     of_class,
     other_form,
+    power,
     quick_log1p,
     reciprocal,
     relative,
@@ -36,7 +37,9 @@ __all__ = [
     "differences",
     "exponentials",
     "faded",
+    "is_label",
     "other_forms",
+    "other_gradient",
     "row_forms",
     "smoothing_share",
     "target_tile",
@@ -98,13 +101,21 @@ def adjusted_tile(
 
 
 @triton.jit
-def with_margin(z, k, label, z_true, PLAN: tl.constexpr, DENSE: tl.constexpr, SPREAD: tl.constexpr):
-    """Adjusted logits of index targets with the margin of the label; without the label where its exponential is apart.
+def is_label(start, label, BLOCK_C: tl.constexpr):
+    """Which of the classes from ``start`` on are the labels, (rows, BLOCK_C).
+
+    Not by the numbers of the classes, which the compiler would count in 64 bits in a loop, and compare in two steps.
+    """
+    return tl.arange(0, BLOCK_C)[None, :] == (label - start)[:, None]
+
+
+@triton.jit
+def with_margin(z, own, z_true, PLAN: tl.constexpr, DENSE: tl.constexpr, SPREAD: tl.constexpr):
+    """Adjusted logits of index targets with the margin of the label, ``own``; without it where it is apart.
 
     The peak has to be that of the softmax with the margin.
     """
     if not DENSE and PLAN.true_margin >= 0:
-        own = k[None, :] == label[:, None]
         if SPREAD:
             z = tl.where(own, z_true[:, None], z)
         else:
@@ -113,11 +124,11 @@ def with_margin(z, k, label, z_true, PLAN: tl.constexpr, DENSE: tl.constexpr, SP
 
 
 @triton.jit
-def exponentials(x, k, label, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl.constexpr):
-    """Exponentials of a tile; WITHOUT: nothing at the label."""
+def exponentials(x, own, k, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl.constexpr):
+    """Exponentials of a tile; WITHOUT: nothing at the label, ``own``."""
     e = exp_relative(x)
     if WITHOUT:
-        e = tl.where(k[None, :] == label[:, None], NOTHING, e)
+        e = tl.where(own, NOTHING, e)
     return unpadded(e, k, C, PADDED)
 
 
@@ -137,14 +148,14 @@ def unpadded(tile, k, C: tl.constexpr, PADDED: tl.constexpr):
 
 
 @triton.jit
-def whole_rows(z, peak, k, label, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl.constexpr):
+def whole_rows(z, peak, own, k, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl.constexpr):
     """Peak of rows that lie in one tile, at least ``peak``; logits relative to it, exponentials, and their sum.
 
     Arguments as in ``exponentials``.
     """
     peak = tl.maximum(row_max(z), peak)
     x = relative(z, peak[:, None])
-    e = exponentials(x, k, label, C, WITHOUT, PADDED)
+    e = exponentials(x, own, k, C, WITHOUT, PADDED)
     return peak, x, e, tl.sum(e, 1)
 
 
@@ -223,6 +234,44 @@ def other_forms(
         m *= by_class
         h *= by_class
     return m * log_p, h, p
+
+
+@triton.jit
+def other_gradient(
+    x, rest, inverse, log_total, pull, share, k, weight, hyper, C: tl.constexpr, PLAN: tl.constexpr,
+    WEIGHTED: tl.constexpr,
+):  # fmt: skip
+    """``p pull - share h`` of every class of a tile, h that of ``other_forms``.
+
+    Where the exponent is one small whole number, what is the same for a row is taken together first: 1 + gamma log p,
+    and gamma log p of a focal loss, are a line in x.
+    """
+    p = exp_relative(x) * inverse[:, None]
+    if PLAN.gamma_neg_whole > 0:
+        gamma = tl.load(hyper + PLAN.gamma_neg)
+        by = share
+        if PLAN.xi >= 0:
+            by *= 1.0 - tl.load(hyper + PLAN.xi)
+        x = tl.maximum(x, LOWEST)  # where p has vanished, so does its product
+        line = x * log_relative(gamma * by)[:, None] + (by - gamma * by * log_total)[:, None]
+        h = power(p, gamma, PLAN.gamma_neg_whole) * line
+        if PLAN.xi >= 0:
+            h += (share - by)[:, None]
+    elif PLAN.gamma_neg < 0 and PLAN.gamma_pos_whole > 0 and PLAN.xi < 0:
+        gamma = tl.load(hyper + PLAN.gamma_pos)
+        line = x * log_relative(gamma) + (1.0 - gamma * log_total)[:, None]
+        h = share[:, None]
+        if PLAN.gamma_pos_whole == 2:
+            h -= h * p
+        elif PLAN.gamma_pos_whole > 2:
+            h *= power(1.0 - p, gamma, PLAN.gamma_pos_whole - 1)
+        h *= 1.0 - p * line
+    else:
+        _, h, _ = other_forms(x, rest, inverse, log_total, k, weight, hyper, C, PLAN, False)
+        h *= share[:, None]
+    if WEIGHTED:
+        h *= tl.load(weight + k, mask=k < C, other=0.0)[None, :]
+    return p * pull[:, None] - h
 
 
 @triton.jit

@@ -24,6 +24,7 @@ from equipoise.kernels.softmax_forms_triton import (
     differences,
     exponentials,
     faded,
+    is_label,
     other_forms,
     row_forms,
     smoothing_share,
@@ -73,7 +74,7 @@ def _scanned_rest(z, peak, rest):
 
 @triton.jit
 def _row_sums(
-    x, t, rest, inverse, log_total, q_label, k, label, weight, hyper,
+    x, t, rest, inverse, log_total, q_label, k, own, weight, hyper,
     C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
     """What a tile adds to the loss of its rows and to the number that every gradient of the row needs.
@@ -87,7 +88,7 @@ def _row_sums(
     elif DENSE:
         loss, pull, p = dense_terms(x, t, rest, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED)
     else:
-        counts = (k < C)[None, :] & (k[None, :] != label[:, None])
+        counts = (k < C)[None, :] & (own == 0)
         loss, pull, p = other_forms(x, rest, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED)
         loss = tl.where(counts, loss, 0.0)
         pull = tl.where(counts, pull, 0.0)
@@ -245,12 +246,13 @@ def _forward_tile(
         t = target_tile(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
         if DENSE:
             given = mass_of(t)
-        z = with_margin(adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE, spread)
+        mine = is_label(0, label, BLOCK_C)
+        z = with_margin(adjusted(z, t, k, hyper, C, PLAN, DENSE), mine, z_true, PLAN, DENSE, spread)
         if precise:
             peak, others = _scanned_rest(z, peak, others)
             x = relative(z, peak[:, None])
         else:
-            peak, x, e, others = whole_rows(z, peak, k, label, C, not DENSE and not apart, padded)
+            peak, x, e, others = whole_rows(z, peak, mine, k, C, not DENSE and not apart, padded)
             if summed:
                 sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b = _powers(
                     x, e, t, 0, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
@@ -272,7 +274,8 @@ def _forward_tile(
             if DENSE:
                 t = target_tile(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
                 given += mass_of(t)
-            z = with_margin(adjusted(z, t, k, hyper, C, PLAN, DENSE), k, label, z_true, PLAN, DENSE, spread)
+            mine = is_label(start, label, BLOCK_C)
+            z = with_margin(adjusted(z, t, k, hyper, C, PLAN, DENSE), mine, z_true, PLAN, DENSE, spread)
             if precise:
                 peak, others = _scanned_rest(z, peak, others)
             else:
@@ -280,7 +283,7 @@ def _forward_tile(
                 sunk, fade = faded(peak, top)
                 peak = top
                 x = relative(z, peak[:, None])
-                e = exponentials(x, k, label, C, not DENSE and not apart, padded)
+                e = exponentials(x, mine, k, C, not DENSE and not apart, padded)
                 others = others * fade + tl.sum(e, 1)
                 if summed:
                     more_0, more_tilt_0, more_a, more_tilt_a, more_b, more_tilt_b = _powers(
@@ -326,7 +329,7 @@ def _forward_tile(
     elif spread:
         if whole:
             loss, pull = _row_sums(
-                x, t, others, inverse, log_total, q, k, label, weight, hyper, C, PLAN, DENSE, WEIGHTED
+                x, t, others, inverse, log_total, q, k, mine, weight, hyper, C, PLAN, DENSE, WEIGHTED
             )  # fmt: skip
         else:
             loss = nothing
@@ -336,7 +339,8 @@ def _forward_tile(
                 z, t = adjusted_tile(logits, targets, at, t_at, k, z_c, t_c, label, there, hyper, C, PLAN, DENSE, LONG)
                 x = relative(z, peak[:, None])
                 more_loss, more_pull = _row_sums(
-                    x, t, others, inverse, log_total, q, k, label, weight, hyper, C, PLAN, DENSE, WEIGHTED
+                    x, t, others, inverse, log_total, q, k, is_label(start, label, BLOCK_C), weight, hyper,
+                    C, PLAN, DENSE, WEIGHTED,
                 )  # fmt: skip
                 loss += more_loss
                 pull += more_pull
