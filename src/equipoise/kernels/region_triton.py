@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from equipoise.kernels.softmax_forms_triton import LOWEST, exponentials, faded, is_label, unpadded, whole_rows
+from equipoise.kernels.softmax_forms_triton import LOWEST, exponentials, faded, unpadded, whole_rows
 from equipoise.kernels.triton_forms import exp, exp_relative, reciprocal, relative, row_max
 from equipoise.kernels.triton_walk import load_tile, mass_of, offsets, places, present, raw_tile, rows_of_program
 
@@ -58,7 +58,7 @@ def sums_kernel(
             label, z_label, valid = _labels(logits, target, at, z_c, live, ignore_index, out, C, DENSE, LONG)
             z = raw.to(out.dtype.element_ty)
             lowest = tl.full([BLOCK_R], LOWEST, out.dtype.element_ty)
-            own = is_label(0, label, BLOCK_C)
+            own = k[None, :] == label[:, None]
             peak, _, e, others = whole_rows(z, lowest, own, k, C, not DENSE, padded)
             t = z
             if DENSE:
@@ -86,7 +86,7 @@ def sums_kernel(
         for start in range(0, C, BLOCK_C):
             k = start + tl.arange(0, BLOCK_C)
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
-            peak, e, fade = _scanned(z, peak, is_label(start, label, BLOCK_C), k, C, DENSE)
+            peak, e, fade = _scanned(z, peak, k[None, :] == label[:, None], k, C, DENSE)
             others = others * fade + tl.sum(e, 1)
             if DENSE:
                 mass += mass_of(load_tile(targets, t_at, k, t_c, there, C, 0.0, out, LONG))
@@ -96,7 +96,7 @@ def sums_kernel(
         for start in range(0, C, BLOCK_C):
             k = start + tl.arange(0, BLOCK_C)
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
-            own = is_label(start, label, BLOCK_C)
+            own = k[None, :] == label[:, None]
             e = exponentials(relative(z, peak[:, None]), own, k, C, not DENSE, False)
             t = z
             if DENSE:
@@ -132,7 +132,7 @@ def errors_kernel(
     if C <= BLOCK_C:
         k = tl.arange(0, BLOCK_C)
         z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
-        own = is_label(0, label, BLOCK_C)
+        own = k[None, :] == label[:, None]
         peak, _, e, total = whole_rows(z, peak, own, k, C, False, padded)
         others = tl.sum(tl.where(own, 0.0, e), 1)
     else:
@@ -141,7 +141,7 @@ def errors_kernel(
         for start in range(0, C, BLOCK_C):
             k = start + tl.arange(0, BLOCK_C)
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
-            own = is_label(start, label, BLOCK_C)
+            own = k[None, :] == label[:, None]
             peak, e, fade = _scanned(z, peak, own, k, C, True)
             total = total * fade + tl.sum(e, 1)
             others = others * fade + tl.sum(tl.where(own, 0.0, e), 1)
@@ -151,7 +151,7 @@ def errors_kernel(
         if C > BLOCK_C:
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
             e = exp_relative(relative(z, peak[:, None]))
-        error = tl.where(is_label(start, label, BLOCK_C), others[:, None], e) * inverse[:, None]
+        error = tl.where(k[None, :] == label[:, None], others[:, None], e) * inverse[:, None]
         error = tl.where(valid[:, None], error, -1.0)
         where = (out + offsets(k, pixels, LONG))[None, :] + place[:, None]
         tl.store(where, error, mask=live[:, None] & (k < C)[None, :])
@@ -199,7 +199,7 @@ def gradient_kernel(
     if C <= BLOCK_C:
         k = tl.arange(0, BLOCK_C)
         z = load_tile(logits, at, k, z_c, there, C, float("-inf"), slopes, LONG)
-        peak, _, e, others = whole_rows(z, peak, is_label(0, label, BLOCK_C), k, C, not DENSE, padded)
+        peak, _, e, others = whole_rows(z, peak, k[None, :] == label[:, None], k, C, not DENSE, padded)
         a, t = _slopes(slopes, each, targets, e_at, t_at, pixels, t_c, there, k, step, C, DENSE, EACH, LONG)
         pull = tl.sum(unpadded(e * a, k, C, padded), 1)
         if DENSE:
@@ -211,7 +211,7 @@ def gradient_kernel(
         for start in range(0, C, BLOCK_C):
             k = start + tl.arange(0, BLOCK_C)
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), slopes, LONG)
-            peak, e, fade = _scanned(z, peak, is_label(start, label, BLOCK_C), k, C, DENSE)
+            peak, e, fade = _scanned(z, peak, k[None, :] == label[:, None], k, C, DENSE)
             a, t = _slopes(slopes, each, targets, e_at, t_at, pixels, t_c, there, k, step, C, DENSE, EACH, LONG)
             others = others * fade + tl.sum(e, 1)
             pull = pull * fade + tl.sum(e * a, 1)
@@ -227,11 +227,11 @@ def gradient_kernel(
         k = start + tl.arange(0, BLOCK_C)
         if C > BLOCK_C:
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), slopes, LONG)
-            e = exponentials(relative(z, peak[:, None]), is_label(start, label, BLOCK_C), k, C, not DENSE, False)
+            e = exponentials(relative(z, peak[:, None]), k[None, :] == label[:, None], k, C, not DENSE, False)
             a, t = _slopes(slopes, each, targets, e_at, t_at, pixels, t_c, there, k, step, C, DENSE, EACH, LONG)
         gradient = tl.where(valid[:, None], e * inverse[:, None] * (a - mean[:, None]), 0.0)
         if not DENSE:
-            gradient = tl.where(is_label(start, label, BLOCK_C), back[:, None], gradient)
+            gradient = tl.where(k[None, :] == label[:, None], back[:, None], gradient)
         place = (out + offsets(k, g_c, LONG))[None, :] + g_at[:, None]
         tl.store(place, gradient.to(out.dtype.element_ty), mask=live[:, None] & (k < C)[None, :])
 

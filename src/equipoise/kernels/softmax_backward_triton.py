@@ -75,7 +75,7 @@ def backward_tile(
             padded: tl.constexpr = C < BLOCK_C and VECTOR != 0
             k = tl.arange(0, BLOCK_C)
             z, _t = adjusted_tile(logits, targets, at, t_at, k, z_c, t_c, label, there, hyper, C, PLAN, DENSE, LONG)
-            mine = is_label(0, label, BLOCK_C)
+            mine = is_label(k, 0, label, VECTOR)
             z = with_margin(z, mine, z_label, PLAN, DENSE, spread)
             peak = tl.full([BLOCK_R], LOWEST, hyper.dtype.element_ty)
             if apart:
@@ -134,7 +134,7 @@ def backward_tile(
                 if KEPT:
                     e = exp_relative(x)
                 gradient = (factor * h * scale)[:, None] * e
-            gradient = tl.where(is_label(start, label, BLOCK_C), back[:, None], gradient)
+            gradient = tl.where(is_label(k, start, label, VECTOR), back[:, None], gradient)
         inside = live[:, None] & (k < C)[None, :]
         place = (out + offsets(k, g_c, LONG))[None, :] + g_at[:, None]
         tl.store(place, gradient.to(out.dtype.element_ty), mask=inside)

@@ -101,12 +101,17 @@ def adjusted_tile(
 
 
 @triton.jit
-def is_label(start, label, BLOCK_C: tl.constexpr):
-    """Which of the classes from ``start`` on are the labels, (rows, BLOCK_C).
+def is_label(k, start, label, VECTOR: tl.constexpr):
+    """Which of the classes k of a tile, those from ``start`` on, are the labels, (rows, classes).
 
-    Not by the numbers of the classes, which the compiler would count in 64 bits in a loop, and compare in two steps.
+    Where a thread has neighbouring rows with all classes of a tile, it knows these beforehand, but for the start, which
+    the compiler counts in 64 bits and compares in two steps: half of that without it.
     """
-    return tl.arange(0, BLOCK_C)[None, :] == (label - start)[:, None]
+    if VECTOR > 0:
+        own = tl.arange(0, k.shape[0])[None, :] == (label - start)[:, None]
+    else:
+        own = k[None, :] == label[:, None]
+    return own
 
 
 @triton.jit

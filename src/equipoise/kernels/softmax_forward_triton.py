@@ -246,7 +246,7 @@ def _forward_tile(
         t = target_tile(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
         if DENSE:
             given = mass_of(t)
-        mine = is_label(0, label, BLOCK_C)
+        mine = is_label(k, 0, label, VECTOR)
         z = with_margin(adjusted(z, t, k, hyper, C, PLAN, DENSE), mine, z_true, PLAN, DENSE, spread)
         if precise:
             peak, others = _scanned_rest(z, peak, others)
@@ -274,7 +274,7 @@ def _forward_tile(
             if DENSE:
                 t = target_tile(targets, t_at, k, t_c, label, there, C, hyper, DENSE, LONG)
                 given += mass_of(t)
-            mine = is_label(start, label, BLOCK_C)
+            mine = is_label(k, start, label, VECTOR)
             z = with_margin(adjusted(z, t, k, hyper, C, PLAN, DENSE), mine, z_true, PLAN, DENSE, spread)
             if precise:
                 peak, others = _scanned_rest(z, peak, others)
@@ -339,7 +339,7 @@ def _forward_tile(
                 z, t = adjusted_tile(logits, targets, at, t_at, k, z_c, t_c, label, there, hyper, C, PLAN, DENSE, LONG)
                 x = relative(z, peak[:, None])
                 more_loss, more_pull = _row_sums(
-                    x, t, others, inverse, log_total, q, k, is_label(start, label, BLOCK_C), weight, hyper,
+                    x, t, others, inverse, log_total, q, k, is_label(k, start, label, VECTOR), weight, hyper,
                     C, PLAN, DENSE, WEIGHTED,
                 )  # fmt: skip
                 loss += more_loss
