@@ -15,6 +15,8 @@ from equipoise.kernels.temporaries import between, inverse, plus, plus_product, 
 
 __all__ = ["along_classes", "gamma_of_classes", "gamma_of_rows", "mix", "other_form", "power", "select", "true_form"]
 
+LOWEST = -1e20  # instead of log 0: times the smallest power of p it is still nothing
+
 
 def true_form(
     log_p: Tensor, p: Tensor, q: Tensor, hyper: Hyper, gamma: Tensor | None
@@ -46,9 +48,10 @@ def other_form(log_p: Tensor, p: Tensor, hyper: Hyper) -> tuple[Tensor, Tensor |
     if gamma is None:
         return log_p, None
     whole = hyper.whole.get("gamma_neg")
+    finite = log_p.clamp(min=LOWEST)  # of a class that is ruled out, whose cost is 0
     # by the logarithm: -log p is large where p has vanished, so that a floor under p would show
-    m = exp_of(gamma * log_p) if whole is None else power(p, gamma, whole)
-    cost = log_p * m
+    m = exp_of(gamma * finite) if whole is None else power(p, gamma, whole)
+    cost = times(finite, m)
     h = plus_product(m, cost, gamma)  # m' p log p = gamma m log p
     return (mix(hyper["xi"], log_p, cost), mix(hyper["xi"], None, h)) if "xi" in hyper else (cost, h)
 
