@@ -471,7 +471,7 @@ def test_the_page_shows_losses_that_miss_a_target_and_tells_ratios_from_columns(
     assert "| **CrossEntropyLoss, dense targets** |" in page
     assert "AsymmetricLoss, adaptive" in MAIN
     assert "medians over the rounds of the ratio within a round" in page
-    assert "kornia's\nthose of each image by itself" in page
+    assert "kornia's those of each image by itself" in page
 
 
 # ------------------------------------------------------------------------------------------------------------ metrics
