@@ -48,3 +48,36 @@ def expanded(logits):
 
 
 LAYOUTS = [channels_last, sliced, every_second, expanded, lambda z: z.transpose(2, 3)]
+
+
+def check_ignored_pixels(run, shape, dense, per_image):
+    """Whatever stands in ignored pixels, value and gradient of ``run(backend, logits, targets, ...)`` are the same."""
+    logits, targets = example(shape, dense=dense)
+    hidden = (targets.sum(1, keepdim=True) == 0 if dense else (targets == IGNORED).unsqueeze(1)).expand_as(logits)
+    assert hidden.any()
+    value, grad = run("triton", logits, targets, per_image=per_image)
+    assert (grad[hidden] == 0).all()
+    for junk in (math.nan, math.inf, -math.inf):
+        again = run("triton", logits.masked_fill(hidden, junk), targets, per_image=per_image)
+        assert torch.equal(again[0], value)
+        assert torch.equal(again[1], grad)
+
+
+def check_nothing_counts(run, shape, per_image):
+    """Without a valid pixel all is 0."""
+    logits, _ = example(shape)
+    for targets in (torch.full((shape[0], *shape[2:]), IGNORED), torch.zeros(shape)):
+        losses, grad = run("triton", logits, targets.to(DEVICE), per_image=per_image, classes="all")
+        assert torch.equal(losses, torch.zeros_like(losses))
+        assert torch.equal(grad, torch.zeros_like(logits))
+
+
+def check_nan_shows(run, shape):
+    """NaN or infinity in a valid pixel is seen in all losses."""
+    logits, targets = example(shape, ignored=0)
+    for junk in (math.nan, math.inf):
+        spoilt = logits.clone()
+        spoilt[0, 1, 2] = junk
+        losses, grad = run("triton", spoilt, targets, classes="all")
+        assert bool(losses.isnan().all())
+        assert bool(grad.isnan().any())

@@ -15,7 +15,16 @@ from torch.testing import assert_close
 from equipoise.kernels.choice import use
 from equipoise.losses.region import dice_loss, soft_iou_loss, tversky_loss
 from tests.parity.budget import CUDA, DEVICE, DTYPES, assert_within_budget, captured, needs_kernels
-from tests.parity.regions import IGNORED, LAYOUTS, each_extent, each_kind, example
+from tests.parity.regions import (
+    IGNORED,
+    LAYOUTS,
+    check_ignored_pixels,
+    check_nan_shows,
+    check_nothing_counts,
+    each_extent,
+    each_kind,
+    example,
+)
 
 pytest.importorskip("triton")
 
@@ -174,38 +183,20 @@ def test_extreme_logits(shape, dtype, dense):
 @each_kind
 @pytest.mark.parametrize("shape", [(2, 19, 6, 7), (2, 600, 9)], ids=str)
 def test_ignored_pixels_can_be_anything(shape, dense, per_image):
-    logits, targets = example(shape, dense=dense)
-    hidden = (targets.sum(1, keepdim=True) == 0 if dense else (targets == IGNORED).unsqueeze(1)).expand_as(logits)
-    assert hidden.any()
-    value, grad = run("triton", logits, targets, per_image=per_image)
-    assert (grad[hidden] == 0).all()
-    for junk in (math.nan, math.inf, -math.inf):
-        again = run("triton", logits.masked_fill(hidden, junk), targets, per_image=per_image)
-        assert torch.equal(again[0], value)
-        assert torch.equal(again[1], grad)
+    check_ignored_pixels(run, shape, dense, per_image)
 
 
 @needs_kernels
 @each_extent
 @pytest.mark.parametrize("shape", [(2, 3, 5, 4), (1, 600, 3), (0, 3, 4), (2, 3, 0)], ids=str)
 def test_nothing_counts(shape, per_image):
-    logits, _ = example(shape)
-    for targets in (torch.full((shape[0], *shape[2:]), IGNORED), torch.zeros(shape)):
-        losses, grad = run("triton", logits, targets.to(DEVICE), per_image=per_image, classes="all")
-        assert torch.equal(losses, torch.zeros_like(losses))
-        assert torch.equal(grad, torch.zeros_like(logits))
+    check_nothing_counts(run, shape, per_image)
 
 
 @needs_kernels
 @pytest.mark.parametrize("shape", [(1, 3, 4), (1, 600, 4)], ids=str)
 def test_nan_of_a_valid_pixel_shows(shape):
-    logits, targets = example(shape, ignored=0)
-    for junk in (math.nan, math.inf):
-        spoilt = logits.clone()
-        spoilt[0, 1, 2] = junk
-        losses, grad = run("triton", spoilt, targets, classes="all")
-        assert bool(losses.isnan().all())
-        assert bool(grad.isnan().any())
+    check_nan_shows(run, shape)
 
 
 def reduced(backend, logits, targets, **options):
