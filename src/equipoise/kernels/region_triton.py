@@ -117,7 +117,8 @@ def errors_kernel(
 ):  # fmt: skip
     """Errors abs(t - p) of a tile of pixels with class indices, -1 where these are ignored, to (groups, C, pixels).
 
-    No p depends on the label, so that pixels with the same logits have the same errors and keep their order.
+    Pixels keep their order where errors are equal, so equal they must be: no p depends on the label, and the peak is
+    taken off before anything is rounded, so that a sum over as many classes at the peak is the same in any order.
     """
     tile = tl.program_id(0)
     outer, i_2, live, at, t_at, there = _rows(
@@ -132,25 +133,28 @@ def errors_kernel(
     if C <= BLOCK_C:
         k = tl.arange(0, BLOCK_C)
         z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
-        own = k[None, :] == label[:, None]
-        peak, _, e, total = whole_rows(z, peak, own, k, C, False, padded)
-        others = tl.sum(tl.where(own, 0.0, e), 1)
+        peak = tl.maximum(row_max(z), peak)
+        e = unpadded(exp(z - peak[:, None]), k, C, padded)
+        total = tl.sum(e, 1)
+        others = tl.sum(tl.where(k[None, :] == label[:, None], 0.0, e), 1)
     else:
         total = tl.zeros([BLOCK_R], out.dtype.element_ty)
         others = total
         for start in range(0, C, BLOCK_C):
             k = start + tl.arange(0, BLOCK_C)
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
-            own = k[None, :] == label[:, None]
-            peak, e, fade = _scanned(z, peak, own, k, C, True)
+            top = tl.maximum(row_max(z), peak)
+            e = exp(z - top[:, None])
+            fade = exp(peak - top)
             total = total * fade + tl.sum(e, 1)
-            others = others * fade + tl.sum(tl.where(own, 0.0, e), 1)
+            others = others * fade + tl.sum(tl.where(k[None, :] == label[:, None], 0.0, e), 1)
+            peak = top
     inverse = reciprocal(total)
     for start in range(0, C, BLOCK_C):
         k = start + tl.arange(0, BLOCK_C)
         if C > BLOCK_C:
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), out, LONG)
-            e = exp_relative(relative(z, peak[:, None]))
+            e = exp(z - peak[:, None])
         error = tl.where(k[None, :] == label[:, None], others[:, None], e) * inverse[:, None]
         error = tl.where(valid[:, None], error, -1.0)
         where = (out + offsets(k, pixels, LONG))[None, :] + place[:, None]
