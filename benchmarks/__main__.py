@@ -175,10 +175,8 @@ def _startup(options: argparse.Namespace) -> None:
 
 
 def _table(options: argparse.Namespace) -> None:
-    run, *later = [_read(file, "losses", {"shapes", "bandwidth"}) for file in (options.losses, *options.again)]
-    text = page.format_page(
-        page.renewed(run, later), _read(options.training, "training", set()) if options.training else None
-    )
+    run = _read(options.losses, "losses", {"shapes", "bandwidth"})
+    text = page.format_page(run, _read(options.training, "training", set()) if options.training else None)
     if options.out is None:
         print(text, end="")
     else:
@@ -285,14 +283,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("losses", type=Path, metavar="RESULTS.json", help="of python -m benchmarks losses")
     command.add_argument("training", type=Path, nargs="?", metavar="TRAINING.json", help="of python -m ... training")
-    command.add_argument(
-        "--again",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="LATER.json",
-        help="a later run of losses, whose rows take the place of those of the same loss and batch; may be repeated",
-    )
     command.add_argument("--out", type=Path, metavar="FILE", help="write the page here (standard output)")
     return parser
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from benchmarks.cases import TORCH
-from benchmarks.table import batch_of, blocks, missed, targets_met, versions
+from benchmarks.table import blocks, missed, targets_met, versions
 from benchmarks.targets import FLOORS, LARGE, PEAK, SMALL
 from benchmarks.training import TARGET
 
-__all__ = ["format_page", "renewed"]
+__all__ = ["format_page"]
 
 Row: TypeAlias = dict[str, Any]
 
@@ -124,19 +124,8 @@ def format_page(run: dict[str, Any], training: dict[str, Any] | None = None) -> 
     return "\n\n".join(sections) + "\n"
 
 
-def renewed(run: dict[str, Any], later: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A run of ``losses`` with rows of later ones, which know in ``again`` when they were measured."""
-    rows = {(batch_of(row), row["name"]): row for row in run["rows"]}
-    for other in later:
-        rows |= {(batch_of(row), row["name"]): row | {"again": other["machine"]["date"]} for row in other["rows"]}
-    order = list(dict.fromkeys(batch for batch, _ in rows))
-    return run | {"rows": sorted(rows.values(), key=lambda row: order.index(batch_of(row)))}
-
-
 def _introduction(run: dict[str, Any], on_cuda: bool) -> str:
     machine = run["machine"]
-    again = sorted({row["again"] for row in run["rows"] if "again" in row})
-    marked = f" Rows marked † were measured again, on {' and '.join(again)}." if again else ""
     bandwidth = run["bandwidth"]
     copy = f", where a copy moves {bandwidth['median'] / 1e9:.0f} GB/s" if on_cuda else ""
     return (
@@ -144,7 +133,7 @@ def _introduction(run: dict[str, Any], on_cuda: bool) -> str:
         f"{' (also under `torch.compile`)' if on_cuda else ''} and other libraries, all in one run. "
         "This page is generated from its results.\n\n"
         f"Measured on {machine['date']} on {machine['device']}{copy}. {_sentence(versions(machine))} "
-        f"Medians over {run['settings']['rounds']} rounds, quartiles in brackets.{marked}"
+        f"Medians over {run['settings']['rounds']} rounds, quartiles in brackets."
     )
 
 
@@ -222,8 +211,7 @@ def _place(row: Row) -> str:
 
 
 def _name(row: Row) -> str:
-    mark = " †" if "again" in row else ""
-    return f"**{row['name']}**{mark}" if row["kind"] == "ours" else f"{row['name']}{mark}"
+    return f"**{row['name']}**" if row["kind"] == "ours" else row["name"]
 
 
 def _time(quartiles: dict[str, float] | None) -> str:

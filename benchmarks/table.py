@@ -142,14 +142,14 @@ def _train_cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def batch_of(row: Row) -> tuple[str, tuple[int, ...], str]:
+def _batch_of(row: Row) -> tuple[str, tuple[int, ...], str]:
     """Link, shape and dtype of what a row was measured on."""
     return row["link"], tuple(row["shape"]), row["dtype"]
 
 
 def blocks(rows: list[Row]) -> list[tuple[tuple[str, tuple[int, ...], str], list[Row]]]:
     """Rows of one batch together."""
-    grouped = groupby(rows, key=batch_of)
+    grouped = groupby(rows, key=_batch_of)
     return [(key, list(group)) for key, group in grouped]
 
 
