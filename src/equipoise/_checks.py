@@ -49,12 +49,28 @@ def check_number(
     return float(value)
 
 
-def check_whole(name: str, value: int, *, low: float = -math.inf, advice: str = "pass an int") -> int:
-    """Return ``value`` as an int; raise unless it is an integer, Python's or NumPy's, of at least ``low``."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}; {_number_advice(name, value, advice)}")
-    check_number(name, value, low=low)
+def check_whole(name: str, value: int, *, low: int | None = None, advice: str = "pass an int") -> int:
+    """Return ``value`` as an int; raise unless it is a whole number, Python's or NumPy's, of at least ``low``."""
+    expected = "a whole number" if low is None else f"a whole number of at least {low}"
+    if not is_whole(value):
+        raise TypeError(f"{name} must be {expected}, got {value!r}; {_number_advice(name, value, advice)}")
+    if low is not None and value < low:
+        raise ValueError(f"{name} must be {expected}, got {value!r}; pass {low} or more")
     return int(value)
+
+
+def check_wholes(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    """Return ``values`` as ints; raise unless they are a sequence of whole numbers of at least 1."""
+    if not isinstance(values, Sequence) or not all(is_whole(value) and value >= 1 for value in values):
+        raise ValueError(
+            f"{name} must be a sequence of whole numbers of at least 1, got {values!r}; pass e.g. {name}=(8, 8)"
+        )
+    return tuple(int(value) for value in values)
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is an integer of Python or NumPy, and no truth value."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _number_advice(name: str, value: object, otherwise: str) -> str:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from equipoise.data import SAMPLERS, ClassSampler, DeferredSampler, RepeatFactorSampler, sampler_for
 from equipoise.schedules import Moment
 from equipoise.weights import Deferred
+from tests.models.cases import says
 
 LABELS = np.repeat([0, 1, 2], [600, 60, 6])
 
@@ -191,3 +192,12 @@ def test_deferred_needs_two_samplers(name, wrong):
     came = rf"{name} must be a sampler of equipoise.data, got {type(wrong).__name__}; pass e.g. sampler_for"
     with pytest.raises(TypeError, match=came):
         DeferredSampler(**both, epochs=5)
+
+
+@pytest.mark.parametrize("epochs", [10.0, "10", True])
+def test_epochs_are_whole_numbers(epochs):
+    message = says("epochs", "a whole number of at least 1", f"got {epochs!r}")
+    with pytest.raises(TypeError, match=message):
+        sampler_for("progressive", LABELS, epochs=epochs)
+    with pytest.raises(TypeError, match=message):
+        DeferredSampler(sampler_for("none", LABELS), sampler_for("balanced", LABELS), epochs=epochs)

@@ -322,7 +322,7 @@ def test_distribute_afterwards():
 @pytest.mark.parametrize(
     ("call", "parts"),
     [
-        (lambda: bilateral(MLP(4, 3), epochs=0), ("epochs", "[1, inf]")),
+        (lambda: bilateral(MLP(4, 3), epochs=0), ("epochs", "at least 1", "got 0")),
         (lambda: bilateral(MLP(4, 3), epochs=2, preset="paper"), ("preset", "'published'")),
         (lambda: bilateral(MLP(4, 3), epochs=2, preset="published", mixing=Constant(0.5)), ("mixing",)),
         (lambda: bilateral(MLP(4, 3), epochs=2, block="nobody"), ("block", "'nobody'")),

@@ -145,7 +145,7 @@ def test_no_word_of_several_labels_about_distributions(build, scale, recwarn):
 @each_softmax
 @pytest.mark.parametrize("ignored", [None, "void", 2.5], ids=repr)
 def test_ignore_index_of_another_kind(build, ignored):
-    message = says("ignore_index", "an integer", f"got {ignored!r}", "leave it at -100")
+    message = says("ignore_index", "a whole number", f"got {ignored!r}", "leave it at -100")
     with pytest.raises(TypeError, match=message):
         build(ignore_index=ignored)
     if ignored != 2.5:
@@ -561,6 +561,7 @@ NUMBERS = {
     "stop (parabolic)": (lambda v: Parabolic(1.0, v), [NAN]),
     "values": (lambda v: Steps((1.0, v), at=(0.5,)), [NAN]),
 }
+WHOLE_NUMBERS = ("epochs", "num_classes", "min_kept", "start_epoch")
 CASES = [
     pytest.param(name.split(" ")[0], build, value, id=f"{name}={value}")
     for name, (build, values) in NUMBERS.items()
@@ -570,7 +571,8 @@ CASES = [
 
 @pytest.mark.parametrize(("argument", "build", "value"), CASES)
 def test_numbers_out_of_range(argument, build, value):
-    with pytest.raises(ValueError, match=says(argument, "must be a finite number in ", f"got {value!r}", "choose")):
+    expected = "a whole number of at least " if argument in WHOLE_NUMBERS else "a finite number in "
+    with pytest.raises(ValueError, match=says(argument, f"must be {expected}", f"got {value!r}")):
         build(value)
 
 
@@ -594,7 +596,7 @@ WHOLE = {
 )
 def test_whole_numbers(argument, build):
     for value in (2.5, 3.0, NAN, "3", True, np.float64(3.0), [3], torch.tensor(3), 2j):
-        with pytest.raises(TypeError, match=says(argument, "must be an integer", f"got {value!r}")):
+        with pytest.raises(TypeError, match=says(argument, "must be a whole number", f"got {value!r}")):
             build(value)
     for value in (3, np.int64(3), np.uint8(3)):
         assert build(value) == 3
@@ -688,7 +690,7 @@ def test_what_moves_in_training_is_a_schedule():
         eq.FocalLoss(lambda progress: 2.0)
     with pytest.raises(ValueError, match=says("gamma", "3 classes", "got 4 entries", "Steps(...)")):
         eq.FocalLoss((5.0, 3.0, 1.0, 0.0))(Z, Y)
-    with pytest.raises(TypeError, match=says("num_classes", "must be an integer", "got [1, 2, 3]", "pass one number")):
+    with pytest.raises(TypeError, match=says("num_classes", "a whole number", "got [1, 2, 3]", "pass one number")):
         eq.RecallLoss([1, 2, 3])
 
 

@@ -3,6 +3,7 @@
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -141,7 +142,7 @@ def test_the_number_of_classes_is_kept():
         (lambda: CalibrationError(kind="binary"), ("kind", "got 'binary'")),
         (lambda: CalibrationError(groups=[0.5, 1]), ("groups", "shape (C,)", "got torch.float32")),
         (lambda: CalibrationError(groups=[-1, 1]), ("groups", "from 0", "got torch.int64")),
-        (lambda: CalibrationError(bins=20, resolution=10), ("resolution", "[20", "got 10")),
+        (lambda: CalibrationError(bins=20, resolution=10), ("resolution", "at least 20", "got 10")),
         (lambda: CalibrationError().per_class(), ("kind", "'classwise'", "got 'top'", "groups=torch.arange(C)")),
         (lambda: ConfidentShare(1.5), ("threshold", "[0, 1]", "got 1.5")),
         (lambda: Accuracy(3, top_k=(0,)), ("top_k", "got 0")),
@@ -164,6 +165,27 @@ def test_the_number_of_classes_is_kept():
 def test_arguments(build, parts):
     with pytest.raises((TypeError, ValueError), match=says(*parts)):
         build()
+
+
+@pytest.mark.parametrize(
+    ("name", "build"),
+    [
+        ("bins", lambda bins: CalibrationError(bins)),
+        ("resolution", lambda cells: OpenSetScores(resolution=cells)),
+        ("num_classes", lambda classes: Accuracy(classes)),
+        ("num_classes", lambda classes: SegmentationScores(classes)),
+        ("num_labels", lambda labels: MultilabelScores(labels)),
+        ("num_labels", lambda labels: MultilabelAveragePrecision(labels)),
+        ("top_k", lambda k: Accuracy(9, top_k=(k,))),
+        ("top_k", lambda k: MultilabelScores(9, top_k=k)),
+        ("draws", lambda draws: bootstrap(torch.mean, torch.ones(3), draws=draws)),
+    ],
+)
+def test_whole_numbers(name, build):
+    build(np.int64(3))
+    for value in (3.0, True):
+        with pytest.raises(TypeError, match=says(name, "a whole number of at least", f"got {value}; pass an int")):
+            build(value)
 
 
 def test_label_maps():

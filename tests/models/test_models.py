@@ -456,7 +456,6 @@ def test_learns_sixteen_random_samples_by_heart(name):
         (lambda: TextCNN(10, 3, windows=()), says("windows", "at least one", "got none")),
         (lambda: TextCNN(10, 3, windows=(3, 0)), says("windows", "got (3, 0)")),
         (lambda: TextCNN(10, 3, maps=0), says("maps", "got 0")),
-        (lambda: TextCNN(10, 3, width=1.5), says("width", "whole", "got 1.5")),
         (lambda: TextBow(0, 3), says("vocabulary", "got 0")),
         (lambda: CifarResNet(3, in_channels=0), says("in_channels", "got 0")),
         (lambda: CifarResNet(3, depth="32"), says("depth", "got '32'")),
@@ -466,6 +465,11 @@ def test_learns_sixteen_random_samples_by_heart(name):
 def test_arguments_that_make_no_model(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_width_that_is_no_whole_number():
+    with pytest.raises(TypeError, match=says("width", "whole", "got 1.5")):
+        TextCNN(10, 3, width=1.5)
 
 
 def test_deeplab_trains_on_two_images_at_least():

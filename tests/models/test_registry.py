@@ -105,8 +105,8 @@ def test_no_name(name):
     ("name", "arguments", "error", "message"),
     [
         ("mlp", {"num_classes": 0}, ValueError, says("num_classes", "at least 1", "got 0")),
-        ("mlp", {"num_classes": 2.0}, ValueError, says("num_classes", "whole", "got 2.0")),
-        ("mlp", {"num_classes": True}, ValueError, says("num_classes", "got True")),
+        ("mlp", {"num_classes": 2.0}, TypeError, says("num_classes", "whole", "got 2.0")),
+        ("mlp", {"num_classes": True}, TypeError, says("num_classes", "got True")),
         ("mlp", {}, TypeError, says("input_shape", "'mlp'", "got None", "(3, 32, 32)")),
         ("linear", {}, TypeError, says("input_shape", "'linear'", "got None")),
         ("mlp", {"input_shape": 12}, ValueError, says("input_shape", "sequence", "got 12")),

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Never
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_number
+from equipoise._checks import check_choice, check_whole
 from equipoise._keywords import check_keywords
 from equipoise.calibration.fitted import Fitted, Task, announce
 from equipoise.calibration.inputs import task_of
@@ -87,10 +87,10 @@ def fit_histogram(
     """
     check_keywords(fit_histogram, _unknown)
     check_choice("binning", binning, ("mass", "width"))
-    check_number("bins", bins, low=1)
+    bins = check_whole("bins", bins, low=1)
     task = task_of(logits, targets, task)
     problem = one_vs_rest(logits, targets, task, ignore_index, ignore_value)
-    curves = tuple(_fit_curve(scores, problem.floor, int(bins), binning) for scores in problem.classes)
+    curves = tuple(_fit_curve(scores, problem.floor, bins, binning) for scores in problem.classes)
     return announce(HistogramBinning(curves, task=task, samples=problem.samples, note=problem.note))
 
 

@@ -10,7 +10,14 @@ from typing import ClassVar, NamedTuple, Never
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_class_vector, check_counts, check_length, check_number, warn_of_probabilities
+from equipoise._checks import (
+    check_class_vector,
+    check_counts,
+    check_length,
+    check_number,
+    check_whole,
+    warn_of_probabilities,
+)
 from equipoise._keywords import check_keywords
 from equipoise.calibration.fitted import Fitted, announce, as_floats, column
 from equipoise.calibration.inputs import USE_LOGITS, check_finite, flat_rows, single_rows
@@ -155,11 +162,11 @@ def estimate_prior(
     """
     check_keywords(estimate_prior, _unknown)
     train = _checked(logits, train_prior, train_counts)
-    check_number("max_iter", max_iter, low=1)
+    max_iter = check_whole("max_iter", max_iter, low=1)
     check_number("tolerance", tolerance, low=0.0)
     check_number("shrinkage", shrinkage, low=0.0)
     warn_of_probabilities("logits", logits, one_label=True, advice=USE_LOGITS)
-    return _em(flat_rows(logits), train, shrinkage, int(max_iter), tolerance).prior
+    return _em(flat_rows(logits), train, shrinkage, max_iter, tolerance).prior
 
 
 def _fit(

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, Never
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_number
+from equipoise._checks import check_number, check_whole
 from equipoise._keywords import check_keywords
 from equipoise.calibration.fitted import Fitted, Task, announce, as_floats, check_shape, column
 from equipoise.calibration.inputs import MultiRows, join_notes, label_blocks, multi_rows, remark_on_classes
@@ -118,13 +118,13 @@ def fit_thresholds(
     """
     check_keywords(fit_thresholds, _unknown)
     check_number("shrinkage", shrinkage, low=0.0)
-    check_number("min_positives", min_positives, low=1)
-    check_number("folds", folds, low=0)
+    min_positives = check_whole("min_positives", min_positives, low=1)
+    folds = check_whole("folds", folds, low=0)
     if folds == 1:
         raise ValueError("folds must be 0 or at least 2, got 1; one fold leaves nothing to choose on")
     rows = multi_rows(logits, targets, ignore_value)
     samples = len(rows.logits)
-    folds = int(min(folds, samples)) if samples > 1 else 0
+    folds = min(folds, samples) if samples > 1 else 0
     fold = torch.randperm(samples, generator=torch.Generator().manual_seed(0)).to(rows.logits.device) % max(folds, 1)
     found = [_cuts(block, fold, folds) for block in label_blocks(rows)]
     cuts, counts = (torch.cat(parts, 1) for parts in zip(*found, strict=True))

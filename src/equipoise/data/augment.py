@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from equipoise._checks import check_number
+from equipoise._checks import check_number, check_whole
 
 __all__ = [
     "AUGMENTATIONS",
@@ -87,7 +87,7 @@ class Crop:
     fill: int = -100
 
     def __post_init__(self) -> None:
-        check_number("padding", self.padding, low=0)
+        check_whole("padding", self.padding, low=0)
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> Pair:
         """Augment a batch."""
@@ -205,7 +205,7 @@ class Mixup:
     alpha: float = 0.2
 
     def __post_init__(self) -> None:
-        check_number("num_classes", self.num_classes, low=1)
+        check_whole("num_classes", self.num_classes, low=1)
         check_number("alpha", self.alpha, low=0.0, open_low=True)
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> Pair:
@@ -225,7 +225,7 @@ class CutMix:
     alpha: float = 1.0
 
     def __post_init__(self) -> None:
-        check_number("num_classes", self.num_classes, low=1)
+        check_whole("num_classes", self.num_classes, low=1)
         check_number("alpha", self.alpha, low=0.0, open_low=True)
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> Pair:
@@ -263,7 +263,7 @@ class RandAugment:
     fill: int = -100
 
     def __post_init__(self) -> None:
-        check_number("count", self.count, low=0)
+        check_whole("count", self.count, low=0)
         check_number("strength", self.strength, low=0.0, high=1.0)
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> Pair:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._checks import check_choice, check_number
+from equipoise._checks import check_choice, check_number, check_whole
 
 __all__ = ["exponential_counts", "first_4000", "first_4000_counts", "pareto_counts", "step_counts", "subsample"]
 
@@ -127,6 +127,6 @@ def _whole(count: float) -> int:
 
 
 def _check(num_classes: int, largest: int, ratio: float) -> None:
-    check_number("num_classes", num_classes, low=1)
-    check_number("largest", largest, low=1)
+    check_whole("num_classes", num_classes, low=1)
+    check_whole("largest", largest, low=1)
     check_number("ratio", ratio, low=1.0)

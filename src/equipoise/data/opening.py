@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._checks import check_choice, check_number
+from equipoise._checks import check_choice, check_number, check_whole
 from equipoise._nearest import some
 from equipoise._places import nothing_there
 from equipoise.data import longtail as tails
@@ -400,12 +400,11 @@ def resized(arrays: Arrays, size: Size, fit: Fit) -> Arrays:
 def _size(image_size: int | Size | None) -> Size | None:
     if image_size is None:
         return None
-    pair = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    pair = tuple(image_size) if isinstance(image_size, Sequence) else (image_size, image_size)
     if len(pair) != 2:
         raise ValueError(f"image_size must be one number or height and width, got {image_size!r}; e.g. (240, 320)")
-    for side in pair:
-        check_number("image_size", side, low=1)
-    return int(pair[0]), int(pair[1])
+    height, width = (check_whole("image_size", side, low=1) for side in pair)
+    return height, width
 
 
 def _names(class_names: Sequence[str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import torch.distributed
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
-from equipoise._checks import check_number
+from equipoise._checks import check_number, check_whole
 
 __all__ = ["SAMPLERS", "ClassSampler", "DeferredSampler", "EpochSampler", "RepeatFactorSampler", "sampler_for"]
 
@@ -102,9 +102,7 @@ class ClassSampler(EpochSampler):
         self.samples = len(labels)
         super().__init__(len(labels) if length is None else length, seed=seed, rank=rank, world_size=world_size)
         self.power = check_number("power", power)
-        if epochs is not None:
-            check_number("epochs", epochs, low=1)
-        self.epochs = epochs
+        self.epochs = None if epochs is None else check_whole("epochs", epochs, low=1)
 
     def probabilities(self) -> NDArray[np.float64]:
         """Probability of each class in this epoch, (C,); 0 for a class without samples."""
@@ -195,7 +193,7 @@ class DeferredSampler(EpochSampler):
     """
 
     def __init__(self, before: EpochSampler, after: EpochSampler, *, epochs: int, start: float = 0.8) -> None:
-        check_number("epochs", epochs, low=1)
+        epochs = check_whole("epochs", epochs, low=1)
         check_number("start", start, low=0.0, high=1.0)
         for name, sampler in (("before", before), ("after", after)):
             if not isinstance(sampler, EpochSampler):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._checks import check_number
+from equipoise._checks import check_whole
 
 __all__ = ["Texts", "Vocabulary", "words_of"]
 
@@ -77,8 +77,8 @@ class Vocabulary:
             min_count: how often a word must occur.
             max_size: numbers at most, with those of padding and of unknown words.
         """
-        check_number("min_count", min_count, low=1)
-        check_number("max_size", max_size, low=2)
+        min_count = check_whole("min_count", min_count, low=1)
+        max_size = check_whole("max_size", max_size, low=2)
         counts = Counter(word for text in texts for word in words_of(text))
         ranked = sorted((word for word in counts if counts[word] >= min_count), key=lambda word: (-counts[word], word))
         return cls(tuple(ranked[: max_size - 2]))
@@ -95,7 +95,7 @@ class Vocabulary:
             length: words of each text; None takes the longest, at least 1.
         """
         if length is not None:
-            check_number("length", length, low=1)
+            length = check_whole("length", length, low=1)
         rows = [[self._numbers.get(word, self.UNKNOWN) for word in words_of(text)] for text in texts]
         width = length if length is not None else max([1, *map(len, rows)])
         encoded = np.full((len(rows), width), self.PADDING, np.int64)

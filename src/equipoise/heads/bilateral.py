@@ -23,7 +23,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
 from equipoise._buffers import PreciseBuffers
-from equipoise._checks import check_choice, check_number
+from equipoise._checks import check_choice, check_number, check_whole
 from equipoise.heads.decoupled import DoubledClassifier, sized_classifier
 from equipoise.heads.rebalanced import empty_linear, linear_weight
 from equipoise.models.classifier import Classifier, find_classifier, known_classifiers, replace_classifier
@@ -195,7 +195,7 @@ def bilateral(
             "model must be given its branches before it is distributed, got a DistributedDataParallel; write "
             "DistributedDataParallel(bilateral(model, ...))"
         )
-    check_number("epochs", epochs, low=1)
+    epochs = check_whole("epochs", epochs, low=1)
     check_choice("preset", preset or "published", ("published",))
     if preset is not None and mixing is not None:
         raise ValueError(f"mixing must be left out with preset={preset!r}, got {mixing}; give one of them")

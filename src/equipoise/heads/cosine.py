@@ -6,10 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise._checks import check_number
+from equipoise._checks import check_number, check_whole
 from equipoise.heads.rebalanced import linear_weight
 from equipoise.models.classifier import find_classifier, replace_classifier
-from equipoise.models.options import check_whole
 
 __all__ = ["CosineClassifier", "normalize_classifier"]
 
@@ -57,8 +56,8 @@ class CosineClassifier(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_whole("in_features", in_features)
-        check_whole("num_classes", num_classes)
+        check_whole("in_features", in_features, low=1)
+        check_whole("num_classes", num_classes, low=1)
         check_number("scale", scale, low=0.0, open_low=True)
         self.in_features, self.out_features, self.dim = in_features, num_classes, dim
         self.weight = nn.Parameter(torch.empty(num_classes, in_features, device=device, dtype=dtype))

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from equipoise._checks import check_whole
 from equipoise._nearest import some
 from equipoise.models.classifier import Classifier, check_sized, features_of, find_classifier
-from equipoise.models.options import check_whole
 
 __all__ = ["KeptFeatures", "as_rows", "check_kept", "features_dim", "from_rows", "keep_features", "labels_at"]
 
@@ -123,7 +123,7 @@ def keep_features(
     (torch.Size([16, 16]), tensor([6, 6, 4]))
     """
     if rows_per_batch is not None:
-        check_whole("rows_per_batch", rows_per_batch)
+        check_whole("rows_per_batch", rows_per_batch, low=1)
     found = find_classifier(model, name)
     dim = features_dim(found)
     home = next(model.parameters()).device

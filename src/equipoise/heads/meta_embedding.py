@@ -18,10 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise._checks import check_number, check_softmax_targets
+from equipoise._checks import check_number, check_softmax_targets, check_whole
 from equipoise.heads.features import KeptFeatures, as_rows, check_kept, features_dim, from_rows
 from equipoise.models.classifier import find_classifier
-from equipoise.models.options import check_whole
 
 __all__ = ["CentroidMemory", "MetaEmbedding", "open_set_prediction"]
 
@@ -66,8 +65,8 @@ class CentroidMemory(nn.Module):
         ignore_index: int = -100,
     ) -> None:
         super().__init__()
-        check_whole("in_features", in_features)
-        check_whole("num_classes", num_classes)
+        check_whole("in_features", in_features, low=1)
+        check_whole("num_classes", num_classes, low=1)
         self.margin = check_number("margin", margin, low=0.0)
         self.repel = check_number("repel", repel, low=0.0)
         self.dim, self.ignore_index = dim, ignore_index

@@ -8,14 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise._checks import check_number
+from equipoise._checks import check_number, check_whole
 from equipoise.data.samplers import ClassSampler
 from equipoise.heads.decoupled import check_loss
 from equipoise.heads.features import KeptFeatures, check_kept
 from equipoise.heads.rebalanced import copy_linear
 from equipoise.losses import BinaryCrossEntropyLoss, CrossEntropyLoss
 from equipoise.models.classifier import Classifier, check_module, find_classifier
-from equipoise.models.options import check_whole
 
 __all__ = ["retrain_classifier"]
 
@@ -65,8 +64,8 @@ def retrain_classifier(
     >>> kept = keep_features(model, [(inputs, labels)])
     >>> old = replace_classifier(model, retrain_classifier(model, kept))
     """
-    check_whole("epochs", epochs)
-    check_whole("batch_size", batch_size)
+    check_whole("epochs", epochs, low=1)
+    check_whole("batch_size", batch_size, low=1)
     check_number("lr", lr, low=0.0, open_low=True)
     check_kept(kept)
     found = find_classifier(model, name)

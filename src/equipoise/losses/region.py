@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Never, TypeAlias, TypedDict, Unpack
 
 import torch
@@ -23,6 +22,7 @@ from equipoise._checks import (
     check_number,
     check_softmax_targets,
     check_tensors,
+    is_whole,
 )
 from equipoise._keywords import refuse_call
 from equipoise.distributed import all_sum, world_size
@@ -238,8 +238,7 @@ def _check_classes(classes: Classes, num_classes: int | None = None) -> str | tu
     listed = classes.tolist() if hasattr(classes, "tolist") else classes  # of NumPy or a tensor
     chosen: tuple[int, ...] = tuple(listed) if isinstance(listed, (list, tuple, range)) else ()
     end = math.inf if num_classes is None else num_classes
-    numbers = (isinstance(c, Integral) and not isinstance(c, bool) for c in chosen)  # booleans are a mask, not indices
-    if chosen and all(numbers) and all(0 <= c < end for c in chosen):
+    if chosen and all(is_whole(c) and 0 <= c < end for c in chosen):  # booleans are a mask, not indices
         return tuple(int(c) for c in chosen)
     last = "C - 1" if num_classes is None else num_classes - 1
     raise ValueError(

@@ -8,7 +8,7 @@ from typing import NamedTuple, Unpack
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_counts, check_number
+from equipoise._checks import check_choice, check_counts, check_number, check_whole
 from equipoise.metrics._inputs import ClassBlock, check_classes, class_blocks, predictions, tally, true_scores
 from equipoise.metrics._metric import MetricOptions, StreamingMetric
 
@@ -92,12 +92,11 @@ class Accuracy(StreamingMetric):
         **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
-        check_number("num_classes", num_classes, low=1)
+        num_classes = check_whole("num_classes", num_classes, low=1)
         if not isinstance(top_k, Sequence):
             raise TypeError(f"top_k must be a list of numbers of classes, got {top_k!r}; pass for example (1, 5)")
-        for k in top_k:
-            check_number("top_k", k, low=1)
-        self.num_classes, self.top_k, self.ignore_index = num_classes, tuple(top_k), ignore_index
+        self.num_classes, self.ignore_index = num_classes, ignore_index
+        self.top_k = tuple(check_whole("top_k", k, low=1) for k in top_k)
         self.add_sum("counts", 3, num_classes)
         self.add_sum("among", len(self.top_k))
 

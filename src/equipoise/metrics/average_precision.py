@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_number
+from equipoise._checks import check_choice, check_whole
 from equipoise.metrics._inputs import LabelBlock, check_classes, label_blocks, tally_into
 from equipoise.metrics._metric import MetricOptions, StreamingMetric
 from equipoise.metrics.binning import bin_index, fine_edges
@@ -154,8 +154,8 @@ class MultilabelAveragePrecision(StreamingMetric):
         **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
-        check_number("num_labels", num_labels, low=1)
-        check_number("resolution", resolution, low=2)
+        num_labels = check_whole("num_labels", num_labels, low=1)
+        resolution = check_whole("resolution", resolution, low=2)
         check_choice("average", average, AVERAGES)
         self.num_labels, self.average, self.exact = num_labels, average, exact
         self.resolution, self.ignore_value = resolution, ignore_value

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_number
+from equipoise._checks import check_number, check_whole
 
 __all__ = ["Interval", "bootstrap"]
 
@@ -55,7 +55,7 @@ def bootstrap(
     >>> bool(interval.low < interval.value < interval.high)
     True
     """
-    check_number("draws", draws, low=1)
+    draws = check_whole("draws", draws, low=1)
     check_number("level", level, low=0.0, high=1.0, open_low=True, open_high=True)
     lengths = {len(array) for array in arrays}
     if len(lengths) != 1 or lengths == {0}:

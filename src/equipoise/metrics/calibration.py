@@ -8,7 +8,7 @@ from typing import TypeAlias, Unpack
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_number
+from equipoise._checks import check_choice, check_whole
 from equipoise.metrics._inputs import (
     ClassBlock,
     LabelBlock,
@@ -133,15 +133,15 @@ class CalibrationError(StreamingMetric):
         **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
-        check_number("bins", bins, low=1)
-        check_number("resolution", resolution, low=bins)
+        bins = check_whole("bins", bins, low=1)
+        resolution = check_whole("resolution", resolution, low=bins)
         check_choice("norm", norm, NORMS)
         check_choice("binning", binning, ("width", "mass"))
         check_choice("kind", kind, ("top", "classwise", "multilabel"))
         check_choice("by", by, ("true", "predicted"))
         self.by = by
-        self.bins, self.norm, self.binning, self.kind = int(bins), norm, binning, kind
-        self.exact, self.resolution = exact, int(resolution)
+        self.bins, self.norm, self.binning, self.kind = bins, norm, binning, kind
+        self.exact, self.resolution = exact, resolution
         self.ignore_index, self.ignore_value = ignore_index, ignore_value
         self.num_groups = 0
         self._classes: int | None = None  # of the batches so far

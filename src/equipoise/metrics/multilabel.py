@@ -8,7 +8,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_number
+from equipoise._checks import check_whole
 from equipoise.metrics._inputs import LabelBlock, check_classes, label_blocks
 from equipoise.metrics._metric import MetricOptions, StreamingMetric
 
@@ -95,10 +95,9 @@ class MultilabelScores(StreamingMetric):
         **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
-        check_number("num_labels", num_labels, low=1)
-        if top_k is not None:
-            check_number("top_k", top_k, low=1)
-        self.num_labels, self.top_k, self.ignore_value = num_labels, top_k, ignore_value
+        num_labels = check_whole("num_labels", num_labels, low=1)
+        self.num_labels, self.ignore_value = num_labels, ignore_value
+        self.top_k = None if top_k is None else check_whole("top_k", top_k, low=1)
         self.register_buffer("threshold", _check_threshold(threshold, num_labels), persistent=False)
         self.add_sum("counts", 3, num_labels)
 

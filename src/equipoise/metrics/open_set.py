@@ -8,7 +8,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_number
+from equipoise._checks import check_choice, check_number, check_whole
 from equipoise.metrics._inputs import check_classes, check_groups, class_blocks, cut, tally, top_match
 from equipoise.metrics._metric import MetricOptions, StreamingMetric
 from equipoise.metrics.accuracy import group_means
@@ -94,11 +94,10 @@ class OpenSetScores(StreamingMetric):
         super().__init__(from_logits=from_logits, validate=validate, **options)
         self.threshold = check_number("threshold", threshold, low=0.0, high=1.0)
         check_choice("convention", convention, CONVENTIONS)
-        check_number("resolution", resolution, low=2)
         if unknown == ignore_index:
             raise ValueError(f"unknown must differ from ignore_index, got {unknown} for both; choose another number")
         self.convention, self.unknown, self.exact = convention, unknown, exact
-        self.resolution, self.ignore_index = resolution, ignore_index
+        self.resolution, self.ignore_index = check_whole("resolution", resolution, low=2), ignore_index
         self.register_buffer("groups", None if groups is None else check_groups(groups), persistent=False)
         # known: right, wrong, rejected though right, rejected and wrong; unknown: accepted, rejected
         self.add_sum("counts", 6)

@@ -7,7 +7,7 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from equipoise._checks import INDICES, check_choice, check_number, checks_values
+from equipoise._checks import INDICES, check_choice, check_whole, checks_values
 from equipoise.metrics._inputs import BLOCK, DEVICE_BLOCK, check_classes, class_blocks, predictions, tally
 from equipoise.metrics._metric import MetricOptions, StreamingMetric
 
@@ -82,7 +82,7 @@ class SegmentationScores(StreamingMetric):
         **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
-        check_number("num_classes", num_classes, low=1)
+        num_classes = check_whole("num_classes", num_classes, low=1)
         check_choice("predictions", predictions, ("scores", "labels"))
         self.num_classes, self.ignore_index, self.predictions = num_classes, ignore_index, predictions
         self.add_sum("confusion", num_classes, num_classes)

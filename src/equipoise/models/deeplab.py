@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise._checks import check_choice, check_number
+from equipoise._checks import check_choice, check_number, check_whole, check_wholes
 from equipoise.models.initialize import he_initialize
-from equipoise.models.options import check_whole, check_wholes
 from equipoise.models.resnet import STEMS, ResNetBody
 
 __all__ = ["DeepLabV3", "SpatialPyramid"]
@@ -96,7 +95,7 @@ class DeepLabV3(nn.Module):
         super().__init__()
         check_choice("backbone", backbone, tuple(BACKBONES))
         check_choice("stem", stem, STEMS)
-        check_whole("width", width)
+        check_whole("width", width, low=1)
         check_wholes("rates", rates)
         check_number("dropout", dropout, low=0.0, high=1.0, open_high=True)
         coarse = 16 if stem == "imagenet" else 4

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from equipoise._checks import check_number
-from equipoise.models.options import check_wholes
+from equipoise._checks import check_number, check_wholes
 
 __all__ = ["MLP", "LinearClassifier", "perceptron"]
 

@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 from torch import nn
 
+from equipoise._checks import check_whole, check_wholes
 from equipoise._nearest import nearest
 from equipoise.models.deeplab import DeepLabV3
 from equipoise.models.external import from_file, from_timm, from_torchvision
 from equipoise.models.mlp import MLP, LinearClassifier
-from equipoise.models.options import check_whole, check_wholes
 from equipoise.models.resnet import CifarResNet, ResNet
 from equipoise.models.text import TextBow, TextCNN
 from equipoise.models.unet import UNet
@@ -139,9 +139,9 @@ def build_model(
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f"name must be the name of a model, got {name!r}; take e.g. 'resnet18'")
-    num_classes = check_whole("num_classes", num_classes)
+    num_classes = check_whole("num_classes", num_classes, low=1)
     if vocabulary is not None:
-        vocabulary = check_whole("vocabulary", vocabulary)
+        vocabulary = check_whole("vocabulary", vocabulary, low=1)
     if input_shape is not None:
         input_shape = check_wholes("input_shape", input_shape)
         if not input_shape:

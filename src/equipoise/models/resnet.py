@@ -8,9 +8,8 @@ from types import MappingProxyType
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise._checks import check_choice, check_number
+from equipoise._checks import check_choice, check_number, check_whole
 from equipoise.models.initialize import he_initialize
-from equipoise.models.options import check_whole
 
 __all__ = ["BasicBlock", "Bottleneck", "CifarResNet", "ResNet", "ResNetBody"]
 
@@ -171,8 +170,8 @@ class CifarResNet(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("shortcut", shortcut, ("A", "B"))
-        check_whole("width", width)
-        check_whole("in_channels", in_channels)
+        check_whole("width", width, low=1)
+        check_whole("in_channels", in_channels, low=1)
         if not isinstance(depth, int) or depth < 8 or (depth - 2) % 6:
             raise ValueError(f"depth must be 6n + 2 with n >= 1, got {depth!r}; take 20, 32, 44, 56 or 110")
         blocks = (depth - 2) // 6
@@ -250,7 +249,7 @@ class ResNetBody(nn.Module):
         if depth not in FORMS:
             raise ValueError(f"depth must be one of {', '.join(map(str, FORMS))}, got {depth!r}; take one of these")
         check_choice("stem", stem, STEMS)
-        check_whole("in_channels", in_channels)
+        check_whole("in_channels", in_channels, low=1)
         natural = 32 if stem == "imagenet" else 8
         allowed = (natural // 4, natural // 2, natural)
         if output_stride is not None and output_stride not in allowed:

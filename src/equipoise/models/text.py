@@ -8,17 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise._checks import check_number
+from equipoise._checks import check_number, check_whole, check_wholes
 from equipoise.models.initialize import he_initialize
 from equipoise.models.mlp import perceptron
-from equipoise.models.options import check_whole, check_wholes
 
 __all__ = ["TextBow", "TextCNN"]
 
 
 def _check(vocabulary: int, width: int, padding: int) -> None:
-    check_whole("vocabulary", vocabulary)
-    check_whole("width", width)
+    check_whole("vocabulary", vocabulary, low=1)
+    check_whole("width", width, low=1)
     if not 0 <= padding < vocabulary:
         raise ValueError(
             f"padding must be a token of the vocabulary, in [0, {vocabulary - 1}], got {padding}; count it "
@@ -98,7 +97,7 @@ class TextCNN(nn.Module):
         super().__init__()
         _check(vocabulary, width, padding)
         check_number("dropout", dropout, low=0.0, high=1.0, open_high=True)
-        check_whole("maps", maps)
+        check_whole("maps", maps, low=1)
         check_wholes("windows", windows)
         if not windows:
             raise ValueError("windows must hold at least one size, got none; leave it out for (3, 4, 5)")

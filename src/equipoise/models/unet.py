@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from equipoise._checks import check_number
+from equipoise._checks import check_number, check_whole
 from equipoise.models.initialize import he_initialize
-from equipoise.models.options import check_whole
 
 __all__ = ["UNet"]
 
@@ -47,9 +46,9 @@ class UNet(nn.Module):
         self, num_classes: int, *, in_channels: int = 3, width: int = 32, depth: int = 4, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        check_whole("in_channels", in_channels)
-        check_whole("width", width)
-        check_whole("depth", depth)
+        check_whole("in_channels", in_channels, low=1)
+        check_whole("width", width, low=1)
+        check_whole("depth", depth, low=1)
         check_number("dropout", dropout, low=0.0, high=1.0, open_high=True)
         widths = [width * 2**level for level in range(depth)]
         self.stem = nn.Sequential(

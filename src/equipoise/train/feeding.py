@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from equipoise._checks import check_number
+from equipoise._checks import check_whole
 from equipoise._processes import end_with_parent
 from equipoise.data.arrays import Arrays, Split, Task
 from equipoise.data.errors import DataError
@@ -296,7 +296,7 @@ def training_feed(
         workers: processes that decode image files; 0 decodes in this one.
         seed: of the worker processes.
     """
-    check_number("batch_size", batch_size, low=1)
+    batch_size = check_whole("batch_size", batch_size, low=1)
     return _feed(split, TrainingOrder(sampler, batch_size), device, workers, seed)
 
 
@@ -319,7 +319,7 @@ def evaluation_feed(
         rank: number of this process.
         world_size: number of processes.
     """
-    check_number("batch_size", batch_size, low=1)
+    batch_size = check_whole("batch_size", batch_size, low=1)
     return _feed(split, EvaluationOrder(len(split), batch_size, rank, world_size), device, workers, 0)
 
 
