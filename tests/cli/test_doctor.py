@@ -18,7 +18,7 @@ def test_counts_alone():
     assert result.exit_code == 0
     assert result.output.index("problem: classes without training samples") < result.output.index("worry: long tail")
     assert "corrected more than once" in result.output
-    assert "--losses 'ce logit-adjusted recall ldam'" in result.output  # ready to be pasted
+    assert "--losses 'ce logit-adjusted recall class-balanced'" in result.output  # ready to be pasted
 
 
 def test_json_of_a_file_with_counts(tmp_path):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from equipoise.catalogue import Entry, find
-from equipoise.doctor.counts import FEW, LONG_TAIL
+from equipoise.doctor.counts import LONG_TAIL
 from equipoise.doctor.predictions import GAP, mean_gap, rarely_predicted
 
 __all__ = ["Suggestion", "suggest"]
@@ -48,10 +48,7 @@ def _single(ratio: float | None, counts: Sequence[float], found: Mapping[str, An
             ("LogitAdjustedLoss", f"ratio {ratio:,.0f}: aims at the mean over classes, without weights to tune")
         )
         chosen.append(("RecallLoss", "follows what is missed, so that common classes keep their precision"))
-        if min(counts) < FEW:
-            chosen.append(("LDAMLoss", f"the smallest class has {min(counts):,.0f} samples: margins instead of 1/n"))
-        else:
-            chosen.append(("ClassBalancedLoss", "weights by effective number, milder than 1/n"))
+        chosen.append(("ClassBalancedLoss", "weights by effective number, milder than 1/n"))
     elif found is not None and rarely_predicted(found):
         chosen.append(("RecallLoss", "some classes are hardly ever predicted: its weights follow what is missed"))
     if _sure(found):
