@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 from equipoise import AsymmetricLoss
 from equipoise.catalogue import CATALOGUE
+from equipoise.kernels import blocks
 from tests.losses.helpers import (
     REDUCTIONS,
     REGION,
@@ -69,6 +70,24 @@ def test_gradient_of_every_reduction(entry, reduction):
     loss = make(entry, C, reduction=reduction).eval()
     logits, targets = batch_of(entry, (4, C), ignored=0.3, seed=6)
     assert gradcheck(lambda z: loss(z, targets), logits)
+
+
+@each(SOFTMAX + SIGMOID)
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("shape", [(6, C), (4, C, 5)], ids=str)
+@pytest.mark.parametrize("in_blocks", [False, True], ids=["whole", "blocks"])
+def test_unreduced_losses_may_be_overwritten(entry, smoothing, shape, in_blocks, monkeypatch):
+    """As those of torch: what comes back is no view of something else."""
+    if in_blocks:
+        monkeypatch.setattr(blocks, "ELEMENTS_PER_THREAD", 2)
+    options = {"label_smoothing": smoothing} if entry.link == "softmax" else {}
+    loss = make(entry, C, reduction="none", **options).eval()
+    logits, targets = batch_of(entry, shape, ignored=0.3, seed=8)
+    (expected,) = torch.autograd.grad(loss(logits, targets).sum(), logits)
+    doubled = loss(logits, targets)
+    doubled *= 2
+    (gradient,) = torch.autograd.grad(doubled.sum(), logits)
+    assert_close(gradient, 2 * expected)
 
 
 @each(SOFTMAX + SIGMOID)

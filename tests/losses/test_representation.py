@@ -1,5 +1,6 @@
 """Losses of embeddings against loops, a peer, and what must be true."""
 
+import math
 from itertools import combinations
 
 import pytest
@@ -116,6 +117,14 @@ def test_ignored_samples_count_for_nothing(loss):
     some[::4] = -100
     assert_close(loss(points, some), loss(points[some >= 0], some[some >= 0]))
     assert_close(loss(points, some.to(torch.int16)), loss(points, some))
+    points[::4] = math.nan
+    points.requires_grad_()
+    value = loss(points, some)
+    (gradient,) = torch.autograd.grad(value, points)
+    assert_close(value, loss(points[some >= 0], some[some >= 0]))
+    assert gradient.isfinite().all()
+    assert gradient.any()
+    assert not gradient[::4].any()
 
 
 @pytest.mark.parametrize("loss", [LiftedStructureLoss(), RangeLoss(margin=50.0)], ids=str)
@@ -157,7 +166,7 @@ def test_mixed_precision_changes_nothing(loss):
     ("call", "parts"),
     [
         (lambda: LiftedStructureLoss(float("nan")), ("margin",)),
-        (lambda: RangeLoss(0), ("k", "[1, inf]")),
+        (lambda: RangeLoss(0), ("k", "at least 1")),
         (lambda: RangeLoss(margin=-1.0), ("margin",)),
         (lambda: RangeLoss(intra=-1.0), ("intra",)),
         (lambda: RangeLoss()(torch.randn(3), torch.tensor([0, 1, 2])), ("embeddings", "(N, D)")),

@@ -12,6 +12,7 @@ import warnings
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import equipoise as eq
 from equipoise.losses import AdaptiveAsymmetry, SigmoidLoss, SoftmaxLoss, asymmetric, current_settings, cyclical, focal
@@ -419,6 +420,17 @@ def test_batches_without_positives_or_negatives_change_nothing(per_class):
     assert moved.tolist() == ([False, True, False] if per_class else [True])
 
 
+@pytest.mark.parametrize("per_class", [False, True])
+def test_a_batch_that_is_refused_does_not_tell_the_number_of_labels(per_class):
+    loss = eq.AsymmetricLoss(target_gap=0.2, per_class=per_class)
+    with pytest.raises(ValueError, match="targets"):
+        loss(torch.zeros(4, 7), torch.zeros(4, 5))
+    with pytest.raises(ValueError, match="logits must have shape"):
+        loss(torch.tensor(0.0), torch.tensor(0.0))
+    loss(torch.zeros(4, 5), torch.zeros(4, 5))
+    assert loss.asymmetry.gamma_neg.shape == ((5,) if per_class else (1,))
+
+
 def test_unknown_labels_are_left_out_of_the_gap():
     logits, targets = labels_of(unknown=0.4)
     first, second = (eq.AsymmetricLoss(target_gap=0.2, gap_step=1.0) for _ in range(2))
@@ -559,6 +571,23 @@ def test_position_is_restored_and_hyper_parameters_follow():
     assert_close(fresh(logits, targets), eq.FocalLoss(1.0)(logits, targets), **EXACT)
 
 
+def test_a_state_of_a_training_with_other_epochs():
+    """All schedules stand at its epoch, as after ``set_epoch``."""
+    logits, targets = rows()
+
+    def build(epochs):
+        weight = Deferred([8, 4, 2, 1], start=0.6)
+        return eq.CrossEntropyLoss(weight=weight, label_smoothing=Linear(0.0, 0.4), epochs=epochs)
+
+    saved, loaded, moved = build(10), build(20), build(20)
+    saved.set_epoch(8)
+    loaded.load_state_dict(saved.state_dict())
+    moved.set_epoch(8)
+    assert torch.equal(loaded(logits, targets), moved(logits, targets))
+    assert torch.equal(loaded.position, moved.position)
+    assert saved(logits, targets) != moved(logits, targets)
+
+
 def test_a_state_beyond_the_epochs_of_the_loss_warns():
     saved = eq.FocalLoss(Linear(0.0, 2.0), epochs=20)
     saved.set_epoch(15)
@@ -664,6 +693,53 @@ def test_a_move_that_fails_leaves_the_loss_as_it_was():
     with pytest.raises(torch.OutOfMemoryError):
         loss._apply(full)
     assert loss(*example) == before(*example)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: eq.AsymmetricLoss(target_gap=0.3),
+        lambda: eq.RecallLoss(4, momentum=0.1),
+        lambda: eq.FocalLoss(Linear(0.0, 2.0), epochs=4),
+    ],
+    ids=["adaptive", "recall", "scheduled"],
+)
+def test_losses_of_a_model_on_the_meta_device_have_their_numbers(build):
+    with torch.device("meta"):
+        loss = build()
+    loss.to_empty(device="cpu")
+    for name, buffer in build().named_buffers():
+        assert_close(loss.get_buffer(name), buffer, rtol=0, atol=0, equal_nan=True)
+
+
+class Copies(TorchDispatchMode):
+    """Notes which copies wait for the device."""
+
+    def __init__(self):
+        super().__init__()
+        self.waiting = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten.copy_.default:
+            self.waiting.append((args[1], args[0], len(args) > 2 and args[2]))
+        if function is torch.ops.aten._to_copy.default:
+            self.waiting.append((args[0], result, (kwargs or {}).get("non_blocking", False)))
+        self.waiting = [item for item in self.waiting if item[0].device != item[1].device and not item[2]]
+        return result
+
+
+def test_numbers_travel_to_the_device_without_waiting_for_it():
+    loss = eq.FocalLoss(Linear(0.0, 2.0), epochs=4).to("meta")
+    logits, targets = torch.zeros(4, 3, device="meta"), torch.zeros(4, dtype=torch.int64, device="meta")
+    with Copies() as copies:
+        loss.set_epoch(1)
+        loss.set_progress(0.5)
+        eq.functional.focal_loss(logits, targets, gamma=1.5)
+        eq.functional.asymmetric_loss(logits, torch.zeros_like(logits))
+        assert not copies.waiting
+        torch.zeros(2).to("meta")
+        assert copies.waiting
 
 
 def test_to_moves_all_buffers():

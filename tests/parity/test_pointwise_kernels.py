@@ -1,6 +1,7 @@
 """The fused kernels of the pointwise losses against plain PyTorch: as close to the float64 truth."""
 
 import copy
+import math
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import equipoise as eq
 from equipoise.catalogue import CATALOGUE
 from equipoise.kernels import dispatch, explain, use
 from equipoise.losses import SigmoidLoss, SoftmaxLoss, asymmetric, cyclical, focal, logit_adjustment, margin_adjustment
+from equipoise.losses.base import Scalar
 from equipoise.weights import RecallWeights
 from tests.losses.helpers import (
     IGNORED,
@@ -574,6 +576,39 @@ def test_exponents_that_many_programs_have_seen(per_class, most, monkeypatch):
     check_parity(loss, logits_of(*shape, dtype=torch.float32), multilabel_of(shape, ignored=0.2))
 
 
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+@pytest.mark.parametrize("per_class", [False, True], ids=["all", "labels"])
+def test_an_exponent_outlives_a_batch_with_nan(per_class, backend):
+    loss = eq.AsymmetricLoss(target_gap=0.3, gap_step=1.0, per_class=per_class).to(DEVICE)
+    logits, targets = logits_of(8, 3, dtype=torch.float32).to(DEVICE), multilabel_of((8, 3)).float().to(DEVICE)
+    with use(backend):
+        loss(logits.detach(), targets)
+        before, gap = loss.asymmetry.gamma_neg.clone(), loss.asymmetry.gap.clone()
+        broken = logits.detach().clone()
+        broken[0, 1] = math.nan
+        assert loss(broken, targets).isnan()
+        kept = [0, 2] if per_class else []  # labels without NaN move on
+        assert loss.asymmetry.gamma_neg.isfinite().all()
+        still = [k for k in range(len(before)) if k not in kept]
+        assert torch.equal(loss.asymmetry.gamma_neg[still], before[still])
+        assert torch.equal(loss.asymmetry.gap[still], gap[still])
+        assert (loss.asymmetry.gamma_neg[kept] != before[kept]).all()
+
+
+@pytest.mark.parametrize("dense", [False, True], ids=["index", "dense"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_squared_errors_of_adjusted_logits(dense, smoothing):
+    """No named loss has both, but any parts may stand together."""
+    options = {"label_smoothing": smoothing, "more_parts": [Scalar("squared_error", 1.0)]}
+    targets = dense_of((8, 3), ignored=0.2) if dense else indices_of((8, 3), ignored=0.2)
+    for adjustment in (logit_adjustment([100, 10, 1]), margin_adjustment([100, 10, 1], scale=3.0)):
+        check_parity(SoftmaxLoss(adjustment=adjustment, **options), logits_of(8, 3, dtype=torch.float32), targets)
+        loss, logits = SoftmaxLoss(adjustment=adjustment, **options), logits_of(8, 3)
+        assert torch.autograd.gradcheck(lambda z, loss=loss: loss(z, targets), logits)
+    loss, shifted = SoftmaxLoss(adjustment=logit_adjustment([100, 10, 1]), **options), torch.tensor([100, 10, 1]).log()
+    torch.testing.assert_close(loss(logits, targets), SoftmaxLoss(**options)(logits + shifted, targets))
+
+
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 def test_captured_in_a_cuda_graph_without_a_sync():
     shape = (4, 7, 33, 5)
@@ -629,6 +664,9 @@ def test_explain_says_what_runs():
         assert "C++" not in str(explain(eq.DiceLoss(), logits))
         assert "sort" in str(explain(eq.LovaszSoftmaxLoss(), logits))
         assert explain(eq.LovaszSoftmaxLoss(), logits).backend == "triton"
+        for loss in (eq.losses.RangeLoss(), torch.nn.CrossEntropyLoss()):
+            assert explain(loss, logits).backend == "reference"
+            assert f"no kernel for {type(loss).__name__}" in str(explain(loss, logits))
         assert explain(eq.FocalLoss(), logits.to("meta")).backend == "none"
         with pytest.raises(RuntimeError, match="meta"):
             eq.FocalLoss()(logits.to("meta"), torch.zeros(2, dtype=torch.int64, device="meta"))

@@ -47,17 +47,18 @@ def in_blocks(
         more = tuple(tensor.reshape(wide) for tensor in more)
         targets = targets.reshape(wide if targets.ndim == logits.ndim else narrow)
     flat = logits.reshape(wide) if logits.ndim > 2 else logits
-    full = torch.empty_like(flat, dtype=dtype, memory_format=torch.contiguous_format)
-    rows = torch.empty((samples, places) if logits.ndim > 2 else (samples,), dtype=dtype)
+    # in the shape in which they are returned, and no views of it, so that users may overwrite them
+    full = torch.empty(logits.shape, dtype=dtype)
+    rows = torch.empty(logits.shape[:1] + logits.shape[2:], dtype=dtype)
+    flat_full, flat_rows = (full.view(wide), rows.view(narrow)) if logits.ndim > 2 else (full, rows)
     paired = False
     for batch, place in _blocks(samples, classes, places, size):
         result = function(*(_cut(tensor, flat.ndim, batch, place) for tensor in (flat, targets, *more)))
         paired = isinstance(result, tuple)
         if isinstance(result, tuple):
-            _cut(rows, flat.ndim, batch, place).copy_(result[0])
-        _cut(full, flat.ndim, batch, place).copy_(result[1] if isinstance(result, tuple) else result)
-    full = full.view(logits.shape)
-    return (rows.view(logits.shape[:1] + logits.shape[2:]), full) if paired else full  # type: ignore[return-value]
+            _cut(flat_rows, flat.ndim, batch, place).copy_(result[0])
+        _cut(flat_full, flat.ndim, batch, place).copy_(result[1] if isinstance(result, tuple) else result)
+    return (rows, full) if paired else full  # type: ignore[return-value]
 
 
 def _cut(tensor: Tensor, ndim: int, batch: slice, place: slice) -> Tensor:

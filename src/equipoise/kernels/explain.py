@@ -31,9 +31,12 @@ def explain(loss: nn.Module, logits: Tensor) -> Explanation:
     >>> print(equipoise.kernels.explain(equipoise.FocalLoss(), torch.zeros(8, 10)))
     reference: the logits are on cpu, and the kernels need a CUDA device
     """
-    from equipoise.losses.objectives import MMCELoss, OHEMLoss  # they import this package
+    from equipoise.losses.base import Loss  # they import this package
+    from equipoise.losses.objectives import MMCELoss, OHEMLoss
     from equipoise.losses.region import DiceLoss, LovaszSoftmaxLoss, SoftIoULoss, TverskyLoss
 
+    if not isinstance(loss, Loss):
+        return Explanation("reference", f"there is no kernel for {type(loss).__name__}, which PyTorch computes")
     choice, reason = wanted(), obstacle(logits)
     if choice == "reference":
         return Explanation("reference", "equipoise.kernels.use('reference') asks for it")

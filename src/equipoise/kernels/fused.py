@@ -102,8 +102,8 @@ def softmax_weighed(
     """Softmax loss whose class weights follow from the batch; index targets without smoothing, not while compiling.
 
     ``weigh`` turns rows and hits of each class, (2, C) int64, into weights (C,), and is called once, in between: no
-    gradient needs them before backward. Reduced where a reduction is given, else a sum; with it, as in
-    ``softmax_totals``, the mass and the number of valid rows.
+    gradient needs them before backward. The loss is reduced where a reduction is given; else it is a sum, and mass and
+    number of valid rows follow, as in ``softmax_totals``.
     """
     totals: tuple[Tensor, Tensor, Tensor] = _applied(
         SoftmaxWeighed, logits, targets, None, hyper, layout, ignore_index, weigh, reduction

@@ -11,9 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from torch import Tensor
-
-__all__ = ["Geometry", "images", "is_long", "merged", "power_of_2", "reaches_far"]
+__all__ = ["Geometry", "images", "is_long", "merged", "power_of_2"]
 
 DIMENSIONS = 3
 SMALL = 2**31 - 2**16  # offsets below this fit into 32 bits, with room for the last block
@@ -103,13 +101,13 @@ def images(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], per_cla
     return Geometry((shape[0], inside.sizes[0], inside.sizes[2]), tuple(steps))
 
 
-def is_long(rows: int, *tensors: Tensor) -> bool:
-    """Whether the offset of a row or of an element may need 64 bits."""
-    return rows >= SMALL or any(reaches_far(tensor.shape, tensor.stride()) for tensor in tensors)
+def is_long(rows: int, *tensors: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:
+    """Whether the offset of a row or of an element, of tensors given by shape and strides, may need 64 bits."""
+    return rows >= SMALL or any(_reaches_far(*tensor) for tensor in tensors)
 
 
 @lru_cache(maxsize=1024)
-def reaches_far(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+def _reaches_far(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     """Whether the offset of an element may need 64 bits."""
     return sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) >= SMALL
 

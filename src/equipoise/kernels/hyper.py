@@ -60,7 +60,8 @@ def layout_of(values: Values, fixed: Container[str], arguments: Mapping[str, str
 
 def pack(values: Values, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Tensor:
     """All hyper-parameters in one flat tensor."""
-    return torch.tensor([number for numbers in values.values() for number in numbers], dtype=dtype, device=device)
+    flat = torch.tensor([number for numbers in values.values() for number in numbers], dtype=dtype, device="cpu")
+    return flat.to(device, non_blocking=True)  # which does not wait for the device
 
 
 def view_of(hyper: Tensor, layout: Layout, name: str) -> Tensor:

@@ -74,7 +74,7 @@ class Batch(NamedTuple):
             logits.element_size(),
             is_aligned(logits),
             targets.is_floating_point(),
-            is_long(logits.numel() // logits.shape[1], *tensors),
+            is_long(logits.numel() // logits.shape[1], *[(tensor.shape, tensor.stride()) for tensor in tensors]),
             ignore_index,
             per_image,
         )

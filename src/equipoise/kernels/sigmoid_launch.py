@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.kernels.geometry import SMALL, Geometry, merged, power_of_2, reaches_far
+from equipoise.kernels.geometry import Geometry, is_long, merged, power_of_2
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
 from equipoise.kernels.rows_launch import REDUCTIONS, Reduced, asked, finish, finishes_itself, sums_of
@@ -142,7 +142,7 @@ def _forward_plan(
     looks = ("nothing", "all", "labels").index(seen)
     once = REDUCTIONS[reduction] if at_once and reduction is not None else -1
     of_loss = (plan, _as_float(ignore_value), weighted, detach_focus, keep_elements, once, looks, inside)
-    constants = walk.constants(*of_loss, long=_is_long(walk, shape, strides))
+    constants = walk.constants(*of_loss, long=is_long(walk.geometry.rows, *[(shape, along) for along in strides]))
     launch = Launch(walk.tiles, (*walk.numbers, shape[0]), constants, walk.warps)
     seen_shapes = {"nothing": None, "all": (4, walk.tiles, 1), "labels": (4, walk.row_blocks, walk.classes)}
     return launch, seen_shapes[seen], inside
@@ -194,18 +194,13 @@ def _backward_launch(
     if walk is None:
         return None
     of_loss = (plan, _as_float(ignore_value), weighted, detach_focus, kind)
-    constants = walk.constants(*of_loss, long=_is_long(walk, shape, strides))
+    constants = walk.constants(*of_loss, long=is_long(walk.geometry.rows, *[(shape, along) for along in strides]))
     return Launch(walk.tiles, walk.numbers, constants, walk.warps)
 
 
 def _as_float(ignore_value: float | None) -> float | None:
     """As Triton knows it, whatever kind of number it is."""
     return None if ignore_value is None else float(ignore_value)
-
-
-def _is_long(walk: Walk, shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether an offset may need 64 bits."""
-    return walk.geometry.rows >= SMALL or any(reaches_far(shape, along) for along in strides)
 
 
 def _walk(

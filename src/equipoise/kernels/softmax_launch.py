@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.kernels.geometry import SMALL, merged, power_of_2, reaches_far
+from equipoise.kernels.geometry import is_long, merged, power_of_2
 from equipoise.kernels.hyper import Layout, accumulation_dtype
 from equipoise.kernels.launch import Launch, Launcher
 from equipoise.kernels.rows_launch import (
@@ -266,9 +266,8 @@ def _is_long(
     rows: int, shape: tuple[int, ...], like_logits: tuple[tuple[int, ...], ...], t_strides: tuple[int, ...], dense: bool
 ) -> bool:
     """Whether an offset may need 64 bits."""
-    places = [(shape, strides) for strides in like_logits]
-    places.append((shape if dense else (*shape[:1], *shape[2:]), t_strides))
-    return rows >= SMALL or any(reaches_far(*place) for place in places)
+    targets = (shape if dense else (*shape[:1], *shape[2:]), t_strides)
+    return is_long(rows, *[(shape, strides) for strides in like_logits], targets)
 
 
 def is_spread(plan: Plan, dense: bool) -> bool:

@@ -86,9 +86,9 @@ def index_terms(
     log_p, others, q = _true_class(p, log_p, probs, labels)
     m, h = true_form(log_p, p, q, hyper, gamma_of_rows(hyper, labels, p))
     mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
-    rows = (-(mass if m is None else mass * m) * log_p).masked_fill(~valid, 0.0)
+    rows = _counted(-(mass if m is None else mass * m) * log_p, valid)
     slope = mass if h is None else mass * h
-    return rows.squeeze(1), put(others, labels, -q), slope * hyper["scale"] if "scale" in hyper else slope, p
+    return rows, put(others, labels, -q), slope * hyper["scale"] if "scale" in hyper else slope, p
 
 
 def _true_class(p: Tensor, log_p: Tensor, probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -138,8 +138,7 @@ def _smoothed(
         total = share * other_h.sum(1, keepdim=True)
         direction = plus_product(times(others, slope + total), other_h, -share)
     direction = put(direction, labels, p * total - slope * q)
-    rows = rows.masked_fill(~valid, 0.0).squeeze(1)
-    return rows, times(direction, hyper["scale"]) if "scale" in hyper else direction
+    return _counted(rows, valid), times(direction, hyper["scale"]) if "scale" in hyper else direction
 
 
 def _largest(z: Tensor, probs: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,9 +177,7 @@ def _other_terms(
 def _dense(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper) -> tuple[Tensor, Tensor]:
     """A distribution over the classes as target: every class has a true and, where smoothed, an other term."""
     valid = targets.sum(1, keepdim=True) != 0
-    if "true_margin" in hyper:
-        z = z - targets * along_classes(hyper["true_margin"], z)
-    z = _adjusted(z, None, hyper)
+    z = _adjusted_densely(z, targets, hyper)
     log_p, p = _both_softmax(z)
     # only one class of a row can have p > 1/2: its q is the sum of the others
     likely = (p > 0.5).to(p.dtype)
@@ -202,7 +199,7 @@ def _dense(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper) -> t
     if weight is not None:
         by_class = along_classes(weight, z)
         cost, slope = cost * by_class, slope * by_class
-    rows = (-cost.sum(1, keepdim=True)).masked_fill(~valid, 0.0).squeeze(1)
+    rows = _counted(-cost.sum(1, keepdim=True), valid)
     # p S - slope, written so that nothing cancels at p = 1
     direction = minus(times(p, slope.sum(1, keepdim=True) - slope), slope * q)
     return rows, times(direction, hyper["scale"]) if "scale" in hyper else direction
@@ -216,7 +213,7 @@ def _brier(
     Direction :math:`p_k (d_k - \sum_j p_j d_j)` with d = p - t, length :math:`2 w_y`.
     """
     labels, valid = _labels(targets, ignore_index)
-    probs = z.softmax(1)
+    probs = _adjusted(z, labels, hyper).softmax(1)
     p = probs.gather(1, labels)
     others = put(probs, labels, torch.zeros_like(p))
     q = others.sum(1, keepdim=True)  # minus the difference of the true class
@@ -224,27 +221,39 @@ def _brier(
     squares = squared.sum(1, keepdim=True)
     pull = squares - p * q
     mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
-    rows = (mass * (squares + q.square())).masked_fill(~valid, 0.0)
+    rows = _counted(mass * (squares + q.square()), valid)
     direction = put(plus_product(squared, others, -pull), labels, -p * (q + pull))
-    return rows.squeeze(1), direction, 2.0 * mass
+    return rows, direction, 2.0 * mass * hyper["scale"] if "scale" in hyper else 2.0 * mass
 
 
 def _dense_brier(
     z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
     """The same for dense or smoothed targets."""
-    probs = z.softmax(1)
     t = targets.to(z.dtype)
     if not targets.is_floating_point():
         labels, valid = _labels(targets, ignore_index)
         t = torch.zeros_like(z).scatter(1, labels, valid.to(z.dtype))
     valid = t.sum(1, keepdim=True) != 0
+    probs = _adjusted_densely(z, t, hyper).softmax(1)
     mass = valid.to(z.dtype) if weight is None else (t * along_classes(weight, z)).sum(1, keepdim=True)
     smoothing: Tensor | float = hyper.get("label_smoothing", 0.0)
     difference = probs - (t * (1.0 - smoothing) + smoothing / z.shape[1])
     rows = mass * difference.square().sum(1, keepdim=True)
     direction = times(difference - (probs * difference).sum(1, keepdim=True), probs)
-    return rows.masked_fill(~valid, 0.0).squeeze(1), times(direction, 2.0 * mass)
+    return _counted(rows, valid), times(direction, 2.0 * mass * hyper["scale"] if "scale" in hyper else 2.0 * mass)
+
+
+def _counted(rows: Tensor, valid: Tensor) -> Tensor:
+    """Rows (N, d1, ..., dk), 0 where they do not count; in memory of their own, so that users may overwrite them."""
+    return rows.squeeze(1).masked_fill(~valid.squeeze(1), 0.0)
+
+
+def _adjusted_densely(z: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
+    """The same for targets of several classes, each of which has its share of a margin."""
+    if "true_margin" in hyper:
+        z = z - targets * along_classes(hyper["true_margin"], z)
+    return _adjusted(z, None, hyper)
 
 
 def _adjusted(z: Tensor, labels: Tensor | None, hyper: Hyper) -> Tensor:

@@ -26,8 +26,8 @@ class AdaptiveAsymmetry(PreciseBuffers):
 
     with :math:`p_t = p` for positives and :math:`1 - p` for negatives. Too small a gap raises the exponent, which turns
     the negatives down; equation 11 of the paper prints the opposite sign, which drives :math:`\gamma_-` to 0 and
-    contradicts its own table 3. The batch itself uses the old value. A batch without positives or without negatives
-    changes nothing.
+    contradicts its own table 3. The batch itself uses the old value. A batch without positives, without negatives or
+    with NaN changes nothing.
 
     Args:
         target_gap: the gap aimed at, in [-1, 1].
@@ -58,14 +58,19 @@ class AdaptiveAsymmetry(PreciseBuffers):
         self.gamma_max = check_number("gamma_max", gamma_max, low=0.0)
         self.per_class = per_class
         self.start = check_number("gamma_neg", start, low=0.0, high=gamma_max)
-        self.register_buffer("gamma_neg", torch.tensor([start], dtype=torch.float32))
+        self.register_buffer("gamma_neg", torch.tensor([start], dtype=torch.float32, device="cpu"))
         self.start_single = self.gamma_neg.item()  # the start as float32 has it
-        self.register_buffer("gap", torch.tensor([math.nan], dtype=torch.float32))
+        self.register_buffer("gap", torch.tensor([math.nan], dtype=torch.float32, device="cpu"))
+
+    @property
+    def awaits_labels(self) -> bool:
+        """Whether the next batch tells the number of labels."""
+        return self.per_class and self.gamma_neg.numel() == 1
 
     def exponent(self, logits: Tensor) -> Tensor:
         """The exponent of this batch, (1,) or (C,); with ``per_class`` the first batch tells the number of labels."""
         gamma = self._placed("gamma_neg", logits)
-        if self.per_class and gamma.numel() == 1 != logits.shape[1]:
+        if self.awaits_labels and logits.shape[1] != 1:
             with torch.inference_mode(False):  # a validation pass must not leave buffers that cannot be updated
                 self.gamma_neg = gamma.expand(logits.shape[1]).clone()
                 self.gap = self._placed("gap", logits).expand(logits.shape[1]).clone()
@@ -107,9 +112,10 @@ class AdaptiveAsymmetry(PreciseBuffers):
         p_negative = negatives - (p_all - p_positive)  # the sum of 1 - p over the negatives
         both = (positives > 0) & (negatives > 0)
         seen = p_positive / torch.where(both, positives, 1.0) - p_negative / torch.where(both, negatives, 1.0)
+        told = both & ~torch.isnan(seen)
         moved = (gamma + self.gap_step * (self.target_gap - seen)).clamp(0.0, self.gamma_max)
-        gamma.copy_(torch.where(both, moved, gamma))
-        gap.copy_(torch.where(both, seen, gap))
+        gamma.copy_(torch.where(told, moved, gamma))
+        gap.copy_(torch.where(told, seen, gap))
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:  # noqa: ANN401
         for name in ("gamma_neg", "gap") if self.per_class else ():

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from equipoise._buffers import PreciseBuffers
 from equipoise._checks import check_choice, check_number, check_whole
-from equipoise._keywords import arguments_of, check_keywords
+from equipoise._keywords import check_keywords
 from equipoise.kernels.hyper import EXPONENTS, layout_of, pack
 from equipoise.kernels.replay import Replays
 from equipoise.schedules import Moment, Number, Schedule
 from equipoise.weights.deferred import Deferred
 
-__all__ = ["Loss", "Part", "Scalar", "arguments_of", "check_keywords", "check_preset", "merge_values"]
+__all__ = ["Loss", "Part", "Scalar", "check_preset", "merge_values"]
 
 
 class Part(Protocol):
@@ -162,7 +162,7 @@ class Loss(PreciseBuffers):
         self.register_buffer("hyper_single", pack(values, torch.float32), persistent=False)
         if self.scheduled:
             # progress and epoch, NaN while unknown
-            self.register_buffer("position", torch.full((2,), math.nan, dtype=torch.float64))
+            self.register_buffer("position", torch.full((2,), math.nan, dtype=torch.float64, device="cpu"))
 
     def _check_end(self) -> None:
         """Raise now where a schedule leads out of the range of its argument, rather than in the last epochs."""
@@ -192,14 +192,14 @@ class Loss(PreciseBuffers):
     def _set_position(self, progress: float, epoch: float) -> None:
         if not self.scheduled:
             return
-        self.position.copy_(torch.tensor([progress, epoch], dtype=torch.float64))
+        self.position.copy_(torch.tensor([progress, epoch], dtype=torch.float64, device="cpu"), non_blocking=True)
         self._resolve(progress, epoch)
 
     def _resolve(self, progress: float, epoch: float) -> None:
         """Write the hyper-parameters of this position in place, so that captured graphs see them."""
         flat = pack(merge_values(self.parts, self._moment(progress, epoch)))
-        self.hyper_double.copy_(flat)
-        self.hyper_single.copy_(flat)
+        self.hyper_double.copy_(flat, non_blocking=True)
+        self.hyper_single.copy_(flat, non_blocking=True)
 
     def moment(self) -> Moment:
         """Where the training stands, at its start as long as nobody said; reads from the device."""
@@ -220,6 +220,9 @@ class Loss(PreciseBuffers):
                     f"{self.epochs}, so that its schedules are at their end; give it the epochs you train",
                     stacklevel=2,
                 )
+            if self.epochs is not None and not math.isnan(epoch):  # of a longer or shorter training
+                progress = min(epoch / self.epochs, 1.0)
+                self.position[0] = progress
             self._resolve(0.0 if math.isnan(progress) else progress, epoch)
 
     def hyper(self, logits: Tensor) -> Tensor:

@@ -45,6 +45,8 @@ __all__ = [
 
 Classes: TypeAlias = str | Sequence[int] | Tensor
 
+REDUCTIONS = ("mean", "sum", "none")
+
 
 class _SharedOptions(TypedDict, total=False):
     ignore_index: int
@@ -208,7 +210,7 @@ def _check_inputs(logits: Tensor, targets: Tensor, ignore_index: int, validate: 
 
 def _reduce(losses: Tensor, present: Tensor, chosen: str | tuple[int, ...], reduction: str, *, sync: bool) -> Tensor:
     """Reduce (C,) or (N, C) over the entries that count; a mean of images is that of each image's own mean."""
-    check_choice("reduction", reduction, ("mean", "sum", "none"))
+    check_choice("reduction", reduction, REDUCTIONS)
     counted = present if chosen == "present" else torch.full_like(present, chosen == "all")
     if not isinstance(chosen, str):
         for index in chosen:
@@ -270,7 +272,7 @@ class _RegionLoss(Loss):
         preset: str | None = None,
     ) -> None:
         super().__init__([])
-        check_choice("reduction", reduction, ("mean", "sum", "none"))
+        check_choice("reduction", reduction, REDUCTIONS)
         self.classes = _check_classes(classes)
         self.per_image = per_image
         self.ignore_index = check_ignore_index(ignore_index)

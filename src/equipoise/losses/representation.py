@@ -139,7 +139,9 @@ def _pairs(embeddings: Tensor, labels: Tensor, ignore_index: int) -> tuple[Tenso
     valid = labels != ignore_index
     both = valid.unsqueeze(1) & valid
     same = labels.unsqueeze(1) == labels
-    return embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)), both & same, both & ~same
+    wide = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+    # where nothing counts, NaN would come back through the derivative
+    return torch.where(valid.unsqueeze(1), wide, 0.0), both & same, both & ~same
 
 
 def _distances(rows: Tensor) -> Tensor:

@@ -239,6 +239,9 @@ class SigmoidLoss(Loss):
         hyper, layout = self.hyper(logits), self.layout
         rows = logits if logits.ndim > 1 else logits.unsqueeze(-1)
         if self.asymmetry is not None:
+            check_logits(logits)
+            if self.asymmetry.awaits_labels:  # which it takes from this batch, so that has to be a good one
+                check_sigmoid_targets(logits, targets, self.ignore_value, self.validate)
             gamma = self.asymmetry.exponent(rows)
             layout = (*layout, Piece("gamma_neg", hyper.numel(), hyper.numel() + gamma.numel()))
             hyper = _joined(hyper, gamma, logits)  # a copy: the exponent moves on before backward reads it

@@ -158,11 +158,11 @@ def softmax_reduced(
     if reduction != "none" and triton_serves(logits):
         from equipoise.losses.fused import fused_softmax_loss  # Triton is optional
 
-        batch, labels, _ = softmax_batch(logits, targets, ignore_index, validate)
+        batch, batch_targets, _ = softmax_batch(logits, targets, ignore_index, validate)
         check_layout(layout, batch.shape[1])
         loss = fused_softmax_loss(
             batch,
-            labels,
+            batch_targets,
             hyper,
             layout,
             batch_weights,
@@ -183,7 +183,7 @@ def softmax_reduced(
 
 
 def _all_count(inputs: SoftmaxInputs) -> bool:
-    """Whether every row has a class, as far as that is free to know; torch would hand on NaN from rows without one."""
+    """Whether every row has a class, as far as that is free to know; torch's mean of no rows is NaN."""
     free = not inputs.dense and checks_values(inputs.targets, validate=False)
     return free and inputs.valid.numel() > 0 and bool(inputs.valid.all())
 

@@ -36,12 +36,13 @@ from torch import Tensor, nn
 
 from equipoise import losses
 from equipoise._checks import check_number
+from equipoise._keywords import arguments_of
 from equipoise._nearest import nearest
 from equipoise.catalogue import CATALOGUE, Entry, Link, find
 from equipoise.data import Task
 from equipoise.kernels.hyper import check_layout
 from equipoise.losses import Loss
-from equipoise.losses.base import arguments_of, merge_values
+from equipoise.losses.base import merge_values
 from equipoise.own_files import made_by
 from equipoise.schedules import Cosine, Linear, Moment, Parabolic, Schedule, Steps
 from equipoise.train.names import TermText, check_loss_names, is_own, list_losses, listed, split_terms

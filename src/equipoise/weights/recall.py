@@ -63,8 +63,8 @@ class RecallWeights(PreciseBuffers):
         self.min_errors = check_number("min_errors", min_errors, low=0.0)
         self.init, self.floor_average = init, floor_average
         if momentum is not None:
-            self.register_buffer("recall", torch.zeros(self.num_classes))
-            self.register_buffer("batches", torch.zeros(self.num_classes, dtype=torch.int64))
+            self.register_buffer("recall", torch.zeros(self.num_classes, device="cpu"))
+            self.register_buffer("batches", torch.zeros(self.num_classes, dtype=torch.int64, device="cpu"))
 
     def forward(self, logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
         """Weights of this batch; in training the moving average is updated, with ``sync`` by all processes."""
