@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import equipoise as eq
+from equipoise._keywords import EXPLAINED
 
 LOGITS = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
 INDICES, LABELS = torch.tensor([0, 1, 2, 0]), torch.zeros(4, 3)
@@ -36,7 +37,8 @@ def test_unknown_keywords_of_a_call(loss, keyword, hint, compiled):
 @pytest.mark.parametrize(
     ("made", "keyword", "hint"),
     [
-        (eq.FocalLoss, "alpha", "pass weight=alpha"),
+        (eq.FocalLoss, "alpha", EXPLAINED["alpha"]),
+        (eq.BinaryFocalLoss, "pos_weight", EXPLAINED["pos_weight"]),
         (eq.AsymmetricLoss, "clip", "pass margin=clip"),
         (eq.AsymmetricLoss, "disable_torch_grad_focal_loss", "pass detach_focus=disable_torch_grad_focal_loss"),
         (eq.LDAMLoss, "cls_num_list", "pass counts=cls_num_list"),

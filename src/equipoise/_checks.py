@@ -323,6 +323,17 @@ def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, va
     return False
 
 
+def check_target_of_one_row(logits: Tensor, targets: Tensor) -> None:
+    """Raise unless the target of logits (C,) is one class, or a distribution over them."""
+    if targets.shape != (logits.shape if targets.is_floating_point() else ()):
+        raise ValueError(
+            f"logits of shape {tuple(logits.shape)} are one row of {len(logits)} classes, whose targets must be one "
+            f"index of shape () or a distribution of shape {tuple(logits.shape)}, got {targets.dtype} of shape "
+            f"{tuple(targets.shape)}; keep the batch dimension of the logits, (N, C), or use a sigmoid loss for one "
+            "output for each sample: BinaryFocalLoss, AsymmetricLoss"
+        )
+
+
 def _dense_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
     """What to do about floating point targets of a shape that does not fit."""
     if targets == (logits[0], 1, *logits[2:]):
@@ -342,7 +353,7 @@ def _shape_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
     if targets == (logits[0], 1, *logits[2:]):
         return "drop the dimension of size 1: targets.squeeze(1)"
     if len(logits) == 2 and targets == logits[1:]:
-        return "logits are (N, C), a row for each sample: pass logits.T"
+        return "pass targets of the same samples, or logits as (N, C), a row for each sample: pass logits.T"
     if len(logits) == 2 and len(targets) == 1:
         return "pass logits and targets of the same samples"
     if len(targets) == len(wanted):

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 ELSEWHERE = {
-    "alpha": "weight",
     "clip": "margin",
     "cls_num_list": "counts",
     "disable_torch_grad_focal_loss": "detach_focus",
@@ -26,6 +25,11 @@ ELSEWHERE = {
     "samples_per_cls": "counts",
 }
 """Arguments under the names that published code, other libraries and their trainers give them."""
+EXPLAINED = {
+    "alpha": "pass one number for each class as weight; one number for the positives is alpha of BinaryFocalLoss",
+    "pos_weight": "BinaryCrossEntropyLoss has it; weight of this one is for positives and negatives of a class alike",
+}
+"""Arguments of other losses that come near ``weight``, and what to do about them."""
 
 
 @functools.cache
@@ -74,6 +78,8 @@ def _refuse(name: str, key: str, known: Collection[str], hint: str | None = None
     same = ELSEWHERE.get(key)
     if same in known:
         hint = f"pass {same}={key}"
+    elif key in EXPLAINED and "weight" in known:
+        hint = EXPLAINED[key]
     elif hint is None:
         hint = nearest(key, known, otherwise=f"it takes {', '.join(known)}")
     raise TypeError(f"{name} got an unexpected keyword argument {key!r}; {hint}")

@@ -164,8 +164,10 @@ def test_a_file_with_a_number_missing_is_refused(name, task, tmp_path):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"must be a file .*none\), found no file there; check the path"):
         load(tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match=r"none/fit\.json: the folder .*none must exist, found none; make it"):
+        save(Temperature(1.0), tmp_path / "none" / "fit.json")
 
 
 def test_only_our_own_methods_are_saved(tmp_path):

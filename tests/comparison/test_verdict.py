@@ -153,13 +153,13 @@ def times_are_not_compared(found):
 
 
 def timed(begin, end):
-    """A prediction of runs with steady times: of ``good`` slow ones, of seed k from minute k * begin on."""
+    """A prediction of runs with steady times: of ``good`` slow ones, of seed k from k * begin ms on."""
 
     def predict_at(loss, seed):
         *arrays, _ = predict(loss, seed)
         times = {
-            "started": f"2026-11-16T12:{seed * begin:02}:00",
-            "finished": f"2026-11-16T12:{seed * begin + end:02}:00",
+            "started": f"2026-11-16T12:00:00.{seed * begin:03}",
+            "finished": f"2026-11-16T12:00:00.{seed * begin + end:03}",
         }
         if loss == "good":
             times = {key: time.replace("T12", "T13") for key, time in times.items()}

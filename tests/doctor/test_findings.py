@@ -9,6 +9,7 @@ from equipoise.doctor.predictions import calibration_noise, mean_gap
 from equipoise.evaluation import evaluate
 from equipoise.predictions import open_predictions
 from equipoise.report.words import verdicts
+from equipoise.train.loss_text import parse_loss
 
 
 def about(findings: list[Finding]) -> set[str]:
@@ -302,6 +303,13 @@ def test_suggestions_end_with_the_baseline_and_fit_the_task(task, counts):
     assert {item.entry.link for item in chosen} <= links
     assert chosen[-1].entry.name in ("CrossEntropyLoss", "BinaryCrossEntropyLoss")
     assert len({item.entry.name for item in chosen}) == len(chosen) > 1
+
+
+def test_losses_for_label_maps_come_with_what_they_need_there():
+    texts = [item.text for item in suggest("segmentation", [9000, 300, 4])]
+    assert {"recall:momentum=0.1", "ce+lovasz-softmax"} < set(texts)
+    assert all(parse_loss(text) for text in texts)
+    assert "recall" in [item.text for item in suggest("single", [9000, 300, 4])]
 
 
 def test_a_long_tail_asks_for_rebalancing():

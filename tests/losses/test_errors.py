@@ -272,6 +272,18 @@ def test_rows_and_classes_of_softmax_losses():
         eq.FocalLoss()(torch.zeros(4, 3), torch.zeros(5, dtype=torch.long))
 
 
+@pytest.mark.parametrize(
+    "targets", [torch.tensor([3]), torch.zeros(10).long(), torch.zeros(9)], ids=["one", "C", "other"]
+)
+def test_one_row_has_one_target(targets):
+    for loss in (eq.FocalLoss(), eq.RecallLoss(10), eq.OHEMLoss()):
+        came = f"got {targets.dtype} of shape {tuple(targets.shape)}"
+        with pytest.raises(ValueError, match=says("logits", "(10,)", "one row of 10 classes", came, "BinaryFocalLoss")):
+            loss(torch.zeros(10), targets)
+        loss(torch.zeros(10), torch.tensor(3))
+        loss(torch.zeros(10), torch.full((10,), 0.1))
+
+
 def test_sigmoid_targets_of_one_label():
     loss = eq.BinaryFocalLoss()
     with pytest.raises(ValueError, match=says("targets", "(4, 1)", "got (4,)", "targets[:, None]")):
@@ -1154,6 +1166,13 @@ def test_a_schedule_that_leaves_the_legal_range():
     loss.set_epoch(4)
     with pytest.raises(ValueError, match=says("keep", "[0, 1]", "got 1.25", "choose")):
         loss.set_epoch(6)
+
+
+@pytest.mark.parametrize("loss", [eq.FocalLoss(), eq.AsymmetricLoss()], ids=["softmax", "sigmoid"])
+def test_a_normalizer_is_not_negative(loss):
+    targets = torch.zeros(4).long() if isinstance(loss, eq.SoftmaxLoss) else torch.zeros(4, 3)
+    with pytest.raises(ValueError, match=says("normalizer", "must not be negative", "got -1")):
+        loss(torch.zeros(4, 3), targets, normalizer=-1)
 
 
 def test_a_normalizer_needs_a_reduction():

@@ -667,6 +667,8 @@ def test_explain_says_what_runs():
         for loss in (eq.losses.RangeLoss(), torch.nn.CrossEntropyLoss()):
             assert explain(loss, logits).backend == "reference"
             assert f"no kernel for {type(loss).__name__}" in str(explain(loss, logits))
+        with pytest.raises(TypeError, match="loss must be a module, got 'focal'; pass the loss itself"):
+            explain("focal", logits)
         assert explain(eq.FocalLoss(), logits.to("meta")).backend == "none"
         with pytest.raises(RuntimeError, match="meta"):
             eq.FocalLoss()(logits.to("meta"), torch.zeros(2, dtype=torch.int64, device="meta"))

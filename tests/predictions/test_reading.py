@@ -237,3 +237,9 @@ def test_what_is_neither_path_nor_arrays_by_name(given):
 def test_arrays_under_other_names():
     with pytest.raises(InputError, match=r"names must be among logits, probs, targets.*got 'labels'"):
         open_predictions({"logits": np.zeros((3, 2)), "labels": np.zeros(3, int)})
+
+
+def test_a_task_that_is_none():
+    arrays = {"logits": np.zeros((4, 3)), "targets": np.zeros(4, np.int64)}
+    with pytest.raises(InputError, match="task must be one of 'single', 'multi', 'segmentation', got 'foo'; pick"):
+        open_predictions(arrays, task="foo")

@@ -52,6 +52,8 @@ def save(fitted: Fitted, path: str | os.PathLike[str]) -> None:
     """
     text = json.dumps(to_json(fitted), indent=1, allow_nan=False) + "\n"
     path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: the folder {path.parent} must exist, found none; make it first")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("x", encoding="utf-8") as file:
@@ -70,6 +72,8 @@ def load(path: str | os.PathLike[str]) -> Fitted:
         FileNotFoundError: there is no such file.
         ValueError: it is no such file, it was damaged, or a newer version wrote it; the message says which.
     """
+    if not Path(path).exists():
+        raise FileNotFoundError(f"{_file(path)}, found no file there; check the path")
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constants)
     except (ValueError, RecursionError) as error:  # broken text is a ValueError too

@@ -81,7 +81,7 @@ def doctor(
         report = {
             "findings": [asdict(finding) for finding in findings],
             "losses": [
-                {"name": item.entry.name, "text": item.entry.text, "why": item.why, "use": item.entry.use}
+                {"name": item.entry.name, "text": item.text, "why": item.why, "use": item.entry.use}
                 for item in suggestions
             ],
         }
@@ -99,9 +99,9 @@ def doctor(
     console.print(Text("losses to compare", "bold"))
     table = Table.grid(padding=(0, 2))
     for item in suggestions:
-        table.add_row(Text(item.entry.text, "bold"), item.why)
+        table.add_row(Text(item.text, "bold"), item.why)
     console.print(Padding(table, (0, 0, 0, 2)))
-    losses = " ".join(item.entry.text for item in (suggestions[-1], *suggestions[:-1]))
+    losses = " ".join(item.text for item in (suggestions[-1], *suggestions[:-1]))
     console.print(f"equipoise compare --data DATA --losses '{losses}' trains and judges them", soft_wrap=True)
     console.print("equipoise losses NAME shows formula, paper, and when not to use it")
 

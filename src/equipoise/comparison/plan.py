@@ -157,9 +157,9 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
 
     if spec.compared is None:
         *others, plain = suggest(data.task, data.train_counts.tolist())
-        chosen = [one for one in (plain, *others) if problem(one.entry.text) is None]
-        notes += [f"{one.entry.text}: {one.why}" for one in chosen]
-        return entries_of([one.entry.text for one in chosen]), notes
+        chosen = [one for one in (plain, *others) if problem(one.text) is None]
+        notes += [f"{one.text}: {one.why}" for one in chosen]
+        return entries_of([one.text for one in chosen]), notes
     entries = entries_of(spec.compared)
     problems = [problem(candidate) for entry in entries for candidate in entry.candidates]
     mistakes = dict.fromkeys(one for one in problems if one is not None)

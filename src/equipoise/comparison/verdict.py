@@ -217,7 +217,7 @@ def _unjudged(task: str, rows: Sequence[Row], about: Sequence[Row]) -> dict[str,
 
 
 def _side_by_side(about: Sequence[Row]) -> bool:
-    """Whether a run began before another was over, by clocks that tell whole seconds."""
+    """Whether a run began before another was over."""
     spans = sorted((one["started"], one["finished"]) for one in about)
     return any(later[0] < earlier[1] for earlier, later in itertools.pairwise(spans))
 

@@ -26,11 +26,12 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
             Finding(
                 "problem",
                 f"{kinds} without training samples",
-                f"{len(absent)} of {len(counts)} {kinds} have none: {listed(absent)}. No loss can teach them, and "
-                "log n or 1/n of such a count is infinite.",
+                f"{len(absent)} of {len(counts)} {kinds} have none: {listed(absent)}. No loss can teach them; "
+                f"losses that go by counts take 0 for 1, and weights leave such {kinds} out.",
                 "Drop them, merge them with others, or collect samples.",
             )
         )
+        smallest += " that has any"
     present = [count for count in counts if count > 0]
     if not present:
         return found

@@ -12,13 +12,17 @@ from equipoise.doctor.predictions import GAP, mean_gap, rarely_predicted
 
 __all__ = ["Suggestion", "suggest"]
 
+FOR_MAPS = {"RecallLoss": "recall:momentum=0.1", "LovaszSoftmaxLoss": "ce+lovasz-softmax"}
+"""Of label maps batches are small, and a loss of the order of pixels needs one of each pixel beside it."""
+
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A loss worth trying, and what in the data speaks for it."""
+    """A loss worth trying, and what in the data speaks for it; ``text`` is what ``equipoise compare`` takes."""
 
     entry: Entry
     why: str
+    text: str
 
 
 def suggest(task: str, counts: Sequence[float] | None, found: Mapping[str, Any] | None = None) -> list[Suggestion]:
@@ -33,7 +37,12 @@ def suggest(task: str, counts: Sequence[float] | None, found: Mapping[str, Any] 
     ratio = max(present) / min(present) if present else None
     rules = {"single": _single, "multi": _multi, "segmentation": _segmentation}
     chosen = rules[task](ratio, present, found)
-    return [Suggestion(find(name), why) for name, why in chosen]
+    return [Suggestion(find(name), why, _text(task, find(name))) for name, why in chosen]
+
+
+def _text(task: str, entry: Entry) -> str:
+    """The loss as it is to be compared."""
+    return FOR_MAPS.get(entry.name, entry.text) if task == "segmentation" else entry.text
 
 
 def _sure(found: Mapping[str, Any] | None) -> bool:
@@ -72,12 +81,12 @@ def _multi(ratio: float | None, counts: Sequence[float], found: Mapping[str, Any
 def _segmentation(
     ratio: float | None, counts: Sequence[float], found: Mapping[str, Any] | None
 ) -> list[tuple[str, str]]:
-    chosen = [("RecallLoss", "weights each class by what is missed of it; momentum=0.1 for small batches")]
+    chosen = [("RecallLoss", "weights each class by what is missed of it, over several batches")]
     if counts and max(counts) / sum(counts) > 0.5:
         chosen.append(
             ("OHEMLoss", f"one class has {100 * max(counts) / sum(counts):.0f} % of the pixels, most of them easy")
         )
-    chosen.append(("LovaszSoftmaxLoss", "aims at IoU itself; add it to cross-entropy"))
+    chosen.append(("LovaszSoftmaxLoss", "aims at IoU itself, beside cross-entropy"))
     if _sure(found):
         chosen.append(("SampleDependentFocalLoss", "confidence is above accuracy"))
     return [*chosen, ("CrossEntropyLoss", "the baseline to beat")]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise._checks import check_whole
 from equipoise.calibration import Fitted, fit_label_temperatures, fit_temperature
 from equipoise.evaluation.intervals import Resampling
 from equipoise.evaluation.meters import meter_for
@@ -51,6 +52,7 @@ def evaluate(
         does not exist, such as the accuracy of a class without samples. The NLL takes probabilities below 1e-12 as
         1e-12; ``notes`` are sentences on that, and on probabilities that were rounded.
     """
+    check_whole("bootstrap", bootstrap, low=0)
     source = source if isinstance(source, Predictions) else open_predictions(source)
     split = Split(source, seed, progress=progress)
     before = meter_for(source, from_logits=source.from_logits, bins=bins)
@@ -85,6 +87,10 @@ def evaluate(
             own = part.first.view(-1, *(1 for _ in part.logits.shape[1:]))
             after.update(torch.where(own, second(part.logits), first(part.logits)), part.targets)
 
+    # where one fit is missing, nothing but the reason matters
+    told = ((first, first_note), (second, second_note))
+    notes = [note for fit, note in told if note and (fit is None or after is not None)]
+
     per_class = before.per_class()
     curves = before.curves()
     curves_after = after.curves() if after is not None else {}
@@ -107,7 +113,7 @@ def evaluate(
             "after": after.calibration() if after is not None else None,
             "fits": [fit.describe() for fit in ((first, second) if pickers else (first,)) if fit is not None],
             "fitted_on": "the other half of the samples" if pickers else "validation data",
-            "note": "; ".join(dict.fromkeys(note for note in (first_note, second_note) if note)),
+            "note": "; ".join(dict.fromkeys(notes)),
         },
         "groups": before.group_rows(per_class, before.key),
         "per_class": per_class,
@@ -120,6 +126,8 @@ def evaluate(
 
 def _temperature(source: Predictions, logits: Tensor, targets: Tensor) -> tuple[Fitted | None, str]:
     """A temperature, or one for each label; and why there is none, or what is odd about it."""
+    if not len(logits):
+        return None, "it is fitted on one half of the samples for the other, and there is one sample"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the note says the same
         try:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Literal
 from torch import nn
 
 from equipoise._checks import check_choice
+from equipoise._extras import check_installed
 from equipoise.integrations._epochs import check_epochs
 from equipoise.losses import Loss, current_settings
 
 if TYPE_CHECKING or "lightning.pytorch" not in sys.modules:
+    check_installed("equipoise.integrations.lightning", "pytorch_lightning")
     from pytorch_lightning import Callback, LightningModule, Trainer
 else:  # the same library under its other name, whose trainer refuses the classes of this one
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -72,10 +72,10 @@ def triton_serves(logits: Tensor) -> bool:
 
 def obstacle(logits: Tensor) -> str | None:
     """Why the kernels cannot run for these logits, or None."""
+    if not logits.is_cuda and not (INSTALLED and _interpreted() and logits.device.type == "cpu"):
+        return f"the logits are on {logits.device}, and the kernels need a CUDA device"
     if not INSTALLED:
         return "the package triton is not installed"
-    if not logits.is_cuda and not (_interpreted() and logits.device.type == "cpu"):
-        return f"the logits are on {logits.device}, and the kernels need a CUDA device"
     if logits.dtype not in FLOATS:
         return f"the logits are {logits.dtype}, and the kernels know float16, bfloat16, float32 and float64"
     if torch.version.hip is not None:

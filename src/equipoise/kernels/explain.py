@@ -35,6 +35,8 @@ def explain(loss: nn.Module, logits: Tensor) -> Explanation:
     from equipoise.losses.objectives import MMCELoss, OHEMLoss
     from equipoise.losses.region import DiceLoss, LovaszSoftmaxLoss, SoftIoULoss, TverskyLoss
 
+    if not isinstance(loss, nn.Module):
+        raise TypeError(f"loss must be a module, got {loss!r}; pass the loss itself, such as equipoise.FocalLoss()")
     if not isinstance(loss, Loss):
         return Explanation("reference", f"there is no kernel for {type(loss).__name__}, which PyTorch computes")
     choice, reason = wanted(), obstacle(logits)

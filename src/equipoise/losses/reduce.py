@@ -76,6 +76,8 @@ def _divisor(normalizer: Tensor | float, dtype: torch.dtype) -> Tensor | float:
     if isinstance(normalizer, Tensor) and normalizer.numel() == 1 and not normalizer.is_complex():
         return normalizer.reshape(()).to(dtype)
     if isinstance(normalizer, Real) and not isinstance(normalizer, bool):
+        if normalizer < 0:
+            raise ValueError(f"normalizer must not be negative, got {normalizer!r}; pass what the sum is divided by")
         return normalizer
     came = f"{normalizer.dtype} {tuple(normalizer.shape)}" if isinstance(normalizer, Tensor) else repr(normalizer)
     raise TypeError(f"normalizer must be a number or a tensor of one, got {came}; pass one number for the whole batch")

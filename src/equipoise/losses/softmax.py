@@ -15,6 +15,7 @@ from equipoise._checks import (
     check_logits,
     check_num_classes,
     check_softmax_targets,
+    check_target_of_one_row,
     check_tensors,
     checks_values,
 )
@@ -65,6 +66,7 @@ def softmax_batch(logits: Tensor, targets: Tensor, ignore_index: int, validate: 
     """Check a batch; logits and targets with a batch dimension, and whether the targets are dense."""
     check_logits(logits)
     if logits.ndim == 1:  # one row without a batch dimension
+        check_target_of_one_row(logits, targets)
         logits, targets = logits.unsqueeze(0), targets.unsqueeze(0)
     if logits.shape[1] == 0:
         raise ValueError(f"logits must have at least one class, got shape {tuple(logits.shape)}; check the model")

@@ -9,7 +9,7 @@ from typing import Any
 
 from equipoise.predictions.arrays import hold_arrays, open_arrays, open_folder
 from equipoise.predictions.open_set import check_open_label
-from equipoise.predictions.source import InputError, Predictions, Task
+from equipoise.predictions.source import TASKS, InputError, Predictions, Task
 from equipoise.predictions.tables import open_table
 
 __all__ = ["FORMATS", "open_predictions"]
@@ -49,6 +49,8 @@ def open_predictions(
     Raises:
         InputError: where the file is missing, of another kind, or does not fit together.
     """
+    if task not in (None, *TASKS):
+        raise InputError(f"task must be one of {', '.join(map(repr, TASKS))}, got {task!r}; pick one of these words")
     if not targets and unlabelled is None:
         unlabelled = task or "single"
     if isinstance(path, Mapping):

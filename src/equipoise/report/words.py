@@ -250,7 +250,8 @@ def verdicts(found: Mapping[str, Any]) -> list[str]:
         names = ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
         what = "positive samples" if found["task"] == "multi" else "samples"
         sentences.append(
-            f"{len(missing)} of {found['classes']} have no {what} here and are in no mean over them: {names}."
+            f"{len(missing)} of {found['classes']} {things(found['task'])} have no {what} here and are in no mean over "
+            f"them: {names}."
         )
     return sentences
 

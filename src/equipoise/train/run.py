@@ -253,8 +253,8 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
         _about(spec, learner, model_name, splits)
         | {
             "environment": environment(trainer),
-            "started": started.isoformat(timespec="seconds"),
-            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "started": started.isoformat(timespec="milliseconds"),
+            "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "seconds": time.perf_counter() - clock,
             "epochs": spec.epochs,
             "settled": around.settled,
