@@ -249,13 +249,6 @@ def _counted(rows: Tensor, valid: Tensor) -> Tensor:
     return rows.squeeze(1).masked_fill(~valid.squeeze(1), 0.0)
 
 
-def _adjusted_densely(z: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
-    """The same for targets of several classes, each of which has its share of a margin."""
-    if "true_margin" in hyper:
-        z = z - targets * along_classes(hyper["true_margin"], z)
-    return _adjusted(z, None, hyper)
-
-
 def _adjusted(z: Tensor, labels: Tensor | None, hyper: Hyper) -> Tensor:
     """``scale * (z + offset - margin of the true class)``; the margin only where labels are given."""
     fresh = "offset" in hyper or "scale" in hyper
@@ -268,3 +261,10 @@ def _adjusted(z: Tensor, labels: Tensor | None, hyper: Hyper) -> Tensor:
     margin = hyper["true_margin"][labels]
     z_true = z.gather(1, labels) - (margin * hyper["scale"] if "scale" in hyper else margin)
     return put(z, labels, z_true) if fresh else z.scatter(1, labels, z_true)
+
+
+def _adjusted_densely(z: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
+    """The same for targets of several classes, each of which has its share of a margin."""
+    if "true_margin" in hyper:
+        z = z - targets * along_classes(hyper["true_margin"], z)
+    return _adjusted(z, None, hyper)
