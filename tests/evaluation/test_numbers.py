@@ -286,7 +286,7 @@ def test_one_sample_is_enough_but_not_for_a_temperature(tmp_path):
     found = evaluated(tmp_path, {"logits": np.array([[2.0, 1.0]]), "targets": np.array([0])}, bootstrap=5)
     assert found["overall"]["accuracy"] == 1.0
     assert found["calibration"]["after"] is None
-    assert found["calibration"]["note"].endswith("and there is one sample")
+    assert found["calibration"]["note"].endswith("and one half has none")
     assert found["intervals"]["accuracy"] == [1.0, 1.0]
 
 

@@ -37,12 +37,9 @@ def suggest(task: str, counts: Sequence[float] | None, found: Mapping[str, Any] 
     ratio = max(present) / min(present) if present else None
     rules = {"single": _single, "multi": _multi, "segmentation": _segmentation}
     chosen = rules[task](ratio, present, found)
-    return [Suggestion(find(name), why, _text(task, find(name))) for name, why in chosen]
-
-
-def _text(task: str, entry: Entry) -> str:
-    """The loss as it is to be compared."""
-    return FOR_MAPS.get(entry.name, entry.text) if task == "segmentation" else entry.text
+    as_compared = FOR_MAPS if task == "segmentation" else {}
+    entries = [(find(name), why) for name, why in chosen]
+    return [Suggestion(entry, why, as_compared.get(entry.name, entry.text)) for entry, why in entries]
 
 
 def _sure(found: Mapping[str, Any] | None) -> bool:

@@ -126,8 +126,8 @@ def evaluate(
 
 def _temperature(source: Predictions, logits: Tensor, targets: Tensor) -> tuple[Fitted | None, str]:
     """A temperature, or one for each label; and why there is none, or what is odd about it."""
-    if not len(logits):
-        return None, "it is fitted on one half of the samples for the other, and there is one sample"
+    if not len(logits):  # halves are drawn, and one of very few samples may be empty
+        return None, "it is fitted on one half of the samples for the other, and one half has none"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the note says the same
         try:
