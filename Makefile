@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 export PIP_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu lint types docs bench bench-gpu clean
+.PHONY: help demo test test-slow test-all test-gpu coverage lint types docs bench bench-gpu clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,8 +17,24 @@ demo: $(INSTALLED)  ## compare seven losses on long-tailed handwritten digits, i
 	$(BIN)/equipoise compare --data digits-lt --model mlp --seeds 5 \
 	    --losses 'ce focal flsd-53 cyclical-focal recall class-balanced balanced-softmax'
 
-test: $(INSTALLED)  ## run the tests and the examples in the docstrings
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+# A thread for each of the two processes. Their tests are split in the order of the files, so that a fixture is mostly
+# made once.
+test test-slow coverage: export OMP_NUM_THREADS := 1
+PYTEST := -m pytest -n 2 --dist worksteal
+
+test: $(INSTALLED)  ## run the tests and the examples in the docstrings, in about ten minutes
+	$(BIN)/python $(PYTEST) -m "not slow"
+
+test-slow: $(INSTALLED)  ## run the tests that are marked slow
+	$(BIN)/python $(PYTEST) -m slow
+
+test-all: test test-slow  ## run every test
+
+coverage: $(INSTALLED)  ## run what `make test` runs and report the lines of src that it covers
+	$(BIN)/coverage erase
+	$(BIN)/coverage run $(PYTEST) -m "not slow"
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --sort=miss --skip-covered
 
 test-gpu: $(INSTALLED)  ## run what needs a CUDA device, and the parity tests of the kernels on it
 	$(BIN)/python -m pytest -n 4 -m gpu tests
@@ -45,7 +61,7 @@ bench-gpu: $(INSTALLED)-bench  ## time them on a CUDA device, with a training st
 	$(BIN)/python -m benchmarks table $(RESULTS)/losses-cuda.json $(RESULTS)/training-cuda.json --out docs/performance.md
 
 clean:  ## remove caches and build outputs; the environment stays
-	rm -rf build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist site .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt

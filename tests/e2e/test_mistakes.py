@@ -1,6 +1,7 @@
 """What can go wrong: one message that says what to do, no traceback, and what was finished stays as it was."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -259,6 +260,7 @@ def test_a_loss_that_is_no_number(refused, optimizer):
     refused(*words, status=1, optimizer=optimizer, lr=1e30, **DIGITS | {"model": "mlp"})
 
 
+@pytest.mark.skipif("COVERAGE_PROCESS_CONFIG" in os.environ, reason="coverage writes files too, which are limited here")
 def test_full_disk(equipoise, tmp_path, earlier):
     """At whatever file the disk is full, the same command goes on once there is room."""
     before, draft = contents(earlier.path), tmp_path / "run.unfinished"
