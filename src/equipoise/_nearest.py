@@ -48,6 +48,16 @@ def some(names: Iterable[object], most: int = 8) -> str:
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
 
 
+def repeated(names: Iterable[str]) -> str | None:
+    """The first name that occurs twice, None where all differ.
+
+    >>> repeated(["cat", "dog", "emu", "dog"])
+    'dog'
+    """
+    seen: set[str] = set()
+    return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
+
+
 def _near(word: str, known: Iterable[str]) -> list[str]:
     """The known name that is nearly the same, or else up to three that are near, the nearest first.
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import codecs
 from pathlib import Path
 
-__all__ = ["SAVE_AS_UTF8", "encoding_of", "no_text"]
+__all__ = ["LONGEST_HEADER", "SAVE_AS_UTF8", "block_size", "encoding_of", "no_text"]
+
+LONGEST_HEADER = 2**26
+"""Characters of the first line that are looked at."""
 
 SAVE_AS_UTF8 = "save it as UTF-8, which spreadsheets offer as CSV UTF-8"
 """What to do about a file that is none."""
@@ -16,6 +19,11 @@ def encoding_of(file: Path) -> str:
     with file.open("rb") as opened:
         start = opened.read(2)
     return "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
+
+
+def block_size(header: str) -> int:
+    """Bytes of a CSV file to parse at a time, for pyarrow: every column costs time in every block, a row must fit."""
+    return max(2**20, min(64 * len(header), 2**30))
 
 
 def no_text(file: Path) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._checks import check_choice, check_number, check_whole
-from equipoise._nearest import some
+from equipoise._nearest import repeated, some
 from equipoise._places import nothing_there
 from equipoise.data import longtail as tails
 from equipoise.data.arrays import Arrays, DataSet, Split, Task, class_counts
@@ -411,7 +411,7 @@ def _names(class_names: Sequence[str]) -> tuple[str, ...]:
     if isinstance(class_names, str):
         raise TypeError(f"class_names must be a sequence of names, got the string {class_names!r}; pass a list")
     names = tuple(map(str, class_names))
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = repeated(names)
     if twice is not None or not names:
         raise ValueError(f"class_names must be different names, got {twice!r} twice or none at all; correct the list")
     return names

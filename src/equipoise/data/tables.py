@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._extras import missing
-from equipoise._nearest import nearest, some
-from equipoise._text_files import SAVE_AS_UTF8, encoding_of, no_text
+from equipoise._nearest import nearest, repeated, some
+from equipoise._text_files import LONGEST_HEADER, SAVE_AS_UTF8, block_size, encoding_of, no_text
 from equipoise.data.arrays import Arrays, Split, Task
 from equipoise.data.errors import DataError, refuse
 from equipoise.data.files import path_array
@@ -50,7 +50,8 @@ def read_tables(path: Path, options: Options) -> Source:
     """One table, with or without a column of splits, or ``train.csv``, ``val.csv``, ``test.csv`` in a folder."""
     files = table_files(path) if path.is_dir() else {"train": path}
     columns = _Columns(path, files["train"], options)
-    tables = {split: _read(file, columns.needed) for split, file in files.items()}
+    read = {split: _read(file, [*columns.needed, *columns.features]) for split, file in files.items()}
+    tables = {split: {name: own.column(name).to_pylist() for name in columns.needed} for split, own in read.items()}
     for split, table in tables.items():
         if not next(iter(table.values())):
             raise refuse(files[split], "there must be at least one row", "none", "fill the table or remove it")
@@ -58,7 +59,7 @@ def read_tables(path: Path, options: Options) -> Source:
     splits: dict[str, Split] = {}
     for split, table in tables.items():
         if columns.input is None:
-            splits[split] = Arrays(_features(files[split], columns.features), labels[split])
+            splits[split] = Arrays(_features(files[split], read[split], columns.features), labels[split])
             continue
         column = table[columns.input]
         empty = next((row for row, value in enumerate(column) if value in (None, "")), None)
@@ -84,7 +85,7 @@ class _Columns:
 
     def __init__(self, path: Path, file: Path, options: Options) -> None:
         known = _names(file)
-        twice = next((name for name in known if known.count(name) > 1), None)
+        twice = repeated(known)
         if twice is not None:
             raise refuse(file, "every column must have a name of its own", f"{twice!r} twice", "rename one")
         labels = options.label_column
@@ -113,12 +114,12 @@ class _Columns:
         self.notes: tuple[str, ...] = ()
         if self.input is not None:
             return
-        own = self.needed
+        own = set(self.needed)
         usual = [name for name in known if name in PATH_NAMES + TEXT_NAMES and name not in own]
         if len(usual) == 1:
             self.input, self.is_text = usual[0], usual[0] in TEXT_NAMES
             return
-        self.features = [name for name in known if name not in (*own, *NUMBERS_OF_ROWS)]
+        self.features = [name for name in known if name not in own and name not in NUMBERS_OF_ROWS]
         if usual or not self.features:
             raise refuse(
                 file,
@@ -254,9 +255,9 @@ def _flags(file: Path, column: str, values: list[Any]) -> NDArray[np.int8]:
     return flags
 
 
-def _features(file: Path, columns: list[str]) -> NDArray[np.float32]:
+def _features(file: Path, table: Any, columns: list[str]) -> NDArray[np.float32]:  # noqa: ANN401
     """(N, D), each column a feature."""
-    table, compute = _read_arrow(file, columns), _arrow(file).compute
+    compute = _arrow(file).compute
     found = np.empty((table.num_rows, len(columns)), np.float32)
     for number, name in enumerate(columns):
         cells = table.column(name)
@@ -322,10 +323,13 @@ def _dialect(arrow: Any, file: Path) -> dict[str, Any]:  # noqa: ANN401
     """Columns stand between commas, or between what the header has more of: spreadsheets write semicolons or tabs."""
     encoding = encoding_of(file)
     with file.open(encoding=encoding, errors="replace") as opened:
-        header = opened.readline(2**20)
+        header = opened.readline(LONGEST_HEADER)
     mark = max(",;\t", key=header.count)  # of equally many the first
     return {
-        "read_options": arrow.csv.ReadOptions(encoding=encoding.removesuffix("-sig")),  # a mark of UTF-8 it knows
+        "read_options": arrow.csv.ReadOptions(
+            encoding=encoding.removesuffix("-sig"),  # a mark of UTF-8 it knows
+            block_size=block_size(header),
+        ),
         "parse_options": arrow.csv.ParseOptions(delimiter=mark, newlines_in_values=True),
     }
 
@@ -349,19 +353,13 @@ def _names(file: Path) -> list[str]:
         raise _unreadable(file, "the file must be a table with a header", error, "write it again") from None
 
 
-def _read(file: Path, columns: list[str]) -> Table:
-    table = _read_arrow(file, columns)
-    return {name: table.column(name).to_pylist() for name in columns}
-
-
-def _read_arrow(file: Path, columns: list[str]) -> Any:  # noqa: ANN401  (pyarrow has no types)
+def _read(file: Path, columns: list[str]) -> Any:  # noqa: ANN401  (pyarrow has no types)
     """These columns; of a CSV file as strings."""
     arrow = _arrow(file)
-    absent = [name for name in columns if name not in _names(file)]
-    if absent:
-        raise refuse(
-            file, f"there must be a column {absent[0]!r}", some(_names(file)), nearest(absent[0], _names(file))
-        )
+    known = dict.fromkeys(_names(file))
+    absent = next((name for name in columns if name not in known), None)
+    if absent is not None:
+        raise refuse(file, f"there must be a column {absent!r}", some(known), nearest(absent, known))
     try:
         if file.suffix.lower() == ".parquet":
             return arrow.parquet.read_table(file, columns=columns)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from equipoise._extras import missing
-from equipoise._nearest import nearest
-from equipoise._text_files import SAVE_AS_UTF8, encoding_of, no_text
+from equipoise._nearest import nearest, repeated
+from equipoise._text_files import LONGEST_HEADER, SAVE_AS_UTF8, block_size, encoding_of, no_text
 from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, Task, no_targets, told_task
 
 __all__ = ["Columns", "batches", "columns_of", "open_table"]
@@ -64,7 +64,8 @@ def open_table(
             f"target target_{name}"
         )
 
-    beside = [name for name in names if name not in columns.taken] if others else []
+    taken = columns.taken
+    beside = [name for name in names if name not in taken] if others else []
     marks = (ignore_index,) if open_label is None else (ignore_index, open_label)
 
     def read(size: int) -> Iterator[Chunk]:
@@ -101,7 +102,7 @@ def columns_of(path: Path, names: Sequence[str], unlabelled: bool = False) -> Co
             f"{path}: there must be columns logit_<class> or prob_<class> (one kind), found {shown}; rename the "
             "columns, for one label that is 0 or 1 prob_1 (or logit_1) and target_1"
         )
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = repeated(names)
     if twice is not None:
         raise InputError(f"{path}: every column must have a name of its own, found {twice!r} twice; rename one")
     prefix = given[0]
@@ -110,11 +111,12 @@ def columns_of(path: Path, names: Sequence[str], unlabelled: bool = False) -> Co
     if numbered == [str(number) for number in range(len(classes))]:
         classes = tuple(numbered)  # class numbers: in their order, whatever that of the columns
     targets = tuple(f"target_{name}" for name in classes)
-    present = [name for name in targets if name in names]
+    known = set(names)
+    present = [name for name in targets if name in known]
     if present and len(present) < len(targets):
-        absent = next(name for name in targets if name not in names)
+        absent = next(name for name in targets if name not in known)
         raise InputError(f"{path}: there must be a target column for each label, found none called {absent!r}; add it")
-    labelled = bool(present) or "target" in names
+    labelled = bool(present) or "target" in known
     if not labelled and not unlabelled:
         raise InputError(
             f"{path}: there must be a column target (class name or number), or target_<class> of 0 and 1 for several "
@@ -138,7 +140,7 @@ def _arrow() -> Any:  # noqa: ANN401  (pyarrow has no types)
 def _check_separator(path: Path) -> None:
     """Raise for a table of columns that no comma parts."""
     with path.open(encoding=encoding_of(path), errors="replace") as file:
-        head = file.readline()
+        head = file.readline(LONGEST_HEADER)
     for separator, name in ((";", "';'"), ("\t", "a tab")):
         parts = [part.strip('" \n').startswith(("logit_", "prob_", "target")) for part in head.split(separator)]
         if sum(parts) > 1:
@@ -163,7 +165,13 @@ def _schema(path: Path) -> list[str]:
 
 
 def _encoded(path: Path) -> Any:  # noqa: ANN401
-    return _arrow().csv.ReadOptions(encoding=encoding_of(path).removesuffix("-sig"))  # a mark of UTF-8 it knows itself
+    encoding = encoding_of(path)
+    with path.open(encoding=encoding, errors="replace") as file:
+        header = file.readline(LONGEST_HEADER)
+    return _arrow().csv.ReadOptions(
+        encoding=encoding.removesuffix("-sig"),  # a mark of UTF-8 it knows itself
+        block_size=block_size(header),
+    )
 
 
 def _check_text(path: Path) -> None:
@@ -188,7 +196,8 @@ def batches(path: Path, columns: Columns, size: int, others: Sequence[str] = ())
             with arrow.parquet.ParquetFile(path) as file:
                 yield from file.iter_batches(size, columns=wanted)
         else:  # types are said, since guessing them from the first rows may be wrong for the others
-            types = {name: arrow.string() if name in ("target", *others) else arrow.float64() for name in wanted}
+            words = {"target", *others}
+            types = {name: arrow.string() if name in words else arrow.float64() for name in wanted}
             options = arrow.csv.ConvertOptions(column_types=types, include_columns=wanted)
             with arrow.csv.open_csv(path, read_options=_encoded(path), convert_options=options) as reader:
                 for batch in reader:
