@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 export PIP_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all test-gpu coverage lint types docs bench bench-gpu clean
+.PHONY: help demo test test-slow test-all test-gpu coverage mutants lint types docs bench bench-gpu clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ coverage: $(INSTALLED)  ## run what `make test` runs and report the lines of src
 test-gpu: $(INSTALLED)  ## run what needs a CUDA device, and the parity tests of the kernels on it
 	$(BIN)/python -m pytest -n 4 -m gpu tests
 	$(BIN)/python -m pytest -n 4 tests/parity
+
+mutants: $(INSTALLED)  ## change numeric code at random and count what the tests notice; MUTANTS='--help' for options
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutation $(MUTANTS)
 
 lint: $(INSTALLED)  ## check style and formatting
 	$(BIN)/ruff check .

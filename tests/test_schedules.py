@@ -116,6 +116,12 @@ def test_cyclical_of_one_epoch_and_factor_one():
     assert [Cyclical(1.0)(u) for u in (0.0, 0.25, 1.0)] == [1.0, 0.75, 0.0]
 
 
+def test_nothing_moves_past_the_end():
+    assert [Cyclical(factor)(1.25) for factor in (1.0, 4.0)] == [0.0, 1.0]
+    assert Moment(0.0, 9.0, 4).value(Linear(1.0, 3.0)) == 3.0
+    assert Moment(0.0, 9.0, 4).value(join([Linear(0.0, 1.0), Linear(5.0, 7.0)], at=[0.5])) == 7.0
+
+
 def test_cyclical_by_progress_is_the_same_for_both_ends():
     for progress in GRID:
         assert Cyclical(4.0)(progress) == Cyclical(4.0, "epochs")(progress)
@@ -126,6 +132,7 @@ def test_cyclical_by_progress_is_the_same_for_both_ends():
 
 def test_a_moment_resolves_numbers_and_schedules():
     assert Moment().value(3.0) == 3.0
+    assert Moment().value(Linear(1.0, 3.0)) == 1.0
     assert Moment(0.25).value(Linear(0.0, 4.0)) == 1.0
     assert Moment(0.9, 1.0, 4).value(Linear(0.0, 4.0)) == 1.0  # a known epoch goes before progress
     assert Moment(0.9, 1.0, 5).value(Cyclical()) == 0.0
@@ -155,6 +162,32 @@ def test_a_schedule_of_ones_own():
     assert Moment(0.0, 1.0, 2).value(Square()) == 1.0
     with pytest.raises(TypeError, match=r"Schedule must define __call__\(progress\); derive"):
         Schedule()(0.5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("kind", "names"), [(Constant, ["value"]), *((k, ["start", "stop"]) for k in (Linear, Cosine, Parabolic))]
+)
+def test_schedules_are_of_finite_numbers(kind, names, bad):
+    for name in names:
+        with pytest.raises(ValueError, match=f"^{name} must be a finite number"):
+            kind(**dict.fromkeys(names, 1.0) | {name: bad})
+    with pytest.raises(ValueError, match=r"^values must be a finite number"):
+        Steps((1.0, bad), at=(0.5,))
+
+
+@pytest.mark.parametrize("at", [(), (0.5,), (0.5, 0.5), (0.6, 0.4), (-0.1, 0.5), (0.5, 1.1), (0.2, 0.4, 0.6)])
+def test_cuts_are_as_many_as_needed_and_increase_inside_the_training(at):
+    with pytest.raises(ValueError, match=r"^at must hold 2 increasing fractions of the training in \[0, 1\]"):
+        Steps((1.0, 2.0, 3.0), at=at)
+    with pytest.raises(ValueError, match=r"^at must hold 2 increasing fractions"):
+        Join((Constant(1.0), Constant(2.0), Constant(3.0)), at=at)
+
+
+def test_join_of_lists_is_a_value():
+    schedule = Join([Constant(1.0), Linear(0.0, 1.0)], at=[0.5])
+    assert schedule == join((Constant(1.0), Linear(0.0, 1.0)), at=(0.5,))
+    assert hash(schedule) == hash(join((Constant(1.0), Linear(0.0, 1.0)), at=(0.5,)))
 
 
 def test_bounds_of_cyclical():

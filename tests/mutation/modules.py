@@ -1,0 +1,115 @@
+"""The numeric modules and the tests of each; the examples in its docstrings are among them without being listed.
+
+Tests are ordered by time, so most mutants are killed in seconds. What runs in other processes or compiles is no part
+of this: other processes do not see a mutant, and compilers take minutes.
+"""
+
+from __future__ import annotations
+
+__all__ = ["DESELECTED", "NOT_NUMERIC", "PACKAGES", "TESTS"]
+
+DESELECTED = "not (compil or inductor or process or import or ddp or needs_torch)"
+
+POINTWISE = (
+    "tests/golden/test_golden.py",
+    "tests/losses/test_against_torch.py",
+    "tests/losses/test_state.py",
+    "tests/losses/test_identities.py",
+    "tests/losses/test_catalogue_gradients.py",
+    "tests/losses/test_extremes.py",
+    "tests/losses/test_errors.py",
+)
+OBJECTIVES = ("tests/losses/test_objectives.py",)
+REGION = ("tests/losses/test_region.py",)
+EVERY_LOSS = (*POINTWISE, *OBJECTIVES, *REGION)
+WEIGHTS = ("tests/test_weights.py", "tests/golden/test_golden.py", "tests/losses/test_state.py")
+METRICS = (
+    "tests/metrics/test_golden.py",
+    "tests/metrics/test_against_others.py",
+    "tests/metrics/test_streaming.py",
+    "tests/metrics/test_errors.py",
+)
+CALIBRATION = (
+    "tests/calibration/test_every_method.py",
+    "tests/calibration/test_storage.py",
+    "tests/calibration/test_published.py",
+)
+VERDICT = ("tests/comparison/test_verdict.py", "tests/comparison/test_recommendation.py")
+
+PACKAGES = ("calibration", "heads", "losses", "metrics", "weights")
+"""Packages of which every file is either below or not numeric; of others, the numeric files alone are below."""
+
+TESTS: dict[str, tuple[str, ...]] = {
+    "schedules.py": ("tests/test_schedules.py", "tests/golden/test_golden.py", "tests/losses/test_state.py"),
+    "weights/deferred.py": WEIGHTS,
+    "weights/rebalanced.py": WEIGHTS,
+    "weights/recall.py": (*WEIGHTS, "tests/losses/test_identities.py"),
+    "weights/static.py": WEIGHTS,
+    "losses/adjust.py": POINTWISE,
+    "losses/asymmetry.py": POINTWISE,
+    "losses/base.py": POINTWISE,
+    "losses/modulate.py": POINTWISE,
+    "losses/named.py": (*POINTWISE, *OBJECTIVES),
+    "losses/objectives.py": (*OBJECTIVES, *POINTWISE),
+    "losses/parts.py": POINTWISE,
+    "losses/reduce.py": EVERY_LOSS,
+    "losses/region.py": (*REGION, "tests/golden/test_golden.py", "tests/losses/test_errors.py"),
+    "losses/representation.py": ("tests/losses/test_representation.py", "tests/losses/test_errors.py"),
+    "losses/sigmoid.py": POINTWISE,
+    "losses/softmax.py": POINTWISE,
+    "losses/theory.py": ("tests/losses/test_theory.py", "tests/golden/test_golden.py"),
+    "kernels/blocks.py": EVERY_LOSS,
+    "kernels/lovasz_reference.py": REGION,
+    "kernels/modulation.py": POINTWISE,
+    "kernels/reference.py": EVERY_LOSS,
+    "kernels/region_reference.py": REGION,
+    "kernels/sigmoid_reference.py": POINTWISE,
+    "kernels/softmax_reference.py": (*POINTWISE, *OBJECTIVES),
+    "kernels/temporaries.py": EVERY_LOSS,
+    "metrics/_inputs.py": METRICS,
+    "metrics/_metric.py": METRICS,
+    "metrics/accuracy.py": METRICS,
+    "metrics/average_precision.py": METRICS,
+    "metrics/binning.py": METRICS,
+    "metrics/bootstrap.py": ("tests/metrics/test_bootstrap.py", *METRICS),
+    "metrics/calibration.py": METRICS,
+    "metrics/confidence.py": METRICS,
+    "metrics/multilabel.py": METRICS,
+    "metrics/open_set.py": ("tests/metrics/test_rejection.py", *METRICS),
+    "metrics/rejection.py": ("tests/metrics/test_rejection.py", *METRICS),
+    "metrics/scoring.py": METRICS,
+    "metrics/segmentation.py": METRICS,
+    "calibration/dirichlet.py": ("tests/calibration/test_linear.py", *CALIBRATION),
+    "calibration/fitted.py": ("tests/calibration/test_temperature.py", *CALIBRATION),
+    "calibration/focal.py": ("tests/calibration/test_focal.py", *CALIBRATION),
+    "calibration/groups.py": ("tests/calibration/test_labels.py", *CALIBRATION),
+    "calibration/histogram.py": ("tests/calibration/test_one_vs_rest.py", *CALIBRATION),
+    "calibration/inputs.py": ("tests/calibration/test_temperature.py", *CALIBRATION),
+    "calibration/isotonic.py": ("tests/calibration/test_one_vs_rest.py", *CALIBRATION),
+    "calibration/labels.py": ("tests/calibration/test_labels.py", *CALIBRATION),
+    "calibration/linear.py": ("tests/calibration/test_linear.py", *CALIBRATION),
+    "calibration/one_vs_rest.py": ("tests/calibration/test_one_vs_rest.py", *CALIBRATION),
+    "calibration/prior.py": ("tests/calibration/test_prior.py", "tests/calibration/test_tau.py", *CALIBRATION),
+    "calibration/temperature.py": ("tests/calibration/test_temperature.py", *CALIBRATION),
+    "calibration/thresholds.py": ("tests/calibration/test_labels.py", *CALIBRATION),
+    "calibration/vector.py": ("tests/calibration/test_linear.py", *CALIBRATION),
+    "heads/bilateral.py": ("tests/heads/test_bilateral.py",),
+    "heads/cosine.py": ("tests/heads/test_cosine.py",),
+    "heads/decoupled.py": ("tests/heads/test_decoupled.py",),
+    "heads/features.py": ("tests/heads/test_features.py", "tests/heads/test_retrained.py"),
+    "heads/meta_embedding.py": ("tests/heads/test_meta_embedding.py",),
+    "heads/nearest_mean.py": ("tests/heads/test_retrained.py", "tests/golden/test_golden.py"),
+    "heads/rebalanced.py": ("tests/heads/test_retrained.py", "tests/calibration/test_tau.py"),
+    "heads/retrained.py": ("tests/heads/test_retrained.py",),
+    "comparison/outcomes.py": ("tests/comparison/test_outcomes.py",),
+    "comparison/statistics.py": ("tests/comparison/test_statistics.py",),
+    "comparison/verdict.py": VERDICT,
+}
+
+NOT_NUMERIC: dict[str, str] = {
+    "calibration/methods.py": "the registry of the methods",
+    "calibration/storage.py": "JSON in and out",
+    "losses/fused.py": "launches Triton kernels, which tests/parity compares with the reference",
+    "losses/options.py": "types of keyword arguments",
+    "losses/settings.py": "what a loss is set to, for logs",
+}
