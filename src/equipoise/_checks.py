@@ -268,6 +268,11 @@ def transforms_active() -> bool:
     return bool(torch._C._are_functorch_transforms_active())
 
 
+def has_saved_tensor_hooks() -> bool:
+    """Whether what is saved for backward goes through hooks: of checkpointing, offloading, or the user's own."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
 def is_batched(tensor: Tensor) -> bool:
     """Whether ``tensor`` stands for several at once, as what comes into backward does in a vectorised jacobian."""
     if torch.compiler.is_compiling():

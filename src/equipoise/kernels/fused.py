@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise._checks import is_batched
+from equipoise._checks import has_saved_tensor_hooks, is_batched
 from equipoise.kernels import sigmoid_launch, softmax_launch
 from equipoise.kernels.hyper import Hyper, Layout, accumulation_dtype
 from equipoise.kernels.ops import (
@@ -66,7 +66,7 @@ def softmax_reduced(
     reduction: str,
 ) -> Tensor:
     """Softmax loss reduced to a scalar."""
-    wanted = torch.is_grad_enabled() and logits.requires_grad
+    wanted = _may_keep_gradient(logits)
     loss: Tensor = _applied(SoftmaxReduced, logits, targets, weight, hyper, layout, ignore_index, reduction, wanted)
     return loss
 
@@ -245,6 +245,11 @@ def _is_seen_through(grad: Tensor) -> bool:
     return torch.is_grad_enabled() or is_batched(grad)
 
 
+def _may_keep_gradient(logits: Tensor) -> bool:
+    """Whether forward may write the gradient at once: not under saved-tensor hooks, which are there to save memory."""
+    return torch.is_grad_enabled() and logits.requires_grad and not has_saved_tensor_hooks()
+
+
 def _handed_over(ctx: Any, grad: Tensor, inverse: Tensor | None = None) -> Tensor | None:  # noqa: ANN401
     """The gradient that forward has written, scaled; None where it has not, or where it has been handed over before.
 
@@ -320,7 +325,7 @@ def sigmoid_reduced(
     seen: Seen = "nothing",
 ) -> tuple[Tensor, Tensor | None]:
     """Sigmoid loss reduced to a scalar by ``"sum"``, ``"mean"`` or ``"batch_mean"``; seen: as in ``sigmoid_totals``."""
-    at_once = torch.is_grad_enabled() and logits.requires_grad and logits.dtype in AT_ONCE
+    at_once = _may_keep_gradient(logits) and logits.dtype in AT_ONCE
     reduced: tuple[Tensor, Tensor | None] = _applied(
         SigmoidReduced, logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, reduction, seen,
         at_once,

@@ -141,9 +141,9 @@ class SoftmaxRows(torch.autograd.Function):
         """Gradient with respect to the logits."""
         if grad_rows is None:
             return (None,) * 6
-        direction, length = _factors(ctx)
+        direction, length, dtype = _factors(ctx)
         gradient = direction * (length * grad_rows.unsqueeze(1))
-        return gradient.to(ctx.saved_tensors[0].dtype), None, None, None, None, None
+        return gradient.to(dtype), None, None, None, None, None
 
 
 class SoftmaxRowsForwardMode(SoftmaxRows):
@@ -154,7 +154,7 @@ class SoftmaxRowsForwardMode(SoftmaxRows):
         """Change of the rows along a change of the logits."""
         if tangent is None:
             return None, None, None
-        direction, length = _factors(ctx)
+        direction, length = _factors(ctx)[:2]
         return (direction * tangent * length).sum(1), None, None
 
 
@@ -175,12 +175,15 @@ class SoftmaxRowsAndTrue(SoftmaxRowsForwardMode):
         return *SoftmaxRowsForwardMode.jvp(ctx, tangent), None
 
 
-def _factors(ctx: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
-    """The stored factors, or where a second derivative may be wanted the same through operations that have one."""
+def _factors(ctx: Any) -> tuple[Tensor, Tensor, torch.dtype]:  # noqa: ANN401
+    """The stored factors, or where a second derivative may be wanted the same through operations that have one.
+
+    With them the type of the logits: checkpointing allows saved tensors to be read once.
+    """
     logits, targets, weight, hyper, direction, length = ctx.saved_tensors
     if torch.is_grad_enabled():
         _, direction, length = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
-    return direction, length
+    return direction, length, logits.dtype
 
 
 class SigmoidElements(torch.autograd.Function):
@@ -212,7 +215,8 @@ class SigmoidElements(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_elements: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient with respect to the logits."""
-        return _slopes(ctx, grad_elements).to(ctx.saved_tensors[0].dtype), None, None, None, None, None, None
+        slopes, dtype = _slopes(ctx, grad_elements)
+        return slopes.to(dtype), None, None, None, None, None, None
 
 
 class SigmoidElementsForwardMode(SigmoidElements):
@@ -221,10 +225,12 @@ class SigmoidElementsForwardMode(SigmoidElements):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> Tensor | None:  # noqa: ANN401
         """Change of the elements along a change of the logits."""
-        return None if tangent is None else _slopes(ctx, tangent)
+        return None if tangent is None else _slopes(ctx, tangent)[0]
 
 
-def _slopes(ctx: Any, factor: Tensor) -> Tensor:  # noqa: ANN401
+def _slopes(ctx: Any, factor: Tensor) -> tuple[Tensor, torch.dtype]:  # noqa: ANN401
+    """Slopes times ``factor``, and the type of the logits: checkpointing allows saved tensors to be read once."""
     logits, targets, element_weight, hyper = ctx.saved_tensors
     named = Hyper(hyper, ctx.layout)
-    return sigmoid_slopes(logits, targets, element_weight, named, ctx.ignore_value, ctx.detach_focus, factor)
+    slopes = sigmoid_slopes(logits, targets, element_weight, named, ctx.ignore_value, ctx.detach_focus, factor)
+    return slopes, logits.dtype

@@ -7,16 +7,18 @@ import math
 import warnings
 from collections.abc import Sequence
 from numbers import Real
+from types import FunctionType
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from equipoise._buffers import PreciseBuffers
-from equipoise._checks import check_choice, check_number, check_whole
+from equipoise._checks import check_choice, check_number, check_whole, has_saved_tensor_hooks
 from equipoise._keywords import check_keywords
 from equipoise.kernels.hyper import EXPONENTS, layout_of, pack
 from equipoise.kernels.replay import Replays
+from equipoise.losses.recomputation import Passes
 from equipoise.schedules import Moment, Number, Schedule
 from equipoise.weights.deferred import Deferred
 
@@ -151,7 +153,7 @@ class Loss(PreciseBuffers):
     def __init__(self, parts: Sequence[Part], *, epochs: int | None = None) -> None:
         super().__init__()
         self.parts, self.epochs = tuple(parts), None if epochs is None else check_whole("epochs", epochs, low=1)
-        self._replays = Replays()
+        self._replays, self._passes = Replays(), Passes()
         self.scheduled = any(_has_schedule(part) for part in self.parts)
         self._warned = False
         values = merge_values(self.parts, self._moment(0.0))
@@ -163,6 +165,24 @@ class Loss(PreciseBuffers):
         if self.scheduled:
             # progress and epoch, NaN while unknown
             self.register_buffer("position", torch.full((2,), math.nan, dtype=torch.float64, device="cpu"))
+
+    def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401
+        """Give each class a code of its own to call: the compiler limits how often one code is compiled."""
+        super().__init_subclass__(**options)
+        if "__call__" not in vars(cls):
+            call = Loss.__call__
+            own = FunctionType(call.__code__.replace(), call.__globals__, call.__name__, None, call.__closure__)
+            cls.__call__ = own  # type: ignore[method-assign]
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:  # noqa: ANN401
+        """Loss of a batch, see ``forward``; ``input`` and ``target``, as torch calls them, are logits and targets."""
+        for theirs, ours in (("input", "logits"), ("target", "targets")) if options else ():
+            if theirs in options and ours not in options:
+                options[ours] = options.pop(theirs)
+        if not self.training or torch.compiler.is_compiling() or not has_saved_tensor_hooks():
+            return super().__call__(*inputs, **options)
+        tensors = [value for value in (*inputs, *options.values()) if isinstance(value, Tensor)]
+        return self._passes(self, tensors, lambda: super(Loss, self).__call__(*inputs, **options))
 
     def _check_end(self) -> None:
         """Raise now where a schedule leads out of the range of its argument, rather than in the last epochs."""
