@@ -8,52 +8,73 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from equipoise.kernels.hyper import Hyper
-from equipoise.kernels.temporaries import between, inverse, plus, plus_product, times
+from equipoise.kernels.temporaries import between, inverse, may_overwrite, plus, times
 
-__all__ = ["along_classes", "gamma_of_classes", "gamma_of_rows", "mix", "other_form", "power", "select", "true_form"]
+__all__ = [
+    "HUGE",
+    "along_classes",
+    "gamma_of_classes",
+    "gamma_of_rows",
+    "is_plain",
+    "mix",
+    "other_form",
+    "power",
+    "product",
+    "select",
+    "true_form",
+]
 
-LOWEST = -1e20  # instead of log 0: times the smallest power of p it is still nothing
+LOWEST = -1e20  # instead of log 0, where it is multiplied by a p of 0
+HUGE = 1e30  # beyond it nothing changes any more but the loss, and products may overflow
+NEAR = 1e-3  # where a quotient by q becomes a series
 
 
 def true_form(
     log_p: Tensor, p: Tensor, q: Tensor, hyper: Hyper, gamma: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None]:
-    r""":math:`m = \xi (1 + p)^{g_{hc}} + (1 - \xi) q^{\gamma}` with q = 1 - p, and h."""
+    r""":math:`m = \xi (1 + p)^{g_{hc}} + (1 - \xi) q^{\gamma}` with q = 1 - p, and h, where p log p is 0 for p = 0."""
     m = h = None
+    if gamma is None and "xi" not in hyper:
+        return m, h
+    log_p = log_p.clamp(min=LOWEST)
+    if "xi" in hyper:
+        gamma_hc = hyper["gamma_hc"]
+        high = (gamma_hc * p.log1p()).exp()
+        high_h = high * (1.0 + gamma_hc * p / (1.0 + p) * log_p)
     if gamma is not None:
         whole = hyper.whole.get("gamma_pos")
         m = power(q, gamma, whole)
-        h = torch.addcmul(m, _lowered(log_p * p, q, m, gamma, whole), gamma, value=-1)  # m' p log p
-    if "xi" not in hyper:
-        return m, h
-    gamma_hc = hyper["gamma_hc"]
-    high = (gamma_hc * p.log1p()).exp()
-    high_h = high * (1.0 + gamma_hc * p / (1.0 + p) * log_p)
-    return mix(hyper["xi"], high, m), mix(hyper["xi"], high_h, h)
+        h = torch.addcmul(m, _lowered(times(log_p, p), p, q, m, gamma, whole), gamma, value=-1)  # m' p log p
+    return (mix(hyper["xi"], high, m), mix(hyper["xi"], high_h, h)) if "xi" in hyper else (m, h)
 
 
-def _lowered(value: Tensor, q: Tensor, m: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
-    """``value * q^(gamma - 1)``, in place of value; where q = 0, value = p log p is 0 too and stays it."""
-    if whole is None:
+def _lowered(value: Tensor, p: Tensor, q: Tensor, m: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
+    """``p log p q^(gamma - 1)``, in place of value = p log p, which is 0 where q is."""
+    if whole is None and may_overwrite():
         return times(times(value, m), inverse(above_zero(q)))
+    if whole is None:  # -p (1 + q/2 + q^2/3 + ...) where q is small, as the derivative of a quotient would overflow
+        series = torch.zeros_like(q)
+        for n in range(7, 0, -1):
+            series = series * q + 1.0 / n
+        return m * torch.where(q < NEAR, -p * series, value / q.clamp(min=NEAR))
     return value if whole == 1 else times(value, q if whole == 2 else power(q, gamma, whole - 1))
 
 
-def other_form(log_p: Tensor, p: Tensor, hyper: Hyper) -> tuple[Tensor, Tensor | None]:
-    r""":math:`m \log p` with :math:`m = \xi + (1 - \xi) p^{g_{neg}}`, and h, of every class."""
+def other_form(log_p: Tensor, p: Tensor, hyper: Hyper) -> tuple[Tensor | None, Tensor | None]:
+    r""":math:`m = \xi + (1 - \xi) p^{g_{neg}}` and h, of every class."""
     gamma = gamma_of_classes(hyper, "gamma_neg", p)
     if gamma is None:
-        return log_p, None
+        return None, None
     whole = hyper.whole.get("gamma_neg")
-    finite = log_p.clamp(min=LOWEST)  # of a class that is ruled out, whose cost is 0
+    log_p = log_p.clamp(min=LOWEST)
     # by the logarithm: -log p is large where p has vanished, so that a floor under p would show
-    m = exp_of(gamma * finite) if whole is None else power(p, gamma, whole)
-    cost = times(finite, m)
-    h = plus_product(m, cost, gamma)  # m' p log p = gamma m log p
-    return (mix(hyper["xi"], log_p, cost), mix(hyper["xi"], None, h)) if "xi" in hyper else (cost, h)
+    m = exp_of(gamma * log_p) if whole is None else power(p, gamma, whole)
+    h = plus(times(times(log_p, m), gamma), m)  # m' p log p = gamma m log p
+    return (mix(hyper["xi"], None, m), mix(hyper["xi"], None, h)) if "xi" in hyper else (m, h)
 
 
 def power(base: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
@@ -68,8 +89,8 @@ def power(base: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
 
 
 def exp_of(exponent: Tensor) -> Tensor:
-    """``exp`` down to about the smallest normal number: below it the CPU is slow, and nothing is left to be seen."""
-    return exponent.clamp(min=math.log(torch.finfo(exponent.dtype).tiny) + 1.0).exp()
+    """``exp`` down to about the smallest normal number, 0 below it, where the CPU is slow."""
+    return F.threshold(exponent, math.log(torch.finfo(exponent.dtype).tiny) + 1.0, -math.inf).exp()
 
 
 def above_zero(probability: Tensor) -> Tensor:
@@ -84,9 +105,31 @@ def mix(xi: Tensor, high: Tensor | None, low: Tensor | None) -> Tensor:
     return plus(times(low, 1.0 - xi), xi) if high is None else between(low, high, xi)
 
 
-def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    """``torch.where`` for finite values: exact too, and without its branches, which are slow on the CPU."""
-    return torch.lerp(no, yes, condition.to(no.dtype).expand_as(no))
+def is_plain(z: Tensor) -> bool:
+    """Whether all logits are known to be moderate numbers, so that products may take the place of choices.
+
+    Choices are many times as slow on the CPU, where looking at values is free unless somebody else looks on.
+    """
+    if z.device.type != "cpu" or not may_overwrite():
+        return False
+    if not z.numel():
+        return True
+    low, high = z.aminmax()
+    return bool(low > -HUGE) and bool(high < HUGE)  # False for NaN
+
+
+def select(condition: Tensor, yes: Tensor, no: Tensor, *, plain: bool = True) -> Tensor:
+    """``torch.where``, for finite values by a product, which is exact too."""
+    return (
+        torch.lerp(no, yes, condition.to(no.dtype).expand_as(no)) if plain else torch.where(condition.bool(), yes, no)
+    )
+
+
+def product(factor: Tensor | None, log_p: Tensor, *, plain: bool = False) -> Tensor:
+    """``factor * log_p`` with 0 * log 0 = 0: what has no weight costs nothing."""
+    if factor is None:
+        return log_p
+    return factor * log_p if plain else torch.where((factor == 0) & (log_p == -math.inf), 0.0, factor * log_p)
 
 
 def gamma_of_rows(hyper: Hyper, labels: Tensor, p: Tensor) -> Tensor | None:

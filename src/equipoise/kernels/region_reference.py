@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels.hyper import accumulation_dtype
+from equipoise.kernels.softmax_reference import has_target
 
 __all__ = ["overlap_sums", "probabilities", "truth_of"]
 
@@ -32,7 +33,7 @@ def truth_of(logits: Tensor, targets: Tensor, ignore_index: int, *, hard: bool =
     shape = _flat(logits).shape
     if targets.is_floating_point():
         truth = targets.to(accumulation_dtype(logits)).reshape(shape)
-        valid = truth.sum(1, keepdim=True) != 0
+        valid = has_target(truth)
         if not hard:
             return truth, valid
         labels = truth.argmax(1, keepdim=True)

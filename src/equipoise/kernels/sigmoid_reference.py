@@ -2,9 +2,14 @@ r"""Sigmoid link in plain PyTorch: elements and their slope in closed form.
 
 With :math:`p = \sigma(z)`, :math:`p_m = \max(p - \text{margin}, 0)`:
 :math:`L = t\, m_+(p)(-\log p) + (1 - t)\, m_-(p_m)(-\log(1 - p_m))`.
+
+At an infinite logit both are what they tend to: nothing for the label that it says, infinite for the other, with finite
+slopes. A term without weight, t = 0 or t = 1, adds nothing even there: minus infinity masks a negative.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -13,12 +18,23 @@ from torch.nn.functional import softplus
 from equipoise._checks import is_batched
 from equipoise.kernels.blocks import in_blocks
 from equipoise.kernels.hyper import Hyper, accumulation_dtype
-from equipoise.kernels.modulation import above_zero, along_classes, gamma_of_classes, mix, power, select, true_form
+from equipoise.kernels.modulation import (
+    HUGE,
+    above_zero,
+    along_classes,
+    gamma_of_classes,
+    is_plain,
+    mix,
+    power,
+    select,
+    true_form,
+)
 from equipoise.kernels.temporaries import (
     at_least,
     between,
     inverse,
     log1p,
+    may_overwrite,
     minus,
     negative,
     plus,
@@ -40,13 +56,14 @@ def sigmoid_losses(
 
     def block(logits: Tensor, targets: Tensor, *element_weight: Tensor) -> Tensor:
         z, z_neg = _adjusted(logits.to(dtype), hyper)
+        plain = is_plain(z)
         positive = softplus(-z, threshold=LINEAR)
         m, _ = _positive_forms(z, positive, hyper)
         positive = positive if m is None else times(positive, m)
-        negatives = _negative_loss(z_neg, hyper)
+        negatives = _negative_loss(z_neg, hyper, plain)
         if "neg_scale" in hyper:
             negatives = negatives / hyper["neg_scale"]
-        return _joined(positive, negatives, targets, element_weight, hyper, ignore_value)
+        return _joined(positive, negatives, targets, element_weight, hyper, ignore_value, plain)
 
     more = () if element_weight is None else (element_weight,)
     return in_blocks(block, logits, targets, dtype, *more)
@@ -71,13 +88,13 @@ def sigmoid_slopes(
         return factor * sigmoid_slopes(logits, targets, element_weight, hyper, ignore_value, detach_focus, one)
 
     def block(logits: Tensor, targets: Tensor, factor: Tensor, *element_weight: Tensor) -> Tensor:
-        z, z_neg = _adjusted(logits.to(dtype), hyper)
+        z, z_neg = _adjusted(logits.to(dtype).clamp(-HUGE, HUGE), hyper)  # beyond which slopes do not change
         q = sigmoid(-z)
         negatives = _negative_slope(z_neg, q if z is z_neg else sigmoid(-z_neg), hyper, detach_focus)
         m, h = _positive_forms(z, None, hyper)
         focus = m if detach_focus else h
         positive = negative(q) if focus is None else times(negative(q), focus)
-        return times(_joined(positive, negatives, targets, element_weight, hyper, ignore_value), factor)
+        return times(_joined(positive, negatives, targets, element_weight, hyper, ignore_value, True), factor)
 
     more = () if element_weight is None else (element_weight,)
     return in_blocks(block, logits, targets, dtype, factor, *more)
@@ -99,10 +116,10 @@ def _positive_forms(z: Tensor, cost: Tensor | None, hyper: Hyper) -> tuple[Tenso
     return true_form(log_p, p, q, hyper, gamma_of_classes(hyper, "gamma_pos", p))
 
 
-def _negative_loss(z: Tensor, hyper: Hyper) -> Tensor:
+def _negative_loss(z: Tensor, hyper: Hyper, plain: bool) -> Tensor:
     r""":math:`m_-(p_m)(-\log(1 - p_m))` with :math:`m_- = \xi + (1 - \xi) p_m^{g_{neg}}`."""
     p_m = _shifted(z.sigmoid(), hyper)
-    cost = _negative_cost(z, p_m, hyper)
+    cost = _negative_cost(z, p_m, hyper, plain)
     _, focus = _focus(p_m, hyper)
     if focus is not None:
         cost = times(cost, mix(hyper["xi"], None, focus) if "xi" in hyper else focus)
@@ -127,11 +144,11 @@ def _negative_slope(z: Tensor, q: Tensor, hyper: Hyper, detach_focus: bool) -> T
         share, reach = _share(q, p_m, hyper), times(p * q, p_m.sign())  # the sign: whether p lies above the margin
         direct = times(share, reach if "thin_margin" not in hyper else p * p_m.sign())
         direct = direct if m is None else times(direct, m)
-        reach = reach / above_zero(p_m)
+        reach = reach / (above_zero(p_m) if may_overwrite() else p_m.clamp(min=_gone(p_m)))
     if gamma is None or focus is None or detach_focus:
         return direct
     # m_-' = (1 - xi) gamma p_m^gamma / p_m
-    through = times(times(times(_negative_cost(z, p_m, hyper), focus), gamma), reach)
+    through = times(times(times(_negative_cost(z, p_m, hyper, True), focus), gamma), reach)
     return plus(times(through, 1.0 - hyper["xi"]) if "xi" in hyper else through, direct)
 
 
@@ -140,16 +157,17 @@ def _shifted(p: Tensor, hyper: Hyper) -> Tensor:
     return at_least(minus(p, hyper["margin"]), 0.0) if "margin" in hyper else p
 
 
-def _negative_cost(z: Tensor, p_m: Tensor, hyper: Hyper) -> Tensor:
-    """-log(1 - p_m)."""
+def _negative_cost(z: Tensor, p_m: Tensor, hyper: Hyper, plain: bool) -> Tensor:
+    """-log(1 - p_m); plain: of finite logits."""
     if "margin" not in hyper:
         return softplus(z, threshold=LINEAR)
     if "thin_margin" not in hyper:
         return negative(log1p(-p_m))
     # each end with its own precision; a margin of 0 leaves log(1 - p), which is linear where 1 - p vanishes
     rest = (-z).sigmoid() + hyper["margin"]
-    gone = (rest <= 0).to(z.dtype)
-    return -select(p_m <= 0.5, (-p_m.clamp(max=0.5)).log1p(), (rest + gone).log() - gone * z)
+    gone = (rest <= _gone(rest)).to(z.dtype)
+    far = select(gone, -z, (rest + gone).log(), plain=plain)
+    return -select(p_m <= 0.5, (-p_m.clamp(max=0.5)).log1p(), far, plain=plain)
 
 
 def _share(q: Tensor, p_m: Tensor, hyper: Hyper) -> Tensor:
@@ -157,8 +175,13 @@ def _share(q: Tensor, p_m: Tensor, hyper: Hyper) -> Tensor:
     if "thin_margin" not in hyper:
         return inverse(1.0 - p_m)
     rest = q + hyper["margin"]
-    gone = (rest <= 0).to(q.dtype)
+    gone = (rest <= _gone(rest)).to(q.dtype)
     return (q + gone) / (rest + gone)
+
+
+def _gone(rest: Tensor) -> float:
+    """Up to here 1 - p_m has vanished: the derivative of a quotient by it would overflow."""
+    return math.sqrt(torch.finfo(rest.dtype).tiny)
 
 
 def _focus(p_m: Tensor, hyper: Hyper) -> tuple[Tensor | None, Tensor | None]:
@@ -175,13 +198,21 @@ def _joined(
     element_weight: tuple[Tensor, ...],
     hyper: Hyper,
     ignore_value: float | None,
+    plain: bool,
 ) -> Tensor:
-    """``t positive + (1 - t) negatives`` with all weights, 0 where the target is ``ignore_value``, if any is."""
+    """``t positive + (1 - t) negatives`` with all weights, 0 where the target is ``ignore_value``, if any is.
+
+    Plain: both are finite, so that one is nothing where the other has all of the weight.
+    """
     if "pos_weight" in hyper:
         positive = times(positive, along_classes(hyper["pos_weight"], positive))
     if "alpha" in hyper:
         positive, negatives = times(positive, hyper["alpha"]), times(negatives, 1.0 - hyper["alpha"])
-    joined = between(negatives, positive, targets.to(positive.dtype))
+    t = targets.to(positive.dtype)
+    if plain:
+        joined = between(negatives, positive, t)
+    else:
+        joined = torch.where(t == 1, positive, torch.where(t == 0, negatives, t * positive + (1.0 - t) * negatives))
     if "weight" in hyper:
         joined = times(joined, along_classes(hyper["weight"], joined))
     for weight in element_weight:

@@ -10,6 +10,10 @@ and, with :math:`u_k = -w_k s_k (m_k + m_k' p_k \log p_k)`, s the mass of the te
 
 The probability q of "not this class" is a sum over the other classes, never ``1 - p`` near p = 1, and log p comes from
 q there and from the logits elsewhere, so that both keep their relative precision at either end.
+
+A class is masked by a logit of minus infinity: p = 0, and every form is what it tends to there. Its term is 0 where its
+weight is (:math:`0 \cdot \log 0 = 0`) and else infinite, with a finite gradient, as in torch. An ignored row has loss
+and gradient 0 whatever its logits are.
 """
 
 from __future__ import annotations
@@ -23,12 +27,15 @@ from equipoise.kernels.modulation import (
     along_classes,
     gamma_of_classes,
     gamma_of_rows,
+    is_plain,
     other_form,
+    product,
+    select,
     true_form,
 )
 from equipoise.kernels.temporaries import may_overwrite, minus, plus, plus_product, put, softmax, times
 
-__all__ = ["index_terms", "softmax_terms"]
+__all__ = ["has_target", "index_terms", "softmax_terms"]
 
 
 def softmax_terms(
@@ -65,6 +72,11 @@ def _labels(targets: Tensor, ignore_index: int) -> tuple[Tensor, Tensor]:
     return torch.where(valid, targets, 0), valid
 
 
+def has_target(targets: Tensor) -> Tensor:
+    """Which rows of dense targets (N, C, d1, ..., dk) count: those with anything but zeros; (N, 1, d1, ..., dk)."""
+    return targets.abs().sum(1, keepdim=True) != 0
+
+
 def index_terms(
     logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, ignore_index: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -74,10 +86,7 @@ def index_terms(
     """
     z = logits.to(accumulation_dtype(logits))
     labels, valid = _labels(targets, ignore_index)
-    adjusted = _adjusted(z, labels, hyper)
-    ours = adjusted is not z and _looking_is_free(z)  # fresh memory is slow there, and the softmax may take its place
-    probs = softmax(adjusted) if ours else adjusted.softmax(1)
-    p = probs.gather(1, labels)
+    probs, p, adjusted = _true_softmax(z, labels, valid, hyper)
     if _looking_is_free(z):
         log_p = _log_with_vanished(p, z, labels, hyper)
     else:
@@ -86,9 +95,28 @@ def index_terms(
     log_p, others, q = _true_class(p, log_p, probs, labels)
     m, h = true_form(log_p, p, q, hyper, gamma_of_rows(hyper, labels, p))
     mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
-    rows = _counted(-(mass if m is None else mass * m) * log_p, valid)
+    rows = _counted(-product(mass if m is None else mass * m, log_p), valid)
     slope = mass if h is None else mass * h
     return rows, put(others, labels, -q), slope * hyper["scale"] if "scale" in hyper else slope, p
+
+
+def _true_softmax(z: Tensor, labels: Tensor, valid: Tensor, hyper: Hyper) -> tuple[Tensor, Tensor, Tensor]:
+    """Softmax, the probability of the true class, and the adjusted logits, whose memory the softmax may have taken."""
+    if _looking_is_free(z):
+        adjusted = _adjusted(z, labels, hyper)
+        probs = softmax(adjusted) if adjusted is not z else adjusted.softmax(1)  # fresh memory is slow
+        p = probs.gather(1, labels)
+        if not p.isnan().any():
+            return probs, p, adjusted
+    adjusted = _adjusted(_cleaned(z, valid, hyper), labels, hyper)
+    probs = adjusted.softmax(1)
+    return probs, probs.gather(1, labels), adjusted
+
+
+def _cleaned(z: Tensor, valid: Tensor, hyper: Hyper) -> Tensor:
+    """Logits of which those of ignored rows cannot come back through a derivative, and none overflows when scaled."""
+    z = torch.where(valid, z, 0.0)
+    return z - z.amax(1, keepdim=True) if "scale" in hyper else z
 
 
 def _true_class(p: Tensor, log_p: Tensor, probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,7 +137,8 @@ def _log_with_vanished(p: Tensor, z: Tensor, labels: Tensor, hyper: Hyper) -> Te
     vanished = (p < 1e-30).squeeze(1)
     if vanished.any():
         labels = labels.squeeze(1)[vanished].unsqueeze(1)
-        few = _adjusted(z.movedim(1, -1)[vanished], labels, hyper)
+        few = z.movedim(1, -1)[vanished]
+        few = _adjusted(_cleaned(few, torch.ones_like(labels, dtype=torch.bool), hyper), labels, hyper)
         log_p.squeeze(1)[vanished] = few.log_softmax(1).gather(1, labels).squeeze(1)
     return log_p
 
@@ -119,6 +148,8 @@ def _smoothed(
 ) -> tuple[Tensor, Tensor]:
     """Index targets with smoothing: every class has a term."""
     labels, valid = _labels(targets, ignore_index)
+    plain = is_plain(z)
+    z = z if plain else _cleaned(z, valid, hyper)
     log_probs, probs = _both_softmax(_adjusted(z, labels, hyper))
     p = probs.gather(1, labels)
     log_p, others, q = _true_class(p, log_probs.gather(1, labels), probs, labels)
@@ -126,10 +157,10 @@ def _smoothed(
     share = hyper["label_smoothing"] / z.shape[1]
     mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
     mass = mass * (1.0 - hyper["label_smoothing"] + share)
-    other_cost, other_h = _other_terms(log_probs, others, labels, weight, hyper)
+    other_cost, other_h = _other_terms(log_probs, others, labels, weight, hyper, plain)
 
     share = share * valid
-    rows = -(mass if m is None else mass * m) * log_p - share * other_cost
+    rows = -product(mass if m is None else mass * m, log_p) - product(share, other_cost)
     slope = mass if h is None else mass * h
     if other_h is None:
         total = share * (z.shape[1] - 1)
@@ -157,49 +188,50 @@ def _both_softmax(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _other_terms(
-    log_p: Tensor, p: Tensor, labels: Tensor, weight: Tensor | None, hyper: Hyper
+    log_p: Tensor, p: Tensor, labels: Tensor, weight: Tensor | None, hyper: Hyper, plain: bool
 ) -> tuple[Tensor, Tensor | None]:
     r"""What smoothing adds over :math:`-\epsilon/C`, :math:`\sum_{k \ne y} w_k m_{other} \log p_k`, and w h."""
     if "gamma_neg" in hyper or not hyper.keys() & {"gamma_pos", "confidence_bounds", "xi"}:
-        cost, h = other_form(log_p, p, hyper)
+        m, h = other_form(log_p, p, hyper)
     else:  # a focal loss takes the form of the true class for every class (Mukhoti et al. 2020, appendix A)
         m, h = true_form(log_p, p, 1.0 - p, hyper, gamma_of_classes(hyper, "gamma_pos", p))
-        cost = log_p if m is None else times(m, log_p)
     if weight is not None:
         by_class = along_classes(weight, log_p)
-        cost = times(cost, by_class)
+        m = by_class.expand_as(log_p).clone() if m is None else times(m, by_class)
         h = by_class.expand_as(log_p).clone() if h is None else times(h, by_class)
     nothing = torch.zeros_like(labels, dtype=log_p.dtype)
+    cost = times(m, log_p) if plain and m is not None else product(m, log_p)
     cost = put(cost, labels, nothing).sum(1, keepdim=True)
     return cost, None if h is None else put(h, labels, nothing)
 
 
 def _dense(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper) -> tuple[Tensor, Tensor]:
     """A distribution over the classes as target: every class has a true and, where smoothed, an other term."""
-    valid = targets.sum(1, keepdim=True) != 0
-    z = _adjusted_densely(z, targets, hyper)
+    valid = has_target(targets)
+    plain = is_plain(z)
+    z = _adjusted_densely(z if plain else _cleaned(z, valid, hyper), targets, hyper)
     log_p, p = _both_softmax(z)
     # only one class of a row can have p > 1/2: its q is the sum of the others
     likely = (p > 0.5).to(p.dtype)
     q_likely = (p - p * likely).sum(1, keepdim=True)
-    log_p = torch.lerp(log_p, (-q_likely.clamp(max=0.5)).log1p().expand_as(p), likely)
+    log_p = select(likely, (-q_likely.clamp(max=0.5)).log1p().expand_as(p), log_p, plain=plain)
 
     smoothing: Tensor | float = hyper.get("label_smoothing", 0.0)
     share = (smoothing / z.shape[1]) * valid
     q = torch.lerp(1.0 - p, q_likely.expand_as(p), likely)
     m, h = true_form(log_p, p, q, hyper, gamma_of_classes(hyper, "gamma_pos", p))
-    other_cost, other_h = other_form(log_p, p, hyper)
-    if other_h is not None:
+    other_m, other_h = other_form(log_p, p, hyper)
+    if other_m is not None and other_h is not None:
         true_mass, other_mass = targets * (1.0 - smoothing + share), (1.0 - targets) * share
-        cost = true_mass * (log_p if m is None else m * log_p) + other_mass * other_cost
+        factor = true_mass * (1.0 if m is None else m) + other_mass * other_m
         slope = true_mass * (1.0 if h is None else h) + other_mass * other_h
     else:
         mass = targets * (1.0 - smoothing) + share if "label_smoothing" in hyper else targets
-        cost, slope = (mass if m is None else mass * m) * log_p, mass if h is None else mass * h
+        factor, slope = mass if m is None else mass * m, mass if h is None else mass * h
     if weight is not None:
         by_class = along_classes(weight, z)
-        cost, slope = cost * by_class, slope * by_class
-    rows = _counted(-cost.sum(1, keepdim=True), valid)
+        factor, slope = factor * by_class, slope * by_class
+    rows = _counted(-product(factor, log_p, plain=plain).sum(1, keepdim=True), valid)
     # p S - slope, written so that nothing cancels at p = 1
     direction = minus(times(p, slope.sum(1, keepdim=True) - slope), slope * q)
     return rows, times(direction, hyper["scale"]) if "scale" in hyper else direction
@@ -213,8 +245,7 @@ def _brier(
     Direction :math:`p_k (d_k - \sum_j p_j d_j)` with d = p - t, length :math:`2 w_y`.
     """
     labels, valid = _labels(targets, ignore_index)
-    probs = _adjusted(z, labels, hyper).softmax(1)
-    p = probs.gather(1, labels)
+    probs, p, _ = _true_softmax(z, labels, valid, hyper)
     others = put(probs, labels, torch.zeros_like(p))
     q = others.sum(1, keepdim=True)  # minus the difference of the true class
     squared = others * others
@@ -234,7 +265,8 @@ def _dense_brier(
     if not targets.is_floating_point():
         labels, valid = _labels(targets, ignore_index)
         t = torch.zeros_like(z).scatter(1, labels, valid.to(z.dtype))
-    valid = t.sum(1, keepdim=True) != 0
+    valid = has_target(t)
+    z = z if is_plain(z) else _cleaned(z, valid, hyper)
     probs = _adjusted_densely(z, t, hyper).softmax(1)
     mass = valid.to(z.dtype) if weight is None else (t * along_classes(weight, z)).sum(1, keepdim=True)
     smoothing: Tensor | float = hyper.get("label_smoothing", 0.0)

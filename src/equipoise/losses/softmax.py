@@ -24,6 +24,7 @@ from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.dispatch import softmax_rows
 from equipoise.kernels.hyper import Hyper, Layout, accumulation_dtype, check_layout
 from equipoise.kernels.reference import hits_come_along, softmax_rows_and_hits
+from equipoise.kernels.softmax_reference import has_target
 from equipoise.losses.adjust import Adjustment
 from equipoise.losses.base import Loss, Part, Scalar
 from equipoise.losses.modulate import Modulation
@@ -80,7 +81,7 @@ def softmax_inputs(logits: Tensor, targets: Tensor, ignore_index: int, validate:
     """Check a batch and find out which rows count."""
     logits, targets, dense = softmax_batch(logits, targets, ignore_index, validate)
     if dense:
-        return SoftmaxInputs(logits, targets, targets.max(1).indices, targets.sum(1) != 0, dense=True)
+        return SoftmaxInputs(logits, targets, targets.max(1).indices, has_target(targets).squeeze(1), dense=True)
     targets = targets.long()  # first: a comparison in uint8 would take 156 for an ignore_index of -100
     valid = targets != ignore_index
     return SoftmaxInputs(logits, targets, torch.where(valid, targets, 0), valid, dense=False)
@@ -138,7 +139,7 @@ def _weighed_rows(
     if isinstance(weights, RecallWeights):
         check_num_classes(weights.num_classes, logits.shape[1])
     rows, hit = softmax_rows_and_hits(logits, targets, fixed, hyper, layout, ignore_index)
-    dynamic = weights.weigh(count_hits(hit, labels, valid, logits.shape[1]), logits, sync)
+    dynamic = weights.weigh(count_hits(hit, labels, valid, rows, logits.shape[1]), logits, sync)
     return Rows(rows * dynamic[labels], inputs, dynamic if fixed is None else fixed * dynamic)
 
 

@@ -20,6 +20,8 @@ from equipoise.kernels.temporaries import may_overwrite
 
 __all__ = ["PrecisionWeights", "RecallWeights"]
 
+SPOILED = -(2**40)  # rows of each class in a batch with NaN: no class is there, also in the sum over many processes
+
 
 class RecallWeights(PreciseBuffers):
     r"""Recall weights :math:`w_c = 1 - R_c = FN_c / N_c` (Tian et al. 2021, eq. 5-8).
@@ -37,7 +39,7 @@ class RecallWeights(PreciseBuffers):
         floor_average: apply ``min_errors`` in the moving average too, as the published code does.
 
     Buffers of the moving average, in ``state_dict``: ``recall`` (C,) float32 (float64 once float64 logits came) and
-    ``batches`` (C,) int64. They change only in training mode with gradients enabled.
+    ``batches`` (C,) int64. They change only in training mode with gradients enabled, and not by a batch with NaN.
 
     Shape: called with ``logits`` (N, C, d1, ..., dk), ``labels`` and ``valid`` (N, d1, ..., dk); result (C,).
     """
@@ -179,7 +181,7 @@ class PrecisionWeights(PreciseBuffers):
 @torch.no_grad()
 def batch_precision_weights(logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
     """``FP_c / (FP_c + TP_c)`` of a batch, 1 for a class that is never predicted; (C,)."""
-    chosen = torch.cat([chosen for _, chosen in _predictions(logits)])
+    chosen = torch.cat([chosen for _, chosen, _ in _predictions(logits)])
     counts = _count(chosen, (valid, valid & (chosen == labels)), logits.shape[1])
     predicted, hits = (all_sum(counts) if sync else counts).to(accumulation_dtype(logits))
     return torch.where(predicted > 0, (predicted - hits) / predicted.clamp(min=1), 1.0)
@@ -189,36 +191,45 @@ def batch_precision_weights(logits: Tensor, labels: Tensor, valid: Tensor, sync:
 def support_and_hits(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     """Rows of each class and how many of them are predicted, in this process; (2, C) int64."""
     labels = torch.where(valid, labels, 0)  # what does not count may be no class at all
-    parts = (count_hits(hit, labels[part], valid[part], logits.shape[1]) for part, hit in _hits(logits, labels))
+    classes = logits.shape[1]
+    parts = (
+        count_hits(hit, labels[part], valid[part], peak - peak, classes) for part, hit, peak in _hits(logits, labels)
+    )
     return torch.stack(list(parts)).sum(0)
 
 
 @torch.no_grad()
-def count_hits(hit: Tensor, labels: Tensor, valid: Tensor, num_classes: int) -> Tensor:
-    """Rows of each class and its hits, (2, C) int64; all arguments (N, d1, ..., dk)."""
+def count_hits(hit: Tensor, labels: Tensor, valid: Tensor, losses: Tensor, num_classes: int) -> Tensor:
+    """Rows of each class and its hits, (2, C) int64; all arguments (N, d1, ..., dk).
+
+    Where any of the ``losses`` that count is NaN, ``SPOILED``: such a batch says nothing.
+    """
     # one sweep: misses in the first C bins, hits in the next, what does not count in the last
     slots = torch.where(valid, labels + num_classes * hit, 2 * num_classes).flatten()
     bins = torch.zeros(2 * num_classes + 1, dtype=torch.int64, device=slots.device)
     misses, hits = bins.scatter_add(0, slots, torch.ones_like(slots))[:-1].view(2, num_classes)
-    return torch.stack([misses + hits, hits])
+    spoiled = (valid & losses.isnan()).any()
+    return torch.where(spoiled, SPOILED, torch.stack([misses + hits, hits]))
 
 
-def _hits(logits: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Whether the label is the prediction, (n, d1, ..., dk) bool, for some samples at a time."""
+def _hits(logits: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Whether the label is the prediction, and the largest logit, (n, d1, ..., dk), for some samples at a time."""
     if logits.device.type != "cpu" or logits.ndim > 2 or logits.numel() == 0 or not may_overwrite():
-        yield from ((part, chosen == labels[part]) for part, chosen in _predictions(logits))
+        yield from ((part, chosen == labels[part], peak) for part, chosen, peak in _predictions(logits))
         return
     # on the CPU it is faster to look for the index only in the rows where the label has the largest logit
-    hit = logits.gather(1, labels.unsqueeze(1)).squeeze(1) == logits.amax(1)
+    peak = logits.amax(1)
+    hit = logits.gather(1, labels.unsqueeze(1)).squeeze(1) == peak
     rows = hit.nonzero().squeeze(1)
     hit[rows] = logits[rows].max(1).indices == labels[rows]
-    yield slice(None), hit
+    yield slice(None), hit, peak
 
 
-def _predictions(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Index of the largest logit, the first of equal ones, for some samples at a time."""
+def _predictions(logits: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Index of the largest logit, the first of equal ones, and that logit, for some samples at a time."""
     if logits.device.type != "cpu" or logits.ndim == 2 or logits.numel() == 0 or not may_overwrite():
-        yield slice(None), logits.max(1).indices
+        peak, chosen = logits.max(1)
+        yield slice(None), chosen, peak
         return
     # the same, several times as fast where the classes are not next to each other in memory: mark the largest logits
     # of each place by how far they stand from the last class, in blocks that stay in the cache
@@ -229,8 +240,9 @@ def _predictions(logits: Tensor) -> Iterator[tuple[slice, Tensor]]:
     for start in range(0, len(logits), size):
         part = slice(start, start + size)
         block = logits[part]
-        marks = torch.eq(block, block.amax(1, keepdim=True), out=buffer[: len(block)])
-        yield part, (classes - 1) - marks.mul_(distance).amax(1).long()
+        peak = block.amax(1, keepdim=True)
+        marks = torch.eq(block, peak, out=buffer[: len(block)])
+        yield part, (classes - 1) - marks.mul_(distance).amax(1).long(), peak.squeeze(1)
 
 
 def _count(classes: Tensor, masks: Sequence[Tensor], num_classes: int) -> Tensor:
