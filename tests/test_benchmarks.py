@@ -186,6 +186,7 @@ def test_held_tensors_are_counted_once_with_and_without_the_inputs():
 # ------------------------------------------------------------------------------------------------------ command line
 
 
+@pytest.mark.slow
 def test_shapes_and_types_can_be_chosen(monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "BLOCK_SECONDS", 0.0)
     monkeypatch.setitem(cases.SHAPES, "softmax", ((6, 5), (4, 3)))
@@ -394,6 +395,7 @@ def test_a_step_with_two_heads_in_units_of_the_plain_one(monkeypatch, tmp_path, 
 # ------------------------------------------------------------------------------------------- training and the page
 
 
+@pytest.mark.slow
 def test_a_training_step_has_a_ratio_for_each_pointwise_softmax_loss():
     rows = training.run(training.Settings(CPU, (1, 3, 16, 32), width=2, rounds=2, block=0.0))
     assert [row["name"] for row in rows] == [
@@ -463,6 +465,7 @@ def test_the_page_shows_losses_that_miss_a_target_and_tells_ratios_from_columns(
 # ------------------------------------------------------------------------------------------------------------ metrics
 
 
+@pytest.mark.slow
 def test_metrics_are_measured_on_both_sides_and_over_pixels(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(metrics, "FASTER", 1e9)  # nothing can meet it
     file = tmp_path / "metrics.json"

@@ -16,6 +16,7 @@ from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.recommendation import recommended
 from tests.data.making import class_folders
 from tests.e2e.commands import ENVIRONMENT, assert_same_run, contents, flags
+from tests.marks import slow
 
 LOSSES = "ce focal:gamma=1,2"
 SMALL = {"data": "digits-lt", "model": "linear", "epochs": 6, "losses": LOSSES, "seeds": 2, "accelerator": "cpu"}
@@ -120,6 +121,7 @@ def test_given_again_nothing_is_trained_again(whole, equipoise):
     assert "1/6 " not in finished.out
 
 
+@pytest.mark.slow
 def test_one_process_finds_what_two_find(whole, equipoise, tmp_path):
     file = tmp_path / "compare.yaml"
     file.write_text("\n".join(f"{key}: {value}" for key, value in SMALL.items() if key != "losses"))
@@ -194,6 +196,7 @@ def children(process):
     return found
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_costs_one_run(equipoise, tmp_path):
     long = SMALL | {"epochs": 40, "losses": "ce focal", "seeds": 1}
     comparison = ComparisonFolder(tmp_path / "compared")
@@ -228,6 +231,7 @@ def test_a_loss_that_is_no_number_stops_nothing(equipoise, tmp_path):
     assert comparison.report.is_file()
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_nothing_that_was_done(equipoise, tmp_path):
     finished = equipoise(tmp_path, "compare", out="compared", jobs=1, largest_file=4000, **SMALL | {"seeds": 1})
     comparison = ComparisonFolder(tmp_path / "compared")
@@ -275,7 +279,7 @@ def group(leader):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux sees to it")
-@pytest.mark.parametrize("how", ["SIGINT to all", "SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("how", ["SIGTERM", *slow("SIGINT to all", "SIGKILL")])
 def test_nobody_is_left_behind(equipoise, tmp_path, how):
     """Processes that decode images for the runs hold the output, for which a pipe behind the command would wait."""
     class_folders(tmp_path / "pictures", 12)
@@ -337,6 +341,7 @@ TASKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_other_tasks(equipoise, tmp_path, task):
     comparison, _ = compared(equipoise, tmp_path, jobs=2, seeds=2, **TASKS[task])

@@ -68,6 +68,7 @@ def test_killed_in_stage_two(equipoise, tmp_path, oltr):
     assert_same_run(run, oltr)
 
 
+@pytest.mark.slow
 def test_killed_while_stage_two_predicted(equipoise, tmp_path, oltr):
     run = killed(equipoise, tmp_path, lambda run: run.predictions("val").is_file(), **OLTR)
     run, said = gone_on(equipoise, tmp_path, **OLTR)
@@ -75,6 +76,7 @@ def test_killed_while_stage_two_predicted(equipoise, tmp_path, oltr):
     assert_same_run(run, oltr)
 
 
+@pytest.mark.slow
 def test_killed_between_the_stages(equipoise, tmp_path, crt):
     run = killed(equipoise, tmp_path, lambda run: inside(run).finished, **CRT)
     before = contents(inside(run).path)
@@ -101,6 +103,7 @@ def test_stage_two_without_its_stage_one(equipoise, tmp_path, oltr):
     assert_same_run(run, oltr)
 
 
+@pytest.mark.slow
 def test_a_named_stage_one_that_is_gone_or_not_finished(equipoise, tmp_path, oltr):
     one = tmp_path / "one"
     shutil.copytree(oltr.path / "stage-one", one)

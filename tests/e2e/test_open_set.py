@@ -14,6 +14,7 @@ from equipoise.predictions import open_predictions
 from equipoise.train.folder import RunFolder, plain
 from tests.data.making import class_folders, picture
 from tests.e2e.commands import assert_same_run, contents, killed, predictions, rows_there
+from tests.marks import slow
 
 DIGITS = {"data": "digits-lt", "model": "mlp", "epochs": 3}
 
@@ -76,7 +77,7 @@ def test_samples_from_a_file_are_seen_as_those_of_the_test(equipoise, tmp_path):
     np.testing.assert_allclose(predictions(of_large, "open")["logits"], made_small, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{"workers": 0}, {"cache": True}, {"image_size": 8}], ids=str)
+@pytest.mark.parametrize("options", [{"workers": 0}, *slow({"cache": True}, {"image_size": 8})], ids=str)
 def test_images_of_another_size_in_a_folder(equipoise, tmp_path, options):
     for split, count in (("train", 6), ("val", 2), ("test", 2)):
         class_folders(tmp_path / "photos" / split, count)

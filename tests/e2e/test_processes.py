@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 from tests.e2e.commands import killed, predictions, rows, rows_there
 from tests.e2e.scenes import MODEL, scene
+from tests.marks import slow
 
 TWO = {"accelerator": "cpu", "devices": 2, "strategy": "ddp"}
 SINGLE = {"data": "digits-lt", "model": "mlp", "epochs": 3, "batch_size": 16}
@@ -59,7 +60,7 @@ def assert_same_training(one, two):
     assert_close(weights[1], weights[0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["cross-entropy", "label maps", *slow("recall", "several labels")])
 def test_two_processes_train_what_one_does(equipoise, folder, case):
     options = CASES[case]
     one = equipoise.train(folder, out="one", **options)

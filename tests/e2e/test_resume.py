@@ -47,6 +47,7 @@ def test_a_killed_run_goes_on(equipoise, tmp_path, whole):
     assert not (run.path / "resume.ckpt").exists()
 
 
+@pytest.mark.slow
 def test_killed_while_it_wrote_a_row(equipoise, tmp_path, whole):
     run = killed(equipoise, tmp_path, rows_there(3), **MOVING)
     with (run.draft / "history.jsonl").open("a") as history:
@@ -54,12 +55,14 @@ def test_killed_while_it_wrote_a_row(equipoise, tmp_path, whole):
     assert_same_run(equipoise.train(tmp_path, **MOVING), whole)
 
 
+@pytest.mark.slow
 def test_killed_before_there_was_anything_to_go_on_from(equipoise, tmp_path, whole):
     run = killed(equipoise, tmp_path, rows_there(1), **MOVING)
     run.resume_point.unlink(missing_ok=True)
     assert_same_run(equipoise.train(tmp_path, **MOVING), whole)
 
 
+@pytest.mark.slow
 def test_killed_as_soon_as_it_can_go_on(equipoise, tmp_path, whole):
     """An epoch that is not trained again must have its row by then."""
     run = killed(equipoise, tmp_path, lambda run: run.resume_point.is_file(), **MOVING)

@@ -4,6 +4,8 @@ import torch
 import equipoise
 from tests.examples.running import numbers, run
 
+pytestmark = pytest.mark.slow  # it trains
+
 
 @pytest.fixture(scope="module")
 def example():

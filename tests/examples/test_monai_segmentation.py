@@ -7,6 +7,8 @@ from tests.examples.running import numbers, run
 pytest.importorskip("monai", reason="the example is about MONAI")
 pytest.importorskip("ignite", reason="MONAI's trainer needs it")
 
+pytestmark = pytest.mark.slow  # it trains
+
 
 @pytest.fixture(scope="module")
 def example():

@@ -27,7 +27,7 @@ RECORDING = Path(__file__).parent / "recording.py"
 PATIENCE = 240  # seconds for one example; on an idle core they need about twenty
 SAME = 1e-6
 
-pytestmark = pytest.mark.timeout(2 * PATIENCE)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * PATIENCE)]
 two_processes = pytest.mark.skipif(
     not dist.is_available() or not dist.is_gloo_available(), reason="needs torch.distributed with gloo"
 )

@@ -8,10 +8,11 @@ import torch
 
 from equipoise.kernels import use
 from tests.losses.helpers import value_and_gradient
+from tests.marks import slow
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
-DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+DTYPES = [*slow(torch.float16), torch.bfloat16, torch.float32, *slow(torch.float64)]
 
 needs_kernels = pytest.mark.skipif(
     not CUDA and os.environ.get("TRITON_INTERPRET") != "1", reason="needs a CUDA device or TRITON_INTERPRET=1"

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from equipoise.kernels import lovasz_reference, use
 from equipoise.losses.region import lovasz_softmax_loss
+from tests.marks import slow
 from tests.parity.budget import CUDA, DEVICE, DTYPES, assert_within_budget, captured, needs_kernels
 from tests.parity.regions import (
     LAYOUTS,
@@ -29,8 +30,11 @@ from equipoise.kernels import lovasz_launch, region_launch
 
 pytestmark = needs_kernels
 
-SHAPES = [(1, 2, 32, 32), (2, 2, 33, 17), (3, 19, 5, 27), (2, 40, 3, 7), (2, 40, 33), (1, 2, 2064), (3, 30, 528),
-          (9, 30), (3, 200), (70, 1), (1, 1, 1), (2, 3, 2, 2, 2, 2)]  # fmt: skip
+SHAPES = [
+    (1, 40, 3, 7), (3, 10), (9, 1), (1, 1, 1), (2, 3, 2, 2, 2, 2),
+    *slow((1, 2, 32, 32), (2, 2, 33, 17), (3, 19, 5, 27), (2, 40, 3, 7), (2, 40, 33), (1, 2, 2064), (3, 30, 528)),
+    *slow((9, 30), (3, 200), (70, 1)),
+]  # fmt: skip
 
 
 def run(backend, logits, targets, classes="all", **options):
@@ -64,7 +68,7 @@ def test_shapes(shape, dense, per_image):
 
 @each_extent
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(2, 4, 16, 24), (2, 19, 5, 27), (1, 40, 40)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 4, 6, 8), *slow((2, 4, 16, 24), (2, 19, 5, 27), (1, 40, 40))], ids=str)
 def test_dtypes(shape, dtype, per_image):
     check(*example(shape, dtype=dtype), per_image=per_image)
 
@@ -72,7 +76,7 @@ def test_dtypes(shape, dtype, per_image):
 @each_extent
 @pytest.mark.parametrize("change", LAYOUTS)
 def test_strides(change, per_image):
-    logits, targets = example((2, 19, 12, 12))
+    logits, targets = example((2, 4, 6, 6))
     changed = change(logits)
     check(changed, targets, per_image=per_image)
     check(changed, targets.transpose(1, 2), per_image=per_image)
@@ -107,10 +111,10 @@ def test_index_types(dtype):
 
 
 def test_an_ignored_class_and_one_that_a_byte_takes_for_it():
-    logits, targets = example((2, 157, 30), ignored=0, dtype=torch.float64)
-    targets[:, :20] = targets[:, :20] % 3
+    logits, targets = example((1, 157, 12), ignored=0, dtype=torch.float64)
+    targets[:, :8] = targets[:, :8] % 3
     check(logits, targets, ignore_index=1)
-    targets[:, :9] = 156  # -100 in one byte
+    targets[:, :4] = 156  # -100 in one byte
     check(logits, targets.byte())
 
 
@@ -121,7 +125,7 @@ def test_offsets_of_64_bits(shape, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("shape", [(2, 3, 40), (1, 40, 40)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 40), *slow((1, 40, 40))], ids=str)
 def test_extreme_logits(shape, dtype):
     logits, targets = example(shape, dtype=torch.float64)
     for size in (30.0, 89.0, 104.0, 720.0, 1e4):  # from 89 and 709 on, probabilities of both types are denormal
@@ -133,13 +137,13 @@ def test_extreme_logits(shape, dtype):
 
 @each_extent
 @each_kind
-@pytest.mark.parametrize("shape", [(2, 19, 6, 7), (2, 40, 9)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 5, 6, 7), *slow((2, 19, 6, 7), (2, 40, 9))], ids=str)
 def test_ignored_pixels_can_be_anything(shape, dense, per_image):
     check_ignored_pixels(run, shape, dense, per_image)
 
 
 @each_extent
-@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (1, 40, 3), (0, 3, 4), (2, 3, 0)], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (0, 3, 4), (2, 3, 0), *slow((1, 40, 3))], ids=str)
 def test_nothing_counts(shape, per_image):
     check_nothing_counts(run, shape, per_image)
 
@@ -159,7 +163,7 @@ def test_only_classes_that_are_present(per_image):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("classes", [2, 7, 40])
+@pytest.mark.parametrize("classes", [2, 7, *slow(40)])
 def test_equal_errors_keep_the_order_of_the_pixels(classes, dtype):
     logits, targets = example((2, classes, 40), dtype=dtype)
     check(80.0 * logits.sign(), targets)  # all errors 0 or 1
