@@ -49,13 +49,17 @@ def check_number(
     return float(value)
 
 
-def check_whole(name: str, value: int, *, low: int | None = None, advice: str = "pass an int") -> int:
-    """Return ``value`` as an int; raise unless it is a whole number, Python's or NumPy's, of at least ``low``."""
+def check_whole(
+    name: str, value: int, *, low: int | None = None, high: int | None = None, advice: str = "pass an int"
+) -> int:
+    """Return ``value`` as an int; raise unless it is a whole number, Python's or NumPy's, from ``low`` to ``high``."""
     expected = "a whole number" if low is None else f"a whole number of at least {low}"
     if not is_whole(value):
         raise TypeError(f"{name} must be {expected}, got {value!r}; {_number_advice(name, value, advice)}")
     if low is not None and value < low:
         raise ValueError(f"{name} must be {expected}, got {value!r}; pass {low} or more")
+    if high is not None and value > high:
+        raise ValueError(f"{name} must be at most {high:,}, got {value!r}; pass {high} or less")
     return int(value)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
+Name = TypeVar("Name", bound=Hashable)
 
 __all__: list[str] = []
 
@@ -48,13 +51,22 @@ def some(names: Iterable[object], most: int = 8) -> str:
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
 
 
-def repeated(names: Iterable[str]) -> str | None:
-    """The first name that occurs twice, None where all differ.
+def shortened(text: str, most: int = 80) -> str:
+    """The beginning of a long text.
+
+    >>> shortened("a" * 100, 8)
+    'aaaaaaaa... (100 characters)'
+    """
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
+def repeated(names: Iterable[Name]) -> Name | None:
+    """The first that occurs twice, None where all differ.
 
     >>> repeated(["cat", "dog", "emu", "dog"])
     'dog'
     """
-    seen: set[str] = set()
+    seen: set[Name] = set()
     return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
 
 

@@ -28,7 +28,9 @@ def compare(
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Runs at a time; one for each GPU, or each core up to 8, where nothing is said."),
+        typer.Option(
+            min=1, max=1024, help="Runs at a time; one for each GPU, or each core up to 8, where nothing is said."
+        ),
     ] = None,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Train on a Ray cluster: auto or HOST:PORT.")

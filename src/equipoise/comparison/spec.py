@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
-from equipoise._nearest import nearest
+from equipoise._nearest import nearest, repeated
 from equipoise.catalogue import find
 from equipoise.train import spec as shared
 from equipoise.train.names import METHOD_NAMES, check_loss_names, is_method, list_losses, method_name
@@ -17,6 +17,8 @@ __all__ = ["GROUPS", "CompareSpec"]
 
 GROUPS = ("Comparison", *shared.GROUPS)
 """Headings under which help pages list the settings."""
+MOST_SEEDS = 1000
+"""Seeds of a comparison, each of which is a training of every loss."""
 
 
 def _losses(value: object) -> object:
@@ -78,17 +80,26 @@ def _seeds(value: object) -> object:
     """``3`` is three seeds from 0 on, ``4,7`` these two, ``7,`` one."""
     if isinstance(value, str) and "," in value:
         return tuple(part.strip() for part in value.split(",") if part.strip())
-    if isinstance(value, str) and value.strip().isdigit():
-        value = int(value)
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value.strip()[:20])  # longer ones are far too many as well
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
             raise ValueError(
                 f"there must be at least one seed, got {value}; give their number, or a list such as 0,1,2"
             )
+        _check_few(value)
         return tuple(range(value))
     if isinstance(value, str):
         raise ValueError(f"they must be a number of seeds or a list of them, got {value!r}; for example 3, or 0,1,2")
     return value
+
+
+def _check_few(seeds: int) -> None:
+    if seeds > MOST_SEEDS:
+        raise ValueError(
+            f"there can be at most {MOST_SEEDS:,} seeds, got {seeds:,}; every loss is trained with each of them: give "
+            "fewer, such as 3"
+        )
 
 
 Losses = Annotated[tuple[Annotated[str, AfterValidator(_known_loss)], ...], BeforeValidator(_losses)]
@@ -150,9 +161,10 @@ class CompareSpec(SharedSpec):
     def _once(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
         if not seeds:
             raise ValueError("there must be at least one seed, got none; give their number, or a list such as 0,1,2")
-        twice = {seed for seed in seeds if seeds.count(seed) > 1}
-        if twice:
-            raise ValueError(f"every seed must be given once, got {min(twice)} twice; remove one of them")
+        _check_few(len(seeds))
+        twice = repeated(seeds)
+        if twice is not None:
+            raise ValueError(f"every seed must be given once, got {twice} twice; remove one of them")
         return seeds
 
     @field_validator("baseline")

@@ -87,7 +87,7 @@ class Crop:
     fill: int = -100
 
     def __post_init__(self) -> None:
-        check_whole("padding", self.padding, low=0)
+        check_whole("padding", self.padding, low=0, high=16_384)
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> Pair:
         """Augment a batch."""
@@ -263,7 +263,7 @@ class RandAugment:
     fill: int = -100
 
     def __post_init__(self) -> None:
-        check_whole("count", self.count, low=0)
+        check_whole("count", self.count, low=0, high=100)
         check_number("strength", self.strength, low=0.0, high=1.0)
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> Pair:
@@ -383,6 +383,6 @@ def augmentations_from(text: str, *, num_classes: int, ignore_index: int = -100)
             raise ValueError(f"augment must be made of {', '.join(AUGMENTATIONS)}, got {name!r}; pick from these words")
         try:
             steps.append(AUGMENTATIONS[name]([float(number) for number in given], num_classes, ignore_index))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"augment: {word!r} cannot be made ({error}); write for example crop:4") from None
     return Compose(tuple(steps))

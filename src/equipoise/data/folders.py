@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._nearest import some
+from equipoise._nearest import shortened, some
 from equipoise._text_files import SAVE_AS_UTF8, encoding_of, no_text
 from equipoise.data.errors import refuse
 from equipoise.data.files import IMAGE_ENDINGS, Paths, path_array
@@ -27,6 +27,10 @@ from equipoise.data.source import (
 )
 
 __all__ = ["class_folders", "list_files", "read_image_folders", "read_lists"]
+
+
+LONGEST_NUMBER = 18
+"""Digits of a class number that an int64 holds in any case."""
 
 
 def class_folders(folder: Path) -> list[Path]:
@@ -103,11 +107,11 @@ def _read_list(file: Path, root: Path) -> tuple[Paths, NDArray[np.int64]]:
         if not line.strip():
             continue
         path, _, label = line.strip().rpartition(" ")
-        if not path or not label.isdecimal():
+        if not path or not label.isdecimal() or len(label) > LONGEST_NUMBER:
             raise refuse(
                 f"{file}, line {number}",
                 "a line must be a path, a space and a class number from 0",
-                repr(line.strip()),
+                shortened(repr(line.strip())),
                 "correct the line; class names belong into a CSV file",
             )
         paths.append(root / path.strip())

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 from equipoise._nearest import nearest, some
 from equipoise.data.arrays import Arrays, Task
 from equipoise.data.errors import refuse
-from equipoise.data.source import Options, Source, agree, need_train, numbered_names, split_paths
+from equipoise.data.source import (
+    MOST_CLASSES,
+    MOST_CLASSES_OF_MAPS,
+    Options,
+    Source,
+    agree,
+    need_train,
+    numbered_names,
+    split_paths,
+)
 
 __all__ = ["read_inputs", "read_npz"]
 
@@ -54,7 +63,9 @@ def read_npz(path: Path, options: Options) -> Source:
                     str(valid.min()),
                     "correct the labels, or say ignore_index",
                 )
-            found = numbered_names(files[split], int(valid.max()) if len(valid) else -1, wanted)
+            highest = int(valid.max()) if len(valid) else -1
+            most = MOST_CLASSES_OF_MAPS if task == "segmentation" else MOST_CLASSES
+            found = numbered_names(files[split], highest, wanted, most)
             class_names = max(class_names, found, key=len)
     return Source(task, class_names, splits, ignore_index)
 
@@ -184,7 +195,7 @@ def _labels(file: Path, labels: NDArray[Any]) -> NDArray[Any]:
             "reshape them",
         )
     if labels.ndim == 1:
-        return labels.astype(np.int64)
+        return labels.clip(max=2**63 - 1).astype(np.int64)  # unsigned ones would become negative
     if labels.ndim == 2:
         wrong = (labels != 0) & (labels != 1) & (labels.astype(np.int64) != -1)
         if wrong.any():

@@ -16,6 +16,7 @@ from equipoise._nearest import some
 from equipoise.data.errors import refuse
 from equipoise.data.files import FileImages, Masks, in_threads, mask_histogram, path_array
 from equipoise.data.source import (
+    MOST_CLASSES_OF_MAPS,
     Options,
     Source,
     agree,
@@ -220,7 +221,7 @@ def _source(
             f"class 0 and the ignored {ignored} alone" if highest == 0 else "no class at all",
             "number the classes from 0, or say which value is ignored with ignore_index",
         )
-    class_names = numbered_names(path, highest, wanted)
+    class_names = numbered_names(path, highest, wanted, MOST_CLASSES_OF_MAPS)
     pixels = np.zeros((len(flat), len(class_names)), np.int64)
     for row, (values, counts) in zip(pixels, histograms, strict=True):
         np.add.at(row, values, counts)

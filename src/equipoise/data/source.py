@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._nearest import nearest, some
+from equipoise._nearest import nearest, shortened, some
 from equipoise.data.arrays import Split, Task
 from equipoise.data.errors import refuse
 from equipoise.data.files import IMAGE_ENDINGS, FileImages, Fit, Paths, Progress, Size, path_array
@@ -24,6 +24,9 @@ SPLITS: Mapping[str, tuple[str, ...]] = {
     "test": ("test", "testing"),
 }
 """The splits and the names that files and folders may have for them."""
+MOST_CLASSES = 1_000_000
+MOST_CLASSES_OF_MAPS = 10_000
+"""Classes that are numbers in the data: there are as many as the largest number says, in memory too."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     (('9', '10'), ('10', '9', 'a', 'b'))
     """
     unique = set(names)
-    numbers = all(re.fullmatch(r"-?\d+", name) for name in unique)
+    numbers = all(re.fullmatch(r"-?\d{1,1000}", name) for name in unique)  # Python refuses to read longer ones
     return tuple(sorted(unique, key=lambda name: (int(name), name)) if numbers else sorted(unique))
 
 
@@ -93,15 +96,24 @@ def settle_names(where: Path, found: Sequence[str], wanted: tuple[str, ...] | No
     return wanted
 
 
-def numbered_names(where: Path, highest: int, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Names of classes that are numbers in the data: those asked for, or the numbers."""
+def numbered_names(
+    where: Path, highest: int, wanted: tuple[str, ...] | None, most: int = MOST_CLASSES
+) -> tuple[str, ...]:
+    """Names of classes that are numbers in the data: those asked for, or the numbers, ``most`` at most."""
     if wanted is None:
+        if highest >= most:
+            raise refuse(
+                where,
+                f"labels must be class numbers from 0 to {most - 1} at most",
+                shortened(str(highest)),
+                "number the classes without gaps: np.unique(labels, return_inverse=True)",
+            )
         return tuple(str(number) for number in range(highest + 1))
     if highest >= len(wanted):
         raise refuse(
             where,
             f"labels must be classes from 0 to {len(wanted) - 1}, since there are {len(wanted)} class names",
-            str(highest),
+            shortened(str(highest)),
             "name all classes or correct the label",
         )
     return wanted

@@ -38,6 +38,9 @@ SEPARATORS = (";", "|")
 NUMBERS_OF_ROWS = ("", "id", "index", "Unnamed: 0")
 """Columns that only count the rows, the first and the last as pandas writes them: no features."""
 
+MOST_CELLS = 2**34
+"""Rows times labels of data with several labels, each a byte."""
+
 Table = dict[str, list[Any]]
 
 
@@ -161,18 +164,26 @@ def _all_labels(
             for split, table in tables.items()
         }
         return "multi", names, labels, ()
-    cells = {split: table[column] for split, table in tables.items()}
-    separator, notes = _separator(where, column, [value for own in cells.values() for value in own], options)
+    values = {split: table[column] for split, table in tables.items()}
+    separator, notes = _separator(where, column, [value for own in values.values() for value in own], options)
     if separator is None:
-        single = {split: _words(files[split], column, own) for split, own in cells.items()}
+        single = {split: _words(files[split], column, own) for split, own in values.items()}
         names, numbers = _numbering(where, [word for own in single.values() for word in own], options.class_names)
         found = {split: np.array([numbers[word] for word in own], np.int64) for split, own in single.items()}
         return agree(where, "single", options.task), names, found, notes
-    rows = {split: [_several(value, separator) for value in own] for split, own in cells.items()}
+    rows = {split: [_several(value, separator) for value in own] for split, own in values.items()}
     words = [word for own in rows.values() for row in own for word in row]
     if not words:
         raise refuse(where, f"column {column!r} must hold a label somewhere", "none", "check the column")
     names, numbers = _numbering(where, words, options.class_names)
+    cells = sum(map(len, rows.values())) * len(names)
+    if cells > MOST_CELLS:
+        raise refuse(
+            where,
+            f"several labels must fit into memory, at most {MOST_CELLS:,} of rows times labels",
+            f"{cells:,}, with {len(names):,} different labels in column {column!r}",
+            "check the column, or leave out labels that hardly occur",
+        )
     labels = {}
     for split, own in rows.items():
         labels[split] = np.zeros((len(own), len(names)), np.int8)

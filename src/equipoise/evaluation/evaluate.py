@@ -23,6 +23,8 @@ from equipoise.predictions.source import UNKNOWN
 __all__ = ["FORMAT", "evaluate"]
 
 FORMAT = "equipoise evaluation 1"
+MOST_BINS = 10_000
+MOST_DRAWS = 100_000
 
 
 def evaluate(
@@ -52,7 +54,8 @@ def evaluate(
         does not exist, such as the accuracy of a class without samples. The NLL takes probabilities below 1e-12 as
         1e-12; ``notes`` are sentences on that, and on probabilities that were rounded.
     """
-    check_whole("bootstrap", bootstrap, low=0)
+    check_whole("bins", bins, low=1, high=MOST_BINS)
+    check_whole("bootstrap", bootstrap, low=0, high=MOST_DRAWS)
     source = source if isinstance(source, Predictions) else open_predictions(source)
     split = Split(source, seed, progress=progress)
     before = meter_for(source, from_logits=source.from_logits, bins=bins)

@@ -51,6 +51,9 @@ def open_predictions(
     """
     if task not in (None, *TASKS):
         raise InputError(f"task must be one of {', '.join(map(repr, TASKS))}, got {task!r}; pick one of these words")
+    for name, mark in (("ignore_index", ignore_index), ("open_label", open_label)):
+        if mark is not None and not -(2**63) <= mark < 2**63:
+            raise InputError(f"{name} must be a number of 64 bits, got {mark}; targets cannot be larger")
     if not targets and unlabelled is None:
         unlabelled = task or "single"
     if isinstance(path, Mapping):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from equipoise._extras import missing
-from equipoise._nearest import nearest, repeated
+from equipoise._nearest import nearest, repeated, shortened
 from equipoise._text_files import LONGEST_HEADER, SAVE_AS_UTF8, block_size, encoding_of, no_text
 from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, Task, no_targets, told_task
 
@@ -223,12 +223,12 @@ def _labels(path: Path, column: Any, classes: tuple[str, ...], marks: tuple[int,
     numbers = {name: number for number, name in enumerate(classes)} | {str(mark): mark for mark in marks}
     words = [str(value) for value in column.to_pylist()]
     if not any(name.isdecimal() for name in classes):
-        numbers |= {word: int(word) for word in set(words) - numbers.keys() if re.fullmatch(r"-?\d+", word)}
+        numbers |= {word: int(word) for word in set(words) - numbers.keys() if re.fullmatch(r"-?\d{1,18}", word)}
     try:
         return np.array([numbers[word] for word in words], dtype=np.int64)
     except KeyError as error:
         unknown = str(error.args[0])
         raise InputError(
-            f"{path}: target must be the name or number of a class that has a score column, found {unknown!r}; "
-            f"{nearest(unknown, classes)}"
+            f"{path}: target must be the name or number of a class that has a score column, found "
+            f"{shortened(repr(unknown))}; {nearest(unknown, classes)}"
         ) from None

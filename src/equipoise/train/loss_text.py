@@ -23,11 +23,12 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
+import math
 import re
 import types
 import typing
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar, Union
 
@@ -53,6 +54,7 @@ __all__ = [
     "SumOfLosses",
     "Term",
     "build_loss",
+    "combinations",
     "default_loss",
     "expand_loss",
     "list_losses",
@@ -60,6 +62,9 @@ __all__ = [
     "parse_loss",
     "python_call",
 ]
+
+MOST_COMBINATIONS = 1000
+"""Losses that a text with lists of values may mean."""
 
 _Made = TypeVar("_Made")
 Value: TypeAlias = "bool | float | str | Schedule | Call | tuple[Value, ...] | None"
@@ -325,6 +330,16 @@ def parse_loss(text: str) -> tuple[Term, ...]:
     return tuple(_parse_term(term) for term in split_terms(text))
 
 
+def combinations(choices: Sequence[Sequence[str]]) -> Iterator[tuple[str, ...]]:
+    """One of each, in every way; raise where these are too many to train."""
+    count = math.prod(map(len, choices))
+    if count > MOST_COMBINATIONS:
+        raise ValueError(
+            f"lists of values can mean at most {MOST_COMBINATIONS:,} losses, got {count:,} combinations; list fewer"
+        )
+    return itertools.product(*choices)
+
+
 def expand_loss(text: str) -> list[str]:
     """Every single text that a text with lists of values means, each checked.
 
@@ -332,7 +347,7 @@ def expand_loss(text: str) -> list[str]:
     ['focal:gamma=1:label_smoothing=0', 'focal:gamma=1:label_smoothing=0.1',
      'focal:gamma=3:label_smoothing=0', 'focal:gamma=3:label_smoothing=0.1']
     """
-    texts = list(dict.fromkeys("+".join(terms) for terms in itertools.product(*map(_expand_term, split_terms(text)))))
+    texts = list(dict.fromkeys("+".join(terms) for terms in combinations([*map(_expand_term, split_terms(text))])))
     for single in texts:
         parse_loss(single)
     return texts
@@ -448,7 +463,7 @@ def _expand_term(term: TermText) -> list[str]:
     for option in term.options:
         key, equals, values = option.partition("=")
         choices.append([key.strip() + equals + value for value in listed(values)])
-    return [":".join(chosen) for chosen in itertools.product(*choices)]
+    return [":".join(chosen) for chosen in combinations(choices)]
 
 
 def _parse_term(term: TermText) -> Term:

@@ -7,7 +7,6 @@ its options, and ``METHODS`` knows them by name.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -36,7 +35,7 @@ from equipoise.heads import (
 )
 from equipoise.heads.features import features_dim, labels_at
 from equipoise.models import features_of, find_classifier, replace_classifier
-from equipoise.train.loss_text import default_loss, expand_loss, parse_loss
+from equipoise.train.loss_text import combinations, default_loss, expand_loss, parse_loss
 from equipoise.train.names import check_method_name, is_method, listed, method_name
 
 __all__ = [
@@ -556,7 +555,7 @@ def expand_method(text: str) -> list[str]:
     name, *options = listed(text, ":")
     pairs = [option.partition("=") for option in options]
     choices = [[f"{key}{equals}{value}" for value in listed(values)] for key, equals, values in pairs]
-    texts = [":".join([name, *chosen]) for chosen in itertools.product(*choices)]
+    texts = [":".join([name, *chosen]) for chosen in combinations(choices)]
     for single in texts:
         parse_method(single)
     return list(dict.fromkeys(texts))

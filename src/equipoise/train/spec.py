@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
-from equipoise._nearest import nearest
+from equipoise._nearest import nearest, shortened
 from equipoise._places import nothing_there
 from equipoise.train.names import METHOD_NAMES, check_loss_names, check_method_name, is_method
 
@@ -49,7 +49,8 @@ def _words(value: object) -> object:
 Text = Annotated[str, BeforeValidator(_words)]
 Names = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
 Shares = Annotated[tuple[Annotated[float, Field(gt=0, lt=1)], ...], BeforeValidator(_listed)]
-Size = Annotated[tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]], BeforeValidator(_size)]
+Side = Annotated[int, Field(ge=1, le=16_384)]
+Size = Annotated[tuple[Side, Side], BeforeValidator(_size)]
 Sampler = Literal["none", "balanced", "square-root", "progressive", "reversed", "repeat-factor"]
 Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
 
@@ -91,7 +92,7 @@ def is_quick(info: ValidationInfo) -> bool:
 class SharedSpec(BaseModel):
     """What runs that are compared with each other share. Where None stands, data, task or optimiser decide."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
     data: str = _data(..., "Embedded data set (digits-lt, digit-scenes, digit-maps), a file or a folder.")
     task: Literal["single", "multi", "segmentation"] | None = _data(
@@ -101,7 +102,7 @@ class SharedSpec(BaseModel):
     fit: Literal["stretch", "crop"] = _data("stretch", "How images come to that size: stretch or crop.")
     val_share: float = _data(0.15, "Share of the training data for validation, where none is given.", gt=0, lt=1)
     test_share: float = _data(0.15, "Share of the training data for the test, where none is given.", gt=0, lt=1)
-    data_seed: int = _data(0, "Seed of splits and long tails; runs that are compared share it.", ge=0)
+    data_seed: int = _data(0, "Seed of splits and long tails; runs that are compared share it.", ge=0, lt=2**64)
     longtail: str | None = _data(None, "Thin the training data out: exponential:100, step:10, first-4000:6/2.")
     open_set: str | None = _data(
         None, "Samples of no known class, to see whether they are rejected: an .npz or a folder of images."
@@ -119,7 +120,7 @@ class SharedSpec(BaseModel):
     image_root: str | None = _data(None, "Folder from which paths in tables, lists and COCO files start.")
     cache: bool = _data(False, "Decode all image files once and keep them in memory.")
     workers: int | None = _data(
-        None, "Processes that decode image files; None for one less than cores, 8 at most.", ge=0
+        None, "Processes that decode image files; None for one less than cores, 8 at most.", ge=0, le=256
     )
     allow_empty: bool = _data(False, "Go on where a class has no training sample, or validation data one class only.")
     augment: str = _data(
@@ -137,9 +138,12 @@ class SharedSpec(BaseModel):
     model_options: dict[str, Any] = _model({}, "Further arguments of the model.")
     prior_bias: bool = _model(False, "Several labels: start every sigmoid at the frequency of its label.")
 
-    epochs: int = _train(30, "Epochs.", ge=1)
+    epochs: int = _train(30, "Epochs.", ge=1, le=1_000_000)
     batch_size: int | None = _train(
-        None, "Samples of a step over all devices; None for 128, in segmentation 8, less where data are few.", ge=1
+        None,
+        "Samples of a step over all devices; None for 128, in segmentation 8, less where data are few.",
+        ge=1,
+        le=2**24,
     )
     optimizer: Literal["sgd", "adamw"] = _train("adamw", "sgd (Nesterov) or adamw.")
     lr: float | None = _train(None, "Highest learning rate; None for 0.1 (sgd) or 0.001 (adamw).", gt=0)
@@ -164,7 +168,7 @@ class SharedSpec(BaseModel):
 
     accelerator: str = _machine("auto", "cpu, gpu, ...; passed on to Lightning.")
     devices: Text = _machine("1", "Number of devices, or which; passed on to Lightning.")
-    nodes: int = _machine(1, "Number of machines; passed on to Lightning.", ge=1)
+    nodes: int = _machine(1, "Number of machines; passed on to Lightning.", ge=1, le=100_000)
     strategy: str = _machine("auto", "ddp, ...; passed on to Lightning.")
     precision: Text = _machine("32-true", "32-true, bf16-mixed, 16-mixed, ...; passed on to Lightning.")
     deterministic: bool = _machine(False, "Only algorithms that repeat to the last digit; slower on GPUs.")
@@ -332,4 +336,5 @@ def _mistake(error: ErrorDetails, spec: type[BaseModel]) -> str:
     what = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":
         return f"{place}: {what}"
-    return f"{place}: {what[0].lower()}{what[1:]}, got {error['input']!r}"
+    advice = "; choose a number in that range" if error["type"].startswith(("less_than", "greater_than")) else ""
+    return f"{place}: {what[0].lower()}{what[1:]}, got {shortened(repr(error['input']))}{advice}"
