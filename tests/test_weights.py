@@ -11,15 +11,19 @@ from torch.testing import assert_close
 
 import equipoise as eq
 from equipoise.kernels.reference import softmax_rows_and_hits
+from equipoise.schedules import Moment
 from equipoise.weights import (
     ClassWeights,
     Deferred,
+    PrecisionWeights,
+    RecallWeights,
     effective_number,
     inverse_frequency,
     median_frequency,
     normalized,
     square_root,
 )
+from equipoise.weights.rebalanced import Rebalanced, rebalanced_weight
 from equipoise.weights.recall import count_hits, support_and_hits
 
 CLOSE = {"rtol": 1e-14, "atol": 0}  # a handful of float64 operations
@@ -158,6 +162,32 @@ def test_parts_are_values():
     assert Deferred([1, 2]) == Deferred((1.0, 2.0), start=0.8)
     assert Deferred([1, 2]) != Deferred([1, 2], start=0.7)
     assert hash(Deferred([1, 2], start_epoch=3)) == hash(Deferred([1, 2], start_epoch=3))
+
+
+def test_weights_of_classes_that_come_once():
+    logits = torch.tensor([[2.0, 0.0, 0.0], [2.0, 0.0, 0.0], [0.0, 2.0, 0.0]])  # predictions 0, 0, 1
+    labels, valid = torch.tensor([0, 0, 1]), torch.ones(3, dtype=torch.bool)
+    assert RecallWeights(3, min_errors=0.0)(logits, labels, valid).tolist() == [0.0, 0.0, 1.0]
+    assert RecallWeights(3)(logits, labels, valid).tolist() == [0.5, 1.0, 1.0]
+    assert PrecisionWeights(3)(logits, labels, valid).tolist() == [0.0, 0.0, 1.0]
+    assert PrecisionWeights(3)(logits, torch.tensor([0, 1, 2]), valid).tolist() == [0.5, 1.0, 1.0]
+
+
+def test_rebalanced_weights_are_their_formula():
+    assert Rebalanced((4, 1, 0)).values(Moment()) == {"rebalance": (0.1, 10.0, 0.2), "inverse_counts": (0.25, 1.0, 1.0)}
+    counts, alpha, beta, mu = [40.0, 8.0, 2.0], 0.3, 5.0, 0.1
+    targets = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, -1.0], [0.0, 0.0, -1.0]], dtype=torch.float64)
+    weight = rebalanced_weight(
+        targets, 1 / torch.tensor(counts, dtype=torch.float64), torch.tensor([alpha, beta, mu]).double(), -1.0
+    )
+    for sample, labels in ((0, (0, 2)), (1, (1,))):
+        drawn = sum(1 / counts[label] for label in labels)
+        for label, count in enumerate(counts):
+            expected = 1 / (1 + math.exp(-beta * (1 / count / drawn - mu))) + alpha
+            assert weight[sample, label].item() == pytest.approx(expected, rel=1e-6)
+    assert weight[2].tolist() == pytest.approx([1.0 + alpha] * 3)  # drawn for none of its labels
+    flat = rebalanced_weight(targets, 1 / torch.tensor(counts), torch.tensor([alpha, 0.0, mu]), -1.0)
+    assert flat.unique().tolist() == pytest.approx([0.5 + alpha])
 
 
 @settings(deadline=None)
