@@ -102,6 +102,14 @@ def test_counts_may_be_any_sequence_of_numbers(rule, formula):
     assert given.tolist() == [3.0, 0.0, 8.0]
 
 
+@pytest.mark.parametrize("rule", [inverse_frequency, square_root, median_frequency])
+def test_fractions_of_the_samples_do_where_ratios_matter(rule):
+    for normalize in ("sum_to_C", "mean_one_over_samples"):
+        assert_close(rule([0.75, 0.25, 0.0], normalize), rule([3, 1, 0], normalize), **CLOSE)
+    with pytest.raises(ValueError, match=r"which look like shares of the classes"):
+        effective_number([0.75, 0.25, 0.0])
+
+
 @pytest.mark.parametrize("counts", [[2, 3, 5, 0], [100, 10, 1]], ids=str)
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.9, 0.99])
 def test_effective_number_by_exact_fractions(counts, beta):

@@ -16,6 +16,9 @@ POINTWISE = (
     "tests/losses/test_state.py",
     "tests/losses/test_identities.py",
     "tests/losses/test_catalogue_gradients.py",
+    "tests/losses/test_ignored_rows.py",
+    "tests/losses/test_masked_classes.py",
+    "tests/losses/test_second_derivatives.py",
     "tests/losses/test_extremes.py",
     "tests/losses/test_errors.py",
 )
@@ -111,5 +114,6 @@ NOT_NUMERIC: dict[str, str] = {
     "calibration/storage.py": "JSON in and out",
     "losses/fused.py": "launches Triton kernels, which tests/parity compares with the reference",
     "losses/options.py": "types of keyword arguments",
+    "losses/recomputation.py": "tells a recomputation under activation checkpointing from a new batch",
     "losses/settings.py": "what a loss is set to, for logs",
 }
