@@ -33,14 +33,30 @@ def test_without_a_compiler_the_error_says_what_is_missing(cache, monkeypatch):
     assert not native.is_built()
 
 
-@needs_compiler
-@pytest.mark.slow
-def test_a_file_that_cannot_be_loaded_is_built_anew(cache):
+@pytest.fixture
+def unusable(cache):
+    """A file in its place that cannot be loaded."""
     library = native._library()
     library.parent.mkdir(mode=0o700, parents=True)
     library.write_bytes(b"made on another machine")
     library.chmod(0o700)
+    return library
+
+
+def test_what_is_not_loaded(unusable, monkeypatch):
+    """Neither what another machine has made nor what somebody else may have written."""
     assert not native.is_built()
+    monkeypatch.setattr(native, "_opened", lambda path: native)
+    for mode, loaded in ((0o700, True), (0o722, False)):
+        native._loaded.clear()
+        unusable.chmod(mode)
+        assert native.is_built() == loaded
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_a_file_that_cannot_be_loaded_is_built_anew(unusable):
+    library = unusable
     eq.kernels.build()
     assert native.is_built()
     native._loaded.clear()
