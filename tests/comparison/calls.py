@@ -27,6 +27,20 @@ def now(seconds):
     return begun, time.monotonic()
 
 
+def leave(file):
+    """When it began and ended, and then a file."""
+    begun = ended = time.monotonic()
+    Path(file).touch()
+    return begun, ended
+
+
+def wait_for(file, patience=60.0):
+    begun = time.monotonic()
+    while not Path(file).exists() and time.monotonic() < begun + patience:
+        time.sleep(0.01)
+    return begun, time.monotonic()
+
+
 def variable(name):
     time.sleep(0.2)  # so that all processes get something to do
     return os.environ.get(name)

@@ -85,9 +85,10 @@ def killed(equipoise, folder, when, **options):
     """What is left of a run that was killed once ``when(run)`` was true."""
     run = RunFolder(folder / "run")
     process = equipoise.start(folder, "train", out="run", **options)
-    end = time.monotonic() + 120
+    end = time.monotonic() + 240
     while not when(run):
         assert time.monotonic() < end
+        time.sleep(0.001)
     os.killpg(process, signal.SIGKILL)
     assert equipoise.wait().status == -signal.SIGKILL
     assert not run.finished
