@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import equipoise
-from benchmarks import losses, methods, metrics, page, startup, train, training
+from benchmarks import coverage, losses, methods, metrics, page, startup, train, training
 from benchmarks.cases import CUDA_SHAPES, SHAPES, Link, Shapes
 from benchmarks.catalogue import all_cases
 from benchmarks.gpu import copy_bandwidth
@@ -48,6 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
             "methods": _methods,
             "metrics": _metrics,
             "startup": _startup,
+            "coverage": _coverage,
         }
         chosen[options.benchmark](options)
 
@@ -174,6 +175,13 @@ def _startup(options: argparse.Namespace) -> None:
     print(startup.format_startup(run))
 
 
+def _coverage(options: argparse.Namespace) -> None:
+    settings = coverage.Settings(options.comparisons, options.draws, options.jobs)
+    run = {"benchmark": "coverage", "settings": asdict(settings), "rows": coverage.run(settings, _progress)}
+    _write(run, options.json)
+    print(coverage.format_coverage(run["rows"]))
+
+
 def _table(options: argparse.Namespace) -> None:
     run = _read(options.losses, "losses", {"shapes", "bandwidth"})
     text = page.format_page(run, _read(options.training, "training", set()) if options.training else None)
@@ -279,6 +287,17 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
 
     command = subparsers.add_parser(
+        "coverage",
+        help="coverage of the intervals of equipoise compare, and its false positives, in simulated comparisons",
+        description=coverage.__doc__,
+    )
+    simulated = coverage.Settings()
+    command.add_argument("--comparisons", type=_positive, default=simulated.comparisons, help="of each kind (1,000)")
+    command.add_argument("--draws", type=_positive, default=simulated.draws, help="of the bootstrap (200)")
+    command.add_argument("--jobs", type=_positive, default=simulated.jobs, help="processes (one for each core)")
+    command.add_argument("--json", type=Path, metavar="FILE", help="write the rows here")
+
+    command = subparsers.add_parser(
         "table", help="the page of documentation that results give", description=page.__doc__
     )
     command.add_argument("losses", type=Path, metavar="RESULTS.json", help="of python -m benchmarks losses")
@@ -371,6 +390,7 @@ def _contents() -> str:
     lines.append("methods: a step of ResNet-32 with two heads or branches; python -m benchmarks methods --help")
     lines.append("metrics: metrics against torchmetrics, and over many pixels; python -m benchmarks metrics --help")
     lines.append("startup: imports against torch's, and the help; python -m benchmarks startup --help")
+    lines.append("coverage: intervals of equipoise compare, simulated; python -m benchmarks coverage --help")
     lines.append("table: the page of documentation that results give; python -m benchmarks table --help")
     return "\n".join(lines)
 

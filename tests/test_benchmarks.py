@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import equipoise
-from benchmarks import cases, losses, measure, methods, metrics, startup, targets, train, training
+from benchmarks import cases, coverage, losses, measure, methods, metrics, startup, targets, train, training
 from benchmarks.__main__ import main
 from benchmarks.cases import CALL, TORCH, Limit, make_batch
 from benchmarks.catalogue import all_cases
@@ -627,3 +627,12 @@ def test_recorded_starts_meet_their_targets():
     recorded = json.loads((Path(__file__).parent.parent / "benchmarks" / "results" / "startup.json").read_text())
     assert [row["name"] for row in recorded["rows"]] == list(startup.COMMANDS)
     assert all(row["met"] for row in recorded["rows"][1:])
+
+
+def test_coverage_is_simulated_for_every_metric():
+    rows = coverage.run(coverage.Settings(comparisons=3, draws=20, jobs=1))
+    assert {(row["metric"], row["seeds"]) for row in rows} == {
+        (metric, seeds) for some in coverage.METRICS.values() for metric in some for seeds in coverage.SEEDS
+    }
+    assert all(0.5 <= row["coverage"] <= 1.0 and row["comparisons"] == 3 for row in rows)
+    assert len(coverage.format_coverage(rows).splitlines()) == 9

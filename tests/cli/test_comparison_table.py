@@ -60,9 +60,10 @@ def test_every_number_is_there():
     assert "25.00 ± 1.00  " in text
     assert not re.search(r"25\.00 ± 1\.00 [▲▼]", text)  # large, but not real
     assert "0.7500 ± 0.0100 ▼" in text
-    assert "difference to ce, 95 % interval" in text
-    assert "+25.0 (+10.0 to +40.0) ▲" in text
-    assert "−25.0 (+10.0 to +40.0)" in text
+    assert "difference from ce, 95 % CI" in text
+    assert "+25.0 (10.0 to 40.0) ▲" in text
+    assert "−25.0 (10.0 to 40.0)" in text
+    assert "▲ significantly better than ce" in text
     assert "gone" in text
     assert "–" in text
 
@@ -93,6 +94,6 @@ def test_tables_are_broken_where_they_do_not_fit(width):
 def test_one_seed_has_neither_deviation_nor_interval():
     text = printed(found(several=False))
     assert "±" not in text
-    assert "interval" not in text
+    assert "95 % CI" not in text
     assert "▲" not in text
     assert "+25.0" in text

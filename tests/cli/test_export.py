@@ -52,7 +52,8 @@ def test_of_a_comparison_that_was_judged_the_recommended_run_is_named(tmp_path):
     comparison = compared(tmp_path)
     verdict = judged(("good", "accuracy", 0.1)) | {"format": FORMAT}
     write_json(comparison.verdict, verdict)
-    named = f"the recommended one: equipoise export {tmp_path}/runs/good-0 (good is really better than ce in accuracy)"
+    why = "good is significantly better than ce in accuracy"
+    named = f"the recommended one: equipoise export {tmp_path}/runs/good-0 ({why})"
     refused(run("export", tmp_path), named)
     write_json(comparison.verdict, verdict | {"format": FORMAT - 1})
     refused(run("export", tmp_path), "the best so far on validation data", "other-0")

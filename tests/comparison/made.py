@@ -63,8 +63,7 @@ def make_comparison(path, entries, seeds, predict, *, task="single", baseline=No
     folder = ComparisonFolder(path)
     runs = [
         PlannedRun(loss, seed, RunFolder(path / "runs" / f"{loss.replace(':', '-')}-{seed}"))
-        for candidates in entries.values()
-        for loss in candidates
+        for loss in dict.fromkeys(loss for candidates in entries.values() for loss in candidates)
         for seed in seeds
     ]
     chosen = [Entry(text, tuple(candidates)) for text, candidates in entries.items()]

@@ -129,7 +129,7 @@ def test_a_comparison_has_columns_and_tests_them(tmp_path):
     assert row["std"] == pytest.approx(np.std(row["per_seed"], ddof=1))
     text = " ".join(found["sentences"])
     assert "Real differences to a in F-measure: b −" in text
-    assert "Best at telling known from unknown samples: a, AUROC" in text
+    assert "Highest AUROC of known vs unknown samples: a, " in text
     json.dumps(found, allow_nan=False)
 
 

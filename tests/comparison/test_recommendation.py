@@ -13,7 +13,12 @@ VALUES = {("ce", 0): 0.5, ("ce", 1): 0.6, ("good", 0): 0.7, ("good", 1): 0.65, (
 def compared(path, values=VALUES, monitor="accuracy"):
     folder = ComparisonFolder(path)
     runs = [PlannedRun(loss, seed, RunFolder(path / "runs" / f"{loss}-{seed}")) for loss, seed in values]
-    folder.write_plan({}, [Entry(loss, (loss,)) for loss in dict.fromkeys(run.loss for run in runs)], "ce", runs)
+    folder.write_plan(
+        {"data": "digits-lt", "seeds": [0, 1]},
+        [Entry(loss, (loss,)) for loss in dict.fromkeys(run.loss for run in runs)],
+        "ce",
+        runs,
+    )
     for run in runs:
         run.folder.path.mkdir()
         write_json(run.folder.path / "run.json", {"monitor": monitor, "monitor_value": values[run.loss, run.seed]})
@@ -21,7 +26,7 @@ def compared(path, values=VALUES, monitor="accuracy"):
 
 
 def judged(*real, seeds=(0, 1), losses=("ce", "good", "other"), main="accuracy"):
-    """A verdict in which these (loss, metric, mean) are real."""
+    """A verdict in which these (loss, metric, mean) are significant."""
     return {
         "main": main,
         "baseline": "ce",
@@ -31,15 +36,49 @@ def judged(*real, seeds=(0, 1), losses=("ce", "good", "other"), main="accuracy")
     }
 
 
-def test_where_nothing_is_really_better_the_baseline_stays(tmp_path):
+def undecided(*needs, seeds=(0, 1, 2)):
+    """A verdict with differences of (loss, mean, seeds needed, limit) that are not significant."""
+    rows = [
+        {"loss": loss, "metric": "accuracy", "mean": mean, "real": False, "seeds_needed": number, "limit": limit}
+        for loss, mean, number, limit in needs
+    ]
+    return judged(seeds=seeds) | {"differences": rows}
+
+
+def test_where_nothing_is_better_the_baseline_stays(tmp_path):
     worse = judged(("other", "ece", 0.2), ("good", "accuracy", -0.1))
     advice = recommended(compared(tmp_path), worse)
     assert advice.run.name == "ce-1"
-    assert advice.why == "Nothing is really better than ce in accuracy; stay with it"
+    assert advice.why.startswith("No loss is significantly better than ce in accuracy")
     assert advice.note == (
-        "The run was chosen by accuracy on validation data; the table is of test data. "
+        "Significance was judged on test data. The run was chosen by accuracy on validation data. "
         "Best accuracy on validation data: other-0."
     )
+
+
+@pytest.mark.parametrize(
+    ("needs", "seeds", "number"),
+    [
+        ([("good", 0.19, 7, "seeds")], (0, 1, 2), 7),
+        ([("good", 0.19, 12, "seeds"), ("other", 0.3, 9, "seeds")], (0, 1, 2), 9),
+        ([("good", 0.19, 300, "seeds")], (0, 1), 5),  # two seeds do not know how many it takes
+        ([("good", 0.19, None, None)], (0,), 5),
+        ([("good", 0.19, 300, "seeds")], (0, 1, 2), None),
+        ([("good", 0.19, None, "samples")], (0, 1, 2), None),
+        ([("good", -0.19, 7, "seeds")], (0, 1, 2), None),  # a loss that looks worse is no reason for more seeds
+    ],
+)
+def test_the_next_step_is_the_same_comparison_with_more_seeds(tmp_path, needs, seeds, number):
+    advice = recommended(compared(tmp_path), undecided(*needs, seeds=seeds))
+    assert advice.run.loss == "ce"
+    command = f"equipoise compare --data digits-lt --seeds {number} --out place"
+    assert advice.next_step("place") == ("" if number is None else f"Undecided; next: {command}")
+    assert ("--test-share" in advice.why) == (needs[0][3] == "samples")
+
+
+def test_the_next_step_keeps_the_seeds_there_are(tmp_path):
+    advice = recommended(compared(tmp_path), undecided(("good", 0.19, 5, "seeds"), seeds=(4, 7, 9)))
+    assert advice.settings["seeds"] == [0, 1, 4, 7, 9]
 
 
 def test_its_loss_for_a_loop_of_ones_own(tmp_path):
@@ -48,26 +87,28 @@ def test_its_loss_for_a_loop_of_ones_own(tmp_path):
     run = tmp_path / "runs" / "ce-1" / "run.json"
     about = {"monitor": "accuracy", "monitor_value": 0.6}
     write_json(run, about | {"loss_in_python": "equipoise.CrossEntropyLoss()"})
-    assert recommended(folder, judged()).in_your_loop == ("In a loop of your own: loss = equipoise.CrossEntropyLoss().")
+    assert recommended(folder, judged()).in_your_loop == (
+        "In your own training loop: loss = equipoise.CrossEntropyLoss()."
+    )
     write_json(run, about | {"loss_in_python": "equipoise.BalancedSoftmaxLoss(counts)"})
     assert recommended(folder, judged()).in_your_loop == (
-        "In a loop of your own: loss = equipoise.BalancedSoftmaxLoss(counts), where counts are your training samples "
-        "of each class."
+        "In your own training loop: loss = equipoise.BalancedSoftmaxLoss(counts), where counts are your training "
+        "samples of each class."
     )
 
 
-def test_what_is_really_better_is_used_though_another_is_the_best_on_validation_data(tmp_path):
+def test_what_is_significantly_better_is_used_though_another_is_the_best_on_validation_data(tmp_path):
     advice = recommended(compared(tmp_path), judged(("good", "accuracy", 0.1)))
     assert advice.run.name == "good-0"
-    assert advice.why == "good is really better than ce in accuracy"
+    assert advice.why == "good is significantly better than ce in accuracy"
     assert advice.note.endswith("Best accuracy on validation data: other-0.")
 
 
-def test_validation_data_choose_among_what_is_really_better(tmp_path):
+def test_validation_data_choose_among_what_is_significantly_better(tmp_path):
     advice = recommended(compared(tmp_path), judged(("good", "accuracy", 0.2), ("other", "accuracy", 0.1)))
     assert advice.run.name == "other-0"
     assert advice.why == (
-        "good and other are really better than ce in accuracy, and the best of these on validation data is other"
+        "good and other are significantly better than ce in accuracy, and other is the best of these on validation data"
     )
     assert "Best" not in advice.note
 
@@ -81,14 +122,14 @@ def test_less_may_be_better(tmp_path):
 def test_gains_in_other_numbers_are_told(tmp_path):
     advice = recommended(compared(tmp_path), judged(("good", "few", 0.3), ("other", "ece", -0.1)))
     assert advice.run.loss == "ce"
-    assert advice.note.endswith("Really better in other numbers: good (few), other (ECE).")
+    assert advice.note.endswith("Significantly better in other metrics: good (few), other (ECE).")
 
 
 def test_one_seed_does_not_know(tmp_path):
     values = {key: value for key, value in VALUES.items() if key[1] == 0}
     advice = recommended(compared(tmp_path, values), judged(seeds=[0]))
     assert advice.run.name == "ce-0"
-    assert advice.why.startswith("One seed cannot tell whether anything is really better than ce")
+    assert advice.why.startswith("One seed cannot show whether a loss is better than ce")
 
 
 @pytest.mark.parametrize(("losses", "name"), [(("good", "other"), "other-0"), (("good",), "good-0")])
@@ -96,7 +137,7 @@ def test_without_a_baseline_validation_data_choose(tmp_path, losses, name):
     values = {key: value for key, value in VALUES.items() if key[0] in losses}
     advice = recommended(compared(tmp_path, values), judged(losses=losses))
     assert advice.run.name == name
-    assert advice.why == f"The best accuracy on validation data is that of {losses[-1]}"
+    assert advice.why == f"{losses[-1]} has the best accuracy on validation data"
 
 
 def test_without_numbers_on_validation_data_there_is_none(tmp_path):

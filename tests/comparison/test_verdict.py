@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from equipoise.comparison.outcomes import METRICS
+from equipoise.comparison.sentences import _at_the_edge
 from equipoise.comparison.verdict import verdict
 from equipoise.report.tables import results_of
 from equipoise.train.folder import write_json
@@ -57,7 +58,8 @@ def three(tmp_path_factory):
 
 
 def test_the_table_has_every_number_of_every_loss(three):
-    assert three["metrics"] == [*METRICS["single"], "seconds_per_step"]
+    assert three["metrics"] == [*(name for name in METRICS["single"] if name != "accuracy"), "seconds_per_step"]
+    assert three["same"] == {"accuracy": "mean_class_accuracy"}  # every class has 80 test samples
     assert [row["loss"] for row in three["rows"]] == ["ce", "good", "like", "bad"]
     assert three["baseline"] == "ce"
     assert three["seeds"] == [0, 1, 2]
@@ -89,23 +91,28 @@ def test_real_differences_are_told_and_others_are_not(three):
 
 
 def test_the_sentences_say_so_with_numbers(three):
-    (better,) = said(three, "Really better than ce in mean class accuracy")
+    (better,) = said(three, "Significantly better than ce in mean class accuracy")
     good = difference(three, "good", three["main"])
     shown = [f"{100 * good[key]:.1f}" for key in ("mean", "low", "high")]
-    assert re.search(r"good \+{} points \(\+{} to \+{}\)".format(*map(re.escape, shown)), better)
-    assert "like" not in better
-    assert said(three, "Really worse than ce in mean class accuracy: bad −")
-    assert "like" in said(three, "Not told apart from ce")[0]
-    assert said(three, "Best mean class accuracy: good, ")[0].endswith("a real difference.")
-    assert "good" in said(three, "Best for classes with few training samples")[0]
-    assert said(three, "Best calibrated as trained")
-    assert said(three, "Best calibrated after temperature")
+    assert better.endswith("good +{} points (95 % CI {} to {}).".format(*shown))
+    assert said(three, "Significantly worse than ce in mean class accuracy: bad −")
+    (rest,) = said(three, "No significant difference from ce in mean class accuracy")
+    assert "(Holm-adjusted, 3 comparisons): like " in rest
+    assert said(three, "Highest mean class accuracy: good, ")[0].endswith("(significant).")
+    assert "good" in said(three, "Highest accuracy of classes with few training samples")[0]
+    assert said(three, "Lowest ECE before calibration")
+    assert said(three, "Lowest ECE after temperature scaling")
     assert said(three, "A step takes 10.0 ms with ce")
-    assert not said(three, "varies")
-    assert said(three, "correction for 3 comparisons")
-    assert not said(three, "failed")
-    assert not said(three, "One seed")
-    assert not said(three, "no samples")
+    assert said(three, "accuracy equals mean class accuracy")
+    assert three["failures"] == three["missing"] == []
+
+
+def test_worse_in_other_metrics_is_called_worse(three):
+    for metric, name in (("few", "accuracy of classes with few training samples"), ("ece", "ECE before calibration")):
+        bad = difference(three, "bad", metric)
+        if bad["real"]:
+            assert "bad" in said(three, f"Significantly worse than ce in {name}")[0]
+    assert difference(three, "bad", "few")["real"] or difference(three, "bad", "ece")["real"]
 
 
 def test_a_tie_is_a_tie(tmp_path):
@@ -113,8 +120,8 @@ def test_a_tie_is_a_tie(tmp_path):
         return predict("bad" if loss == "bad" else "ce", seed)
 
     found = verdict(compared(tmp_path, ["ce", "twin", "bad"], predict=same))
-    (best,) = said(found, "Best mean class accuracy")
-    assert re.fullmatch(r"Best mean class accuracy: ce and twin alike, \d\d\.\d\d %\.", best)
+    (best,) = said(found, "Highest mean class accuracy")
+    assert re.fullmatch(r"Highest mean class accuracy: ce and twin, \d\d\.\d\d %\.", best)
 
 
 def test_no_interval_goes_beyond_what_shares_can_differ_by(tmp_path):
@@ -125,7 +132,8 @@ def test_no_interval_goes_beyond_what_shares_can_differ_by(tmp_path):
 
     found = verdict(compared(tmp_path, ["ce", "other"], seeds=2, predict=wild))
     one = difference(found, "other", "mean_class_accuracy")
-    assert (one["low"], one["high"]) == (-1.0, 1.0)
+    assert (one["low"], one["high"], one["usable"]) == (-1.0, 1.0, False)
+    assert said(found, "(no usable interval)")
     assert difference(found, "other", "nll")["high"] > 1  # which is no share
 
 
@@ -136,8 +144,8 @@ def test_times_that_vary_between_seeds_are_said_to_tell_nothing(tmp_path):
 
     found = verdict(compared(tmp_path, ["ce", "good"], seeds=2, predict=predict_slowly), draws=20)
     assert said(found, "A step takes") == [
-        "A step takes 10.0 ms with ce and 20.0 ms with good, but it varies by 71 % between the seeds of good: times do "
-        "not compare."
+        "A step takes 10.0 ms with ce and 20.0 ms with good; timings are not comparable: they vary by 71 % between "
+        "seeds of good."
     ]
     assert times_are_not_compared(found)
 
@@ -175,7 +183,7 @@ def test_times_of_runs_side_by_side_are_not_compared(tmp_path):
     assert said(alone, "A step takes") == ["A step takes 10.0 ms with ce and 20.0 ms with good."]
     shared = verdict(compared(tmp_path / "shared", ["ce", "good"], predict=timed(2, 3)), draws=20)
     assert times_are_not_compared(shared)
-    assert said(shared, "A step takes")[0].endswith("but runs shared the machine and do not compare in time.")
+    assert said(shared, "A step takes")[0].endswith("; timings are not comparable: runs shared the machine.")
 
 
 def test_what_took_no_steps_of_its_own_has_no_time(tmp_path):
@@ -197,10 +205,9 @@ def test_groups_with_next_to_no_test_samples_are_not_judged(tmp_path):
 
     found = verdict(compared(tmp_path, ["ce", "good"], 2, predict=nearly_without_the_rare), draws=20)
     assert said(found, "Few:") == [
-        "Few: 2 classes, 3 test samples, too few to judge; more data would tell, or a larger --test-share where the "
-        "data have no test of their own."
+        "Few: 2 classes, 3 test samples, too few to judge; use more test data, or a larger --test-share where the data "
+        "have no test split of their own."
     ]
-    assert not said(found, "classes with few")
     assert "few" in found["metrics"]
     assert not [one for one in found["differences"] if one["metric"] == "few"]
     assert not any(row["few"].best for row in results_of(found))
@@ -208,7 +215,6 @@ def test_groups_with_next_to_no_test_samples_are_not_judged(tmp_path):
 
 def test_where_all_are_equal_none_is_best(tmp_path):
     found = verdict(compared(tmp_path, ["ce", "twin"], 2, predict=lambda loss, seed: predict("ce", seed)), draws=20)
-    assert not said(found, "Best")
     (sentence,) = said(found, "No difference in mean class accuracy")
     assert sentence.endswith(" % with all.")
     assert not any(result.best for row in results_of(found) for result in row.values())
@@ -216,13 +222,31 @@ def test_where_all_are_equal_none_is_best(tmp_path):
 
 def test_what_seeds_cannot_tell_is_said(three):
     limit = difference(three, "like", three["main"])
-    sentence = said(three, "seeds would")[0]
-    assert "like" in sentence
+    sentence = said(three, "seeds would detect like vs ce")[0]
     if limit["limit"] == "samples":
         assert "No number of seeds" in sentence
         assert "400 test samples" in sentence
+        assert "--test-share" in sentence
     else:
         assert f"about {limit['seeds_needed']} seeds" in sentence or "more than 1,000" in sentence
+        assert "80 % power" in sentence
+
+
+def test_a_rare_class_is_named_as_the_bottleneck(tmp_path):
+    def with_a_rare_class(loss, seed):
+        val, test, options = predict("ce", seed + 10 * (loss == "like"))
+        rare = np.flatnonzero(test["targets"] == 4)[5:]
+        test["targets"][rare] = rare % 4
+        return val, test, options
+
+    found = verdict(compared(tmp_path, ["ce", "like"], predict=with_a_rare_class), draws=50)
+    assert found["rarest"] == {"name": "[b]eel", "support": 5}
+    assert found["same"] == {}
+    assert "accuracy" in found["metrics"]
+    assert difference(found, "like", found["main"])["limit"] == "samples"
+    (sentence,) = said(found, "No number of seeds")
+    assert "5 test samples of [b]eel among 400 are too few" in sentence
+    assert "--test-share" in sentence
 
 
 def test_it_is_json_and_the_same_again(three, tmp_path):
@@ -240,17 +264,14 @@ def test_one_seed_has_no_interval_and_that_is_said(tmp_path):
     assert all(one["low"] is one["high"] is one["p"] is None and not one["real"] for one in found["differences"])
     assert difference(found, "good", "few")["mean"] > 0.2
     assert found["rows"][0]["values"]["accuracy"]["std"] is None
-    assert said(found, "One seed: nothing is known of the noise")
-    assert not said(found, "eal difference")
-    assert not said(found, "chance")
-    assert said(found, "Best mean class accuracy: good")
+    assert said(found, "One seed: no interval and no significance test")
+    assert not said(found, "ignificant")
+    assert said(found, "Highest mean class accuracy: good")
 
 
 def test_two_seeds_are_a_warning(tmp_path):
     found = verdict(compared(tmp_path, ["ce", "good", "like"], 2))
-    warning, rest = said(found, "Two seeds tell little")[0], said(found, "Not told apart")[0]
-    assert found["sentences"].index(warning) < found["sentences"].index(rest)
-    assert rest.startswith("Not told apart from ce in mean class accuracy after correction for 2 comparisons: like ")
+    assert said(found, "Two seeds: all intervals are provisional")
     assert difference(found, "good", "few")["low"] is not None
 
 
@@ -267,7 +288,41 @@ def test_candidates_are_chosen_by_validation_never_by_the_test(tmp_path):
     assert row["chosen"] == "like"
     assert [one["monitor_mean"] for one in row["candidates"]] == pytest.approx([0.51, 0.71, 0.61])
     assert not difference(found, "a,b,c", found["main"])["real"]
-    assert said(found, "Of a,b,c, like was chosen by mean class accuracy on validation data.")
+    assert said(found, "a,b,c: like has the best mean class accuracy on validation data.")
+
+
+@pytest.mark.parametrize(
+    ("loss", "chosen", "hint"),
+    [
+        ("focal:gamma=1,2,3", "focal:gamma=3", "gamma=3 is the largest"),
+        ("focal:gamma=1,2,3", "focal:gamma=1", "gamma=1 is the smallest"),
+        ("focal:gamma=1,2,3", "focal:gamma=2", None),
+        ("focal:gamma=0,1,2", "focal:gamma=1", None),
+        ("focal:gamma=0,2", "focal:gamma=0", None),  # there is no smaller one
+        ("focal:gamma=0,2", "ce", None),  # the same loss, as another row has it
+        ("ce+0.1,0.5,1*dice", "ce+1*dice", "1*dice is the largest"),
+        ("tau-norm:tau=0.5,1", "tau-norm:tau=0.5", "tau=0.5 is the smallest"),
+        ("ldam:weight=drw,inverse", "ldam:weight=drw", None),
+        (
+            "focal:gamma=linear(5,1):label_smoothing=0,0.1",
+            "focal:gamma=linear(5,1):label_smoothing=0.1",
+            "smoothing=0.1 is",
+        ),
+        ("asl:gamma_pos=(1,2)", "asl:gamma_pos=(1,2)", None),
+    ],
+)
+def test_a_choice_at_the_edge_of_its_list_is_pointed_out(loss, chosen, hint):
+    found = _at_the_edge(loss, chosen)
+    assert (hint in found and found.count(";") == 1) if hint else found == ""
+
+
+def test_losses_with_the_same_runs_have_one_row(tmp_path):
+    folder = compared(tmp_path, {"ce": ["ce"], "good": ["good"], "same": ["good"], "also": ["ce"]}, 3)
+    found = verdict(folder, draws=20)
+    assert [row["loss"] for row in found["rows"]] == ["ce", "good"]
+    assert found["equal"] == {"same": "good", "also": "ce"}
+    assert {one["loss"] for one in found["differences"]} == {"good"}
+    assert said(found, "same is the same as good here")
 
 
 def test_a_monitor_of_which_less_is_better(tmp_path):
@@ -289,7 +344,7 @@ def test_failed_runs_are_named_and_the_others_are_compared(tmp_path):
     assert rows["a,b"]["chosen"] == "bad"  # the other one failed
     assert rows["gone"]["chosen"] is None
     assert rows["gone"]["values"] == {}
-    assert difference(found, "good", "accuracy")["seeds"] == 2
+    assert difference(found, "good", "mean_class_accuracy")["seeds"] == 2
     assert "gone" not in {one["loss"] for one in found["differences"]}
     assert len(found["failures"]) == 5
     (sentence,) = said(found, "good, seed 1 failed")
@@ -298,8 +353,8 @@ def test_failed_runs_are_named_and_the_others_are_compared(tmp_path):
 
 def test_a_single_common_seed_has_no_interval(tmp_path):
     found = verdict(compared(tmp_path, ["ce", "good", "like"], failed=[("good", 0), ("good", 1)]))
-    assert difference(found, "good", "accuracy")["low"] is None
-    assert difference(found, "like", "accuracy")["low"] is not None
+    assert difference(found, "good", "mean_class_accuracy")["low"] is None
+    assert difference(found, "like", "mean_class_accuracy")["low"] is not None
     assert said(found, "good has one seed in common with ce: no interval")
 
 
@@ -307,7 +362,7 @@ def test_without_the_baseline_there_is_a_table_but_no_difference(tmp_path):
     found = verdict(compared(tmp_path, ["ce", "good", "like"], 2, failed=[("ce", 0), ("ce", 1)]))
     assert found["differences"] == []
     assert said(found, "ce has no finished run")
-    assert said(found, "Best mean class accuracy: good")
+    assert said(found, "Highest mean class accuracy: good")
 
 
 def test_a_comparison_that_goes_on_says_so(tmp_path):
@@ -331,7 +386,9 @@ def test_classes_that_the_test_does_not_have_are_named(tmp_path):
 
     found = verdict(compared(tmp_path, ["ce", "good"], 2, predict=without_two))
     assert found["missing"] == ["bee", "[b]eel"]
-    assert said(found, "2 of 5 classes have no samples in the test and are in no mean over them: bee, [b]eel.")
+    assert said(
+        found, "2 of 5 classes have no samples in the test set and are excluded from means over them: bee, [b]eel."
+    )
 
 
 def test_runs_on_other_samples_are_not_compared(tmp_path):
@@ -360,7 +417,7 @@ def test_other_tasks(tmp_path, task):
     assert found["metrics"] == [*METRICS[task], "seconds_per_step"]
     assert difference(found, "good", found["main"])["real"]
     assert not difference(found, "equal", found["main"])["real"]
-    assert said(found, "Really better than base in " + {"multi": "mAP", "segmentation": "mean IoU"}[task])
+    assert said(found, "Significantly better than base in " + {"multi": "mAP", "segmentation": "mean IoU"}[task])
 
 
 def test_nothing_here_needs_torch(tmp_path):

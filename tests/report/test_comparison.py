@@ -167,8 +167,8 @@ def test_only_real_differences_are_marked(single):
 def test_one_seed_has_no_interval_and_it_is_said(tmp_path):
     folder = write_comparison(tmp_path / "one", seeds=1, losses=("ce", "recall"))
     text = comparison_page(folder, read_verdict(folder))
-    assert "One seed: nothing is known of the noise" in text
-    assert "without a second one there is no interval" in text
+    assert "One seed: no interval and no significance test" in text
+    assert "Differences of one seed: no interval" in text
     assert 'class="sign"' not in text
     assert "±" not in "".join(map("".join, cells_of(text)))
 
@@ -215,7 +215,7 @@ def test_where_any_row_is_a_method_rows_are_not_called_losses(methods, single):
     assert said.count("losses") == said.count("Values of different losses do not compare") == 1  # of losses indeed
     assert said.count("the number of methods") == 2
     assert "joins the methods that no other one beats" in said
-    assert "Of several values for a method," in said
+    assert "on validation data, not on test data" in said
     heads = [name for head in re.findall(r"<thead>.*?</thead>", methods, re.DOTALL) for name in Reader(head).words]
     assert heads.count("method") == 3  # results, hyper-parameters, failed runs
     assert "loss" not in heads
@@ -268,7 +268,7 @@ def test_it_says_which_run_to_use_and_how(single):
     for one in verdict["differences"]:
         one["real"] = False
     text = comparison_page(single, verdict)
-    assert "Nothing is really better than ce in mean class accuracy; stay with it." in text
+    assert "No loss is significantly better than ce in mean class accuracy" in text
     assert "<code>equipoise export runs/ce-2</code>" in text
     assert "Best mean class accuracy on validation data: recall-2." in text
 

@@ -128,7 +128,7 @@ def test_markdown(verdict):
     assert lines[3] == "| focal:gamma=1,2 | **80.00 ± 1.00** ▲ | 0.6000 ± 0.0100 ▼ | 1,500 ± 250 |"
     assert lines[4] == r"| a\|b\_$x$ \<b\> | 75.00 ± 1.00 | – | – |"
     assert "over 2 seeds" in lines[-1]
-    assert "▲ better and ▼ worse than ce" in lines[-1]
+    assert "▲ significantly better and ▼ significantly worse than ce" in lines[-1]
 
 
 def test_latex(verdict):
@@ -142,12 +142,12 @@ def test_latex(verdict):
 
 
 @pytest.mark.parametrize("make", [as_markdown, as_latex])
-def test_of_one_seed_nothing_is_called_noise(verdict, make):
+def test_of_one_seed_there_is_no_deviation(verdict, make):
     verdict["seeds"] = [0]
     for row in verdict["rows"]:
         row["values"] = {name: value | {"std": None} for name, value in row["values"].items()}
     text = make(verdict)
-    assert "One seed: no deviation and no interval" in text
+    assert "One seed: no standard deviation, no interval" in text
     assert "±" not in text
     assert r"\pm" not in text
 

@@ -1,4 +1,4 @@
-"""``equipoise compare``: which loss suits the user's data, beyond the noise of seeds."""
+"""``equipoise compare``: which loss suits the user's data, with significance tests over seeds and test samples."""
 
 from __future__ import annotations
 
@@ -66,9 +66,11 @@ def compare(
         if advice.in_your_loop:
             typer.echo(advice.in_your_loop)
     typer.echo(f"The report: {folder / found.report.name}")
+    if advice is not None and advice.settings is not None:
+        typer.echo(advice.next_step(str(folder)))
     if found.failures:
         typer.echo(
-            f"equipoise: {len(found.failures)} of {len(found.runs)} runs failed; the same command tries them again",
+            f"equipoise: {len(found.failures)} of {len(found.runs)} runs failed; run the same command again to retry",
             err=True,
         )
         raise typer.Exit(1)

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.text import Text
 
 from equipoise.cli.summary import plain_table
-from equipoise.comparison.sentences import JUDGED, signed
+from equipoise.comparison.sentences import JUDGED, interval_text, is_gain, signed
 from equipoise.report.tables import Result, label, results_of, spread
-from equipoise.report.words import LESS_IS_BETTER, shown
+from equipoise.report.words import shown
 
 __all__ = ["print_comparison"]
 
@@ -21,7 +21,7 @@ Columns = Mapping[str, Sequence[Text]]
 
 
 def print_comparison(found: Mapping[str, Any], console: Console | None = None) -> None:
-    """Print the table, the differences to the baseline, and what they mean; as many columns side by side as fit.
+    """Print the table, the differences from the baseline, and the sentences; as many columns side by side as fit.
 
     Args:
         found: what ``equipoise.comparison.verdict.verdict`` gives, or its JSON read again.
@@ -35,15 +35,15 @@ def print_comparison(found: Mapping[str, Any], console: Console | None = None) -
     compared = _differences(found)
     if compared:
         names = list(dict.fromkeys(one["loss"] for one in found["differences"]))
-        interval = ", 95 % interval" if any(one["low"] is not None for one in found["differences"]) else ""
+        interval = ", 95 % CI" if any(one["low"] is not None for one in found["differences"]) else ""
         _print_columns(
-            console, f"difference to {found['baseline']}{interval}", [Text(name) for name in names], compared
+            console, f"difference from {found['baseline']}{interval}", [Text(name) for name in names], compared
         )
     bold = "Bold: the best mean. " if console.is_terminal and not console.is_dumb_terminal else ""
     if len(found["seeds"]) > 1:
         console.print(
-            f"Means ± standard deviation over {len(found['seeds'])} seeds, shares in percent. {bold}"
-            f"▲ really better than {found['baseline']}, ▼ really worse.",
+            f"Means ± standard deviation over {len(found['seeds'])} seeds, fractions in percent. {bold}"
+            f"▲ significantly better than {found['baseline']}, ▼ significantly worse.",
             markup=False,
         )
     for sentence in found["sentences"]:
@@ -71,9 +71,9 @@ def _difference(one: Mapping[str, Any] | None) -> Text:
     metric = one["metric"]
     text = Text(signed(metric, one["mean"]))
     if one["low"] is not None:
-        text.append(f" ({signed(metric, one['low'])} to {signed(metric, one['high'])})")
+        text.append(f" ({interval_text(one)})" if one.get("usable", True) else " (no usable interval)")
     if one["real"]:
-        text.append(MARKS["better" if (one["mean"] < 0) == (metric in LESS_IS_BETTER) else "worse"])
+        text.append(MARKS["better" if is_gain(one) else "worse"])
     return text
 
 

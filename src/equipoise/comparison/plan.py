@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from equipoise.comparison.folder import Entry, PlannedRun
 from equipoise.comparison.spec import CompareSpec
@@ -14,6 +14,11 @@ from equipoise.report.words import things
 from equipoise.train.folder import RunFolder
 from equipoise.train.names import is_method
 from equipoise.train.spec import RunSpec, SharedSpec
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from equipoise.data import Task
 
 __all__ = ["baseline_of", "entries_of", "planned_runs", "run_name", "run_spec", "surveyed_entries"]
 
@@ -54,7 +59,8 @@ def baseline_of(spec: CompareSpec, entries: Sequence[Entry]) -> str:
             raise ValueError(f"--baseline must be one of {', '.join(texts)}, got {spec.baseline}; write it as there")
         return spec.baseline
     plain = [entry.text for entry in entries if all(is_backbone("auto", one) for one in entry.candidates)]
-    return (plain or texts)[0]
+    named = [entry.text for entry in entries if entry.text in plain and entry.text in entry.candidates]
+    return (named or plain or texts)[0]
 
 
 def planned_runs(folder: Path, entries: Sequence[Entry], seeds: Sequence[int]) -> list[PlannedRun]:
@@ -165,4 +171,32 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
     mistakes = dict.fromkeys(one for one in problems if one is not None)
     if mistakes:
         raise ValueError("; ".join(mistakes))
-    return entries, notes
+    texts = dict.fromkeys(text for entry in entries for text in entry.candidates if not is_method(text))
+    built = {text: loss_of(first, data, False, text) for text in texts}
+    twins = _twins(built, data.task, len(data.class_names), data.ignore_index)
+    notes += [f"{text} is the same loss as {twin} on these data and is trained once" for text, twin in twins.items()]
+    return [
+        Entry(entry.text, tuple(dict.fromkeys(twins.get(text, text) for text in entry.candidates))) for entry in entries
+    ], notes
+
+
+def _twins(built: Mapping[str, nn.Module], task: Task, num_classes: int, ignore_index: int) -> dict[str, str]:
+    """Losses that equal another one by their values and gradients, and which; the plain loss stands for its equals."""
+    import torch
+
+    from equipoise.train.loss_text import OwnLoss, loss_trace
+    from equipoise.train.methods import is_backbone
+
+    kept: dict[str, torch.Tensor] = {}
+    twins = {}
+    for text in sorted(built, key=lambda text: not is_backbone("auto", text)):
+        if any(isinstance(part, OwnLoss) for part in built[text].modules()):
+            continue  # code of the user's own, which may not stand such batches
+        trace = loss_trace(built[text], task, num_classes, ignore_index)
+        same = (other for other, known in kept.items() if torch.allclose(trace, known, rtol=1e-9, atol=1e-12))
+        twin = next(same, None)
+        if twin is None:
+            kept[text] = trace
+        else:
+            twins[text] = twin
+    return twins

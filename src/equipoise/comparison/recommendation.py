@@ -1,7 +1,8 @@
-"""Which run of a comparison to use: a difference that is not real is no reason to leave the baseline."""
+"""The run to use, and the next step: a difference that is not significant is no reason to leave the baseline."""
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.comparison.folder import ComparisonFolder, PlannedRun
-from equipoise.comparison.sentences import JUDGED
-from equipoise.report.words import LABELS, LESS_IS_BETTER
+from equipoise.comparison.sentences import JUDGED, MORE_SAMPLES, is_gain
+from equipoise.report.words import LABELS, joined, kind_of
 
 __all__ = ["Recommendation", "recommended"]
+
+FEW_SEEDS, MANY_SEEDS = 5, 30
+"""Seeds to go on with after one or two, from which no need can be computed; and the most that are proposed."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +26,16 @@ class Recommendation:
     Args:
         run: which one.
         why: the reason, without a full stop.
-        note: what it was chosen by, which run that would choose among all, and what speaks for others.
+        note: what it was chosen by, the best run on validation data where that is another, and gains in other metrics.
         loss: its loss in Python, for a loop of the user's own; None where it is more than an expression.
+        settings: those of the comparison with more seeds where a loss may be better and more seeds would show it.
     """
 
     run: PlannedRun
     why: str
     note: str
     loss: str | None = None
+    settings: Mapping[str, Any] | None = None
 
     @property
     def in_your_loop(self) -> str:
@@ -37,18 +43,24 @@ class Recommendation:
         if self.loss is None:
             return ""
         counts = ", where counts are your training samples of each class" if "counts" in self.loss else ""
-        return f"In a loop of your own: loss = {self.loss}{counts}."
+        return f"In your own training loop: loss = {self.loss}{counts}."
 
     def command(self, folder: Path | None = None) -> str:
-        """What makes a model of the run; for somebody in the folder of the comparison, or beside it."""
+        """The command that exports the run; for somebody in the folder of the comparison, or beside it."""
         runs = Path("runs") if folder is None else folder / "runs"
         return shlex.join(["equipoise", "export", str(runs / self.run.name)])
 
+    def next_step(self, out: str) -> str:
+        """``Undecided; next: COMMAND``, the comparison with more seeds; nothing where that is not the next step."""
+        from equipoise.report.origins import command_of
+
+        return "" if self.settings is None else f"Undecided; next: {command_of(self.settings, out)}"
+
 
 def recommended(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Recommendation | None:
-    """The best on validation data of the losses that are really better than the baseline, or else of the baseline.
+    """The best on validation data of the losses that are significantly better than the baseline, else the baseline.
 
-    Whether a loss is better is read from the test, in the main metric; which of its runs is taken never is.
+    Whether a loss is better is judged on test data, in the main metric; which of its runs is taken, on validation data.
 
     Args:
         folder: of the comparison.
@@ -62,34 +74,57 @@ def recommended(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Recomme
         return None
     main, baseline = verdict["main"], verdict["baseline"]
     chosen: dict[str, str] = {row["loss"]: row["chosen"] for row in verdict["rows"] if row["seeds"]}
-    gains = [
-        one for one in verdict["differences"] if one["real"] and (one["mean"] < 0) == (one["metric"] in LESS_IS_BETTER)
-    ]
+    gains = [one for one in verdict["differences"] if one["real"] and is_gain(one)]
     better = {chosen[one["loss"]] for one in gains if one["metric"] == main}
-    monitor = _called(best.folder.about["monitor"])
-    run, why = best, f"The best {monitor} on validation data is that of {best.loss}"
+    monitor, seeds = _called(best.folder.about["monitor"]), None
+    run, why = best, f"{best.loss} has the best {monitor} on validation data"
+    note = f"The run was chosen by {monitor} on validation data."
     if (among_better := folder.best_of(better)) is not None:
         run = among_better
-        among = f", and the best of these on validation data is {run.loss}" if len(better) > 1 else ""
-        why = f"{_listed(sorted(better))} really better than {baseline} in {_called(main)}{among}"
+        among = f", and {run.loss} is the best of these on validation data" if len(better) > 1 else ""
+        verb = "are" if len(better) > 1 else "is"
+        why = f"{joined(sorted(better))} {verb} significantly better than {baseline} in {_called(main)}{among}"
     elif not better and len(chosen) > 1 and (usual := folder.best_of({chosen.get(baseline, "")})) is not None:
         run = usual
-        why = f"Nothing is really better than {baseline} in {_called(main)}; stay with it"
-        if len(verdict["seeds"]) == 1:
-            why = f"One seed cannot tell whether anything is really better than {baseline}; until more do, stay with it"
-    note = f"The run was chosen by {monitor} on validation data; the table is of test data."
+        why, seeds = _undecided(verdict)
+    note = f"Significance was judged on test data. {note}"
     if run != best:
         note += f" Best {monitor} on validation data: {best.name}."
     elsewhere = [f"{one['loss']} ({_called(one['metric'])})" for one in gains if one["metric"] in JUDGED]
     if elsewhere and not better:
-        note += f" Really better in other numbers: {', '.join(elsewhere)}."
-    return Recommendation(run, why, note, run.folder.about.get("loss_in_python"))
+        note += f" Significantly better in other metrics: {', '.join(elsewhere)}."
+    settings = None if seeds is None else folder.spec | {"seeds": _more(verdict["seeds"], seeds)}
+    return Recommendation(run, why, note, run.folder.about.get("loss_in_python"), settings)
+
+
+def _undecided(verdict: Mapping[str, Any]) -> tuple[str, int | None]:
+    """Why nothing is better than the baseline, and the number of seeds that may show it, None where none would."""
+    main, baseline = verdict["main"], verdict["baseline"]
+    kind = kind_of(row["loss"] for row in verdict["rows"]).one
+    why = f"No {kind} is significantly better than {baseline} in {_called(main)}"
+    if len(verdict["seeds"]) == 1:
+        return (
+            f"One seed cannot show whether a {kind} is better than {baseline}; until then, keep {baseline}",
+            FEW_SEEDS,
+        )
+    open_ = [one for one in verdict["differences"] if one["metric"] == main and not one["real"] and is_gain(one)]
+    needs = [one["seeds_needed"] for one in open_ if one["limit"] == "seeds" and one["seeds_needed"]]
+    if any(one["limit"] == "seeds" for one in open_) and len(verdict["seeds"]) < 3:
+        return f"{why} yet; until then, keep {baseline}", FEW_SEEDS
+    if needs and min(needs) <= MANY_SEEDS:
+        return f"{why} yet; until then, keep {baseline}", min(needs)
+    if needs:
+        return f"{why}, and fewer than {min(needs):,} seeds would not show it; keep {baseline}", None
+    if open_:
+        return f"{why}, and more seeds would not show it: {MORE_SAMPLES}; until then, keep {baseline}", None
+    return f"{why}; keep {baseline}", None
+
+
+def _more(seeds: list[int], number: int) -> list[int]:
+    """As many seeds, those that there are among them."""
+    new = (seed for seed in itertools.count() if seed not in seeds)
+    return sorted([*seeds, *itertools.islice(new, max(0, number - len(seeds)))])
 
 
 def _called(metric: str) -> str:
     return LABELS.get(metric, metric.replace("_", " "))
-
-
-def _listed(names: list[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last} are" if first else f"{last} is"

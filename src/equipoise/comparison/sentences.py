@@ -1,33 +1,44 @@
-"""A verdict in words: short sentences, each of them true."""
+"""The verdict as sentences."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from equipoise.comparison.statistics import MOST_SEEDS
-from equipoise.report.words import LABELS, LESS_IS_BETTER, NATURAL, shown, things
+from equipoise.report.words import LABELS, LESS_IS_BETTER, NATURAL, joined, shown, things
 
-__all__ = ["JUDGED", "sentences_of", "signed"]
+__all__ = ["JUDGED", "interval_text", "is_gain", "sentences_of", "signed"]
 
 Row = Mapping[str, Any]
 JUDGED = ("few", "f_measure", "auroc", "ece", "ece_after")
-"""Numbers that people ask for besides the main one."""
+"""Metrics that have sentences of their own, besides the main one."""
 NAMED = 5
-"""Classes and runs that are named at most."""
+"""Most classes and runs that are named."""
+MORE_SAMPLES = "use more test data, or a larger --test-share where the data have no test split of their own"
+NUMBER = r"\d+\.?\d*(?:[eE][+-]?\d+)?"
+LIST = re.compile(rf"(?<![\w.,(=])([\w-]+=)?({NUMBER}(?:,{NUMBER})+)(\*[\w-]+)?(?![\w.,])")
+"""Numbers that a loss lists, ``gamma=1,2,3`` or ``0.1,1*dice``."""
 
 
 def sentences_of(found: Mapping[str, Any]) -> list[str]:
-    """Which differences are real, which loss is best for what, how many seeds would tell the rest, what is missing."""
+    """Significant differences, the best loss in each metric, seeds needed for the rest, hyper-parameters, warnings."""
     return [
         *_differences(found),
         *_other_differences(found),
         *_best(found),
         *_too_few(found),
         *_need(found),
+        *_equal(found),
         *_choices(found),
         *_warnings(found),
     ]
+
+
+def is_gain(one: Row) -> bool:
+    """Whether a difference is an improvement."""
+    return bool((one["mean"] < 0) == (one["metric"] in LESS_IS_BETTER) and one["mean"])
 
 
 # ------------------------------------------------------------------------------------------------------- differences
@@ -38,41 +49,46 @@ def _differences(found: Mapping[str, Any]) -> Iterator[str]:
     own = [one for one in found["differences"] if one["metric"] == main and one["low"] is not None]
     if not own:
         return
-    metric = _in(main, found)
-    sign = -1 if main in LESS_IS_BETTER else 1
-    own.sort(key=lambda one: -sign * one["mean"])
-    better, worse = ([one for one in own if one["real"] and sign * w * one["mean"] > 0] for w in (1, -1))
-    rest = [one for one in own if not one["real"]]
-    if better:
-        yield f"Really better than {baseline} in {metric}: {_listed(better)}."
-    if worse:
-        yield f"Really worse than {baseline} in {metric}: {_listed(worse)}."
-    if rest and len(found["seeds"]) == 2:
-        yield "Two seeds tell little of the noise between seeds: only very large differences can be called real."
-    after = f" after correction for {len(own)} comparisons" if len(own) > 1 else ""
-    if rest and (better or worse):
-        yield f"Not told apart from {baseline} in {metric}{after}: {_listed(rest)}."
-    elif rest:
-        yield f"No difference to {baseline} in {metric} is certain yet{after}: {_listed(rest)}."
-    corrected = f" Real is what remains{after} in a metric." if after and not rest else ""
-    yield f"In brackets: 95 % interval of each difference alone, over seeds and test samples.{corrected}"
+    yield from _significant(own, found)
+    rest = _sorted([one for one in own if not one["real"]])
+    if rest:
+        adjusted = f" (Holm-adjusted, {len(own)} comparisons)" if len(own) > 1 else ""
+        yield f"No significant difference from {baseline} in {_in(main, found)}{adjusted}: {_listed(rest)}."
+    yield (
+        "The intervals cover the noise of seeds and test samples, for these training data, this split and one learning "
+        "rate for all."
+    )
+    if min(one["seeds"] for one in own) == 2:
+        yield "Two seeds: all intervals are provisional; use --seeds 3 or more."
 
 
 def _other_differences(found: Mapping[str, Any]) -> Iterator[str]:
-    """What is real in other numbers."""
+    """Significant differences in other metrics."""
     for metric in JUDGED:
-        real = [one for one in found["differences"] if one["metric"] == metric and one["real"]]
-        if real:
-            yield f"Real differences to {found['baseline']} in {_in(metric, found)}: {_listed(real)}."
+        yield from _significant([one for one in found["differences"] if one["metric"] == metric], found)
+
+
+def _significant(differences: Sequence[Row], found: Mapping[str, Any]) -> Iterator[str]:
+    """The significant ones of a metric, better and worse."""
+    for word, gain in (("better", True), ("worse", False)):
+        some = _sorted([one for one in differences if one["real"] and is_gain(one) is gain])
+        if some:
+            metric = _in(some[0]["metric"], found)
+            yield f"Significantly {word} than {found['baseline']} in {metric}: {_listed(some)}."
+
+
+def _sorted(differences: Sequence[Row]) -> list[Row]:
+    """The best first."""
+    return sorted(differences, key=lambda one: one["mean"] * (1 if one["metric"] in LESS_IS_BETTER else -1))
 
 
 def _listed(differences: Sequence[Row]) -> str:
-    """Differences with their intervals, the unit at the first."""
+    """Differences with their intervals, unit and level at the first."""
     parts = []
     for place, one in enumerate(differences):
-        unit = "" if place else _unit(one["metric"])
-        low, high = (signed(one["metric"], one[end]) for end in ("low", "high"))
-        parts.append(f"{one['loss']} {signed(one['metric'], one['mean'])}{unit} ({low} to {high})")
+        unit, level = ("", "") if place else (_unit(one["metric"]), "95 % CI ")
+        interval = f"{level}{interval_text(one)}" if one.get("usable", True) else "no usable interval"
+        parts.append(f"{one['loss']} {signed(one['metric'], one['mean'])}{unit} ({interval})")
     return ", ".join(parts)
 
 
@@ -80,44 +96,31 @@ def _listed(differences: Sequence[Row]) -> str:
 
 
 def _best(found: Mapping[str, Any]) -> Iterator[str]:
-    """The loss with the best mean, for what people ask about."""
+    """The loss with the best mean in each metric that people ask about."""
     if sum(bool(row["seeds"]) for row in found["rows"]) < 2:
         return
-    topics = {
-        found["main"]: f"Best {_in(found['main'], found)}",
-        "few": f"Best for {_rare(found)}",
-        "f_measure": "Best with samples of no known class among the others",
-        "auroc": "Best at telling known from unknown samples",
-        "ece": "Best calibrated as trained",
-        "ece_after": "Best calibrated after temperature",
-    }
-    for metric, title in topics.items():
+    for metric in dict.fromkeys((found["main"], *JUDGED)):
         if metric in found["metrics"] and metric not in found["unjudged"]:
-            yield from _best_of(found, metric, title)
+            yield _best_of(found, metric)
     yield from _speed(found)
 
 
-def _best_of(found: Mapping[str, Any], metric: str, title: str) -> Iterator[str]:
+def _best_of(found: Mapping[str, Any], metric: str) -> str:
     means = _means(found, metric)
-    sign = -1 if metric in LESS_IS_BETTER else 1
-    best = max(means, key=lambda loss: sign * means[loss])
-    what = "" if metric == found["main"] else f"{_short(metric, found)} "
-    baseline = found["baseline"]
-    alike = [loss for loss in means if _value(metric, means[loss]) == _value(metric, means[best])]
-    if len(alike) == len(means) > 1:
-        yield f"No difference in {_in(metric, found)}: {_value(metric, means[best])} with all."
-        return
-    if len(alike) > 1 and (baseline in alike or baseline not in means):
-        yield f"{title}: {', '.join(alike[:-1])} and {alike[-1]} alike, {what}{_value(metric, means[best])}."
-        return
-    text = f"{title}: {best}, {what}{_value(metric, means[best])}"
-    if best == baseline or baseline not in means:
-        yield f"{text}."
-        return
-    text += f" against {_value(metric, means[baseline])} with {baseline}"
+    less = metric in LESS_IS_BETTER
+    best = (min if less else max)(means, key=means.__getitem__)
+    baseline, value = found["baseline"], _value(metric, means[best])
+    equal = [loss for loss in means if _value(metric, means[loss]) == value]
+    if len(equal) == len(means) > 1:
+        return f"No difference in {_in(metric, found)}: {value} with all."
+    named = joined(equal) if baseline in equal or baseline not in means else best
+    text = f"{'Lowest' if less else 'Highest'} {_in(metric, found)}: {named}, {value}"
+    if best == baseline or named != best or baseline not in means:
+        return f"{text}."
+    text += f" vs {_value(metric, means[baseline])} with {baseline}"
     one = next(one for one in found["differences"] if (one["loss"], one["metric"]) == (best, metric))
-    judged = "" if one["p"] is None else ", a real difference" if one["real"] else ", which may be chance"
-    yield f"{text}{judged}."
+    judged = "" if one["p"] is None else " (significant)" if one["real"] else " (not significant)"
+    return f"{text}{judged}."
 
 
 def _speed(found: Mapping[str, Any]) -> Iterator[str]:
@@ -134,15 +137,14 @@ def _speed(found: Mapping[str, Any]) -> Iterator[str]:
         low, high = (shown("seconds_per_step", others[loss]) for loss in (fast, slow))
         text += f", {low} ({fast}) to {high} ms ({slow}) with the others"
     why = found["unjudged"].get("seconds_per_step")
-    yield f"{text}{f', but {why}' if why else ''}."
+    yield f"{text}{f'; {why}' if why else ''}."
 
 
 def _too_few(found: Mapping[str, Any]) -> Iterator[str]:
-    """Groups of classes of which the test has next to nothing."""
-    remedy = "more data would tell, or a larger --test-share where the data have no test of their own"
+    """Groups of classes with hardly any test samples."""
     for metric, why in found["unjudged"].items():
         if metric != "seconds_per_step":
-            yield f"{LABELS[metric].capitalize()}: {why}; {remedy}."
+            yield f"{LABELS[metric].capitalize()}: {why}; {MORE_SAMPLES}."
 
 
 def _means(found: Mapping[str, Any], metric: str) -> dict[str, float]:
@@ -154,54 +156,87 @@ def _means(found: Mapping[str, Any], metric: str) -> dict[str, float]:
 
 
 def _need(found: Mapping[str, Any]) -> Iterator[str]:
-    """What it would take to tell the differences that are not told."""
+    """What it would take to detect the differences that are not significant."""
     own = [one for one in found["differences"] if one["metric"] == found["main"] and one["limit"] is not None]
     metric, baseline = _in(found["main"], found), found["baseline"]
-    some = [one for one in own if one["limit"] == "seeds"]
+    some = sorted(
+        (one for one in own if one["limit"] == "seeds"), key=lambda one: one["seeds_needed"] or MOST_SEEDS + 1
+    )
     if some:
-        some.sort(key=lambda one: one["seeds_needed"] or MOST_SEEDS + 1)
         numbers = [
             f"about {one['seeds_needed']}" if one["seeds_needed"] else f"more than {MOST_SEEDS:,}" for one in some
         ]
         others = "".join(f", {number} {one['loss']}" for number, one in zip(numbers[1:], some[1:], strict=True))
         yield (
-            f"If the differences in {metric} are as large as they look, {numbers[0]} seeds would most likely tell "
-            f"{some[0]['loss']} from {baseline}{others}."
+            f"If the differences in {metric} are as large as observed, {numbers[0]} seeds would detect "
+            f"{some[0]['loss']} vs {baseline} with 80 % power{others}."
         )
     never = [one["loss"] for one in own if one["limit"] == "samples"]
     if never:
         yield (
-            f"No number of seeds would tell {', '.join(never)} from {baseline} in {metric}: for differences this "
-            f"small {_count(found['tested'], 'test sample')} are too few."
+            f"No number of seeds would detect {', '.join(never)} vs {baseline} in {metric}: {_bottleneck(found)} for "
+            f"differences this small; {MORE_SAMPLES}."
         )
 
 
-# ---------------------------------------------------------------------------------------------------- what to know
+def _bottleneck(found: Mapping[str, Any]) -> str:
+    """The number of test samples, with that of the rarest class where it is far below an even share."""
+    text, rarest = f"{_count(found['tested'], 'test sample')} are too few", found.get("rarest")
+    even = found["tested"] / len(found["data"]["class_names"])
+    if rarest is None or found["data"]["task"] == "segmentation" or 2 * rarest["support"] > even:
+        return text
+    return f"{_count(rarest['support'], 'test sample')} of {rarest['name']} among {found['tested']:,} are too few"
+
+
+# --------------------------------------------------------------------------------------------------------- remarks
+
+
+def _equal(found: Mapping[str, Any]) -> Iterator[str]:
+    """Losses and metrics that are the same as others."""
+    for loss, other in found.get("equal", {}).items():
+        yield f"{loss} is the same as {other} here: trained once, one row."
+    for metric, other in found.get("same", {}).items():
+        yield f"All classes have the same number of test samples: {LABELS[metric]} equals {LABELS[other]}."
 
 
 def _choices(found: Mapping[str, Any]) -> Iterator[str]:
     for row in found["rows"]:
         if len(row["candidates"]) > 1 and row["chosen"] is not None:
             monitor = LABELS.get(row["monitor"], row["monitor"].replace("_", " "))
-            yield f"Of {row['loss']}, {row['chosen']} was chosen by {monitor} on validation data."
+            edge = _at_the_edge(row["loss"], row["chosen"])
+            yield f"{row['loss']}: {row['chosen']} has the best {monitor} on validation data{edge}."
+
+
+def _at_the_edge(loss: str, chosen: str) -> str:
+    """A hint where a chosen number is the smallest or largest of its list.
+
+    >>> _at_the_edge("focal:gamma=1,2,3", "focal:gamma=3")
+    '; gamma=3 is the largest of its list, try larger'
+    """
+    hints = []
+    for key, listed, name in LIST.findall(loss):
+        values = sorted(map(float, listed.split(",")))
+        match = re.search(rf"(?<![\w.-]){re.escape(key)}({NUMBER}){re.escape(name)}(?![\w.])", chosen)
+        if match is not None and (value := float(match[1])) in (values[0], values[-1]) and value:
+            edge = "largest" if value == values[-1] else "smallest"
+            hints.append(f"; {match[0]} is the {edge} of its list, try {edge[:-2]}r")
+    return "".join(hints)
 
 
 def _warnings(found: Mapping[str, Any]) -> Iterator[str]:
     """Too few seeds, runs that failed, classes that are missing."""
     baseline = next(row for row in found["rows"] if row["loss"] == found["baseline"])
     if len(found["seeds"]) == 1:
-        yield (
-            "One seed: nothing is known of the noise between seeds, so there is no interval and no difference is "
-            "called real; take --seeds 3 or more."
-        )
+        yield "One seed: no interval and no significance test; use --seeds 3 or more."
     if not baseline["seeds"]:
-        yield f"{found['baseline']} has no finished run, so nothing could be compared with it."
+        yield f"{found['baseline']} has no finished run: there is nothing to compare with."
     elif len(found["seeds"]) > 1:
         alone = [one for one in found["differences"] if one["metric"] == found["main"] and one["low"] is None]
         for one in alone:
             yield f"{one['loss']} has one seed in common with {found['baseline']}: no interval."
     for one in found["failures"][:NAMED]:
-        yield f"{one['loss']}, seed {one['seed']} failed: {one['error'].rstrip('.')}. The same command tries it again."
+        error = one["error"].rstrip(".")
+        yield f"{one['loss']}, seed {one['seed']} failed: {error}. Run the same command again to retry."
     if len(found["failures"]) > NAMED:
         yield f"{len(found['failures']) - NAMED} more runs failed."
     yield from _unfinished(found)
@@ -211,8 +246,8 @@ def _warnings(found: Mapping[str, Any]) -> Iterator[str]:
         data = found["data"]
         what = "positive samples" if data["task"] == "multi" else "samples"
         yield (
-            f"{len(missing)} of {len(data['class_names'])} {things(data['task'])} have no {what} in the test and "
-            f"are in no mean over them: {names}."
+            f"{len(missing)} of {len(data['class_names'])} {things(data['task'])} have no {what} in the test set and "
+            f"are excluded from means over them: {names}."
         )
 
 
@@ -223,7 +258,7 @@ def _unfinished(found: Mapping[str, Any]) -> Iterator[str]:
         for one in {one["text"]: one for row in found["rows"] for one in row["candidates"]}.values()
     )
     if open_runs:
-        yield f"{_count(open_runs, 'run')} not finished: this is what can be said so far."
+        yield f"{_count(open_runs, 'run')} not finished: these results are preliminary."
 
 
 # ------------------------------------------------------------------------------------------------------------- words
@@ -231,24 +266,17 @@ def _unfinished(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _in(metric: str, found: Mapping[str, Any]) -> str:
     """What a metric is called."""
+    task = found["data"]["task"]
+    of_groups = {"single": "accuracy", "multi": "mAP", "segmentation": "mean IoU"}
+    unit = "pixels" if task == "segmentation" else "samples"
     names = {
-        "few": f"{_short(metric, found)} of {_rare(found)}",
-        "ece": "ECE as trained",
-        "ece_after": "ECE after temperature",
+        "few": f"{of_groups[task]} of {things(task)} with few training {unit}",
+        "f_measure": "F-measure with unknown classes",
+        "auroc": "AUROC of known vs unknown samples",
+        "ece": "ECE before calibration",
+        "ece_after": "ECE after temperature scaling",
     }
     return names.get(metric, LABELS[metric])
-
-
-def _short(metric: str, found: Mapping[str, Any]) -> str:
-    """What a metric is called after its title said what it is about."""
-    of_groups = {"single": "accuracy", "multi": "mAP", "segmentation": "mean IoU"}
-    names = {"few": of_groups[found["data"]["task"]], "ece_after": "ECE"}
-    return names.get(metric, LABELS[metric])
-
-
-def _rare(found: Mapping[str, Any]) -> str:
-    unit = "pixels" if found["data"]["task"] == "segmentation" else "samples"
-    return f"{things(found['data']['task'])} with few training {unit}"
 
 
 def _unit(metric: str) -> str:
@@ -261,15 +289,24 @@ def _value(metric: str, value: float) -> str:
     return shown(metric, value) + {" points": " %"}.get(_unit(metric), _unit(metric))
 
 
-def signed(metric: str, value: float) -> str:
-    """A difference with its sign: in points where it is one of shares, in milliseconds where it is one of times.
+def signed(metric: str, value: float, plus: str = "+") -> str:
+    """A difference with its sign: in points where it is one of fractions, in milliseconds where it is one of times.
 
     >>> signed("accuracy", 0.0123), signed("nll", -0.25), signed("ece", -0.00001)
     ('+1.2', '−0.250', '0.0')
     """
     scaled = value if metric in NATURAL else 1000 * value if metric == "seconds_per_step" else 100 * value
     text = f"{abs(scaled):.3f}" if metric in NATURAL else f"{abs(scaled):.1f}"
-    return text if float(text) == 0 else f"{'−' if value < 0 else '+'}{text}"
+    return text if float(text) == 0 else f"{'−' if value < 0 else plus}{text}"
+
+
+def interval_text(one: Row) -> str:
+    """The limits of an interval.
+
+    >>> interval_text({"metric": "accuracy", "low": -0.02, "high": 0.0123})
+    '−2.0 to 1.2'
+    """
+    return " to ".join(signed(one["metric"], one[end], plus="") for end in ("low", "high"))
 
 
 def _count(number: int, word: str) -> str:

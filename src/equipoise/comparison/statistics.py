@@ -1,61 +1,81 @@
-r"""What can be said of a difference that was seen with a few seeds on a finite test set.
+r"""Confidence intervals and tests for differences seen with a few seeds on a finite test set.
 
-Two losses are trained with the same seeds and judged on the same test samples. The difference of seed s is
+Two losses are trained with the same seeds and evaluated on the same test samples. The difference of seed s is
 
 .. math:: d_s = \Delta + a_s + b + e_s
 
-where :math:`a_s` is what the training of this seed adds, :math:`b` what these test samples add to every seed, and
-:math:`e_s` what these samples add to this seed alone. The mean over S seeds has the variance
+where :math:`a_s` is the effect of training with this seed, :math:`b` that of the test samples on every seed, and
+:math:`e_s` that of the test samples on this seed alone. The mean over S seeds has the variance
 
 .. math:: \operatorname{Var}(\bar d) = \underbrace{\frac{\operatorname{Var}(a) + \operatorname{Var}(e)}{S}}_A +
     \underbrace{\operatorname{Var}(b)}_B
 
-A is the variance of the :math:`d_s` divided by S; with few seeds it is itself uncertain, on S - 1 degrees of freedom.
-B is the covariance of :math:`d_s` and :math:`d_t` of different seeds when samples are drawn again, the same for all
-seeds and losses: the paired bootstrap tells it, and adding its variance within a seed would count :math:`e_s` twice.
-These are the components of Obuchowski and Rockette (1995), who compare diagnostic tests by a few readers.
+B is the covariance of :math:`d_s` and :math:`d_t` of different seeds under a paired bootstrap of the test samples;
+adding the variance within a seed would count :math:`e_s` twice. These are the components of Obuchowski and Rockette
+(1995), who compare diagnostic tests by a few readers.
 
-A quantile for A + B has to lie between that of t with S - 1 degrees of freedom and that of the normal distribution.
-Degrees of freedom by Satterthwaite are far too many where A happens to come out small, so that with two seeds up to
-13 % of 95 % intervals would miss. The interval takes the quantiles weighted by A and B (Cochran 1964), the p-value
-inverts the sum of the squared margins (Howe 1974), which is wider and stays right in the far tail that the correction
-for several losses (Holm 1979) looks at. What is significant therefore has an interval without 0.
+**The seed variance** :math:`V = \operatorname{Var}(a) + \operatorname{Var}(e)` is estimated by the sample variance
+:math:`s^2` of the :math:`d_s` on :math:`\nu = S - 1` degrees of freedom. Where few seeds happen to agree it is far too
+small: intervals are right on average, but the narrowest tenth covers half of the differences with two seeds. So the
+interval is the widest of those that three estimates of V give:
+
+1. :math:`s^2`, with the quantile of Student's t on :math:`\nu` degrees of freedom. With two seeds it is at least the
+   sum of the variances of both losses: one agreement is no evidence that pairing by seed removes their noise.
+2. :math:`\operatorname{Var}(e)`, the bootstrap variance within a seed less B, with the normal quantile: V cannot be
+   smaller.
+3. The moderated variance (Smyth 2004)
+   :math:`\tilde s^2 = (\nu_0 s_0^2 + \nu s^2) / (\nu_0 + \nu)` on :math:`\nu_0 + \nu` degrees of freedom, with
+   :math:`\nu_0 = 4`. The prior variance :math:`s_0^2` comes from the other losses in the same metric: their median
+   :math:`s^2`, divided by what the median of so many equal variances would be. A median, so that one unstable loss does
+   not widen the intervals of all others; :math:`\nu_0` is fixed, since a comparison has too few losses to fit it, and
+   corresponds to the scatter of the variances in the recorded comparisons.
+
+None of them narrows an interval, so an unstable loss keeps the wide one that its own seeds show.
+
+A quantile for A + B lies between that of t and that of the normal distribution. Degrees of freedom by Satterthwaite are
+far too many where A happens to be small. The interval takes the quantiles weighted by A and B (Cochran 1964), the
+p-value inverts the sum of the squared margins (Howe 1974), which is wider and stays right in the far tail that the
+adjustment for several losses (Holm 1979) looks at. Significance therefore implies an interval without 0.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import ndtri, stdtrit
+from scipy.special import gammaincinv, ndtri, stdtrit
 
-__all__ = ["ALPHA", "MOST_SEEDS", "Difference", "Need", "holm", "paired_difference"]
+__all__ = ["ALPHA", "MOST_SEEDS", "RULE", "Difference", "Need", "holm", "moderated", "paired_difference"]
 
+RULE = "moderated t, 2026-11"
+"""Name of the rule above, recorded with every verdict; verdicts without a name were judged by estimate 1 alone."""
 ALPHA = 0.05
-"""Share of false findings that is accepted, over all losses of a comparison."""
+"""Significance level, over all losses of a comparison."""
 LEAST_P = 1e-12
-"""Smaller p-values are not told apart."""
+"""Smallest p-value that is reported."""
 POWER = 0.8
-"""Share of repetitions in which the number of seeds that is asked for would tell the difference."""
+"""Power at which the needed number of seeds is computed."""
 MOST_SEEDS = 1000
-"""Seeds up to which it is asked how many would do."""
+"""Largest number of seeds that is considered."""
+PRIOR_DF = 4.0
+"""Degrees of freedom of the prior variance."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Need:
-    """What it would take to tell a difference.
+    """What it would take to detect a difference.
 
     Args:
-        seeds: how many would do, None where no number up to a thousand would.
-        limit: what keeps it from being told: the number of ``"seeds"``, or the ``"samples"`` of the test, in which
-            case more seeds do not help.
+        seeds: how many are needed, None where no number up to ``MOST_SEEDS`` is enough.
+        limit: the bottleneck: the number of ``"seeds"``, or the ``"samples"`` of the test set, in which case more seeds
+            do not help.
     """
 
     seeds: int | None
@@ -64,15 +84,17 @@ class Need:
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean difference over seeds, and how uncertain it is.
+    """A mean difference over seeds, and its uncertainty.
 
     Args:
-        mean: of the differences of all seeds.
+        mean: over all seeds.
         seeds: S.
-        seed_variance: of the difference of one seed when training is repeated on the same test samples; NaN where
-            there is one seed only.
-        sample_variance: that test samples add to the mean, however many seeds there are.
+        seed_variance: sample variance of the differences over the seeds; NaN with one seed.
+        sample_variance: what the test samples add to the variance of the mean, however many seeds there are.
         sample_error: standard error of the sample variance.
+        least_seed_variance: what the test samples add to the seed variance; it cannot be smaller than that.
+        unpaired_variance: sum of the variances of both losses over the seeds.
+        prior_variance: seed variance that the other losses show; None without other losses.
     """
 
     mean: float
@@ -80,16 +102,33 @@ class Difference:
     seed_variance: float
     sample_variance: float
     sample_error: float = 0.0
+    least_seed_variance: float = 0.0
+    unpaired_variance: float = 0.0
+    prior_variance: float | None = None
+
+    @property
+    def seed_variances(self) -> list[tuple[float, float]]:
+        """The estimates of the seed variance at the top of the module, each with its degrees of freedom."""
+        freedom = self.seeds - 1.0
+        own = max(self.seed_variance, self.unpaired_variance if self.seeds == 2 else 0.0)
+        estimates = [(own, freedom), (self.least_seed_variance, math.inf)]
+        if self.prior_variance is not None:
+            total = PRIOR_DF + freedom
+            estimates.append(((PRIOR_DF * self.prior_variance + freedom * self.seed_variance) / total, total))
+        return estimates
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Lower and upper limit of the 95 % interval; None with one seed."""
+        """Lower and upper limit of the 95 % confidence interval; None with one seed."""
         if self.seeds < 2:
             return None
-        a, b = self.seed_variance / self.seeds, self.sample_variance
-        t, z = _quantiles(ALPHA, self.seeds)
-        margin = (a * float(t) + b * z) / math.sqrt(a + b) if a + b else 0.0
-        return self.mean - margin, self.mean + margin
+        b, z = self.sample_variance, float(_quantile(ALPHA, math.inf))
+        margins = [0.0]
+        for variance, freedom in self.seed_variances:
+            a = variance / self.seeds
+            if a + b:
+                margins.append((a * float(_quantile(ALPHA, freedom)) + b * z) / math.sqrt(a + b))
+        return self.mean - max(margins), self.mean + max(margins)
 
     @property
     def p(self) -> float | None:
@@ -98,37 +137,49 @@ class Difference:
             return None
         if self.mean == 0.0:
             return 1.0
+        estimates = self.seed_variances
 
         def beyond(log_p: float) -> float:
-            margin = _margin(self.seed_variance, self.sample_variance, self.seeds, math.exp(log_p))
-            return float(margin) - abs(self.mean)
+            level = math.exp(log_p)
+            margins = [_margin(v, self.sample_variance, self.seeds, level, freedom) for v, freedom in estimates]
+            return float(max(margins)) - abs(self.mean)
 
         least = math.log(LEAST_P)
         return LEAST_P if beyond(least) <= 0.0 else math.exp(brentq(beyond, least, 0.0, xtol=1e-9))
 
     def need(self, tests: int = 1) -> Need | None:
-        """Seeds with which a true difference of this size would be told in 4 of 5 cases; None with one seed.
+        """Seeds with which a true difference of this size is detected with 80 % power; None with one seed.
 
-        The variance that samples add is taken one standard error above what was seen: where it came out near 0 by
-        chance, more seeds would seem to tell differences of less than a test sample.
+        The sample variance is taken one standard error above its estimate: where that came out near 0 by chance, more
+        seeds would seem to detect differences of less than a test sample.
 
         Args:
-            tests: by which number of comparisons the accepted share of false findings is divided.
+            tests: number of comparisons that the significance level is divided by.
         """
         if self.seeds < 2:
             return None
         level, reserve = ALPHA / tests, float(ndtri(POWER))
         shared = self.sample_variance + self.sample_error
-        if abs(self.mean) <= (-float(ndtri(level / 2)) + reserve) * math.sqrt(shared):
+        if abs(self.mean) <= (float(_quantile(level, math.inf)) + reserve) * math.sqrt(shared):
             return Need(None, "samples")
+        variance = max(
+            self.least_seed_variance, self.seed_variances[-1][0] if self.prior_variance else self.seed_variance
+        )
         seeds = np.arange(self.seeds + 1, MOST_SEEDS + 1)
-        error = np.sqrt(self.seed_variance / seeds + shared)
-        enough = abs(self.mean) > _margin(self.seed_variance, shared, seeds, level) + reserve * error
+        error = np.sqrt(variance / seeds + shared)
+        enough = (
+            abs(self.mean) > _margin(variance, shared, seeds, level, (seeds - 1).astype(np.float64)) + reserve * error
+        )
         return Need(int(seeds[enough.argmax()]) if enough.any() else None, "seeds")
 
 
 def paired_difference(
-    values: Sequence[float] | Floats, resampled: Floats | None, *, samples: int, least: float = 0.0
+    values: Sequence[float] | Floats,
+    resampled: Floats | None,
+    *,
+    samples: int,
+    least: float = 0.0,
+    unpaired: float = 0.0,
 ) -> Difference:
     """The mean difference and its variances.
 
@@ -140,13 +191,14 @@ def paired_difference(
         samples: how many test samples are drawn.
         least: variance of the mean at least. Where two losses disagree on fewer than two samples, neither seeds nor
             resampling see as much spread as there is.
+        unpaired: sum of the variances of both losses over the seeds.
     """
     values = np.asarray(values, np.float64)
     seeds = len(values)
     mean = float(values.mean())
     if seeds < 2:
         return Difference(mean, seeds, math.nan, math.nan)
-    shared = error = 0.0
+    shared = error = own = 0.0
     if resampled is not None:
         drawn = resampled[:, np.isfinite(resampled).all(0)]
         if drawn.shape[1] > 1:
@@ -156,9 +208,32 @@ def paired_difference(
             variance, pairs = float(covariance.trace()) / seeds, seeds * (seeds - 1)
             shared = (float(covariance.sum()) - seeds * variance) / pairs
             b, e = max(shared, 0.0), max(variance - shared, 0.0)  # of normal numbers, in the letters of the top
+            own = max(variance - b, 0.0)
             error = math.sqrt((2 * b * b + 4 * b * e / seeds + 2 * e * e / pairs) / samples)
     between = float(values.var(ddof=1))
-    return Difference(mean, seeds, between, max(shared, least - between / seeds, 0.0), error)
+    return Difference(mean, seeds, between, max(shared, least - between / seeds, 0.0), error, own, unpaired)
+
+
+def moderated(differences: Sequence[Difference]) -> list[Difference]:
+    """The differences of all losses in one metric, each with the seed variance that the others show."""
+    found = []
+    for place, one in enumerate(differences):
+        others = sorted(
+            (other.seed_variance, other.seeds - 1)
+            for number, other in enumerate(differences)
+            if number != place and other.seeds > 1
+        )
+        prior = _equal_variance(others) if others and one.seeds > 1 else None
+        found.append(replace(one, prior_variance=prior))
+    return found
+
+
+def _equal_variance(variances: Sequence[tuple[float, int]]) -> float:
+    """The variance that all would have if they were equal, from the lower median of those seen (ascending)."""
+    count, rank = len(variances), (len(variances) + 1) // 2
+    seen, freedom = variances[rank - 1]
+    expected = 2.0 * float(gammaincinv(freedom / 2.0, (rank - 0.3) / (count + 0.4))) / freedom  # median of that rank
+    return seen / expected
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -177,13 +252,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in corrected]
 
 
-def _quantiles(level: float, seeds: NDArray[np.int64] | int) -> tuple[Floats, float]:
-    """How many standard errors are exceeded with probability ``level`` on either side: few seeds, many samples."""
-    return -stdtrit(np.asarray(seeds) - 1.0, level / 2), -float(ndtri(level / 2))
+def _quantile(level: float, freedom: Floats | float) -> Floats:
+    """How many standard errors are exceeded with probability ``level`` on either side."""
+    quantile: Floats = -ndtri(level / 2) if freedom is math.inf else -stdtrit(freedom, level / 2)
+    return quantile
 
 
-def _margin(seed_variance: float, sample_variance: float, seeds: NDArray[np.int64] | int, level: float) -> Floats:
+def _margin(
+    seed_variance: float,
+    sample_variance: float,
+    seeds: NDArray[np.int64] | int,
+    level: float,
+    freedom: Floats | float,
+) -> Floats:
     """How far from 0 a mean has to be at this level (Howe 1974)."""
-    t, z = _quantiles(level, seeds)
+    t, z = _quantile(level, freedom), _quantile(level, math.inf)
     margin: Floats = np.sqrt(t * t * seed_variance / seeds + z * z * sample_variance)
     return margin

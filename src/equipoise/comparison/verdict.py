@@ -17,19 +17,20 @@ from equipoise.comparison.folder import ComparisonFolder, Entry
 from equipoise.comparison.open_outcome import OPEN_METRICS
 from equipoise.comparison.outcomes import GROUPS, METRICS, Array, Outcome, outcome_of, resample, values_of
 from equipoise.comparison.sentences import sentences_of
-from equipoise.comparison.statistics import ALPHA, Difference, holm, paired_difference
+from equipoise.comparison.statistics import ALPHA, RULE, Difference, holm, moderated, paired_difference
 from equipoise.report.words import LESS_IS_BETTER, NATURAL, things
 from equipoise.train.folder import RunFolder
 
 __all__ = ["FORMAT", "known_verdict", "verdict"]
 
-FORMAT = 2
+FORMAT = 3
+"""Version of ``verdict.json``; from 3 on it names the ``rule`` of its intervals."""
 MAIN: Mapping[str, str] = {
     "single": "mean_class_accuracy",
     "multi": "mean_average_precision",
     "segmentation": "mean_iou",
 }
-"""The number that losses are first compared by: the one that checkpoints are chosen by where nothing else is said."""
+"""Main metric of each task, which is also the default that checkpoints are chosen by."""
 SPEED = "seconds_per_step"
 DRAWS = 1000
 """Draws of the test samples; the standard deviation that they tell is right to 2 %."""
@@ -53,13 +54,14 @@ def verdict(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> d
         seed: of the draws.
 
     Returns:
-        A dict of ``data``, ``baseline``, ``seeds``, ``main`` (metric), ``metrics`` (in the order of the table),
-        ``rows`` (one for each loss: what was chosen and how, its seeds, ``values`` by metric, ``groups`` of classes),
-        ``differences`` (to the baseline, by loss and metric: mean, 95 % interval, p, corrected p, whether it is real,
-        seeds that would tell it and what limits them), ``failures``, ``tested`` (number of samples), ``missing``
-        (classes without test samples), ``unjudged`` (why metrics of the table are not compared, by metric) and
-        ``sentences``. None stands for what does not exist, such as an interval of
-        one seed.
+        A dict of ``rule`` (of the intervals), ``data``, ``baseline``, ``seeds``, ``main`` (metric), ``metrics`` (in the
+        order of the table), ``same`` (metrics that equal one of them), ``rows`` (one for each loss: what was chosen and
+        how, its seeds, ``values`` by metric, ``groups`` of classes), ``equal`` (losses without a row, since they are
+        that of another), ``differences`` (from the baseline, by loss and metric: mean, 95 % confidence interval,
+        whether that is narrow enough to be of use, p, Holm-adjusted p, whether it is significant (``real``), needed
+        seeds and what limits them), ``failures``, ``tested`` (number of samples), ``rarest`` (class of the test and its
+        samples), ``missing`` (classes without test samples), ``unjudged`` (why metrics of the table are not compared,
+        by metric) and ``sentences``. None stands for what does not exist, such as an interval of one seed.
 
     Raises:
         ValueError: no run is finished, or runs were tested on different samples.
@@ -72,19 +74,23 @@ def verdict(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> d
     values = {key: values_of(run) | {SPEED: _seconds_per_step(run)} for key, run in runs.items()}
     seeds = sorted({run.seed for run in folder.runs})
     data = next(iter(about.values()))["data"]
-    rows = [_row(entry, seeds, about, values, runs) for entry in folder.entries]
-    metrics = _metrics(data["task"], rows)
+    rows, equal = _distinct([_row(entry, seeds, about, values, runs) for entry in folder.entries], folder.baseline)
+    same = _same_metrics(next(iter(runs.values())))
+    metrics = [name for name in _metrics(data["task"], rows) if name not in same]
     unjudged = _unjudged(data["task"], rows, list(about.values()))
     judged = [name for name in metrics if name not in unjudged]
     found: dict[str, Any] = {
         "format": FORMAT,
+        "rule": RULE,
         "data": {key: data[key] for key in ("name", "task", "class_names", "train_counts", "samples")},
         "baseline": folder.baseline,
         "seeds": seeds,
         "main": MAIN[data["task"]],
         "metrics": metrics,
+        "same": same,
         "unjudged": {name: why for name, why in unjudged.items() if name in metrics},
         "rows": rows,
+        "equal": equal,
         "differences": _differences(rows, folder.baseline, judged, values, runs, draws, seed),
         "failures": [{"loss": one.loss, "seed": one.seed, "error": one.error} for one in folder.failures],
         **_tested(next(iter(runs.values()))),
@@ -180,6 +186,23 @@ def _groups(runs: Sequence[RunFolder]) -> Row:
     return found
 
 
+def _distinct(rows: Sequence[Row], baseline: str) -> tuple[list[Row], dict[str, str]]:
+    """The rows without those that are the runs of another one, and which one that is; the baseline keeps its own."""
+    kept: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: row["loss"] != baseline):
+        if row["chosen"] is not None:
+            kept.setdefault(row["chosen"], row["loss"])
+    equal = {row["loss"]: kept[row["chosen"]] for row in rows if kept.get(row["chosen"], row["loss"]) != row["loss"]}
+    return [row for row in rows if row["loss"] not in equal], equal
+
+
+def _same_metrics(run: RunFolder) -> dict[str, str]:
+    """Metrics that are the same number as another on this test set: accuracy where all classes have equal support."""
+    test = run.results["test"]
+    support = {row["support"] for row in test["per_class"]} - {0}
+    return {"accuracy": "mean_class_accuracy"} if test["task"] == "single" and len(support) == 1 else {}
+
+
 def _metrics(task: str, rows: Sequence[Row]) -> list[str]:
     """Columns of the table: what at least one loss has; groups where there is more than one."""
     names = (*METRICS[task], *OPEN_METRICS, SPEED)
@@ -195,7 +218,7 @@ def _seconds_per_step(run: RunFolder) -> float | None:
 
 
 def _unjudged(task: str, rows: Sequence[Row], about: Sequence[Row]) -> dict[str, str]:
-    """Metrics in which nothing is compared, and why: groups with next to no test samples, times on a shared machine."""
+    """Metrics that are not compared, and why: groups with hardly any test samples, timings on a shared machine."""
     units = {"single": "test sample", "multi": "positive test sample", "segmentation": "test pixel"}
     found = {}
     for name, group in next((row["groups"] for row in rows if row["groups"]), {}).items():
@@ -210,9 +233,9 @@ def _unjudged(task: str, rows: Sequence[Row], about: Sequence[Row]) -> dict[str,
     }
     loss = max(spreads, key=spreads.__getitem__, default="")
     if _side_by_side(about):
-        found[SPEED] = "runs shared the machine and do not compare in time"
+        found[SPEED] = "timings are not comparable: runs shared the machine"
     elif loss and spreads[loss] > STEADY:
-        found[SPEED] = f"it varies by {100 * spreads[loss]:.0f} % between the seeds of {loss}: times do not compare"
+        found[SPEED] = f"timings are not comparable: they vary by {100 * spreads[loss]:.0f} % between seeds of {loss}"
     return found
 
 
@@ -223,9 +246,14 @@ def _side_by_side(about: Sequence[Row]) -> bool:
 
 
 def _tested(run: RunFolder) -> Row:
-    """Samples that were tested on, of large label maps a part of the test only, and classes that are not among them."""
+    """Samples that were tested on, of large label maps a part of the test only, the rarest class and missing ones."""
     test = run.results["test"]
-    return {"tested": test["samples"], "missing": [row["name"] for row in test["per_class"] if row["support"] == 0]}
+    rarest = min((row for row in test["per_class"] if row["support"]), key=lambda row: row["support"], default=None)
+    return {
+        "tested": test["samples"],
+        "rarest": None if rarest is None else {key: rarest[key] for key in ("name", "support")},
+        "missing": [row["name"] for row in test["per_class"] if row["support"] == 0],
+    }
 
 
 # ------------------------------------------------------------------------------------------------------- differences
@@ -255,7 +283,7 @@ def _differences(
             known = [(own, other) for own, other in pair if None not in (values[own][metric], values[other][metric])]
             if known:
                 of_metric[loss] = _difference(metric, known, values, outcomes, drawn)
-        found += _judged(metric, of_metric)
+        found += _judged(metric, of_metric, base["values"].get(metric, {}).get("mean"))
     return found
 
 
@@ -282,21 +310,27 @@ def _difference(
     drawn: Mapping[Any, Mapping[str, Array]],
 ) -> Difference:
     seen = [values[own][metric] - values[other][metric] for own, other in pairs]
-    if metric == SPEED or len(pairs) < 2:
+    if len(pairs) < 2:
         return paired_difference(seen, None, samples=1)
+    unpaired = sum(float(np.var([values[key][metric] for key in keys], ddof=1)) for keys in zip(*pairs, strict=True))
+    if metric == SPEED:
+        return paired_difference(seen, None, samples=1, unpaired=unpaired)
     resampled = np.stack([drawn[own][metric] - drawn[other][metric] for own, other in pairs])
     first = outcomes[pairs[0][0]]
-    return paired_difference(seen, resampled, samples=first.drawn(metric), least=first.least.get(metric, 0.0))
+    least = first.least.get(metric, 0.0)
+    return paired_difference(seen, resampled, samples=first.drawn(metric), least=least, unpaired=unpaired)
 
 
-def _judged(metric: str, differences: Mapping[str, Difference]) -> list[Row]:
-    """Differences of all losses in one metric, corrected for their number."""
+def _judged(metric: str, compared: Mapping[str, Difference], base: float | None) -> list[Row]:
+    """Differences of all losses in one metric, Holm-adjusted."""
+    differences = dict(zip(compared, moderated(list(compared.values())), strict=True))
     p_values = {loss: one.p for loss, one in differences.items() if one.p is not None}
     corrected = dict(zip(p_values, holm(list(p_values.values())), strict=True))
     untold = sum(p >= ALPHA for p in corrected.values())
     found = []
     for loss, one in differences.items():
         low, high = one.interval or (None, None)
+        usable = low is not None and high is not None and high - low < 2 * _widest(metric, base)
         if low is not None and high is not None and metric not in (*NATURAL, SPEED):  # shares differ by 1 at most
             low, high = max(low, -1.0), min(high, 1.0)
         real = loss in corrected and corrected[loss] < ALPHA
@@ -308,6 +342,7 @@ def _judged(metric: str, differences: Mapping[str, Difference]) -> list[Row]:
                 "mean": one.mean,
                 "low": low,
                 "high": high,
+                "usable": usable,
                 "p": p_values.get(loss),
                 "p_corrected": corrected.get(loss),
                 "real": real,
@@ -317,3 +352,8 @@ def _judged(metric: str, differences: Mapping[str, Difference]) -> list[Row]:
             }
         )
     return found
+
+
+def _widest(metric: str, base: float | None) -> float:
+    """The margin from which on an interval is of no use: 50 points of a fraction, else all of the baseline's value."""
+    return abs(base or math.inf) if metric in (*NATURAL, SPEED) else 0.5

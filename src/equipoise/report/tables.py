@@ -39,7 +39,7 @@ class Result:
     Args:
         mean: over the seeds; None where there is none.
         std: over the seeds; None of one seed.
-        mark: ``"better"`` or ``"worse"`` than the baseline beyond chance, or nothing.
+        mark: ``"better"`` or ``"worse"`` than the baseline where that is significant, or nothing.
         best: whether no other loss has a better mean, and some have a worse one.
     """
 
@@ -102,6 +102,7 @@ def with_metrics(verdict: Mapping[str, Any], names: Sequence[str]) -> Mapping[st
     Raises:
         ValueError: it has no such metric.
     """
+    names = [verdict.get("same", {}).get(name, name) for name in names]
     unknown = [name for name in names if name not in verdict["metrics"]]
     if unknown or not names:
         raise ValueError(
@@ -128,7 +129,7 @@ def as_csv(verdict: Mapping[str, Any]) -> str:
 
 
 def as_markdown(verdict: Mapping[str, Any]) -> str:
-    """A table with the best means in bold, and arrows where a difference from the baseline is real."""
+    """A table with the best means in bold, and arrows where a difference from the baseline is significant."""
     head = [kind_of_rows(verdict).one, *map(label, verdict["metrics"])]
     lines = [_line(head), _line(["---", *("---:" for _ in verdict["metrics"])])]
     for row, results in zip(verdict["rows"], results_of(verdict), strict=True):
@@ -171,13 +172,13 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _explained(verdict: Mapping[str, Any]) -> str:
-    """What the signs mean; without intervals there is nothing to tell."""
+    """What the signs mean."""
     seeds = len(verdict["seeds"])
     if seeds < 2:
-        return "One seed: no deviation and no interval, nothing is known of the noise."
+        return "One seed: no standard deviation, no interval and no significance test."
     return (
-        f"Mean ± standard deviation over {seeds} seeds, shares in percent; bold: the best mean; ▲ better and ▼ "
-        f"worse than {_one_line(verdict['baseline'])} beyond the noise of seeds and test samples."
+        f"Mean ± standard deviation over {seeds} seeds, fractions in percent; bold: the best mean; ▲ significantly "
+        f"better and ▼ significantly worse than {_one_line(verdict['baseline'])} (Holm-adjusted)."
     )
 
 

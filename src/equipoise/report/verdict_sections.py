@@ -28,13 +28,12 @@ def results_section(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Sec
     kind = kind_of_rows(verdict)
     several = len(verdict["seeds"]) > 1
     text = (
-        f"Means over {len(verdict['seeds'])} seeds with their standard deviation; shares in percent. "
-        f"▲ better and ▼ worse than {verdict['baseline']} by more than the noise of seeds and test samples explains, "
-        f"corrected for the number of {kind.many}; everything else may be chance. Bold: the best mean. A click on a "
-        "heading sorts."
+        f"Means over {len(verdict['seeds'])} seeds with their standard deviation; fractions in percent. "
+        f"▲ significantly better and ▼ significantly worse than {verdict['baseline']}, Holm-adjusted for the number of "
+        f"{kind.many} in each metric. Bold: the best mean. Click a heading to sort."
         if several
-        else "Shares in percent. One seed: nothing is known of the noise, and no difference can be called real. Bold: "
-        "the best. A click on a heading sorts."
+        else "Fractions in percent. One seed: no interval and no significance test. Bold: the best. Click a heading to "
+        "sort."
     )
     parts = [part for part in (_use(folder, verdict), _choices(verdict), _failures(folder, kind)) if part is not None]
     return Section("Results", text, tables=_tables(verdict), notes=_no_probabilities(verdict), parts=parts)
@@ -80,8 +79,8 @@ def _use(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Section | None
     advice = recommended(folder, verdict)
     if advice is None:
         return None
-    text = f"{advice.why}. {advice.note} In the folder of this page, this writes a model that stands alone:"
-    notes = [advice.in_your_loop] if advice.in_your_loop else []
+    text = f"{advice.why}. {advice.note} In the folder of this report, this exports a self-contained model:"
+    notes = list(filter(None, [advice.in_your_loop, advice.next_step(folder.path.resolve().name)]))
     return Section("The run to use", text, code=advice.command(), notes=notes)
 
 
@@ -137,7 +136,7 @@ def _choices(verdict: Mapping[str, Any]) -> Section | None:
         return None
     kind = kind_of_rows(verdict)
     monitor = next(row["monitor"] for row in verdict["rows"] if row["monitor"] is not None)
-    text = f"Of several values for a {kind.one}, {label(monitor)} on validation data chooses; test data have no say."
+    text = f"Chosen by {label(monitor)} on validation data, not on test data."
     head = [kind.one, "candidate", f"{label(monitor)}, validation", "runs", ""]
     return Section("Hyper-parameters", text, tables=[Table(head, rows, words=True)], folded=len(rows) > 12)
 
@@ -146,7 +145,7 @@ def _failures(folder: ComparisonFolder, kind: Kind) -> Section | None:
     rows = [[one.loss, str(one.seed), one.error, one.log] for one in folder.failures]
     if not rows:
         return None
-    text = "They count for nothing here. The same command tries them again."
+    text = "They are not part of the results. Run the same command again to retry."
     return Section("Failed runs", text, tables=[Table([kind.one, "seed", "why", "log"], rows, words=True)])
 
 
@@ -165,11 +164,12 @@ def differences_section(verdict: Mapping[str, Any]) -> Section | None:
     several = any(one["low"] is not None for one in verdict["differences"])
     return Section(
         f"Differences from {verdict['baseline']}",
-        "Mean differences over the same seeds and test samples, with 95 % intervals that allow for both. Filled: real; "
-        f"hollow: not certain after correction for the number of {kind_of_rows(verdict).many}. An arrow: the interval "
-        "goes on."
+        "Mean differences over the same seeds and test samples, with 95 % confidence intervals that cover the noise of "
+        "both, for these training data, this split and one learning rate for all. Filled: significant, Holm-adjusted "
+        f"for the number of {kind_of_rows(verdict).many}; hollow: not significant. An arrow: the interval continues. "
+        f"Rule: {verdict.get('rule', 'Student t')}."
         if several
-        else "Differences of one seed: without a second one there is no interval.",
+        else "Differences of one seed: no interval.",
         figures=[*figures],
     )
 

@@ -59,6 +59,7 @@ __all__ = [
     "expand_loss",
     "list_losses",
     "listed",
+    "loss_trace",
     "parse_loss",
     "python_call",
 ]
@@ -270,6 +271,34 @@ def build_loss(
     }
     built = [_build_own(term, about, task) if is_own(term.name) else _build(term, about) for term in terms]
     return built[0] if len(built) == 1 and terms[0].factor == 1.0 else SumOfLosses(built, [t.factor for t in terms])
+
+
+def loss_trace(loss: nn.Module, task: Task, num_classes: int, ignore_index: int) -> Tensor:
+    """Values and gradients of a loss on fixed random batches; equal losses have equal traces.
+
+    The batches have three scales of logits and some ignored rows, at four moments of a training, in the order in which
+    a loss with running statistics sees them. So ``focal:gamma=0`` is found to be ``ce``, and ``logit-adjusted`` to be
+    ``balanced-softmax``, without a list of such pairs. The loss itself is left as it is.
+
+    >>> traces = [loss_trace(loss, "single", 3, -100) for loss in (losses.FocalLoss(0.0), losses.CrossEntropyLoss())]
+    >>> torch.allclose(*traces)
+    True
+    """
+    draw = torch.Generator().manual_seed(0)
+    shape = (24, num_classes, 2, 2) if task == "segmentation" else (24, num_classes)
+    own: Any = copy.deepcopy(loss).double().train()
+    trace = []
+    for moment, scale in itertools.product((0.0, 0.35, 0.7, 0.99), (0.5, 2.0, 8.0)):
+        logits = (scale * torch.randn(shape, generator=draw, dtype=torch.float64)).requires_grad_()
+        if task == "multi":
+            targets = torch.randint(-1, 2, shape, generator=draw).double()
+        else:
+            targets = torch.randint(num_classes, (shape[0], *shape[2:]), generator=draw)
+            targets[:2] = ignore_index
+        own.set_progress(moment)
+        value = own(logits, targets)
+        trace += [value.detach().reshape(1), torch.autograd.grad(value, logits)[0].reshape(-1)]
+    return torch.cat(trace)
 
 
 def python_call(text: str, *, num_classes: int, num_samples: int, epochs: int, ignore_index: int) -> str | None:

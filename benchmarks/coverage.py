@@ -1,0 +1,210 @@
+"""Coverage of the confidence intervals of ``equipoise compare``, and its false positives, in simulated comparisons.
+
+A baseline and three losses predict the same test samples with ten seeds. Their logits have normal parts of each sample,
+of the loss, of the seed, and a rest. The runs go through the bootstrap and the rule of a real comparison, with the
+first 2, 3, 5 and all 10 seeds. In one setting seeds add about as much noise as test samples, in the other most of it.
+The true difference is the mean over all simulated comparisons: that on test sets of this size, which metrics such as
+ECE depend on. A false positive is a comparison of four equal losses with any difference that is significant after
+Holm's adjustment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.comparison.outcomes import OUTCOMES, Outcome, resample
+from equipoise.comparison.statistics import ALPHA, Difference, holm, moderated, paired_difference
+from equipoise.predictions.source import Chunk
+
+__all__ = ["Settings", "format_coverage", "run"]
+
+METRICS: Mapping[str, tuple[str, ...]] = {
+    "single": ("accuracy", "mean_class_accuracy", "macro_f1", "ece", "nll"),
+    "multi": ("mean_average_precision",),
+    "segmentation": ("mean_iou",),
+}
+SETTINGS = {"seeds and samples": 0.15, "mostly seeds": 0.6}
+"""Standard deviation of what a seed adds to the strength of each class."""
+SUPPORT = (160, 80, 40, 20, 12)
+"""Test samples of the classes where each has one label; there are as many classes or labels in the other tasks."""
+IMAGES, SIDE = 40, 8
+LOSSES, SEEDS = 4, (2, 3, 5, 10)
+BLOCK = 20
+"""Comparisons that a process simulates at a time."""
+
+Array = NDArray[Any]
+Families = dict[tuple[str, int], list[list[Difference]]]
+"""Differences of all losses of each comparison, by metric and number of seeds."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is simulated.
+
+    Args:
+        comparisons: of each kind.
+        draws: of the bootstrap.
+        jobs: processes.
+        tasks: some of ``METRICS``.
+    """
+
+    comparisons: int = 1000
+    draws: int = 200
+    jobs: int = os.cpu_count() or 1
+    tasks: tuple[str, ...] = tuple(METRICS)
+
+
+def run(settings: Settings, progress: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
+    """A row for each metric, setting and number of seeds."""
+    rows = []
+    with ProcessPoolExecutor(settings.jobs) as pool:
+        for task in settings.tasks:
+            for noise in SETTINGS:
+                progress(f"{task}, {noise}: {settings.comparisons} comparisons, twice")
+                numbers = range(settings.comparisons)
+                blocks = [numbers[start : start + BLOCK] for start in numbers[::BLOCK]]
+                different, equal = (
+                    _joined(pool.map(partial(_simulate, task, noise, same, settings.draws), blocks))
+                    for same in (False, True)
+                )
+                rows += [
+                    {"metric": metric, "setting": noise, "seeds": seeds} | _coverage(different[key], equal[key])
+                    for key in different
+                    for metric, seeds in [key]
+                ]
+    return rows
+
+
+def _joined(
+    parts: Iterator[Families],
+) -> Families:
+    found: Families = defaultdict(list)
+    for part in parts:
+        for key, families in part.items():
+            found[key] += families
+    return found
+
+
+def _coverage(different: Sequence[Sequence[Difference]], equal: Sequence[Sequence[Difference]]) -> dict[str, float]:
+    """Fraction of the intervals that hold the truth, of all and of the narrowest tenth, and of false positives."""
+    truth = np.mean([[one.mean for one in family] for family in different], 0)
+    limits = np.array([[one.interval for one in family] for family in different])
+    held = (limits[..., 0] <= truth) & (truth <= limits[..., 1])
+    width = limits[..., 1] - limits[..., 0]
+    narrow = width <= np.quantile(width, 0.1, axis=0)  # of each loss: their noise differs
+    wrong = [min(holm([one.p or 0.0 for one in family])) < ALPHA for family in equal]
+    return {
+        "comparisons": len(different),
+        "coverage": float(held.mean()),
+        "narrowest_tenth": float(held[narrow].mean()),
+        "false_positives": float(np.mean(wrong)),
+    }
+
+
+def _simulate(task: str, noise: str, equal: bool, draws: int, numbers: Sequence[int]) -> Families:
+    """The comparisons of these numbers."""
+    found: Families = defaultdict(list)
+    for number in numbers:
+        random = np.random.default_rng((len(task), len(noise), equal, number))
+        outcomes = _outcomes(random, task, SETTINGS[noise], equal)
+        flat = [outcome for row in outcomes for outcome in row]
+        ones = np.ones((flat[0].samples, 1), np.float32)
+        whole = [outcome.weigh(ones) for outcome in flat]
+        drawn = resample(flat, draws=draws, seed=number)
+        for metric in METRICS[task]:
+            values = np.array([one[metric][0] for one in whole]).reshape(LOSSES, -1)
+            resampled = np.stack([one[metric] for one in drawn]).reshape(*values.shape, draws)
+            for seeds in SEEDS:
+                found[metric, seeds].append(_family(flat[0], metric, values[:, :seeds], resampled[:, :seeds]))
+    return found
+
+
+def _family(first: Outcome, metric: str, values: Array, resampled: Array) -> list[Difference]:
+    variance = values.var(1, ddof=1)
+    return moderated(
+        [
+            paired_difference(
+                values[k] - values[0],
+                resampled[k] - resampled[0],
+                samples=first.drawn(metric),
+                least=first.least.get(metric, 0.0),
+                unpaired=float(variance[k] + variance[0]),
+            )
+            for k in range(1, len(values))
+        ]
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- predictions
+
+
+def _outcomes(random: np.random.Generator, task: str, training: float, equal: bool) -> list[list[Outcome]]:
+    """What each loss (rows) predicts with each seed (columns)."""
+    classes = len(SUPPORT)
+    support = random.multinomial(sum(SUPPORT), np.array(SUPPORT) / sum(SUPPORT)).clip(min=2)
+    labels = np.repeat(np.arange(classes), support)
+    if task == "segmentation":
+        of_image = random.dirichlet(np.full(classes, 0.5), IMAGES)
+        labels = np.stack([random.choice(classes, (SIDE, SIDE), p=p) for p in of_image])
+    positive = (
+        np.eye(classes)[labels] if task != "multi" else random.random((300, classes)) < np.linspace(0.4, 0.08, classes)
+    )
+    shared = random.normal(size=positive.shape)
+    if task == "segmentation":
+        shared += random.normal(size=(IMAGES, 1, 1, classes))  # an image is hard as a whole
+    strength = np.linspace(2.5, 1.0, classes)
+    outcomes = []
+    for loss in range(LOSSES):
+        gain = 0.0 if equal else 0.15 * loss * np.linspace(-0.5, 2.0, classes)
+        taste = 0.4 * random.normal(size=shared.shape)
+        row = []
+        for _ in range(max(SEEDS)):
+            own = strength + gain + training * random.normal(size=classes)
+            logits = shared + taste + 0.4 * random.normal(size=shared.shape) + positive * own
+            if task == "multi":
+                logits -= 2.0
+            row.append(_outcome(task, logits, positive.astype(np.int64) if task == "multi" else labels))
+        outcomes.append(row)
+    return outcomes
+
+
+def _outcome(task: str, logits: Array, targets: Array) -> Outcome:
+    """The test of a run that was never on disk."""
+    classes = logits.shape[-1]
+    scores = np.moveaxis(logits, -1, 1).astype(np.float32)
+    rows = [{"group": "many", "support": 1} for _ in range(classes)]
+    folder = SimpleNamespace(results={"test": {"per_class": rows}}, where=Path(os.devnull))
+    source = SimpleNamespace(num_classes=classes, ignore_index=-100, chunks=lambda: iter([Chunk(scores, targets)]))
+    return OUTCOMES[task](folder, source)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------------------- table
+
+
+def format_coverage(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table of the documentation: the least coverage and the most false positives of the settings."""
+    seeds = list(dict.fromkeys(row["seeds"] for row in rows))
+    lines = [
+        "| metric | " + " | ".join(f"{number} seeds" for number in seeds) + " |",
+        "|---|" + "---|" * len(seeds),
+    ]
+    for metric in dict.fromkeys(row["metric"] for row in rows):
+        cells = []
+        for number in seeds:
+            some = [row for row in rows if (row["metric"], row["seeds"]) == (metric, number)]
+            held, narrow = (100 * min(row[name] for row in some) for name in ("coverage", "narrowest_tenth"))
+            wrong = 100 * max(row["false_positives"] for row in some)
+            cells.append(f"{held:.1f}, {narrow:.0f}; {wrong:.1f}")
+        lines.append(f"| {metric.replace('_', ' ')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
