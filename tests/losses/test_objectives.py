@@ -11,6 +11,8 @@ from torch.testing import assert_close
 
 import equipoise as eq
 from equipoise import functional as F
+from equipoise.losses.adjust import Adjustment
+from equipoise.losses.base import Scalar
 from equipoise.losses.objectives import _largest, mmce
 
 NEEDS_CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -349,6 +351,34 @@ def test_brier_by_its_definition(size, smoothing, weight, soft):
     assert_close(rows.flatten(), torch.tensor(values, dtype=torch.float64), **CLOSE)
     loss = eq.BrierLoss(weight=weight, label_smoothing=smoothing)
     assert torch.autograd.gradcheck(lambda z: loss(z, targets), logits)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weight", [None, [0.5, 1.0, 2.0, 4.0]], ids=["plain", "weighted"])
+@pytest.mark.parametrize("soft", [False, True], ids=["index", "dense"])
+def test_brier_of_adjusted_logits(smoothing, weight, soft):
+    """Value and gradient by automatic differentiation of the definition."""
+    logits, targets = example(7, size=(2,))
+    masses = dense(logits, targets) if soft else torch.nn.functional.one_hot(targets.clamp(min=0), 4).movedim(-1, 1)
+    masses = masses.double() * (targets != IGNORED).unsqueeze(1)
+    adjustment = Adjustment((0.0, -1.0, 0.5, 2.0), 0.7, (1.0, 0.1, 0.4, 0.7), 0.6, 2.5)
+    offset, margin = (
+        torch.tensor(each, dtype=torch.float64)[:, None] for each in (adjustment.offset, adjustment.margin)
+    )
+    adjusted = 2.5 * (logits + 0.7 * offset - masses * 0.6 * margin)
+    wanted = (1 - smoothing) * masses + smoothing / 4
+    factor = (masses * torch.tensor(weight or [1.0] * 4, dtype=torch.float64)[:, None]).sum(1)
+    expected = (factor * (adjusted.softmax(1) - wanted).square().sum(1)).sum()
+    loss = eq.SoftmaxLoss(
+        adjustment=adjustment,
+        weight=weight,
+        label_smoothing=smoothing,
+        reduction="sum",
+        more_parts=[Scalar("squared_error", 1.0)],
+    )
+    value = loss(logits, masses if soft else targets)
+    assert_close(value, expected, **CLOSE)
+    assert_close(gradient(value, logits), gradient(expected, logits), **CLOSE)
 
 
 def test_brier_ends():
