@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
@@ -157,8 +157,7 @@ def best_by_trying(scores, positive):
 def test_no_cut_has_a_better_f1(seed, rows, digits):
     logits, targets = multi(rows, 3, seed=seed)
     logits = logits.round(decimals=digits)
-    if not targets.any():
-        return
+    assume(targets.any())
     fitted = quietly(logits, targets, folds=0, min_positives=1, shrinkage=0.0)
     chosen = fitted.decide(logits)
     assert torch.equal(chosen, fitted(logits) > 0)

@@ -256,8 +256,14 @@ def put(index, value):
 
 
 BAD_ARRAYS = {
-    "NaN logits": (changed(logits=put((7, 2), np.nan)), "logits must be finite, found nan at sample 7", "(2,)"),
-    "infinite logits": (changed(logits=put((7, 2), -np.inf)), "logits must be finite, found -inf", "sample 7"),
+    "NaN logits": (changed(logits=put((7, 2), np.nan)), "masked class, found nan at sample 7", "(2,)"),
+    "infinite logits": (
+        changed(logits=put((7, 2), np.inf)),
+        "logits must be finite",
+        "masked class, found inf",
+        "sample 7",
+    ),
+    "masked logits": (changed(logits=put(7, -np.inf)), "a class that is not masked", "found only -inf at sample 7"),
     "NaN probabilities": (changed(probs=put((3, 1), np.nan)), "probs must be finite, found nan", "sample 3"),
     "target too large": (
         changed(targets=put(4, 6)),
@@ -349,7 +355,7 @@ BAD_TEXTS = {
     "unknown.csv": (b"logit_cat,logit_dog,target\n1,2,dgo\n", "found 'dgo'; did you mean 'dog'?"),
     "number.csv": (b"logit_cat,logit_dog,target\n1,2,7\n", "from 0 to 1", "found 7 at sample 0"),
     "words.csv": (b"logit_cat,logit_dog,target\n1,2,cat\n1,two,cat\n", "'two'", "check that row"),
-    "gap.csv": (b"logit_cat,logit_dog,target\n1,2,cat\n1,,cat\n", "logits must be finite, found nan at sample 1"),
+    "gap.csv": (b"logit_cat,logit_dog,target\n1,2,cat\n1,,cat\n", "masked class, found nan at sample 1"),
     "ragged.csv": (b"logit_cat,logit_dog,target\n1,2,cat\n1,2\n", "Expected 3 columns, got 2"),
     "latin.csv": ("logit_é,logit_b,target\n1,2,é\n".encode("latin-1"), "latin.csv"),
     "semicolons.csv": (b"logit_cat;logit_dog;target\n1;2;cat\n", "looks like ';'", "with commas"),
@@ -423,7 +429,7 @@ def test_a_damaged_parquet(tmp_path):
     [
         (pa.array(["a", "b"]), "column 'logit_dog' must hold numbers"),
         (pa.array([[1.0], [2.0]]), "column 'logit_dog' must hold numbers"),
-        (pa.array([1.0, None]), "logits must be finite, found nan at sample 1"),
+        (pa.array([1.0, None]), "masked class, found nan at sample 1"),
     ],
 )
 def test_columns_of_parquet_that_are_no_numbers(tmp_path, column, words):

@@ -6,6 +6,9 @@ case drops out unseen.
 
 from __future__ import annotations
 
+import json
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +20,7 @@ from equipoise.losses.adjust import NegativeTolerance, margin_adjustment
 from equipoise.losses.named import distribution_bias
 from equipoise.schedules import Cyclical, Parabolic
 from equipoise.weights import Deferred, RecallWeights, effective_number, median_frequency
-from tests.golden.cases import Case, load
+from tests.golden.cases import HERE, Case, load
 
 TOLERANCE = {"rtol": 1e-9, "atol": 1e-9}
 
@@ -357,3 +360,18 @@ def test_agrees_with_published_code(group: str) -> None:
     compared = sum(GROUPS[group](case) for case in cases)
     assert compared == COMPARED[group]
     assert compared == len(cases) or group in REASONS
+
+
+def test_the_index_says_where_every_file_comes_from() -> None:
+    """Number of cases, and repository, commit and files of the published code, as the file itself has them."""
+    rows = re.findall(r"^\| (\w+)\.npz \| (\d+) \| (.*) \|$", (HERE / "INDEX.md").read_text(encoding="utf-8"), re.M)
+    listed = {name: (int(cases), sources.split("; ")) for name, cases, sources in rows}
+    assert len(rows) == len(listed)
+    assert set(listed) == {path.stem for path in HERE.glob("*.npz")}
+    for name, (cases, sources) in listed.items():
+        meta = json.loads(str(np.load(HERE / f"{name}.npz", allow_pickle=False)["meta"]))
+        assert cases == len(meta["cases"]), name
+        found = [
+            re.fullmatch(r"\[(\S+)\]\(https://github\.com/\1\)@(\w+): (`[^`]+\.pyc?`(?:, )?)+", one) for one in sources
+        ]
+        assert [f"{one[1].replace('/', '+')}@{one[2]}" for one in found if one] == meta["source"], name

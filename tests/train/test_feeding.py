@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from torch.testing import assert_close
@@ -99,13 +99,16 @@ def test_the_batches_of_all_processes_are_the_joint_batch(world):
     assert {len(share) for share in shares} == {len(joint)}
 
 
+@pytest.mark.parametrize(("count", "world"), [(1, 2), (4, 5)])
+def test_evaluation_needs_a_sample_for_each_process(count, world):
+    with pytest.raises(DataError, match=f"each of the {world} processes, found {count}"):
+        evaluation_feed(numbered(count), batch_size=3, device=CPU, workers=0, rank=0, world_size=world)
+
+
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 5))
 @settings(max_examples=150, deadline=None)
 def test_evaluation_sees_every_sample_once_in_as_many_batches_everywhere(count, size, world):
-    if count < world:
-        with pytest.raises(DataError, match=f"each of the {world} processes, found {count}"):
-            evaluation_feed(numbered(count), batch_size=size, device=CPU, workers=0, rank=0, world_size=world)
-        return
+    assume(count >= world)
     feeds = [
         evaluation_feed(numbered(count), batch_size=size, device=CPU, workers=0, rank=rank, world_size=world)
         for rank in range(world)

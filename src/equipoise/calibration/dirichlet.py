@@ -12,7 +12,7 @@ from torch import Tensor
 from equipoise._checks import check_number
 from equipoise._keywords import check_keywords
 from equipoise.calibration.fitted import Fitted, announce, as_floats, column
-from equipoise.calibration.inputs import SingleRows, blocks, join_notes, missing, single_rows
+from equipoise.calibration.inputs import LEAST, SingleRows, blocks, join_notes, missing, single_rows
 from equipoise.calibration.linear import Minimum, Standard, minimise, residual, standardise
 
 __all__ = ["DirichletCalibration", "fit_dirichlet"]
@@ -25,6 +25,8 @@ FOLDS = 3
 @dataclass(frozen=True, repr=False)
 class DirichletCalibration(Fitted):
     r""":math:`z' = W \log p + b` with :math:`p = \text{softmax}(z)`. Changes predictions, so accuracy may rise or fall.
+
+    A class that is masked with -inf stays masked, and counts for the others as a probability of 1e-12.
 
     >>> DirichletCalibration(((1.0, 0.0), (0.0, 1.0)), (0.0, 0.0))(torch.tensor([[0.0, 0.0]]))
     tensor([[-0.6931, -0.6931]])
@@ -45,7 +47,8 @@ class DirichletCalibration(Fitted):
 
     def _apply(self, logits: Tensor) -> Tensor:
         weight = torch.tensor(self.weight, dtype=logits.dtype, device=logits.device)
-        mixed = torch.einsum("kc,nc...->nk...", weight, logits.log_softmax(1))
+        log_p = logits.log_softmax(1)
+        mixed = torch.einsum("kc,nc...->nk...", weight, log_p.masked_fill(log_p == -torch.inf, math.log(LEAST)))
         return mixed + column(self.bias, logits)
 
     def describe(self) -> str:
@@ -90,7 +93,7 @@ def fit_dirichlet(
     check_keywords(fit_dirichlet, _unknown)
     if shrinkage is not None:
         check_number("shrinkage", shrinkage, low=0.0, open_low=True)
-    rows = single_rows(logits, targets, ignore_index)
+    rows = single_rows(logits, targets, ignore_index, likelihood=True)
     samples, classes = rows.logits.shape
     x = standardise(SingleRows(rows.logits.log_softmax(1), rows.labels))
     start = x.scaled.new_zeros(classes + 1, classes)
@@ -107,7 +110,7 @@ def fit_dirichlet(
             tuple(bias.tolist()),
             samples=samples,
             converged=found.converged,
-            note=join_notes(found.note, missing(rows.labels, classes), few),
+            note=join_notes(found.note, missing(rows.labels, classes), few, rows.note),
         )
     )
 

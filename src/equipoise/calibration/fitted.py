@@ -26,6 +26,8 @@ class CalibrationWarning(UserWarning):
 class Fitted(ABC):
     """A fitted method: ``fitted(logits)`` gives logits of the same shape, dtype and device.
 
+    A class that is masked with -inf stays masked, and a label with a logit of -inf or inf keeps it.
+
     A frozen dataclass of plain numbers: it compares, prints, and goes to and from a file with
     :func:`~equipoise.calibration.save` and :func:`~equipoise.calibration.load`.
 
@@ -72,7 +74,8 @@ class Fitted(ABC):
         """Logits (N, C, d1, ..., dk) after the correction, in the same shape, dtype and device."""
         check_shape(logits, self.task, self.num_classes)
         wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        return _fit_in(self._apply(wide), logits.dtype, self.task)
+        certain = logits == -torch.inf if self.task == "single" else logits.isinf()
+        return torch.where(certain, logits, _fit_in(self._apply(wide), logits.dtype, self.task))
 
     @abstractmethod
     def _apply(self, logits: Tensor) -> Tensor:

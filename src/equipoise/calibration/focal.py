@@ -21,6 +21,7 @@ from equipoise.calibration.fitted import Fitted, Task, announce
 from equipoise.calibration.inputs import (
     blocks,
     check_probs,
+    join_notes,
     logits_from_probs,
     multi_rows,
     single_rows,
@@ -116,8 +117,8 @@ def fit_focal(
         check_number("gamma", gamma, low=0.0)
     task = task_of(logits, targets, task)
     if task == "single":
-        rows = single_rows(logits, targets, ignore_index)
-        odds, samples = log_odds(rows.logits), len(rows.labels)
+        rows = single_rows(logits, targets, ignore_index, likelihood=True)
+        odds, samples, left_out = _odds(rows.logits), len(rows.labels), rows.note
 
         def loss(gamma: float) -> float:
             total = 0.0
@@ -127,8 +128,8 @@ def fit_focal(
             return total
 
     else:
-        table = multi_rows(logits, targets, ignore_value)
-        samples = len(table.logits)
+        table = multi_rows(logits, targets, ignore_value, likelihood=True)
+        samples, left_out = len(table.logits), table.note
         signed = torch.where(table.positive, table.logits, -table.logits)
 
         def loss(gamma: float) -> float:
@@ -146,7 +147,7 @@ def fit_focal(
             num_classes=logits.shape[1],
             samples=samples,
             converged=gamma < LARGEST_GAMMA or not note,
-            note=note,
+            note=join_notes(note, left_out),
         )
     )
 
@@ -166,8 +167,14 @@ def _best_gamma(loss: Callable[[float], float]) -> tuple[float, str]:
 def corrected(logits: Tensor, gamma: float, task: Task) -> Tensor:
     """Logits of the posterior."""
     if task == "single":
-        return logits - log_phi(log_odds(logits), gamma)
+        return logits - log_phi(_odds(logits), gamma)
     return logits - log_phi(logits, gamma) + log_phi(-logits, gamma)
+
+
+def _odds(logits: Tensor) -> Tensor:
+    """Log-odds of each class; 0 of one beside which all are masked, whose probability is 1 whatever is added to it."""
+    odds = log_odds(logits)
+    return odds.where(odds < torch.inf, 0.0)
 
 
 def log_phi(odds: Tensor, gamma: float) -> Tensor:
@@ -178,6 +185,6 @@ def log_phi(odds: Tensor, gamma: float) -> Tensor:
     """
     small = (-odds.abs()).exp()
     at_least_half = torch.where(small > 0, small.log1p() / torch.where(small > 0, small, 1.0), 1.0)
-    below_half = small * softplus(-odds)
+    below_half = torch.where(small > 0, small * softplus(-odds), 0.0)
     ratio = torch.where(odds > 0, at_least_half, below_half)
     return torch.log1p(gamma * ratio) - gamma * softplus(odds)

@@ -92,7 +92,7 @@ def fit_group_temperatures(
     check_keywords(fit_group_temperatures, _unknown)
     check_number("shrinkage", shrinkage, low=0.0)
     low, high = check_bounds(bounds)
-    rows = single_rows(logits, targets, ignore_index)
+    rows = single_rows(logits, targets, ignore_index, likelihood=True)
     names, members = _named(groups)
     check_length("groups", len(members), rows.logits.shape[1])
     common = slope_by_nll(rows, low, high)
@@ -115,7 +115,7 @@ def fit_group_temperatures(
             names,
             samples=len(rows.labels),
             converged=common.inside and not any(":" in note for note in notes),
-            note=join_notes(*notes),
+            note=join_notes(*notes, rows.note),
         )
     )
 

@@ -1,4 +1,10 @@
-"""What fits read: logits and targets, checked, flattened to rows, in float64."""
+"""What fits read: logits and targets, checked, flattened to rows, in float64.
+
+A logit of -inf is a probability of 0, as of a class that is masked; +inf of a label is a probability of 1. No fit
+changes such a probability, and its likelihood is 1 or 0 whatever the parameters: fits by likelihood learn nothing from
+it and leave a target that contradicts it out, with a note. NaN, +inf before a softmax and a row whose classes are all
+masked are refused; rows and labels that are ignored may hold anything.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +30,10 @@ __all__ = ["logits_from_probs"]
 BLOCK = 1 << 20
 
 USE_LOGITS = "pass logits_from_probs(probs) of equipoise.calibration"
+CHECK_MODEL = "check the model, and use logits_from_probs for probabilities"
+
+LEAST = 1e-12
+"""Probability that stands for 0 where its logarithm has to be finite."""
 
 
 class SingleRows(NamedTuple):
@@ -31,6 +41,7 @@ class SingleRows(NamedTuple):
 
     logits: Tensor  # (R, C) float64
     labels: Tensor  # (R,) int64
+    note: str = ""
 
 
 class MultiRows(NamedTuple):
@@ -39,11 +50,15 @@ class MultiRows(NamedTuple):
     logits: Tensor  # (R, K) float64
     positive: Tensor  # (R, K) bool
     known: Tensor  # (R, K) bool
+    note: str = ""
 
 
-def single_rows(logits: Tensor, targets: Tensor, ignore_index: int) -> SingleRows:
-    """Logits (N, C, d1, ..., dk) and class indices (N, d1, ..., dk) as rows, without those of ``ignore_index``."""
-    check_finite(logits, "single")
+def single_rows(logits: Tensor, targets: Tensor, ignore_index: int, *, likelihood: bool = False) -> SingleRows:
+    """Logits (N, C, d1, ..., dk) and class indices (N, d1, ..., dk) as rows, without those of ``ignore_index``.
+
+    With ``likelihood`` also without those whose true class is masked.
+    """
+    check_some(logits, "single")
     _check_tensor(targets)
     if targets.is_floating_point() or targets.shape == logits.shape:
         raise ValueError(
@@ -67,12 +82,25 @@ def single_rows(logits: Tensor, targets: Tensor, ignore_index: int) -> SingleRow
         )
     if not bool(valid.all()):
         rows, labels = rows[valid], labels[valid]
-    return SingleRows(rows, labels)
+    check_rows(rows)
+    possible = rows.gather(1, labels[:, None]).squeeze(1) > -torch.inf
+    if not likelihood or bool(possible.all()):
+        return SingleRows(rows, labels)
+    if not bool(possible.any()):
+        raise ValueError(
+            f"targets must name a class that is not masked in at least one row, got {len(labels)} rows whose true "
+            "class has a logit of -inf; check the mask or the labels"
+        )
+    note = f"the true class is masked (-inf) in {int((~possible).sum())} of {len(labels)} rows, which are ignored"
+    return SingleRows(rows[possible], labels[possible], note)
 
 
-def multi_rows(logits: Tensor, targets: Tensor, ignore_value: float) -> MultiRows:
-    """Logits and targets of 0, 1 or ``ignore_value``, both (N, K, d1, ..., dk), as rows."""
-    check_finite(logits, "multi")
+def multi_rows(logits: Tensor, targets: Tensor, ignore_value: float, *, likelihood: bool = False) -> MultiRows:
+    """Logits and targets of 0, 1 or ``ignore_value``, both (N, K, d1, ..., dk), as rows.
+
+    With ``likelihood`` labels of an infinite logit count as unknown.
+    """
+    check_some(logits, "multi")
     _check_tensor(targets)
     may_be_unknown = check_sigmoid_targets(logits, targets, ignore_value, validate=True)
     warn_of_probabilities("logits", logits, one_label=False, advice=USE_LOGITS)
@@ -89,7 +117,18 @@ def multi_rows(logits: Tensor, targets: Tensor, ignore_value: float) -> MultiRow
             f"targets must hold at least one label, got {labels.numel()} targets that are all ignore_value="
             f"{ignore_value:g}; pass held-out data with labels"
         )
-    return MultiRows(rows, positive, known)
+    if bool(rows.isfinite().all()):
+        return MultiRows(rows, positive, known)
+    if bool((known & rows.isnan()).any()):
+        raise ValueError(f"logits must be finite, or -inf and inf for probabilities of 0 and 1, got nan; {CHECK_MODEL}")
+    if not likelihood:
+        return MultiRows(rows, positive, known)
+    against = int((known & rows.isinf() & (positive != (rows > 0))).sum())
+    note = f"{against} of {int(known.sum())} targets contradict a logit of -inf or inf and are ignored"
+    known = known & rows.isfinite()
+    if not bool(known.any()):
+        raise ValueError("logits must be finite for at least one label, got none; check the mask or the labels")
+    return MultiRows(rows.where(known, 0.0), positive & known, known, note if against else "")
 
 
 def task_of(logits: Tensor, targets: Tensor, task: Task | None) -> Task:
@@ -118,7 +157,8 @@ def label_blocks(rows: MultiRows) -> Iterator[MultiRows]:
     """Some labels at a time, all rows, whose temporaries stay small."""
     step = max(1, 4 * BLOCK // max(1, len(rows.logits)))
     for start in range(0, rows.logits.shape[1], step):
-        yield MultiRows(*(part[:, start : start + step] for part in rows))
+        some = slice(start, start + step)
+        yield MultiRows(rows.logits[:, some], rows.positive[:, some], rows.known[:, some])
 
 
 def softplus(values: Tensor) -> Tensor:
@@ -147,7 +187,7 @@ def join_notes(*notes: str) -> str:
     return "; ".join(note for note in notes if note)
 
 
-def logits_from_probs(probs: Tensor, *, task: Task = "single", floor: float = 1e-12) -> Tensor:
+def logits_from_probs(probs: Tensor, *, task: Task = "single", floor: float = LEAST) -> Tensor:
     r"""Logits of given probabilities: :math:`\log p` (single) or :math:`\log p - \log(1 - p)` (multi).
 
     Both are finite: p is taken inside [floor, 1 - floor], since a probability that was rounded to 0 or 1 can be known
@@ -203,17 +243,26 @@ def check_probs(probs: Tensor, task: Task) -> None:
             )
 
 
-def check_finite(logits: Tensor, task: Task) -> None:
-    """Raise unless there are logits and all of them are finite."""
+def check_some(logits: Tensor, task: Task) -> None:
+    """Raise unless there are logits."""
     check_shape(logits, task)
     if not logits.numel():
         raise ValueError(
             f"logits must hold at least one row, got shape {tuple(logits.shape)}; pass the logits of held-out data"
         )
-    if not bool(logits.isfinite().all()):
-        bad = logits[~logits.isfinite()][0]
+
+
+def check_rows(rows: Tensor) -> None:
+    """Raise unless rows (R, C) are logits of a softmax: numbers below inf, in each at least one that is finite."""
+    wrong = rows.isnan() | (rows == torch.inf)
+    if bool(wrong.any()):
         raise ValueError(
-            f"logits must be finite, got {float(bad):g}; check the model, and use logits_from_probs for probabilities"
+            f"logits must be finite, or -inf for a masked class, got {float(rows[wrong][0]):g}; {CHECK_MODEL}"
+        )
+    if bool((rows.amax(1) == -torch.inf).any()):
+        raise ValueError(
+            f"logits must have a class that is not masked in every row, got {rows.shape[1]} that are all -inf; unmask "
+            "the true class, or give the row the ignored target"
         )
 
 

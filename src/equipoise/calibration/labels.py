@@ -100,8 +100,9 @@ def fit_label_temperatures(
     check_keywords(fit_label_temperatures, _unknown)
     check_number("shrinkage", shrinkage, low=0.0)
     low, high = check_bounds(bounds)
-    rows = multi_rows(logits, targets, ignore_value)
-    pooled = MultiRows(*(part.reshape(-1, 1)[rows.known.reshape(-1)] for part in rows))
+    rows = multi_rows(logits, targets, ignore_value, likelihood=True)
+    known = rows.known
+    pooled = MultiRows(rows.logits[known][:, None], rows.positive[known][:, None], known[known][:, None])
     if bool(pooled.positive.all()) or not bool(pooled.positive.any()):
         return announce(_nothing_to_learn(rows))
     common = _platt(pooled, 1.0, 0.0, 0.0, (1.0 / high, 1.0 / low), bias)
@@ -129,7 +130,7 @@ def fit_label_temperatures(
             tuple(biases.tolist()),
             samples=len(rows.logits),
             converged=not at_bound,
-            note=join_notes(lonely, at_bound),
+            note=join_notes(lonely, at_bound, rows.note),
         )
     )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from equipoise.calibration.inputs import SingleRows
+from equipoise.calibration.inputs import LEAST, SingleRows
 from equipoise.calibration.temperature import BOUNDS, slope_by_nll
 
 __all__: list[str] = []
@@ -44,7 +45,8 @@ class Standard(NamedTuple):
     r"""Rows at the common temperature, and the same in standard units: :math:`x` and :math:`(x - m) / s`.
 
     Fits search for a deviation from x that is linear in the standard units: its parameters are alike in size, whatever
-    the scale of the logits, and 0 is the common temperature.
+    the scale of the logits, and 0 is the common temperature. A masked class is -inf in x, and in the units a
+    probability of 1e-12.
     """
 
     scaled: Tensor  # (R, C)
@@ -59,9 +61,10 @@ def standardise(rows: SingleRows) -> Standard:
     found = slope_by_nll(rows, *BOUNDS)
     slope = 1.0 / found.temperature if found.inside else 1.0
     scaled = rows.logits * slope
-    mean, deviation = scaled.mean(0), scaled.std(0, correction=0)
+    units = scaled.masked_fill(scaled == -torch.inf, math.log(LEAST) * slope)
+    mean, deviation = units.mean(0), units.std(0, correction=0)
     deviation = torch.where(deviation > 1e-12, deviation, 1.0)
-    return Standard(scaled, (scaled - mean) / deviation, mean, deviation, slope)
+    return Standard(scaled, (units - mean) / deviation, mean, deviation, slope)
 
 
 def residual(scaled: Tensor, labels: Tensor) -> tuple[float, Tensor]:

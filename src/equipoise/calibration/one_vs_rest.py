@@ -15,7 +15,7 @@ __all__: list[str] = []
 
 
 class ClassScores(NamedTuple):
-    """What is known of one class."""
+    """What is known of one class; scores that are infinite stay what they are and are not among them."""
 
     scores: Tensor  # (R,) float64, log-odds of the class
     positive: Tensor  # (R,) bool
@@ -35,12 +35,14 @@ def one_vs_rest(logits: Tensor, targets: Tensor, task: Task, ignore_index: int, 
     if task == "single":
         rows = single_rows(logits, targets, ignore_index)
         odds = log_odds(rows.logits)
-        classes = [ClassScores(odds[:, c], rows.labels == c) for c in range(odds.shape[1])]
+        classes = [
+            ClassScores(odds[known, c], rows.labels[known] == c) for c, known in enumerate(odds.isfinite().unbind(1))
+        ]
     else:
         table = multi_rows(logits, targets, ignore_value)
         classes = [
             ClassScores(table.logits[known, c], table.positive[known, c])
-            for c, known in enumerate(table.known.unbind(1))
+            for c, known in enumerate((table.known & table.logits.isfinite()).unbind(1))
         ]
     samples = max(len(scores) for scores, _ in classes)
     outcomes = len(classes) if task == "single" else 2

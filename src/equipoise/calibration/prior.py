@@ -20,7 +20,7 @@ from equipoise._checks import (
 )
 from equipoise._keywords import check_keywords
 from equipoise.calibration.fitted import Fitted, announce, as_floats, column
-from equipoise.calibration.inputs import USE_LOGITS, check_finite, flat_rows, single_rows
+from equipoise.calibration.inputs import USE_LOGITS, check_rows, check_some, flat_rows, single_rows
 
 __all__ = ["PriorCorrection", "correct_prior", "estimate_prior", "fit_prior"]
 
@@ -166,7 +166,9 @@ def estimate_prior(
     check_number("tolerance", tolerance, low=0.0)
     check_number("shrinkage", shrinkage, low=0.0)
     warn_of_probabilities("logits", logits, one_label=True, advice=USE_LOGITS)
-    return _em(flat_rows(logits), train, shrinkage, max_iter, tolerance).prior
+    rows = flat_rows(logits)
+    check_rows(rows)
+    return _em(rows, train, shrinkage, max_iter, tolerance).prior
 
 
 def _fit(
@@ -180,13 +182,16 @@ def _fit(
 ) -> PriorCorrection:
     train = _checked(logits, train_prior, train_counts)
     check_number("shrinkage", shrinkage, low=0.0)
-    if targets is None or target_prior is not None:  # elsewhere the rows with labels are looked at
+    if targets is None or target_prior is not None:
         warn_of_probabilities("logits", logits, one_label=True, advice=USE_LOGITS)
+        rows = flat_rows(logits)
+        check_rows(rows)
+    else:  # the rows with labels are looked at
+        rows = single_rows(logits, targets, ignore_index).logits
     if target_prior is not None:
         target = _shares("target_prior", target_prior)
         check_length("target_prior", len(target), logits.shape[1])
         return PriorCorrection(train, target)
-    rows = flat_rows(logits) if targets is None else single_rows(logits, targets, ignore_index).logits
     found = _em(rows, train, shrinkage, MAX_ITER, TOLERANCE)
     return PriorCorrection(train, found.prior, samples=len(rows), converged=found.converged, note=found.note)
 
@@ -216,8 +221,8 @@ def _em(rows: Tensor, train: tuple[float, ...], shrinkage: float, max_iter: int,
 
 
 def _checked(logits: Tensor, prior: Vector | None, counts: Vector | None) -> tuple[float, ...]:
-    """The training prior of finite logits with as many classes."""
-    check_finite(logits, "single")
+    """The training prior of logits with as many classes."""
+    check_some(logits, "single")
     train = _train_prior(prior, counts)
     check_length("train_prior" if counts is None else "train_counts", len(train), logits.shape[1])
     return train

@@ -77,7 +77,7 @@ def fit_temperature(
     check_keywords(fit_temperature, _unknown)
     check_choice("by", by, ("nll", "ece"))
     low, high = check_bounds(bounds)
-    rows = single_rows(logits, targets, ignore_index)
+    rows = single_rows(logits, targets, ignore_index, likelihood=by == "nll")
     found = slope_by_nll(rows, low, high) if by == "nll" else _best_on_grid(rows)
     few = "" if len(rows.labels) >= 10 else f"{len(rows.labels)} rows are few"
     return announce(
@@ -86,7 +86,7 @@ def fit_temperature(
             num_classes=rows.logits.shape[1],
             samples=len(rows.labels),
             converged=found.inside,
-            note=join_notes(found.note, few),
+            note=join_notes(found.note, few, rows.note),
         )
     )
 
@@ -102,8 +102,9 @@ class Found(NamedTuple):
 def slope_by_nll(rows: SingleRows, low: float, high: float, *, anchor: float = 1.0, shrinkage: float = 0.0) -> Found:
     r"""T of the least :math:`\sum_i \text{NLL}_i(1/T) + \frac{\lambda}{2} (T_0 / T - 1)^2`, T_0 the anchor."""
     margins = rows.logits - rows.logits.gather(1, rows.labels[:, None])
-    if not bool(margins.any()) and shrinkage == 0.0:
+    if not bool((margins.isfinite() & (margins != 0)).any()) and shrinkage == 0.0:
         return Found(1.0, False, "all logits of a row are equal, so that no temperature changes anything")
+    margins.clamp_(min=torch.finfo(margins.dtype).min)  # of a masked class, whose share 0 times -inf would be NaN
 
     def pull(slope: float) -> float:
         """Derivative of the objective with respect to 1/T, which grows with 1/T."""

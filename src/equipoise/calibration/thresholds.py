@@ -130,7 +130,7 @@ def fit_thresholds(
     cuts, counts = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
     thresholds, *without = (_shrink(*each, min_positives, shrinkage) for each in zip(cuts, counts, strict=True))
     f1 = _cross_fitted_f1(rows, fold, without) if folds else ()
-    positives = rows.positive.sum(0)
+    positives = counts[0]
     how_few = "no positives" if min_positives <= 1 else f"fewer than {min_positives} positives"
     few = remark_on_classes(
         (positives < min_positives).nonzero().squeeze(1).tolist(),
@@ -155,14 +155,18 @@ def fit_thresholds(
 class Sorted(NamedTuple):
     """Some labels, each with its rows in order of falling score; (K, R)."""
 
-    scores: Tensor  # -inf where the target is unknown
+    scores: Tensor  # -inf also where the target is unknown
     positive: Tensor
     known: Tensor
     row: Tensor
 
 
 def _sorted(rows: MultiRows) -> Sorted:
-    scores, row = rows.logits.masked_fill(~rows.known, -math.inf).T.sort(descending=True)
+    finite = rows.logits.where(rows.known & rows.logits.isfinite(), -math.inf)
+    top = finite.amax(0).nan_to_num(neginf=0.0)
+    always = top + top.abs().clamp(min=1)  # for inf, which is chosen at any threshold above the other scores
+    scores = rows.logits.masked_fill(~rows.known, -math.inf)
+    scores, row = torch.where(scores == math.inf, always, scores).T.sort(descending=True)
     return Sorted(scores, rows.positive.T.gather(1, row), rows.known.T.gather(1, row), row)
 
 
@@ -176,7 +180,12 @@ def _cuts(rows: MultiRows, fold: Tensor, folds: int) -> tuple[Tensor, Tensor]:
     """Best cuts and numbers of positives, (1 + folds, K): of all rows, and of all but those of each fold. One sort."""
     whole = _sorted(rows)
     parts = [whole, *(_without(whole, fold == held) for held in range(folds))]
-    return torch.stack([_best_cuts(part) for part in parts]), torch.stack([part.positive.sum(1) for part in parts])
+    return torch.stack([_best_cuts(part) for part in parts]), torch.stack([_learnt_from(part) for part in parts])
+
+
+def _learnt_from(part: Sorted) -> Tensor:
+    """Number of positives (K,) that a threshold can choose: those of -inf are never chosen."""
+    return (part.positive & (part.scores > -math.inf)).sum(1)
 
 
 def _shrink(cuts: Tensor, positives: Tensor, min_positives: float, shrinkage: float) -> Tensor:
@@ -198,7 +207,7 @@ def _best_cuts(part: Sorted) -> Tensor:
     middle = upper + 0.5 * (lower - upper)
     just_below = torch.nextafter(upper - 1e-6 * upper.abs().clamp(min=1), torch.full_like(upper, -math.inf))
     cuts = torch.where(lower.isinf(), just_below, torch.where(middle < upper, middle, lower))
-    return torch.where(hits[:, -1] > 0, cuts, 0.0)
+    return torch.where(_learnt_from(part) > 0, cuts, 0.0)
 
 
 def _cross_fitted_f1(rows: MultiRows, fold: Tensor, without: list[Tensor]) -> tuple[float | None, ...]:

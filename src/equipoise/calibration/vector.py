@@ -79,7 +79,7 @@ def fit_vector(
     """
     check_keywords(fit_vector, _unknown)
     check_number("shrinkage", shrinkage, low=0.0, open_low=True)
-    given = single_rows(logits, targets, ignore_index)
+    given = single_rows(logits, targets, ignore_index, likelihood=True)
     rows = given._replace(logits=given.logits.log_softmax(1))
     samples, classes = rows.logits.shape
     x = standardise(rows)
@@ -104,6 +104,6 @@ def fit_vector(
             tuple(bias.tolist()),
             samples=samples,
             converged=found.converged,
-            note=join_notes(found.note, missing(rows.labels, classes), few),
+            note=join_notes(found.note, missing(rows.labels, classes), few, rows.note),
         )
     )

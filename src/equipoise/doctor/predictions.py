@@ -322,5 +322,8 @@ def _thresholds(found: Mapping[str, Any], cross_fitted: float | None) -> list[Fi
 def _rounded(found: Mapping[str, Any]) -> list[Finding]:
     if not found["notes"]:
         return []
+    if found["scores"] == "logits":
+        advice = "Look at what masks the classes: no correction after training brings back a probability of 0."
+        return [Finding("problem", "truth ruled out", " ".join(found["notes"]), advice)]
     advice = "Save logits, or probabilities in float32 without rounding."
     return [Finding("worry", "rounded probabilities", " ".join(found["notes"]), advice)]

@@ -52,7 +52,8 @@ def evaluate(
         and ``after`` a temperature, with ``fits`` and a ``note``), ``groups`` and ``per_class`` (rows), ``reliability``
         (group to ``before`` and ``after`` to a curve), and what is known about the file. None stands for a value that
         does not exist, such as the accuracy of a class without samples. The NLL takes probabilities below 1e-12 as
-        1e-12; ``notes`` are sentences on that, and on probabilities that were rounded.
+        1e-12, and is infinite where a logit of -inf rules out the truth; ``notes`` are sentences on that, and on
+        probabilities that were rounded.
     """
     check_whole("bins", bins, low=1, high=MOST_BINS)
     check_whole("bootstrap", bootstrap, low=0, high=MOST_DRAWS)

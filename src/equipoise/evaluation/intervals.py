@@ -77,12 +77,12 @@ class Resampling:
         support = by_class.index_add(1, labels, weight)
         hits = by_class.index_add(1, labels, weight * right)
         ece = binned_error(bin_sums(confidence, right, self.bins, weight=weight))
-        values = ((weight @ right.double()) / total, (hits / support).nanmean(1), (weight @ nll) / total, ece)
+        values = ((weight @ right.double()) / total, (hits / support).nanmean(1), _weighted(weight, nll) / total, ece)
         return torch.stack(values, 1)
 
     def _segmentation(self, rows: Tensor, *, weight: Tensor) -> Tensor:
         classes = self.source.num_classes
-        sums = weight @ rows
+        sums = _weighted(weight, rows)
         matrix, count, confidence, correct, nll = torch.split(sums, [classes**2, self.bins, self.bins, self.bins, 1], 1)
         matrix = matrix.reshape(-1, classes, classes)
         hits, support, predicted = matrix.diagonal(dim1=1, dim2=2), matrix.sum(2), matrix.sum(1)
@@ -106,3 +106,12 @@ class Resampling:
         ece = binned_error(bin_sums(probabilities[known], positive[known], self.bins))
         overall_f1 = 2 * (chosen & positive).sum() / (chosen.sum() + positive.sum()).double()
         return torch.stack([precision.nanmean(), overall_f1, nll, ece])
+
+
+def _weighted(weight: Tensor, values: Tensor) -> Tensor:
+    """``weight @ values`` where an infinite value that was not drawn adds nothing."""
+    infinite = values.isinf()
+    if not bool(infinite.any()):
+        return weight @ values
+    sums = weight @ values.masked_fill(infinite, 0.0)
+    return sums.masked_fill(weight @ infinite.to(weight.dtype) > 0, torch.inf)

@@ -1,6 +1,10 @@
-"""What rounding has taken from saved probabilities, and what is made of it."""
+"""Targets that the scores rule out, by rounding of saved probabilities or by infinite logits."""
 
 from __future__ import annotations
+
+import math
+
+import torch
 
 from equipoise.evaluation.split import Part
 from equipoise.predictions import Predictions
@@ -17,18 +21,17 @@ class Rounding:
 
     def look(self, part: Part) -> None:
         """Look at a chunk."""
-        if self.source.from_logits:
-            return
         self.divided += part.rounded
+        none, all_of_it = (-math.inf, math.inf) if self.source.from_logits else (0.0, 1.0)
         if self.source.task == "multi":
             known, positive = part.targets >= 0, part.targets == 1
-            of_truth = part.scores.where(positive, 1.0 - part.scores)[known]
+            ruled_out = torch.where(positive, part.scores <= none, part.scores >= all_of_it)[known]
         else:
             known = part.targets != self.source.ignore_index
             rows = part.targets.where(known, 0).unsqueeze(1)
-            of_truth = part.scores.gather(1, rows).squeeze(1)[known]
-        self.cases += len(of_truth)
-        self.zeros += int((of_truth <= 0).sum())
+            ruled_out = part.scores.gather(1, rows).squeeze(1)[known] <= none
+        self.cases += len(ruled_out)
+        self.zeros += int(ruled_out.sum())
 
     def sentences(self, nll: bool = True) -> list[str]:
         """What to know, of the NLL too where there is one; empty if nothing."""
@@ -39,7 +42,12 @@ class Rounding:
                 f"The probabilities of {self.divided:,} {what} did not sum to 1 to five digits, as rounding leaves "
                 "them; they were divided by their sum."
             )
-        if nll and self.zeros:
+        if nll and self.zeros and self.source.from_logits:
+            found.append(
+                f"{self.zeros:,} of {self.cases:,} {what} have an infinite logit against the truth, which is a "
+                "probability of 0: the NLL is infinite."
+            )
+        elif nll and self.zeros:
             found.append(
                 f"{self.zeros:,} of {self.cases:,} {what} have probability 0 for the truth; the NLL takes it as 1e-12, "
                 f"which adds {27.631 * self.zeros / self.cases:.4f} to it."

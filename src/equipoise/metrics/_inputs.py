@@ -3,6 +3,9 @@
 Scores are (N, C, d1, ..., dk), the classes or labels in dimension 1. A block is a few samples, or some places of one
 sample, as (n, C) or (n, C, p). float16 and bfloat16 are read as float32. What does not count is masked rather than
 left out, so that nothing waits for a device.
+
+Logits may be infinite where that is a probability: -inf is 0, as of a class that is masked, and +inf of a label is 1.
+NaN, +inf before a softmax and a row whose classes are all masked are refused; what is ignored may hold anything.
 """
 
 from __future__ import annotations
@@ -53,9 +56,9 @@ def class_blocks(
         )
     check_softmax_targets(scores, targets, ignore_index, validate)
     for block, labels in cut(scores, targets):
-        check_values(block, from_logits, True, validate)
         labels = labels.long()
         valid = labels != ignore_index
+        check_values(block, valid.unsqueeze(1), from_logits, True, validate)
         yield ClassBlock(block, labels.where(valid, 0), valid)
 
 
@@ -67,9 +70,9 @@ def label_blocks(
     scores = scores.detach()
     may_be_unknown = check_sigmoid_targets(scores, targets, ignore_value, validate)
     for block, given in cut(scores, targets):
-        check_values(block, from_logits, False, validate)
         positive = given == 1
         known = given != ignore_value if may_be_unknown else torch.ones_like(positive)
+        check_values(block, known, from_logits, False, validate)
         if checks_values(given, validate) and not bool((positive | (given == 0) | ~known).all()):
             soft = given[~positive & (given != 0) & known]
             raise ValueError(
@@ -120,30 +123,46 @@ def check_groups(groups: Sequence[int] | Tensor) -> Tensor:
     return numbers.long().clone()
 
 
-def check_values(block: Tensor, from_logits: bool, normalized: bool, validate: bool) -> None:
-    """Raise where logits are not finite, or probabilities not in [0, 1] or, if ``normalized``, not of sum 1."""
+def check_values(block: Tensor, counted: Tensor, from_logits: bool, one_label: bool, validate: bool) -> None:
+    """Raise where what is ``counted`` is no logit or no probability, or no row of them (``one_label``)."""
     if not checks_values(block, validate) or not block.numel():
         return
     if from_logits:
-        # one sum finds NaN and infinity; it may also overflow, hence the second look
-        if not math.isfinite(float(block.sum())) and not bool(block.isfinite().all()):
-            wrong = float(block[~block.isfinite()][0])
-            raise ValueError(f"scores must be finite, got {wrong:g}; look for a division by zero or an overflow")
+        if not math.isfinite(float(block.sum())):  # a sum finds NaN and infinity; it may also overflow
+            _check_logits(block, counted, one_label)
         return
     low, high = (float(bound) for bound in block.aminmax())
+    if not (low >= 0.0 and high <= 1.0):  # a second look, without what is ignored
+        low, high = (float(bound) for bound in block.where(counted, 0.0).aminmax())
     if not (low >= 0.0 and high <= 1.0):
         raise ValueError(
             f"scores must be probabilities in [0, 1] with from_logits=False, got values from {low:g} to {high:g}; "
             "pass logits with from_logits=True, or apply softmax or sigmoid"
         )
-    if normalized:
-        sums = block.sum(1)
+    if one_label:
+        sums = block.sum(1, keepdim=True).where(counted, 1.0)
         off = (sums - 1).abs().argmax()
         if abs(float(sums.flatten()[off]) - 1) > 1e-2:  # room for probabilities that were rounded to bfloat16
             raise ValueError(
                 f"scores must be probabilities that sum to 1 over dimension 1, got a sum of "
                 f"{float(sums.flatten()[off]):g}; normalise them, or use a multi-label metric"
             )
+
+
+def _check_logits(block: Tensor, counted: Tensor, one_label: bool) -> None:
+    """Raise for NaN, and before a softmax for +inf and for rows that are all -inf."""
+    wrong = counted & (block.isnan() | (block == torch.inf) if one_label else block.isnan())
+    if bool(wrong.any()):
+        allowed = "-inf for a masked class" if one_label else "-inf and inf for probabilities of 0 and 1"
+        raise ValueError(
+            f"scores must be finite, or {allowed}, got {float(block[wrong][0]):g}; look for a division by zero or an "
+            "overflow"
+        )
+    if one_label and bool((counted & (block.amax(1, keepdim=True) == -torch.inf)).any()):
+        raise ValueError(
+            f"scores must have a class that is not masked in every row, got {block.shape[1]} that are all -inf; "
+            "unmask the true class, or give the row the ignored target"
+        )
 
 
 def cut(scores: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

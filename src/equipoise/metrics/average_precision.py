@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_whole
+from equipoise._checks import check_choice, check_whole, checks_values
 from equipoise.metrics._inputs import LabelBlock, check_classes, label_blocks, tally_into
 from equipoise.metrics._metric import MetricOptions, StreamingMetric
 from equipoise.metrics.binning import bin_index, fine_edges
@@ -31,28 +31,34 @@ def average_precision(scores: Tensor, positive: Tensor, known: Tensor | None = N
     not kept: the counts are found by bisection for the positive ones, which are few where data is imbalanced.
 
     Args:
-        scores: (L, n), one row for each label.
+        scores: (L, n), one row for each label; -inf and inf are the lowest and the highest score.
         positive: (L, n) bool.
         known: (L, n) bool; False leaves an entry out.
 
     >>> average_precision(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[True, False, True]]))
     tensor([0.8333], dtype=torch.float64)
     """
-    low = -torch.inf  # before all scores: what does not count, and padding
-    everything = _sorted(scores if known is None else scores.where(known, low))
-    positives = positive.sum(1)
+    low = -torch.inf  # below or beside all scores: what does not count, and padding
+    counted = torch.full_like(positive[:, :1], scores.shape[1], dtype=torch.int64)
+    if known is not None:
+        scores, positive, counted = scores.where(known, low), positive & known, known.sum(1, keepdim=True)
+    if checks_values(scores, False) and bool(scores.isnan().any()):
+        raise ValueError("scores must be numbers, got NaN; look for a division by zero or an overflow")
+    positives = positive.sum(1, keepdim=True)
     most = int(positives.max()) if len(positives) else 0
     if not most:
         return torch.full((len(scores),), torch.nan, dtype=torch.float64, device=scores.device)
     own = scores.new_full((len(scores), most), low)  # the positive scores of each row
     row, place = positive.nonzero(as_tuple=True)
-    before = positives.cumsum(0) - positives
+    slots = torch.arange(most, device=scores.device)
+    before = (positives.cumsum(0) - positives).squeeze(1)
     own[row, torch.arange(len(row), device=row.device) - before[row]] = scores[row, place]
     own = _sorted(own)
-    not_below = scores.shape[1] - torch.searchsorted(everything, own)
-    positive_not_below = most - torch.searchsorted(own, own)
+    # at a score of -inf these counts hold the padding too, and are no more than what there is
+    not_below = (scores.shape[1] - torch.searchsorted(_sorted(scores), own)).minimum(counted)
+    positive_not_below = (most - torch.searchsorted(own, own)).minimum(positives)
     precision = positive_not_below.double() / not_below.clamp(min=1)
-    return precision.where(own > low, 0.0).sum(1) / positives
+    return precision.where(slots >= most - positives, 0.0).sum(1) / positives.squeeze(1)
 
 
 def _sorted(values: Tensor) -> Tensor:

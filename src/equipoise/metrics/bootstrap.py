@@ -79,8 +79,17 @@ def bootstrap(
         found = torch.stack([_number(function(*(array[pick] for array in arrays)), device) for pick in picks])
     tail = (1.0 - level) / 2.0
     limits = torch.tensor([tail, 1.0 - tail], dtype=torch.float64, device=device)
-    low, high = found.nanquantile(limits, dim=0)
+    low, high = _quantiles(found, limits)
     return Interval(value, low, high)
+
+
+def _quantiles(values: Tensor, limits: Tensor) -> Tensor:
+    """Quantiles over dimension 0, NaN left out; between two values of which one is infinite it is that one."""
+    between = values.nanquantile(limits, dim=0)
+    if not bool(values.isinf().any()):
+        return between
+    lower, upper = (values.nanquantile(limits, dim=0, interpolation=side) for side in ("lower", "higher"))
+    return torch.where(upper.isinf(), upper, torch.where(lower.isinf(), lower, between))
 
 
 def _sizes(total: int, most: int) -> list[int]:

@@ -19,7 +19,7 @@ def entropy(block: ClassBlock, *, from_logits: bool) -> Tensor:
     r"""Entropy :math:`-\sum_c p_c \log p_c` of each row in natural logarithms, (n[, p])."""
     if not from_logits:
         return -torch.xlogy(block.scores, block.scores).sum(1)
-    log_probs = block.scores.log_softmax(1)
+    log_probs = block.scores.log_softmax(1).clamp(min=torch.finfo(block.scores.dtype).min)  # 0 log 0 is 0
     return -(log_probs.exp() * log_probs).sum(1)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise._checks import check_choice, check_number, check_whole
-from equipoise.metrics._inputs import check_classes, check_groups, class_blocks, cut, tally, top_match
+from equipoise.metrics._inputs import check_classes, check_groups, check_values, class_blocks, cut, tally, top_match
 from equipoise.metrics._metric import MetricOptions, StreamingMetric
 from equipoise.metrics.accuracy import group_means
 from equipoise.metrics.binning import bin_index, fine_edges
@@ -122,6 +122,7 @@ class OpenSetScores(StreamingMetric):
             validate=self.validate,
         )
         for block, (_, unknown) in zip(blocks, cut(scores, strange), strict=True):
+            check_values(block.scores, unknown.unsqueeze(1), self.from_logits, True, self.validate)
             (confidence, right), known = top_match(block.scores, block.labels, self.from_logits), block.valid
             accepted = confidence >= self.threshold
             kinds = (

@@ -96,13 +96,8 @@ class Predictions:
     def _check(self, chunk: Chunk, first: int) -> None:
         """Raise for numbers that no metric can be computed of."""
         scores, targets = chunk.scores, chunk.targets
-        name = "logits" if self.from_logits else "probs"
         if not np.isfinite(scores).all():
-            where = _place(~np.isfinite(scores), first)
-            raise InputError(
-                f"{self.path}: {name} must be finite, found {scores[~np.isfinite(scores)][0]} at {where}; "
-                "check the model for overflow"
-            )
+            self._check_infinite(scores, targets, first)
         if not self.from_logits:
             self._check_probabilities(scores, first)
         if self.task == "multi":
@@ -121,6 +116,27 @@ class Predictions:
                 f"{self.path}: targets must be class indices from 0 to {self.num_classes - 1} or the ignored "
                 f"{self.ignore_index}, found {targets[wrong][0]} at {_place(wrong, first)}; check the labels or pass "
                 "--ignore-index"
+            )
+
+    def _check_infinite(self, scores: Array, targets: Array, first: int) -> None:
+        """Raise but for logits of probability 0 or 1: -inf, of a label also inf, not in all classes of a row."""
+        several = self.task == "multi"
+        allowed = np.isinf(scores) & (several | (scores < 0)) & self.from_logits
+        wrong = ~(np.isfinite(scores) | allowed)
+        if wrong.any():
+            masks = "-inf and inf for probabilities of 0 and 1" if several else "-inf for a masked class"
+            what = f"logits must be finite, or {masks}" if self.from_logits else "probs must be finite"
+            raise InputError(
+                f"{self.path}: {what}, found {scores[wrong][0]} at {_place(wrong, first)}; check the model for overflow"
+            )
+        if several:
+            return
+        masked = (scores == -np.inf).all(1) & ((targets != self.ignore_index) | (not self.labelled))
+        if masked.any():
+            raise InputError(
+                f"{self.path}: logits must have a class that is not masked in every row, found only -inf at "
+                f"{_place(masked, first)}; unmask the true class, or give the row the ignored target "
+                f"{self.ignore_index}"
             )
 
     def _normalised(self, chunk: Chunk) -> Chunk:

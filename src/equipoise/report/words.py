@@ -228,10 +228,11 @@ def verdicts(found: Mapping[str, Any]) -> list[str]:
     if after is not None and before["ece"] is not None:
         change = "lowers" if after["ece"] < before["ece"] else "raises"
         kind = "a temperature for each label" if found["task"] == "multi" else "a temperature"
+        likelihood = f" and changes the NLL from {shown('nll', before['nll'])} to {shown('nll', after['nll'])}"
         sentences.append(
             f"Fitted on {found['calibration']['fitted_on']}, {kind} {change} the ECE from "
-            f"{shown('ece', before['ece'])} to {shown('ece', after['ece'])} % and changes the NLL from "
-            f"{shown('nll', before['nll'])} to {shown('nll', after['nll'])}."
+            f"{shown('ece', before['ece'])} to {shown('ece', after['ece'])} %"
+            f"{'' if math.isinf(before['nll']) else likelihood}."
         )
         sentences += _beyond_temperature(found)
     elif after is None:
