@@ -7,7 +7,7 @@ from pathlib import Path
 
 from equipoise._nearest import nearest
 
-__all__ = ["EMBEDDED_NAMES", "nothing_there"]
+__all__ = ["EMBEDDED_NAMES", "nothing_there", "same_place"]
 
 EMBEDDED_NAMES = ("digits-lt", "digit-scenes", "digit-maps")
 """Data sets that come with the package."""
@@ -24,6 +24,17 @@ def nothing_there(path_or_name: str | Path) -> str | None:
         return None
     expected = "there must be a file, a folder or an embedded data set of that name"
     return f"{path}: {expected}, found nothing; {_meant(path)}"
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two texts lead to the same file or folder, seen from here: ``photos``, ``./photos/``, an absolute path.
+
+    >>> same_place("photos", "./photos/"), same_place("digits-lt", "./digits-lt")
+    (True, False)
+    """
+    if one == other or one in EMBEDDED_NAMES or other in EMBEDDED_NAMES:
+        return one == other
+    return Path(one).resolve() == Path(other).resolve()
 
 
 def _meant(path: Path) -> str:

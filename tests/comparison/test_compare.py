@@ -243,16 +243,19 @@ def test_another_machine_may_go_on(here, out):
 @pytest.mark.parametrize(
     ("settings", "differs"),
     [
-        ({"epochs": 3}, "another epochs"),
-        ({"lr": 0.1, "data": "digit-maps"}, "another data, lr"),
-        ({"losses": ["ce", "focal:gamma=1,2,3"], "clip": 1}, "another clip and focal:gamma=1,2"),
-        ({"losses": None}, "another losses"),
+        ({"epochs": 3}, "epochs=2 (this one has 3)"),
+        ({"lr": 0.1, "data": "digit-maps"}, "data=digits-lt (this one has digit-maps), lr=None (this one has 0.1)"),
+        (
+            {"losses": ["ce", "focal:gamma=1,2,3"], "clip": 1},
+            "clip=None (this one has 1.0) and with focal:gamma=1,2, which this one lacks",
+        ),
+        ({"losses": None}, "losses=ce,focal:gamma=1,2 (this one has those that the data suggest)"),
     ],
 )
 def test_another_comparison_in_its_place_is_refused(here, out, settings, differs):
     compared(out)
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
-    with pytest.raises(ValueError, match=re.escape(f"found one with {differs}; choose another --out")):
+    with pytest.raises(ValueError, match=re.escape(f"already holds a comparison with {differs}; choose another --out")):
         compared(out, **settings)
     assert before == {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
 
@@ -262,7 +265,10 @@ def test_a_part_of_a_comparison_is_refused_with_the_command_of_all(here, out, se
     compared(out)
     here.trained.clear()
     with pytest.raises(
-        ValueError, match=re.escape(f"found one with {differs}; go on with it (equipoise compare")
+        ValueError,
+        match=re.escape(
+            f"already holds a comparison with {differs}, which this one lacks; go on with it (equipoise compare"
+        ),
     ) as why:
         compared(out, **settings)
     assert f"see it (equipoise report {out}), or choose another --out" in str(why.value)

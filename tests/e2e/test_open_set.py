@@ -136,7 +136,7 @@ def test_another_open_set_is_another_run(equipoise, held_out):
     for options in ({}, {"open_classes": "9,8"}, {"open_classes": "9"}):
         found = equipoise(run.path.parent, "train", out="run", **DIGITS, **options)
         assert found.status == 2
-        assert "found a run with another open_classes" in found.err
+        assert "already holds a run with open_classes=8,9 (this one has" in found.err
     assert contents(run.path) == before
 
 

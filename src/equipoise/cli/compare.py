@@ -78,5 +78,6 @@ def compare(
 
 def _name(spec: CompareSpec) -> str:
     """A name for the folder, from the data."""
-    data = Path(spec.data).resolve().name if spec.data in (".", "", "..") else Path(spec.data).name
+    place = Path(spec.data)
+    data = place.resolve().name if place.name in ("", "..") else place.name
     return re.sub(r"[^\w.=+-]+", "-", data.partition(".")[0]) or "data"

@@ -29,7 +29,7 @@ from equipoise.predictions.write import appearing
 from equipoise.report.words import kind_of
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain, write_json
-from equipoise.train.spec import FREE, RunSpec
+from equipoise.train.spec import FREE, RunSpec, told_apart
 
 __all__ = ["compare"]
 
@@ -190,22 +190,22 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
         raise ValueError(
             f"{folder.plan}: it must be the plan of a comparison, found none; choose another --out"
         ) from None
-    wanted = plain(spec.model_dump())
     texts = [entry.text for entry in entries]
-    changed = [key for key in wanted if key not in (*FREE, *GROWING, "baseline") and stored.get(key) != wanted[key]]
+    changed = spec.differing(stored, (*FREE, *GROWING, "baseline"))
     compared = None if spec.compared is None else list(spec.compared)
     gone = [text for text in texts if compared is not None and text not in compared]
-    gone += [f"seed {seed}" for seed in seeds if seed not in wanted["seeds"]]
+    gone += [f"seed {seed}" for seed in seeds if seed not in spec.seeds]
     if compared is None and not suggested:
-        changed.append("losses")
+        changed["losses"] = texts, "those that the data suggest"
     if changed or gone:
         from equipoise.report.origins import command_of
 
-        differs = " and ".join(([f"another {some(changed)}"] if changed else []) + ([some(gone)] if gone else []))
+        lacking = [f"{some(gone)}, which this one lacks"] if gone else []
+        differs = " and with ".join([*([told_apart(changed)] if changed else []), *lacking])
         command = command_of(stored, str(folder.path))
         remedy = "" if changed else f"go on with it ({command}), see it (equipoise report {folder.path}), or "
         raise ValueError(
-            f"{folder.path}: the folder must be free or hold this comparison, found one with {differs}; {remedy}choose "
+            f"{folder.path} already holds a comparison with {differs}; {remedy}choose "
             "another --out (losses, methods and seeds may be added to a comparison, nothing else may change)"
         )
     return entries if compared is None or compared == texts else None

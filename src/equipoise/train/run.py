@@ -22,13 +22,12 @@ from torch import nn
 
 import equipoise
 from equipoise._checks import check_choice
-from equipoise._nearest import some
 from equipoise.data import DataSet, Split
 from equipoise.report.words import things
 from equipoise.train.callbacks import ProgressBar, Recorder, save
 from equipoise.train.errors import TrainingError
 from equipoise.train.feeds import Feeds, seen_features
-from equipoise.train.folder import FORMAT, RunFolder, plain, write_json
+from equipoise.train.folder import FORMAT, RunFolder, write_json
 from equipoise.train.loss_text import default_loss
 from equipoise.train.machine import device_name, environment, quiet, trainer_for
 from equipoise.train.methods import Around, Method, Plain, TwoStages
@@ -48,7 +47,7 @@ from equipoise.train.parts import (
     sampler_of,
 )
 from equipoise.train.preparation import Preparation
-from equipoise.train.spec import FREE, RunSpec
+from equipoise.train.spec import FREE, RunSpec, told_apart
 from equipoise.train.stage_one import begin_from, kept_by, named_stage_one
 from equipoise.train.task import TrainingTask, task_of
 
@@ -105,16 +104,13 @@ def _take_over(folder: RunFolder, spec: RunSpec, restart: bool) -> None:
         except (OSError, ValueError):
             stored = {}
         known = stored.get("spec", {}) if folder.finished else stored
-        wanted = plain(spec.model_dump())
-        changed = [key for key in wanted if key not in FREE and known.get(key) != wanted[key]]
+        changed = spec.differing(known, FREE)
         if known and not changed:
             return
         if known or folder.finished or any(folder.draft.iterdir()):
-            differs = f"another {some(changed)}" if known else "something else"
+            differs = f"a run with {told_apart(changed)}" if known else "something else"
             advice = "choose another --out" + ("" if folder.finished else ", or --restart to begin anew")
-            raise ValueError(
-                f"{folder.where}: the folder must be free or hold this run, found a run with {differs}; {advice}"
-            )
+            raise ValueError(f"{folder.where} already holds {differs}; {advice}")
     elif folder.path.exists():
         raise ValueError(f"{folder.path}: the folder must be free, found one that is no run; choose another --out")
     try:

@@ -10,11 +10,12 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
-from equipoise._nearest import nearest, shortened
-from equipoise._places import nothing_there
+from equipoise._nearest import nearest, shortened, some
+from equipoise._places import nothing_there, same_place
+from equipoise.train.folder import plain
 from equipoise.train.names import METHOD_NAMES, check_loss_names, check_method_name, is_method
 
-__all__ = ["FREE", "GROUPS", "RunSpec", "SharedSpec", "SpecError", "is_quick", "read_spec"]
+__all__ = ["FREE", "GROUPS", "RunSpec", "SharedSpec", "SpecError", "is_quick", "read_spec", "told_apart"]
 
 
 class SpecError(ValueError):
@@ -58,6 +59,8 @@ GROUPS = ("Data", "Model and loss", "Training", "Machine", "Record")
 """Headings under which help pages list the settings."""
 FREE = ("accelerator", "devices", "nodes", "strategy", "workers", "cache", "logger", "stage_one")
 """Settings that may change when something goes on that was interrupted."""
+PLACES = ("data", "open_set", "image_root")
+"""Settings that are paths: the same wherever they lead to the same place."""
 
 
 def _setting(group: str, default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN401
@@ -214,6 +217,16 @@ class SharedSpec(BaseModel):
             check_name(name)
         return name
 
+    def differing(self, stored: Mapping[str, Any], but: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:
+        """Recorded settings that are others, ``but`` for some, each with the recorded value and that of this spec."""
+        differing = {}
+        for name, wanted in plain(self.model_dump()).items():
+            known = stored.get(name, plain(type(self).model_fields[name].get_default()))  # recorded before it was there
+            places = name in PLACES and isinstance(known, str) and isinstance(wanted, str)
+            if name not in but and not (same_place(known, wanted) if places else known == wanted):
+                differing[name] = known, wanted
+        return differing
+
     @classmethod
     def check(
         cls, settings: Mapping[str, Any], where: str = "settings", *, quick: bool = False, here: bool = False
@@ -295,6 +308,19 @@ class RunSpec(SharedSpec):
             two = ", ".join(name for name, kind in METHODS.items() if issubclass(kind, TwoStages))
             raise ValueError(f"it is for methods with two stages ({two}), got method {method}; leave it out")
         return run
+
+
+def told_apart(differing: Mapping[str, tuple[Any, Any]]) -> str:
+    """Settings that differ, in words.
+
+    >>> told_apart({"lr": (0.1, 0.01), "classes": (["a", "b"], None)})
+    'lr=0.1 (this one has 0.01), classes=a,b (this one has None)'
+    """
+
+    def shown(value: object) -> str:
+        return shortened(",".join(map(str, value)) if isinstance(value, list) else str(value))
+
+    return some(f"{name}={shown(known)} (this one has {shown(wanted)})" for name, (known, wanted) in differing.items())
 
 
 def read_spec(path: Path) -> dict[str, Any]:

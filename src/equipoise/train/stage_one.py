@@ -10,7 +10,7 @@ from torch import nn
 
 from equipoise._nearest import some
 from equipoise.data import DataSet
-from equipoise.train.folder import RunFolder, plain
+from equipoise.train.folder import RunFolder
 from equipoise.train.methods import is_same_loss
 from equipoise.train.spec import FREE, RunSpec
 
@@ -33,13 +33,11 @@ def named_stage_one(path: str, wanted: RunSpec, data: DataSet) -> RunFolder:
             f"--loss {wanted.loss}"
         )
     about = found.about
-    known = about["spec"]
-    settings = plain(wanted.model_dump())
-    changed = [key for key, value in settings.items() if key not in FREE and known.get(key) != value]
-    if "loss" in changed and is_same_loss(wanted.loss, known["loss"], data.task):
-        changed.remove("loss")
+    changed = wanted.differing(about["spec"], FREE)
+    if "loss" in changed and is_same_loss(wanted.loss, changed["loss"][0], data.task):
+        del changed["loss"]
     if changed:
-        differs = some(f"{key} {known.get(key)} in place of {settings[key]}" for key in changed)
+        differs = some(f"{key} {known} in place of {value}" for key, (known, value) in changed.items())
         raise ValueError(
             f"--stage-one must be a run with the same settings, found {found.path} with {differs}; train one with "
             "these, or leave it out"
