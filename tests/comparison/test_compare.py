@@ -358,7 +358,7 @@ def test_a_place_where_nothing_can_be_written(here, tmp_path):
 def test_a_run_whose_folder_was_never_taken_over_begins_anew(out, monkeypatch):
     """Killed between making the folder and writing into it what it is."""
     runs = []
-    monkeypatch.setattr("equipoise.train.run.run", lambda spec, out, say: runs.append(RunFolder(out).draft.exists()))
+    monkeypatch.setattr("equipoise.train.run.run", lambda spec, out, **_: runs.append(RunFolder(out).draft.exists()))
     out.mkdir()
     (out / "compare.json").write_text("{}")
     draft = out / "runs" / "ce-0.unfinished"

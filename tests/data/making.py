@@ -1,5 +1,8 @@
 """Files of the formats that ``open_data`` reads."""
 
+import struct
+import zlib
+
 import numpy as np
 from PIL import Image
 
@@ -29,6 +32,19 @@ def class_folders(root, count, ending="png"):
     for name, shade in SHADES.items():
         for i in range(count):
             picture(root / name / f"{i:02}.{ending}", shade)
+
+
+def rotten(path):
+    """Write an image that only decoding finds to be broken: checksums are right; returns what puts the old one back."""
+    whole = path.read_bytes()
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", 12, 10, 8, 0, 0, 0, 0)
+    chunks = chunk(b"IHDR", header) + chunk(b"IDAT", b"no stream") + chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunks)
+    return lambda: path.write_bytes(whole)
 
 
 def coco(images, annotations, names=("bird", "ant")):

@@ -353,7 +353,7 @@ def train_one(spec: RunSpec, out: Path) -> None:
         if folder.draft.exists() and not (folder.draft / "spec.json").is_file():
             shutil.rmtree(folder.draft)  # killed before it knew what it was to be
         try:
-            run(spec, out, say=_write_line)
+            run(spec, out, images_checked=True, say=_write_line)
         finally:
             gc.collect()
             torch.cuda.empty_cache()  # others may use the same GPU

@@ -131,8 +131,10 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
         ValueError: some loss does not fit them; all of these are named. Or they are not those of the finished runs.
     """
     from equipoise.doctor.suggest import suggest
+    from equipoise.train.machine import check_trainer
     from equipoise.train.methods import parse_method
-    from equipoise.train.parts import check_sizes, loss_of, opened
+    from equipoise.train.parts import check_method, check_model, check_sizes, loss_of, model_of, monitor_of, opened
+    from equipoise.train.preparation import Preparation
     from equipoise.train.task import task_of
 
     first = RunSpec(**spec.model_dump(include=set(SharedSpec.model_fields)))
@@ -143,10 +145,15 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
             "choose another --out"
         )
     check_sizes(first, data, LOOKED_AT)
-    model = f"; model {task_of(data).default_model()}" if spec.model == "auto" else ""
+    task, preparation = task_of(data), Preparation.fit(data.train)
+    monitor_of(first, task)
+    check_trainer(first)
+    model, name = model_of(first, task, preparation)
+    check_model(model, name, task, preparation, data.train)
+    said = f"; model {name}" if spec.model == "auto" else ""
     notes = [
         f"{data.name}: {len(data.class_names):,} {things(data.task)}, {len(data.train):,} training, {len(data.val):,} "
-        f"validation and {len(data.test):,} test samples{model}",
+        f"validation and {len(data.test):,} test samples{said}",
         *data.notes,
     ]
 
@@ -155,6 +162,7 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
             method = parse_method(text) if is_method(text) else None
             if method is not None:
                 method.check_task(data.task)
+                check_method(method, model, name, task)
             for loss in [text] if method is None else method.losses:
                 loss_of(first, data, False, loss)
         except ValueError as error:

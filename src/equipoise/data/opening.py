@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,12 +87,15 @@ def open_data(
     split_column: str | None = None,
     separator: str | None = None,
     image_root: str | Path | None = None,
+    skip_bad_images: bool = False,
+    check_images: bool = True,
     progress: Progress | None = None,
 ) -> DataSet:
     """Data as they lie on disk, in three splits. ``docs/data.md`` shows every layout.
 
     A split that is missing is drawn from the training data, stratified: the same share of every class. What the user
-    should know is in ``notes``. Image files are not decoded; masks are read once.
+    should know is in ``notes``. Image files are checked, in threads, which takes a fraction of the time of decoding
+    them; masks are read once.
 
     Args:
         path_or_name: an embedded data set (``digits-lt``, ``digit-scenes``, ``digit-maps``), a file or a folder.
@@ -113,7 +116,9 @@ def open_data(
         split_column: of a table: ``train``, ``val`` or ``test``.
         separator: between several labels of a column, ``;`` or ``|`` where nothing is said.
         image_root: folder from which the paths of tables, COCO files and lists start; that of the file otherwise.
-        progress: called with the number of masks read and the number of all.
+        skip_bad_images: skip image files that cannot be decoded, with a note; they are refused otherwise.
+        check_images: False not to look for such files: they are then found when they are decoded.
+        progress: called with the number of masks or images read and the number of all.
 
     Raises:
         DataError: the data cannot be used; the message says which file and what to do.
@@ -152,9 +157,12 @@ def open_data(
     where = Path(path_or_name)
     embedded = str(path_or_name) in EMBEDDED
     source = _embedded(str(path_or_name), options, seed) if embedded else _read(where, options)
+    if check_images or skip_bad_images:
+        kept, said = without_bad_images(where, source.splits, skip_bad_images, progress)
+        source = replace(source, splits=kept, notes=(*source.notes, *said))
     if ignore_index is not None and source.task != "multi":
-        kept, said = without_ignored(source.class_names, ignore_index)
-        source = replace(source, class_names=kept, ignore_index=ignore_index, notes=(*source.notes, *said))
+        names, said = without_ignored(source.class_names, ignore_index)
+        source = replace(source, class_names=names, ignore_index=ignore_index, notes=(*source.notes, *said))
     fixed, source = _first_4000(where, source, variant) if variant else (None, source)
     splits, notes = _complete(where, source, shares, seed)
     if fixed is not None:
@@ -224,6 +232,31 @@ def _read(path: Path, options: Options) -> Source:
         else "an empty folder"
     )
     raise refuse(path, f"the folder must hold one of: {looked}", found, "see docs/data.md")
+
+
+def without_bad_images(
+    where: Path, splits: Mapping[str, Split], skip: bool, progress: Progress | None = None
+) -> tuple[Mapping[str, Split], tuple[str, ...]]:
+    """The splits without image files that cannot be decoded, and a note; raise where there are some, not to skip."""
+    images = {name: split for name, split in splits.items() if isinstance(split, FileImages)}
+    wrong = {name: split.undecodable(progress) for name, split in images.items()}
+    files = [Path(path) for name, split in images.items() for path in split.paths[wrong[name]]]
+    if not files:
+        return splits, ()
+    found = f"{len(files):,} of {sum(map(len, images.values())):,}"
+    names = some(file.relative_to(where) if file.is_relative_to(where) else file for file in files)
+    if not skip:
+        raise refuse(
+            where,
+            "every image must be one that can be decoded",
+            f"{found} that cannot be: {names}",
+            "replace or remove them, or skip them with skip_bad_images (--skip-bad-images)",
+        )
+    kept = {name: split.take(np.setdiff1d(np.arange(len(split)), wrong[name])) for name, split in images.items()}
+    empty = next((name for name, split in kept.items() if not len(split)), None)
+    if empty is not None:
+        raise refuse(where, f"there must be {empty} images that can be decoded", f"none: {names}", "replace them")
+    return {**splits, **kept}, (f"Skipped {found} images, which cannot be decoded: {names}.",)
 
 
 def _has_image_below(path: Path) -> bool:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from equipoise.train.callbacks import AtomicCheckpoints
 from equipoise.train.folder import RunFolder
 from equipoise.train.spec import RunSpec
 
-__all__ = ["device_name", "environment", "quiet", "trainer_for"]
+__all__ = ["check_trainer", "device_name", "environment", "quiet", "trainer_for"]
 
 LOGGERS = {
     "csv": "CSVLogger",
@@ -64,6 +65,15 @@ def trainer_for(spec: RunSpec, folder: RunFolder, callbacks: Sequence[pl.Callbac
         ) from None
 
 
+def check_trainer(spec: RunSpec) -> None:
+    """Raise where the machine or the logger of the settings is none, before anything is trained; nothing is written."""
+    quiet_loggers = spec.logger in ("none", "csv", "tensorboard")  # others may tell the world that they were made
+    with quiet():
+        trainer_for(spec if quiet_loggers else spec.model_copy(update={"logger": "none"}), RunFolder(Path("run")), ())
+    if not quiet_loggers:
+        _logger_kind(spec)
+
+
 def _accelerator(asked: str) -> str:
     """What to train on: all metrics sum in float64, which the GPU of a Mac does not have."""
     if torch.backends.mps.is_available():
@@ -78,22 +88,25 @@ def _logger(spec: RunSpec, folder: RunFolder) -> Any:  # noqa: ANN401
     """The logger of that name, writing into the folder where it writes files."""
     if spec.logger == "none":
         return False
-    if spec.logger in LOGGERS:
-        kind = getattr(importlib.import_module("pytorch_lightning.loggers"), LOGGERS[spec.logger])
-        options = {"name": "logs", "version": ""} if spec.logger in ("csv", "tensorboard") else {}
-    else:
-        module, _, name = spec.logger.partition(":")
-        try:
-            kind, options = getattr(importlib.import_module(module), name), {}
-        except (ImportError, AttributeError, ValueError):
-            raise ValueError(
-                f"--logger must be none, {', '.join(LOGGERS)} or module:Class, got {spec.logger!r}; check the name"
-            ) from None
+    kind = _logger_kind(spec)
+    options = {"name": "logs", "version": ""} if spec.logger in ("csv", "tensorboard") else {}
     try:
         return kind(save_dir=str(folder.draft), **options)
     except ModuleNotFoundError as error:
         raise ValueError(
             f"--logger {spec.logger} needs a package that is not installed ({error}); install it"
+        ) from None
+
+
+def _logger_kind(spec: RunSpec) -> Any:  # noqa: ANN401
+    if spec.logger in LOGGERS:
+        return getattr(importlib.import_module("pytorch_lightning.loggers"), LOGGERS[spec.logger])
+    module, _, name = spec.logger.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError):
+        raise ValueError(
+            f"--logger must be none, {', '.join(LOGGERS)} or module:Class, got {spec.logger!r}; check the name"
         ) from None
 
 

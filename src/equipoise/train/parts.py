@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch import nn
 
+from equipoise._checks import check_choice
 from equipoise._nearest import some
 from equipoise.data import Arrays, DataError, DataSet, FileImages, Split, hold_out, open_data, open_samples, sampler_for
 from equipoise.data.arrays import class_counts
 from equipoise.data.augment import augmentations_from
 from equipoise.data.files import Size
-from equipoise.data.opening import resized
+from equipoise.data.opening import resized, without_bad_images
 from equipoise.data.samplers import EpochSampler
 from equipoise.heads.rebalanced import empty_linear
 from equipoise.models import build_model, find_classifier, set_prior_bias
@@ -38,6 +41,7 @@ __all__ = [
     "loss_of",
     "method_of",
     "model_of",
+    "monitor_of",
     "opened",
     "optimizer_of",
     "ready",
@@ -45,8 +49,11 @@ __all__ = [
 ]
 
 
-def opened(spec: RunSpec) -> tuple[DataSet, Split | None]:
-    """The data, checked for what a training cannot do without; and samples of no known class, where they are wanted."""
+def opened(spec: RunSpec, check_images: bool = True) -> tuple[DataSet, Split | None]:
+    """The data, checked for what a training cannot do without; and samples of no known class, where they are wanted.
+
+    ``check_images``: whether to look for image files that cannot be decoded; nobody else has done so.
+    """
     columns = spec.label_column
     data = open_data(
         spec.data,
@@ -65,8 +72,10 @@ def opened(spec: RunSpec) -> tuple[DataSet, Split | None]:
         split_column=spec.split_column,
         separator=spec.separator,
         image_root=spec.image_root,
+        skip_bad_images=spec.skip_bad_images,
+        check_images=check_images,
     )
-    data, unknown = _with_open_set(spec, data)
+    data, unknown = _with_open_set(spec, data, check_images)
     if data.task != "multi" and len(data.class_names) < 2:
         raise DataError(
             f"{spec.data}: there must be at least two classes, found one ({some(data.class_names)}), so that there is "
@@ -78,15 +87,18 @@ def opened(spec: RunSpec) -> tuple[DataSet, Split | None]:
     return data, unknown
 
 
-def _with_open_set(spec: RunSpec, data: DataSet) -> tuple[DataSet, Split | None]:
+def _with_open_set(spec: RunSpec, data: DataSet, check_images: bool) -> tuple[DataSet, Split | None]:
     """The data, less the classes that are held out, and what no class of them fits."""
     if spec.open_classes is not None:
         return hold_out(data, spec.open_classes)
     if spec.open_set is None:
         return data, None
-    unknown = open_samples(spec.open_set, data)
+    unknown, notes = open_samples(spec.open_set, data), data.notes
+    if check_images or spec.skip_bad_images:
+        splits, said = without_bad_images(Path(spec.open_set), {"open set": unknown}, spec.skip_bad_images)
+        unknown, notes = splits["open set"], (*notes, *said)
     note = f"Open set: {len(unknown):,} samples of no known class in {spec.open_set}."
-    return replace(data, notes=(*data.notes, note)), unknown
+    return replace(data, notes=(*notes, note)), unknown
 
 
 def _check_classes(spec: RunSpec, data: DataSet) -> None:
@@ -216,6 +228,16 @@ def check_method(method: Method, model: nn.Module, name: str, task: TrainingTask
             f"{str(error).partition('; ')[0]}; let the model have a method get_classifier() that returns it, or train "
             "with a --loss alone"
         ) from None
+
+
+def monitor_of(spec: RunSpec, task: TrainingTask) -> str:
+    """The validation number that chooses."""
+    if spec.monitor is None:
+        return task.monitor
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torchmetrics', of metrics that have seen nothing
+        check_choice("--monitor", spec.monitor, tuple(task.scores(task.metrics())))
+    return spec.monitor
 
 
 def method_of(spec: RunSpec) -> Method:

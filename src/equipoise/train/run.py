@@ -7,7 +7,6 @@ import gc
 import json
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -21,7 +20,6 @@ from rich.console import Console
 from torch import nn
 
 import equipoise
-from equipoise._checks import check_choice
 from equipoise.data import DataSet, Split
 from equipoise.report.words import things
 from equipoise.train.callbacks import ProgressBar, Recorder, save
@@ -42,6 +40,7 @@ from equipoise.train.parts import (
     loss_of,
     method_of,
     model_of,
+    monitor_of,
     opened,
     ready,
     sampler_of,
@@ -59,6 +58,7 @@ def run(
     out: Path,
     *,
     restart: bool = False,
+    images_checked: bool = False,
     say: Callable[[str], None] = lambda line: None,
     console: Console | None = None,
 ) -> RunFolder:
@@ -68,6 +68,7 @@ def run(
         spec: all settings.
         out: folder of the run, which appears when all is done; until then ``out.unfinished`` holds what there is.
         restart: forget what an earlier attempt left.
+        images_checked: somebody has looked for image files that cannot be decoded, as a comparison does once.
         say: called with lines for people.
         console: where a progress bar is drawn; None for none.
 
@@ -85,7 +86,8 @@ def run(
             return folder
     try:
         with _explained(folder), quiet():
-            _train(spec, folder, _saying(folder, say) if leader else lambda line: None, console if leader else None)
+            said = _saying(folder, say) if leader else lambda line: None
+            _train(spec, folder, images_checked, said, console if leader else None)
     except BaseException:
         if leader and not any(folder.draft.rglob("*.ckpt")):  # nothing to go on from: what is mended may be another run
             shutil.rmtree(folder.draft, ignore_errors=True)
@@ -169,10 +171,12 @@ def _again(folder: RunFolder) -> str:
     return f"what was finished lies in {folder.draft}, the same command goes on from there"
 
 
-def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console: Console | None) -> None:
+def _train(
+    spec: RunSpec, folder: RunFolder, images_checked: bool, say: Callable[[str], None], console: Console | None
+) -> None:
     started, clock = datetime.now(UTC), time.perf_counter()
     method = method_of(spec)
-    data, unknown = opened(spec)
+    data, unknown = opened(spec, check_images=not images_checked)
     method.check_task(data.task)
     task = task_of(data)
     preparation = Preparation.fit(data.train)
@@ -193,7 +197,7 @@ def _train(spec: RunSpec, folder: RunFolder, say: Callable[[str], None], console
     sampled = sampler_of(spec, data, splits["train"], rank=0, world_size=1)
     batch_size = spec.batch_size or task.default_batch_size(len(sampled))
     steps = max(1, len(sampled) // batch_size)
-    recorder = Recorder(folder, _monitor(spec, task), spec.checkpoint, say)
+    recorder = Recorder(folder, monitor_of(spec, task), spec.checkpoint, say)
     bars = [] if console is None else [ProgressBar(console)]
     trainer = trainer_for(spec, folder, [recorder, *bars])
     model, model_name = _model(spec, method, task, preparation)
@@ -295,7 +299,7 @@ def _stage_one(
                 f"{inside.path}: stage one must be there for stage two to go on, found none; put it back, name another "
                 "run of it with --stage-one, or --restart to begin anew"
             )
-        run(wanted, inside.path, say=lambda line: say(f"stage one: {line}"), console=console)
+        run(wanted, inside.path, images_checked=True, say=lambda line: say(f"stage one: {line}"), console=console)
         gc.collect()  # its data and weights lie on the device until then
         return inside
     return named_stage_one(spec.stage_one, wanted, data)
@@ -330,16 +334,6 @@ def _chosen(recorder: Recorder, stage_one: RunFolder, folder: RunFolder) -> dict
         "monitor_value": value,
         "seconds_per_step": first["seconds_per_step"],
     }
-
-
-def _monitor(spec: RunSpec, task: TrainingTask) -> str:
-    """The validation number that chooses."""
-    if spec.monitor is None:
-        return task.monitor
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torchmetrics', of metrics that have seen nothing
-        check_choice("--monitor", spec.monitor, tuple(task.scores(task.metrics())))
-    return spec.monitor
 
 
 def _about(spec: RunSpec, learner: Learner, model_name: str, splits: Mapping[str, Split]) -> dict[str, Any]:

@@ -121,6 +121,7 @@ class SharedSpec(BaseModel):
     split_column: str | None = _data(None, "Of a table: the column that says train, val or test.")
     separator: str | None = _data(None, "Between several labels of one column.")
     image_root: str | None = _data(None, "Folder from which paths in tables, lists and COCO files start.")
+    skip_bad_images: bool = _data(False, "Skip image files that cannot be decoded; without it they are an error.")
     cache: bool = _data(False, "Decode all image files once and keep them in memory.")
     workers: int | None = _data(
         None, "Processes that decode image files; None for one less than cores, 8 at most.", ge=0, le=256
