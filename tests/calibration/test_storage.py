@@ -126,7 +126,7 @@ def test_the_content_of_a_file(tmp_path):
         (with_fields(note=3), "note"),
         (json.dumps(CONTENT).replace("2.0", "NaN"), "no JSON"),
         (json.dumps(CONTENT).replace("2.0", "Infinity"), "no JSON"),
-        (json.dumps(CONTENT).replace("2.0", "1e999"), "damaged numbers"),
+        (json.dumps(CONTENT).replace("2.0", "1e999"), "no JSON"),
     ],
 )
 def test_foreign_damaged_and_newer_files(text, reason, tmp_path):

@@ -53,9 +53,14 @@ def test_metrics_of_the_tables(folder, tmp_path):
     refused(run("report", folder.path, "--metrics", "ece"), "--metrics must have a table to be in")
 
 
-def test_a_verdict_that_is_newer_than_the_runs_is_taken_as_it_is(folder):
+@pytest.mark.parametrize("older", [False, True])
+def test_a_verdict_on_these_runs_is_taken_as_it_is(folder, older):
+    """Whatever the times of the files say; also one that does not say what it was made of."""
     verdict = read_verdict(folder) | {"sentences": ["Read, not made."]}
+    if older:
+        del verdict["inputs"]
     folder.verdict.write_text(json.dumps(verdict), encoding="utf-8")
+    os.utime(folder.verdict, (0, 0))
     assert run("report", folder.path).exit_code == 0
     assert "Read, not made." in folder.report.read_text(encoding="utf-8")
 
@@ -70,11 +75,36 @@ def test_a_verdict_of_an_earlier_version_is_made_anew(folder):
 def test_runs_that_were_finished_later_are_judged(folder):
     verdict = read_verdict(folder) | {"sentences": ["Of an earlier day."]}
     folder.verdict.write_text(json.dumps(verdict), encoding="utf-8")
-    before = folder.verdict.stat().st_mtime
-    os.utime(folder.runs[0].folder.path / "run.json", (before + 5, before + 5))
+    file = folder.runs[0].folder.path / "run.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"monitor_value": 0.25}))
+    os.utime(file, (0, 0))
     assert run("report", folder.path).exit_code == 0
     assert "Of an earlier day." not in folder.report.read_text(encoding="utf-8")
     assert "Of an earlier day." not in read_verdict(folder)["sentences"]
+
+
+@pytest.mark.parametrize("content", ["{", '{"format": 2, "rows": 3}'])
+def test_a_damaged_verdict_is_made_anew(folder, content):
+    folder.verdict.write_text(content)
+    assert run("report", folder.path).exit_code == 0
+    assert read_verdict(folder)["rows"]
+
+
+@pytest.mark.parametrize(
+    "name", ["compare.json", "runs/ce-0/run.json", "runs/ce-0/results.json", "runs/ce-0/history.jsonl"]
+)
+@pytest.mark.parametrize("content", ["{\n", "[]\n", '{"a": NaN}\n'])
+def test_damaged_files_are_named(folder, name, content):
+    folder.verdict.unlink()
+    (folder.path / name).write_text(content)
+    refused(run("report", folder.path), name, "again")
+
+
+def test_runs_lie_in_the_folder(folder):
+    plan = json.loads(folder.plan.read_text())
+    plan["runs"][0]["folder"] = "../elsewhere"
+    folder.plan.write_text(json.dumps(plan))
+    refused(run("report", folder.path), "compare.json: runs must lie in the folder runs, found '../elsewhere'")
 
 
 def test_a_folder_that_was_moved(folder, tmp_path):

@@ -26,6 +26,7 @@ class Here:
         monkeypatch.setattr(module, "_jobs", self.start)
         monkeypatch.setattr(module, "_judge", lambda folder: None)
         monkeypatch.setattr(module, "train_one", self.train_one)
+        monkeypatch.setattr(module, "damage_of", lambda run: None)
 
     at_a_time = 2
 
@@ -310,7 +311,7 @@ def test_a_folder_of_something_else_is_left_alone(here, out):
 
 def test_a_mistake_leaves_nothing_new(here, out):
     with pytest.raises(ValueError, match="no-such"):
-        compared(out, data="no-such")
+        compared(out / "deep" / "er", data="no-such")
     assert not out.exists()
     out.mkdir()
     with pytest.raises(ValueError, match="dice: loss must be"):
@@ -321,10 +322,22 @@ def test_a_mistake_leaves_nothing_new(here, out):
     assert not here.trained
 
 
+def test_damaged_runs_are_trained_again(here, out, monkeypatch):
+    said = []
+    compared(out)
+    monkeypatch.setattr(module, "damage_of", lambda run: "ce-0: bad" if run.path.name == "ce-0" else None)
+    here.trained.clear()
+    compared(out, said.append)
+    assert here.trained == [("ce", 0)]
+    assert (out / "runs" / "ce-0.damaged-1" / "run.json").is_file()
+    assert "ce-0: bad; ce-0 is kept as ce-0.damaged-1 and trained again" in said
+
+
 def test_what_a_kill_before_the_plan_left_is_no_obstacle(here, out):
     (out / "runs").mkdir(parents=True)
-    for name in (".lock", ".lock-of-runs", "compare.log", ".compare.json.draft.json"):
+    for name in (".lock", ".lock-of-runs", "compare.log"):
         (out / name).write_text("{")
+    (out / ".compare.json.draft-abcdefgh").mkdir()
     assert len(compared(out).finished) == 6
 
 
@@ -363,12 +376,15 @@ def test_a_run_whose_folder_was_never_taken_over_begins_anew(out, monkeypatch):
     (out / "compare.json").write_text("{}")
     draft = out / "runs" / "ce-0.unfinished"
     draft.mkdir(parents=True)
-    (draft / ".spec.json.draft.json").write_text("{")
+    (draft / ".spec.json.draft-abcdefgh").mkdir()
     module.train_one(None, out / "runs" / "ce-0")
     draft.mkdir()
     (draft / "spec.json").write_text("{}")
     module.train_one(None, out / "runs" / "ce-0")
-    assert runs == [False, True]
+    (draft / "spec.json").write_text("{")
+    module.train_one(None, out / "runs" / "ce-0")
+    assert runs == [False, True, False]
+    assert (out / "runs" / "ce-0.unfinished.damaged-1" / "spec.json").is_file()
 
 
 def test_a_machine_that_does_not_see_the_folder(out):

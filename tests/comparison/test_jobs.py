@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -119,12 +120,14 @@ def test_a_process_that_cannot_begin():
     assert "nothing to begin with" in outcomes[0].log
 
 
-def test_nothing_is_left_at_the_end():
+def test_nothing_is_left_at_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with LocalJobs(2, calls.begin) as jobs:
+        assert not any(tmp_path.iterdir())  # nor would a kill leave anything now
         processes = [process.process for process in jobs.idle]
         next(jobs.outcomes([Call("a", calls.square, (1,)), Call("b", calls.say_who, (os.devnull,))]))
     assert not any(process.is_alive() for process in processes)
-    assert not Path(jobs.logs.name).exists()
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_process_ends_with_the_one_who_asked(tmp_path):

@@ -200,7 +200,10 @@ LABELS = np.arange(6) % 2
         ({"images": IMAGES, "labels": LABELS, "class_names": np.array(["a"])}, "classes from 0 to 0"),
         ({"images": IMAGES, "labels": LABELS, "class_names": np.array([1, 2])}, "a vector of strings"),
         ({"images": IMAGES, "labels": np.zeros((6, 3), int), "class_names": np.array(["a"])}, "each of the 3 labels"),
-        ({"images": IMAGES, "labels": np.array([0, {}] * 3, dtype=object)}, "an .npz of plain arrays"),
+        (
+            {"images": IMAGES, "labels": np.array([0, {}] * 3, dtype=object)},
+            "an array of numbers or strings",
+        ),
     ],
 )
 def test_arrays(tmp_path, entries, words):
@@ -217,7 +220,7 @@ def test_arrays_of_different_splits(tmp_path):
     np.savez(tmp_path / "val.npz", images=IMAGES, labels=LABELS + 1)
     refused(("val.npz", "classes from 0 to 1"), tmp_path)
     (tmp_path / "val.npz").write_bytes(b"PK no")
-    refused("an .npz of plain arrays", tmp_path)
+    refused("must be an .npz archive", tmp_path)
 
 
 # Tables
@@ -298,7 +301,7 @@ def test_coco(tmp_path, change, words):
 
 def test_coco_that_is_no_json(tmp_path):
     (tmp_path / "data.json").write_text("{")
-    refused("must be JSON", tmp_path / "data.json")
+    refused("is no JSON", tmp_path / "data.json")
     (tmp_path / "data.json").write_text("[1]")
     refused("found list", tmp_path / "data.json")
 

@@ -186,7 +186,7 @@ def test_samples_that_a_model_of_the_data_cannot_take(tmp_path):
         ("images.npz", digits_lt(), "images of 1 channel, 8 x 8, found images (2, 3, 8, 8)"),
         ("none.npz", data, "at least one sample"),
         ("named.npz", data, "images or features (one of them), found feature;", "did you mean 'features'?"),
-        ("broken.npz", data, "must be an .npz of plain arrays"),
+        ("broken.npz", data, "must be an .npz archive"),
         ("table.csv", data, "must be an .npz with images or features, or a folder of images, found .csv"),
         ("pictures", data, "1 features, found image files"),
         ("pictures", digits_lt(), "images of 1 channel, 8 x 8, found image files, which are read in colour"),

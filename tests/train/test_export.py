@@ -361,7 +361,7 @@ def test_the_code_of_the_card_runs(tmp_path, task):
 
 def test_a_killed_export_is_no_obstacle(tmp_path):
     make_run(tmp_path / "run")
-    (tmp_path / ".out.draft" / "model.json").mkdir(parents=True)
+    (tmp_path / ".out.draft-abcdefgh" / "out").mkdir(parents=True)
     export_run(tmp_path / "run", tmp_path / "out")
     assert files_in(tmp_path) == ["out", "run"]
 

@@ -8,6 +8,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from equipoise._reading import read_json
+from equipoise._writing import write_text
 from equipoise.calibration.dirichlet import DirichletCalibration
 from equipoise.calibration.fitted import Fitted
 from equipoise.calibration.focal import FocalPosterior
@@ -54,15 +56,7 @@ def save(fitted: Fitted, path: str | os.PathLike[str]) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: the folder {path.parent} must exist, found none; make it first")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_text(path, text)
 
 
 def load(path: str | os.PathLike[str]) -> Fitted:
@@ -74,11 +68,7 @@ def load(path: str | os.PathLike[str]) -> Fitted:
     """
     if not Path(path).exists():
         raise FileNotFoundError(f"{_file(path)}, found no file there; check the path")
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_no_constants)
-    except (ValueError, RecursionError) as error:  # broken text is a ValueError too
-        raise ValueError(f"{_file(path)}, got a file that is no JSON ({error}); save the fit again") from error
-    return from_json(content, _file(path))
+    return from_json(read_json(Path(path), where=_file(path), advice="save the fit again"), _file(path))
 
 
 def to_json(fitted: Fitted) -> dict[str, Any]:
@@ -121,7 +111,7 @@ def from_json(content: object, where: str) -> Fitted:
         raise ValueError(f"{where} with the fields {sorted(names)}, got {came}; save the fit again")
     try:
         return KINDS[kind](**{name: _tuples(value) for name, value in values.items()})
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # numbers of any size and kind where others belong
         raise ValueError(f"{where}, got damaged numbers: {error}") from error
 
 
@@ -131,7 +121,3 @@ def _file(path: str | os.PathLike[str]) -> str:
 
 def _tuples(value: Any) -> Any:  # noqa: ANN401 (JSON)
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
-def _no_constants(name: str) -> float:
-    raise ValueError(f"{name} is no number")

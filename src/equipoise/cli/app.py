@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from equipoise import __version__
+from equipoise._visible import visible
 
 __all__ = ["COMMANDS", "app"]
 
@@ -36,6 +37,16 @@ class Commands(TyperGroup):
             alone.command()(getattr(import_module(f"equipoise.cli.{args[0]}"), args[0]))
             self.commands[args[0]] = typer.main.get_command(alone)
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
+        """Run the command; what was wrong with its arguments is shown, whatever they hold."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            message = getattr(error, "message", None)
+            if isinstance(message, str):  # of click, which typer brings in one version and needs in another
+                error.message = visible(message)  # type: ignore[attr-defined]
+            raise
 
 
 app = typer.Typer(

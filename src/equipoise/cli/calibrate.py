@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from equipoise._nearest import nearest
+from equipoise._visible import visible
+from equipoise._writing import check_place
+from equipoise.cli.console import echo
 from equipoise.cli.inputs import Counts, IgnoreIndex, Seed, TaskOption, bad_input, json_text, opened, walking
 from equipoise.predictions import Chunk, InputError, Predictions, write_predictions
-from equipoise.predictions.write import check_place
 
 if TYPE_CHECKING:
     from equipoise.calibration import Fitted, Method
@@ -80,7 +82,7 @@ def calibrate(
             fitted = _loaded(apply)
             beside = file.suffix in TABLES and out.suffix in TABLES
             source = opened(file, task, train_counts, ignore_index, unlabelled=fitted.task, others=beside)
-            typer.echo(_apply(apply, fitted, source, out))
+            echo(_apply(apply, fitted, source, out))
             return
         source = opened(file, task, train_counts, ignore_index)
         method = method or ("label-temperatures" if source.task == "multi" else "temperature")
@@ -96,11 +98,11 @@ def calibrate(
     else:
         _print(report)
         if report["method"] == "thresholds":
-            typer.echo(
+            echo(
                 "thresholds are for the scores as they are in the file; applied, they move the scores: a label is "
                 "chosen above probability 0.5, whatever its threshold"
             )
-        typer.echo(f"wrote {out}; apply it: equipoise calibrate --apply {out} FILE --out FILE2")
+        echo(f"wrote {out}; apply it: equipoise calibrate --apply {out} FILE --out FILE2")
 
 
 def _fit(
@@ -303,14 +305,13 @@ def _corrected(fitted: Fitted, source: Predictions, rounding: Rounding) -> Itera
 
 
 def _print(report: dict[str, Any]) -> None:
-    from rich.console import Console
-
+    from equipoise.cli.console import Console
     from equipoise.cli.summary import plain_table
     from equipoise.report.words import LABELS, group_notes, shown, things
 
-    console = Console(highlight=False, emoji=False)
-    console.print(report["judged"], markup=False)
-    console.print(f"reported on {report['reported_on']:,} other samples", markup=False)
+    console = Console()
+    console.print(report["judged"])
+    console.print(f"reported on {report['reported_on']:,} other samples")
     table = plain_table("", "before", "after")
     for name, value in report["before"].items():
         table.add_row(LABELS[name], shown(name, value), shown(name, report["after"][name]))
@@ -325,15 +326,15 @@ def _print(report: dict[str, Any]) -> None:
             table.add_row(before["name"], f"{before['classes']:,}", f"{before['support']:,}", *numbers)
         console.print(table)
         for sentence in group_notes(report["task"]):
-            console.print(sentence, markup=False)
+            console.print(sentence)
     for sentence in report["notes"]:
-        console.print(sentence, markup=False)
+        console.print(sentence)
     if report["fitted_on"] != report["judged_fitted_on"]:
-        console.print(f"kept is the fit on all samples: {report['fitted']}", markup=False)
+        console.print(f"kept is the fit on all samples: {report['fitted']}")
     if report["thresholds"]:
         table = plain_table("label", "threshold", "F1 expected")
         for row in report["thresholds"][:LISTED]:
-            table.add_row(row["label"], f"{row['threshold']:.3f}", shown("f1", row["f1"]))
+            table.add_row(visible(row["label"], lines=False), f"{row['threshold']:.3f}", shown("f1", row["f1"]))
         console.print(table)
         if (more := len(report["thresholds"]) - LISTED) > 0:
-            console.print(f"and {more:,} more: --json has all", markup=False)
+            console.print(f"and {more:,} more: --json has all")

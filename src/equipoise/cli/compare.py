@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from equipoise._reading import read_record
+from equipoise.cli.console import echo
 from equipoise.cli.inputs import bad_input
 from equipoise.cli.settings import settled, with_settings
 from equipoise.comparison.spec import GROUPS, CompareSpec
@@ -40,8 +41,7 @@ def compare(
     """Compare losses on your data; interrupted it goes on when the same command is given again."""
     checked, place = settled(CompareSpec, spec, out, settings, "equipoise compare", here=ray is None)
     with bad_input():
-        from rich.console import Console
-
+        from equipoise.cli.console import Console
         from equipoise.comparison.compare import compare as compare_losses
 
         console = Console(file=sys.stderr)
@@ -51,25 +51,25 @@ def compare(
             folder,
             jobs=jobs,
             ray=ray,
-            say=typer.echo,
+            say=echo,
             console=console if console.is_terminal else None,
         )
     from equipoise.cli.comparison_table import print_comparison
     from equipoise.comparison.recommendation import recommended
 
-    verdict = json.loads(found.verdict.read_text(encoding="utf-8"))
+    verdict = read_record(found.verdict, advice="delete it")
     print_comparison(verdict)
     advice = recommended(found, verdict)
     if advice is not None:
-        typer.echo(f"{advice.why}: {advice.command(folder)}")
-        typer.echo(advice.note)
+        echo(f"{advice.why}: {advice.command(folder)}")
+        echo(advice.note)
         if advice.in_your_loop:
-            typer.echo(advice.in_your_loop)
-    typer.echo(f"The report: {folder / found.report.name}")
+            echo(advice.in_your_loop)
+    echo(f"The report: {folder / found.report.name}")
     if advice is not None and advice.settings is not None:
-        typer.echo(advice.next_step(str(folder)))
+        echo(advice.next_step(str(folder)))
     if found.failures:
-        typer.echo(
+        echo(
             f"equipoise: {len(found.failures)} of {len(found.runs)} runs failed; run the same command again to retry",
             err=True,
         )

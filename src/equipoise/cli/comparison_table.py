@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
+from equipoise.cli.console import Console
 from equipoise.cli.summary import plain_table
 from equipoise.comparison.sentences import JUDGED, interval_text, is_gain, signed
 from equipoise.report.tables import Result, label, results_of, spread
@@ -27,7 +27,7 @@ def print_comparison(found: Mapping[str, Any], console: Console | None = None) -
         found: what ``equipoise.comparison.verdict.verdict`` gives, or its JSON read again.
         console: where to; None for the terminal.
     """
-    console = console or Console(highlight=False, emoji=False)
+    console = console or Console()
     losses = [Text(row["loss"]) for row in found["rows"]]
     results = results_of(found)
     columns = {label(metric): [_cell(metric, row[metric]) for row in results] for metric in found["metrics"]}
@@ -44,7 +44,6 @@ def print_comparison(found: Mapping[str, Any], console: Console | None = None) -
         console.print(
             f"Means ± standard deviation over {len(found['seeds'])} seeds, fractions in percent. {bold}"
             f"▲ significantly better than {found['baseline']}, ▼ significantly worse.",
-            markup=False,
         )
     for sentence in found["sentences"]:
         console.print(Text(sentence))

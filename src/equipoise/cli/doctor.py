@@ -87,12 +87,13 @@ def doctor(
         }
         typer.echo(json.dumps(report, indent=2))
         return
-    from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    from equipoise.cli.console import Console
+
+    console = Console()
     for finding in findings:
         console.print(Text.assemble((f"{finding.level}: ", f"bold {COLOURS[finding.level]}"), (finding.about, "bold")))
         console.print(Padding(Text(f"{finding.text} {finding.advice}"), (0, 0, 0, 2)))

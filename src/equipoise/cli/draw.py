@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from equipoise._writing import appearing
 from equipoise.cli.panels import Figure, Panel
 
 __all__ = ["SUFFIXES", "draw"]
@@ -65,7 +66,8 @@ def draw(figure: Figure, path: Path) -> None:
             canvas.legend(*grid[0][0].get_legend_handles_labels(), loc="outside right center")
         canvas.supxlabel(figure.subtitle, fontsize=9, color="#444444", x=0.015, ha="left")
         metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {})
-        canvas.savefig(path, metadata=metadata)
+        with appearing(path) as draft:
+            canvas.savefig(draft, metadata=metadata)
 
 
 def _draw_panel(axes: Axes, panel: Panel, ordered: bool) -> None:

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from equipoise._writing import check_place, write_text
+from equipoise.cli.console import echo
 from equipoise.cli.inputs import Counts, IgnoreIndex, Seed, TaskOption, bad_input, json_text, opened, walking
 from equipoise.predictions import InputError, Predictions, open_predictions, split_open
-from equipoise.predictions.write import appearing, check_place
 
 __all__ = ["evaluate"]
 
@@ -87,8 +88,7 @@ def evaluate(
             from equipoise.report.evaluation import evaluation_page
 
             command = shlex.join(["equipoise", *sys.argv[1:]])
-            with appearing(html) as draft:
-                draft.write_text(evaluation_page(found, command=command), encoding="utf-8")
+            write_text(html, evaluation_page(found, command=command))
     if as_json:
         typer.echo(json_text(found))
     else:
@@ -96,7 +96,7 @@ def evaluate(
 
         print_evaluation(found, worst)
     if html is not None:
-        typer.echo(f"wrote {html}", err=as_json)
+        echo(f"wrote {html}", err=as_json)
 
 
 def check_open_options(

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from equipoise._nearest import some
+from equipoise._reading import reading
+from equipoise.cli.console import echo
 from equipoise.cli.inputs import bad_input
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.predictions import InputError
@@ -21,7 +23,8 @@ def export(
 ) -> None:
     """Write the model of a run with its preparation, calibration and thresholds, for equipoise.load_exported."""
     with bad_input():
-        _check_no_comparison(run)
+        with reading(run, "the files of the comparison do not fit together", "run equipoise compare again"):
+            _check_no_comparison(run)
         try:
             from equipoise.train.export import export_run
 
@@ -29,7 +32,7 @@ def export(
         except ImportError as error:  # safetensors, or what the model comes from
             raise InputError(str(error)) from None
     trust = ", trust_code=True" if (place / "model.py").exists() else ""
-    typer.echo(f"wrote {place}; use it: equipoise.load_exported({str(place)!r}{trust})")
+    echo(f"wrote {place}; use it: equipoise.load_exported({str(place)!r}{trust})")
 
 
 def _check_no_comparison(path: Path) -> None:

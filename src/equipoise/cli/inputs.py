@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from equipoise._extras import MissingPackageError
+from equipoise._reading import map_array
 from equipoise._text_files import encoding_of
+from equipoise.cli.console import Console, echo
 from equipoise.predictions import InputError, Predictions, Task, open_predictions
 from equipoise.train.errors import TrainingError
 
@@ -38,6 +38,8 @@ Counts = Annotated[
 IgnoreIndex = Annotated[int, typer.Option("--ignore-index", help="Target that counts for nothing.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of what is drawn by chance.")]
 TASKS = ("single", "multi", "segmentation")
+MOST_CLASSES = 10_000_000
+"""Counts that are read of a file."""
 
 
 def json_text(data: object) -> str:
@@ -59,10 +61,10 @@ def bad_input() -> Iterator[None]:
     try:
         yield
     except TrainingError as error:
-        typer.echo(f"equipoise: {error}", err=True)
+        echo(f"equipoise: {error}", err=True)
         raise typer.Exit(1) from None
     except (InputError, MissingPackageError, OSError, ValueError) as error:
-        typer.echo("equipoise: " + " ".join(str(error).split()), err=True)  # other libraries break their lines
+        echo("equipoise: " + " ".join(str(error).split()), err=True)  # other libraries break their lines
         raise typer.Exit(2) from None
 
 
@@ -97,16 +99,16 @@ def read_counts(text: str) -> tuple[float, ...]:
     path = Path(text)
     try:
         if path.suffix == ".npy":
-            values = np.load(path, allow_pickle=False).ravel().tolist()
+            values = [float(value) for value in map_array(path).ravel()[:MOST_CLASSES]]
         elif path.suffix in (".txt", ".csv"):
             values = [float(word) for word in path.read_text(encoding=encoding_of(path)).replace(",", " ").split()]
         else:
             values = [float(word) for word in text.split(",")]
-    except (ValueError, OSError) as error:
+    except Exception as error:  # a file can cause anything
         raise InputError(
             f"counts must be numbers with commas such as 5000,500,50, or a .npy, .txt or .csv file of numbers, got "
             f"{text!r} ({error})"
-        ) from None
+        ) from error
     if not values or not all(0 <= value < float("inf") for value in values):
         raise InputError(f"counts must be finite and not negative, got {text!r}; count the training labels")
     return tuple(float(value) for value in values)
@@ -117,7 +119,7 @@ def walking(source: Predictions, walks: int) -> Iterator[Callable[[int], None]]:
     """A progress bar over ``walks`` walks through the samples, on a terminal and only where it takes long."""
     total = None if source.samples is None else source.samples * walks
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.completed:,} samples"),
         TimeRemainingColumn(),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from equipoise.catalogue import CATALOGUE, Entry, Link
+from equipoise.cli.console import Console
 from equipoise.cli.describe import arguments_of, call_of, signature_of, summary_of
 
 __all__ = ["details", "overview"]
@@ -27,7 +28,7 @@ WIDE = 100  # columns from which on formula, paper and advice stand side by side
 
 def overview(console: Console | None = None) -> None:
     """Print every loss, grouped by link."""
-    console = console or Console()
+    console = console or Console(highlight=True)
     for link, heading in GROUPS.items():
         entries = [entry for entry in CATALOGUE if entry.link == link]
         console.print(_wide(heading, entries) if console.width >= WIDE else _narrow(heading, entries))
@@ -80,7 +81,7 @@ def _table(heading: str) -> Table:
 
 def details(entry: Entry, console: Console | None = None) -> None:
     """Print one loss in full."""
-    console = console or Console()
+    console = console or Console(highlight=True)
     arguments = Table.grid(padding=(0, 2))
     arguments.add_column(style="bold", no_wrap=True)
     arguments.add_column()

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from equipoise.cli.console import echo
+
 
 def losses(
     name: Annotated[str | None, typer.Argument(help="One loss, by its name or short name: focal, cfl, asl ...")] = None,
@@ -39,7 +41,7 @@ def losses(
             draw(figure_of(entry), plot)
         except (ValueError, OSError) as error:
             raise typer.BadParameter(str(error), param_hint="--plot") from None
-        typer.echo(f"{entry.name}: wrote {plot}")
+        echo(f"{entry.name}: wrote {plot}")
     elif as_json:
         typer.echo(json.dumps([record(known) for known in CATALOGUE] if entry is None else record(entry), indent=2))
     else:

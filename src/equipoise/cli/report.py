@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from equipoise._reading import read_record, reading
+from equipoise._writing import check_place, write_text
+from equipoise.cli.console import echo
 from equipoise.cli.inputs import bad_input
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.predictions import InputError
-from equipoise.predictions.write import appearing, check_place
 from equipoise.train.folder import write_json
 
 __all__ = ["report"]
@@ -45,21 +46,24 @@ def report(
             raise InputError("--metrics must have a table to be in, found none; add --csv, --latex or --markdown FILE")
         for place in (page, *filter(None, wanted)):
             check_place(place)
-        verdict = _verdict(comparison)
+        problem = "the files of the comparison do not fit together"
+        with reading(folder, problem, "run equipoise compare again, which trains damaged runs anew"):
+            verdict = _verdict(comparison)
+            html = comparison_page(comparison, verdict)
         listed = [name.strip() for name in (metrics or "").split(",") if name.strip()]
         table = verdict if metrics is None else with_metrics(verdict, listed)
         texts = {place: make(table) for place, make in wanted.items() if place is not None}
-        for place, text in (texts | {page: comparison_page(comparison, verdict)}).items():
-            with appearing(place) as draft:
-                draft.write_text(text, encoding="utf-8")
-            typer.echo(f"wrote {place}")
+        for place, text in (texts | {page: html}).items():
+            write_text(place, text)
+            echo(f"wrote {place}")
 
 
 def _verdict(folder: ComparisonFolder) -> dict[str, Any]:
     """The verdict that is there, or a new one where it is out of date."""
     from equipoise.comparison.verdict import known_verdict, verdict
 
-    if known_verdict(folder) is None:
+    found = known_verdict(folder)
+    if found is None:
         write_json(folder.verdict, verdict(folder))
-    found: dict[str, Any] = json.loads(folder.verdict.read_text(encoding="utf-8"))
+        found = read_record(folder.verdict, advice="delete it")
     return found

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args
 
 import typer
-import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from equipoise._reading import SHOWN, parse_yaml
+from equipoise.cli.console import echo
 from equipoise.train.spec import SharedSpec, read_spec
 
 __all__ = ["given_settings", "settled", "with_settings"]
@@ -57,12 +59,15 @@ def settled(
     """
     try:
         stored = {} if file is None else read_spec(file)
-        place = stored.pop("out", None) if out is None else out
+        place = stored.pop("out", None)
+        if not isinstance(place, (str, NoneType)):
+            raise ValueError(f"{file}: out must be the path of a folder, got {str(place)[:SHOWN]}; write it as text")
+        place = place if out is None else out
         settings, where = stored | given_settings(flags), str(file or command.removeprefix("equipoise "))
         spec.check(settings, where, quick=True, here=here)
         checked = spec.check(settings, where)
     except ValueError as error:
-        typer.echo(f"equipoise: {error}", err=True)
+        echo(f"equipoise: {error}", err=True)
         raise typer.Exit(2) from None
     return checked, None if place is None else Path(place)
 
@@ -106,9 +111,7 @@ def _shown(default: object) -> str:
 
 def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
-    try:
+    with suppress(Exception):  # a text can cause anything
         if equals:
-            return key, yaml.safe_load(value)
-    except yaml.YAMLError:
-        pass
+            return key, parse_yaml(value)
     raise ValueError(f"--model-options must be key=value, got {text!r}; for example width=16 or hidden=[64,64]")

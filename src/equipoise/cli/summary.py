@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from equipoise._visible import visible
+from equipoise.cli.console import Console
 from equipoise.report.words import LABELS, class_label, described, group_notes, shown, things, verdicts, worst_classes
 from equipoise.train.folder import RunFolder
 
@@ -17,8 +17,8 @@ __all__ = ["plain_table", "print_evaluation", "print_open_set", "print_run"]
 
 def print_evaluation(found: Mapping[str, Any], worst: int) -> None:
     """Print tables and sentences; shares are in percent."""
-    console = Console(highlight=False, emoji=False)
-    console.print(f"{found['file']}: {described(found)}", markup=False)
+    console = Console()
+    console.print(f"{found['file']}: {described(found)}")
     after = found["calibration"]["after"]
     intervals = found["intervals"]
     table = plain_table(
@@ -41,17 +41,19 @@ def print_evaluation(found: Mapping[str, Any], worst: int) -> None:
             table.add_row(row["name"], *cells)
         console.print(table)
         for sentence in group_notes(found["task"]):
-            console.print(sentence, markup=False)
+            console.print(sentence)
     rows = worst_classes(found, worst)
     if rows:
         names = [name for name in rows[0] if name in LABELS]
         heads = [class_label(name, found["task"]) for name in names]
         table = plain_table(f"worst {things(found['task'])}", "support", *heads)
         for row in rows:
-            table.add_row(Text(row["name"]), f"{row['support']:,}", *(shown(name, row[name]) for name in names))
+            table.add_row(
+                visible(row["name"], lines=False), f"{row['support']:,}", *(shown(name, row[name]) for name in names)
+            )
         console.print(table)
     for sentence in verdicts(found):
-        console.print(sentence, markup=False)
+        console.print(sentence)
     if "open_set" in found:
         print_open_set(found["open_set"])
 
@@ -60,7 +62,7 @@ def print_open_set(found: Mapping[str, Any]) -> None:
     """Print what ``equipoise.evaluation.evaluate_open_set`` found; shares are in percent."""
     from equipoise.report.open_set import open_set_sentences, rule_name, rule_threshold, threshold_rows
 
-    console = Console(highlight=False, emoji=False)
+    console = Console()
     rules = found["thresholds"]
     table = plain_table("open set", "no rejection", *(rule_name(row, found) for row in rules))
     table.add_row("threshold", "", *(rule_threshold(row) for row in rules))
@@ -68,7 +70,7 @@ def print_open_set(found: Mapping[str, Any]) -> None:
         table.add_row(LABELS[name], *cells)
     console.print(table)
     for sentence in open_set_sentences(found):
-        console.print(sentence, markup=False)
+        console.print(sentence)
 
 
 def print_run(folder: RunFolder) -> None:
@@ -78,9 +80,7 @@ def print_run(folder: RunFolder) -> None:
     if "open" in results:
         print_open_set(results["open"])
     chosen = f"epoch {about['best_epoch'] + 1} of {about['epochs']}, {LABELS[about['monitor']]} "
-    Console(highlight=False, emoji=False).print(
-        f"{folder.path}: {chosen}{shown(about['monitor'], about['monitor_value'])} on validation data", markup=False
-    )
+    Console().print(f"{folder.path}: {chosen}{shown(about['monitor'], about['monitor_value'])} on validation data")
 
 
 def plain_table(first: str, *others: str) -> Table:

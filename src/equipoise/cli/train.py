@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from equipoise._extras import check_installed
+from equipoise.cli.console import echo
 from equipoise.cli.inputs import bad_input
 from equipoise.cli.settings import settled, with_settings
 from equipoise.train.spec import GROUPS, RunSpec
@@ -33,8 +34,7 @@ def train(
     checked, place = settled(RunSpec, spec, out, settings, "equipoise train")
     with bad_input():
         check_installed("training", "pytorch_lightning")
-        from rich.console import Console
-
+        from equipoise.cli.console import Console
         from equipoise.train.run import run
 
         console = Console(file=sys.stderr)
@@ -42,7 +42,7 @@ def train(
             checked,
             place or Path("runs") / _name(checked),
             restart=restart,
-            say=typer.echo,
+            say=echo,
             console=console if console.is_terminal else None,
         )
     if finished.finished:

@@ -19,13 +19,16 @@ from rich.console import Console
 
 from equipoise._extras import check_installed
 from equipoise._nearest import some
+from equipoise._reading import read_record
+from equipoise._visible import visible
+from equipoise._writing import DRAFT, clear_drafts, no_empty_folders, open_unlinked, write_text
+from equipoise.comparison.damage import damage_of, set_aside
 from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
 from equipoise.comparison.jobs import Call, Jobs, LocalJobs
 from equipoise.comparison.lock import LOCKS, at_work, only_one
 from equipoise.comparison.plan import baseline_of, entries_of, planned_runs, run_spec, surveyed_entries
 from equipoise.comparison.progress import Display
 from equipoise.comparison.spec import CompareSpec
-from equipoise.predictions.write import appearing
 from equipoise.report.words import kind_of
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain, write_json
@@ -116,41 +119,41 @@ def _held(folder: ComparisonFolder) -> Iterator[None]:
         raise ValueError(
             f"{path}: the folder must be free or hold this comparison, found something else; choose another --out"
         )
-    new = not path.exists()
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with only_one(path):
-            try:
-                yield
-            finally:
-                if not folder.exists:
-                    _clear(path, itself=new)
+        with no_empty_folders(path):
+            path.mkdir(parents=True, exist_ok=True)
+            with only_one(path):
+                clear_drafts(path)
+                try:
+                    yield
+                finally:
+                    if not folder.exists:
+                        _clear(path)
     except PermissionError as error:
         raise ValueError(f"{path}: the folder must be writable ({error}); choose another --out") from None
 
 
 def _of_no_plan(file: Path) -> bool:
     """Whether a file is one of those that a comparison leaves which was stopped before it had a plan."""
-    return file.name in (*LOCKS, "compare.log", ".compare.json.draft.json") or (
-        file.name == "runs" and not any(file.iterdir())
+    return (
+        file.name in (*LOCKS, "compare.log")
+        or file.name.startswith(f".compare.json{DRAFT}")
+        or (file.name == "runs" and file.is_dir() and not any(file.iterdir()))
     )
 
 
-def _clear(path: Path, itself: bool) -> None:
+def _clear(path: Path) -> None:
     """Take away what was made for nothing, and nothing else."""
     for file in filter(_of_no_plan, path.iterdir()):
-        file.rmdir() if file.is_dir() else file.unlink()
-    if itself:
-        with suppress(OSError):
-            path.rmdir()
+        shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
 
 
 def _saying(folder: ComparisonFolder, say: Callable[[str], None]) -> Callable[[str], None]:
     """Lines for people also go to the log of the comparison, while the disk has room."""
 
     def both(line: str) -> None:
-        with suppress(OSError), folder.log.open("a", encoding="utf-8") as log:
-            log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}\n")
+        with suppress(OSError), open_unlinked(folder.log) as log:
+            log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {visible(line)}\n")
         say(line)
 
     return both
@@ -166,6 +169,7 @@ def _train_all(
 ) -> None:
     """Make the plan where there is none, and train what is missing."""
     known = _entries_so_far(folder, spec)
+    _set_damaged_aside(folder, say)
     entries = known if known is not None or spec.compared is None else entries_of(spec.compared)
     missing = None if entries is None else _missing(planned_runs(folder.path, entries, spec.seeds))
     if known is not None and not missing:
@@ -209,6 +213,14 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
             "another --out (losses, methods and seeds may be added to a comparison, nothing else may change)"
         )
     return entries if compared is None or compared == texts else None
+
+
+def _set_damaged_aside(folder: ComparisonFolder, say: Callable[[str], None]) -> None:
+    """Rename finished runs with a damaged file, so that they are trained again."""
+    for run in folder.finished if folder.exists else ():
+        damage = damage_of(run.folder)
+        if damage is not None:
+            say(f"{damage}; {run.name} is kept as {set_aside(run.folder)} and trained again")
 
 
 def _compared(folder: ComparisonFolder) -> list[PlannedRun]:
@@ -318,8 +330,7 @@ def _judge(folder: ComparisonFolder) -> None:
 
     found = verdict(folder)
     write_json(folder.verdict, found)
-    with appearing(folder.report) as draft:
-        draft.write_text(comparison_page(folder, found), encoding="utf-8")
+    write_text(folder.report, comparison_page(folder, found))
 
 
 def prepare() -> None:
@@ -352,6 +363,11 @@ def train_one(spec: RunSpec, out: Path) -> None:
         folder = RunFolder(out)
         if folder.draft.exists() and not (folder.draft / "spec.json").is_file():
             shutil.rmtree(folder.draft)  # killed before it knew what it was to be
+        elif folder.draft.exists():
+            try:
+                read_record(folder.draft / "spec.json", advice="the run is trained again")
+            except ValueError as error:
+                _write_line(f"{error}; what there was is kept as {set_aside(folder)}")
         try:
             run(spec, out, images_checked=True, say=_write_line)
         finally:

@@ -14,20 +14,29 @@ Nothing here needs torch: pages and tables are made from folders alone.
 
 from __future__ import annotations
 
-import json
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import equipoise
+from equipoise._reading import InputError, Shape, check_shape, read_record
+from equipoise._writing import write_text
 from equipoise.report.words import LESS_IS_BETTER
 from equipoise.train.folder import RunFolder, write_json
 
 __all__ = ["ComparisonFolder", "Entry", "Failure", "PlannedRun"]
 
 FORMAT = 1
+PLAN: Shape = {
+    "spec": dict,
+    "entries": [{"text": str, "candidates": [str]}],
+    "baseline": str,
+    "runs": [{"loss": str, "seed": int, "folder": str, "stage_one?": (str, None)}],
+}
+"""What is read of ``compare.json``."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +129,14 @@ class ComparisonFolder:
     @property
     def about(self) -> dict[str, Any]:
         """What is compared, as it was planned."""
-        found: dict[str, Any] = json.loads(self.plan.read_text(encoding="utf-8"))
-        return found
+        advice = "delete the folder and compare again"
+        content = read_record(self.plan, advice=advice)
+        check_shape(self.plan, content, PLAN, advice=advice)
+        places = [run[key] for run in content["runs"] for key in ("folder", "stage_one") if run.get(key) is not None]
+        outside = next((place for place in places if not re.fullmatch(r"runs/(?!\.\.?$)[^/]+", place)), None)
+        if outside is not None:
+            raise InputError(f"{self.plan}: runs must lie in the folder runs, found {outside!r}; {advice}")
+        return content
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -159,7 +174,7 @@ class ComparisonFolder:
     def failures(self) -> list[Failure]:
         """Those that failed and have not come to their end since."""
         places = [self.failure(run.name) for run in self.runs if not run.folder.finished]
-        return [Failure(**json.loads(file.read_text(encoding="utf-8"))) for file in places if file.is_file()]
+        return [_failure(file) for file in places if file.is_file()]
 
     @property
     def best(self) -> PlannedRun | None:
@@ -220,7 +235,15 @@ class ComparisonFolder:
         place = self.failure(run.name)
         place.parent.mkdir(exist_ok=True)
         file = place.with_suffix(".log")
-        file.write_text(log, encoding="utf-8")
+        write_text(file, log)
         failure = Failure(run.loss, run.seed, error, file.relative_to(self.path).as_posix())
         write_json(place, asdict(failure))
         return failure
+
+
+def _failure(file: Path) -> Failure:
+    """Why a run failed."""
+    advice = "delete it; the run is tried again"
+    content = read_record(file, advice=advice)
+    check_shape(file, content, {"loss": str, "seed": int, "error": str, "log": str}, advice=advice)
+    return Failure(**{key: content[key] for key in ("loss", "seed", "error", "log")})

@@ -16,8 +16,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import connection, resource_tracker
-from pathlib import Path
+from multiprocessing import connection, reduction, resource_tracker
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -129,7 +128,6 @@ class LocalJobs:
 
     def __enter__(self) -> Self:
         _let_it_tidy_up_in_silence()
-        self.logs = tempfile.TemporaryDirectory(prefix="equipoise-")
         try:
             for number in range(self.count):
                 self.idle.append(self._started(number))
@@ -143,7 +141,6 @@ class LocalJobs:
     ) -> None:
         for process in (*self.idle, *self.busy):
             process.end()
-        self.logs.cleanup()
 
     def outcomes(self, calls: Sequence[Call], tick: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
         """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
@@ -164,19 +161,22 @@ class LocalJobs:
 
     def _started(self, number: int) -> _Process:
         variables = self.environments[number % len(self.environments)]
-        return _Process(number, Path(self.logs.name) / f"{number}.log", self.begin, variables)
+        return _Process(number, self.begin, variables)
 
 
 class _Process:
     """One process, seen from outside."""
 
-    def __init__(self, number: int, log: Path, begin: Callable[[], None], variables: Mapping[str, str]) -> None:
-        self.number, self.log = number, log
+    def __init__(self, number: int, begin: Callable[[], None], variables: Mapping[str, str]) -> None:
+        self.number = number
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115  (for life; it has no name that a kill could leave)
         context = multiprocessing.get_context("spawn")
         self.ours, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, str(log), begin, dict(variables)))
+        self.process = context.Process(target=_serve, args=(theirs, begin, dict(variables)))
         self.process.start()  # no daemon: it may have processes of its own that decode images
         theirs.close()
+        with suppress(OSError):  # it died already, which shows when the first answer is awaited
+            reduction.send_handle(self.ours, self.log.fileno(), self.process.pid)
 
     @property
     def alive(self) -> bool:
@@ -204,14 +204,15 @@ class _Process:
             found = Outcome(call.name, error=_cause_of_death(self.process.exitcode))
         if found.error is None:
             return found
-        log = self.log.read_text(encoding="utf-8", errors="replace") if self.log.is_file() else ""
-        return Outcome(found.name, error=found.error, log=log)
+        self.log.seek(0)
+        return Outcome(found.name, error=found.error, log=self.log.read().decode("utf-8", errors="replace"))
 
     def end(self) -> None:
         """End it at once: all that it writes appears whole or not at all."""
         self.process.kill()
         self.process.join()
         self.ours.close()
+        self.log.close()
 
 
 def _let_it_tidy_up_in_silence() -> None:
@@ -243,13 +244,13 @@ def _cause_of_death(status: int | None) -> str:
     return f"the process of the run ended with status {status}; its log may say why"
 
 
-def _serve(calls: connection.Connection, log: str, begin: Callable[[], None], variables: Mapping[str, str]) -> None:
+def _serve(calls: connection.Connection, begin: Callable[[], None], variables: Mapping[str, str]) -> None:
     """The life of a process: begin, then answer calls until there are none, or nobody who would ask."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks was interrupted too, and decides
     end_with_parent()
     threading.Thread(target=_wait_for_parent, daemon=True).start()  # where the kernel does not see to it
     os.environ.update(variables)
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    file = reduction.recv_handle(calls)
     os.dup2(file, 1)
     os.dup2(file, 2)
     sys.stdout = sys.stderr = open(file, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115  (for life)
@@ -261,6 +262,7 @@ def _serve(calls: connection.Connection, log: str, begin: Callable[[], None], va
         except EOFError:
             return
         os.ftruncate(file, 0)
+        os.lseek(file, 0, os.SEEK_SET)
         calls.send(attempt(call))
 
 

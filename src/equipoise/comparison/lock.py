@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from equipoise._writing import open_unlinked
+
 try:
     import fcntl
 except ImportError:  # not on this system: nothing is locked
@@ -34,7 +36,7 @@ def only_one(folder: Path) -> Iterator[None]:
     Raises:
         ValueError: another comparison holds it.
     """
-    with (folder / LOCKS[0]).open("a+") as holder, (folder / LOCKS[1]).open("a+") as runs:
+    with open_unlinked(folder / LOCKS[0], "a+") as holder, open_unlinked(folder / LOCKS[1], "a+") as runs:
         if not _lock(holder, shared=False):
             holder.seek(0)
             raise ValueError(
@@ -63,7 +65,7 @@ def at_work(folder: Path) -> Iterator[None]:
     Raises:
         SystemExit: the comparison is gone, and with it the right to train: another one may be there by now.
     """
-    with (folder / LOCKS[1]).open("a+") as runs:
+    with open_unlinked(folder / LOCKS[1], "a+") as runs:
         _lock(runs, shared=True, wait=True)
         parent = multiprocessing.parent_process()
         if parent is not None and not parent.is_alive():

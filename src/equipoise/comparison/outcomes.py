@@ -8,7 +8,6 @@ with all its pixels or labels, never a single pixel. Nothing here needs torch.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -19,9 +18,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import expit
 
+from equipoise._reading import read_record, reading
 from equipoise.comparison.open_outcome import OPEN_METRICS, OpenOutcome
 from equipoise.predictions import Predictions, open_predictions
-from equipoise.train.folder import RunFolder
+from equipoise.train.folder import AGAIN, RunFolder
 
 __all__ = ["GROUPS", "METRICS", "Outcome", "outcome_of", "resample", "values_of"]
 
@@ -344,10 +344,12 @@ def _calibration_of(folder: RunFolder) -> tuple[Array, Array] | None:
     file = folder.where / "calibration.json"
     if not file.is_file():
         return None
-    fields = json.loads(file.read_text(encoding="utf-8"))["fields"]
-    if "temperature" in fields:
-        return 1.0 / np.array([fields["temperature"]]), np.zeros(1)
-    return 1.0 / np.array(fields["temperatures"]), np.array(fields["biases"])
+    fields = read_record(file, advice=AGAIN)
+    with reading(file, "the file must be a fit", AGAIN):
+        fields = fields["fields"]
+        if "temperature" in fields:
+            return 1.0 / np.array([fields["temperature"]], np.float64), np.zeros(1)
+        return 1.0 / np.array(fields["temperatures"], np.float64), np.array(fields["biases"], np.float64)
 
 
 def _top(logits: Array, labels: Array) -> tuple[Array, Array]:

@@ -5,14 +5,17 @@ Everything is read from the folders of the runs. Nothing here needs torch.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from equipoise._reading import InputError, Shape, check_shape, read_record
+from equipoise.comparison.damage import check_run
 from equipoise.comparison.folder import ComparisonFolder, Entry
 from equipoise.comparison.open_outcome import OPEN_METRICS
 from equipoise.comparison.outcomes import GROUPS, METRICS, Array, Outcome, outcome_of, resample, values_of
@@ -32,6 +35,14 @@ MAIN: Mapping[str, str] = {
 }
 """Main metric of each task, which is also the default that checkpoints are chosen by."""
 SPEED = "seconds_per_step"
+VERDICT: Shape = {
+    "rows?": [{"loss": str, "chosen?": (str, None), "seeds?": [int], "candidates?": [{"text": str, "runs": int}]}],
+    "differences?": [{"loss": str, "metric": str, "mean": (float, None)}],
+    "metrics?": [str],
+    "sentences?": [str],
+    "seeds?": [int],
+}
+"""What every verdict has; one of another shape is made again."""
 DRAWS = 1000
 """Draws of the test samples; the standard deviation that they tell is right to 2 %."""
 
@@ -69,6 +80,8 @@ def verdict(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> d
     runs = {(run.loss, run.seed): run.folder for run in folder.finished}
     if not runs:
         raise ValueError(f"{folder.path}: at least one run must be finished, found none; let equipoise compare go on")
+    for run in runs.values():
+        check_run(run)
     about = {key: run.about for key, run in runs.items()}
     _check_samples(runs, about)
     values = {key: values_of(run) | {SPEED: _seconds_per_step(run)} for key, run in runs.items()}
@@ -95,7 +108,8 @@ def verdict(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> d
         "failures": [{"loss": one.loss, "seed": one.seed, "error": one.error} for one in folder.failures],
         **_tested(next(iter(runs.values()))),
     }
-    return found | {"sentences": sentences_of(found)}
+    found |= {"sentences": sentences_of(found)}
+    return found | {"inputs": _inputs(folder)}
 
 
 def _check_samples(runs: Runs, about: Mapping[Any, Mapping[str, Any]]) -> None:
@@ -115,14 +129,28 @@ def _other_samples(run: RunFolder, first: RunFolder) -> str:
 
 
 def known_verdict(folder: ComparisonFolder) -> dict[str, Any] | None:
-    """The verdict that is there; None where runs were finished after it, or an earlier version judged."""
+    """The verdict that is there; None where it is damaged, other runs are finished, or an earlier version judged."""
     if not folder.verdict.is_file():
         return None
-    sources = [folder.plan, *(run.folder.path / "run.json" for run in folder.finished)]
-    made = folder.verdict.stat().st_mtime
-    found: dict[str, Any] = json.loads(folder.verdict.read_text(encoding="utf-8"))
-    late = any(file.stat().st_mtime > made for file in sources)
-    return None if late or found.get("format") != FORMAT else found
+    try:
+        found = read_record(folder.verdict, advice="equipoise report makes it again")
+        check_shape(folder.verdict, found, VERDICT, advice="equipoise report makes it again")
+    except InputError:
+        return None
+    if "inputs" in found:
+        same = found["inputs"] == _inputs(folder)
+    else:  # of a version that did not note them: were as many runs judged?
+        counts = Counter(run.loss for run in folder.finished)
+        judged = [one for row in found.get("rows", ()) for one in row.get("candidates", ())]
+        same = all(counts[one["text"]] == one["runs"] for one in judged)
+    return found if same and found.get("format") == FORMAT else None
+
+
+def _inputs(folder: ComparisonFolder) -> str:
+    """A digest of what a verdict is made of: the plan, and what the finished runs say of themselves."""
+    files = [folder.plan, *(run.folder.path / name for run in folder.finished for name in ("run.json", "results.json"))]
+    digests = (hashlib.sha256(file.read_bytes()).digest() if file.is_file() else b"" for file in files)
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 # ------------------------------------------------------------------------------------------------------------- table

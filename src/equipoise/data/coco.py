@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from equipoise._nearest import some
-from equipoise.data.errors import refuse
+from equipoise._reading import read_json
+from equipoise.data.errors import DataError, refuse
 from equipoise.data.files import FileImages, path_array
 from equipoise.data.source import Options, Source, agree, check_files, need_train, one_for_each_split, settle_names
 
@@ -53,10 +53,7 @@ def read_coco(path: Path, options: Options) -> Source:
 
 
 def _load(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise refuse(file, "the file must be JSON", str(error), "write it again") from None
+    content = read_json(file, error=DataError)
     needed = ("images", "annotations", "categories")
     if not isinstance(content, dict) or any(not isinstance(content.get(key), list) for key in needed):
         keys = some(content) if isinstance(content, dict) else type(content).__name__

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -224,15 +222,15 @@ def opened(path: str | Path) -> Iterator[Image.Image]:
         raise
     except FileNotFoundError:
         raise refuse(path, "there must be an image", "no such file", "check the path or take it off the list") from None
-    except (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error) as error:
+    except (module.DecompressionBombError, MemoryError):
+        raise refuse(path, "an image must fit into memory", "far too many pixels", "make it smaller first") from None
+    except Exception as error:
         raise refuse(
             path,
             "the file must be an image that can be decoded",
             f"{type(error).__name__}: {error}",
             "replace or remove it",
-        ) from None
-    except (module.DecompressionBombError, MemoryError):
-        raise refuse(path, "an image must fit into memory", "far too many pixels", "make it smaller first") from None
+        ) from error
 
 
 def check_image(path: str | Path) -> None:

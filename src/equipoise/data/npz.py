@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._nearest import nearest, some
+from equipoise._reading import read_arrays
 from equipoise.data.arrays import Arrays, Task
-from equipoise.data.errors import refuse
+from equipoise.data.errors import DataError, refuse
 from equipoise.data.source import (
     MOST_CLASSES,
     MOST_CLASSES_OF_MAPS,
@@ -80,17 +80,8 @@ def read_inputs(file: Path) -> NDArray[Any]:
 
 def _entries(file: Path, needed: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """The arrays that are known by name; one kind of inputs is always needed."""
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            given = {name: stored[name] for name in stored.files if name in (*needed, "layout", "class_names")}
-            others = [name for name in stored.files if name not in ENTRIES]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise refuse(
-            file,
-            "the file must be an .npz of plain arrays",
-            f"{type(error).__name__}: {error}",
-            "write it with np.savez",
-        ) from None
+    given, names = read_arrays(file, (*needed, "layout", "class_names"), error=DataError)
+    others = [name for name in names if name not in ENTRIES]
     inputs = [name for name in ("images", "features") if name in given]
     if len(inputs) != 1 or ("labels" in needed and "labels" not in given):
         hint = nearest(others[0], ENTRIES) if others else "add what is missing"

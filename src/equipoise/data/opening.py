@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from equipoise._checks import check_choice, check_number, check_whole
 from equipoise._nearest import repeated, some
 from equipoise._places import nothing_there
+from equipoise._reading import reading
 from equipoise.data import longtail as tails
 from equipoise.data.arrays import Arrays, DataSet, Split, Task, class_counts
 from equipoise.data.coco import annotation_files, read_coco
@@ -156,7 +157,8 @@ def open_data(
     tail = None if longtail is None or variant else _tail(longtail)
     where = Path(path_or_name)
     embedded = str(path_or_name) in EMBEDDED
-    source = _embedded(str(path_or_name), options, seed) if embedded else _read(where, options)
+    with reading(where, "the data cannot be read", "check what wrote them", DataError):
+        source = _embedded(str(path_or_name), options, seed) if embedded else _read(where, options)
     if check_images or skip_bad_images:
         kept, said = without_bad_images(where, source.splits, skip_bad_images, progress)
         source = replace(source, splits=kept, notes=(*source.notes, *said))

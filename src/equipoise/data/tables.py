@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from equipoise._extras import missing
 from equipoise._nearest import nearest, repeated, some
+from equipoise._reading import check_memory, reading
 from equipoise._text_files import LONGEST_HEADER, SAVE_AS_UTF8, block_size, encoding_of, no_text
 from equipoise.data.arrays import Arrays, Split, Task
 from equipoise.data.errors import DataError, refuse
@@ -345,23 +347,26 @@ def _dialect(arrow: Any, file: Path) -> dict[str, Any]:  # noqa: ANN401
     }
 
 
-def _unreadable(file: Path, expected: str, error: Exception, advice: str) -> DataError:
-    """What to say of a table that cannot be read; most often it is not in UTF-8."""
-    found = None if file.suffix.lower() == ".parquet" or not file.is_file() else no_text(file)
-    if found is not None:
-        return refuse(file, "a table must be in UTF-8, or in UTF-16 with its mark", found, SAVE_AS_UTF8)
-    return refuse(file, expected, str(error), advice)
+@contextmanager
+def _readable(file: Path, problem: str, advice: str) -> Iterator[None]:
+    """One line about a table that cannot be read; most often it is not in UTF-8."""
+    with reading(file, problem, advice, DataError):
+        try:
+            yield
+        except Exception:
+            found = None if file.suffix.lower() == ".parquet" or not file.is_file() else no_text(file)
+            if found is None:
+                raise
+            raise refuse(file, "a table must be in UTF-8, or in UTF-16 with its mark", found, SAVE_AS_UTF8) from None
 
 
 def _names(file: Path) -> list[str]:
     arrow = _arrow(file)
-    try:
+    with _readable(file, "the file must be a table with a header", "write it again"):
         if file.suffix.lower() == ".parquet":
             return list(arrow.parquet.read_schema(file).names)
         with arrow.csv.open_csv(file, **_dialect(arrow, file)) as reader:
             return list(reader.schema.names)
-    except (arrow.lib.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise _unreadable(file, "the file must be a table with a header", error, "write it again") from None
 
 
 def _read(file: Path, columns: list[str]) -> Any:  # noqa: ANN401  (pyarrow has no types)
@@ -371,12 +376,12 @@ def _read(file: Path, columns: list[str]) -> Any:  # noqa: ANN401  (pyarrow has 
     absent = next((name for name in columns if name not in known), None)
     if absent is not None:
         raise refuse(file, f"there must be a column {absent!r}", some(known), nearest(absent, known))
-    try:
+    with _readable(file, "the table cannot be read", "check that row, or write it again"):
         if file.suffix.lower() == ".parquet":
+            rows = arrow.parquet.read_metadata(file).num_rows
+            check_memory(file, f"the table of {rows:,} rows", 8 * rows * len(columns), DataError)
             return arrow.parquet.read_table(file, columns=columns)
         convert = arrow.csv.ConvertOptions(  # as strings: 007 stays a name
             column_types=dict.fromkeys(columns, arrow.string()), include_columns=columns, strings_can_be_null=False
         )
         return arrow.csv.read_csv(file, convert_options=convert, **_dialect(arrow, file))
-    except (arrow.lib.ArrowException, UnicodeDecodeError, OSError) as error:
-        raise _unreadable(file, "the table must be readable", error, "check that row, or write it again") from None

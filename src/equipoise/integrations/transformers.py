@@ -20,6 +20,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from equipoise._checks import check_choice
+from equipoise._reading import read_checkpoint
+from equipoise._writing import appearing
 from equipoise.integrations._epochs import check_epochs
 from equipoise.losses import Loss
 
@@ -55,7 +57,7 @@ class LossSchedule(TrainerCallback):
         if state.global_step > 0:
             file = _checkpoint(args, state) / FILE
             if file.is_file():
-                self.loss.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+                self.loss.load_state_dict(read_checkpoint(file, advice="resume from another checkpoint"))
             elif any(not name.endswith("position") for name in self.loss.state_dict()):  # that one is told anyway
                 raise FileNotFoundError(
                     f"the state of the loss must be in {file} to go on at step {state.global_step}, got no such file; "
@@ -81,7 +83,8 @@ class LossSchedule(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         """Put the state of the loss into the checkpoint."""
         if state.is_world_process_zero and self.loss.state_dict():
-            torch.save(self.loss.state_dict(), _checkpoint(args, state) / FILE)
+            with appearing(_checkpoint(args, state) / FILE) as draft:
+                torch.save(self.loss.state_dict(), draft)
 
     def _losses(self) -> list[Loss]:
         return [part for part in self.loss.modules() if isinstance(part, Loss)]

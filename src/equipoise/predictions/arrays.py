@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from equipoise._reading import map_array, read_arrays
 from equipoise.predictions.source import Array, Chunk, InputError, Predictions, Task, no_targets, told_task
 
 __all__ = ["hold_arrays", "open_arrays", "open_folder"]
@@ -39,19 +38,8 @@ def open_arrays(
     path: Path, task: Task | None, ignore_index: int, unlabelled: Task | None = None, targets: bool = True
 ) -> Predictions:
     """Predictions of an ``.npz``, held in memory; ``targets``: whether to look at them."""
-    if not zipfile.is_zipfile(path):
-        raise InputError(
-            f"{path}: the file must be an .npz archive, found something else or half of one; write it again with "
-            "numpy.savez"
-        )
-    with np.load(path, allow_pickle=False) as archive:
-        names = archive.files
-        arrays = {
-            name: _loaded(path, name, lambda name=name: archive[name])  # type: ignore[misc]
-            for name in NAMES
-            if name in names and (targets or name != "targets")
-        }
-    return _predictions(path, arrays, names, task, ignore_index, unlabelled)
+    wanted = [name for name in NAMES if targets or name != "targets"]
+    return _predictions(path, *read_arrays(path, wanted), task, ignore_index, unlabelled)
 
 
 def open_folder(
@@ -59,32 +47,9 @@ def open_folder(
 ) -> Predictions:
     """Predictions of a folder; what is read of them at a time is all that is in memory."""
     names = sorted(file.stem for file in path.glob("*.npy"))
-    arrays = {
-        name: _loaded(
-            path,
-            f"{name}.npy",
-            lambda name=name: np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False),  # type: ignore[misc]
-        )
-        for name in NAMES
-        if name in names and (targets or name != "targets")
-    }
+    wanted = [name for name in NAMES if name in names and (targets or name != "targets")]
+    arrays = {name: map_array(path / f"{name}.npy") for name in wanted}
     return _predictions(path, arrays, names, task, ignore_index, unlabelled)
-
-
-def _loaded(path: Path, name: str, load: Callable[[], Array]) -> Array:
-    try:
-        return load()
-    except MemoryError:
-        raise InputError(
-            f"{path}: {name} does not fit into memory; save a folder of .npy files, which is read in chunks"
-        ) from None
-    except (ValueError, EOFError, OSError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        if "Object arrays" in str(error) or "Python objects" in str(error):
-            raise InputError(
-                f"{path}: {name} must be an array of numbers or strings, found pickled Python objects, which are not "
-                "loaded because they can run code; save it again with a numeric or string dtype"
-            ) from None
-        raise InputError(f"{path}: {name} cannot be read ({error}); write it again with numpy") from None
 
 
 def _predictions(
@@ -123,7 +88,7 @@ def _predictions(
     def read(size: int) -> Iterator[Chunk]:
         for start in range(0, len(scores), size):
             part = slice(start, start + size)
-            some = np.asarray(scores[part])
+            some = _plain(np.asarray(scores[part]))
             own = no_targets(some, told, ignore_index) if targets is None else _signed(np.asarray(targets[part]))
             yield Chunk(some, own)
 
@@ -151,7 +116,13 @@ def _check_type(path: Path, targets: Array, task: Task) -> None:
 
 def _signed(targets: Array) -> Array:
     """Unsigned and boolean targets as signed ones, so that they compare with negative marks."""
-    return targets.astype(np.int64) if targets.dtype.kind in "bu" else targets
+    return targets.astype(np.int64) if targets.dtype.kind in "bu" else _plain(targets)
+
+
+def _plain(values: Array) -> Array:
+    """Numbers as torch knows them: in the order of bytes of this machine, and of 64 bits at most."""
+    native = values.dtype.newbyteorder("=")
+    return values.astype(np.float64 if native.itemsize > 8 else native, copy=False)
 
 
 def _names(path: Path, names: Array | None, classes: int) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from equipoise._reading import reading
 from equipoise.predictions.arrays import hold_arrays, open_arrays, open_folder
 from equipoise.predictions.open_set import check_open_label
 from equipoise.predictions.source import TASKS, InputError, Predictions, Task
@@ -67,16 +68,17 @@ def open_predictions(
     path = Path(path)
     if not path.exists():
         raise InputError(f"{path}: there is no such file or folder; check the path")
-    if path.is_dir():
-        found = open_folder(path, task, ignore_index, unlabelled, targets)
-    elif path.stat().st_size == 0:
-        raise InputError(f"{path}: the file must hold predictions, found it empty; check what wrote it")
-    elif path.suffix == ".npz":
-        found = open_arrays(path, task, ignore_index, unlabelled, targets)
-    elif path.suffix in (".csv", ".parquet"):
-        found = open_table(path, task, ignore_index, unlabelled, targets, open_label, others)
-    else:
-        raise InputError(f"{path}: the file must be {FORMATS}; found the suffix {path.suffix!r}")
+    with reading(path):
+        if path.is_dir():
+            found = open_folder(path, task, ignore_index, unlabelled, targets)
+        elif path.stat().st_size == 0:
+            raise InputError(f"{path}: the file must hold predictions, found it empty; check what wrote it")
+        elif path.suffix == ".npz":
+            found = open_arrays(path, task, ignore_index, unlabelled, targets)
+        elif path.suffix in (".csv", ".parquet"):
+            found = open_table(path, task, ignore_index, unlabelled, targets, open_label, others)
+        else:
+            raise InputError(f"{path}: the file must be {FORMATS}; found the suffix {path.suffix!r}")
     return _completed(found, train_counts, open_label)
 
 

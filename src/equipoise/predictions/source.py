@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise._reading import InputError, reading
+
 __all__ = ["TASKS", "Array", "Chunk", "InputError", "Predictions", "Task", "no_targets", "told_task"]
 
 Array: TypeAlias = NDArray[Any]
@@ -26,10 +28,6 @@ DECIMALS = range(1, 7)
 """What a table is rounded to."""
 UNKNOWN = -1
 """Target of a label that nobody has looked at (multi-label)."""
-
-
-class InputError(ValueError):
-    """A file that cannot be used; the message says what was expected, what came and what to do."""
 
 
 class Chunk(NamedTuple):
@@ -86,10 +84,11 @@ class Predictions:
         """All samples in order, checked, some at a time."""
         size = max(1, CHUNK_ELEMENTS // (self.num_classes * self.places))
         seen = 0
-        for chunk in self.read(size):
-            self._check(chunk, seen)
-            seen += len(chunk.scores)
-            yield chunk if self.from_logits else self._normalised(chunk)
+        with reading(self.path):
+            for chunk in self.read(size):
+                self._check(chunk, seen)
+                seen += len(chunk.scores)
+                yield chunk if self.from_logits else self._normalised(chunk)
         if seen == 0:
             raise InputError(f"{self.path}: there must be at least one sample, found none; check what wrote the file")
 

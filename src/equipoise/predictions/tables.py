@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 
 from equipoise._extras import missing
 from equipoise._nearest import nearest, repeated, shortened
+from equipoise._reading import reading
 from equipoise._text_files import LONGEST_HEADER, SAVE_AS_UTF8, block_size, encoding_of, no_text
 from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, Task, no_targets, told_task
 
@@ -154,14 +156,11 @@ def _schema(path: Path) -> list[str]:
     arrow = _arrow()
     if path.suffix == ".csv":
         _check_separator(path)
-    try:
+    with _readable(path, f"the file cannot be read as {path.suffix}", "write it again"):
         if path.suffix == ".parquet":
             return list(arrow.parquet.read_schema(path).names)
         with arrow.csv.open_csv(path, read_options=_encoded(path)) as reader:
             return list(reader.schema.names)
-    except (arrow.lib.ArrowException, UnicodeDecodeError, OSError) as error:
-        _check_text(path)
-        raise InputError(f"{path}: the file cannot be read as {path.suffix} ({error}); write it again") from None
 
 
 def _encoded(path: Path) -> Any:  # noqa: ANN401
@@ -174,13 +173,19 @@ def _encoded(path: Path) -> Any:  # noqa: ANN401
     )
 
 
-def _check_text(path: Path) -> None:
-    """Raise for a table that cannot be read since it is not in UTF-8."""
-    found = None if path.suffix == ".parquet" or not path.is_file() else no_text(path)
-    if found is not None:
-        raise InputError(
-            f"{path}: a table must be in UTF-8, or in UTF-16 with its mark, found {found}; {SAVE_AS_UTF8}"
-        ) from None
+@contextmanager
+def _readable(path: Path, problem: str, advice: str) -> Iterator[None]:
+    """One line about a table that cannot be read; most often it is not in UTF-8."""
+    with reading(path, problem, advice):
+        try:
+            yield
+        except Exception:
+            found = None if path.suffix == ".parquet" or not path.is_file() else no_text(path)
+            if found is None:
+                raise
+            raise InputError(
+                f"{path}: a table must be in UTF-8, or in UTF-16 with its mark, found {found}; {SAVE_AS_UTF8}"
+            ) from None
 
 
 def _rows(path: Path) -> int | None:
@@ -191,7 +196,7 @@ def batches(path: Path, columns: Columns, size: int, others: Sequence[str] = ())
     """Record batches of at most ``size`` rows, with the columns that are needed and ``others``, of a CSV as text."""
     arrow = _arrow()
     wanted = [*columns.scores, *columns.targets, *others]
-    try:
+    with _readable(path, "the table cannot be read", "check that row, or write it again"):
         if path.suffix == ".parquet":
             with arrow.parquet.ParquetFile(path) as file:
                 yield from file.iter_batches(size, columns=wanted)
@@ -203,9 +208,6 @@ def batches(path: Path, columns: Columns, size: int, others: Sequence[str] = ())
                 for batch in reader:
                     for start in range(0, batch.num_rows, size):
                         yield batch.slice(start, size)
-    except (arrow.lib.ArrowException, UnicodeDecodeError, OSError) as error:
-        _check_text(path)
-        raise InputError(f"{path}: the table cannot be read ({error}); check that row, or write it again") from None
 
 
 def _numbers(path: Path, batch: Any, name: str, missing: float = np.nan) -> Array:  # noqa: ANN401

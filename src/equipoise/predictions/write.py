@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from equipoise._writing import appearing
 from equipoise.predictions.source import Array, Chunk, InputError, Predictions
 
-__all__ = ["appearing", "check_place", "write_predictions"]
+__all__ = ["write_predictions"]
 
 
 def write_predictions(path: Path, like: Predictions, chunks: Iterator[Chunk]) -> None:
@@ -36,28 +35,6 @@ def write_predictions(path: Path, like: Predictions, chunks: Iterator[Chunk]) ->
             _write_folder(draft, like, chunks)
         else:
             _write_table(draft, like, chunks, parquet=path.suffix == ".parquet")
-
-
-def check_place(path: Path) -> None:
-    """Raise where no file can be written."""
-    if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {str(path.parent)!r} must exist, found none; create it first")
-    if path.is_dir():
-        raise InputError(f"{path}: there is a folder of that name; remove it or choose another name")
-
-
-@contextmanager
-def appearing(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` that becomes it when all is written, and vanishes when that fails."""
-    check_place(path)
-    draft = path.with_name(f".{path.name}.draft{path.suffix}")
-    try:
-        yield draft
-        draft.replace(path)
-    finally:
-        if draft.is_dir():
-            shutil.rmtree(draft)
-        draft.unlink(missing_ok=True)
 
 
 def _kind(like: Predictions) -> str:

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from equipoise._reading import read_arrays, reading
 from equipoise.report.page import Grid, Key, Photo
 from equipoise.report.runs import ComparedLoss
+from equipoise.train.folder import AGAIN
 
 __all__ = ["class_colours", "examples", "stored_array"]
 
@@ -76,7 +78,7 @@ def examples(
 
 def stored_array(path: Path, name: str) -> NDArray[np.generic]:
     """An array of an ``.npz``, mapped where it is not compressed: of gigabytes only what is used is read."""
-    with zipfile.ZipFile(path) as archive:
+    with reading(path, f"{name} cannot be read", AGAIN), zipfile.ZipFile(path) as archive:
         member = archive.getinfo(f"{name}.npy")
         if member.compress_type == zipfile.ZIP_STORED:
             with path.open("rb") as file:
@@ -88,14 +90,14 @@ def stored_array(path: Path, name: str) -> NDArray[np.generic]:
                 if not kind.hasobject:
                     order = "F" if fortran else "C"
                     return np.memmap(path, kind, "r", file.tell(), shape, order)  # type: ignore[call-overload, no-any-return]
-    with np.load(path, allow_pickle=False) as arrays:
-        return arrays[name]  # type: ignore[no-any-return]
+    return read_arrays(path, [name])[0][name]
 
 
 def _images(path: Path, count: int) -> tuple[NDArray[np.generic] | None, list[int]]:
     """Images that a run kept and where they stand among the predictions; where it kept none, evenly chosen places."""
     if path.is_file():
-        with np.load(path, allow_pickle=False) as kept:
+        kept, _ = read_arrays(path, ("indices", "images"))
+        with reading(path, "the file must hold images and indices", AGAIN):
             indices = [int(index) for index in kept["indices"][:SHOWN]]
             if all(0 <= index < count for index in indices):
                 return kept["images"], indices

@@ -10,6 +10,8 @@ from importlib import resources
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
+from equipoise._visible import visible
+
 __all__ = ["Cell", "Grid", "Head", "Key", "Photo", "Picture", "Section", "Table", "render"]
 
 LONG = 6
@@ -153,12 +155,12 @@ def breakable(name: str) -> Markup:
 
 
 def render(title: str, subtitle: str, sentences: Sequence[str], sections: Sequence[Section], footer: str) -> str:
-    """The page as HTML; every text is escaped."""
+    """The page as HTML; every text is escaped, for HTML and for whoever looks at the file in a terminal."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["breakable"] = breakable
     files = resources.files("equipoise.report")
     script = files.joinpath("sort.js").read_text(encoding="utf-8") if any(one.sortable for one in sections) else ""
-    return environment.from_string(files.joinpath("template.html").read_text(encoding="utf-8")).render(
+    page = environment.from_string(files.joinpath("template.html").read_text(encoding="utf-8")).render(
         title=title,
         subtitle=subtitle,
         sentences=sentences,
@@ -167,3 +169,4 @@ def render(title: str, subtitle: str, sentences: Sequence[str], sections: Sequen
         footer=footer,
         script=script,
     )
+    return visible(page)

@@ -17,7 +17,8 @@ from pytorch_lightning.plugins import TorchCheckpointIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from equipoise.predictions.write import appearing
+from equipoise._reading import read_checkpoint
+from equipoise._writing import appearing, open_unlinked, write_text
 from equipoise.report.words import duration
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain
@@ -51,8 +52,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
         weights_only: bool | None = None,
     ) -> dict[str, Any]:
         """Read tensors and plain values only."""
-        found: dict[str, Any] = torch.load(path, map_location=map_location, weights_only=True)
-        return found
+        return read_checkpoint(Path(path), advice=f"delete {path} to train from the first epoch", place=map_location)
 
 
 class Recorder(pl.Callback):
@@ -93,8 +93,7 @@ class Recorder(pl.Callback):
         file = self.folder.draft / "history.jsonl"
         if trainer.is_global_zero and file.is_file():
             known = [row for row in self.folder.history() if row["epoch"] < trainer.current_epoch]
-            with appearing(file) as draft:
-                draft.write_text("".join(json.dumps(row) + "\n" for row in known), encoding="utf-8")
+            write_text(file, "".join(json.dumps(row) + "\n" for row in known))
             if isinstance(trainer.logger, CSVLogger):  # it begins a new file, others go on
                 for row in known:
                     trainer.logger.log_metrics(_flat(row), row["step"])
@@ -141,7 +140,7 @@ class Recorder(pl.Callback):
             "seconds": time.perf_counter() - self.started,
             "seconds_per_step": self.step_seconds,
         }
-        with (self.folder.draft / "history.jsonl").open("a", encoding="utf-8") as file:
+        with open_unlinked(self.folder.draft / "history.jsonl") as file:
             file.write(json.dumps(plain(row)) + "\n")
         if trainer.logger is not None:
             trainer.logger.log_metrics(_flat(row), row["step"])

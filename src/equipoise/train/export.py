@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import pickle
 import re
 import shutil
 from collections.abc import Mapping
@@ -17,11 +15,14 @@ from torch import Tensor, nn
 
 import equipoise
 from equipoise._extras import missing
-from equipoise.calibration import Fitted
+from equipoise._nearest import some
+from equipoise._reading import check_shape, read_checkpoint, read_json, reading
+from equipoise._writing import appearing
+from equipoise.calibration import Fitted, Thresholds
 from equipoise.calibration.storage import from_json
 from equipoise.models import build_model
 from equipoise.predictions import InputError
-from equipoise.predictions.write import appearing
+from equipoise.predictions.source import TASKS
 from equipoise.train.card import model_card
 from equipoise.train.folder import FORMAT as RUN_FORMAT
 from equipoise.train.folder import UNFINISHED, RunFolder, write_json
@@ -32,6 +33,9 @@ from equipoise.train.preparation import Preparation
 __all__ = ["Exported", "export_run", "load_exported"]
 
 FORMAT, VERSION = "equipoise.model", 1
+MANY = 100_000
+"""Outputs or words that a model may have whatever its weights say."""
+AS_WRITTEN = "the file must be as equipoise export wrote it"
 WEIGHTS, ABOUT, CODE, CARD = "model.safetensors", "model.json", "model.py", "README.md"
 
 PRETRAINED: Mapping[str, Mapping[str, bool]] = {
@@ -121,9 +125,10 @@ def export_run(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path
     if out.exists():
         raise InputError(f"{out}: the folder to write must not exist yet, found one; remove it or choose another --out")
     about, code = _about(folder)
+    with reading(run, "the files of the run must fit", "train again"):
+        _check_fits(run, about)
     weights = _weights(folder.checkpoint)
     with appearing(out) as draft:
-        shutil.rmtree(draft, ignore_errors=True)  # of an export that was killed
         draft.mkdir()
         write_json(draft / ABOUT, about)
         _safetensors().torch.save_file(weights, draft / WEIGHTS)
@@ -153,14 +158,38 @@ def load_exported(
     """
     folder = Path(path)
     about = _read_about(folder)
-    with torch.random.fork_rng(devices=[]):  # the fresh weights are of no use, and nobody's seed shall feel them
-        model = _built(folder, about, trust_code)
-    _fill(model, folder)
-    try:
+    with reading(folder / ABOUT, AS_WRITTEN, "export again"):
+        with torch.random.fork_rng(devices=[]):  # the fresh weights are of no use, and nobody's seed shall feel them
+            model = _built(folder, about, trust_code)
         exported = Exported(model, about)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(folder, error) from error
+    _fill(model, folder)
+    _check_fits(folder / ABOUT, about)
     return exported.eval().to(device)
+
+
+def _check_fits(path: Path, about: Mapping[str, Any]) -> None:
+    """Raise unless names, classes, calibration and thresholds are those of one model."""
+    check_shape(path, about, {"task": frozenset(TASKS), "class_names": [str]}, advice="export again")
+    names, task = about["class_names"], "multi" if about["task"] == "multi" else "single"
+    found: list[str] = []
+    if len(names) != about["model"]["num_classes"]:
+        found.append(f"{len(names)} class names for {about['model']['num_classes']} outputs")
+    if len(set(names)) < len(names):
+        found.append("a class name twice")
+    for kind in ("calibration", "thresholds"):
+        fit = _fit(about, kind)
+        if fit is None:
+            continue
+        if fit.task != task or (kind == "thresholds") != isinstance(fit, Thresholds):
+            found.append(f"a {fit.kind} of task {fit.task} as {kind} of task {about['task']}")
+        if fit.num_classes not in (None, len(names)):
+            found.append(f"a {kind} for {fit.num_classes} classes where there are {len(names)}")
+        if fit.class_names and list(fit.class_names) != names:
+            found.append(f"a {kind} for other class names")
+    if found:
+        raise InputError(
+            f"{path}: names, classes and calibration must fit each other, found {some(found)}; export again"
+        )
 
 
 def _finished(run: Path) -> RunFolder:
@@ -176,8 +205,8 @@ def _finished(run: Path) -> RunFolder:
         found = "none in this folder" if run.is_dir() else "no such folder"
         raise InputError(f"{run}: there must be the run.json of a run, found {found}; equipoise train makes one")
     try:
-        readable = folder.about["format"] == RUN_FORMAT
-    except (KeyError, TypeError, ValueError):  # broken JSON is a ValueError
+        readable = folder.about.get("format") == RUN_FORMAT
+    except ValueError:  # broken JSON
         readable = False
     if not readable:
         raise InputError(f"{run / 'run.json'}: the file must be of a run in format {RUN_FORMAT}; train again")
@@ -186,6 +215,11 @@ def _finished(run: Path) -> RunFolder:
 
 def _about(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
     """The content of ``model.json``, and the user's own file that makes the model."""
+    with reading(folder.path, "run.json and results.json must be as the run wrote them", "train again"):
+        return _described(folder)
+
+
+def _described(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
     record, test = folder.about, folder.results["test"]
     data, spec = record["data"], record["spec"]
     model = record["model"] | {"method": spec.get("method", "none")}
@@ -224,18 +258,15 @@ def _about(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
 
 
 def _optional(path: Path) -> Any:  # noqa: ANN401  (JSON)
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return read_json(path, advice="train again") if path.is_file() else None
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
     """The weights to use, each in memory of its own, as safetensors wants them."""
-    try:
-        weights = torch.load(path, map_location="cpu", weights_only=True)["model"]
-    except (KeyError, TypeError, EOFError, RuntimeError, pickle.UnpicklingError) as error:
-        raise InputError(
-            f"{path}: the file must be the checkpoint of a run, found {type(error).__name__}: {error}; train again"
-        ) from None
-    return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in weights.items()}
+    content = read_checkpoint(path, advice="train again")
+    with reading(path, "the file must be the checkpoint of a run", "train again"):
+        weights = content["model"].items()
+        return {str(name): tensor.clone(memory_format=torch.contiguous_format) for name, tensor in weights}
 
 
 def _read_about(folder: Path) -> dict[str, Any]:
@@ -244,14 +275,11 @@ def _read_about(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         found = f"no {ABOUT} in it" if folder.is_dir() else "no such folder"
         raise FileNotFoundError(f"{folder}: there must be an exported model, found {found}; equipoise export makes one")
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise _damaged(folder, error) from error
+    about = read_json(path, problem=AS_WRITTEN, advice="export again")
     if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise ValueError(f"{path}: the file must have format {FORMAT!r}, found none; check the path")
+        raise InputError(f"{path}: the file must have format {FORMAT!r}, found none; check the path")
     if type(about.get("version")) is not int or about["version"] > VERSION:
-        raise ValueError(
+        raise InputError(
             f"{path}: the version must be at most {VERSION}, found {about.get('version')!r}; upgrade equipoise"
         )
     return about
@@ -259,25 +287,24 @@ def _read_about(folder: Path) -> dict[str, Any]:
 
 def _built(folder: Path, about: Mapping[str, Any], trust_code: bool) -> nn.Module:
     """The model with fresh weights; none are fetched."""
-    try:
-        name, options = about["model"]["name"], dict(about["model"]["options"])
-        known = {key: about["model"][key] for key in ("num_classes", "input_shape", "vocabulary")}
-        task = about["task"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(folder, error) from error
+    name, options, task = about["model"]["name"], dict(about["model"]["options"]), about["task"]
+    known = {key: about["model"][key] for key in ("num_classes", "input_shape", "vocabulary")}
+    most = max(MANY, (folder / WEIGHTS).stat().st_size)  # each has a weight, before memory is taken for them
+    if max(known["num_classes"], known["vocabulary"] or 0) > most:
+        raise ValueError(f"{known['num_classes']} outputs and far fewer weights")
     package, _, inner = name.partition(":")
     if ".py" in name:
         if not re.fullmatch(re.escape(CODE) + r":\w+", name):
-            raise _damaged(folder, f"a program at {name!r}")
+            raise InputError(f"{folder / ABOUT}: {AS_WRITTEN}, found a program at {name!r}; export again")
         if not trust_code:
-            raise ValueError(
+            raise InputError(
                 f"{folder}: the model is made by the program {CODE}, and loading runs it; look at it, and if you trust "
                 "it, pass trust_code=True"
             )
         name = f"{folder.resolve() / name}"
     elif package in ("timm", "torchvision"):
         if ":" in inner:
-            raise ValueError(
+            raise InputError(
                 f"{folder}: a model must be built without a download, got {name!r}; train with a name of timm itself"
             )
         pretrained = any(options.get(key) for key in ("pretrained", "weights"))
@@ -292,14 +319,8 @@ def _built(folder: Path, about: Mapping[str, Any], trust_code: bool) -> nn.Modul
 
 def _fill(model: nn.Module, folder: Path) -> None:
     """Put the weights of the folder into the model."""
-    safetensors = _safetensors()
-    try:
-        model.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
-    except (safetensors.SafetensorError, RuntimeError) as error:
-        raise ValueError(
-            f"{folder / WEIGHTS}: the weights must be those of the model, found {' '.join(str(error).split())[:300]}; "
-            "export again"
-        ) from error
+    with reading(folder / WEIGHTS, "the weights must be those of the model", "export again"):
+        model.load_state_dict(_safetensors().torch.load_file(folder / WEIGHTS))
 
 
 def _safetensors() -> ModuleType:
@@ -312,8 +333,3 @@ def _safetensors() -> ModuleType:
 
 def _fit(about: Mapping[str, Any], name: str) -> Fitted | None:
     return None if about[name] is None else from_json(about[name], f"{name} must be a fit")
-
-
-def _damaged(folder: Path, what: object) -> ValueError:
-    found = f"{type(what).__name__}: {what}" if isinstance(what, Exception) else what
-    return ValueError(f"{folder / ABOUT}: the file must be as equipoise export wrote it, found {found}; export again")

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equipoise.predictions.write import appearing
+from equipoise._reading import parse_json, read_record, reading
+from equipoise._writing import move, write_text
 
 __all__ = ["FORMAT", "RunFolder", "plain", "write_json"]
 
 FORMAT = 1
 UNFINISHED = ".unfinished"
+AGAIN = "delete the folder it lies in and train again; equipoise compare does both"
+"""What to do about a run with a damaged file."""
 
 
 @dataclass(frozen=True)
@@ -48,22 +51,24 @@ class RunFolder:
     @property
     def about(self) -> dict[str, Any]:
         """What the run is: settings, data, model, environment."""
-        found: dict[str, Any] = json.loads((self.where / "run.json").read_text(encoding="utf-8"))
-        return found
+        return read_record(self.where / "run.json", advice=AGAIN)
 
     @property
     def results(self) -> dict[str, Any]:
         """What it reached on validation and test data, and beside an open set where there is one."""
-        found: dict[str, Any] = json.loads((self.where / "results.json").read_text(encoding="utf-8"))
-        return found
+        return read_record(self.where / "results.json", advice=AGAIN)
 
     def history(self) -> Iterator[dict[str, Any]]:
         """One row for each epoch; the half of a row that a killed run left is none."""
         file = self.where / "history.jsonl"
-        if file.is_file():
-            for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
-                if line.endswith("\n"):
-                    yield json.loads(line)
+        if not file.is_file():
+            return
+        with reading(file, "the file must have a row of JSON for each epoch", AGAIN):
+            for line in file.read_text(encoding="utf-8").split("\n")[:-1]:
+                row = parse_json(line)
+                if not isinstance(row, dict):
+                    raise TypeError(f"a row is {type(row).__name__}")
+                yield row
 
     def predictions(self, split: str) -> Path:
         """Logits and targets of ``"val"`` or ``"test"``; of ``"open"`` the targets count for nothing."""
@@ -81,7 +86,7 @@ class RunFolder:
 
     def finish(self) -> None:
         """Show the run as finished: one rename. What is only for going on goes last, or a kill would cost the run."""
-        self.draft.rename(self.path)
+        move(self.draft, self.path)
         (self.path / self.resume_point.name).unlink(missing_ok=True)
 
 
@@ -98,5 +103,4 @@ def plain(value: Any) -> Any:  # noqa: ANN401
 
 def write_json(path: Path, value: object) -> None:
     """Write JSON so that a reader sees the old file or the new one, never half of it."""
-    with appearing(path) as draft:
-        draft.write_text(json.dumps(plain(value), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")

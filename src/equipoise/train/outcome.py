@@ -10,13 +10,13 @@ import pytorch_lightning as pl
 import torch
 from numpy.typing import NDArray
 
+from equipoise._writing import appearing
 from equipoise.calibration import Fitted, fit_label_temperatures, fit_temperature, fit_thresholds, save
 from equipoise.data import FileImages, Split
 from equipoise.evaluation import evaluate, evaluate_open_set
 from equipoise.evaluation.split import Picker
 from equipoise.evaluation.split import Split as Halves
 from equipoise.predictions import open_predictions
-from equipoise.predictions.write import appearing
 from equipoise.train.feeds import Feeds
 from equipoise.train.folder import RunFolder, write_json
 from equipoise.train.module import Learner
@@ -45,7 +45,8 @@ def predict(trainer: pl.Trainer, learner: Learner, feeds: Feeds, folder: RunFold
     order = feed.indices
     if trainer.world_size > 1:
         part = folder.draft / f".{split}.{trainer.global_rank}.npz"
-        np.savez(part, logits=logits, targets=targets, indices=order)
+        with appearing(part) as draft:
+            np.savez(draft, logits=logits, targets=targets, indices=order)
         trainer.strategy.barrier()
         if not trainer.is_global_zero:
             return

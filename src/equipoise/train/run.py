@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gc
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,12 +19,15 @@ from rich.console import Console
 from torch import nn
 
 import equipoise
+from equipoise._reading import check_shape, read_checkpoint, read_record
+from equipoise._visible import visible
+from equipoise._writing import appearing, clear_drafts, no_empty_folders, open_unlinked
 from equipoise.data import DataSet, Split
 from equipoise.report.words import things
 from equipoise.train.callbacks import ProgressBar, Recorder, save
 from equipoise.train.errors import TrainingError
 from equipoise.train.feeds import Feeds, seen_features
-from equipoise.train.folder import FORMAT, RunFolder, write_json
+from equipoise.train.folder import AGAIN, FORMAT, RunFolder, write_json
 from equipoise.train.loss_text import default_loss
 from equipoise.train.machine import device_name, environment, quiet, trainer_for
 from equipoise.train.methods import Around, Method, Plain, TwoStages
@@ -79,38 +81,43 @@ def run(
     """
     folder = RunFolder(out)
     leader = getattr(rank_zero_only, "rank", 0) in (None, 0)
-    if leader:
-        _take_over(folder, spec, restart)
-        if folder.finished:
-            say(f"{out} is finished already")
-            return folder
-    try:
-        with _explained(folder), quiet():
-            said = _saying(folder, say) if leader else lambda line: None
-            _train(spec, folder, images_checked, said, console if leader else None)
-    except BaseException:
-        if leader and not any(folder.draft.rglob("*.ckpt")):  # nothing to go on from: what is mended may be another run
-            shutil.rmtree(folder.draft, ignore_errors=True)
-        raise
+    with no_empty_folders(folder.draft):
+        if leader:
+            _take_over(folder, spec, restart, _saying(folder, say))
+            if folder.finished:
+                say(f"{out} is finished already")
+                return folder
+        try:
+            with _explained(folder), quiet():
+                said = _saying(folder, say) if leader else lambda line: None
+                _train(spec, folder, images_checked, said, console if leader else None)
+        except BaseException:
+            if leader and not any(folder.draft.rglob("*.ckpt")):  # nothing to resume: what is mended may be another run
+                shutil.rmtree(folder.draft, ignore_errors=True)
+            raise
     return folder
 
 
-def _take_over(folder: RunFolder, spec: RunSpec, restart: bool) -> None:
+def _take_over(folder: RunFolder, spec: RunSpec, restart: bool, say: Callable[[str], None]) -> None:
     """Make the folder, or find the one of an earlier attempt; raise where it is that of another run."""
     if restart and not folder.finished:
         shutil.rmtree(folder.draft, ignore_errors=True)
     if folder.finished or folder.draft.exists():
         file = folder.where / ("run.json" if folder.finished else "spec.json")
         try:
-            stored = json.loads(file.read_text(encoding="utf-8"))
+            stored = read_record(file, advice=AGAIN)
         except (OSError, ValueError):
             stored = {}
-        known = stored.get("spec", {}) if folder.finished else stored
+        known = stored.get("spec") if folder.finished else stored
+        known = known if isinstance(known, dict) else {}
         changed = spec.differing(known, FREE)
         if known and not changed:
+            clear_drafts(folder.where)
+            _drop_damaged(folder, say)
             return
         if known or folder.finished or any(folder.draft.iterdir()):
-            differs = f"a run with {told_apart(changed)}" if known else "something else"
+            unknown = f"a damaged {file.name}" if file.exists() else "something else"
+            differs = f"a run with {told_apart(changed)}" if known else unknown
             advice = "choose another --out" + ("" if folder.finished else ", or --restart to begin anew")
             raise ValueError(f"{folder.where} already holds {differs}; {advice}")
     elif folder.path.exists():
@@ -122,12 +129,27 @@ def _take_over(folder: RunFolder, spec: RunSpec, restart: bool) -> None:
         raise ValueError(f"{folder.draft}: the folder must be writable ({error}); choose another --out") from None
 
 
+def _drop_damaged(folder: RunFolder, say: Callable[[str], None]) -> None:
+    """Forget the epochs of an unfinished run whose checkpoints or history are damaged: they are trained again."""
+    files = [file for file in (folder.resume_point, folder.draft / "checkpoint.ckpt") if file.is_file()]
+    try:
+        for file in files:
+            read_checkpoint(file, advice="it is deleted, and training starts from the first epoch")
+        if not folder.finished:
+            rows = [row.get("epoch") for row in folder.history()]
+            check_shape(folder.draft / "history.jsonl", rows, [int], advice="training starts from the first epoch")
+    except ValueError as error:
+        say(str(error))
+        for file in (*files, folder.draft / "history.jsonl"):
+            file.unlink(missing_ok=True)
+
+
 def _saying(folder: RunFolder, say: Callable[[str], None]) -> Callable[[str], None]:
     """Lines for people also go to the log of the run."""
 
     def both(line: str) -> None:
-        with (folder.draft / "train.log").open("a", encoding="utf-8") as log:
-            log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {line}\n")
+        with open_unlinked(folder.draft / "train.log") as log:
+            log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {visible(line)}\n")
         say(line)
 
     return both
@@ -224,7 +246,8 @@ def _train(
         torch.compiler.reset()  # what was compiled for an earlier run in this process holds the weights of that run
         trained.compile(mode=spec.compile)
     if trainer.is_global_zero and ".py:" in model_name:  # the file may change before the model is exported
-        shutil.copyfile(model_name.rpartition(":")[0], folder.draft / "model.py")
+        with appearing(folder.draft / "model.py") as draft:
+            shutil.copyfile(model_name.rpartition(":")[0], draft)
     resume = folder.resume_point if folder.resume_point.is_file() else None
     if resume is not None:
         say("going on where an earlier attempt stopped")

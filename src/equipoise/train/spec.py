@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
 from equipoise._nearest import nearest, shortened, some
 from equipoise._places import nothing_there, same_place
+from equipoise._reading import read_yaml
 from equipoise.train.folder import plain
 from equipoise.train.names import METHOD_NAMES, check_loss_names, check_method_name, is_method
 
@@ -327,16 +327,16 @@ def told_apart(differing: Mapping[str, tuple[Any, Any]]) -> str:
 def read_spec(path: Path) -> dict[str, Any]:
     """Settings of a YAML file, not yet checked."""
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = read_yaml(path)
     except FileNotFoundError:
         raise SpecError(
             str(path), [f"there is no such file of settings; check the path{_data_instead(path)}"]
         ) from None
     except IsADirectoryError:
         raise SpecError(str(path), [f"settings must be a YAML file, got a folder{_data_instead(path)}"]) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        told = f"the file is no YAML: {' '.join(str(error).split())}{_data_instead(path)}"
-        raise SpecError(str(path), [told]) from None
+    except Exception as error:  # a file can cause anything
+        told = f"the file is no YAML: {' '.join(str(error).split()) or type(error).__name__}{_data_instead(path)}"
+        raise SpecError(str(path), [told]) from error
     if not isinstance(settings, dict):
         raise SpecError(
             str(path),

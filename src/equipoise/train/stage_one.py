@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from equipoise._nearest import some
+from equipoise._reading import InputError, Shape, check_shape, read_checkpoint
 from equipoise.data import DataSet
-from equipoise.train.folder import RunFolder
+from equipoise.train.folder import AGAIN, RunFolder
 from equipoise.train.methods import is_same_loss
 from equipoise.train.spec import FREE, RunSpec
 
@@ -33,6 +33,8 @@ def named_stage_one(path: str, wanted: RunSpec, data: DataSet) -> RunFolder:
             f"--loss {wanted.loss}"
         )
     about = found.about
+    shape: Shape = {"spec": {"loss": str}, "data": dict}
+    check_shape(found.path / "run.json", about, shape, advice=AGAIN)
     changed = wanted.differing(about["spec"], FREE)
     if "loss" in changed and is_same_loss(wanted.loss, changed["loss"][0], data.task):
         del changed["loss"]
@@ -70,5 +72,7 @@ def begin_from(stage_one: RunFolder, model: nn.Module, name: str) -> None:
 
 def kept_by(folder: RunFolder) -> dict[str, Any]:
     """The checkpoint of a run."""
-    found: dict[str, Any] = torch.load(folder.checkpoint, map_location="cpu", weights_only=True)
+    found = read_checkpoint(folder.checkpoint, advice=AGAIN)
+    if not isinstance(found.get("model"), dict):
+        raise InputError(f"{folder.checkpoint}: the file must be the checkpoint of a run, found no model; {AGAIN}")
     return found

@@ -1,0 +1,321 @@
+"""How files are read: whatever a file can cause becomes one line that names it. Without torch.
+
+A damaged file raises nearly anything: errors of zip, zlib, LZMA, tokenize, struct, arrow, a missing key, too deep a
+nesting, a header that asks for a petabyte. Each kind of file has one function here that opens it; sizes are looked at
+before memory is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import warnings
+import zipfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise._extras import MissingPackageError
+from equipoise._visible import visible
+
+__all__ = [
+    "InputError",
+    "check_memory",
+    "check_shape",
+    "map_array",
+    "parse_json",
+    "parse_yaml",
+    "read_arrays",
+    "read_checkpoint",
+    "read_json",
+    "read_record",
+    "read_yaml",
+    "reading",
+]
+
+Array = NDArray[Any]
+Shape: TypeAlias = "type | frozenset[str] | tuple[Shape, ...] | list[Shape] | dict[Any, Shape] | None"
+
+EXPANDS = 100
+"""Times by which a compressed array may grow,"""
+LARGE = 2**30
+"""bytes from which on that matters: more is a zip bomb, or better saved uncompressed."""
+YAML_BYTES, YAML_VALUES = 2**20, 100_000
+"""Size of a file of settings, and of what its aliases expand to, at most."""
+SHOWN = 200
+"""Characters of the message of another library that are shown."""
+
+
+class InputError(ValueError):
+    """A file that cannot be used; the message says what was expected, what came and what to do."""
+
+
+@contextmanager
+def reading(
+    where: str | Path,
+    problem: str = "the file cannot be read",
+    advice: str = "write it again",
+    error: type[ValueError] = InputError,
+) -> Iterator[None]:
+    """Turn whatever goes wrong while a file is read into one ``error`` that names it.
+
+    Args:
+        where: the file.
+        problem: what is wrong with it then.
+        advice: what to do.
+        error: the class to raise; errors of this class pass as they are, since they name the file themselves.
+    """
+    try:
+        yield
+    except (error, InputError, MissingPackageError, FileNotFoundError):
+        raise
+    except MemoryError as cause:
+        raise error(f"{where}: the file does not fit into memory; {advice}") from cause
+    except Exception as cause:
+        raise error(f"{where}: {problem}, found {_line(cause)}; {advice}") from cause
+
+
+def read_json(
+    path: Path,
+    *,
+    where: str | Path | None = None,
+    problem: str = "the file is no JSON",
+    advice: str = "write it again",
+    error: type[ValueError] = InputError,
+) -> Any:  # noqa: ANN401
+    """What a JSON file holds; numbers are finite. The arguments are those of :func:`reading`."""
+    with reading(where or path, problem, advice, error):
+        return parse_json(path.read_text(encoding="utf-8-sig"))
+
+
+def parse_json(text: str) -> Any:  # noqa: ANN401
+    """What JSON says; numbers are finite."""
+    return json.loads(text, parse_constant=_no_constant, parse_float=_finite_float)
+
+
+def read_record(path: Path, *, advice: str, error: type[ValueError] = InputError) -> dict[str, Any]:
+    """What a JSON file of names and values holds."""
+    content = read_json(path, advice=advice, error=error)
+    if not isinstance(content, dict):
+        raise error(f"{path}: the file must hold names and values, found {type(content).__name__}; {advice}")
+    return content
+
+
+def check_shape(path: Path, content: object, shape: Shape, *, advice: str) -> None:
+    """Raise unless JSON has a shape, naming the place that does not fit.
+
+    Args:
+        path: the file.
+        content: of it.
+        shape: a type (``float`` is any number), a set of words, a tuple of alternatives, ``[shape]`` for lists, or a
+            dict of names: those that end in ``?`` may be missing, and ``...`` stands for all others.
+        advice: what to do.
+    """
+    misfit = _misfit(content, shape)
+    if misfit is not None:
+        raise InputError(f"{path}: {misfit}; {advice}")
+
+
+def _misfit(content: Any, shape: Shape, place: str = "") -> str | None:  # noqa: ANN401  (JSON)
+    """Where content has another shape, in words."""
+    if isinstance(shape, tuple):
+        misfits = [_misfit(content, one, place) for one in shape]
+        return None if None in misfits else misfits[0]
+    inside: list[tuple[str, Any, Shape]]
+    if isinstance(shape, dict) and isinstance(content, dict):
+        names = [name for name in shape if isinstance(name, str)]
+        absent = [name for name in names if not name.endswith("?") and name not in content]
+        if absent:
+            return f"{place}.{absent[0]} must be there, found none".lstrip(".")
+        known = {name.removesuffix("?"): shape[name] for name in names}
+        others = shape.get(..., object)
+        inside = [(f"{place}.{name}", value, known.get(name, others)) for name, value in content.items()]
+    elif isinstance(shape, list) and isinstance(content, list):
+        inside = [(f"{place}.{number}", value, shape[0]) for number, value in enumerate(content)]
+    else:
+        fits = content in shape if isinstance(shape, frozenset) and isinstance(content, str) else content is shape
+        if isinstance(shape, type):
+            kinds = (int, float) if shape is float else shape
+            fits = isinstance(content, kinds) and not (isinstance(content, bool) and shape in (int, float))
+        text = repr(content)
+        shown = text if len(text) <= 40 else f"{text[:40]} ..."
+        return None if fits else f"{place.lstrip('.') or 'the content'} must have another form, found {shown}"
+    found = (_misfit(value, own, where) for where, value, own in inside)
+    return next((misfit for misfit in found if misfit is not None), None)
+
+
+def read_yaml(path: Path) -> Any:  # noqa: ANN401
+    """What a file of settings says; raises as :func:`parse_yaml`."""
+    size = path.stat().st_size
+    if size > YAML_BYTES:
+        raise ValueError(f"{size:,} bytes, where settings have {YAML_BYTES:,} at most")
+    return parse_yaml(path.read_text(encoding="utf-8-sig"))
+
+
+def parse_yaml(text: str) -> Any:  # noqa: ANN401
+    """What YAML says, without aliases that expand to more than anybody would write.
+
+    Raises:
+        yaml.YAMLError, ValueError, RecursionError ...: the text is no such YAML.
+    """
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _expanded(node, {}) > YAML_VALUES:
+            raise ValueError(f"aliases that expand to more than {YAML_VALUES:,} values")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def read_arrays(
+    path: Path, wanted: Collection[str], *, error: type[ValueError] = InputError
+) -> tuple[dict[str, Array], list[str]]:
+    """Those arrays of an ``.npz`` that are wanted, and the names of all; pickled objects are refused."""
+    advice = "write it again with numpy.savez"
+    with reading(path, "the file cannot be read as .npz", advice, error):
+        if not zipfile.is_zipfile(path):
+            raise error(f"{path}: the file must be an .npz archive, found {_kind(path)}; {advice}")
+        with zipfile.ZipFile(path) as archive:
+            members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
+            arrays = {
+                name: _read_member(path, archive, members[name], name, error) for name in wanted if name in members
+            }
+    return arrays, list(members)
+
+
+def map_array(path: Path, *, error: type[ValueError] = InputError) -> Array:
+    """The array of an ``.npy``, mapped into memory: only what is used is read."""
+    with reading(path.parent, f"{path.name} cannot be read", "write it again with numpy.save", error):
+        with path.open("rb") as file:
+            _check_header(path, path.name, file, path.stat().st_size, error)
+        mapped: Array = np.lib.format.open_memmap(path, mode="r")
+        _check_letters(mapped)
+        return mapped
+
+
+def read_checkpoint(path: Path, *, advice: str, place: Any = "cpu") -> dict[str, Any]:  # noqa: ANN401
+    """Tensors and plain values of a checkpoint; nothing in it is executed. ``place`` is the ``map_location``."""
+    import torch
+
+    with reading(path, "the file must be the checkpoint of a run", advice):
+        content = torch.load(path, map_location=place, weights_only=True)
+        if not isinstance(content, dict):
+            raise InputError(f"{path}: it must be a checkpoint, found {type(content).__name__}; {advice}")
+        return content
+
+
+def check_memory(path: Path, name: str, size: int, error: type[ValueError] = InputError) -> None:
+    """Raise for what is larger than the memory of the machine."""
+    if size > _memory():
+        raise _too_large(path, name, size, error)
+
+
+def _too_large(path: Path, name: str, size: int, error: type[ValueError]) -> ValueError:
+    return error(
+        f"{path}: {name} does not fit into memory, found {size / 2**30:,.1f} GiB; make it smaller, or save predictions "
+        "as a folder of .npy files, which is read in chunks"
+    )
+
+
+def _read_member(
+    path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, error: type[ValueError]
+) -> Array:
+    """An array of an archive, whose size is known before memory is taken."""
+    with reading(path, f"{name} cannot be read", "write it again with numpy", error):
+        if member.flag_bits & 1:
+            raise error(f"{path}: {name} must be readable without a password, found it encrypted; save it without one")
+        if member.file_size > max(LARGE, EXPANDS * member.compress_size):
+            raise error(
+                f"{path}: {name} must grow at most {EXPANDS} times when it is unpacked, found "
+                f"{member.file_size / 2**30:,.1f} GiB in {member.compress_size / 2**20:,.1f} MiB; save it with "
+                "numpy.savez, which does not compress"
+            )
+        with archive.open(member) as file:
+            _check_header(path, name, file, member.file_size, error)
+        check_memory(path, name, member.file_size, error)
+        try:
+            with archive.open(member) as file:
+                array: Array = np.lib.format.read_array(file, allow_pickle=False)
+        except MemoryError:
+            raise _too_large(path, name, member.file_size, error) from None
+        _check_letters(array)
+        return array
+
+
+def _check_header(path: Path, name: str, file: IO[bytes], size: int, error: type[ValueError]) -> None:
+    """Raise unless the header of an array is that of numbers or strings and as large as what follows it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about syntax in a header that is none
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, kind = read(file)
+    if kind.hasobject:
+        raise error(
+            f"{path}: {name} must be an array of numbers or strings, found pickled Python objects, which are not "
+            "loaded because they can run code; save it again with a numeric or string dtype"
+        )
+    needed, there = math.prod(shape) * kind.itemsize, size - file.tell()
+    if needed > there or min(shape, default=0) < 0 or not kind.itemsize:
+        raise error(
+            f"{path}: {name} must be as long as its header says, {shape} of {kind} ({needed:,} bytes), found "
+            f"{there:,} bytes; write it again"
+        )
+
+
+def _check_letters(array: Array) -> None:
+    """Raise for text with numbers that are no letters, which NumPy would hand on as broken strings."""
+    if array.dtype.kind == "U":
+        numbers = np.frombuffer(array.tobytes(), np.dtype("u4").newbyteorder(array.dtype.byteorder))
+        if numbers.max(initial=0) > sys.maxunicode:
+            raise ValueError("text with numbers that are no letters")
+
+
+def _kind(path: Path) -> str:
+    with path.open("rb") as file:
+        start = file.read(6)
+    return "an .npy array: name it .npy" if start == b"\x93NUMPY" else "something else or half of one"
+
+
+def _expanded(node: Any, known: dict[int, float]) -> float:  # noqa: ANN401  (PyYAML has no types)
+    """Values below a node where every alias is written out; infinite where it holds itself."""
+    if id(node) not in known:
+        known[id(node)] = math.inf  # until it is known: what is met again before holds itself
+        inside = node.value if isinstance(node.value, list) else []
+        parts = [part for pair in inside for part in pair] if node.id == "mapping" else inside
+        known[id(node)] = 1.0 + sum(_expanded(part, known) for part in parts)
+    return known[id(node)]
+
+
+def _memory() -> float:
+    """Bytes of memory that the machine has."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        return math.inf
+
+
+def _line(error: Exception) -> str:
+    """An error in a line."""
+    text = visible(" ".join(str(error).split()))
+    text = text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} where a finite number must be")
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_constant(text)

@@ -1,0 +1,27 @@
+"""Text of others shown as it is, and never obeyed: what a terminal would take for a command is written out."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["visible"]
+
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but for the tab and the end of a line
+    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # nothing to see, or what turns the order of others
+    "\ud800-\udfff]"  # halves of characters, which no file and no terminal takes
+)
+
+
+def visible(text: str, *, lines: bool = True) -> str:
+    r"""Text with control characters, marks of direction and lone surrogates as escapes.
+
+    Args:
+        text: from data, files, or other libraries.
+        lines: whether tabs and ends of lines stay as they are.
+
+    >>> visible("caf\u00e9 \x1b[31mred\x07")
+    'café \\x1b[31mred\\x07'
+    """
+    shown = HIDDEN.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)
+    return shown if lines else shown.replace("\n", "\\n").replace("\t", "\\t")
