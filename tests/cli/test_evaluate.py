@@ -455,10 +455,10 @@ def test_files_that_are_not_there(tmp_path):
 def test_an_array_larger_than_memory_is_sent_to_a_folder(tmp_path, monkeypatch):
     path = save(tmp_path, "npz", arrays_of("single"))
 
-    def full(archive, name):
+    def full(file, **options):
         raise MemoryError
 
-    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", full)
+    monkeypatch.setattr(np.lib.format, "read_array", full)
     refused(run("evaluate", path), "does not fit into memory", "a folder of .npy files")
 
 
