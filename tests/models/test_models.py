@@ -22,6 +22,7 @@ from equipoise.models import (
     build_model,
 )
 from equipoise.models.resnet import BasicBlock, Bottleneck, PaddedShortcut
+from tests.marks import slow
 from tests.models.cases import BATCH, IMAGE, IMAGES, MAPS, OPTIONS, TEXT, VOCABULARY, C, batch, build, says
 
 each = pytest.mark.parametrize("name", MODELS)
@@ -371,7 +372,9 @@ def test_channels_last(name):
         assert logits.is_contiguous(memory_format=torch.channels_last)
 
 
-@each
+@pytest.mark.parametrize(
+    "name", ["linear", "mlp", "resnet32", "unet", *TEXT, *slow("resnet18", "resnet50", "deeplabv3")]
+)
 def test_compiles_without_a_break(name):
     torch._dynamo.reset()
     model, x = build(name), batch(name)
