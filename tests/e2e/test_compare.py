@@ -221,7 +221,7 @@ def test_a_process_that_is_killed_costs_one_run(equipoise, tmp_path):
 
 
 def test_a_loss_that_is_no_number_stops_nothing(equipoise, tmp_path):
-    comparison, finished = compared(equipoise, tmp_path, status=1, **SMALL | {"losses": "1e39*focal ce", "jobs": 2})
+    comparison, finished = compared(equipoise, tmp_path, status=1, **SMALL | {"losses": "1e39*focal ce", "jobs": 1})
     assert [run.loss for run in comparison.finished] == ["ce", "ce"]
     assert [(one.loss, one.seed) for one in comparison.failures] == [("1e39*focal", 0), ("1e39*focal", 1)]
     for one in comparison.failures:
@@ -246,6 +246,7 @@ def test_a_full_disk_costs_nothing_that_was_done(equipoise, tmp_path):
     assert len(comparison.finished) == 3
 
 
+@pytest.mark.slow
 def test_one_at_a_time_and_interrupted(equipoise, tmp_path):
     long = SMALL | {"epochs": 2000, "jobs": 2}
     comparison = ComparisonFolder(tmp_path / "compared")

@@ -175,6 +175,7 @@ def test_mistakes(equipoise, tmp_path, command, mistake):
     assert {path.name for path in tmp_path.iterdir()} == {"x.npz", "stdout.txt", "stderr.txt"}
 
 
+@pytest.mark.slow
 def test_a_comparison(equipoise, tmp_path):
     (tmp_path / "spec.yaml").write_text(
         "data: digits-lt\nmodel: mlp\nepochs: 2\nopen_classes: [8, 9]\nmethods: [ce, tau-norm]\nseeds: 2\n"
