@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,7 @@ class Commands:
         command = [sys.executable, str(Path(__file__).with_name("warm.py"))]
         self.warm = subprocess.Popen(command, env=ENVIRONMENT, **pipes)
         assert self.warm.stdout.readline() == "ready\n"
+        self.running = None
 
     def __call__(self, folder, *arguments, largest_file=None, **options):
         """The finished command, with ``folder`` as its working folder."""
@@ -55,16 +57,19 @@ class Commands:
 
     def start(self, folder, *arguments, largest_file=None, **options):
         """Start a command; the number of its process, which leads a group of its own."""
+        self.end()
         self.told = {"out": str(folder / "stdout.txt"), "err": str(folder / "stderr.txt")}
         words = [*map(str, arguments), *flags(options)]
         command = {"folder": str(folder), "arguments": words, "largest_file": largest_file, **self.told}
         self.warm.stdin.write(json.dumps(command) + "\n")
         self.warm.stdin.flush()
-        return int(self.warm.stdout.readline())
+        self.running = int(self.warm.stdout.readline())
+        return self.running
 
     def wait(self):
         """What became of the command that was started last."""
         status = int(self.warm.stdout.readline())
+        self.running = None
         return Finished(status, Path(self.told["out"]).read_text(), Path(self.told["err"]).read_text())
 
     def train(self, folder, *arguments, out="run", **options):
@@ -76,7 +81,15 @@ class Commands:
         assert not run.draft.exists()
         return run
 
+    def end(self):
+        """End the command that a failed test has left."""
+        if self.running is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.running, signal.SIGKILL)
+            self.wait()
+
     def close(self):
+        self.end()
         self.warm.stdin.close()
         self.warm.wait()
 
