@@ -108,7 +108,7 @@ def test_another_run_in_its_place_is_refused(equipoise, tmp_path):
     run = killed(equipoise, tmp_path, rows_there(1), **MOVING | {"epochs": 50})
     finished = equipoise(tmp_path, "train", out="run", **MOVING | {"epochs": 50, "lr": 0.01, "ema": 0.5})
     assert finished.status == 2
-    assert "a run with another lr, ema" in finished.err
+    assert "a run with lr=0.05 (this one has 0.01), ema=0.9 (this one has 0.5)" in finished.err
     assert "--restart" in finished.err
     again = MOVING | {"epochs": 1, "lr": 0.01}
     assert len(list(equipoise.train(tmp_path, restart=True, **again).history())) == 1
