@@ -89,7 +89,7 @@ SOFTMAX = (
     _ours("CrossEntropyLoss", lambda counts: eq.CrossEntropyLoss(), POINTWISE, compiled=COMPILED_CROSS_ENTROPY),
     _ours("CrossEntropyLoss, weight", lambda counts: eq.CrossEntropyLoss(_weights(counts)), POINTWISE),
     _ours("FocalLoss(2)", lambda counts: eq.FocalLoss(2.0), POINTWISE, compiled=COMPILED_FOCAL),
-    _ours("FocalLoss, gamma of each class", lambda counts: eq.FocalLoss(_weights(counts)), POINTWISE),
+    _ours("FocalLoss, gamma of each class", lambda counts: eq.FocalLoss(gamma=_weights(counts)), POINTWISE),
     _ours("SampleDependentFocalLoss", lambda counts: eq.SampleDependentFocalLoss(), POINTWISE),
     _ours("CyclicalFocalLoss", lambda counts: _midway(eq.CyclicalFocalLoss(9)), POINTWISE),
     # made for cosines: three times these logits is as wide as its usual 30 times cosines

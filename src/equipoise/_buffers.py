@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from equipoise._checks import on_host
+
 __all__: list[str] = []
 
 
@@ -29,7 +31,8 @@ class PreciseBuffers(nn.Module):
         for name, buffer in own.items():
             # a float32 probe tells the device, also to backends without float64, which keep such buffers on the CPU
             device = fn(torch.empty(0, dtype=torch.float32, device=buffer.device)).device
-            keep = device.type == "mps" and buffer.dtype is torch.float64
+            # numbers would be lost on the meta device, and are wanted when the model becomes real
+            keep = device.type == "meta" or (device.type == "mps" and buffer.dtype is torch.float64)
             self._buffers[name] = buffer if keep else buffer.to(device)
         return self
 
@@ -41,6 +44,11 @@ class PreciseBuffers(nn.Module):
                 self._buffers[name] = buffer.to(torch.float64)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
+    def _constant(self, name: str, logits: Tensor) -> Tensor:
+        """A copy of the buffer ``name`` for logits that are traced: a constant of the trace, on their device."""
+        buffer: Tensor = getattr(self, name)
+        return torch.tensor(_numbers(buffer), dtype=buffer.dtype, device=logits.device)
+
     def _widen(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
         """The buffer ``name`` on the device of the logits, made float64 from the first float64 logits on."""
         buffer: Tensor = getattr(self, name)
@@ -50,3 +58,8 @@ class PreciseBuffers(nn.Module):
                 buffer = buffer.to(device, wanted)
             setattr(self, name, buffer)
         return buffer
+
+
+@on_host
+def _numbers(buffer: Tensor) -> list[Any]:
+    return buffer.tolist()

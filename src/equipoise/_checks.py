@@ -2,29 +2,70 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from equipoise._nearest import nearest
 
 __all__: list[str] = []
 
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+TRACERS = tuple(getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL"))
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+BEFORE_SOFTMAX = "pass what the model returns before its softmax, which the loss takes itself"
+"""What to do about probabilities where logits are wanted."""
 SEVERAL_LABELS = (
     "several labels a sample are for a sigmoid loss, such as AsymmetricLoss, or a metric or fit of many labels"
 )
 """What to do about targets that are 0 and 1 where a softmax needs one class."""
 
 
+def is_traced(tensor: Tensor) -> bool:
+    """Whether operations are recorded (``make_fx``) or only shapes known (fake tensors, meta device): not to be read.
+
+    Not under ``torch.compile``, which sees buffers as they are.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    if tensor.device.type == "meta":
+        return True
+    if torch._C._len_torch_dispatch_stack() and any(torch._C._get_dispatch_mode(mode) is not None for mode in TRACERS):
+        return True
+    return type(tensor) is not Tensor and torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
+
+
+def on_host(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let a function compute real numbers on the CPU, also inside ``torch.device("meta")`` and ``FakeTensorMode``."""
+
+    @functools.wraps(function)
+    def computed(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        if torch.compiler.is_compiling() or not (
+            torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack()
+        ):
+            return function(*args, **options)
+        with torch.device("cpu"), _disable_current_modes():
+            return function(*args, **options)
+
+    return computed
+
+
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise unless ``value`` is one of ``choices``."""
     if value not in choices:
-        known = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{name} must be one of {known}, got {value!r}; pick one of these words")
+        known, advice = ", ".join(repr(choice) for choice in choices), "pick one of these words"
+        advice = nearest(value, choices, otherwise=advice) if isinstance(value, str) else advice
+        raise ValueError(f"{name} must be one of {known}, got {value!r}; {advice}")
 
 
 def check_number(
@@ -42,7 +83,7 @@ def check_number(
         advice = _number_advice(name, value, "pass a float")
         raise TypeError(f"{name} must be a number in {brackets}, got {type(value).__name__} {value!r}; {advice}")
     inside = (low < value if open_low else low <= value) and (value < high if open_high else value <= high)
-    if not math.isfinite(value) or not inside:
+    if not (-math.inf < value < math.inf and inside):  # not math.isfinite, which the compiler has only for constants
         raise ValueError(
             f"{name} must be a finite number in {brackets}, got {value!r}; choose a value inside that range"
         )
@@ -108,39 +149,43 @@ def check_ignore_value(ignore_value: float) -> float:
     return int(ignore_value) if isinstance(ignore_value, Integral) else float(ignore_value)
 
 
+@on_host
 def check_counts(name: str, counts: Sequence[float] | Tensor, *, shares: bool = False) -> tuple[float, ...]:
     """Return class counts as floats; raise unless they are a non-empty vector of numbers >= 0 with a positive sum.
 
     ``shares``: whether shares of the classes do as well, because only their ratios matter.
     """
     values = _vector(name, counts, "number of training samples", "pass e.g. torch.bincount(labels, minlength=C)")
-    if not bool(torch.isfinite(values).all()) or bool((values < 0).any()):
+    if not all(0.0 <= value < math.inf for value in values):
         raise ValueError(
-            f"{name} must be finite and not negative, got {values.tolist()}; count the training labels of each class"
+            f"{name} must be finite and not negative, got {list(values)}; count the training labels of each class"
         )
-    total = float(values.sum())
+    total = sum(values)
     if total == 0.0:
         raise ValueError(f"{name} must hold at least one sample, got only zeros; count the training labels")
-    if not shares and abs(total - 1.0) < 0.05 and bool((values != values.round()).any()):
+    if not shares and abs(total - 1.0) < 0.05 and any(value % 1.0 for value in values):
         raise ValueError(
-            f"{name} must be numbers of training samples, got {values.tolist()}, which look like shares of the "
+            f"{name} must be numbers of training samples, got {list(values)}, which look like shares of the "
             "classes; multiply them by the number of training samples"
         )
-    return tuple(values.tolist())
+    return values
 
 
+@on_host
 def check_class_vector(name: str, vector: Sequence[float] | Tensor, *, signed: bool = False) -> tuple[float, ...]:
     """Return a number for each class as floats; raise unless they are a vector, finite and but for ``signed`` >= 0."""
     values = _vector(name, vector, "number", "pass a vector")
-    if signed and not bool(torch.isfinite(values).all()):
-        raise ValueError(f"{name} must be finite, got {values.tolist()}; use 0 for a class that needs none")
-    if not signed and not bool(((values >= 0) & (values < torch.inf)).all()):
-        raise ValueError(f"{name} must be finite and not negative, got {values.tolist()}; use 0 to leave a class out")
-    return tuple(values.tolist())
+    if signed and not all(-math.inf < value < math.inf for value in values):
+        raise ValueError(f"{name} must be finite, got {list(values)}; use 0 for a class that needs none")
+    if not signed and not all(0.0 <= value < math.inf for value in values):
+        raise ValueError(f"{name} must be finite and not negative, got {list(values)}; use 0 to leave a class out")
+    return values
 
 
-def _vector(name: str, given: object, what: str, advice: str) -> Tensor:
-    """One number for each class as a float64 vector on the CPU; raise where that is not what came."""
+def _vector(name: str, given: object, what: str, advice: str) -> tuple[float, ...]:
+    """One number for each class as floats; raise where that is not what came."""
+    if isinstance(given, (list, tuple)) and given and all(isinstance(value, Real) for value in given):
+        return tuple(float(value) for value in given)  # without tensors, which the compiler could not read
     expected = f"{name} must be one {what} for each class, shape (C,)"
     try:
         values = torch.as_tensor(given, dtype=torch.float64).detach().cpu()
@@ -148,7 +193,7 @@ def _vector(name: str, given: object, what: str, advice: str) -> Tensor:
         raise TypeError(f"{expected}, got {_came(given)}; {_vector_advice(name, given) or advice}") from error
     if values.ndim != 1 or values.numel() == 0:
         raise ValueError(f"{expected}, got shape {tuple(values.shape)}; {advice}")
-    return values
+    return tuple(values.tolist())
 
 
 def _came(given: object) -> str:
@@ -158,7 +203,11 @@ def _came(given: object) -> str:
 def _vector_advice(name: str, given: object) -> str:
     """What to do about something that is no vector of numbers."""
     kind = type(given).__name__
+    if isinstance(given, Tensor) and is_traced(given):
+        return "it has a shape and no numbers: make it outside of torch.device('meta') and FakeTensorMode"
     if isinstance(given, Mapping):
+        if any(isinstance(key, str) for key in given):
+            return f"list its numbers in the order of the classes: [{name}[c] for c in names_of_the_classes]"
         return f"list its numbers in the order of the classes: [{name}[c] for c in range(C)]"
     if isinstance(given, str) and "weight" in name:
         return "compute it: inverse_frequency(counts) and effective_number(counts) of equipoise.weights give weights"
@@ -231,6 +280,8 @@ def check_logits(logits: Tensor) -> None:
 
 def checks_values(tensor: Tensor, validate: bool) -> bool:
     """Whether to look at values: always on request, otherwise on the CPU in eager mode, where looking is free."""
+    if is_traced(tensor):  # there are none
+        return False
     if validate:
         return True
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not transforms_active()
@@ -238,7 +289,8 @@ def checks_values(tensor: Tensor, validate: bool) -> bool:
 
 def warn_of_probabilities(name: str, scores: Tensor, *, one_label: bool, advice: str) -> None:
     """Warn where logits (N, C, d1, ..., dk) look like probabilities: said, never acted upon. Reads from the device."""
-    few = scores.numel() < 32  # so few lie in [0, 1] by chance
+    rows = scores.numel() // max(scores.shape[1], 1)
+    few = rows < 2 if one_label else scores.numel() < 32  # so few lie in [0, 1], or sum to 1 as well, by chance
     if few or not bool(((scores >= 0) & (scores <= 1)).all()):
         return
     if one_label and not bool(((scores.sum(1, dtype=torch.float64) - 1.0).abs() < 0.01).all()):
@@ -262,8 +314,7 @@ def check_logit_values(logits: Tensor, *, one_label: bool) -> None:
             f"logits must be numbers, got {float(logits[wrong][0])} in {int(samples.sum())} of {samples.numel()} "
             "samples; look at the inputs, the learning rate and divisions in the model"
         )
-    link = "softmax" if one_label else "sigmoid"
-    advice = f"pass what the model returns before its {link}, which the loss takes itself"
+    advice = BEFORE_SOFTMAX if one_label else BEFORE_SOFTMAX.replace("softmax", "sigmoid")
     warn_of_probabilities("logits", logits, one_label=one_label, advice=advice)
 
 

@@ -57,6 +57,23 @@ def arguments_of(made: Callable[..., Any]) -> Mapping[str, Any] | None:
     return found
 
 
+NUMBERS = ("alpha", "gamma", "gamma_pos", "keep", "strength")
+"""First arguments of losses that are a number, or an exponent."""
+
+
+def check_first(made: type, first: object) -> None:
+    """Raise where the first argument of a loss, by position, is a vector, which is meant as class weights elsewhere."""
+    vector = isinstance(first, (list, tuple)) or bool(getattr(first, "ndim", False))
+    known = arguments_of(made) if vector and made.__init__.__module__.startswith("equipoise.") else None  # type: ignore[misc]
+    name = next(iter(known or ()), "")
+    if known is None or name not in NUMBERS:
+        return
+    advice = "pass one number, class weights as weight=..." if "weight" in known else "pass one number"
+    if name.startswith("gamma"):
+        advice += f", an exponent for each class by keyword, {name}=..."
+    raise TypeError(f"the first argument of {made.__name__} is {name}, got {type(first).__name__} {first!r}; {advice}")
+
+
 def check_keywords(made: Callable[..., Any], given: Mapping[str, object]) -> None:
     """Raise where a class or a function does not take an argument."""
     known = arguments_of(made) if given else None

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from equipoise._checks import check_choice, check_number, check_tensors, check_whole
 from equipoise._keywords import check_keywords
-from equipoise.kernels.hyper import accumulation_dtype, layout_of, pack
+from equipoise.kernels.hyper import Layout, Values, accumulation_dtype, layout_of, pack
 from equipoise.losses.adjust import Adjustment, NegativeTolerance, logit_adjustment, margin_adjustment
 from equipoise.losses.base import Part, Scalar, argument_names, fixed_exponents, merge_values
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
@@ -106,6 +106,11 @@ def _resolve(parts: Sequence[Part]) -> dict[str, tuple[float, ...]]:
     return merge_values(parts, Moment())
 
 
+def _layout(parts: Sequence[Part], values: Values) -> Layout:
+    """Layout of the hyper-parameters; compiled code is one for all exponents, which may be others at every call."""
+    return layout_of(values, () if torch.compiler.is_compiling() else fixed_exponents(parts), argument_names(parts))
+
+
 def _softmax(
     logits: Tensor,
     targets: Tensor,
@@ -133,7 +138,7 @@ def _softmax(
     parts = softmax_parts(modulation, adjustment, fixed, label_smoothing, more_parts)
     values = _resolve(parts)
     hyper = pack(values, accumulation_dtype(logits), logits.device)
-    layout = layout_of(values, fixed_exponents(parts), argument_names(parts))
+    layout = _layout(parts, values)
     if finish is None:
         return softmax_reduced(
             logits,
@@ -365,7 +370,7 @@ def _sigmoid(
         logits,
         targets,
         pack(values, accumulation_dtype(logits), logits.device),
-        layout_of(values, fixed_exponents(parts), argument_names(parts)),
+        _layout(parts, values),
         element_weight=element_weight,
         ignore_value=ignore_value,
         detach_focus=detach_focus,

@@ -51,7 +51,7 @@ dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 SOFTMAX_FORMS = {
     "focal": lambda g, **o: FocalLoss(g, **o),
-    "focal per class": lambda g, **o: FocalLoss([g, 2.0, 0.0], **o),
+    "focal per class": lambda g, **o: FocalLoss(gamma=[g, 2.0, 0.0], **o),
     "FLSD": lambda g, **o: SampleDependentFocalLoss(((0.2, 5.0), (0.5, g), (1.0, g)), **o),
     "cyclical": lambda g, **o: SoftmaxLoss(cyclical(0.3, 3.0, g, g), **o),
     "high confidence": lambda g, **o: SoftmaxLoss(cyclical(1.0, g, 2.0, 2.0), **o),

@@ -915,6 +915,6 @@ def test_blocks_of_every_loss_and_of_half_logits(counted_blocks, entry, dtype):
 
 def test_exponents_of_each_class_in_any_form():
     logits, targets = torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2])
-    expected = FocalLoss([0.5, 1.0, 2.0])(logits, targets)
+    expected = FocalLoss(gamma=[0.5, 1.0, 2.0])(logits, targets)
     for gamma in ((0.5, 1.0, 2.0), torch.tensor([0.5, 1.0, 2.0]), np.array([0.5, 1.0, 2.0])):
-        assert torch.equal(FocalLoss(gamma)(logits, targets), expected)
+        assert torch.equal(FocalLoss(gamma=gamma)(logits, targets), expected)

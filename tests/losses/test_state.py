@@ -1142,7 +1142,7 @@ def test_losses_print_their_arguments():
         "gamma=Linear(start=5.0, stop=1.0), label_smoothing=0.1, epochs=9, ": eq.FocalLoss(
             Linear(5.0, 1.0), label_smoothing=0.1, epochs=9
         ),
-        "gamma=[1, 2, 3], weight=[1, 1, 1, 1, 1, ... 9 in all], ": eq.FocalLoss([1, 2, 3], weight=[1.0] * 9),
+        "gamma=[1, 2, 3], weight=[1, 1, 1, 1, 1, ... 9 in all], ": eq.FocalLoss(gamma=[1, 2, 3], weight=[1.0] * 9),
         "(weight=[1, 2] * [3, 4], start=0.5, ": eq.CrossEntropyLoss(
             [ClassWeights([1.0, 2.0]), Deferred([3.0, 4.0], start=0.5)]
         ),

@@ -155,7 +155,7 @@ def test_the_plain_loss_fits_its_task(task):
     [
         ("focal:gamma=3", lambda: equipoise.FocalLoss(3.0)),
         ("FOCAL : gamma = 0.5 : label-smoothing=1e-1", lambda: equipoise.FocalLoss(0.5, label_smoothing=0.1)),
-        ("focal:gamma=(1,2,3,4,5)", lambda: equipoise.FocalLoss([1.0, 2.0, 3.0, 4.0, 5.0])),
+        ("focal:gamma=(1,2,3,4,5)", lambda: equipoise.FocalLoss(gamma=[1.0, 2.0, 3.0, 4.0, 5.0])),
         ("focal:preset=published", lambda: equipoise.FocalLoss(reduction="sum")),
         ("flsd:table=((0.5,4),(1,2))", lambda: equipoise.SampleDependentFocalLoss([(0.5, 4.0), (1.0, 2.0)])),
         ("ce:weight=(1,2,3,4,5)", lambda: equipoise.CrossEntropyLoss([1.0, 2.0, 3.0, 4.0, 5.0])),

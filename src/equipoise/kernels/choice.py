@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from equipoise._checks import FLOATS, check_choice, transforms_active
+from equipoise._checks import FLOATS, check_choice, is_traced, transforms_active
 
 __all__ = ["Backend", "obstacle", "triton_serves", "use", "wanted", "wanted_backend"]
 
@@ -80,6 +80,8 @@ def obstacle(logits: Tensor) -> str | None:
         return f"the logits are {logits.dtype}, and the kernels know float16, bfloat16, float32 and float64"
     if torch.version.hip is not None:
         return "this PyTorch is built for ROCm, and the kernels are written for CUDA"
+    if is_traced(logits):
+        return "the operations are traced, or the logits have a shape and no values"
     if not torch.compiler.is_compiling() and (transforms_active() or forward_ad._current_level >= 0):
         return "torch.func or forward-mode differentiation is active, which sees through plain operations only"
     return None

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from equipoise._checks import transforms_active
+from equipoise._checks import is_traced, transforms_active
 from equipoise.kernels.hyper import Hyper, Layout
 from equipoise.kernels.sigmoid_reference import sigmoid_losses, sigmoid_slopes
 from equipoise.kernels.softmax_reference import index_terms, softmax_terms
@@ -58,6 +58,7 @@ def hits_come_along(logits: Tensor, targets: Tensor, layout: Layout) -> bool:
         and not adjusted & {piece.name for piece in layout}
         and not torch.compiler.is_compiling()
         and not transforms_active()
+        and not is_traced(logits)
     )
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from equipoise._checks import is_traced
 from equipoise.kernels.blocks import in_blocks
 from equipoise.kernels.hyper import Hyper, accumulation_dtype
 from equipoise.kernels.modulation import (
@@ -128,7 +129,7 @@ def _true_class(p: Tensor, log_p: Tensor, probs: Tensor, labels: Tensor) -> tupl
 
 def _looking_is_free(z: Tensor) -> bool:
     """Whether the values may decide what is computed: on the CPU, and nobody else looks on."""
-    return z.device.type == "cpu" and may_overwrite()
+    return z.device.type == "cpu" and may_overwrite() and not is_traced(z)
 
 
 def _log_with_vanished(p: Tensor, z: Tensor, labels: Tensor, hyper: Hyper) -> Tensor:

@@ -30,7 +30,8 @@ __all__ = [
 
 def may_overwrite() -> bool:
     """Whether temporaries may be overwritten."""
-    return not (torch.is_grad_enabled() or torch.compiler.is_compiling() or transforms_active())
+    watched = torch.is_grad_enabled() or torch.compiler.is_compiling() or transforms_active()
+    return not (watched or torch._C._len_torch_dispatch_stack())
 
 
 def times(temporary: Tensor, factor: Tensor | float) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from equipoise._buffers import PreciseBuffers
-from equipoise._checks import check_length, check_number, transforms_active
+from equipoise._checks import check_length, check_number, is_traced, on_host, transforms_active
 from equipoise.distributed import all_sum, world_size
 from equipoise.kernels.choice import triton_serves
 
@@ -43,6 +43,7 @@ class AdaptiveAsymmetry(PreciseBuffers):
     gamma_neg: Tensor
     gap: Tensor
 
+    @on_host
     def __init__(
         self,
         target_gap: float,
@@ -69,6 +70,9 @@ class AdaptiveAsymmetry(PreciseBuffers):
 
     def exponent(self, logits: Tensor) -> Tensor:
         """The exponent of this batch, (1,) or (C,); with ``per_class`` the first batch tells the number of labels."""
+        if is_traced(logits):
+            gamma = self._constant("gamma_neg", logits)
+            return gamma.expand(logits.shape[1]) if self.awaits_labels else gamma
         gamma = self._placed("gamma_neg", logits)
         if self.awaits_labels and logits.shape[1] != 1:
             with torch.inference_mode(False):  # a validation pass must not leave buffers that cannot be updated
@@ -81,6 +85,8 @@ class AdaptiveAsymmetry(PreciseBuffers):
     @torch.no_grad()
     def update(self, logits: Tensor, targets: Tensor, ignore_value: float | None, sync: bool) -> None:
         """Move the exponent by what this batch shows; (N, C, d1, ..., dk) logits and targets."""
+        if is_traced(logits):  # which leaves the exponent as it is
+            return
         dtype = self._placed("gamma_neg", logits).dtype
         p, t = logits.to(dtype).sigmoid(), targets.to(dtype)
         axes = [axis for axis in range(p.ndim) if axis != 1 or not self.per_class]

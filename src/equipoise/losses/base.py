@@ -14,8 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from equipoise._buffers import PreciseBuffers
-from equipoise._checks import check_choice, check_number, check_whole, has_saved_tensor_hooks
-from equipoise._keywords import check_keywords
+from equipoise._checks import (
+    BEFORE_SOFTMAX,
+    check_choice,
+    check_number,
+    check_whole,
+    checks_values,
+    has_saved_tensor_hooks,
+    is_traced,
+    on_host,
+    warn_of_probabilities,
+)
+from equipoise._keywords import check_first, check_keywords
 from equipoise.kernels.hyper import EXPONENTS, layout_of, pack
 from equipoise.kernels.replay import Replays
 from equipoise.losses.recomputation import Passes
@@ -148,14 +158,17 @@ class Loss(PreciseBuffers):
     def __new__(cls, *args: object, **options: object) -> Self:
         """Refuse what a loss does not know in its own name, before it reaches what the loss is made of."""
         check_keywords(cls, options)
+        if args:
+            check_first(cls, args[0])
         return super().__new__(cls)
 
+    @on_host
     def __init__(self, parts: Sequence[Part], *, epochs: int | None = None) -> None:
         super().__init__()
         self.parts, self.epochs = tuple(parts), None if epochs is None else check_whole("epochs", epochs, low=1)
         self._replays, self._passes = Replays(), Passes()
         self.scheduled = any(_has_schedule(part) for part in self.parts)
-        self._warned = False
+        self._warned = self._looked = False
         values = merge_values(self.parts, self._moment(0.0))
         if self.scheduled:
             self._check_end()
@@ -209,6 +222,7 @@ class Loss(PreciseBuffers):
         """Move the schedules to a fraction of the training in [0, 1], for example once every iteration."""
         self._set_position(check_number("fraction", fraction, low=0.0, high=1.0), math.nan)
 
+    @on_host
     def _set_position(self, progress: float, epoch: float) -> None:
         if not self.scheduled:
             return
@@ -247,6 +261,8 @@ class Loss(PreciseBuffers):
 
     def hyper(self, logits: Tensor) -> Tensor:
         """Hyper-parameters for these logits: float64 for float64 logits, float32 otherwise, on their device."""
+        if is_traced(logits):
+            return self._constant("hyper_double" if logits.dtype is torch.float64 else "hyper_single", logits)
         if self.hyper_single.device != logits.device:  # like torch's own losses, work without .to(device)
             with torch.inference_mode(False):
                 self.to(logits.device)
@@ -259,6 +275,13 @@ class Loss(PreciseBuffers):
                     stacklevel=4,
                 )
         return self.hyper_double if logits.dtype is torch.float64 else self.hyper_single
+
+    def _look(self, logits: Tensor) -> None:
+        """Warn where the first logits of a softmax look like probabilities, if looking is free."""
+        if not self._looked and checks_values(logits, validate=False):
+            self._looked = True
+            if logits.is_floating_point() and logits.ndim > 1 and logits.shape[1] > 1:
+                warn_of_probabilities("logits", logits.detach(), one_label=True, advice=BEFORE_SOFTMAX)
 
     def extra_repr(self) -> str:
         """Hyper-parameters for ``repr``."""

@@ -24,6 +24,8 @@ __all__ = ["ByConfidence", "Gamma", "Modulation", "asymmetric", "cyclical", "foc
 
 def _listed(numbers: Any) -> Any:  # noqa: ANN401
     """Tensors and arrays as Python's numbers in lists, without dimensions as one number; all else as it is."""
+    if type(numbers) is float:  # first: the compiler asks no number that changes what it has
+        return numbers
     if isinstance(numbers, Tensor):
         return numbers.detach().double().cpu().tolist()
     return numbers.tolist() if hasattr(numbers, "tolist") else numbers

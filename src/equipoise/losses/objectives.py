@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_whole
+from equipoise._checks import check_choice, check_whole, is_traced
 from equipoise.distributed import all_rows, all_sum, sum_before, world_size
 from equipoise.kernels.hyper import Hyper
 from equipoise.losses.base import Scalar, check_preset
@@ -61,7 +61,8 @@ class OHEMLoss(RowLoss):
 
     def rows(self, logits: Tensor, targets: Tensor) -> Rows:
         """The rows that are kept; all others are 0 and not valid."""
-        keep = Hyper(self.hyper_double, self.layout)["keep"]
+        exact = self._constant("hyper_double", logits) if is_traced(logits) else self.hyper_double
+        keep = Hyper(exact, self.layout)["keep"]
         return keep_hardest(super().rows(logits, targets), keep, self.min_kept, sync=self.sync and self.training)
 
 

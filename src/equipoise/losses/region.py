@@ -311,6 +311,9 @@ class _OverlapLoss(_RegionLoss):
         """Loss of logits (N, C, d1, ..., dk) and their targets."""
         if unknown:
             refuse_call(self, unknown)
+        check_tensors(logits, targets)
+        if not self.validate:
+            self._look(logits)
         return tversky_loss(logits, targets, alpha=self.alpha, beta=self.beta, smooth=self.smooth, **self.options())
 
     def extra_repr(self) -> str:
@@ -401,4 +404,7 @@ class LovaszSoftmaxLoss(_RegionLoss):
         """Loss of logits (N, C, d1, ..., dk) and their targets."""
         if unknown:
             refuse_call(self, unknown)
+        check_tensors(logits, targets)
+        if not self.validate:
+            self._look(logits)
         return lovasz_softmax_loss(logits, targets, **self.options())

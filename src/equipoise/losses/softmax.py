@@ -277,6 +277,8 @@ class SoftmaxLoss(Loss):
         if unknown:
             refuse_call(self, unknown)
         check_tensors(logits, targets)
+        if not self.validate:
+            self._look(logits)
         if normalizer is None:
             replayed = self._replays(SoftmaxLoss.forward, self, logits, targets)
             if replayed is not None:
@@ -311,6 +313,8 @@ class RowLoss(SoftmaxLoss):
         if unknown:
             refuse_call(self, unknown)
         check_tensors(logits, targets)
+        if not self.validate:
+            self._look(logits)
         rows = self.rows(logits, targets)
         return reduce_rows(rows, logits, self.reduction, normalizer, sync=self.sync and self.training)
 

@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 from equipoise._buffers import PreciseBuffers
-from equipoise._checks import check_choice, check_num_classes, check_number, check_whole, transforms_active
+from equipoise._checks import (
+    check_choice,
+    check_num_classes,
+    check_number,
+    check_whole,
+    is_traced,
+    on_host,
+    transforms_active,
+)
 from equipoise.distributed import all_sum
 from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.hyper import accumulation_dtype
@@ -39,7 +47,8 @@ class RecallWeights(PreciseBuffers):
         floor_average: apply ``min_errors`` in the moving average too, as the published code does.
 
     Buffers of the moving average, in ``state_dict``: ``recall`` (C,) float32 (float64 once float64 logits came) and
-    ``batches`` (C,) int64. They change only in training mode with gradients enabled, and not by a batch with NaN.
+    ``batches`` (C,) int64. They change only in training mode with gradients enabled, and not by a batch
+    with NaN nor while a trace is made.
 
     Shape: called with ``logits`` (N, C, d1, ..., dk), ``labels`` and ``valid`` (N, d1, ..., dk); result (C,).
     """
@@ -47,6 +56,7 @@ class RecallWeights(PreciseBuffers):
     recall: Tensor
     batches: Tensor
 
+    @on_host
     def __init__(
         self,
         num_classes: int,
@@ -85,6 +95,8 @@ class RecallWeights(PreciseBuffers):
             assert counts is not None
             return _batch_weights(counts, logits, self.min_errors, sync and self.training)
         dtype = accumulation_dtype(logits)
+        if is_traced(logits):  # the average stays as it is
+            return (1.0 - self._constant("recall", logits)).to(dtype)
         recall = self._widen("recall", dtype, logits.device)
         if counts is not None:
             counts = all_sum(counts) if sync else counts
@@ -137,7 +149,6 @@ class BatchRecall:
         """Whether the next weights depend on the batch."""
         return True
 
-    @torch.no_grad()
     def weigh(self, counts: Tensor, logits: Tensor, sync: bool) -> Tensor:
         """Weights (C,) given rows and hits of each class in this process, (2, C)."""
         return _batch_weights(counts, logits, self.min_errors, sync)
@@ -212,9 +223,14 @@ def count_hits(hit: Tensor, labels: Tensor, valid: Tensor, losses: Tensor, num_c
     return torch.where(spoiled, SPOILED, torch.stack([misses + hits, hits]))
 
 
+def _may_look(logits: Tensor) -> bool:
+    """Whether values may decide what is computed."""
+    return may_overwrite() and not is_traced(logits)
+
+
 def _hits(logits: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Whether the label is the prediction, and the largest logit, (n, d1, ..., dk), for some samples at a time."""
-    if logits.device.type != "cpu" or logits.ndim > 2 or logits.numel() == 0 or not may_overwrite():
+    if logits.device.type != "cpu" or logits.ndim > 2 or logits.numel() == 0 or not _may_look(logits):
         yield from ((part, chosen == labels[part], peak) for part, chosen, peak in _predictions(logits))
         return
     # on the CPU it is faster to look for the index only in the rows where the label has the largest logit
@@ -227,7 +243,7 @@ def _hits(logits: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor, Tenso
 
 def _predictions(logits: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Index of the largest logit, the first of equal ones, and that logit, for some samples at a time."""
-    if logits.device.type != "cpu" or logits.ndim == 2 or logits.numel() == 0 or not may_overwrite():
+    if logits.device.type != "cpu" or logits.ndim == 2 or logits.numel() == 0 or not _may_look(logits):
         peak, chosen = logits.max(1)
         yield slice(None), chosen, peak
         return

@@ -8,13 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_counts, check_number
+from equipoise._checks import check_choice, check_counts, check_number, on_host
 
 __all__ = ["effective_number", "inverse_frequency", "median_frequency", "normalized", "square_root"]
 
 Normalize = Literal["sum_to_C", "mean_one_over_samples"] | None
 
 
+@on_host
 def inverse_frequency(counts: Sequence[float] | Tensor, normalize: Normalize = "sum_to_C") -> Tensor:
     r""":math:`w_c = 1 / n_c`.
 
@@ -27,6 +28,7 @@ def inverse_frequency(counts: Sequence[float] | Tensor, normalize: Normalize = "
     return _normalize(1.0 / n, n, normalize)
 
 
+@on_host
 def square_root(counts: Sequence[float] | Tensor, normalize: Normalize = "sum_to_C") -> Tensor:
     r""":math:`w_c = 1 / \sqrt{n_c}`, between no weights and inverse frequency.
 
@@ -39,6 +41,7 @@ def square_root(counts: Sequence[float] | Tensor, normalize: Normalize = "sum_to
     return _normalize(n.rsqrt(), n, normalize)
 
 
+@on_host
 def effective_number(
     counts: Sequence[float] | Tensor, beta: float = 0.9999, normalize: Normalize = "sum_to_C"
 ) -> Tensor:
@@ -59,6 +62,7 @@ def effective_number(
     return _normalize(weights, n, normalize)
 
 
+@on_host
 def median_frequency(counts: Sequence[float] | Tensor, normalize: Normalize = None) -> Tensor:
     r""":math:`w_c = \text{median}(n) / n_c`, the median over the classes that occur; not normalised further by default.
 
