@@ -28,11 +28,13 @@ EVERY_LOSS = (*POINTWISE, *OBJECTIVES, *REGION)
 WEIGHTS = ("tests/test_weights.py", "tests/golden/test_golden.py", "tests/losses/test_state.py")
 METRICS = (
     "tests/metrics/test_golden.py",
+    "tests/metrics/test_values.py",
     "tests/metrics/test_against_others.py",
     "tests/metrics/test_streaming.py",
     "tests/metrics/test_errors.py",
 )
 CALIBRATION = (
+    "tests/calibration/test_values.py",
     "tests/calibration/test_every_method.py",
     "tests/calibration/test_storage.py",
     "tests/calibration/test_published.py",

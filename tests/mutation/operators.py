@@ -1,7 +1,8 @@
 """The mutants of a source file: each is one small change, such as a programmer makes by mistake.
 
 A mutant replaces the text of one node of the syntax tree, so the other lines keep their numbers. What computes nothing
-is left alone: docstrings and other text, annotations, decorators, error messages, warnings, ``__repr__``.
+is left alone: docstrings and other text, annotations, decorators, error messages, warnings, ``__repr__``. So is what
+runs only on other devices than the CPU, with Triton, or with several processes, where no mutant is run.
 """
 
 from __future__ import annotations
@@ -183,12 +184,50 @@ class _Offsets:
 
 def _computing(tree: ast.AST) -> Iterator[ast.AST]:
     """The nodes that compute."""
+    elsewhere = _elsewhere(tree)
     for field, value in ast.iter_fields(tree):
         for node in value if isinstance(value, list) else [value]:
-            if isinstance(node, ast.AST) and field not in IGNORED_FIELDS and not _is_ignored(node):
+            if (
+                isinstance(node, ast.AST)
+                and field not in IGNORED_FIELDS
+                and node not in elsewhere
+                and not _is_ignored(node)
+            ):
                 yield node
                 if not (isinstance(node, ast.UnaryOp) and isinstance(node.operand, ast.Constant)):
                     yield from _computing(node)
+
+
+def _elsewhere(node: ast.AST) -> list[ast.AST]:
+    """Parts of a node that do not run on the CPU in one process: the condition that says so, and what depends on it."""
+    if isinstance(node, ast.BoolOp):
+        return [value for value in node.values if _device(value)]
+    if not isinstance(node, ast.If | ast.IfExp):
+        return []
+    body, other = ([part] if isinstance(part, ast.expr) else part for part in (node.body, node.orelse))
+    if device := _device(node.test):
+        is_cpu = (device == "cpu") == isinstance(node.test.ops[0], ast.Eq)
+        return [node.test, *(other if is_cpu else body)]
+    conditions = (
+        node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And) else [node.test]
+    )
+    return [node.test, *body] if any(map(_needs_more, conditions)) else []
+
+
+def _device(node: ast.AST) -> str:
+    """``"cpu"`` of ``x.device.type == "cpu"`` and ``x.device.type != "cpu"``."""
+    match node:
+        case ast.Compare(ast.Attribute(ast.Attribute(attr="device"), "type"), [_], [ast.Constant(str() as device)]):
+            return device
+    return ""
+
+
+def _needs_more(node: ast.AST) -> bool:
+    """Whether a condition asks for Triton or for other processes."""
+    match node:
+        case ast.Call(ast.Name("triton_serves")) | ast.Compare(ast.Call(ast.Name("world_size"))):
+            return True
+    return False
 
 
 def _is_ignored(node: ast.AST) -> bool:

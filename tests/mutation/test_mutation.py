@@ -67,6 +67,28 @@ def test_what_computes_nothing_is_no_mutant():
     )
 
 
+def test_what_no_mutant_runs_is_no_mutant():
+    assert not changes(
+        """
+        if x.device.type != "cpu":
+            return a + 1
+        if b and triton_serves(x) and not c:
+            return a + 1
+        if sync and world_size() > 1:
+            a = a + 1
+        a = 1 + b if x.device.type == "mps" else b
+        """
+    )
+    assert changes("a if x.device.type == 'cpu' else 1") == set()
+    assert changes("if x.device.type == 'cpu': return 1") == {("1", "2")}
+    assert changes("if x.ndim == 2 or x.device.type != 'cpu': return y") == {
+        ("x.ndim == 2", "x.ndim != 2"),
+        ("2", "3"),
+        ("x.ndim == 2 or x.device.type != 'cpu'", "x.ndim == 2 and x.device.type != 'cpu'"),
+    }
+    assert changes("if not triton_serves(x): return 1") == {("not triton_serves(x)", "triton_serves(x)"), ("1", "2")}
+
+
 @pytest.mark.parametrize("module", TESTS)
 def test_mutants_are_programs(module):
     source = (SOURCES / module).read_bytes()
