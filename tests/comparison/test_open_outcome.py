@@ -128,7 +128,7 @@ def test_a_comparison_has_columns_and_tests_them(tmp_path):
     assert row["mean"] == pytest.approx(np.mean(row["per_seed"]))
     assert row["std"] == pytest.approx(np.std(row["per_seed"], ddof=1))
     text = " ".join(found["sentences"])
-    assert "Real differences to a in F-measure: b −" in text
+    assert "Significantly worse than a in F-measure with unknown classes: b −" in text
     assert "Highest AUROC of known vs unknown samples: a, " in text
     json.dumps(found, allow_nan=False)
 

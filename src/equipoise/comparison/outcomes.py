@@ -84,6 +84,7 @@ class Outcome(ABC):
         self.targets = sha256(targets.astype(np.int64).tobytes()).hexdigest() + f" {self.open_sizes}"
         self.names = tuple((name, table.shape[0]) for name, table in tables.items())
         self.table = sparse.vstack(list(tables.values()), format="csr")
+        self.signs = {"ece" + ending: np.sign(tables["ece" + ending].sum(1))[:, None] for ending in self.endings}
 
     @property
     def open_sizes(self) -> tuple[int, ...]:
@@ -98,7 +99,9 @@ class Outcome(ABC):
         """The metrics where each sample counts as often as ``weights`` (samples, draws) say; (draws,) each.
 
         Those of an open set too where ``others`` say how often unknown and validation samples count. NaN where a metric
-        does not exist, such as that of a group of classes none of which was drawn.
+        does not exist, such as that of a group of classes none of which was drawn. In the ECE every bin keeps the sign
+        of its gap on all samples: absolute values of noise would hide what test samples add to all seeds alike, and
+        intervals would be too narrow.
         """
         parts = np.split(self.table @ weights, np.cumsum([width for _, width in self.names])[:-1])
         sums = {name: part.astype(np.float64) for (name, _), part in zip(self.names, parts, strict=True)}
@@ -106,7 +109,7 @@ class Outcome(ABC):
             found = self._scores(sums, weights)
             events = sums["events"][0]
             for ending in self.endings:
-                found["ece" + ending] = np.abs(sums["ece" + ending]).sum(0) / events
+                found["ece" + ending] = (self.signs["ece" + ending] * sums["ece" + ending]).sum(0) / events
                 found["ada_ece" + ending] = _equal_mass_error(sums["mass" + ending], sums["gap" + ending])
                 found["nll" + ending] = sums["nll" + ending][0] / events
         return found if self.open is None or not others else found | self.open.weigh(weights, *others)
