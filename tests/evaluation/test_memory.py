@@ -50,7 +50,12 @@ def folder_of(path, shape, targets):
 
 
 @pytest.mark.parametrize(
-    ("shape", "targets", "samples"), [((50,), (), 60_000), ((50,), (50,), 60_000), ((5, 100, 100), (100, 100), 60)]
+    ("shape", "targets", "samples"),
+    [
+        ((50,), (), 60_000),
+        pytest.param((50,), (50,), 60_000, marks=pytest.mark.slow),
+        ((5, 100, 100), (100, 100), 60),
+    ],
 )
 def test_what_is_held_does_not_grow_with_the_file(tmp_path, shape, targets, samples):
     counts = samples // 10, samples
