@@ -91,9 +91,8 @@ def test_softmax_forms_tend_to_their_limits(form, kind, dtype, smoothing):
 @each(SOFTMAX + REGION)
 @kinds
 def test_every_softmax_loss_tends_to_its_limit(entry, kind):
-    loss = make(
-        entry, C, **({"keep": 1.0} if entry.name == "OHEMLoss" else {})
-    )  # which of infinite rows it keeps is open
+    # which of several infinite rows are the hardest is open
+    loss = make(entry, C, **({"keep": 1.0} if entry.name == "OHEMLoss" else {}))
     logits, targets = masked_logits(torch.float64), targets_of(kind, torch.float64)
     for epoch in (0, 2, 5, 8) if getattr(loss, "scheduled", False) else (None,):
         if epoch is not None:

@@ -115,21 +115,24 @@ def is_plain(z: Tensor) -> bool:
     if not z.numel():
         return True
     low, high = z.aminmax()
-    return bool(low > -HUGE) and bool(high < HUGE)  # False for NaN
+    return float(low) > -HUGE and float(high) < HUGE  # False for NaN
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor, *, plain: bool = True) -> Tensor:
     """``torch.where``, for finite values by a product, which is exact too."""
-    return (
-        torch.lerp(no, yes, condition.to(no.dtype).expand_as(no)) if plain else torch.where(condition.bool(), yes, no)
-    )
+    if not plain:
+        return torch.where(condition.bool(), yes, no)
+    return torch.lerp(no, yes, condition.to(no.dtype).expand_as(no))
 
 
-def product(factor: Tensor | None, log_p: Tensor, *, plain: bool = False) -> Tensor:
+def product(factor: Tensor | None, log_p: Tensor) -> Tensor:
     """``factor * log_p`` with 0 * log 0 = 0: what has no weight costs nothing."""
     if factor is None:
         return log_p
-    return factor * log_p if plain else torch.where((factor == 0) & (log_p == -math.inf), 0.0, factor * log_p)
+    cost = factor * log_p
+    if cost.device.type == "cpu" and may_overwrite() and not bool(cost.sum().isnan()):
+        return cost
+    return torch.where((factor == 0) & (log_p == -math.inf), 0.0, cost)
 
 
 def gamma_of_rows(hyper: Hyper, labels: Tensor, p: Tensor) -> Tensor | None:

@@ -19,8 +19,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from equipoise.kernels.softmax_forms_triton import LOWEST, exponentials, faded, unpadded, whole_rows
-from equipoise.kernels.triton_forms import exp, exp_relative, reciprocal, relative, row_max
+from equipoise.kernels.softmax_forms_triton import exponentials, faded, unpadded, whole_rows
+from equipoise.kernels.triton_forms import exp, exp_relative, lowest, reciprocal, relative, row_max
 from equipoise.kernels.triton_walk import load_tile, mass_of, offsets, places, present, raw_tile, rows_of_program
 
 __all__ = ["errors_kernel", "gradient_kernel", "overlap_kernel", "sums_kernel"]
@@ -57,9 +57,8 @@ def sums_kernel(
             )  # fmt: skip
             label, z_label, valid = _labels(logits, target, at, z_c, live, ignore_index, out, C, DENSE, LONG)
             z = raw.to(out.dtype.element_ty)
-            lowest = tl.full([BLOCK_R], LOWEST, out.dtype.element_ty)
             own = k[None, :] == label[:, None]
-            peak, _, e, others = whole_rows(z, lowest, own, k, C, not DENSE, padded)
+            peak, _, e, others = whole_rows(z, lowest(out, BLOCK_R), own, k, C, not DENSE, padded)
             t = z
             if DENSE:
                 t = load_tile(targets, t_at, k, t_c, live, C, 0.0, out, LONG)
@@ -80,7 +79,7 @@ def sums_kernel(
         )  # fmt: skip
         target = _indices(targets, t_at, live, DENSE)
         label, z_label, valid = _labels(logits, target, at, z_c, live, ignore_index, out, C, DENSE, LONG)
-        peak = tl.full([BLOCK_R], LOWEST, out.dtype.element_ty)
+        peak = lowest(out, BLOCK_R)
         others = tl.zeros([BLOCK_R], out.dtype.element_ty)
         mass = tl.zeros([BLOCK_R], out.dtype.element_ty)
         for start in range(0, C, BLOCK_C):
@@ -128,7 +127,7 @@ def errors_kernel(
     place = _lines(tile // tiles, outer, i_2, size_2, pixels, C, LONG)
     target = _indices(targets, t_at, live, False)
     label, _, valid = _labels(logits, target, at, z_c, live, ignore_index, out, C, False, LONG)
-    peak = tl.full([BLOCK_R], LOWEST, out.dtype.element_ty)
+    peak = lowest(out, BLOCK_R)
     padded: tl.constexpr = C < BLOCK_C and VECTOR != 0
     if C <= BLOCK_C:
         k = tl.arange(0, BLOCK_C)
@@ -198,7 +197,7 @@ def gradient_kernel(
             own *= tl.load(each + e_at + offsets(tl.maximum(label, 0), pixels, LONG), mask=live, other=0.0)
         else:
             own -= tl.load(at_label + 2 * step)
-    peak = tl.full([BLOCK_R], LOWEST, slopes.dtype.element_ty)
+    peak = lowest(slopes, BLOCK_R)
     padded: tl.constexpr = C < BLOCK_C and VECTOR != 0
     if C <= BLOCK_C:
         k = tl.arange(0, BLOCK_C)

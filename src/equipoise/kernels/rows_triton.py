@@ -7,6 +7,8 @@ import triton.language as tl
 
 __all__ = ["add_kernel", "count_kernel", "finish_kernel", "finish_last", "mass_kernel", "scale_kernel", "weigh_kernel"]
 
+SPOILED = tl.constexpr(-(2**40))  # as in ``weights.recall``
+
 
 @triton.jit
 def finish_kernel(sums, reduced, inverse, programs, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr):
@@ -69,10 +71,12 @@ def count_kernel(
 ):  # fmt: skip
     """Adds to ``counts`` (2, C) the rows of each class and its hits; integers, so in any order.
 
+    A row whose loss is NaN spoils the batch, see ``weights.recall``: the rows of all classes are far below 0 then.
     BINS, more than 2 C: a histogram in each program; 0: too many classes for that, one row at a time.
     """
     if BINS > 0:
         table = tl.zeros([BINS], tl.int32)
+    wrong = tl.zeros([BLOCK], tl.int32)
     for start in range(_first(LONG, BLOCK), rows, tl.num_programs(0) * BLOCK):
         row = start + tl.arange(0, BLOCK)
         code = _codes(codes, row, rows, sixteens, C)
@@ -83,11 +87,18 @@ def count_kernel(
             hit = valid & (code >= C)
             tl.atomic_add(counts + tl.where(hit, code - C, code), 1, mask=valid)
             tl.atomic_add(counts + code, 1, mask=hit)
+            wrong += (code == 2 * C + 1).to(tl.int32)
     if BINS > 0:
         k = tl.arange(0, BINS)
         hit = (k >= C) & (k < 2 * C)
         tl.atomic_add(counts + tl.where(hit, k - C, k), table, mask=k < 2 * C)
         tl.atomic_add(counts + k, table, mask=hit)
+        spoiled = tl.sum(tl.where(k == 2 * C + 1, table, 0))
+        tl.atomic_add(counts + k, tl.full([BINS], SPOILED, tl.int64), mask=(k < C) & (spoiled > 0))
+    elif tl.max(wrong) > 0:
+        for start in range(0, C, BLOCK):
+            k = start + tl.arange(0, BLOCK)
+            tl.atomic_add(counts + k, tl.full([BLOCK], SPOILED, tl.int64), mask=k < C)
 
 
 @triton.jit

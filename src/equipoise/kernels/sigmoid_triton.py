@@ -12,6 +12,7 @@ import triton.language as tl
 
 from equipoise.kernels.rows_triton import finish_last
 from equipoise.kernels.triton_forms import (
+    LOWEST,
     TINY,
     confidence_gamma,
     exp,
@@ -96,17 +97,17 @@ def _negative(z, p, q, log_u, k, hyper, C, PLAN: tl.constexpr):
     else:
         if whole == 1:
             focus = p_m
-            through = gamma * cost * slide
+            through = gamma * (cost * slide)
         elif whole == 0:
             focus = power(p_m, gamma, 0)
             if PLAN.margin >= 0:
-                through = gamma * cost * (focus / tl.maximum(p_m, TINY)) * slide
+                through = gamma * (cost * (focus / tl.maximum(p_m, TINY)) * slide)
             else:
-                through = gamma * cost * focus * q  # slide / p is q
+                through = gamma * (cost * focus * q)  # slide / p is q
         else:
             lowered = power(p_m, gamma, whole - 1)
             focus = lowered * p_m
-            through = gamma * cost * lowered * slide
+            through = gamma * (cost * lowered * slide)
         m = focus
         if PLAN.xi >= 0:
             xi = tl.load(hyper + PLAN.xi)
@@ -119,8 +120,11 @@ def _negative(z, p, q, log_u, k, hyper, C, PLAN: tl.constexpr):
 
 
 @triton.jit
-def _weighted(positive, negative, t, k, hyper, C, PLAN: tl.constexpr):
-    """``t positive + (1 - t) negative`` with the weights of both sides and of the labels."""
+def _weighted(positive, negative, t, k, hyper, C, PLAN: tl.constexpr, FINITE: tl.constexpr):
+    """``t positive + (1 - t) negative`` with the weights of both sides and of the labels.
+
+    Not FINITE: a masked negative has an infinite positive beside it, which has no weight.
+    """
     if PLAN.pos_weight >= 0:
         positive *= of_class(PLAN.pos_weight, PLAN.pos_weight_step, k, hyper, C)
     if PLAN.alpha >= 0:
@@ -128,6 +132,8 @@ def _weighted(positive, negative, t, k, hyper, C, PLAN: tl.constexpr):
         positive *= alpha
         negative *= 1.0 - alpha
     joined = t * positive + (1.0 - t) * negative
+    if not FINITE:
+        joined = tl.where(t == 0.0, negative, joined)
     if PLAN.weight >= 0:
         joined *= of_class(PLAN.weight, PLAN.weight_step, k, hyper, C)
     return joined
@@ -143,14 +149,14 @@ def _terms(z, t, k, hyper, C, PLAN: tl.constexpr, DETACH: tl.constexpr):
     scale = 1.0
     if PLAN.neg_scale >= 0:
         scale = tl.load(hyper + PLAN.neg_scale)
-        z *= scale
+        z = tl.minimum(z * scale, -LOWEST)  # finite, for products with a q of 0
         p, q, cost, log_u = _logistic(z)
     negative_loss, negative_slope, negative_direct = _negative(z, p, q, log_u, k, hyper, C, PLAN)
     if DETACH:
         slope = direct
         negative_slope = negative_direct
-    loss = _weighted(loss, negative_loss / scale, t, k, hyper, C, PLAN)
-    return loss, _weighted(slope, negative_slope, t, k, hyper, C, PLAN)
+    loss = _weighted(loss, negative_loss / scale, t, k, hyper, C, PLAN, False)
+    return loss, _weighted(slope, negative_slope, t, k, hyper, C, PLAN, True)
 
 
 @triton.jit

@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from equipoise.kernels.softmax_forms_triton import (
-    LOWEST,
     adjusted_tile,
     dense_terms,
     differences,
@@ -19,7 +18,7 @@ from equipoise.kernels.softmax_forms_triton import (
     whole_rows,
     with_margin,
 )
-from equipoise.kernels.triton_forms import exp_relative, log, log_relative, reciprocal, relative
+from equipoise.kernels.triton_forms import exp_relative, log, log_relative, lowest, reciprocal, relative, unit_of
 from equipoise.kernels.triton_walk import offsets, places, present, rows_of_program
 
 __all__ = ["backward_kernel", "backward_tile"]
@@ -77,17 +76,18 @@ def backward_tile(
             z, _t = adjusted_tile(logits, targets, at, t_at, k, z_c, t_c, label, there, hyper, C, PLAN, DENSE, LONG)
             mine = is_label(k, 0, label, VECTOR)
             z = with_margin(z, mine, z_label, PLAN, DENSE, spread)
-            peak = tl.full([BLOCK_R], LOWEST, hyper.dtype.element_ty)
+            peak = lowest(hyper, BLOCK_R)
             if apart:
-                peak = tl.maximum(z_label, LOWEST)
+                peak = tl.maximum(z_label, peak)
             peak, _x, e, others = whole_rows(z, peak, mine, k, C, not apart, padded)
             others *= reciprocal(exp_relative(relative(peak, peak)))
         _log_p, p_label, q, _m, h, total = row_forms(z_label, peak, others, label, hyper, PLAN, precise)
         h = tl.where(valid, h, 0.0)
     total = tl.where(valid, total, 1.0)
+    unit = unit_of(peak)
     shift = relative(peak, peak)
     scale = reciprocal(total * exp_relative(shift))
-    log_total = log(total) + log_relative(shift)
+    log_total = log(total) + log_relative(shift, unit)
     if spread:
         pull = tl.where(valid, pull, 0.0)
         smoothing, share = smoothing_share(hyper, C, PLAN)
@@ -117,24 +117,24 @@ def backward_tile(
                 gradient = 2.0 * factor[:, None] * p * (difference - pull[:, None])
             else:
                 _cost, slope, p = dense_terms(
-                    x, t, others, scale, log_total, k, weight, hyper, C, PLAN, WEIGHTED
+                    x, unit, t, others, scale, log_total, k, weight, hyper, C, PLAN, WEIGHTED
                 )  # fmt: skip
                 # p times the sum minus the slope, written so that less cancels at p = 1
                 gradient = factor[:, None] * (p * (pull[:, None] - slope) - slope * (1.0 - p))
-            gradient = tl.where(valid[:, None], gradient, 0.0)
         else:
             if brier:
                 p = exp_relative(x) * scale[:, None]
                 gradient = p * (factor[:, None] * p - (factor * pull)[:, None])
             elif spread:
                 gradient = other_gradient(
-                    x, others, scale, log_total, factor * pull, share, k, weight, hyper, C, PLAN, WEIGHTED
+                    x, unit, others, scale, log_total, factor * pull, share, k, weight, hyper, C, PLAN, WEIGHTED
                 )  # fmt: skip
             else:
                 if KEPT:
                     e = exp_relative(x)
                 gradient = (factor * h * scale)[:, None] * e
             gradient = tl.where(is_label(k, start, label, VECTOR), back[:, None], gradient)
+        gradient = tl.where(valid[:, None], gradient, 0.0)  # whatever the logits of an ignored row are
         inside = live[:, None] & (k < C)[None, :]
         place = (out + offsets(k, g_c, LONG))[None, :] + g_at[:, None]
         tl.store(place, gradient.to(out.dtype.element_ty), mask=inside)

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from equipoise.kernels.triton_forms import (
+    LOWEST,
     confidence_gamma,
     exp,
     exp_relative,
@@ -25,11 +26,11 @@ from equipoise.kernels.triton_forms import (
     relative,
     row_max,
     true_form,
+    unit_of,
 )
 from equipoise.kernels.triton_walk import load_tile
 
 __all__ = [
-    "LOWEST",
     "NOTHING",
     "adjusted",
     "adjusted_tile",
@@ -40,6 +41,7 @@ __all__ = [
     "is_label",
     "other_forms",
     "other_gradient",
+    "product",
     "row_forms",
     "smoothing_share",
     "target_tile",
@@ -50,7 +52,6 @@ __all__ = [
     "with_margin",
 ]
 
-LOWEST = tl.constexpr(-1e30)  # below every logit: the peak before the first tile
 NOTHING = tl.constexpr(-0.0)  # added to anything it changes nothing, not even a sign: the compiler leaves it out
 
 
@@ -139,9 +140,9 @@ def exponentials(x, own, k, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl.c
 
 @triton.jit
 def faded(peak, top):
-    """By how much what was relative to the peak sinks when that rises to the top, in units of log 2, and its factor."""
-    sunk = relative(peak, top) - relative(peak, peak)
-    return sunk, exp_relative(sunk)
+    """By how much what was relative to the peak sinks when that rises to the top, as a logarithm, and its factor."""
+    sunk = tl.maximum(relative(peak, top) - relative(peak, peak), LOWEST)  # what is nothing yet stays it
+    return log_relative(sunk, unit_of(top)), exp_relative(sunk)
 
 
 @triton.jit
@@ -162,6 +163,12 @@ def whole_rows(z, peak, own, k, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: 
     x = relative(z, peak[:, None])
     e = exponentials(x, own, k, C, WITHOUT, PADDED)
     return peak, x, e, tl.sum(e, 1)
+
+
+@triton.jit
+def product(factor, log_p):
+    """``factor * log_p`` of rows, with 0 * log 0 = 0: what has no weight costs nothing."""
+    return tl.where((factor == 0.0) & (log_p == float("-inf")), 0.0, factor * log_p)
 
 
 @triton.jit
@@ -221,16 +228,15 @@ def smoothing_share(hyper, C: tl.constexpr, PLAN: tl.constexpr):
 
 @triton.jit
 def other_forms(
-    x, rest, inverse, log_total, k, weight, hyper, C: tl.constexpr, PLAN: tl.constexpr, WEIGHTED: tl.constexpr
+    x, unit, rest, inverse, log_total, k, weight, hyper, C: tl.constexpr, PLAN: tl.constexpr, WEIGHTED: tl.constexpr
 ):  # fmt: skip
     """M log p, h and p of every class of a tile in the form of the classes that are not the label's.
 
     A focal loss takes the form of the true class for every class (Mukhoti et al. 2020, appendix A).
     """
     p = exp_relative(x) * inverse[:, None]
-    log_p = log_relative(x) - log_total[:, None]
+    log_p = log_relative(x, unit[:, None]) - log_total[:, None]
     if PLAN.gamma_neg >= 0:
-        log_p = tl.maximum(log_p, LOWEST)  # where p has vanished, so does its product
         m, h = other_form(log_p, p, of_class(PLAN.gamma_neg, PLAN.gamma_neg_step, k, hyper, C), hyper, PLAN)
     else:
         m, h = _true_forms(log_p, p, rest, k, hyper, C, PLAN)
@@ -238,12 +244,12 @@ def other_forms(
         by_class = tl.load(weight + k, mask=k < C, other=0.0)[None, :]
         m *= by_class
         h *= by_class
-    return m * log_p, h, p
+    return tl.where(m == 0.0, 0.0, m * log_p), h, p
 
 
 @triton.jit
 def other_gradient(
-    x, rest, inverse, log_total, pull, share, k, weight, hyper, C: tl.constexpr, PLAN: tl.constexpr,
+    x, unit, rest, inverse, log_total, pull, share, k, weight, hyper, C: tl.constexpr, PLAN: tl.constexpr,
     WEIGHTED: tl.constexpr,
 ):  # fmt: skip
     """``p pull - share h`` of every class of a tile, h that of ``other_forms``.
@@ -258,13 +264,14 @@ def other_gradient(
         if PLAN.xi >= 0:
             by *= 1.0 - tl.load(hyper + PLAN.xi)
         x = tl.maximum(x, LOWEST)  # where p has vanished, so does its product
-        line = x * log_relative(gamma * by)[:, None] + (by - gamma * by * log_total)[:, None]
+        line = x * log_relative(gamma * by, unit)[:, None] + (by - gamma * by * log_total)[:, None]
         h = power(p, gamma, PLAN.gamma_neg_whole) * line
         if PLAN.xi >= 0:
             h += (share - by)[:, None]
     elif PLAN.gamma_neg < 0 and PLAN.gamma_pos_whole > 0 and PLAN.xi < 0:
         gamma = tl.load(hyper + PLAN.gamma_pos)
-        line = x * log_relative(gamma) + (1.0 - gamma * log_total)[:, None]
+        x = tl.maximum(x, LOWEST)
+        line = x * log_relative(gamma, unit)[:, None] + (1.0 - gamma * log_total)[:, None]
         h = share[:, None]
         if PLAN.gamma_pos_whole == 2:
             h -= h * p
@@ -272,7 +279,7 @@ def other_gradient(
             h *= power(1.0 - p, gamma, PLAN.gamma_pos_whole - 1)
         h *= 1.0 - p * line
     else:
-        _, h, _ = other_forms(x, rest, inverse, log_total, k, weight, hyper, C, PLAN, False)
+        _, h, _ = other_forms(x, unit, rest, inverse, log_total, k, weight, hyper, C, PLAN, False)
         h *= share[:, None]
     if WEIGHTED:
         h *= tl.load(weight + k, mask=k < C, other=0.0)[None, :]
@@ -281,12 +288,12 @@ def other_gradient(
 
 @triton.jit
 def dense_terms(
-    x, t, rest, inverse, log_total, k, weight, hyper, C: tl.constexpr, PLAN: tl.constexpr, WEIGHTED: tl.constexpr
+    x, unit, t, rest, inverse, log_total, k, weight, hyper, C: tl.constexpr, PLAN: tl.constexpr, WEIGHTED: tl.constexpr
 ):  # fmt: skip
     """Mass times m log p, mass times h, and p of every class of a tile."""
     inside = (k < C)[None, :]
     p = exp_relative(x) * inverse[:, None]
-    log_p = tl.where(inside, tl.maximum(log_relative(x) - log_total[:, None], LOWEST), 0.0)
+    log_p = log_relative(x, unit[:, None]) - log_total[:, None]
     smoothing, share = smoothing_share(hyper, C, PLAN)
     m, h = _true_forms(log_p, p, rest, k, hyper, C, PLAN)
     if PLAN.gamma_neg >= 0:
@@ -304,7 +311,7 @@ def dense_terms(
         by_class = tl.load(weight + k, mask=k < C, other=0.0)[None, :]
         cost *= by_class
         slope *= by_class
-    return cost * log_p, tl.where(inside, slope, 0.0), p
+    return tl.where(inside & (cost != 0.0), cost * log_p, 0.0), tl.where(inside, slope, 0.0), p
 
 
 @triton.jit

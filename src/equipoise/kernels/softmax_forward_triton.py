@@ -16,7 +16,6 @@ import triton.language as tl
 from equipoise.kernels.rows_triton import finish_last
 from equipoise.kernels.softmax_backward_triton import backward_tile
 from equipoise.kernels.softmax_forms_triton import (
-    LOWEST,
     NOTHING,
     adjusted,
     adjusted_tile,
@@ -26,6 +25,7 @@ from equipoise.kernels.softmax_forms_triton import (
     faded,
     is_label,
     other_forms,
+    product,
     row_forms,
     smoothing_share,
     target_tile,
@@ -36,14 +36,17 @@ from equipoise.kernels.softmax_forms_triton import (
     with_margin,
 )
 from equipoise.kernels.triton_forms import (
+    LOWEST,
     exp,
     exp_relative,
     log,
     log_relative,
+    lowest,
     power,
     reciprocal,
     relative,
     row_max,
+    unit_of,
 )
 from equipoise.kernels.triton_walk import load_tile, mass_of, offsets, places, present, rows_of_program
 
@@ -74,7 +77,7 @@ def _scanned_rest(z, peak, rest):
 
 @triton.jit
 def _row_sums(
-    x, t, rest, inverse, log_total, q_label, k, own, weight, hyper,
+    x, unit, t, rest, inverse, log_total, q_label, k, own, weight, hyper,
     C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
     """What a tile adds to the loss of its rows and to the number that every gradient of the row needs.
@@ -86,10 +89,10 @@ def _row_sums(
         loss = difference * difference
         pull = difference * p
     elif DENSE:
-        loss, pull, p = dense_terms(x, t, rest, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED)
+        loss, pull, p = dense_terms(x, unit, t, rest, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED)
     else:
         counts = (k < C)[None, :] & (own == 0)
-        loss, pull, p = other_forms(x, rest, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED)
+        loss, pull, p = other_forms(x, unit, rest, inverse, log_total, k, weight, hyper, C, PLAN, WEIGHTED)
         loss = tl.where(counts, loss, 0.0)
         pull = tl.where(counts, pull, 0.0)
     return tl.sum(loss, 1), tl.sum(pull, 1)
@@ -97,10 +100,10 @@ def _row_sums(
 
 @triton.jit
 def _powers(
-    x, e, t, start, k, weight, hyper,
+    x, e, unit, t, start, k, weight, hyper,
     C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a tile of the powers of the exponentials that the loss is made of, and of the same times x.
+    """Sums over a tile of the powers of the exponentials that the loss is made of, and of the same times log p.
 
     Of the power 0, to which the label of index targets belongs as well, and of two more.
     """
@@ -118,24 +121,24 @@ def _powers(
     if PLAN.power_0:
         inside = (k < C)[None, :]
         part = mass
-        below = x
+        counts = inside
         if DENSE:
             smoothing, share = smoothing_share(hyper, C, PLAN)
             part *= t * (1.0 - smoothing) + share
         if DENSE or WEIGHTED:
-            below = finite
+            counts = inside & (part != 0.0)
             sum_0 = tl.sum(tl.where(inside, part, NOTHING), 1)
         else:  # the classes of this tile
             sum_0 += tl.minimum(C - start, x.shape[1])
-        tilt_0 = tl.sum(tl.where(inside, part * below, NOTHING), 1)
+        tilt_0 = log_relative(tl.sum(tl.where(counts, part * x, NOTHING), 1), unit)
     if PLAN.power_a > 0:
         part = power(e, e, PLAN.power_a) * mass
         sum_a = tl.sum(unpadded(part, k, C, PADDED), 1)
-        tilt_a = tl.sum(unpadded(part * finite, k, C, PADDED), 1)
+        tilt_a = log_relative(tl.sum(unpadded(part * finite, k, C, PADDED), 1), unit)
     if PLAN.power_b > 0:
         part = power(e, e, PLAN.power_b) * mass
         sum_b = tl.sum(unpadded(part, k, C, PADDED), 1)
-        tilt_b = tl.sum(unpadded(part * finite, k, C, PADDED), 1)
+        tilt_b = log_relative(tl.sum(unpadded(part * finite, k, C, PADDED), 1), unit)
     return sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b
 
 
@@ -175,16 +178,17 @@ def _from_powers(
     else:  # 1 - p
         c_a = -1.0
     if PLAN.power_0:
-        loss += c_0 * (log_relative(tilt_0) - log_total * sum_0)
+        low = tilt_0 - log_total * sum_0
+        loss += tl.where(c_0 + tl.zeros_like(low) == 0.0, 0.0, c_0 * low)  # which may be infinite
         pull += c_0 * sum_0
     if PLAN.power_a > 0:
         scale = power(inverse, inverse, PLAN.power_a)
-        low = (log_relative(tilt_a) - log_total * sum_a) * scale
+        low = (tilt_a - log_total * sum_a) * scale
         loss += c_a * low
         pull += c_a * (sum_a * scale + PLAN.power_a * low)
     if PLAN.power_b > 0:
         scale = power(inverse, inverse, PLAN.power_b)
-        low = (log_relative(tilt_b) - log_total * sum_b) * scale
+        low = (tilt_b - log_total * sum_b) * scale
         loss += c_b * low
         pull += c_b * (sum_b * scale + PLAN.power_b * low)
     return loss, pull
@@ -224,11 +228,11 @@ def _forward_tile(
     z_true = true_logit(z_label, label, hyper, PLAN)
 
     nothing = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
-    peak = tl.full([BLOCK_R], LOWEST, hyper.dtype.element_ty)
+    peak = lowest(hyper, BLOCK_R)
     best = peak  # largest logit, and that of the classes before the label
     ahead = peak
     if apart:
-        peak = tl.maximum(z_true, LOWEST)
+        peak = tl.maximum(z_true, peak)
     others = nothing  # of dense targets: all
     given = nothing  # mass of dense targets
     sum_0 = nothing
@@ -255,7 +259,7 @@ def _forward_tile(
             peak, x, e, others = whole_rows(z, peak, mine, k, C, not DENSE and not apart, padded)
             if summed:
                 sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b = _powers(
-                    x, e, t, 0, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
+                    x, e, unit_of(peak), t, 0, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
                 )
     else:
         if HITS and VECTOR > 0:
@@ -287,7 +291,7 @@ def _forward_tile(
                 others = others * fade + tl.sum(e, 1)
                 if summed:
                     more_0, more_tilt_0, more_a, more_tilt_a, more_b, more_tilt_b = _powers(
-                        x, e, t, start, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
+                        x, e, unit_of(peak), t, start, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
                     )
                     if PLAN.power_0:
                         sum_0, tilt_0 = _sunk(sum_0, tilt_0, more_0, more_tilt_0, sunk, fade, 0)
@@ -298,10 +302,11 @@ def _forward_tile(
         if HITS and VECTOR > 0:  # one look at the block of the label instead of one at each class
             ahead = tl.maximum(ahead, row_max(_before(near, tl.arange(0, BLOCK_C), label % BLOCK_C, BLOCK_C)))
 
+    unit = unit_of(peak)
     shift = relative(peak, peak)
-    unit = exp_relative(shift)
+    one = exp_relative(shift)
     if not precise:
-        others *= reciprocal(unit)
+        others *= reciprocal(one)
     mass = tl.full([BLOCK_R], 1.0, hyper.dtype.element_ty)
     if DENSE:
         valid = live & (given != 0.0)
@@ -312,8 +317,8 @@ def _forward_tile(
         if WEIGHTED:
             mass = tl.load(weight + label)
         log_p, p_label, q, m, h, total = row_forms(z_true, peak, others, label, hyper, PLAN, precise)
-    inverse = reciprocal(total * unit)
-    log_total = log(total) + log_relative(shift)
+    inverse = reciprocal(total * one)
+    log_total = log(total) + log_relative(shift, unit)
     if summed:
         if brier:  # the squares of the others' p, and their pull; the label's follow
             squares = sum_a * inverse * inverse
@@ -322,14 +327,15 @@ def _forward_tile(
         else:
             if PLAN.power_0 and not DENSE:
                 sum_0 -= mass
-                tilt_0 -= mass * relative(z_true, peak)
+                there_0 = log_relative(relative(z_true, peak), unit)
+                tilt_0 -= tl.where(z_true == float("-inf"), 0.0, mass * there_0)  # the loss is infinite already
             loss, pull = _from_powers(
                 sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b, inverse, log_total, hyper, PLAN
             )  # fmt: skip
     elif spread:
         if whole:
             loss, pull = _row_sums(
-                x, t, others, inverse, log_total, q, k, mine, weight, hyper, C, PLAN, DENSE, WEIGHTED
+                x, unit, t, others, inverse, log_total, q, k, mine, weight, hyper, C, PLAN, DENSE, WEIGHTED
             )  # fmt: skip
         else:
             loss = nothing
@@ -339,7 +345,7 @@ def _forward_tile(
                 z, t = adjusted_tile(logits, targets, at, t_at, k, z_c, t_c, label, there, hyper, C, PLAN, DENSE, LONG)
                 x = relative(z, peak[:, None])
                 more_loss, more_pull = _row_sums(
-                    x, t, others, inverse, log_total, q, k, is_label(k, start, label, VECTOR), weight, hyper,
+                    x, unit, t, others, inverse, log_total, q, k, is_label(k, start, label, VECTOR), weight, hyper,
                     C, PLAN, DENSE, WEIGHTED,
                 )  # fmt: skip
                 loss += more_loss
@@ -355,11 +361,11 @@ def _forward_tile(
         else:
             smoothing, share = smoothing_share(hyper, C, PLAN)
             own = mass * (1.0 - smoothing + share)
-            loss = -(own * m * log_p + share * loss)
+            loss = -(product(own * m, log_p) + product(share + tl.zeros_like(loss), loss))
             pull = own * h + share * pull
     else:
         pull = nothing
-        loss = -mass * m * log_p
+        loss = -product(mass * m, log_p)
     loss = tl.where(valid, tl.where(known, loss, float("nan")), 0.0)
 
     others = tl.where(valid, others, -1.0)
@@ -372,7 +378,7 @@ def _forward_tile(
         tl.store(rows_out + row, loss, mask=live)
     if HITS:
         hit = (z_label >= best) & (z_label > ahead)
-        code = tl.where(valid, tl.where(known, label + tl.where(hit, C, 0), 2 * C + 1), 2 * C)
+        code = tl.where(valid, tl.where(loss == loss, label + tl.where(hit, C, 0), 2 * C + 1), 2 * C)
         tl.store(codes_out + row, code.to(codes_out.dtype.element_ty), mask=live)
     if DENSE or not WEIGHTED:
         mass = valid.to(loss.dtype)
@@ -394,10 +400,10 @@ def forward_kernel(
 
     Writes, with KEEP, to ``state`` (2 or 3, rows) the peak, the others' sum (-1 where the row is ignored) and, where
     every class has a term, the sum that all gradients of the row share; with ROWS the losses; with HITS a code of the
-    label, by C more where that is the first of the largest logits, 2 C where the row is ignored, 2 C + 1 where there is
-    no such class, and zeros to ``sums_out``, the table (2, C) that is to be counted into; else to that the sums of
-    loss, mass and valid rows of this program, (3, programs). With a REDUCTION of 0 and more the last program writes the
-    reduced loss, see ``finish_last``.
+    label, by C more where that is the first of the largest logits, 2 C where the row is ignored, 2 C + 1 where the loss
+    is NaN, as where there is no such class, and zeros to ``sums_out``, the table (2, C) that is to be counted into;
+    else to that the sums of loss, mass and valid rows of this program, (3, programs). With a REDUCTION of 0 and more
+    the last program writes the reduced loss, see ``finish_last``.
 
     ONCE: instead of the state, ``state`` is the gradient of the logits, which lies as they do; ``inverse`` has that of
     the denominator already.

@@ -107,7 +107,7 @@ def _true_softmax(z: Tensor, labels: Tensor, valid: Tensor, hyper: Hyper) -> tup
         adjusted = _adjusted(z, labels, hyper)
         probs = softmax(adjusted) if adjusted is not z else adjusted.softmax(1)  # fresh memory is slow
         p = probs.gather(1, labels)
-        if not p.isnan().any():
+        if not bool(p.sum().isnan()):
             return probs, p, adjusted
     adjusted = _adjusted(_cleaned(z, valid, hyper), labels, hyper)
     probs = adjusted.softmax(1)
@@ -232,7 +232,7 @@ def _dense(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper) -> t
     if weight is not None:
         by_class = along_classes(weight, z)
         factor, slope = factor * by_class, slope * by_class
-    rows = _counted(-product(factor, log_p, plain=plain).sum(1, keepdim=True), valid)
+    rows = _counted(-product(factor, log_p).sum(1, keepdim=True), valid)
     # p S - slope, written so that nothing cancels at p = 1
     direction = minus(times(p, slope.sum(1, keepdim=True) - slope), slope * q)
     return rows, times(direction, hyper["scale"]) if "scale" in hyper else direction

@@ -15,6 +15,7 @@ import triton.language as tl
 from equipoise.kernels.hyper import Layout
 
 __all__ = [
+    "LOWEST",
     "Plan",
     "confidence_gamma",
     "exp",
@@ -22,6 +23,7 @@ __all__ = [
     "log",
     "log1p",
     "log_relative",
+    "lowest",
     "of_class",
     "other_form",
     "plan_of",
@@ -31,12 +33,14 @@ __all__ = [
     "relative",
     "row_max",
     "true_form",
+    "unit_of",
 ]
 
 ABSENT = -1
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 TINY = tl.constexpr(1.1754943508222875e-38)  # smallest normal number of float32: a floor under logarithms
+LOWEST = tl.constexpr(-1e30)  # instead of log 0, where it is multiplied by a p of 0
 
 
 @dataclass(frozen=True, eq=False)  # one for each layout: compared by identity, which costs a launch nothing
@@ -143,6 +147,16 @@ def plan_of(layout: Layout) -> Plan:
     return Plan(**fields)
 
 
+@triton.jit
+def _is_far(peak):
+    """Whether so large a peak, rounded in units of log 2, would be off by more than powers of exponentials can bear."""
+    if peak.dtype == tl.float32:
+        far = tl.abs(peak) >= 268435456.0  # 2**28
+    else:
+        far = tl.abs(peak) >= 144115188075855872.0  # 2**57
+    return far
+
+
 if os.environ.get("TRITON_INTERPRET") == "1":  # which knows neither fused products nor assembly
 
     @triton.jit
@@ -159,11 +173,11 @@ if os.environ.get("TRITON_INTERPRET") == "1":  # which knows neither fused produ
 
     @triton.jit
     def _scaled(z, peak):
-        return (z - peak) * LOG2E
+        return (z - peak) * tl.where(_is_far(peak), 1.0, LOG2E)
 
     @triton.jit
     def row_max(z):
-        return tl.max(z, 1)
+        return tl.max(z, 1) + tl.sum(tl.where(z == z, 0.0, z), 1)
 
 else:
 
@@ -203,7 +217,8 @@ else:
     @triton.jit
     def _scaled(z, peak):
         """Rounded once, at the end: the peak's own rounding is the same for all classes of a row."""
-        return tl.fma(z, LOG2E + tl.zeros_like(z), -(peak * LOG2E) + tl.zeros_like(z))
+        unit = tl.where(_is_far(peak), 1.0, LOG2E)
+        return tl.fma(z, unit + tl.zeros_like(z), -(peak * unit) + tl.zeros_like(z))
 
     @triton.jit
     def _larger(a, b):
@@ -227,8 +242,28 @@ def of_class(start: tl.constexpr, STEP: tl.constexpr, k, hyper, C):
 
 @triton.jit
 def relative(z, peak):
-    """Logits relative to the peak of their row, in units of log 2 and up to one shift for the whole row."""
+    """Logits relative to the peak of their row, in units of log 2 and up to one shift for the whole row.
+
+    Where the peak is far from 0, in natural units: there the next smaller logit is 16 and more away, and its
+    exponential vanishes beside 1 either way, while the peak times log 2 would be rounded by as much. See ``unit_of``.
+    """
     return _scaled(z, peak)
+
+
+@triton.jit
+def unit_of(peak):
+    """What one unit of ``relative`` is as a natural logarithm, of each row."""
+    return tl.where(_is_far(peak), 1.0, LN2)
+
+
+@triton.jit
+def lowest(like, SIZE: tl.constexpr):
+    """The peak before the first tile, which no finite logit lies below."""
+    if like.dtype.element_ty == tl.float32:
+        peak = tl.full([SIZE], -3.4028234663852886e38, tl.float32)
+    else:
+        peak = tl.full([SIZE], -1.7976931348623157e308, tl.float64)
+    return peak
 
 
 @triton.jit
@@ -244,9 +279,9 @@ def exp_relative(x):
 
 
 @triton.jit
-def log_relative(x):
-    """What ``relative`` returns, in natural units."""
-    return x * LN2
+def log_relative(x, unit):
+    """What ``relative`` returns, in natural units; ``unit`` is that of the peak."""
+    return x * unit
 
 
 @triton.jit
@@ -307,6 +342,7 @@ def true_form(log_p, p, q, gamma, hyper, PLAN: tl.constexpr):
     r""":math:`m = \xi (1 + p)^{g_{hc}} + (1 - \xi) q^{\gamma}` and h; ``gamma`` is not read where there is none."""
     m = tl.full(p.shape, 1.0, p.dtype)
     h = m
+    log_p = tl.maximum(log_p, LOWEST)  # p log p is 0 for p = 0
     if PLAN.focal:
         if PLAN.gamma_pos_whole == 0:
             m = power(q, gamma, 0)
@@ -330,7 +366,8 @@ def true_form(log_p, p, q, gamma, hyper, PLAN: tl.constexpr):
 
 @triton.jit
 def other_form(log_p, p, gamma, hyper, PLAN: tl.constexpr):
-    r""":math:`m = \xi + (1 - \xi) p^{g_{neg}}` and h; ``log_p`` has to be finite."""
+    r""":math:`m = \xi + (1 - \xi) p^{g_{neg}}` and h."""
+    log_p = tl.maximum(log_p, LOWEST)
     # by the logarithm: -log p is large where p has vanished, so that a floor under p would show
     if PLAN.gamma_neg_whole == 0:
         m = exp(gamma * log_p)

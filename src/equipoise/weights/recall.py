@@ -204,7 +204,8 @@ def support_and_hits(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     labels = torch.where(valid, labels, 0)  # what does not count may be no class at all
     classes = logits.shape[1]
     parts = (
-        count_hits(hit, labels[part], valid[part], peak - peak, classes) for part, hit, peak in _hits(logits, labels)
+        count_hits(hit, labels[part], valid[part], (peak - peak).masked_fill(~valid[part], 0.0), classes)
+        for part, hit, peak in _hits(logits, labels)
     )
     return torch.stack(list(parts)).sum(0)
 
@@ -213,14 +214,13 @@ def support_and_hits(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
 def count_hits(hit: Tensor, labels: Tensor, valid: Tensor, losses: Tensor, num_classes: int) -> Tensor:
     """Rows of each class and its hits, (2, C) int64; all arguments (N, d1, ..., dk).
 
-    Where any of the ``losses`` that count is NaN, ``SPOILED``: such a batch says nothing.
+    Where any of the ``losses``, 0 in rows that do not count, is NaN, ``SPOILED``: such a batch says nothing.
     """
     # one sweep: misses in the first C bins, hits in the next, what does not count in the last
     slots = torch.where(valid, labels + num_classes * hit, 2 * num_classes).flatten()
     bins = torch.zeros(2 * num_classes + 1, dtype=torch.int64, device=slots.device)
     misses, hits = bins.scatter_add(0, slots, torch.ones_like(slots))[:-1].view(2, num_classes)
-    spoiled = (valid & losses.isnan()).any()
-    return torch.where(spoiled, SPOILED, torch.stack([misses + hits, hits]))
+    return torch.where(losses.sum().isnan(), SPOILED, torch.stack([misses + hits, hits]))
 
 
 def _may_look(logits: Tensor) -> bool:
