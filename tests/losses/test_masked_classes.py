@@ -19,7 +19,7 @@ FORMS = {
     "cross-entropy": lambda **o: CrossEntropyLoss(**o),
     "focal": lambda **o: FocalLoss(2.0, **o),
     "focal 2.5": lambda **o: FocalLoss(2.5, **o),
-    "focal by class": lambda **o: FocalLoss([2.0, 0.0, 0.5, 5.0], **o),
+    "focal by class": lambda **o: FocalLoss(gamma=[2.0, 0.0, 0.5, 5.0], **o),
     "by confidence": lambda **o: FocalLoss(ByConfidence(((0.2, 5.0), (1.0, 3.0))), **o),
     "asymmetric": lambda **o: AsymmetricSoftmaxLoss(1.0, gamma_neg=4.0, **o),
     "asymmetric 2.5": lambda **o: SoftmaxLoss(asymmetric(0.5, 2.5), **o),

@@ -102,7 +102,7 @@ def test_exponents_by_confidence_and_by_class():
     logits, targets = grid(SIZES)
     for gamma in (ByConfidence(((0.2, 5.0), (1.0, 3.0))), [0.5, 2.5, 0.0]):
         for given in (targets, F.one_hot(targets, C).float()):
-            assert hessian_product(FocalLoss(gamma), logits, given).isfinite().all()
+            assert hessian_product(FocalLoss(gamma=gamma), logits, given).isfinite().all()
 
 
 @each(CATALOGUE)
