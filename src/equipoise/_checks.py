@@ -305,7 +305,7 @@ def warn_of_probabilities(name: str, scores: Tensor, *, one_label: bool, advice:
 
 def check_logit_values(logits: Tensor, *, one_label: bool) -> None:
     """Raise where logits (N, C, d1, ..., dk) are no numbers, warn where they look like probabilities."""
-    if not logits.numel():
+    if not logits.numel() or is_traced(logits):
         return
     wrong = logits.isnan() | (logits == torch.inf)  # minus infinity masks a class
     if bool(wrong.any()):
@@ -355,7 +355,7 @@ def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, va
             )
         if targets.requires_grad:
             raise ValueError("targets must not require a gradient, got dense targets that do; pass targets.detach()")
-        if validate and targets.numel():
+        if validate and targets.numel() and not is_traced(targets):
             _check_distributions(targets)
         elif checks_values(targets, validate):
             _warn_of_several_labels(targets)

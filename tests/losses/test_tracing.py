@@ -105,6 +105,18 @@ def test_meta_device(entry, move):
             )
 
 
+@pytest.mark.parametrize("name", ["FocalLoss", "DiceLoss", "AsymmetricLoss"])
+def test_there_is_nothing_to_validate(name):
+    entry = next(entry for entry in CATALOGUE if entry.name == name)
+    loss = make(entry, C, validate=True)
+    logits, targets = batch_of(entry, SHAPE)
+    labels = [targets, logits.detach().softmax(1)]  # dense ones too
+    for given in labels:
+        assert loss(logits.to("meta"), given.to("meta")).device.type == "meta"
+        graph = make_fx(loss)(logits.detach(), given)
+        assert_close(graph(logits.detach(), given), loss(logits.detach(), given), **TIGHT)
+
+
 def test_weights_without_values_are_refused_and_real_ones_taken():
     entry = next(entry for entry in CATALOGUE if entry.name == "FocalLoss")
     weight = torch.tensor([1.0, 2.0, 0.5, 1.0])
