@@ -21,7 +21,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise._checks import is_traced
 from equipoise.kernels.blocks import in_blocks
 from equipoise.kernels.hyper import Hyper, accumulation_dtype
 from equipoise.kernels.modulation import (
@@ -34,7 +33,7 @@ from equipoise.kernels.modulation import (
     select,
     true_form,
 )
-from equipoise.kernels.temporaries import may_overwrite, minus, plus, plus_product, put, softmax, times
+from equipoise.kernels.temporaries import looking_is_free, minus, plus, plus_product, put, softmax, times
 
 __all__ = ["has_target", "index_terms", "softmax_terms"]
 
@@ -88,7 +87,7 @@ def index_terms(
     z = logits.to(accumulation_dtype(logits))
     labels, valid = _labels(targets, ignore_index)
     probs, p, adjusted = _true_softmax(z, labels, valid, hyper)
-    if _looking_is_free(z):
+    if looking_is_free(z):
         log_p = _log_with_vanished(p, z, labels, hyper)
     else:
         z_max, log_p_max = _largest(adjusted, probs)
@@ -103,7 +102,7 @@ def index_terms(
 
 def _true_softmax(z: Tensor, labels: Tensor, valid: Tensor, hyper: Hyper) -> tuple[Tensor, Tensor, Tensor]:
     """Softmax, the probability of the true class, and the adjusted logits, whose memory the softmax may have taken."""
-    if _looking_is_free(z):
+    if looking_is_free(z):
         adjusted = _adjusted(z, labels, hyper)
         probs = softmax(adjusted) if adjusted is not z else adjusted.softmax(1)  # fresh memory is slow
         p = probs.gather(1, labels)
@@ -125,11 +124,6 @@ def _true_class(p: Tensor, log_p: Tensor, probs: Tensor, labels: Tensor) -> tupl
     others = put(probs, labels, torch.zeros_like(p))
     q = others.sum(1, keepdim=True)
     return torch.where(q < 0.5, (-q.clamp(max=0.5)).log1p(), log_p), others, q
-
-
-def _looking_is_free(z: Tensor) -> bool:
-    """Whether the values may decide what is computed: on the CPU, and nobody else looks on."""
-    return z.device.type == "cpu" and may_overwrite() and not is_traced(z)
 
 
 def _log_with_vanished(p: Tensor, z: Tensor, labels: Tensor, hyper: Hyper) -> Tensor:

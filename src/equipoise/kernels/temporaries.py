@@ -9,13 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise._checks import transforms_active
+from equipoise._checks import is_traced, transforms_active
 
 __all__ = [
     "at_least",
     "between",
     "inverse",
     "log1p",
+    "looking_is_free",
     "may_overwrite",
     "minus",
     "negative",
@@ -32,6 +33,11 @@ def may_overwrite() -> bool:
     """Whether temporaries may be overwritten."""
     watched = torch.is_grad_enabled() or torch.compiler.is_compiling() or transforms_active()
     return not (watched or torch._C._len_torch_dispatch_stack())
+
+
+def looking_is_free(tensor: Tensor) -> bool:
+    """Whether the values may decide what is computed: on the CPU, and nobody else looks on."""
+    return tensor.device.type == "cpu" and may_overwrite() and not is_traced(tensor)
 
 
 def times(temporary: Tensor, factor: Tensor | float) -> Tensor:
