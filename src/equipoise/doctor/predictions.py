@@ -53,6 +53,13 @@ def mean_gap(curve: Mapping[str, Sequence[float | None]]) -> float:
     return sum(((c or 0.0) - (a or 0.0)) * (n or 0.0) for c, a, n in pairs) / max(total, 1.0)
 
 
+def gap_noise(curve: Mapping[str, Sequence[float | None]]) -> float:
+    """Standard error of ``mean_gap`` for a perfectly calibrated model on as many samples."""
+    pairs = [(n or 0.0, c or 0.0) for n, c in zip(curve["count"], curve["confidence"], strict=True)]
+    total = sum(count for count, _ in pairs)
+    return math.sqrt(sum(count * c * (1.0 - c) for count, c in pairs)) / max(total, 1.0)
+
+
 def rarely_predicted(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Rows of the classes that are predicted never, or hardly ever for as often as they occur."""
     return [
@@ -205,23 +212,26 @@ def _bins(found: Mapping[str, Any]) -> list[Finding]:
 
 
 def _confidence(found: Mapping[str, Any], better: Correction | None) -> list[Finding]:
-    gap = mean_gap(found["reliability"]["all"]["before"])
-    if found["task"] == "multi":
-        return []
-    if abs(gap) < GAP:
+    curve, before, after = (
+        found["reliability"]["all"]["before"],
+        *(found["calibration"][k] for k in ("before", "after")),
+    )
+    gap = mean_gap(curve)
+    if found["task"] == "multi" or abs(gap) < max(GAP, 2 * gap_noise(curve)):
         return []
     over = gap > 0
+    if better is not None:
+        cure = f"After training, {better.options} repairs more of it than a temperature (below); in training "
+    elif after is not None and after["nll"] < before["nll"] and after["ece"] < before["ece"]:
+        cure = "A temperature repairs it after training (equipoise calibrate --method temperature); in training "
+    else:
+        cure = "A temperature does not repair it on samples that it was not fitted on; in training "
     return [
         Finding(
             "worry",
             "overconfident" if over else "underconfident",
             f"Confidence is {100 * abs(gap):.1f} points {'above' if over else 'below'} accuracy on average.",
-            (
-                "A temperature repairs it after training (equipoise calibrate --method temperature); in training "
-                if better is None
-                else f"After training, {better.options} repairs more of it than a temperature (below); in training "
-            )
-            + ("focal losses do." if over else "less smoothing and a smaller gamma do."),
+            cure + ("focal losses do." if over else "less smoothing and a smaller gamma do."),
         )
     ]
 
@@ -269,8 +279,8 @@ def _corrections(found: Mapping[str, Any], tried: Sequence[Correction]) -> list[
             Finding(
                 "note",
                 "more than a temperature helps",
-                f"The NLL of {before['nll']:.4f} falls to {tried[0].nll:.4f} by a temperature and to {best.nll:.4f} by "
-                f"{best.options}, each on samples it was not fitted on.",
+                f"The NLL {_moves(before['nll'], best.nll)} by {best.options}; by a temperature it "
+                f"{_moves(before['nll'], after['nll'])}, each on samples it was not fitted on.",
                 f"equipoise calibrate FILE {best.options} --out fit.json"
                 + ("" if best.keeps_predictions else "; predictions change with it, so look at its table first."),
             )
@@ -287,6 +297,14 @@ def _corrections(found: Mapping[str, Any], tried: Sequence[Correction]) -> list[
             )
         ]
     return []
+
+
+def _moves(before: float, after: float) -> str:
+    """How a number changes, as far as the digits that are shown tell."""
+    first, last = f"{before:.4f}", f"{after:.4f}"
+    if first == last:
+        return f"stays at {first}"
+    return f"{'falls' if after < before else 'rises'} from {first} to {last}"
 
 
 def _thresholds(found: Mapping[str, Any], cross_fitted: float | None) -> list[Finding]:
