@@ -182,7 +182,7 @@ LABELS = np.arange(6) % 2
     ("entries", "words"),
     [
         ({"images": IMAGES, "labels": np.array(["a", "b"] * 3)}, "labels must be integers"),
-        ({"images": IMAGES, "labels": LABELS.astype(float)}, "found float64"),
+        ({"images": IMAGES, "labels": LABELS + 0.5}, "found 0.5 among"),
         ({"images": IMAGES, "labels": LABELS[:5]}, "as many labels as images, found 5 and 6"),
         ({"images": IMAGES, "labels": LABELS - 1}, "class numbers from 0, or the ignored -100, found -1"),
         ({"images": IMAGES, "labels": np.full((6, 2), 3)}, "0, 1 or -1 (unknown), found 3 in row 0"),

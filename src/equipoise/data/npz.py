@@ -171,6 +171,16 @@ def _features(file: Path, features: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _labels(file: Path, labels: NDArray[Any]) -> NDArray[Any]:
+    if labels.dtype.kind == "f":
+        wrong = ~np.isfinite(labels) | (labels != np.round(labels))
+        if wrong.any():
+            raise refuse(
+                file,
+                "labels must be classes: integers from 0, or 0, 1 and -1 (unknown) for several labels",
+                f"{labels[wrong][0]} among {len(np.unique(labels)):,} different numbers",
+                "make classes of measurements first (np.digitize), and drop samples without a label",
+            )
+        labels = labels.astype(np.int64)
     if labels.dtype.kind not in "iub":
         raise refuse(
             file,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._extras import missing
-from equipoise._nearest import nearest, repeated, some
+from equipoise._nearest import nearest, repeated, shortened, some
 from equipoise._reading import check_memory, reading
 from equipoise._text_files import LONGEST_HEADER, SAVE_AS_UTF8, block_size, encoding_of, no_text
 from equipoise.data.arrays import Arrays, Split, Task
@@ -35,11 +37,13 @@ __all__ = ["ENDINGS", "read_tables", "table_files"]
 ENDINGS = (".csv", ".parquet")
 PATH_NAMES = ("path", "image", "image_path", "file", "filename", "file_name")
 TEXT_NAMES = ("text", "sentence", "comment", "review")
-LABEL_NAMES = ("label", "labels", "class", "target", "category")
+LABEL_NAMES = ("label", "labels", "class", "target", "category", "y")
 SEPARATORS = (";", "|")
 NUMBERS_OF_ROWS = ("", "id", "index", "Unnamed: 0")
 """Columns that only count the rows, the first and the last as pandas writes them: no features."""
 
+MOST_NUMBERS = 20
+"""Different numbers as labels that are classes in any case, however few rows there are."""
 MOST_CELLS = 2**34
 """Rows times labels of data with several labels, each a byte."""
 
@@ -108,7 +112,7 @@ class _Columns:
                     file,
                     f"there must be one column of labels ({some(LABEL_NAMES)}) or columns label_CLASS of 0 and 1",
                     some(usual or known),
-                    "say label_column",
+                    _label_advice(usual, known),
                 )
             labels = usual[0] if usual else tuple(several)
         self.labels = labels
@@ -170,6 +174,8 @@ def _all_labels(
     separator, notes = _separator(where, column, [value for own in values.values() for value in own], options)
     if separator is None:
         single = {split: _words(files[split], column, own) for split, own in values.items()}
+        if options.class_names is None:
+            single = _classes(where, column, single)
         names, numbers = _numbering(where, [word for own in single.values() for word in own], options.class_names)
         found = {split: np.array([numbers[word] for word in own], np.int64) for split, own in single.items()}
         return agree(where, "single", options.task), names, found, notes
@@ -226,7 +232,7 @@ def _several(value: Any, separator: str) -> list[str]:  # noqa: ANN401
 
 
 def _words(file: Path, column: str, values: list[Any]) -> list[str]:
-    words = ["" if value is None else str(value).strip() for value in values]
+    words = ["" if value is None or value != value else str(value).strip() for value in values]
     if "" in words:
         raise refuse(
             f"{file}, {_row(words.index(''))}",
@@ -235,6 +241,48 @@ def _words(file: Path, column: str, values: list[Any]) -> list[str]:
             "fill or drop the row",
         )
     return words
+
+
+def _classes(where: Path, column: str, words: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The words, 1.0 and 2.0 as 1 and 2; raise where they are measurements and no classes."""
+    different = {word for own in words.values() for word in own}
+    if not all(map(_is_float, different)):
+        return words
+    rows = sum(map(len, words.values()))
+    digits = {word for word in different if re.fullmatch(r"-?\d+", word)}  # of any length, which a float has not
+    fraction = next((word for word in sorted(different - digits) if not float(word).is_integer()), None)
+    if fraction is not None or len(different) > max(MOST_NUMBERS, rows / 2):
+        raise refuse(
+            where,
+            f"column {column!r} must hold classes: names or integers",
+            f"{len(different):,} different numbers in {rows:,} rows, e.g. {shortened(fraction or min(different))}",
+            "make classes of measurements first (pandas.cut), drop rows without a label, or name the column of labels: "
+            "label_column (--label-column)",
+        )
+    whole = {word: word if word in digits else str(int(float(word))) for word in different}
+    return {split: [whole[word] for word in own] for split, own in words.items()}
+
+
+def _is_float(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_like_labels(name: str) -> bool:
+    import difflib  # not at the top: seldom needed
+
+    parts = re.split(r"[\W_]+", name)
+    return any(part in LABEL_NAMES for part in parts) or bool(difflib.get_close_matches(name, LABEL_NAMES, 1, 0.75))
+
+
+def _label_advice(usual: list[str], known: list[str]) -> str:
+    """How to say which column holds the labels; those that are nearly called so come first."""
+    near = usual or [name for name in known[:1000] if _is_like_labels(name.lower())]
+    which = f"did you mean {' or '.join(map(repr, near[:3]))}? " if near else ""
+    return f"{which}say label_column (--label-column {shlex.quote(near[0]) if near else 'NAME'})"
 
 
 def _numbering(where: Path, words: list[str], wanted: tuple[str, ...] | None) -> tuple[tuple[str, ...], dict[str, int]]:

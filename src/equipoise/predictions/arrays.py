@@ -89,7 +89,7 @@ def _predictions(
         for start in range(0, len(scores), size):
             part = slice(start, start + size)
             some = _plain(np.asarray(scores[part]))
-            own = no_targets(some, told, ignore_index) if targets is None else _signed(np.asarray(targets[part]))
+            own = no_targets(some, told, ignore_index) if targets is None else _signed(np.asarray(targets[part]), told)
             yield Chunk(some, own)
 
     return Predictions(
@@ -110,13 +110,22 @@ def _predictions(
 def _check_type(path: Path, targets: Array, task: Task) -> None:
     if targets.dtype.kind not in "biuf":
         raise InputError(f"{path}: targets must be numbers, found {targets.dtype}; save class indices")
-    if task != "multi" and targets.dtype.kind not in "iu":
+    if task != "multi" and targets.dtype.kind == "f":
+        values = np.asarray(targets)
+        wrong = values[~np.isfinite(values) | (values != np.round(values))]
+        if len(wrong):
+            raise InputError(
+                f"{path}: targets must be class indices, integers from 0, found {wrong[0]}; number the classes, and "
+                "drop samples without a label or mark them with --ignore-index"
+            )
+    elif task != "multi" and targets.dtype.kind not in "iu":
         raise InputError(f"{path}: targets must be integer class indices, found {targets.dtype}; save them as int64")
 
 
-def _signed(targets: Array) -> Array:
-    """Unsigned and boolean targets as signed ones, so that they compare with negative marks."""
-    return targets.astype(np.int64) if targets.dtype.kind in "bu" else _plain(targets)
+def _signed(targets: Array, task: Task) -> Array:
+    """Unsigned and boolean targets as signed ones, so that they compare with negative marks; 1.0 as 1."""
+    kinds = "bu" if task == "multi" else "buf"
+    return targets.astype(np.int64) if targets.dtype.kind in kinds else _plain(targets)
 
 
 def _plain(values: Array) -> Array:

@@ -26,6 +26,10 @@ from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Pred
 __all__ = ["Columns", "batches", "columns_of", "open_table"]
 
 
+LIKE_TARGET = ("targets", "label", "labels", "y", "y_true", "class", "truth", "true", "category")
+"""What others call the column of the true labels."""
+
+
 @dataclass(frozen=True)
 class Columns:
     """Which columns hold what."""
@@ -122,11 +126,16 @@ def columns_of(path: Path, names: Sequence[str], unlabelled: bool = False) -> Co
     if not labelled and not unlabelled:
         raise InputError(
             f"{path}: there must be a column target (class name or number), or target_<class> of 0 and 1 for several "
-            f"labels, found {shown}; add the true labels"
+            f"labels, found {shown}; {_target_advice(names)}"
         )
     multi = bool(present)
     own = targets if multi else ("target",) if labelled else ()
     return Columns(tuple(prefix + name for name in classes), own, classes, prefix == "logit_", multi)
+
+
+def _target_advice(names: Sequence[str]) -> str:
+    like = next((name for name in names if name.lower() in LIKE_TARGET or name.lower() == "target"), None)
+    return "add the true labels" if like is None else f"rename {like!r} to target"
 
 
 def _arrow() -> Any:  # noqa: ANN401  (pyarrow has no types)
@@ -223,7 +232,13 @@ def _numbers(path: Path, batch: Any, name: str, missing: float = np.nan) -> Arra
 def _labels(path: Path, column: Any, classes: tuple[str, ...], marks: tuple[int, ...]) -> Array:  # noqa: ANN401
     """Class numbers of a column of names or numbers; a name wins. ``marks`` are numbers of no class."""
     numbers = {name: number for number, name in enumerate(classes)} | {str(mark): mark for mark in marks}
-    words = [str(value) for value in column.to_pylist()]
+    words = [re.sub(r"^(-?\d{1,18})\.0*$", r"\1", str(value).strip()) for value in column.to_pylist()]  # 1.0 is 1
+    empty = sum(word in ("", "None", "nan") and word not in numbers for word in words)
+    if empty:
+        raise InputError(
+            f"{path}: target must be the name or number of a class, found nothing in {empty:,} rows; fill them, or "
+            f"write {marks[0]} where a row is to be ignored"
+        )
     if not any(name.isdecimal() for name in classes):
         numbers |= {word: int(word) for word in set(words) - numbers.keys() if re.fullmatch(r"-?\d{1,18}", word)}
     try:
