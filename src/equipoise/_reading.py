@@ -198,7 +198,7 @@ def map_array(path: Path, *, error: type[ValueError] = InputError) -> Array:
     """The array of an ``.npy``, mapped into memory: only what is used is read."""
     with reading(path.parent, f"{path.name} cannot be read", "write it again with numpy.save", error):
         with path.open("rb") as file:
-            _check_header(path, path.name, file, path.stat().st_size, error)
+            _check_header(path.parent, path.name, file, path.stat().st_size, error)
         mapped: Array = np.lib.format.open_memmap(path, mode="r")
         _check_letters(mapped)
         return mapped
@@ -268,8 +268,8 @@ def _check_header(path: Path, name: str, file: IO[bytes], size: int, error: type
     needed, there = math.prod(shape) * kind.itemsize, size - file.tell()
     if needed > there or min(shape, default=0) < 0 or not kind.itemsize:
         raise error(
-            f"{path}: {name} must be as long as its header says, {shape} of {kind} ({needed:,} bytes), found "
-            f"{there:,} bytes; write it again"
+            f"{path}: {name} cannot be read, its header says {shape} of {kind} ({needed:,} bytes), found {there:,}; "
+            "write it again"
         )
 
 

@@ -135,7 +135,7 @@ def rewrite_json(data, random):
     """Other values, keys and lengths, or text that is no JSON."""
     try:
         content = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return splice(data, random)
     if random.random() < 0.25:
         places = [match.start() for match in re.finditer(rb"[\[{:,]", data)]
