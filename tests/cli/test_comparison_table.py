@@ -68,11 +68,14 @@ def test_every_number_is_there():
     assert "–" in text
 
 
+BOLD = "Bold: the best mean."
+
+
 def test_bold_is_spoken_of_where_something_is_bold():
-    assert "Bold" not in printed(found())
+    assert BOLD not in printed(found())
     terminal = io.StringIO()
     print_comparison(found(), Console(file=terminal, width=200, force_terminal=True, _environ={"TERM": "xterm"}))
-    assert "Bold: the best mean." in terminal.getvalue()
+    assert BOLD in terminal.getvalue()
     assert "\x1b[1m75.00" in terminal.getvalue()
 
 

@@ -1,5 +1,6 @@
 """From losses to runs: every candidate once with every seed, under a name of its own."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -109,9 +110,7 @@ def test_losses_that_do_not_fit_are_named_together():
     spec = CompareSpec(data="digits-lt", losses=["ce", "bce", "focal:gamma=1,2", "dice"])
     with pytest.raises(ValueError, match="for one label a sample") as error:
         surveyed_entries(spec)
-    assert "bce: loss must be" in str(error.value)
-    assert "dice: loss must be" in str(error.value)
-    assert "focal" not in str(error.value).partition("take one of")[0]
+    assert re.findall(r"(\S+): loss must be", str(error.value)) == ["bce", "dice"]
 
 
 def test_given_losses_are_taken_as_they_are():
@@ -127,9 +126,7 @@ def test_suggested_losses_that_the_data_cannot_have_are_left_out(tmp_path):
     for split in ("train", "val", "test"):
         np.savez(tmp_path / f"{split}.npz", features=draw.random((60, 4)).astype(np.float32), labels=labels)
     entries, _ = surveyed_entries(CompareSpec(data=str(tmp_path)))
-    texts = [entry.text for entry in entries]
-    assert "asl" in texts
-    assert "distribution-balanced" not in texts
+    assert [entry.text for entry in entries] == ["bce", "asl", "binary-focal"]
 
 
 def test_data_that_cannot_be_used():

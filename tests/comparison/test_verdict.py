@@ -43,6 +43,9 @@ def compared(folder, losses, seeds=3, **options):
     return make_comparison(folder / "comparison", entries, range(seeds), options.pop("predict", predict), **options)
 
 
+STEPS = "A step takes"
+
+
 def said(found, part):
     return [sentence for sentence in found["sentences"] if part in sentence]
 
@@ -180,10 +183,10 @@ def test_times_of_runs_side_by_side_are_not_compared(tmp_path):
     alone = verdict(compared(tmp_path / "alone", ["ce", "good"], predict=timed(2, 2)), draws=20)
     assert difference(alone, "good", "seconds_per_step")["mean"] == pytest.approx(0.01)
     assert results_of(alone)[0]["seconds_per_step"].best
-    assert said(alone, "A step takes") == ["A step takes 10.0 ms with ce and 20.0 ms with good."]
+    assert said(alone, STEPS) == [f"{STEPS} 10.0 ms with ce and 20.0 ms with good."]
     shared = verdict(compared(tmp_path / "shared", ["ce", "good"], predict=timed(2, 3)), draws=20)
     assert times_are_not_compared(shared)
-    assert said(shared, "A step takes")[0].endswith("; timings are not comparable: runs shared the machine.")
+    assert said(shared, STEPS)[0].endswith("; timings are not comparable: runs shared the machine.")
 
 
 def test_what_took_no_steps_of_its_own_has_no_time(tmp_path):
@@ -193,7 +196,7 @@ def test_what_took_no_steps_of_its_own_has_no_time(tmp_path):
 
     found = verdict(compared(tmp_path, ["ce", "crt"], 2, predict=without_steps), draws=20)
     assert [row["values"]["seconds_per_step"]["mean"] for row in found["rows"]] == [0.01, None]
-    assert not said(found, "A step takes")
+    assert not said(found, STEPS)
 
 
 def test_groups_with_next_to_no_test_samples_are_not_judged(tmp_path):

@@ -46,7 +46,7 @@ def test_probabilities_called_logits(tmp_path, single):
 def test_labels_that_are_shifted(tmp_path, single):
     logits, targets = single
     assert "far below chance (20.0 %)" in suspicions(tmp_path / "p.npz", logits=logits, targets=targets + 1)
-    assert "chance" not in suspicions(tmp_path / "q.npz", logits=logits[:50], targets=targets[:50] + 1)
+    assert suspicions(tmp_path / "q.npz", logits=logits[:50], targets=targets[:50] + 1) == ""
 
 
 def test_one_hot_targets(tmp_path, single):

@@ -498,9 +498,8 @@ def test_validate_looks_at_labels_under_torch_func():
             with pytest.raises(ValueError, match=says("targets", "[0, 2] or ignore_index=-100", "got 7")):
                 grad(logits())
         else:
-            with pytest.raises((RuntimeError, IndexError)) as caught:  # torch's own, from the gather
+            with pytest.raises((RuntimeError, IndexError)):  # torch's own, from the gather
                 grad(logits())
-            assert "ignore_index" not in str(caught.value)
     with pytest.raises(ValueError, match=says("targets", "[0, 1] or ignore_value=-1", "got 2")):
         torch.func.grad(lambda z: eq.AsymmetricLoss(validate=True)(z, torch.full((4, 3), 2.0)))(logits())
     assert torch.func.grad(lambda z: eq.AsymmetricLoss()(z, torch.full((4, 3), 2.0)))(logits()).isfinite().all()
@@ -811,7 +810,7 @@ def test_a_per_class_exponent_keeps_its_number_of_labels():
     loss(logits(), LABELS)
     with pytest.raises(ValueError, match=says("gamma_neg", "each of the 2 classes", "got 3 entries")) as caught:
         loss(logits(2), LABELS[:, :2])
-    assert "Steps" not in str(caught.value)  # what is steered takes no schedule
+    assert str(caught.value).endswith("; check the number of outputs of the model")  # no schedule: it is steered
 
 
 COUNTED = {

@@ -85,9 +85,12 @@ def test_what_is_not_judged_has_no_best(verdict):
 
 
 def test_where_all_are_equal_none_is_bold(verdict):
+    assert any(row["accuracy"].best for row in results_of(verdict))
+    bold = as_markdown(verdict).count("**")
     for row in verdict["rows"]:
         row["values"]["accuracy"] = number(0.0)
-    assert "**0.00" not in as_markdown(verdict)
+    assert not any(row["accuracy"].best for row in results_of(verdict))
+    assert as_markdown(verdict).count("**") == bold - 2
 
 
 def test_metrics_are_chosen_in_their_order(verdict):
