@@ -24,7 +24,7 @@ from equipoise.weights import (
     square_root,
 )
 from equipoise.weights.rebalanced import Rebalanced, rebalanced_weight
-from equipoise.weights.recall import count_hits, support_and_hits
+from equipoise.weights.recall import SPOILED, count_hits, support_and_hits
 
 CLOSE = {"rtol": 1e-14, "atol": 0}  # a handful of float64 operations
 COUNTS = {
@@ -220,3 +220,12 @@ def test_hits_beside_the_rows_are_those_of_the_logits(dtype, shape, width, seed)
     labels = targets.where(valid, 0)
     counted = count_hits(hits, labels, valid, rows, shape[1])
     assert torch.equal(counted, support_and_hits(logits, labels, valid))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_batch_with_logits_that_are_not_finite_says_nothing(bad):
+    logits = torch.tensor([[bad, 0.0, 1.0], [0.0, 2.0, 1.0]])
+    labels, valid = torch.tensor([0, 1]), torch.tensor([True, True])
+    assert (support_and_hits(logits, labels, valid) == SPOILED).all()
+    ignored = support_and_hits(logits, labels, torch.tensor([False, True]))
+    assert ignored.tolist() == [[0, 1, 0], [0, 1, 0]]

@@ -351,7 +351,6 @@ def test_average_precision(average, size, monkeypatch):
     tables = [(flat[:, [c]], given[:, [c]]) for c in range(C)] if average != "micro" else [(flat, given)]
     pairs = [(score[y != UNKNOWN], y[y != UNKNOWN] == 1) for score, y in tables]
     each = [average_precision_score(y, score) if y.any() else math.nan for score, y in pairs]
-    ends = np.array([bounds_of(score, y, 8) if y.any() else (math.nan, math.nan) for score, y in pairs])
     for together in (1, 50, 2**23):
         monkeypatch.setattr(sys.modules[MultilabelAveragePrecision.__module__], "TOGETHER", together)
         metric = MultilabelAveragePrecision(C, average=average)
@@ -359,6 +358,11 @@ def test_average_precision(average, size, monkeypatch):
         metric.update(scores[2:], targets[2:])
         close(metric.compute(), each if average == "none" else np.nanmean(each))
         assert int(metric.left_out()) == 1
+    scores = 8 * scores + 0.3  # some beyond -16 and 16, where cells end
+    flat = 8 * flat + 0.3
+    tables = [(flat[:, [c]], given[:, [c]]) for c in range(C)] if average != "micro" else [(flat, given)]
+    pairs = [(score[y != UNKNOWN], y[y != UNKNOWN] == 1) for score, y in tables]
+    ends = np.array([bounds_of(score, y, 8) if y.any() else (math.nan, math.nan) for score, y in pairs])
     coarse = MultilabelAveragePrecision(C, average=average, exact=False, resolution=8)
     coarse.update(scores, targets)
     low, high = coarse.bounds()
@@ -469,6 +473,16 @@ def test_only_sums_and_kept_scores_are_states(name):
     metric.persistent(True)
     metric.update(*batch())
     assert set(metric.state_dict()) == set(metric.metric_state)
+
+
+def test_what_torchmetrics_asks_of_a_metric():
+    smaller = (CalibrationError, NegativeLogLikelihood, BrierScore)
+    neither = (ConfidentShare, ConfidenceProfile)
+    for build, _ in EVERY.values():
+        metric = build()
+        better = None if isinstance(metric, neither) else not isinstance(metric, smaller)
+        assert metric.higher_is_better is better
+        assert metric.is_differentiable is metric.full_state_update is False
 
 
 def test_messages_name_the_value_that_is_wrong():

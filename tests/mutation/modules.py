@@ -11,8 +11,10 @@ __all__ = ["DESELECTED", "NOT_NUMERIC", "PACKAGES", "TESTS"]
 DESELECTED = "not (compil or inductor or process or import or ddp or needs_torch)"
 
 POINTWISE = (
+    "tests/test_defaults.py",
     "tests/golden/test_golden.py",
     "tests/losses/test_against_torch.py",
+    "tests/losses/test_one_worker.py",
     "tests/losses/test_state.py",
     "tests/losses/test_identities.py",
     "tests/losses/test_catalogue_gradients.py",
@@ -23,29 +25,48 @@ POINTWISE = (
     "tests/losses/test_errors.py",
 )
 OBJECTIVES = ("tests/losses/test_objectives.py",)
-REGION = ("tests/losses/test_region.py",)
+REGION = ("tests/test_defaults.py", "tests/losses/test_one_worker.py", "tests/losses/test_region.py")
 EVERY_LOSS = (*POINTWISE, *OBJECTIVES, *REGION)
-WEIGHTS = ("tests/test_weights.py", "tests/golden/test_golden.py", "tests/losses/test_state.py")
+WEIGHTS = (
+    "tests/test_defaults.py",
+    "tests/test_weights.py",
+    "tests/golden/test_golden.py",
+    "tests/losses/test_state.py",
+)
 METRICS = (
+    "tests/test_defaults.py",
     "tests/metrics/test_golden.py",
     "tests/metrics/test_values.py",
     "tests/metrics/test_against_others.py",
     "tests/metrics/test_streaming.py",
+    "tests/metrics/test_masked_scores.py",
     "tests/metrics/test_errors.py",
 )
 CALIBRATION = (
+    "tests/test_defaults.py",
     "tests/calibration/test_values.py",
     "tests/calibration/test_every_method.py",
     "tests/calibration/test_storage.py",
     "tests/calibration/test_published.py",
+    "tests/calibration/test_masked_scores.py",
 )
-VERDICT = ("tests/comparison/test_verdict.py", "tests/comparison/test_recommendation.py")
+HEADS = ("tests/test_defaults.py", "tests/heads/test_ranges.py")
+VERDICT = (
+    "tests/comparison/test_candidates.py",
+    "tests/comparison/test_verdict.py",
+    "tests/comparison/test_recommendation.py",
+)
 
 PACKAGES = ("calibration", "heads", "losses", "metrics", "weights")
 """Packages of which every file is either below or not numeric; of others, the numeric files alone are below."""
 
 TESTS: dict[str, tuple[str, ...]] = {
-    "schedules.py": ("tests/test_schedules.py", "tests/golden/test_golden.py", "tests/losses/test_state.py"),
+    "schedules.py": (
+        "tests/test_defaults.py",
+        "tests/test_schedules.py",
+        "tests/golden/test_golden.py",
+        "tests/losses/test_state.py",
+    ),
     "weights/deferred.py": WEIGHTS,
     "weights/rebalanced.py": WEIGHTS,
     "weights/recall.py": (*WEIGHTS, "tests/losses/test_identities.py"),
@@ -54,12 +75,21 @@ TESTS: dict[str, tuple[str, ...]] = {
     "losses/asymmetry.py": POINTWISE,
     "losses/base.py": POINTWISE,
     "losses/modulate.py": POINTWISE,
-    "losses/named.py": (*POINTWISE, *OBJECTIVES),
+    "losses/named.py": (*POINTWISE, *OBJECTIVES, "tests/test_public_surface.py"),
     "losses/objectives.py": (*OBJECTIVES, *POINTWISE),
     "losses/parts.py": POINTWISE,
     "losses/reduce.py": EVERY_LOSS,
-    "losses/region.py": (*REGION, "tests/golden/test_golden.py", "tests/losses/test_errors.py"),
-    "losses/representation.py": ("tests/losses/test_representation.py", "tests/losses/test_errors.py"),
+    "losses/region.py": (
+        *REGION,
+        "tests/golden/test_golden.py",
+        "tests/losses/test_errors.py",
+        "tests/test_public_surface.py",
+    ),
+    "losses/representation.py": (
+        "tests/test_defaults.py",
+        "tests/losses/test_representation.py",
+        "tests/losses/test_errors.py",
+    ),
     "losses/sigmoid.py": POINTWISE,
     "losses/softmax.py": POINTWISE,
     "losses/theory.py": ("tests/losses/test_theory.py", "tests/golden/test_golden.py"),
@@ -94,19 +124,23 @@ TESTS: dict[str, tuple[str, ...]] = {
     "calibration/labels.py": ("tests/calibration/test_labels.py", *CALIBRATION),
     "calibration/linear.py": ("tests/calibration/test_linear.py", *CALIBRATION),
     "calibration/one_vs_rest.py": ("tests/calibration/test_one_vs_rest.py", *CALIBRATION),
-    "calibration/prior.py": ("tests/calibration/test_prior.py", "tests/calibration/test_tau.py", *CALIBRATION),
+    "calibration/prior.py": ("tests/calibration/test_prior.py", *CALIBRATION),
     "calibration/temperature.py": ("tests/calibration/test_temperature.py", *CALIBRATION),
     "calibration/thresholds.py": ("tests/calibration/test_labels.py", *CALIBRATION),
     "calibration/vector.py": ("tests/calibration/test_linear.py", *CALIBRATION),
-    "heads/bilateral.py": ("tests/heads/test_bilateral.py",),
-    "heads/cosine.py": ("tests/heads/test_cosine.py",),
-    "heads/decoupled.py": ("tests/heads/test_decoupled.py",),
-    "heads/features.py": ("tests/heads/test_features.py", "tests/heads/test_retrained.py"),
-    "heads/meta_embedding.py": ("tests/heads/test_meta_embedding.py",),
-    "heads/nearest_mean.py": ("tests/heads/test_retrained.py", "tests/golden/test_golden.py"),
-    "heads/rebalanced.py": ("tests/heads/test_retrained.py", "tests/calibration/test_tau.py"),
-    "heads/retrained.py": ("tests/heads/test_retrained.py",),
-    "comparison/outcomes.py": ("tests/comparison/test_outcomes.py",),
+    "heads/bilateral.py": (*HEADS, "tests/heads/test_bilateral.py"),
+    "heads/cosine.py": (*HEADS, "tests/heads/test_cosine.py"),
+    "heads/decoupled.py": (*HEADS, "tests/heads/test_decoupled.py"),
+    "heads/features.py": (*HEADS, "tests/heads/test_features.py", "tests/heads/test_retrained.py"),
+    "heads/meta_embedding.py": (*HEADS, "tests/heads/test_meta_embedding.py"),
+    "heads/nearest_mean.py": (*HEADS, "tests/heads/test_retrained.py", "tests/golden/test_golden.py"),
+    "heads/rebalanced.py": (*HEADS, "tests/heads/test_rebalanced.py", "tests/heads/test_retrained.py"),
+    "heads/retrained.py": (*HEADS, "tests/heads/test_retrained.py"),
+    "comparison/outcomes.py": (
+        "tests/comparison/test_outcomes.py",
+        "tests/comparison/test_rare_classes.py",
+        "tests/comparison/test_open_outcome.py",
+    ),
     "comparison/statistics.py": ("tests/comparison/test_statistics.py",),
     "comparison/verdict.py": VERDICT,
 }

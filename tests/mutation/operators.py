@@ -202,6 +202,10 @@ def _elsewhere(node: ast.AST) -> list[ast.AST]:
     """Parts of a node that do not run on the CPU in one process: the condition that says so, and what depends on it."""
     if isinstance(node, ast.BoolOp):
         return [value for value in node.values if _device(value)]
+    if isinstance(node, ast.arguments):
+        names = node.args[len(node.args) - len(node.defaults) :] + node.kwonlyargs
+        defaults = zip(names, node.defaults + node.kw_defaults, strict=True)
+        return [default for name, default in defaults if name.arg == "sync" and default]
     if not isinstance(node, ast.If | ast.IfExp):
         return []
     body, other = ([part] if isinstance(part, ast.expr) else part for part in (node.body, node.orelse))

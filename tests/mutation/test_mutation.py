@@ -79,6 +79,9 @@ def test_what_no_mutant_runs_is_no_mutant():
         a = 1 + b if x.device.type == "mps" else b
         """
     )
+    assert (
+        changes("def f(a, sync=False, *, b=1): pass") == changes("def f(a, *, b=1, sync=False): pass") == {("1", "2")}
+    )
     assert changes("a if x.device.type == 'cpu' else 1") == set()
     assert changes("if x.device.type == 'cpu': return 1") == {("1", "2")}
     assert changes("if x.ndim == 2 or x.device.type != 'cpu': return y") == {
