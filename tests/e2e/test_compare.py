@@ -210,7 +210,7 @@ def test_a_process_that_is_killed_costs_one_run(equipoise, tmp_path):
     finished = equipoise.wait()
     assert finished.status == 1
     assert "ce, seed 0: failed: the process of the run was ended by SIGKILL" in finished.out
-    assert "1 of 2 runs failed; the same command tries them again" in finished.err
+    assert "1 of 2 runs failed; run the same command again to retry" in finished.err
     assert [run.name for run in comparison.finished] == ["focal-0"]
     assert "epoch  1/40" in (comparison.path / comparison.failures[0].log).read_text()
     _, finished = compared(equipoise, tmp_path, jobs=1, **long)
