@@ -141,7 +141,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/comparison/test_rare_classes.py",
         "tests/comparison/test_open_outcome.py",
     ),
-    "comparison/statistics.py": ("tests/comparison/test_statistics.py",),
+    "comparison/statistics.py": ("tests/comparison/test_variances.py", "tests/comparison/test_statistics.py"),
     "comparison/verdict.py": VERDICT,
 }
 
