@@ -471,7 +471,9 @@ def test_only_sums_and_kept_scores_are_states(name):
     metric = build()
     assert not metric.state_dict()
     metric.persistent(True)
+    types = {key: state.dtype for key, state in metric.metric_state.items() if isinstance(state, torch.Tensor)}
     metric.update(*batch())
+    assert all(getattr(metric, key).dtype is dtype for key, dtype in types.items())
     assert set(metric.state_dict()) == set(metric.metric_state)
 
 
