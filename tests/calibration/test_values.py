@@ -138,6 +138,19 @@ def test_parameters_are_checked(build, message):
         build()
 
 
+def test_lists_and_integers_become_tuples_of_floats():
+    for made, same in (
+        (LabelTemperatures([1, 2], [0, 1]), LabelTemperatures((1.0, 2.0), (0.0, 1.0))),
+        (VectorScaling([1, 2], [0, 1]), VectorScaling((1.0, 2.0), (0.0, 1.0))),
+        (GroupTemperatures([1], [0, 0], ["a"]), GroupTemperatures((1.0,), (0, 0), ("a",))),
+        (PriorCorrection([1, 1], [1, 2]), PriorCorrection((1.0, 1.0), (1.0, 2.0))),
+        (DirichletCalibration([[1, 0], [0, 1]], [0, 0]), DirichletCalibration(((1.0, 0.0), (0.0, 1.0)), (0.0, 0.0))),
+        (Thresholds([0, 1], [1, None]), Thresholds((0.0, 1.0), (1.0, None))),
+    ):
+        assert made == same
+        assert repr(made) == repr(same)
+
+
 def test_parameters_at_the_end_of_their_range():
     assert Thresholds((0.0, 1.0, 2.0), (0.0, 1.0, None)).macro_f1 == 0.5
     assert FocalPosterior(0.0)(torch.tensor([[1.0, 2.0]])).tolist() == [[1.0, 2.0]]

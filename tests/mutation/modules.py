@@ -117,7 +117,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "calibration/dirichlet.py": ("tests/calibration/test_linear.py", *CALIBRATION),
     "calibration/fitted.py": ("tests/calibration/test_temperature.py", *CALIBRATION),
     "calibration/focal.py": ("tests/calibration/test_focal.py", *CALIBRATION),
-    "calibration/groups.py": ("tests/calibration/test_labels.py", *CALIBRATION),
+    "calibration/groups.py": ("tests/calibration/test_temperature.py", *CALIBRATION),
     "calibration/histogram.py": ("tests/calibration/test_one_vs_rest.py", *CALIBRATION),
     "calibration/inputs.py": ("tests/calibration/test_temperature.py", *CALIBRATION),
     "calibration/isotonic.py": ("tests/calibration/test_one_vs_rest.py", *CALIBRATION),
