@@ -6,6 +6,7 @@ The losses go through their usual code on the CPU; only the launch is replaced, 
 import re
 import sys
 
+import numpy as np
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
@@ -22,6 +23,8 @@ OF_LOGITS = ("forward_kernel", "backward_kernel", "sums_kernel", "errors_kernel"
 compiled = set()
 wide = []  # loads of several numbers at once, in these
 mixed = []  # layouts in three dimensions, which the kernels do not have of themselves
+rounded = []  # log 2 and its inverse to 24 bits, in kernels of float64
+ROUNDED = [f"0d{np.float64(np.float32(number)).view(np.uint64):016X}" for number in (np.log(2), 1 / np.log(2))]
 
 
 def compile_instead(self, told, *tensors):
@@ -44,6 +47,7 @@ def compile_instead(self, told, *tensors):
             source = ASTSource(fn=self.kernel, signature=signature, constexprs=constexprs, attrs=attributes)
             made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": told.warps})
             compiled.add(key)
+            rounded.extend(re.findall("|".join(ROUNDED), made.asm["ptx"]))
             if self.kernel.fn.__name__ in OF_LOGITS and not constexprs.get("EACH"):  # which may be loaded at once
                 wide.extend(re.findall(r"ld\.global\S*\.v[248]", made.asm["ptx"]))
                 mixed.extend(re.findall(r"#ttg.blocked<{sizePerThread = \[\d+, \d+, \d+\]", made.asm["ttgir"]))
@@ -89,6 +93,12 @@ def dense():
             yield entry, logits, logits.detach().softmax(1)
 
 
+def double():
+    """Float64, in kernels that hold numbers of their own."""
+    for entry in SOFTMAX + SIGMOID + REGION:
+        yield entry, *batch_of(entry, (2, 5, 6, 4), dtype=torch.float64)
+
+
 if __name__ == "__main__":
     launch.Launcher.__call__ = compile_instead
     choice.obstacle = lambda logits: None
@@ -99,8 +109,9 @@ if __name__ == "__main__":
         "region": regions,
         "slices": slices,
         "dense": dense,
+        "double": double,
     }
     for entry, logits, targets in batches[sys.argv[1]]():
         with use("triton"):
             make(entry, logits.shape[1])(logits.requires_grad_(), targets).sum().backward()
-    sys.stdout.write(f"{len(compiled)} {len(wide)} {len(mixed)}\n")
+    sys.stdout.write(f"{len(compiled)} {len(wide)} {len(mixed)} {len(rounded)}\n")

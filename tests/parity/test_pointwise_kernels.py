@@ -17,6 +17,7 @@ from equipoise.kernels import dispatch, explain, use
 from equipoise.losses import SigmoidLoss, SoftmaxLoss, asymmetric, cyclical, focal, logit_adjustment, margin_adjustment
 from equipoise.losses.base import Scalar
 from equipoise.weights import RecallWeights
+from equipoise.weights.recall import SPOILED
 from tests.losses.helpers import (
     IGNORED,
     REDUCTIONS,
@@ -411,7 +412,7 @@ def test_a_label_out_of_range_is_not_a_number():
 
 
 @pytest.mark.parametrize("classes", [5, 40])
-def test_a_label_out_of_range_is_not_counted_and_not_a_number(classes):
+def test_a_label_out_of_range_is_not_a_number_and_spoils_the_counts(classes):
     """Whether forward keeps sums of the rows or not."""
     logits = torch.randn(2, classes, 3, device=DEVICE, requires_grad=True)
     targets = torch.tensor([[0, classes, 1], [IGNORED, 1, -1]], device=DEVICE)
@@ -427,7 +428,7 @@ def test_a_label_out_of_range_is_not_counted_and_not_a_number(classes):
     assert loss.isnan()
     assert torch.equal(logits.grad.isnan().all(1), wrong)
     assert torch.equal(logits.grad.isnan().any(1), wrong)
-    assert counts[0][0].tolist() == [1, 2] + [0] * (classes - 2)
+    assert (counts[0][0] - SPOILED).tolist() == [1, 2] + [0] * (classes - 2)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
@@ -691,14 +692,14 @@ def test_kernels_compile_for_gpus_that_are_not_here(link, least, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("batches", "hazard"), [("slices", 1), ("dense", 2)])
+@pytest.mark.parametrize(("batches", "hazard"), [("slices", 1), ("dense", 2), ("double", 3)])
 def test_what_the_compiler_must_not_do(batches, hazard, tmp_path):
-    """Load neighbours at once where every second pixel is meant, or sum up dense targets in a way of its own."""
+    """Load neighbours where every second pixel is meant, sum up dense targets in a way of its own, round in float64."""
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "tests.parity.compile_ahead", batches]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found = [int(number) for number in done.stdout.split()]
-    assert found[0] >= 16
+    assert found[0] >= 8
     assert found[hazard] == 0

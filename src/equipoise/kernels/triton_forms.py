@@ -157,6 +157,12 @@ def _is_far(peak):
     return far
 
 
+@triton.jit
+def _unit(peak, NEAR: tl.constexpr):
+    """1 where the peak is far from 0, NEAR elsewhere, in the type of the peak: a choice of plain numbers is float32."""
+    return tl.where(_is_far(peak), tl.full(peak.shape, 1.0, peak.dtype), tl.full(peak.shape, NEAR, peak.dtype))
+
+
 if os.environ.get("TRITON_INTERPRET") == "1":  # which knows neither fused products nor assembly
 
     @triton.jit
@@ -173,7 +179,7 @@ if os.environ.get("TRITON_INTERPRET") == "1":  # which knows neither fused produ
 
     @triton.jit
     def _scaled(z, peak):
-        return (z - peak) * tl.where(_is_far(peak), 1.0, LOG2E)
+        return (z - peak) * _unit(peak, LOG2E)
 
     @triton.jit
     def row_max(z):
@@ -217,7 +223,7 @@ else:
     @triton.jit
     def _scaled(z, peak):
         """Rounded once, at the end: the peak's own rounding is the same for all classes of a row."""
-        unit = tl.where(_is_far(peak), 1.0, LOG2E)
+        unit = _unit(peak, LOG2E)
         return tl.fma(z, unit + tl.zeros_like(z), -(peak * unit) + tl.zeros_like(z))
 
     @triton.jit
@@ -253,7 +259,7 @@ def relative(z, peak):
 @triton.jit
 def unit_of(peak):
     """What one unit of ``relative`` is as a natural logarithm, of each row."""
-    return tl.where(_is_far(peak), 1.0, LN2)
+    return _unit(peak, LN2)
 
 
 @triton.jit
