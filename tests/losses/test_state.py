@@ -742,13 +742,15 @@ def test_numbers_travel_to_the_device_without_waiting_for_it():
         assert copies.waiting
 
 
-def test_to_moves_all_buffers():
+def test_to_keeps_precision_and_the_numbers_that_a_meta_device_would_lose():
     loss = eq.RecallLoss(4, momentum=0.5, weight=[1, 2, 3, 4])
-    loss.to("cpu", torch.float16)
-    assert {b.device.type for b in loss.buffers()} == {"cpu"}
-    assert loss.batch_weights[0].recall.dtype is torch.float32
-    moved = copy.deepcopy(loss).to("meta")
-    assert {b.device.type for b in moved.buffers()} == {"meta"}
+    before = {name: buffer.clone() for name, buffer in loss.named_buffers()}
+    for moved in (loss.to("cpu", torch.float16), loss.to("meta"), loss.to_empty(device="cpu")):
+        after = dict(moved.named_buffers())
+        assert after.keys() == before.keys()
+        for name, buffer in before.items():
+            assert after[name].dtype is buffer.dtype, name
+            assert torch.equal(after[name], buffer), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
