@@ -171,7 +171,7 @@ def test_a_file_that_cannot_be_written_is_a_usage_error(tmp_path):
     folder.mkdir()
     ran = run("losses", "focal", "--plot", str(folder), columns=200)
     assert ran.exit_code == 2
-    assert "Is a directory" in ran.stderr
+    assert "there is a folder of that name" in ran.stderr
 
 
 @pytest.mark.parametrize(("package", "module"), [("typer", "app"), ("rich", "listing"), ("matplotlib", "draw")])

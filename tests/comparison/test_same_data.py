@@ -52,8 +52,8 @@ def test_comparisons_resume(here: Path, comparison: ComparisonFolder, data: str)
 @pytest.mark.parametrize("data", SPELLINGS)
 def test_runs_resume(here: Path, data: str) -> None:
     folder = RunFolder(here / "run")
-    _take_over(folder, RunSpec(data="photos", image_root="photos"), restart=False)
-    _take_over(folder, RunSpec(data=data.format(here=here), image_root=data.format(here=here)), restart=False)
+    _take_over(folder, RunSpec(data="photos", image_root="photos"), restart=False, say=print)
+    _take_over(folder, RunSpec(data=data.format(here=here), image_root=data.format(here=here)), restart=False, say=print)
 
 
 def test_other_data_and_settings_are_told_with_both_values(here: Path, comparison: ComparisonFolder) -> None:
@@ -61,9 +61,9 @@ def test_other_data_and_settings_are_told_with_both_values(here: Path, compariso
         ValueError, match=r"holds a comparison with data=photos \(this one has others\), lr=None \(this"
     ):
         _entries_so_far(comparison, compared("others", lr=0.5))
-    _take_over(RunFolder(here / "run"), RunSpec(data="photos", lr=0.1), restart=False)
+    _take_over(RunFolder(here / "run"), RunSpec(data="photos", lr=0.1), restart=False, say=print)
     with pytest.raises(ValueError, match=r"holds a run with lr=0.1 \(this one has 0.01\); choose another --out"):
-        _take_over(RunFolder(here / "run"), RunSpec(data="photos", lr=0.01), restart=False)
+        _take_over(RunFolder(here / "run"), RunSpec(data="photos", lr=0.01), restart=False, say=print)
 
 
 def test_embedded_data_are_no_folder(here: Path) -> None:
