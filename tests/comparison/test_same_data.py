@@ -53,7 +53,9 @@ def test_comparisons_resume(here: Path, comparison: ComparisonFolder, data: str)
 def test_runs_resume(here: Path, data: str) -> None:
     folder = RunFolder(here / "run")
     _take_over(folder, RunSpec(data="photos", image_root="photos"), restart=False, say=print)
-    _take_over(folder, RunSpec(data=data.format(here=here), image_root=data.format(here=here)), restart=False, say=print)
+    _take_over(
+        folder, RunSpec(data=data.format(here=here), image_root=data.format(here=here)), restart=False, say=print
+    )
 
 
 def test_other_data_and_settings_are_told_with_both_values(here: Path, comparison: ComparisonFolder) -> None:
