@@ -51,7 +51,9 @@ def assert_same_comparison(first, second):
     for one, other in zip(first.runs, second.runs, strict=True):
         assert_same_run(one.folder, other.folder)
     assert first.about == second.about
-    assert verdict(first) == verdict(second)
+    one, other = (verdict(folder) for folder in (first, second))
+    del one["inputs"], other["inputs"]  # a digest of files in which times differ
+    assert one == other
 
 
 def finished_files(comparison):
