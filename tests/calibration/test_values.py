@@ -33,6 +33,7 @@ from equipoise.calibration import (
     fit_temperature,
     fit_thresholds,
     fit_vector,
+    focal_posterior,
     logits_from_probs,
 )
 from tests.calibration.data import EVERY, MULTI, SINGLE, fit, multi, of, single
@@ -499,3 +500,34 @@ def test_a_label_that_is_never_known_is_at_one_half():
         fitted = quietly(use, logits, targets)
         assert_close(fitted(logits)[:, 1], torch.zeros(40, dtype=torch.float64))
         assert fitted.samples == 40
+
+
+@pytest.mark.parametrize("temperature", [0.6, 3.0, 5.5])
+def test_temperatures_between_the_bounds_are_found_however_near(temperature):
+    """The labels are as often right as the softmax at that temperature says, so it is the optimum."""
+    logits = torch.tensor([[2.0, 0.0]], dtype=torch.float64).repeat(10_000, 1)
+    wrong = round(10_000 * float((logits[0] / temperature).softmax(0)[1]))
+    targets = torch.zeros(10_000, dtype=torch.long)
+    targets[:wrong] = 1
+    expected = 2.0 / math.log((10_000 - wrong) / wrong)
+    assert fit_temperature(logits, targets, bounds=(0.5, 6.0)).temperature == pytest.approx(expected, rel=1e-9)
+
+
+def test_thresholds_of_a_label_that_no_score_chooses():
+    """All scores of the second label are -inf: no threshold chooses it, and none is NaN or chooses all."""
+    logits = torch.tensor([[-1.0, -math.inf], [2.0, -math.inf], [3.0, -math.inf]])
+    targets = torch.tensor([[0, 0], [1, 1], [1, 0]])
+    with pytest.warns(CalibrationWarning, match="label 1"):
+        fitted = fit_thresholds(logits, targets, shrinkage=0.0)
+    assert all(math.isfinite(threshold) for threshold in fitted.thresholds)
+    chosen = fitted.decide(logits)
+    assert not chosen[:, 1].any()
+    assert chosen[1:, 0].all()
+
+
+def test_focal_posterior_in_float32_is_that_in_float64():
+    probs = torch.tensor([[0.999999, 5e-7, 5e-7], [0.5, 0.3, 0.2]], dtype=torch.float64)
+    narrow = probs.float()
+    assert_close(
+        focal_posterior(narrow, gamma=3.0), focal_posterior(narrow.double(), gamma=3.0).float(), rtol=0, atol=0
+    )

@@ -27,6 +27,7 @@ from equipoise.metrics import (
     average_precision,
     bin_sums,
     binned_error,
+    binning,
     segmentation,
     shot_groups,
 )
@@ -517,3 +518,19 @@ def test_multi_labels_of_integers_may_hold_unknown_ones():
         metric = build()
         metric.update(scores, torch.where(targets == UNKNOWN, 0, targets).bool())  # bool knows no unknown ones
         assert metric.update_called
+
+
+def test_outcomes_are_kept_in_a_byte_even_before_the_first_batch():
+    metric = MultilabelAveragePrecision(num_labels=C)
+    assert metric.joined("outcomes").dtype is torch.int8
+    metric.update(*labels())
+    assert metric.joined("outcomes").dtype is torch.int8
+
+
+@pytest.mark.parametrize("resolution", [2, 64])
+def test_fine_edges_are_equal_steps_of_the_logit_between_0_and_1(resolution):
+    edges = binning.fine_edges(resolution)
+    assert edges[0] == 0.0
+    assert edges[-1] == 1.0
+    steps = torch.tensor([-16 + 32 * place / resolution for place in range(1, resolution)], dtype=torch.float64)
+    assert_close(edges[1:-1].logit(), steps, rtol=0.0, atol=1e-9)
