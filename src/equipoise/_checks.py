@@ -93,7 +93,7 @@ def check_number(
 def check_whole(
     name: str, value: int, *, low: int | None = None, high: int | None = None, advice: str = "pass an int"
 ) -> int:
-    """Return ``value`` as an int; raise unless it is a whole number, Python's or NumPy's, from ``low`` to ``high``."""
+    """Return ``value`` as an int; raise unless it is an integer, Python's or NumPy's, from ``low`` to ``high``."""
     expected = "a whole number" if low is None else f"a whole number of at least {low}"
     if not is_whole(value):
         raise TypeError(f"{name} must be {expected}, got {value!r}; {_number_advice(name, value, advice)}")

@@ -24,14 +24,10 @@ def compare(
     spec: Annotated[
         Path | None, typer.Argument(metavar="SPEC.yaml", help="Settings as YAML; flags win over them.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the comparison; comparisons/DATA where nothing is said.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the comparison (default: comparisons/DATA).")] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(
-            min=1, max=1024, help="Runs at a time; one for each GPU, or each core up to 8, where nothing is said."
-        ),
+        typer.Option(min=1, max=1024, help="Runs at a time (default: one for each GPU, or each core up to 8)."),
     ] = None,
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Train on a Ray cluster: auto or HOST:PORT.")

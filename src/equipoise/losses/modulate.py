@@ -24,7 +24,7 @@ __all__ = ["ByConfidence", "Gamma", "Modulation", "asymmetric", "cyclical", "foc
 
 def _listed(numbers: Any) -> Any:  # noqa: ANN401
     """Tensors and arrays as Python's numbers in lists, without dimensions as one number; all else as it is."""
-    if type(numbers) is float:  # first: the compiler asks no number that changes what it has
+    if type(numbers) is float:  # first: the compiler cannot be asked about a float that changes
         return numbers
     if isinstance(numbers, Tensor):
         return numbers.detach().double().cpu().tolist()

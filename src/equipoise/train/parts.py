@@ -50,7 +50,7 @@ __all__ = [
 
 
 def opened(spec: RunSpec, check_images: bool = True) -> tuple[DataSet, Split | None]:
-    """The data, checked for what a training cannot do without; and samples of no known class, where they are wanted.
+    """The data, checked for what a training cannot do without; and samples of unknown classes, where asked for.
 
     ``check_images``: whether to look for image files that cannot be decoded; nobody else has done so.
     """
