@@ -27,7 +27,8 @@ interval is the widest of those that three estimates of V give:
    :math:`\tilde s^2 = (\nu_0 s_0^2 + \nu s^2) / (\nu_0 + \nu)` on :math:`\nu_0 + \nu` degrees of freedom, with
    :math:`\nu_0 = 4`. The prior variance :math:`s_0^2` comes from the other losses in the same metric: their median
    :math:`s^2`, divided by what the median of so many equal variances would be. A median, so that one unstable loss does
-   not widen the intervals of all others; :math:`\nu_0` is fixed, since a comparison has too few losses to fit it, and
+   not widen the intervals of all others. Where there is no other loss, it is the sum of the variances of both losses,
+   which pairing by seed reduces if at all. :math:`\nu_0` is fixed, since a comparison has too few losses to fit it, and
    corresponds to the scatter of the variances in the recorded comparisons.
 
 None of them narrows an interval, so an unstable loss keeps the wide one that its own seeds show.
@@ -94,7 +95,7 @@ class Difference:
         sample_error: standard error of the sample variance.
         least_seed_variance: what the test samples add to the seed variance; it cannot be smaller than that.
         unpaired_variance: sum of the variances of both losses over the seeds.
-        prior_variance: seed variance that the other losses show; None without other losses.
+        prior_variance: seed variance that the other losses show, or the unpaired one; None with one seed.
     """
 
     mean: float
@@ -215,7 +216,7 @@ def paired_difference(
 
 
 def moderated(differences: Sequence[Difference]) -> list[Difference]:
-    """The differences of all losses in one metric, each with the seed variance that the others show."""
+    """The differences of all losses in one metric, each with the seed variance that the others lead to expect."""
     found = []
     for place, one in enumerate(differences):
         others = sorted(
@@ -223,8 +224,8 @@ def moderated(differences: Sequence[Difference]) -> list[Difference]:
             for number, other in enumerate(differences)
             if number != place and other.seeds > 1
         )
-        prior = _equal_variance(others) if others and one.seeds > 1 else None
-        found.append(replace(one, prior_variance=prior))
+        prior = _equal_variance(others) if others else one.unpaired_variance
+        found.append(replace(one, prior_variance=prior if one.seeds > 1 else None))
     return found
 
 
