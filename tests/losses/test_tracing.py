@@ -1,4 +1,4 @@
-"""Losses without values to look at: ``make_fx``, fake tensors, the meta device, compiled code of changing numbers."""
+"""Losses without values to look at: ``make_fx``, ``torch.export``, fake tensors, the meta device, compiled code."""
 
 import copy
 
@@ -75,6 +75,17 @@ def test_fake_tensors(entry):
             assert (value.shape, gradient.shape, gradient.dtype) == ((), SHAPE, torch.float64)
         assert_close(loss.state_dict(), before, rtol=0, atol=0, equal_nan=True)
         assert_close(value_and_gradient(twin, logits, targets), value_and_gradient(loss, logits, targets), **TIGHT)
+
+
+@each(CATALOGUE)
+def test_torch_export(entry):
+    """An exported program computes the loss of another batch."""
+    for loss in losses_of(entry):
+        loss.eval()
+        logits, targets = batch_of(entry, SHAPE, ignored=0.2)
+        program = torch.export.export(loss, (logits.detach(), targets)).module()
+        logits, targets = batch_of(entry, SHAPE, ignored=0.2, seed=3)
+        assert_close(program(logits.detach(), targets), loss(logits.detach(), targets), **TIGHT)
 
 
 MOVES = {
