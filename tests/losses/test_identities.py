@@ -459,9 +459,11 @@ def test_the_word_says_the_denominator_of_a_softmax_loss(entry, kind):
 
 @each(SIGMOID)
 @pytest.mark.parametrize("shape", [(5, C), (3, C, 4)], ids=str)
-def test_the_word_says_the_denominator_of_a_sigmoid_loss(entry, shape):
-    logits, targets = batch_of(entry, shape, ignored=0.3)
-    targets[1] = UNKNOWN
+@pytest.mark.parametrize("unknown", [True, False], ids=["some unknown", "all known"])
+def test_the_word_says_the_denominator_of_a_sigmoid_loss(entry, shape, unknown):
+    logits, targets = batch_of(entry, shape, ignored=0.3 if unknown else 0.0)
+    if unknown:
+        targets[1] = UNKNOWN
     elements = make(entry, C, weight=WEIGHT, reduction="none")(logits, targets)
     assert elements.shape == logits.shape
     known = targets != UNKNOWN
@@ -472,7 +474,7 @@ def test_the_word_says_the_denominator_of_a_sigmoid_loss(entry, shape):
     assert_close(found["mean"], elements.sum() / known.sum(), **TIGHT)
     assert_close(found["valid_mean"], elements.sum() / known.any(1).sum(), **TIGHT)
     if len(shape) == 2:
-        assert known.any(1).sum() < shape[0]
+        assert (known.any(1).sum() < shape[0]) == unknown
 
 
 @each(SOFTMAX + SIGMOID)

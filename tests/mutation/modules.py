@@ -96,7 +96,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "kernels/blocks.py": EVERY_LOSS,
     "kernels/lovasz_reference.py": REGION,
     "kernels/modulation.py": POINTWISE,
-    "kernels/reference.py": EVERY_LOSS,
+    "kernels/reference.py": (*EVERY_LOSS, "tests/losses/test_transforms.py"),
     "kernels/region_reference.py": REGION,
     "kernels/sigmoid_reference.py": POINTWISE,
     "kernels/softmax_reference.py": (*POINTWISE, *OBJECTIVES),
