@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import codecs
 from pathlib import Path
+from typing import Any
 
-__all__ = ["LONGEST_HEADER", "SAVE_AS_UTF8", "block_size", "encoding_of", "no_text"]
+__all__ = ["LONGEST_HEADER", "SAVE_AS_UTF8", "encoding_of", "header_of", "no_text", "read_options"]
 
 LONGEST_HEADER = 2**26
 """Characters of the first line that are looked at."""
@@ -21,9 +22,26 @@ def encoding_of(file: Path) -> str:
     return "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
-def block_size(header: str) -> int:
-    """Bytes of a CSV file to parse at a time, for pyarrow: every column costs time in every block, a row must fit."""
-    return max(2**20, min(64 * len(header), 2**30))
+def header_of(file: Path) -> str:
+    """The first line of a CSV file."""
+    with file.open(encoding=encoding_of(file), errors="replace") as opened:
+        return opened.readline(LONGEST_HEADER)
+
+
+def read_options(arrow: Any, file: Path, header: str, delimiter: str = ",") -> Any:  # noqa: ANN401  (pyarrow has no types)
+    """Options of pyarrow for a CSV file with this header.
+
+    Names of columns lose the blanks around them, as people write them behind commas. Every column costs time in every
+    block, and a row must fit into one, so blocks grow with the header.
+    """
+    names = header.rstrip("\r\n").split(delimiter)
+    trimmed = [name.strip() for name in names]
+    rename = trimmed != names and '"' not in header and header.endswith("\n")
+    return arrow.csv.ReadOptions(
+        encoding=encoding_of(file).removesuffix("-sig"),  # a mark of UTF-8 it knows itself
+        block_size=max(2**20, min(64 * len(header), 2**30)),
+        **({"column_names": trimmed, "skip_rows": 1} if rename else {}),
+    )
 
 
 def no_text(file: Path) -> str | None:

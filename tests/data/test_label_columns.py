@@ -135,3 +135,12 @@ def test_targets_of_arrays() -> None:
     for wrong in (0.5, np.nan, np.inf):
         with pytest.raises(InputError, match=f"integers from 0, found {wrong}"):
             read({"logits": logits, "targets": np.array([1.0, 0.0, wrong])})
+
+
+def test_blanks_around_names_of_columns_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    rows = [f"{row}, {row / 7}, {('cat', 'dog')[row % 2]}" for row in range(ROWS)]
+    file.write_text("\n".join(["age, height, label", *rows]) + "\n")
+    data = open_data(file)
+    assert data.class_names == ("cat", "dog")
+    assert data.train.inputs.shape[1] == 2

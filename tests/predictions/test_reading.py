@@ -161,6 +161,22 @@ def test_a_label_that_is_left_empty_is_unknown(tmp_path):
     assert all_of(found)[1].tolist() == [[1, -1], [-1, 0]]
 
 
+def test_blanks_around_names_and_labels_are_left_out(tmp_path):
+    found = open_predictions(csv(tmp_path, "target, prob_cat , prob_dog\n dog, 0.25, 0.75\ncat , 1.0, 0.0\n"))
+    scores, targets = all_of(found)
+    assert found.class_names == ("cat", "dog")
+    assert scores.tolist() == [[0.25, 0.75], [1.0, 0.0]]
+    assert targets.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("form", TABLES)
+def test_booleans_are_the_classes_0_and_1(tmp_path, form):
+    table = pa.table({"prob_0": [0.2, 0.6], "prob_1": [0.8, 0.4], "target": [True, False]})
+    path = tmp_path / f"t.{form}"
+    (pa.csv.write_csv if form == "csv" else pa.parquet.write_table)(table, path)
+    assert all_of(open_predictions(path))[1].tolist() == [1, 0]
+
+
 def test_categories_of_parquet(tmp_path):
     target = pa.array(["dog", "cat"]).dictionary_encode()
     pa.parquet.write_table(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from equipoise._extras import missing
 from equipoise._nearest import nearest, repeated, shortened, some
 from equipoise._reading import check_memory, reading
-from equipoise._text_files import LONGEST_HEADER, SAVE_AS_UTF8, block_size, encoding_of, no_text
+from equipoise._text_files import SAVE_AS_UTF8, header_of, no_text, read_options
 from equipoise.data.arrays import Arrays, Split, Task
 from equipoise.data.errors import DataError, refuse
 from equipoise.data.files import path_array
@@ -382,15 +382,10 @@ def _arrow(path: Path) -> Any:  # noqa: ANN401  (pyarrow has no types)
 
 def _dialect(arrow: Any, file: Path) -> dict[str, Any]:  # noqa: ANN401
     """Columns stand between commas, or between what the header has more of: spreadsheets write semicolons or tabs."""
-    encoding = encoding_of(file)
-    with file.open(encoding=encoding, errors="replace") as opened:
-        header = opened.readline(LONGEST_HEADER)
+    header = header_of(file)
     mark = max(",;\t", key=header.count)  # of equally many the first
     return {
-        "read_options": arrow.csv.ReadOptions(
-            encoding=encoding.removesuffix("-sig"),  # a mark of UTF-8 it knows
-            block_size=block_size(header),
-        ),
+        "read_options": read_options(arrow, file, header, mark),
         "parse_options": arrow.csv.ParseOptions(delimiter=mark, newlines_in_values=True),
     }
 

@@ -20,7 +20,7 @@ import numpy as np
 from equipoise._extras import missing
 from equipoise._nearest import nearest, repeated, shortened
 from equipoise._reading import reading
-from equipoise._text_files import LONGEST_HEADER, SAVE_AS_UTF8, block_size, encoding_of, no_text
+from equipoise._text_files import SAVE_AS_UTF8, header_of, no_text, read_options
 from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, Task, no_targets, told_task
 
 __all__ = ["Columns", "batches", "columns_of", "open_table"]
@@ -150,8 +150,7 @@ def _arrow() -> Any:  # noqa: ANN401  (pyarrow has no types)
 
 def _check_separator(path: Path) -> None:
     """Raise for a table of columns that no comma parts."""
-    with path.open(encoding=encoding_of(path), errors="replace") as file:
-        head = file.readline(LONGEST_HEADER)
+    head = header_of(path)
     for separator, name in ((";", "';'"), ("\t", "a tab")):
         parts = [part.strip('" \n').startswith(("logit_", "prob_", "target")) for part in head.split(separator)]
         if sum(parts) > 1:
@@ -173,13 +172,7 @@ def _schema(path: Path) -> list[str]:
 
 
 def _encoded(path: Path) -> Any:  # noqa: ANN401
-    encoding = encoding_of(path)
-    with path.open(encoding=encoding, errors="replace") as file:
-        header = file.readline(LONGEST_HEADER)
-    return _arrow().csv.ReadOptions(
-        encoding=encoding.removesuffix("-sig"),  # a mark of UTF-8 it knows itself
-        block_size=block_size(header),
-    )
+    return read_options(_arrow(), path, header_of(path))
 
 
 @contextmanager
@@ -239,6 +232,8 @@ def _labels(path: Path, column: Any, classes: tuple[str, ...], marks: tuple[int,
             f"{path}: target must be the name or number of a class, found nothing in {empty:,} rows; fill them, or "
             f"write {marks[0]} where a row is to be ignored"
         )
+    if classes == ("0", "1"):
+        numbers |= {"False": 0, "false": 0, "True": 1, "true": 1}
     if not any(name.isdecimal() for name in classes):
         numbers |= {word: int(word) for word in set(words) - numbers.keys() if re.fullmatch(r"-?\d{1,18}", word)}
     try:
