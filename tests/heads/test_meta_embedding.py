@@ -189,6 +189,11 @@ def test_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         assert_close(head(rows).float(), exact, rtol=0.1, atol=0.1)
         assert_close(head.memory(rows, labels), loss)  # not in half precision at all
+    head.selector.weight.data.zero_()
+    head.selector.bias.data.zero_()  # the embedding is the feature alone, and the rest is not in half precision either
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = head(rows)
+    assert_close(logits, head.double()(rows.double()).float())
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -376,6 +381,23 @@ def kept(width=D, classes=3):
 def test_errors(call, error, parts):
     with pytest.raises(error, match=says(*parts)):
         call()
+
+
+class Sized(nn.Module):
+    """A classifier that says its width, with any weight or none."""
+
+    def __init__(self, *weight: int) -> None:
+        super().__init__()
+        self.in_features, self.out_features = D, 3
+        if weight:
+            self.weight = nn.Parameter(torch.zeros(weight))
+
+
+@pytest.mark.parametrize("classifier", [Sized(), Sized(D, 3)], ids=["no weight", "transposed"])
+def test_stage_one_has_a_linear_classifier(classifier):
+    model = nn.Sequential(nn.Linear(4, D), classifier)
+    with pytest.raises(TypeError, match=r"classifier '1' of stage one must have a weight \(C, D\), got Sized"):
+        MetaEmbedding.after(model, kept(), name="1")
 
 
 def test_no_third_stage():
