@@ -102,6 +102,30 @@ def test_masks_are_skipped_with_their_images(tmp_path: Path) -> None:
     assert sorted(stems) == [str(i) for i in range(10) if i != 4]
 
 
+def test_bad_masks_are_listed_or_skipped_with_their_images(tmp_path: Path) -> None:
+    for i in range(12):
+        picture(tmp_path / "images" / f"{i}.png", size=(3, 2))
+        mask(tmp_path / "masks" / f"{i}.png", [[0, 0, 1], [0, 1, 1]])
+    cut(tmp_path / "images" / "4.png")
+    cut(tmp_path / "masks" / "7.png")
+    (tmp_path / "masks" / "9.png").write_bytes(b"")
+    bad = ("images/4.png", "masks/7.png", "masks/9.png")
+    with pytest.raises(DataError) as error:
+        open_data(tmp_path)
+    assert "3 of 12" in str(error.value)
+    assert all(name in str(error.value) for name in (*bad, "--skip-bad-images"))
+    with pytest.raises(DataError, match=r"7\.png"):  # it is read in any case
+        open_data(tmp_path, check_images=False)
+    data = open_data(tmp_path, skip_bad_images=True)
+    stems = [Path(path).stem for split in (data.train, data.val, data.test) for path in split.masks.paths]
+    assert sorted(stems, key=int) == [str(i) for i in range(12) if i not in (4, 7, 9)]
+    assert sum("3 of 12" in note for note in data.notes) == 1
+    for i in range(12):
+        cut(tmp_path / "masks" / f"{i}.png")
+    with pytest.raises(DataError, match="train masks that can be decoded"):
+        open_data(tmp_path, skip_bad_images=True)
+
+
 def test_open_set(photos: Path, tmp_path: Path) -> None:
     class_folders(tmp_path / "others", 2, "jpg")
     cut(tmp_path / "others" / "emu" / "01.jpg")

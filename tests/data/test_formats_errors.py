@@ -46,7 +46,7 @@ def test_the_error_leaves_a_worker_process(tmp_path):
     with pytest.raises(DataError) as caught:
         FileImages(np.array([str(path)]), np.array([0])).load(0)
     again = pickle.loads(pickle.dumps(caught.value))
-    assert type(again) is DataError
+    assert type(again) is type(caught.value)
     assert str(again) == str(type(again)(str(caught.value)))
     assert "np.str_" not in str(again)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["DataError"]
+__all__ = ["DataError", "UndecodableError"]
 
 
 class DataError(ValueError):
@@ -14,3 +14,7 @@ class DataError(ValueError):
 def refuse(where: str | Path, expected: str, found: str, advice: str) -> DataError:
     """The error with these four parts. It is made of its message alone, so it travels between processes."""
     return DataError(f"{where}: {expected}, found {found}; {advice}")
+
+
+class UndecodableError(DataError):
+    """An image file that cannot be decoded."""

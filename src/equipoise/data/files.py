@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from equipoise._extras import missing
 from equipoise.data.arrays import Arrays
-from equipoise.data.errors import DataError, refuse
+from equipoise.data.errors import DataError, UndecodableError, refuse
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -225,11 +225,9 @@ def opened(path: str | Path) -> Iterator[Image.Image]:
     except (module.DecompressionBombError, MemoryError):
         raise refuse(path, "an image must fit into memory", "far too many pixels", "make it smaller first") from None
     except Exception as error:
-        raise refuse(
-            path,
-            "the file must be an image that can be decoded",
-            f"{type(error).__name__}: {error}",
-            "replace or remove it",
+        raise UndecodableError(
+            f"{path}: the file must be an image that can be decoded, found {type(error).__name__}: {error}; replace or "
+            "remove it"
         ) from error
 
 

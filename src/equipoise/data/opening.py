@@ -23,7 +23,7 @@ from equipoise.data.files import IMAGE_ENDINGS, FileImages, Fit, Progress, Size
 from equipoise.data.folders import list_files, read_image_folders, read_lists
 from equipoise.data.npz import read_npz
 from equipoise.data.segmentation import mask_folders, read_cityscapes, read_mask_folders, read_voc
-from equipoise.data.source import Options, Source, agree, without_ignored
+from equipoise.data.source import Options, Source, agree, note_of_bad_images, without_ignored
 from equipoise.data.splits import scarce_classes, stratified_split
 from equipoise.data.tables import ENDINGS, read_tables, table_files
 
@@ -152,6 +152,8 @@ def open_data(
         separator=separator,
         image_root=None if image_root is None else Path(image_root),
         progress=progress,
+        skip_bad_images=skip_bad_images,
+        check_images=check_images,
     )
     variant = FIRST_4000.get(longtail or "")
     tail = None if longtail is None or variant else _tail(longtail)
@@ -245,20 +247,12 @@ def without_bad_images(
     files = [Path(path) for name, split in images.items() for path in split.paths[wrong[name]]]
     if not files:
         return splits, ()
-    found = f"{len(files):,} of {sum(map(len, images.values())):,}"
-    names = some(file.relative_to(where) if file.is_relative_to(where) else file for file in files)
-    if not skip:
-        raise refuse(
-            where,
-            "every image must be one that can be decoded",
-            f"{found} that cannot be: {names}",
-            "replace or remove them, or skip them with skip_bad_images (--skip-bad-images)",
-        )
+    note = note_of_bad_images(where, files, sum(map(len, images.values())), skip)
     kept = {name: split.take(np.setdiff1d(np.arange(len(split)), wrong[name])) for name, split in images.items()}
     empty = next((name for name, split in kept.items() if not len(split)), None)
     if empty is not None:
-        raise refuse(where, f"there must be {empty} images that can be decoded", f"none: {names}", "replace them")
-    return {**splits, **kept}, (f"Skipped {found} images, which cannot be decoded: {names}.",)
+        raise refuse(where, f"there must be {empty} images that can be decoded", "none", "replace them")
+    return {**splits, **kept}, (note,)
 
 
 def _has_image_below(path: Path) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._nearest import some
-from equipoise.data.errors import refuse
+from equipoise.data.errors import UndecodableError, refuse
 from equipoise.data.files import FileImages, Masks, in_threads, mask_histogram, path_array
 from equipoise.data.source import (
     MOST_CLASSES_OF_MAPS,
@@ -22,6 +22,7 @@ from equipoise.data.source import (
     agree,
     image_files,
     need_train,
+    note_of_bad_images,
     numbered_names,
     split_paths,
     without_ignored,
@@ -79,6 +80,7 @@ CITYSCAPES = {
 """The 19 classes that are evaluated, in the order of their train ids, with the ids of ``labelIds`` files."""
 
 Pairs = list[tuple[Path, Path]]
+Histogram = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def mask_folders(path: Path) -> dict[str, tuple[Path, Path]]:
@@ -192,8 +194,8 @@ def _source(
         missing = next((file for pair in own for file in pair if not file.is_file()), None)
         if missing is not None:
             raise refuse(missing, "every image must have its file and its mask", "no such file", "add or remove both")
+    pairs, histograms = _histograms(path, pairs, options, notes)
     flat = [(split, image, mask) for split, own in pairs.items() for image, mask in own]
-    histograms = in_threads(lambda i: mask_histogram(flat[i][2], flat[i][1]), len(flat), options.progress)
     wanted = options.class_names if names is None else names
     if wanted is not None:  # before pixels are counted, one column a class
         wanted, said = without_ignored(wanted, ignored)
@@ -234,3 +236,33 @@ def _source(
         images = path_array(image for image, _ in own)
         splits[split] = FileImages(images, (counts > 0).astype(np.int8), options.image_size, options.fit, masks)
     return Source("segmentation", class_names, splits, ignored, tuple(notes))
+
+
+def _histograms(
+    path: Path, pairs: Mapping[str, Pairs], options: Options, notes: list[str]
+) -> tuple[Mapping[str, Pairs], list[Histogram]]:
+    """Images and masks that can be decoded, and the histograms of these masks."""
+    flat = [pair for own in pairs.values() for pair in own]
+
+    def read(number: int) -> Histogram | UndecodableError:
+        image, mask = flat[number]
+        try:
+            return mask_histogram(mask, image)
+        except UndecodableError as error:
+            if not (options.check_images or options.skip_bad_images):
+                raise
+            return error
+
+    read_masks = dict(zip(flat, in_threads(read, len(flat), options.progress), strict=True))
+    if any(isinstance(histogram, UndecodableError) for histogram in read_masks.values()):
+        images = FileImages(path_array(image for image, _ in flat), np.zeros(len(flat)))
+        bad = {flat[i]: flat[i][0] for i in images.undecodable(options.progress)}
+        for pair, histogram in read_masks.items():
+            if isinstance(histogram, UndecodableError):
+                bad.setdefault(pair, pair[1])
+        notes.append(note_of_bad_images(path, [*bad.values()], len(flat), options.skip_bad_images))
+        pairs = {split: [pair for pair in own if pair not in bad] for split, own in pairs.items()}
+        empty = next((split for split, own in pairs.items() if not own), None)
+        if empty is not None:
+            raise refuse(path, f"there must be {empty} masks that can be decoded", "none", "replace them")
+    return pairs, [read_masks[pair] for own in pairs.values() for pair in own]

@@ -45,6 +45,8 @@ class Options:
     separator: str | None = None
     image_root: Path | None = None
     progress: Progress | None = None
+    skip_bad_images: bool = False
+    check_images: bool = True
 
     def images(self, paths: Iterable[str | Path] | Paths, labels: NDArray[Any]) -> FileImages:
         """A split of image files."""
@@ -68,6 +70,21 @@ def agree(where: Path, told: Task, wanted: Task | None) -> Task:
     if wanted is not None and wanted != told:
         raise refuse(where, f"data for task {wanted!r} were asked for", f"data for {told!r}", f"pass task={told!r}")
     return told
+
+
+def note_of_bad_images(where: Path, files: Sequence[str | Path], images: int, skip: bool) -> str:
+    """What is said of skipped image files, which cannot be decoded; raise where they are not to be skipped."""
+    paths = [Path(file) for file in files]
+    names = some(file.relative_to(where) if file.is_relative_to(where) else file for file in paths)
+    found = f"{len(paths):,} of {images:,}"
+    if not skip:
+        raise refuse(
+            where,
+            "every image must be one that can be decoded",
+            f"{found} that cannot be: {names}",
+            "replace or remove them, or skip them with skip_bad_images (--skip-bad-images)",
+        )
+    return f"Skipped {found} images, which cannot be decoded: {names}."
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
