@@ -544,14 +544,10 @@ def test_compiles_without_a_graph_break(reduction):
 
 
 @pytest.mark.gpu
-def test_backward_that_is_compiled_by_itself(monkeypatch):
-    """The loss of an eager call, with all of its denominator.
-
-    Not of one from C++: where only backward is compiled, PyTorch refuses the node of a replay.
-    """
+def test_backward_that_is_compiled_by_itself():
+    """The loss of an eager call, with all of its denominator."""
     from torch._dynamo import compiled_autograd
 
-    monkeypatch.setattr("equipoise.kernels.replay.native", lambda: None)
     shape = (6, 5)
     cases = [
         (eq.FocalLoss(weight=[1.0, 2, 3, 4, 5]), indices_of(shape, ignored=0.2)),
@@ -656,6 +652,11 @@ def test_streams_count_apart():
     assert all(torch.equal(value, wanted[place % 2]) for place, value in enumerate(got))
 
 
+def test_build_is_deprecated_and_says_what_to_do():
+    with pytest.warns(DeprecationWarning, match=r"does nothing; .* capture the training step as a CUDA graph"):
+        assert eq.kernels.build() is None
+
+
 def test_explain_says_what_runs():
     logits = torch.zeros(2, 3, device=DEVICE)
     with use("reference"):
@@ -664,7 +665,6 @@ def test_explain_says_what_runs():
         assert explain(eq.FocalLoss(), logits).backend == "triton"
         assert "one fused kernel" in str(explain(eq.FocalLoss(), logits))
         assert "overlaps" in str(explain(eq.DiceLoss(), logits))
-        assert "C++" not in str(explain(eq.DiceLoss(), logits))
         assert "sort" in str(explain(eq.LovaszSoftmaxLoss(), logits))
         assert explain(eq.LovaszSoftmaxLoss(), logits).backend == "triton"
         for loss in (eq.losses.RangeLoss(), torch.nn.CrossEntropyLoss()):

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from equipoise.kernels.choice import obstacle, wanted
-from equipoise.kernels.native import is_built
-from equipoise.kernels.replay import LARGEST
 
 __all__ = ["Explanation", "explain"]
 
@@ -51,12 +49,6 @@ def explain(loss: nn.Module, logits: Tensor) -> Explanation:
         elif isinstance(loss, LovaszSoftmaxLoss):
             how = "fused kernels for the errors of the classes, for the loss along their order, and for the gradient; "
             how += "PyTorch's own sort between them"
-        elif logits.nbytes <= LARGEST:
-            how += (
-                "; after two calls, calls of it from C++"
-                if is_built()
-                else "; equipoise.kernels.build() would make calls on such small batches cheaper"
-            )
         asked = (
             "equipoise.kernels.use('triton') asks for it" if choice == "triton" else "the logits are on a CUDA device"
         )

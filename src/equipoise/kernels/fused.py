@@ -24,7 +24,6 @@ from equipoise.kernels.ops import (
     softmax_backward,
     softmax_forward,
 )
-from equipoise.kernels.recording import recorder
 from equipoise.kernels.rows_launch import AT_ONCE, scale
 from equipoise.kernels.rows_launch import weigh as sum_weighed
 from equipoise.kernels.sigmoid_launch import Seen
@@ -46,8 +45,6 @@ __all__ = [
 
 def _applied(function: type[torch.autograd.Function], *inputs: Any) -> Any:  # noqa: ANN401
     """``function.apply`` without its care for ``torch.func`` and the compiler, which never get here."""
-    if recorder.tape is not None:
-        return recorder.tape.applied(function, inputs)
     return super(torch.autograd.Function, function).apply(*inputs)  # type: ignore[misc]
 
 

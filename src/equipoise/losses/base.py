@@ -27,7 +27,6 @@ from equipoise._checks import (
 )
 from equipoise._keywords import check_first, check_keywords
 from equipoise.kernels.hyper import EXPONENTS, layout_of, pack
-from equipoise.kernels.replay import Replays
 from equipoise.losses.recomputation import Passes
 from equipoise.schedules import Moment, Number, Schedule
 from equipoise.weights.deferred import Deferred
@@ -166,7 +165,7 @@ class Loss(PreciseBuffers):
     def __init__(self, parts: Sequence[Part], *, epochs: int | None = None) -> None:
         super().__init__()
         self.parts, self.epochs = tuple(parts), None if epochs is None else check_whole("epochs", epochs, low=1)
-        self._replays, self._passes = Replays(), Passes()
+        self._passes = Passes()
         self.scheduled = any(_has_schedule(part) for part in self.parts)
         self._warned = self._looked = False
         values = merge_values(self.parts, self._moment(0.0))

@@ -232,10 +232,6 @@ class SigmoidLoss(Loss):
         if unknown:
             refuse_call(self, unknown)
         check_tensors(logits, targets)
-        if element_weight is None and normalizer is None:
-            replayed = self._replays(SigmoidLoss.forward, self, logits, targets)
-            if replayed is not None:
-                return replayed
         hyper, layout = self.hyper(logits), self.layout
         rows = logits if logits.ndim > 1 else logits.unsqueeze(-1)
         if self.asymmetry is not None:

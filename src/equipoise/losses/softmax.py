@@ -279,10 +279,6 @@ class SoftmaxLoss(Loss):
         check_tensors(logits, targets)
         if not self.validate:
             self._look(logits)
-        if normalizer is None:
-            replayed = self._replays(SoftmaxLoss.forward, self, logits, targets)
-            if replayed is not None:
-                return replayed
         return softmax_reduced(
             logits,
             targets,
