@@ -372,8 +372,8 @@ def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, va
             f"got {tuple(targets.shape)}; {_shape_advice(tuple(shape), tuple(targets.shape))}"
         )
     if checks_values(targets, validate) and targets.numel():
-        low, high = (int(bound) for bound in targets.aminmax())
-        if low < 0 or high >= num_classes:
+        least, most = targets.aminmax()
+        if int(least) < 0 or int(most) >= num_classes:
             wrong = ((targets < 0) | (targets >= num_classes)) & (targets.long() != ignore_index)
             if bool(wrong.any()):
                 raise ValueError(

@@ -13,7 +13,7 @@ import torch
 
 import equipoise as eq
 from equipoise.catalogue import CATALOGUE
-from equipoise.kernels import dispatch, explain, use
+from equipoise.kernels import choice, explain, use
 from equipoise.losses import SigmoidLoss, SoftmaxLoss, asymmetric, cyclical, focal, logit_adjustment, margin_adjustment
 from equipoise.losses.base import Scalar
 from equipoise.weights import RecallWeights
@@ -407,7 +407,9 @@ def test_a_label_out_of_range_is_not_a_number():
             logits = torch.randn(3, 5, 4, device=DEVICE)
             targets = torch.tensor([[0, 5, 1, -1], [2, 2, 2, 2], [4, 3, 1, 77]], device=DEVICE)
             wrong = (targets < 0) | (targets > 4)
-            values = dispatch.softmax_rows(logits, targets, None, loss.hyper(logits), loss.layout, IGNORED)
+            values = choice.backend(logits).softmax_rows(
+                logits, targets, None, loss.hyper(logits), loss.layout, IGNORED
+            )
             assert torch.equal(values.isnan(), wrong)
 
 
