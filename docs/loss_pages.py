@@ -87,7 +87,7 @@ def arguments(entry: Entry) -> str:
 
 
 def _own_names(entry: Entry) -> list[str]:
-    parameters = inspect.signature(getattr(equipoise, entry.name)).parameters.values()
+    _, *parameters = inspect.signature(getattr(equipoise, entry.name).__init__).parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
 
 

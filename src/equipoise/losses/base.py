@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from numbers import Real
 from types import FunctionType
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from equipoise._checks import (
     on_host,
     warn_of_probabilities,
 )
-from equipoise._keywords import check_first, check_keywords
+from equipoise._keywords import RealSignature, call_keywords, check_call, check_first, check_keywords
 from equipoise.kernels.hyper import EXPONENTS, layout_of, pack
 from equipoise.losses.recomputation import Passes
 from equipoise.schedules import Moment, Number, Schedule
@@ -154,6 +154,11 @@ class Loss(PreciseBuffers):
     hyper_double: Tensor
     position: Tensor
 
+    __signature__ = RealSignature()
+    option_defaults: ClassVar[Any] = {}
+    """Defaults of ``**options`` that differ from those of the base."""
+    _call_keywords: ClassVar[tuple[str, ...] | None] = None
+
     def __new__(cls, *args: object, **options: object) -> Self:
         """Refuse what a loss does not know in its own name, before it reaches what the loss is made of."""
         check_keywords(cls, options)
@@ -181,6 +186,7 @@ class Loss(PreciseBuffers):
     def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401
         """Give each class a code of its own to call: the compiler limits how often one code is compiled."""
         super().__init_subclass__(**options)
+        cls._call_keywords = call_keywords(cls)
         if "__call__" not in vars(cls):
             call = Loss.__call__
             own = FunctionType(call.__code__.replace(), call.__globals__, call.__name__, None, call.__closure__)
@@ -191,6 +197,8 @@ class Loss(PreciseBuffers):
         for theirs, ours in (("input", "logits"), ("target", "targets")) if options else ():
             if theirs in options and ours not in options:
                 options[ours] = options.pop(theirs)
+        if options and self._call_keywords is not None:
+            check_call(type(self), options, self._call_keywords)
         if not self.training or torch.compiler.is_compiling() or not has_saved_tensor_hooks():
             return super().__call__(*inputs, **options)
         tensors = [value for value in (*inputs, *options.values()) if isinstance(value, Tensor)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from torch import Tensor
 
@@ -191,6 +191,8 @@ class AsymmetricSoftmaxLoss(SoftmaxLoss):
     tensor(1.2827)
     """
 
+    option_defaults: ClassVar[SoftmaxOptions] = {"label_smoothing": 0.1}
+
     def __init__(
         self,
         gamma_pos: Gamma = 0.0,
@@ -200,7 +202,7 @@ class AsymmetricSoftmaxLoss(SoftmaxLoss):
         **options: Unpack[SoftmaxOptions],
     ) -> None:
         check_preset(preset)
-        options.setdefault("label_smoothing", 0.1)
+        options = self.option_defaults | options
         super().__init__(asymmetric(gamma_pos, gamma_neg), **options)
 
 
@@ -224,6 +226,8 @@ class CyclicalAsymmetricLoss(SoftmaxLoss):
     tensor(1.2827)
     """
 
+    option_defaults: ClassVar[CyclicalOptions] = {"label_smoothing": 0.1}
+
     def __init__(
         self,
         epochs: int,
@@ -237,7 +241,7 @@ class CyclicalAsymmetricLoss(SoftmaxLoss):
         **options: Unpack[CyclicalOptions],
     ) -> None:
         check_preset(preset)
-        options.setdefault("label_smoothing", 0.1)
+        options = self.option_defaults | options
         modulation = cyclical(Cyclical(factor, end), gamma_hc, gamma_pos, gamma_neg)
         super().__init__(modulation, epochs=epochs, **options)
 
@@ -262,6 +266,8 @@ class RecallLoss(SoftmaxLoss):
     tensor(0.7090)
     """
 
+    option_defaults: ClassVar[SoftmaxOptions] = {"sync": True, "reduction": "valid_mean"}
+
     def __init__(
         self,
         num_classes: int,
@@ -273,8 +279,7 @@ class RecallLoss(SoftmaxLoss):
         **options: Unpack[SoftmaxOptions],
     ) -> None:
         published = check_preset(preset)
-        options.setdefault("sync", True)
-        options.setdefault("reduction", "valid_mean")
+        options = self.option_defaults | options
         weights = RecallWeights(
             num_classes,
             momentum=momentum,
@@ -297,6 +302,8 @@ class PrecisionLoss(SoftmaxLoss):
         options: see the top of the module; by default ``sync=True`` and ``reduction="valid_mean"``.
     """
 
+    option_defaults: ClassVar[SoftmaxOptions] = {"sync": True, "reduction": "valid_mean"}
+
     def __init__(
         self,
         num_classes: int,
@@ -305,8 +312,7 @@ class PrecisionLoss(SoftmaxLoss):
         **options: Unpack[SoftmaxOptions],
     ) -> None:
         check_preset(preset)
-        options.setdefault("sync", True)
-        options.setdefault("reduction", "valid_mean")
+        options = self.option_defaults | options
         options["weight"] = _times(PrecisionWeights(num_classes), options.get("weight"))
         super().__init__(**options)
 
@@ -499,6 +505,8 @@ class AsymmetricLoss(SigmoidLoss):
     tensor(0.2182)
     """
 
+    option_defaults: ClassVar[SigmoidOptions] = {"reduction": "batch_mean", "sync": False}
+
     def __init__(
         self,
         gamma_pos: Gamma = 0.0,
@@ -514,8 +522,11 @@ class AsymmetricLoss(SigmoidLoss):
         **options: Unpack[SigmoidOptions],
     ) -> None:
         published = check_preset(preset)
-        options.setdefault("reduction", "sum" if published else "batch_mean")
-        options.setdefault("sync", target_gap is not None)
+        if published:
+            options.setdefault("reduction", "sum")
+        if target_gap is not None:
+            options.setdefault("sync", True)
+        options = self.option_defaults | options
         if target_gap is None:
             asymmetry, modulation = None, asymmetric(gamma_pos, gamma_neg)
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Never, TypeAlias, TypedDict, Unpack
+from typing import TypeAlias, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from equipoise._checks import (
     check_tensors,
     is_whole,
 )
-from equipoise._keywords import refuse_call
+from equipoise._keywords import takes_options_of
 from equipoise.distributed import all_sum, world_size
 from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.lovasz_reference import lovasz_losses
@@ -125,6 +125,7 @@ def tversky_loss(
     return plain(sums)
 
 
+@takes_options_of(tversky_loss)
 def dice_loss(logits: Tensor, targets: Tensor, *, smooth: float = 0.0, **options: Unpack[_FunctionOptions]) -> Tensor:
     r"""Soft Dice loss :math:`1 - 2 \sum p t / (\sum p + \sum t)` (Drozdzal et al. 2016): Tversky(.5, .5).
 
@@ -136,6 +137,7 @@ def dice_loss(logits: Tensor, targets: Tensor, *, smooth: float = 0.0, **options
     return tversky_loss(logits, targets, alpha=0.5, beta=0.5, smooth=smooth, **options)
 
 
+@takes_options_of(tversky_loss)
 def soft_iou_loss(
     logits: Tensor, targets: Tensor, *, smooth: float = 0.0, **options: Unpack[_FunctionOptions]
 ) -> Tensor:
@@ -307,10 +309,8 @@ class _OverlapLoss(_RegionLoss):
         super().__init__(classes, **options)
         self.smooth = check_number("smooth", smooth, low=0.0)
 
-    def forward(self, logits: Tensor, targets: Tensor, **unknown: Never) -> Tensor:
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Loss of logits (N, C, d1, ..., dk) and their targets."""
-        if unknown:
-            refuse_call(self, unknown)
         check_tensors(logits, targets)
         if not self.validate:
             self._look(logits)
@@ -400,10 +400,8 @@ class LovaszSoftmaxLoss(_RegionLoss):
         super().__init__(classes, **options)
         _check_local_sort(self.sync, self.per_image)
 
-    def forward(self, logits: Tensor, targets: Tensor, **unknown: Never) -> Tensor:
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Loss of logits (N, C, d1, ..., dk) and their targets."""
-        if unknown:
-            refuse_call(self, unknown)
         check_tensors(logits, targets)
         if not self.validate:
             self._look(logits)

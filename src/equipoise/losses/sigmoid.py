@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Never
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,6 @@ from equipoise._checks import (
     check_sigmoid_targets,
     check_tensors,
 )
-from equipoise._keywords import refuse_call
 from equipoise.kernels import reference
 from equipoise.kernels.choice import backend, triton_serves
 from equipoise.kernels.hyper import Hyper, Layout, Piece, check_layout
@@ -227,11 +226,8 @@ class SigmoidLoss(Loss):
         *,
         element_weight: Tensor | None = None,
         normalizer: Tensor | float | None = None,
-        **unknown: Never,
     ) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
-        if unknown:
-            refuse_call(self, unknown)
         check_tensors(logits, targets)
         hyper, layout = self.hyper(logits), self.layout
         rows = logits if logits.ndim > 1 else logits.unsqueeze(-1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import NamedTuple, Never
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +20,6 @@ from equipoise._checks import (
     check_tensors,
     checks_values,
 )
-from equipoise._keywords import refuse_call
 from equipoise.kernels import reference
 from equipoise.kernels.choice import backend
 from equipoise.kernels.hyper import Layout, accumulation_dtype, check_layout, view_of
@@ -276,12 +275,8 @@ class SoftmaxLoss(Loss):
         self.reduction, self.sync, self.validate = reduction, sync, validate
         self.batch_weights = nn.ModuleList(batch_weights)
 
-    def forward(
-        self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None, **unknown: Never
-    ) -> Tensor:
+    def forward(self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
-        if unknown:
-            refuse_call(self, unknown)
         check_tensors(logits, targets)
         if not self.validate:
             self._look(logits)
@@ -308,12 +303,8 @@ class SoftmaxLoss(Loss):
 class RowLoss(SoftmaxLoss):
     """A softmax loss that looks at its rows before they are reduced."""
 
-    def forward(
-        self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None, **unknown: Never
-    ) -> Tensor:
+    def forward(self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
-        if unknown:
-            refuse_call(self, unknown)
         check_tensors(logits, targets)
         if not self.validate:
             self._look(logits)
