@@ -120,9 +120,7 @@ def is_whole(value: object) -> bool:
 
 def _number_advice(name: str, value: object, otherwise: str) -> str:
     """What to do about something that is no number."""
-    from equipoise.schedules import Schedule  # not at the top: schedules check their numbers here
-
-    if isinstance(value, Schedule):
+    if hasattr(value, "progress_at"):  # a schedule, whose module has its numbers checked here
         return f"{name} takes no schedule, {otherwise}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "pass one number"

@@ -154,6 +154,11 @@ class Loss(PreciseBuffers):
     hyper_double: Tensor
     position: Tensor
 
+    kernels: ClassVar[str] = (
+        "one fused kernel forward and one backward, or loss and gradient in one where that is faster"
+    )
+    """What runs on a CUDA device, for ``equipoise.kernels.explain``."""
+
     __signature__ = RealSignature()
     option_defaults: ClassVar[Any] = {}
     """Defaults of ``**options`` that differ from those of the base."""

@@ -302,6 +302,8 @@ class _RegionLoss(Loss):
 class _OverlapLoss(_RegionLoss):
     """A case of the Tversky loss; ``alpha`` and ``beta`` say which."""
 
+    kernels = "fused kernels for the overlaps of the classes, for the loss of these, and for the gradient"
+
     alpha: float = 0.5
     beta: float = 0.5
 
@@ -395,6 +397,11 @@ class LovaszSoftmaxLoss(_RegionLoss):
     >>> LovaszSoftmaxLoss()(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
     tensor(0.2315)
     """
+
+    kernels = (
+        "fused kernels for the errors of the classes, for the loss along their order, and for the gradient; PyTorch's "
+        "own sort between them"
+    )
 
     def __init__(self, classes: Classes = "present", **options: Unpack[_ModuleOptions]) -> None:
         super().__init__(classes, **options)

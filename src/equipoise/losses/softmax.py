@@ -303,6 +303,8 @@ class SoftmaxLoss(Loss):
 class RowLoss(SoftmaxLoss):
     """A softmax loss that looks at its rows before they are reduced."""
 
+    kernels = "fused kernels for the rows, PyTorch for what compares them with each other"
+
     def forward(self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
         check_tensors(logits, targets)
