@@ -98,7 +98,7 @@ def _shared_names(link: Link) -> set[str]:
 
 def _table(entry: Entry, names: list[str]) -> str:
     known = signature_of(entry).parameters
-    told = {"preset": "accepted for symmetry; there is nothing to change."}
+    told = {"preset": "deprecated; there is nothing to change."}
     told |= (REGION_ARGUMENTS if entry.link == "region" else {}) | arguments_of(entry)
     lines = ["| argument | default | |", "|---|---|---|"]
     for name in names:

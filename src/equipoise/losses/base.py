@@ -31,7 +31,7 @@ from equipoise.losses.recomputation import Passes
 from equipoise.schedules import Moment, Number, Schedule
 from equipoise.weights.deferred import Deferred
 
-__all__ = ["Loss", "Part", "Scalar", "check_preset", "merge_values"]
+__all__ = ["Loss", "Part", "Scalar", "check_preset", "merge_values", "retire_preset"]
 
 
 class Part(Protocol):
@@ -140,6 +140,17 @@ def check_preset(preset: str | None) -> bool:
     if preset is not None:
         check_choice("preset", preset, ("published",))
     return preset == "published"
+
+
+def retire_preset(preset: str | None) -> None:
+    """Warn of a preset of a loss whose published code has the same defaults, so that it does nothing."""
+    if check_preset(preset):
+        warnings.warn(
+            "preset='published' is deprecated where it does nothing, and the defaults of this loss are those of the "
+            "published code already; leave it out",
+            DeprecationWarning,
+            stacklevel=3,
+        )
 
 
 class Loss(PreciseBuffers):

@@ -17,7 +17,7 @@ from torch import Tensor
 from equipoise._checks import check_counts, check_number
 from equipoise.losses.adjust import NegativeTolerance, logit_adjustment, margin_adjustment
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
-from equipoise.losses.base import Scalar, check_preset
+from equipoise.losses.base import Scalar, check_preset, retire_preset
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
 from equipoise.losses.options import (
     BinaryCrossEntropyOptions,
@@ -83,7 +83,7 @@ class CrossEntropyLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[CrossEntropyOptions],
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         super().__init__(weight=weight, **options)
 
 
@@ -183,7 +183,7 @@ class AsymmetricSoftmaxLoss(SoftmaxLoss):
     Args:
         gamma_pos: exponent of the true class.
         gamma_neg: exponent of the others.
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of the module; ``label_smoothing`` is 0.1 by default.
 
     >>> import torch
@@ -201,7 +201,7 @@ class AsymmetricSoftmaxLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         options = self.option_defaults | options
         super().__init__(asymmetric(gamma_pos, gamma_neg), **options)
 
@@ -216,7 +216,7 @@ class CyclicalAsymmetricLoss(SoftmaxLoss):
         gamma_neg: exponent of the others, which smoothing gives mass to.
         factor: f of the schedule.
         end: see ``CyclicalFocalLoss``.
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of the module; ``label_smoothing`` is 0.1 by default.
 
     >>> import torch
@@ -240,7 +240,7 @@ class CyclicalAsymmetricLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[CyclicalOptions],
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         options = self.option_defaults | options
         modulation = cyclical(Cyclical(factor, end), gamma_hc, gamma_pos, gamma_neg)
         super().__init__(modulation, epochs=epochs, **options)
@@ -298,7 +298,7 @@ class PrecisionLoss(SoftmaxLoss):
 
     Args:
         num_classes: C.
-        preset: there is no published code.
+        preset: deprecated; there is no published code.
         options: see the top of the module; by default ``sync=True`` and ``reduction="valid_mean"``.
     """
 
@@ -311,7 +311,7 @@ class PrecisionLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         options = self.option_defaults | options
         options["weight"] = _times(PrecisionWeights(num_classes), options.get("weight"))
         super().__init__(**options)
@@ -323,7 +323,7 @@ class InverseFrequencyLoss(SoftmaxLoss):
     Args:
         counts: training samples of each class.
         normalize: see ``weights.inverse_frequency``.
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of the module.
     """
 
@@ -335,7 +335,7 @@ class InverseFrequencyLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         options["weight"] = _times(
             ClassWeights(inverse_frequency(counts, normalize), called="counts"), options.get("weight")
         )
@@ -349,7 +349,7 @@ class ClassBalancedLoss(SoftmaxLoss):
         counts: training samples of each class.
         beta: .9999, or .999 for thousands of classes.
         normalize: see ``weights.effective_number``.
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of the module.
     """
 
@@ -362,7 +362,7 @@ class ClassBalancedLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         options["weight"] = _times(
             ClassWeights(effective_number(counts, beta, normalize), called="counts"), options.get("weight")
         )
@@ -379,7 +379,7 @@ class LDAMLoss(SoftmaxLoss):
         counts: training samples of each class.
         max_margin: the margin of the rarest class.
         scale: s.
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of the module.
     """
 
@@ -392,7 +392,7 @@ class LDAMLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         super().__init__(adjustment=margin_adjustment(counts, max_margin, scale), **options)
 
 
@@ -404,7 +404,7 @@ class LogitAdjustedLoss(SoftmaxLoss):
     Args:
         counts: training samples of each class.
         tau: strength.
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of the module.
     """
 
@@ -416,7 +416,7 @@ class LogitAdjustedLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         super().__init__(adjustment=logit_adjustment(counts, tau), **options)
 
 
@@ -425,7 +425,7 @@ class BalancedSoftmaxLoss(LogitAdjustedLoss):
 
     Args:
         counts: training samples of each class.
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of the module.
     """
 

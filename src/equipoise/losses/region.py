@@ -29,7 +29,7 @@ from equipoise.distributed import all_sum, world_size
 from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.lovasz_reference import lovasz_losses
 from equipoise.kernels.region_reference import overlap_sums
-from equipoise.losses.base import Loss, check_preset
+from equipoise.losses.base import Loss, check_preset, retire_preset
 from equipoise.losses.reduce import reduce_loss
 
 __all__ = [
@@ -281,7 +281,7 @@ class _RegionLoss(Loss):
         self.reduction = reduction
         self.sync = sync
         self.validate = validate
-        check_preset(preset)
+        retire_preset(preset)
 
     def options(self) -> _FunctionOptions:
         """Options of the function behind this loss, as they hold in the present mode."""
@@ -326,7 +326,7 @@ class _OverlapLoss(_RegionLoss):
 class TverskyLoss(_OverlapLoss):
     """One minus the Tversky index, ``tversky_loss`` as a module.
 
-    Shape and options: as ``tversky_loss``; ``preset="published"`` is the same.
+    Shape and options: as ``tversky_loss``; ``preset`` is deprecated, as the published code is the same.
 
     >>> TverskyLoss(alpha=0.3, beta=0.7)(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
     tensor(0.1958)
@@ -348,7 +348,7 @@ class TverskyLoss(_OverlapLoss):
 class DiceLoss(_OverlapLoss):
     """Soft Dice loss, ``dice_loss`` as a module.
 
-    Shape and options: as ``tversky_loss``; ``preset="published"`` is the same.
+    Shape and options: as ``tversky_loss``; ``preset`` is deprecated, as the published code is the same.
 
     >>> DiceLoss()(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
     tensor(0.1952)
@@ -392,7 +392,7 @@ class SoftIoULoss(_OverlapLoss):
 class LovaszSoftmaxLoss(_RegionLoss):
     """Lovász-softmax loss, ``lovasz_softmax_loss`` as a module.
 
-    Shape and options: as ``lovasz_softmax_loss``; ``preset="published"`` is the same.
+    Shape and options: as ``lovasz_softmax_loss``; ``preset`` is deprecated, as the published code is the same.
 
     >>> LovaszSoftmaxLoss()(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
     tensor(0.2315)
