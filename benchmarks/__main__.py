@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-import equipoise
 from benchmarks import coverage, losses, methods, metrics, page, startup, train, training
 from benchmarks.cases import CUDA_SHAPES, SHAPES, Link, Shapes
 from benchmarks.catalogue import all_cases
@@ -34,11 +33,6 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         if getattr(options, "device", "cpu") == "cuda" and not torch.cuda.is_available():
             sys.exit("--device cuda needs a CUDA device and a build of torch for it, found none; use --device cpu")
-        if getattr(options, "device", "cpu") == "cuda":
-            try:
-                equipoise.kernels.build()
-            except RuntimeError as error:
-                print(f"calls go through Python: {error}", file=sys.stderr)
         if getattr(options, "threads", None) is not None:
             torch.set_num_threads(options.threads)
         chosen = {

@@ -42,7 +42,7 @@ CUDA_SHAPES: dict[Link, tuple[Shape, ...]] = {
 TORCH: dict[Link, str] = {"softmax": "torch cross_entropy", "sigmoid": "torch binary_cross_entropy_with_logits"}
 """The loss of torch that 'times torch' means."""
 CALL: dict[Link, str] = {"softmax": TORCH["softmax"], "sigmoid": "torch cross_entropy, one label"}
-"""The loss of torch whose call on a small batch may not be cheaper: its cross-entropy with integer targets."""
+"""The loss of torch that calls on small batches are compared with: its cross-entropy with integer targets."""
 EAGER_ASYMMETRIC = "asymmetric, eager formula"
 
 

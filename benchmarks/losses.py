@@ -85,7 +85,7 @@ def _chosen(link: Link, shape: tuple[int, ...], settings: Settings) -> list[Case
 
 
 def _baselines(case: Case, link: Link) -> list[str]:
-    """Torch's own loss first, then what the case names, and the one whose call may not be cheaper."""
+    """Torch's own loss first, then what the case names, and the one that calls are compared with."""
     limit = case.limit.of if case.limit else None
     names = [TORCH[link], limit, *case.against, case.compiled, case.rival, CALL[link] if case.pointwise else None]
     return list(dict.fromkeys(name for name in names if name is not None))

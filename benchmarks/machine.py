@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 import equipoise
-from equipoise.kernels.native import is_built
 
 __all__ = ["PEERS", "describe_machine", "installed_version", "keep_freed_memory"]
 
@@ -47,7 +46,6 @@ def _describe_gpu(device: torch.device) -> dict[str, Any]:
         "l2_bytes": properties.L2_cache_size,
         "cuda": torch.version.cuda,
         "triton": installed_version("triton"),
-        "calls_from": "C++" if is_built() else "Python",
     }
 
 

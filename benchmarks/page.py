@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from benchmarks.cases import TORCH
 from benchmarks.table import blocks, missed, targets_met, versions
-from benchmarks.targets import FLOORS, LARGE, PEAK, SMALL
+from benchmarks.targets import CALLS, FLOORS, LARGE, OTHER_CALLS, PEAK, SMALL
 from benchmarks.training import TARGET
 
 __all__ = ["format_page"]
@@ -50,9 +50,8 @@ CUDA_READING = """\
   read), at the bandwidth of a large copy in the same run.
 * **× torch** is that time in units of torch's loss, the first row; **× compiled** in units of the same loss in plain
   operations under `torch.compile`.
-* **call** is the wall clock of an eager call, forward plus backward, with what it costs to launch it; on small batches
-  from {calls}. Ratios of calls, as the targets have them, are medians over the rounds of the ratio within a round, and
-  no quotients of this column.
+* **call** is the wall clock of an eager call, forward plus backward, with what it costs to launch it. Ratios of calls,
+  as the targets have them, are medians over the rounds of the ratio within a round, and no quotients of this column.
 * **peak** is the memory allocated at once beyond the inputs, gradient included, in units of the logits.
 
 Large batches have their gradient written at once with the loss, and their logits read once, unless the weights of the
@@ -71,7 +70,8 @@ CUDA_TARGETS = (
     "(for a softmax) and than the same loss under `torch.compile`, where it was compiled; for logits of at least "
     f"{LARGE / 1e6:.0f} MB at most {FLOORS[4]:g} times the floor in four bytes and {FLOORS[2]:g} in two, and at the "
     f"peak {PEAK:g} times the logits besides two float32 for each row of a softmax; for logits of at most "
-    f"{SMALL / 1e6:.0f} MB a call no longer than torch's cross-entropy with integer targets.\n\n"
+    f"{SMALL / 1e6:.0f} MB a call of at most {OTHER_CALLS:g} times torch's cross-entropy with integer targets "
+    f"({CALLS['RecallLoss']:g} times for recall loss).\n\n"
 )
 CUDA_REGIONS = """\
 Losses on whole regions have no target. The gradient of a *Dice loss* follows from sums over all pixels, so that logits
@@ -86,31 +86,28 @@ unweighted losses of the rows, count them, and weigh them, before there is a los
 CUDA_CALLS = """\
 ## Calls on small batches
 
-On a small batch the Python of a loss takes longer than its kernels. A part in C++ does without: compile it once for
-each machine and PyTorch, which takes half a minute, a C++ compiler and `ninja`,
-
-    python -c "import equipoise; equipoise.kernels.build()"
-
-and every later program finds it. A loss that has been called twice on batches of one kind is from then on called from
-C++: the same kernels, the same bits, in about half of the time. What the loss does differently than before (another
-option, batch, stream, a second derivative) goes through Python, as everything does without that part."""
+On a small batch the Python of a loss takes longer than its kernels. An eager call, forward plus backward, takes about
+1.5 to 2 times as long as one of torch's cross-entropy, that of recall loss and of an adaptive asymmetry up to 3 times:
+some tenths of a millisecond, which other Python of the training step may hide or not. A training step that is
+[captured as a CUDA graph](your-loop.md#cuda-graphs) costs none of it."""
+REPLAYED_BYTES = 36_000_000  # of logits, up to which calls came from C++
+REPLAYED = """\
+This run was measured when losses on small batches could be called from C++, which they no longer can be. Numbers that
+depend on it (calls of ours on logits of less than {megabytes} MB, training steps) are left out."""
 CPU_TARGETS = "A loss is allowed a multiple of the time of another, torch's as a rule.\n\n"
 
 
 def format_page(run: dict[str, Any], training: dict[str, Any] | None = None) -> str:
     """Markdown of a run of ``losses`` and, if there is one, of ``training``."""
     on_cuda = run["bandwidth"] is not None
+    replayed = [each for each in (run, training) if each and _is_replayed(each)]
+    run, training = _without_replayed(run), None if training and _is_replayed(training) else training
     sections = [
         "# Performance",
         _introduction(run, on_cuda),
         "How to read the tables:\n\n"
-        + (
-            CUDA_READING.format(
-                l2=round(run["machine"]["l2_bytes"] / 1e6), calls=run["machine"].get("calls_from", "Python")
-            )
-            if on_cuda
-            else CPU_READING
-        ),
+        + (CUDA_READING.format(l2=round(run["machine"]["l2_bytes"] / 1e6)) if on_cuda else CPU_READING),
+        *([REPLAYED.format(megabytes=REPLAYED_BYTES // 10**6)] if replayed else []),
         *_shapes(run["rows"], on_cuda),
         *(_training(training) if training else []),
         *([CUDA_CALLS] if on_cuda else []),
@@ -122,6 +119,24 @@ def format_page(run: dict[str, Any], training: dict[str, Any] | None = None) -> 
         + (CUDA_COMMANDS if on_cuda else CPU_COMMANDS),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def _is_replayed(run: dict[str, Any]) -> bool:
+    """Whether losses on small batches were called from C++, as they could be until that part was retired."""
+    return run["machine"].get("calls_from") == "C++"
+
+
+def _without_replayed(run: dict[str, Any]) -> dict[str, Any]:
+    """A run of ``losses`` without the calls, and the targets of calls, that would come from Python now."""
+    if not _is_replayed(run):
+        return run
+    rows = [
+        row | {"milliseconds": None, "checks": [check for check in row["checks"] if check["name"] != "call"]}
+        if row.get("checks") and row["logits_bytes"] <= REPLAYED_BYTES  # none: regions
+        else row
+        for row in run["rows"]
+    ]
+    return run | {"rows": rows}
 
 
 def _introduction(run: dict[str, Any], on_cuda: bool) -> str:
@@ -168,7 +183,7 @@ def _cuda_cells(row: Row) -> list[str]:
         _ratio(row["times_floor"]),
         _ratio(ratios.get(TORCH[row["link"]])),
         _ratio(ratios.get(row["compiled"])),
-        f"{1e3 * row['milliseconds']['median']:.0f}",
+        "–" if row["milliseconds"] is None else f"{1e3 * row['milliseconds']['median']:.0f}",
         f"{row['peak_memory']:.2f}",
     ]
 
@@ -191,8 +206,8 @@ def _training(run: dict[str, Any]) -> list[str]:
     about = (
         f"Forward, backward and update of a small U-Net with logits {tuple(settings['shape'])} on "
         f"{run['machine']['device']}, {'bfloat16 autocast' if settings['autocast'] else 'float32'}; every loss "
-        f"takes turns with torch's on one network, in {settings['rounds']} rounds; losses of ours are called from "
-        f"{run['machine'].get('calls_from', 'Python')}. The target is at most {TARGET:g} times torch's."
+        f"takes turns with torch's on one network, in {settings['rounds']} rounds. The target is at most {TARGET:g} "
+        "times torch's."
     )
     return ["## A whole training step", about, _markdown(("loss", "ms", "× torch"), rows)]
 

@@ -87,7 +87,7 @@ def arguments(entry: Entry) -> str:
 
 
 def _own_names(entry: Entry) -> list[str]:
-    parameters = inspect.signature(getattr(equipoise, entry.name)).parameters.values()
+    _, *parameters = inspect.signature(getattr(equipoise, entry.name).__init__).parameters.values()
     return [parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
 
 
@@ -98,7 +98,7 @@ def _shared_names(link: Link) -> set[str]:
 
 def _table(entry: Entry, names: list[str]) -> str:
     known = signature_of(entry).parameters
-    told = {"preset": "accepted for symmetry; there is nothing to change."}
+    told = {"preset": "deprecated; there is nothing to change."}
     told |= (REGION_ARGUMENTS if entry.link == "region" else {}) | arguments_of(entry)
     lines = ["| argument | default | |", "|---|---|---|"]
     for name in names:

@@ -278,7 +278,10 @@ def test_what_is_checked_on_cuda_depends_on_the_loss_and_the_size(row, checked):
         (cuda_row("LDAMLoss", times_floor=None, device_ratios={TORCH["softmax"]: None}), ["floor", "torch"]),
         (cuda_row("RecallLoss", device_ratios={"recall, compiled": 1.01}), ["compiled"]),
         (cuda_row("CrossEntropyLoss, dense targets", device_ratios={TORCH["softmax"]: 2.0}), []),
-        (cuda_row("LDAMLoss", logits_bytes=10**6, ratios={TORCH["softmax"]: {"median": 1.01}}), ["call"]),
+        (cuda_row("LDAMLoss", logits_bytes=10**6, ratios={TORCH["softmax"]: {"median": 2.0}}), []),
+        (cuda_row("LDAMLoss", logits_bytes=10**6, ratios={TORCH["softmax"]: {"median": 2.01}}), ["call"]),
+        (cuda_row("RecallLoss", logits_bytes=10**6, ratios={TORCH["softmax"]: {"median": 3.0}}), []),
+        (cuda_row("RecallLoss", logits_bytes=10**6, ratios={TORCH["softmax"]: {"median": 3.01}}), ["call"]),
         (cuda_row("AsymmetricLoss", "sigmoid", device_ratios={TORCH["sigmoid"]: 2.0}), []),
     ],
 )
@@ -460,6 +463,31 @@ def test_the_page_shows_losses_that_miss_a_target_and_tells_ratios_from_columns(
     assert "AsymmetricLoss, adaptive" in MAIN
     assert "medians over the rounds of the ratio within a round" in page
     assert "kornia's those of each image by itself" in page
+
+
+def test_calls_from_a_part_that_was_retired_are_not_on_the_page(cuda_run):
+    run = cuda_run({}, filter="ldam")
+    before = format_page(run)
+    run["machine"]["calls_from"] = "C++"
+    rows = [line.split(" | ") for line in format_page(run).splitlines() if line.startswith("| ")]
+    calls = {cells[0]: cells[5] for cells in rows}
+    assert calls["| **LDAMLoss**"] == "–"
+    assert float(calls[f"| {TORCH['softmax']}"]) > 0
+    judged = [check["name"] for row in run["rows"] for check in row.get("checks", [])]
+    assert judged.count("call") == 1
+    assert f" of {len(judged)} targets are met" in before
+    assert f" of {len(judged) - 1} targets are met" in format_page(run)
+    step = {"name": "LDAMLoss", "kind": "ours", "status": "ok", "checks": []}
+    trained = {"machine": run["machine"], "settings": {}, "rows": [step]}
+    assert "training step\n" not in format_page(run, trained)
+
+
+def test_the_page_on_performance_is_that_of_the_recorded_runs():
+    root = Path(__file__).parent.parent
+    recorded = (root / "benchmarks" / "results" / f"{name}-cuda.json" for name in ("losses", "training"))
+    assert format_page(*(json.loads(file.read_text()) for file in recorded)) == (
+        root / "docs" / "performance.md"
+    ).read_text(encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------------------------ metrics

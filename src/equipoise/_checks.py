@@ -120,9 +120,7 @@ def is_whole(value: object) -> bool:
 
 def _number_advice(name: str, value: object, otherwise: str) -> str:
     """What to do about something that is no number."""
-    from equipoise.schedules import Schedule  # not at the top: schedules check their numbers here
-
-    if isinstance(value, Schedule):
+    if hasattr(value, "progress_at"):  # a schedule, whose module has its numbers checked here
         return f"{name} takes no schedule, {otherwise}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "pass one number"
@@ -372,8 +370,8 @@ def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, va
             f"got {tuple(targets.shape)}; {_shape_advice(tuple(shape), tuple(targets.shape))}"
         )
     if checks_values(targets, validate) and targets.numel():
-        low, high = (int(bound) for bound in targets.aminmax())
-        if low < 0 or high >= num_classes:
+        least, most = targets.aminmax()
+        if int(least) < 0 or int(most) >= num_classes:
             wrong = ((targets < 0) | (targets >= num_classes)) & (targets.long() != ignore_index)
             if bool(wrong.any()):
                 raise ValueError(

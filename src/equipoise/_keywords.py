@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from equipoise._nearest import nearest
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 __all__: list[str] = []
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 ELSEWHERE = {
     "clip": "margin",
@@ -32,29 +34,99 @@ EXPLAINED = {
 """Arguments of other losses that come near ``weight``, and what to do about them."""
 
 
+def written_out(
+    function: Callable[..., Any], shared: Sequence[Callable[..., Any]] = (), changed: Mapping[str, Any] | None = None
+) -> inspect.Signature:
+    """The signature with types, and with the arguments that ``**options: Unpack[SomeDict]`` stands for.
+
+    Args:
+        function: a function, or the ``__init__`` of a class.
+        shared: where the options go, the nearest first: these know their defaults.
+        changed: defaults that are others here.
+
+    What has no such annotation, or one that only type checkers can read, stays as it is.
+    """
+    signature = inspect.signature(function)
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError:
+        return signature
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        known = typing.get_args(hints.get(name)) if parameter.kind is parameter.VAR_KEYWORD else ()
+        if known:
+            options, defaults = typing.get_type_hints(known[0]), dict[str, Any]()
+            for one in (one for other in shared for one in inspect.signature(other).parameters.values()):
+                defaults.setdefault(one.name, one.default)
+            defaults |= changed or {}
+            parameters += [_keyword(name, defaults[name], options[name]) for name in defaults if name in options]
+        else:
+            parameters.append(parameter.replace(annotation=hints.get(name, parameter.annotation)))
+    return signature.replace(parameters=parameters, return_annotation=hints.get("return", signature.return_annotation))
+
+
+def _keyword(name: str, default: object, annotation: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+class RealSignature:
+    """The ``__signature__`` of classes: that of ``__init__``, ``written_out`` from the classes that it is derived from.
+
+    Of classes alone, so that the signature of a module, when an object is asked for it, is that of a call. Defaults
+    that differ from those of the base stand in ``option_defaults`` of the class.
+    """
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError("__signature__")
+        return _constructor_signature(owner)
+
+
+@functools.cache
+def _constructor_signature(made: type) -> inspect.Signature:
+    first, *others = [vars(base)["__init__"] for base in made.__mro__ if "__init__" in vars(base)]
+    signature = written_out(first, others, getattr(made, "option_defaults", None))
+    return signature.replace(parameters=list(signature.parameters.values())[1:], return_annotation=signature.empty)
+
+
+def checks_keywords(function: Function) -> Function:
+    """Let a function answer a keyword that it does not know with those that come near."""
+    known = tuple(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def called(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+        for key in options:
+            if key not in known:
+                _refuse(function.__name__, key, known)
+        return function(*args, **options)
+
+    return called  # type: ignore[return-value]
+
+
+def takes_options_of(shared: Callable[..., Any], **changed: Any) -> Callable[[Function], Function]:  # noqa: ANN401
+    """Let a function hand ``**options`` on to ``shared``, some with ``changed`` defaults, and its signature say so."""
+
+    def decorate(function: Function) -> Function:
+        function.__signature__ = written_out(function, [shared], changed)  # type: ignore[attr-defined]
+        if not changed:
+            return checks_keywords(function)
+
+        @functools.wraps(function)
+        def called(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+            return function(*args, **(changed | options))
+
+        return checks_keywords(called)  # type: ignore[return-value]
+
+    return decorate
+
+
 @functools.cache
 def arguments_of(made: Callable[..., Any]) -> Mapping[str, Any] | None:
-    """Arguments of a class or a function, and their annotations; None where these say nothing.
-
-    Those behind ``**options`` are among them.
-    """
-    make, bound = (made.__init__, 1) if isinstance(made, type) else (made, 0)  # type: ignore[misc]
-    try:
-        hints = typing.get_type_hints(make)
-    except NameError:  # annotations of a class of the user's that only type checkers can read
+    """Arguments of a class or a function, and their types; None where ``**`` may stand for anything."""
+    parameters = inspect.signature(made).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
-    found: dict[str, Any] = {}
-    for name, parameter in list(inspect.signature(make).parameters.items())[bound:]:
-        if hints.get(name) is typing.Never:  # what is refused by name
-            continue
-        if parameter.kind is parameter.VAR_KEYWORD:
-            options = typing.get_args(hints.get(name))
-            if not options:
-                return None
-            found |= typing.get_type_hints(options[0])
-        else:
-            found[name] = hints.get(name, Any)
-    return found
+    return {one.name: Any if one.annotation is one.empty else one.annotation for one in parameters}
 
 
 NUMBERS = ("alpha", "gamma", "gamma_pos", "keep", "strength")
@@ -82,13 +154,22 @@ def check_keywords(made: Callable[..., Any], given: Mapping[str, object]) -> Non
         _refuse(made.__name__, unknown[0], known)
 
 
-def refuse_call(loss: nn.Module, unknown: Mapping[str, object]) -> NoReturn:
-    """Raise because a loss was called with keywords that its ``forward`` does not take."""
-    made: Callable[..., Any] = type(loss)
-    key = next(iter(unknown))
-    known = [one.name for one in inspect.signature(loss.forward).parameters.values() if one.kind is not one.VAR_KEYWORD]
-    earlier = key in (arguments_of(made) or ())
-    _refuse(f"a call of {made.__name__}", key, known, f"set it in {made.__name__}({key}=...)" if earlier else None)
+def call_keywords(made: type[nn.Module]) -> tuple[str, ...] | None:
+    """Names of the arguments of a call of a module; None where ``**`` may stand for anything."""
+    _, *parameters = inspect.signature(made.forward).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    return tuple(parameter.name for parameter in parameters)
+
+
+def check_call(made: type[nn.Module], given: Mapping[str, object], known: Collection[str]) -> None:
+    """Raise where a module is called with a keyword that its ``forward`` does not take; ``known`` are those it does."""
+    for key in given:
+        if key not in known:
+            earlier = key in inspect.signature(made).parameters
+            _refuse(
+                f"a call of {made.__name__}", key, known, f"set it in {made.__name__}({key}=...)" if earlier else None
+            )
 
 
 def _refuse(name: str, key: str, known: Collection[str], hint: str | None = None) -> NoReturn:

@@ -11,15 +11,14 @@ losses both (N, C, d1, ..., dk). The result is a scalar, or unreduced for ``redu
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_choice, check_number, check_tensors, check_whole
-from equipoise._keywords import check_keywords
+from equipoise._keywords import takes_options_of
 from equipoise.kernels.hyper import Layout, Values, accumulation_dtype, layout_of, pack
 from equipoise.losses.adjust import Adjustment, NegativeTolerance, logit_adjustment, margin_adjustment
 from equipoise.losses.base import Part, Scalar, argument_names, fixed_exponents, merge_values
@@ -89,12 +88,6 @@ class SigmoidOptions(TypedDict, total=False):
     validate: bool
 
 
-def _refuse(unknown: Mapping[str, object]) -> None:
-    """Raise in the name of the function that was called and handed on what nobody knows."""
-    if unknown:
-        check_keywords(globals()[sys._getframe(2).f_code.co_name], unknown)
-
-
 def _resolve(parts: Sequence[Part]) -> dict[str, tuple[float, ...]]:
     """Hyper-parameters of all parts; raise where one is a schedule, which could never move."""
     for part in parts:
@@ -127,9 +120,7 @@ def _softmax(
     reduction: str = "mean",
     normalizer: Tensor | float | None = None,
     validate: bool = False,
-    **unknown: object,
 ) -> Tensor:
-    _refuse(unknown)
     check_tensors(logits, targets)
     check_reduction(reduction)
     fixed = [ClassWeights(weight)] if weight is not None else []
@@ -163,6 +154,7 @@ def _softmax(
     return reduce_rows(finish(rows), logits, reduction, normalizer)
 
 
+@takes_options_of(_softmax)
 def softmax_loss(
     logits: Tensor,
     targets: Tensor,
@@ -175,11 +167,13 @@ def softmax_loss(
     return _softmax(logits, targets, modulation, adjustment, **options)
 
 
+@takes_options_of(_softmax)
 def cross_entropy_loss(logits: Tensor, targets: Tensor, **options: Unpack[SoftmaxOptions]) -> Tensor:
     """Cross-entropy, see ``CrossEntropyLoss``."""
     return _softmax(logits, targets, **options)
 
 
+@takes_options_of(_softmax)
 def focal_loss(logits: Tensor, targets: Tensor, *, gamma: Gamma = 2.0, **options: Unpack[SoftmaxOptions]) -> Tensor:
     """Focal loss, see ``FocalLoss``.
 
@@ -189,6 +183,7 @@ def focal_loss(logits: Tensor, targets: Tensor, *, gamma: Gamma = 2.0, **options
     return _softmax(logits, targets, focal(gamma), **options)
 
 
+@takes_options_of(_softmax)
 def sample_dependent_focal_loss(
     logits: Tensor,
     targets: Tensor,
@@ -200,6 +195,7 @@ def sample_dependent_focal_loss(
     return _softmax(logits, targets, focal(ByConfidence(table)), **options)
 
 
+@takes_options_of(_softmax)
 def cyclical_focal_loss(
     logits: Tensor,
     targets: Tensor,
@@ -214,6 +210,7 @@ def cyclical_focal_loss(
     return _softmax(logits, targets, modulation, **options)
 
 
+@takes_options_of(_softmax, label_smoothing=0.1)
 def asymmetric_softmax_loss(
     logits: Tensor,
     targets: Tensor,
@@ -223,10 +220,10 @@ def asymmetric_softmax_loss(
     **options: Unpack[SoftmaxOptions],
 ) -> Tensor:
     """Asymmetric softmax loss, see ``AsymmetricSoftmaxLoss``; ``label_smoothing`` is 0.1 by default."""
-    options.setdefault("label_smoothing", 0.1)
     return _softmax(logits, targets, asymmetric(gamma_pos, gamma_neg), **options)
 
 
+@takes_options_of(_softmax, label_smoothing=0.1)
 def cyclical_asymmetric_loss(
     logits: Tensor,
     targets: Tensor,
@@ -238,25 +235,25 @@ def cyclical_asymmetric_loss(
     **options: Unpack[SoftmaxOptions],
 ) -> Tensor:
     """Cyclical asymmetric loss at a given ``xi``, see ``CyclicalAsymmetricLoss``; smoothing 0.1 by default."""
-    options.setdefault("label_smoothing", 0.1)
     return _softmax(logits, targets, cyclical(xi, gamma_hc, gamma_pos, gamma_neg), **options)
 
 
+@takes_options_of(_softmax, reduction="valid_mean")
 def recall_loss(
     logits: Tensor, targets: Tensor, *, min_errors: float = 1.0, **options: Unpack[SoftmaxOptions]
 ) -> Tensor:
     """Recall loss of the batch, see ``RecallLoss``; ``reduction`` is ``"valid_mean"`` by default."""
     floor = check_number("min_errors", min_errors, low=0.0)
-    options.setdefault("reduction", "valid_mean")
     return _softmax(logits, targets, batch_weights=[BatchRecall(floor)], **options)
 
 
+@takes_options_of(_softmax, reduction="valid_mean")
 def precision_loss(logits: Tensor, targets: Tensor, **options: Unpack[SoftmaxOptions]) -> Tensor:
     """Precision loss of the batch, a counter-example, see ``PrecisionLoss``; ``"valid_mean"`` by default."""
-    options.setdefault("reduction", "valid_mean")
     return _softmax(logits, targets, batch_weights=[batch_precision_weights], **options)
 
 
+@takes_options_of(_softmax)
 def inverse_frequency_loss(
     logits: Tensor, targets: Tensor, counts: Sequence[float] | Tensor, **options: Unpack[SoftmaxOptions]
 ) -> Tensor:
@@ -264,6 +261,7 @@ def inverse_frequency_loss(
     return _softmax(logits, targets, class_weight=inverse_frequency(counts), **options)
 
 
+@takes_options_of(_softmax)
 def class_balanced_loss(
     logits: Tensor,
     targets: Tensor,
@@ -276,6 +274,7 @@ def class_balanced_loss(
     return _softmax(logits, targets, class_weight=effective_number(counts, beta), **options)
 
 
+@takes_options_of(_softmax)
 def ldam_loss(
     logits: Tensor,
     targets: Tensor,
@@ -289,6 +288,7 @@ def ldam_loss(
     return _softmax(logits, targets, None, margin_adjustment(counts, max_margin, scale), **options)
 
 
+@takes_options_of(_softmax)
 def logit_adjusted_loss(
     logits: Tensor,
     targets: Tensor,
@@ -301,6 +301,7 @@ def logit_adjusted_loss(
     return _softmax(logits, targets, None, logit_adjustment(counts, tau), **options)
 
 
+@takes_options_of(_softmax)
 def balanced_softmax_loss(
     logits: Tensor, targets: Tensor, counts: Sequence[float] | Tensor, **options: Unpack[SoftmaxOptions]
 ) -> Tensor:
@@ -308,11 +309,13 @@ def balanced_softmax_loss(
     return logit_adjusted_loss(logits, targets, counts, **options)
 
 
+@takes_options_of(_softmax)
 def brier_loss(logits: Tensor, targets: Tensor, **options: Unpack[SoftmaxOptions]) -> Tensor:
     """Brier score, see ``BrierLoss``."""
     return _softmax(logits, targets, more_parts=[Scalar("squared_error", 1.0)], **options)
 
 
+@takes_options_of(_softmax)
 def ohem_loss(
     logits: Tensor, targets: Tensor, *, keep: float = 0.7, min_kept: int = 0, **options: Unpack[SoftmaxOptions]
 ) -> Tensor:
@@ -324,6 +327,7 @@ def ohem_loss(
     return _softmax(logits, targets, finish=lambda rows: keep_hardest(rows, share, least), **options)
 
 
+@takes_options_of(_softmax)
 def mmce_loss(
     logits: Tensor,
     targets: Tensor,
@@ -358,9 +362,7 @@ def _sigmoid(
     element_weight: Tensor | None = None,
     normalizer: Tensor | float | None = None,
     validate: bool = False,
-    **unknown: object,
 ) -> Tensor:
-    _refuse(unknown)
     check_tensors(logits, targets)
     check_reduction(reduction)
     fixed: list[Part] = [] if weight is None else [ClassWeights(weight)]
@@ -380,6 +382,7 @@ def _sigmoid(
     )
 
 
+@takes_options_of(_sigmoid)
 def sigmoid_loss(
     logits: Tensor,
     targets: Tensor,
@@ -406,6 +409,7 @@ def sigmoid_loss(
     )
 
 
+@takes_options_of(_sigmoid)
 def binary_cross_entropy_loss(
     logits: Tensor,
     targets: Tensor,
@@ -417,6 +421,7 @@ def binary_cross_entropy_loss(
     return _sigmoid(logits, targets, pos_weight=pos_weight, **options)
 
 
+@takes_options_of(_sigmoid)
 def binary_focal_loss(
     logits: Tensor,
     targets: Tensor,
@@ -429,6 +434,7 @@ def binary_focal_loss(
     return _sigmoid(logits, targets, focal(gamma), alpha=alpha, **options)
 
 
+@takes_options_of(_sigmoid, reduction="batch_mean")
 def asymmetric_loss(
     logits: Tensor,
     targets: Tensor,
@@ -440,11 +446,11 @@ def asymmetric_loss(
     **options: Unpack[SigmoidOptions],
 ) -> Tensor:
     """Asymmetric loss, see ``AsymmetricLoss``; ``reduction`` is ``"batch_mean"`` by default."""
-    options.setdefault("reduction", "batch_mean")
     modulation = asymmetric(gamma_pos, gamma_neg)
     return _sigmoid(logits, targets, modulation, margin=margin, detach_focus=detach_focus, **options)
 
 
+@takes_options_of(_sigmoid)
 def distribution_balanced_loss(
     logits: Tensor,
     targets: Tensor,

@@ -5,6 +5,7 @@ of a few dozen operations: ``EXACT`` is 1e-13, some 500 units in the last place 
 """
 
 import copy
+import inspect
 import math
 import re
 import warnings
@@ -15,9 +16,11 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import equipoise as eq
+from equipoise.catalogue import CATALOGUE
 from equipoise.losses import AdaptiveAsymmetry, SigmoidLoss, SoftmaxLoss, asymmetric, current_settings, cyclical, focal
 from equipoise.schedules import Constant, Cosine, Cyclical, Linear, Steps
 from equipoise.weights import ClassWeights, Deferred, PrecisionWeights, RecallWeights, effective_number
+from tests.losses.helpers import each, make
 
 EXACT = {"rtol": 1e-13, "atol": 1e-13}
 IGNORED = -100
@@ -1105,12 +1108,28 @@ PRESETS = {
 
 @pytest.mark.parametrize(("build", "written_out", "batches", "matters"), PRESETS.values(), ids=PRESETS)
 def test_published_presets(build, written_out, batches, matters):
-    agree(build(preset="published"), written_out(), batches)
-    if matters:
-        differ(build(preset="published"), build(), batches)
-    else:
-        agree(build(preset="published"), build(), batches)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of those that it does nothing for
+        if matters:
+            differ(build(preset="published"), build(), batches)
+        else:
+            agree(build(preset="published"), build(), batches)
+        agree(build(preset="published"), written_out(), batches)
     agree(build(preset=None), build(), batches)
+
+
+@each([entry for entry in CATALOGUE if "preset" in inspect.signature(getattr(eq, entry.name)).parameters])
+def test_a_preset_that_does_nothing_is_deprecated(entry):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        make(entry, 3, preset="published")
+    kept = {
+        "AsymmetricLoss", "CyclicalFocalLoss", "FocalLoss", "RecallLoss", "SampleDependentFocalLoss", "SoftIoULoss"
+    }  # fmt: skip
+    assert [warning.category for warning in said] == ([] if entry.name in kept else [DeprecationWarning])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make(entry, 3, preset=None)
 
 
 EXPLICIT = {

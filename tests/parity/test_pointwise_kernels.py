@@ -13,7 +13,7 @@ import torch
 
 import equipoise as eq
 from equipoise.catalogue import CATALOGUE
-from equipoise.kernels import dispatch, explain, use
+from equipoise.kernels import choice, explain, use
 from equipoise.losses import SigmoidLoss, SoftmaxLoss, asymmetric, cyclical, focal, logit_adjustment, margin_adjustment
 from equipoise.losses.base import Scalar
 from equipoise.weights import RecallWeights
@@ -407,7 +407,9 @@ def test_a_label_out_of_range_is_not_a_number():
             logits = torch.randn(3, 5, 4, device=DEVICE)
             targets = torch.tensor([[0, 5, 1, -1], [2, 2, 2, 2], [4, 3, 1, 77]], device=DEVICE)
             wrong = (targets < 0) | (targets > 4)
-            values = dispatch.softmax_rows(logits, targets, None, loss.hyper(logits), loss.layout, IGNORED)
+            values = choice.backend(logits).softmax_rows(
+                logits, targets, None, loss.hyper(logits), loss.layout, IGNORED
+            )
             assert torch.equal(values.isnan(), wrong)
 
 
@@ -544,14 +546,10 @@ def test_compiles_without_a_graph_break(reduction):
 
 
 @pytest.mark.gpu
-def test_backward_that_is_compiled_by_itself(monkeypatch):
-    """The loss of an eager call, with all of its denominator.
-
-    Not of one from C++: where only backward is compiled, PyTorch refuses the node of a replay.
-    """
+def test_backward_that_is_compiled_by_itself():
+    """The loss of an eager call, with all of its denominator."""
     from torch._dynamo import compiled_autograd
 
-    monkeypatch.setattr("equipoise.kernels.replay.native", lambda: None)
     shape = (6, 5)
     cases = [
         (eq.FocalLoss(weight=[1.0, 2, 3, 4, 5]), indices_of(shape, ignored=0.2)),
@@ -656,6 +654,11 @@ def test_streams_count_apart():
     assert all(torch.equal(value, wanted[place % 2]) for place, value in enumerate(got))
 
 
+def test_build_is_deprecated_and_says_what_to_do():
+    with pytest.warns(DeprecationWarning, match=r"does nothing; .* capture the training step as a CUDA graph"):
+        assert eq.kernels.build() is None
+
+
 def test_explain_says_what_runs():
     logits = torch.zeros(2, 3, device=DEVICE)
     with use("reference"):
@@ -664,7 +667,6 @@ def test_explain_says_what_runs():
         assert explain(eq.FocalLoss(), logits).backend == "triton"
         assert "one fused kernel" in str(explain(eq.FocalLoss(), logits))
         assert "overlaps" in str(explain(eq.DiceLoss(), logits))
-        assert "C++" not in str(explain(eq.DiceLoss(), logits))
         assert "sort" in str(explain(eq.LovaszSoftmaxLoss(), logits))
         assert explain(eq.LovaszSoftmaxLoss(), logits).backend == "triton"
         for loss in (eq.losses.RangeLoss(), torch.nn.CrossEntropyLoss()):

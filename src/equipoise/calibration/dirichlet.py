@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Never
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_number
-from equipoise._keywords import check_keywords
+from equipoise._keywords import checks_keywords
 from equipoise.calibration.fitted import Fitted, announce, as_floats, column
 from equipoise.calibration.inputs import LEAST, SingleRows, blocks, join_notes, missing, single_rows
 from equipoise.calibration.linear import Minimum, Standard, minimise, residual, standardise
@@ -63,8 +63,9 @@ class DirichletCalibration(Fitted):
         )
 
 
+@checks_keywords
 def fit_dirichlet(
-    logits: Tensor, targets: Tensor, *, shrinkage: float | None = None, ignore_index: int = -100, **_unknown: Never
+    logits: Tensor, targets: Tensor, *, shrinkage: float | None = None, ignore_index: int = -100
 ) -> DirichletCalibration:
     r"""Dirichlet calibration with off-diagonal and intercept regularisation (ODIR). May change predictions.
 
@@ -90,7 +91,6 @@ def fit_dirichlet(
     >>> round(float(fitted(logits).softmax(1)[:, 1].mean()), 1), round(float((targets == 1).double().mean()), 1)
     (0.5, 0.5)
     """
-    check_keywords(fit_dirichlet, _unknown)
     if shrinkage is not None:
         check_number("shrinkage", shrinkage, low=0.0, open_low=True)
     rows = single_rows(logits, targets, ignore_index, likelihood=True)

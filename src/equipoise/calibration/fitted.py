@@ -109,7 +109,7 @@ F = TypeVar("F", bound=Fitted)
 def announce(fitted: F) -> F:
     """Warn with the note of a fit, if it has one; returns the fit."""
     if fitted.note:
-        warnings.warn(f"{fitted.kind}: {fitted.note}", CalibrationWarning, stacklevel=3)
+        warnings.warn(f"{fitted.kind}: {fitted.note}", CalibrationWarning, stacklevel=4)  # past checks_keywords
     return fitted
 
 

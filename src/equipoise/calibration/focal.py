@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Never
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_choice, check_number
-from equipoise._keywords import check_keywords
+from equipoise._keywords import checks_keywords
 from equipoise.calibration.fitted import Fitted, Task, announce
 from equipoise.calibration.inputs import (
     blocks,
@@ -85,6 +85,7 @@ def focal_posterior(probs: Tensor, gamma: float, *, task: Task = "single") -> Te
     return (after.softmax(1) if task == "single" else after.sigmoid()).to(probs.dtype)
 
 
+@checks_keywords
 def fit_focal(
     logits: Tensor,
     targets: Tensor,
@@ -93,7 +94,6 @@ def fit_focal(
     task: Task | None = None,
     ignore_index: int = -100,
     ignore_value: float = -1,
-    **_unknown: Never,
 ) -> FocalPosterior:
     """The focal link for a known ``gamma``, or for the gamma in [0, 10] of the best likelihood.
 
@@ -112,7 +112,6 @@ def fit_focal(
     >>> round(fit_focal(logits, torch.tensor([0, 0, 1, 0, 1])).gamma, 2)
     0.53
     """
-    check_keywords(fit_focal, _unknown)
     if gamma is not None:
         check_number("gamma", gamma, low=0.0)
     task = task_of(logits, targets, task)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Never
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_length, check_number
-from equipoise._keywords import check_keywords
+from equipoise._keywords import checks_keywords
 from equipoise.calibration.fitted import Fitted, announce, as_floats
 from equipoise.calibration.inputs import SingleRows, join_notes, single_rows
 from equipoise.calibration.temperature import BOUNDS, check_bounds, slope_by_nll
@@ -60,6 +60,7 @@ class GroupTemperatures(Fitted):
         return f"temperature by group of the predicted class: {listed}; same predictions{self._origin()}"
 
 
+@checks_keywords
 def fit_group_temperatures(
     logits: Tensor,
     targets: Tensor,
@@ -68,7 +69,6 @@ def fit_group_temperatures(
     shrinkage: float = 10.0,
     bounds: tuple[float, float] = BOUNDS,
     ignore_index: int = -100,
-    **_unknown: Never,
 ) -> GroupTemperatures:
     r"""A temperature for the rows predicted in each group, shrunk to the common one. Keeps the predicted class.
 
@@ -89,7 +89,6 @@ def fit_group_temperatures(
     >>> print(fit_group_temperatures(logits, targets, groups=["many", "many", "few"]).describe())
     temperature by group of the predicted class: many 1.094, few 2.045; same predictions (3 classes, fitted on 60 rows)
     """
-    check_keywords(fit_group_temperatures, _unknown)
     check_number("shrinkage", shrinkage, low=0.0)
     low, high = check_bounds(bounds)
     rows = single_rows(logits, targets, ignore_index, likelihood=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Never
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_choice, check_whole
-from equipoise._keywords import check_keywords
+from equipoise._keywords import checks_keywords
 from equipoise.calibration.fitted import Fitted, Task, announce
 from equipoise.calibration.inputs import task_of
 from equipoise.calibration.isotonic import Curve, checked_curves
@@ -55,6 +55,7 @@ class HistogramBinning(Fitted):
         return f"histogram binning, {bins:.0f} bins a class{self._origin()}"
 
 
+@checks_keywords
 def fit_histogram(
     logits: Tensor,
     targets: Tensor,
@@ -64,7 +65,6 @@ def fit_histogram(
     task: Task | None = None,
     ignore_index: int = -100,
     ignore_value: float = -1,
-    **_unknown: Never,
 ) -> HistogramBinning:
     r"""Share of positives in bins of the score, for each class or label. May change predictions.
 
@@ -85,7 +85,6 @@ def fit_histogram(
     >>> fitted(logits).sigmoid().squeeze()
     tensor([0.3980, 0.3980, 0.6020, 0.6020])
     """
-    check_keywords(fit_histogram, _unknown)
     check_choice("binning", binning, ("mass", "width"))
     bins = check_whole("bins", bins, low=1)
     task = task_of(logits, targets, task)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Never
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from equipoise._extras import missing
-from equipoise._keywords import check_keywords
+from equipoise._keywords import checks_keywords
 from equipoise.calibration.fitted import Fitted, Task, announce, as_floats
 from equipoise.calibration.inputs import task_of
 from equipoise.calibration.one_vs_rest import ClassScores, one_vs_rest, per_class, to_logits
@@ -52,6 +52,7 @@ class IsotonicCalibration(Fitted):
         return f"isotonic regression, {knots:.0f} knots a curve{self._origin()}"
 
 
+@checks_keywords
 def fit_isotonic(
     logits: Tensor,
     targets: Tensor,
@@ -59,7 +60,6 @@ def fit_isotonic(
     task: Task | None = None,
     ignore_index: int = -100,
     ignore_value: float = -1,
-    **_unknown: Never,
 ) -> IsotonicCalibration:
     """Isotonic regression by scikit-learn, for each class (softmax) or label (multi-label). May change predictions.
 
@@ -78,7 +78,6 @@ def fit_isotonic(
     >>> fitted(logits).sigmoid().squeeze()
     tensor([0.1000, 0.5000, 0.5000, 0.9000])
     """
-    check_keywords(fit_isotonic, _unknown)
     task = task_of(logits, targets, task)
     problem = one_vs_rest(logits, targets, task, ignore_index, ignore_value)
     curves = tuple(_fit_curve(scores, problem.floor) for scores in problem.classes)

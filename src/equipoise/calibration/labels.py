@@ -3,13 +3,13 @@ r"""A temperature for each label of a multi-label model: :math:`z'_k = z_k / T_k
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Never
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_number
-from equipoise._keywords import check_keywords
+from equipoise._keywords import checks_keywords
 from equipoise.calibration.fitted import Fitted, Task, announce, as_floats, column
 from equipoise.calibration.inputs import (
     MultiRows,
@@ -63,6 +63,7 @@ class LabelTemperatures(Fitted):
         return f"label temperatures {spread}{biases}{self._origin()}"
 
 
+@checks_keywords
 def fit_label_temperatures(
     logits: Tensor,
     targets: Tensor,
@@ -71,7 +72,6 @@ def fit_label_temperatures(
     shrinkage: float = 10.0,
     bounds: tuple[float, float] = BOUNDS,
     ignore_value: float = -1,
-    **_unknown: Never,
 ) -> LabelTemperatures:
     r"""One temperature for each label, and a bias if asked, shrunk to those of all labels together.
 
@@ -97,7 +97,6 @@ def fit_label_temperatures(
     >>> [round(t, 1) for t in fit_label_temperatures(logits, targets).temperatures]
     [1.0, 2.1]
     """
-    check_keywords(fit_label_temperatures, _unknown)
     check_number("shrinkage", shrinkage, low=0.0)
     low, high = check_bounds(bounds)
     rows = multi_rows(logits, targets, ignore_value, likelihood=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Never
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from equipoise._checks import (
     check_whole,
     warn_of_probabilities,
 )
-from equipoise._keywords import check_keywords
+from equipoise._keywords import checks_keywords
 from equipoise.calibration.fitted import Fitted, announce, as_floats, column
 from equipoise.calibration.inputs import USE_LOGITS, check_rows, check_some, flat_rows, single_rows
 
@@ -76,6 +76,7 @@ class PriorCorrection(Fitted):
         )
 
 
+@checks_keywords
 def correct_prior(
     logits: Tensor,
     *,
@@ -83,7 +84,6 @@ def correct_prior(
     train_counts: Vector | None = None,
     target_prior: Vector | None = None,
     shrinkage: float = SHRINKAGE,
-    **_unknown: Never,
 ) -> Tensor:
     r"""Logits under the target prior: :math:`z_c + \log \pi'_c - \log \pi_c`. May change predictions.
 
@@ -95,11 +95,11 @@ def correct_prior(
     >>> correct_prior(torch.zeros(1, 2), train_counts=[90, 10], target_prior=[0.5, 0.5]).softmax(1)
     tensor([[0.1000, 0.9000]])
     """
-    check_keywords(correct_prior, _unknown)
     fitted = announce(_fit(logits, None, train_prior, train_counts, target_prior, shrinkage, ignore_index=-100))
     return fitted(logits)
 
 
+@checks_keywords
 def fit_prior(
     logits: Tensor,
     targets: Tensor | None = None,
@@ -109,7 +109,6 @@ def fit_prior(
     target_prior: Vector | None = None,
     shrinkage: float = SHRINKAGE,
     ignore_index: int = -100,
-    **_unknown: Never,
 ) -> PriorCorrection:
     """A prior correction; the target prior is estimated by EM from the logits where it is not given.
 
@@ -128,10 +127,10 @@ def fit_prior(
     >>> fit_prior(torch.zeros(4, 2), train_counts=[3, 1], target_prior=[1, 1])
     PriorCorrection(num_classes=2, train_prior=(0.75, 0.25), target_prior=(0.5, 0.5))
     """
-    check_keywords(fit_prior, _unknown)
     return announce(_fit(logits, targets, train_prior, train_counts, target_prior, shrinkage, ignore_index))
 
 
+@checks_keywords
 def estimate_prior(
     logits: Tensor,
     *,
@@ -140,7 +139,6 @@ def estimate_prior(
     shrinkage: float = SHRINKAGE,
     max_iter: int = MAX_ITER,
     tolerance: float = TOLERANCE,
-    **_unknown: Never,
 ) -> tuple[float, ...]:
     r"""Share of each class in unlabelled data, by EM (Saerens, Latinne & Decaestecker 2002).
 
@@ -160,7 +158,6 @@ def estimate_prior(
     >>> [round(share, 3) for share in estimate_prior(logits, train_counts=[1, 1])]  # 4 rows say little
     [0.6, 0.4]
     """
-    check_keywords(estimate_prior, _unknown)
     train = _checked(logits, train_prior, train_counts)
     max_iter = check_whole("max_iter", max_iter, low=1)
     check_number("tolerance", tolerance, low=0.0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Never
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_choice, check_number
-from equipoise._keywords import check_keywords
+from equipoise._keywords import checks_keywords
 from equipoise.calibration.fitted import Fitted, announce
 from equipoise.calibration.inputs import SingleRows, blocks, join_notes, single_rows
 
@@ -49,6 +49,7 @@ class Temperature(Fitted):
         return f"temperature {self.temperature:.4g}: {word} confident, same predictions{self._origin()}"
 
 
+@checks_keywords
 def fit_temperature(
     logits: Tensor,
     targets: Tensor,
@@ -56,7 +57,6 @@ def fit_temperature(
     by: Literal["nll", "ece"] = "nll",
     bounds: tuple[float, float] = BOUNDS,
     ignore_index: int = -100,
-    **_unknown: Never,
 ) -> Temperature:
     r"""The temperature that suits held-out data best. Keeps the predicted class.
 
@@ -74,7 +74,6 @@ def fit_temperature(
     >>> fitted(logits).softmax(1)[0]
     tensor([0.7500, 0.2500])
     """
-    check_keywords(fit_temperature, _unknown)
     check_choice("by", by, ("nll", "ece"))
     low, high = check_bounds(bounds)
     rows = single_rows(logits, targets, ignore_index, likelihood=by == "nll")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Never
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_number, check_whole
-from equipoise._keywords import check_keywords
+from equipoise._keywords import checks_keywords
 from equipoise.calibration.fitted import Fitted, Task, announce, as_floats, check_shape, column
 from equipoise.calibration.inputs import MultiRows, join_notes, label_blocks, multi_rows, remark_on_classes
 
@@ -83,6 +83,7 @@ class Thresholds(Fitted):
         return f"thresholds at probability {min(chances):.3g} to {max(chances):.3g}{expected}{self._origin()}"
 
 
+@checks_keywords
 def fit_thresholds(
     logits: Tensor,
     targets: Tensor,
@@ -91,7 +92,6 @@ def fit_thresholds(
     min_positives: int = 1,
     shrinkage: float = 10.0,
     ignore_value: float = -1,
-    **_unknown: Never,
 ) -> Thresholds:
     r"""The threshold of the best F1 for each label, halfway between two scores; of equal ones the highest.
 
@@ -116,7 +116,6 @@ def fit_thresholds(
     >>> fitted.thresholds
     (-1.5,)
     """
-    check_keywords(fit_thresholds, _unknown)
     check_number("shrinkage", shrinkage, low=0.0)
     min_positives = check_whole("min_positives", min_positives, low=1)
     folds = check_whole("folds", folds, low=0)

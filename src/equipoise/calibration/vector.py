@@ -3,13 +3,13 @@ r"""A factor and a bias for each class: :math:`z'_c = w_c \log p_c + b_c` (after
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Never
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_number
-from equipoise._keywords import check_keywords
+from equipoise._keywords import checks_keywords
 from equipoise.calibration.fitted import Fitted, announce, as_floats, column
 from equipoise.calibration.inputs import blocks, join_notes, missing, single_rows
 from equipoise.calibration.linear import minimise, residual, standardise
@@ -55,9 +55,8 @@ class VectorScaling(Fitted):
         return f"vector scaling, {spread}, biases {min(self.bias):.3g} to {max(self.bias):.3g}{self._origin()}"
 
 
-def fit_vector(
-    logits: Tensor, targets: Tensor, *, shrinkage: float = 1.0, ignore_index: int = -100, **_unknown: Never
-) -> VectorScaling:
+@checks_keywords
+def fit_vector(logits: Tensor, targets: Tensor, *, shrinkage: float = 1.0, ignore_index: int = -100) -> VectorScaling:
     r"""Vector scaling by maximum likelihood, shrunk towards the common temperature. May change predictions.
 
     With :math:`x = \log p / T`, T of :func:`~equipoise.calibration.fit_temperature`, and m, s the mean and standard
@@ -77,7 +76,6 @@ def fit_vector(
     >>> fit_vector(logits, targets).bias[2] > 1
     True
     """
-    check_keywords(fit_vector, _unknown)
     check_number("shrinkage", shrinkage, low=0.0, open_low=True)
     given = single_rows(logits, targets, ignore_index, likelihood=True)
     rows = given._replace(logits=given.logits.log_softmax(1))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-import typing
 
 from torch import nn
 
 import equipoise
 from equipoise.catalogue import Entry
-from equipoise.losses.base import Scalar
 
 __all__ = ["arguments_of", "call_of", "record", "signature_of", "summary_of"]
 
@@ -30,30 +28,9 @@ def record(entry: Entry) -> dict[str, str | list[str]]:
 
 
 def signature_of(entry: Entry) -> inspect.Signature:
-    """The constructor with the options that all losses of its kind take, written out with their defaults."""
-    loss_class = _class(entry)
-    own = list(inspect.signature(loss_class).parameters.values())
-    known = [parameter for parameter in own if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
-    for parameter in own:
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            (options,) = typing.get_args(typing.get_type_hints(loss_class.__init__)[parameter.name])
-            known += _common_options(entry, set(typing.get_type_hints(options)))
-    return inspect.Signature([parameter.replace(annotation=inspect.Parameter.empty) for parameter in known])
-
-
-def _common_options(entry: Entry, names: set[str]) -> list[inspect.Parameter]:
-    """Inherited options in the order of the base class, each with the default that this loss gives it."""
-    example = entry.build(3)
-    scalars = {part.name: part.number for part in getattr(example, "parts", ()) if isinstance(part, Scalar)}
-    found: dict[str, inspect.Parameter] = {}
-    for base in _class(entry).__mro__[1:]:
-        for name, parameter in inspect.signature(base).parameters.items():
-            if name in names and name not in found:
-                default = scalars.get(name, parameter.default) if parameter.default is not None else None
-                found[name] = parameter.replace(
-                    kind=inspect.Parameter.KEYWORD_ONLY, default=getattr(example, name, default)
-                )
-    return list(found.values())
+    """The constructor with the default of every argument, without types."""
+    parameters = inspect.signature(_class(entry)).parameters.values()
+    return inspect.Signature([parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters])
 
 
 def call_of(entry: Entry) -> str:

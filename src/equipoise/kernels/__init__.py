@@ -1,12 +1,27 @@
 """Backends that compute the losses: a reference in plain PyTorch and fused Triton kernels.
 
-``use`` chooses between them, ``explain`` says what will run and why, ``build`` makes calls on small batches cheaper.
+``use`` chooses between them, ``explain`` says what will run and why.
 """
 
 from __future__ import annotations
 
+import warnings
+
 from equipoise.kernels.choice import use
 from equipoise.kernels.explain import Explanation, explain
-from equipoise.kernels.native import build
 
 __all__ = ["Explanation", "build", "explain", "use"]
+
+
+def build() -> None:
+    """Do nothing; deprecated.
+
+    Version 0.1 compiled a part in C++ here, which made calls on small batches cheaper. A CUDA graph of the whole
+    training step makes them cheaper still.
+    """
+    warnings.warn(
+        "kernels.build() is deprecated and does nothing; to remove the cost of calls on small batches, capture the "
+        "training step as a CUDA graph, as examples/cuda_graph.py does",
+        DeprecationWarning,
+        stacklevel=2,
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Literal, TypeAlias
 
 import torch
@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from equipoise._checks import FLOATS, check_choice, is_traced, transforms_active
+from equipoise.kernels import reference
 
-__all__ = ["Backend", "obstacle", "triton_serves", "use", "wanted", "wanted_backend"]
+__all__ = ["Backend", "backend", "obstacle", "triton_serves", "use", "wanted", "wanted_backend"]
 
 Backend: TypeAlias = Literal["auto", "reference", "triton"]
 
@@ -56,6 +57,15 @@ class use:  # noqa: N801 - reads as a verb, like torch.no_grad
 def wanted() -> str:
     """The backend that is asked for."""
     return wanted_backend["name"]
+
+
+def backend(logits: Tensor) -> ModuleType:
+    """The module with ``softmax_rows`` and ``sigmoid_elements`` for these logits: ``reference`` or ``fused``."""
+    if not triton_serves(logits):
+        return reference
+    from equipoise.kernels import fused  # Triton is optional
+
+    return fused
 
 
 def triton_serves(logits: Tensor) -> bool:

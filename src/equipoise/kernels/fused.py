@@ -24,7 +24,7 @@ from equipoise.kernels.ops import (
     softmax_backward,
     softmax_forward,
 )
-from equipoise.kernels.recording import recorder
+from equipoise.kernels.reference import applied
 from equipoise.kernels.rows_launch import AT_ONCE, scale
 from equipoise.kernels.rows_launch import weigh as sum_weighed
 from equipoise.kernels.sigmoid_launch import Seen
@@ -44,13 +44,6 @@ __all__ = [
 ]
 
 
-def _applied(function: type[torch.autograd.Function], *inputs: Any) -> Any:  # noqa: ANN401
-    """``function.apply`` without its care for ``torch.func`` and the compiler, which never get here."""
-    if recorder.tape is not None:
-        return recorder.tape.applied(function, inputs)
-    return super(torch.autograd.Function, function).apply(*inputs)  # type: ignore[misc]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Softmax link
 # ---------------------------------------------------------------------------------------------------------------------
@@ -67,7 +60,7 @@ def softmax_reduced(
 ) -> Tensor:
     """Softmax loss reduced to a scalar."""
     wanted = _may_keep_gradient(logits)
-    loss: Tensor = _applied(SoftmaxReduced, logits, targets, weight, hyper, layout, ignore_index, reduction, wanted)
+    loss: Tensor = applied(SoftmaxReduced, logits, targets, weight, hyper, layout, ignore_index, reduction, wanted)
     return loss
 
 
@@ -78,7 +71,7 @@ def softmax_totals(
 
     For dense targets both are the number of valid rows.
     """
-    totals: tuple[Tensor, Tensor, Tensor] = SoftmaxTotals.apply(logits, targets, weight, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    totals: tuple[Tensor, Tensor, Tensor] = applied(SoftmaxTotals, logits, targets, weight, hyper, layout, ignore_index)
     return totals
 
 
@@ -86,7 +79,7 @@ def softmax_rows(
     logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
 ) -> Tensor:
     """Unreduced softmax loss, as ``reference.softmax_rows``."""
-    rows: Tensor = SoftmaxRows.apply(logits, targets, weight, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    rows: Tensor = applied(SoftmaxRows, logits, targets, weight, hyper, layout, ignore_index)
     return rows
 
 
@@ -105,7 +98,7 @@ def softmax_weighed(
     gradient needs them before backward. The loss is reduced where a reduction is given; else it is a sum, and mass and
     number of valid rows follow, as in ``softmax_totals``.
     """
-    totals: tuple[Tensor, Tensor, Tensor] = _applied(
+    totals: tuple[Tensor, Tensor, Tensor] = applied(
         SoftmaxWeighed, logits, targets, None, hyper, layout, ignore_index, weigh, reduction
     )
     return totals
@@ -115,7 +108,7 @@ def softmax_rows_and_hits(
     logits: Tensor, targets: Tensor, hyper: Tensor, layout: Layout, ignore_index: int
 ) -> tuple[Tensor, Tensor]:
     """Unreduced softmax loss without class weights, and without gradient the rows and hits of each class, (2, C)."""
-    both: tuple[Tensor, Tensor] = SoftmaxRowsAndHits.apply(logits, targets, None, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    both: tuple[Tensor, Tensor] = applied(SoftmaxRowsAndHits, logits, targets, None, hyper, layout, ignore_index)
     return both
 
 
@@ -307,8 +300,8 @@ def sigmoid_elements(
     detach_focus: bool,
 ) -> Tensor:
     """Unreduced sigmoid loss, as ``reference.sigmoid_elements``."""
-    elements: Tensor = SigmoidElements.apply(  # type: ignore[no-untyped-call]
-        logits, targets, element_weight, hyper, layout, ignore_value, detach_focus
+    elements: Tensor = applied(
+        SigmoidElements, logits, targets, element_weight, hyper, layout, ignore_value, detach_focus
     )
     return elements
 
@@ -326,7 +319,7 @@ def sigmoid_reduced(
 ) -> tuple[Tensor, Tensor | None]:
     """Sigmoid loss reduced to a scalar by ``"sum"``, ``"mean"`` or ``"batch_mean"``; seen: as in ``sigmoid_totals``."""
     at_once = _may_keep_gradient(logits) and logits.dtype in AT_ONCE
-    reduced: tuple[Tensor, Tensor | None] = _applied(
+    reduced: tuple[Tensor, Tensor | None] = applied(
         SigmoidReduced, logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, reduction, seen,
         at_once,
     )  # fmt: skip
@@ -348,8 +341,8 @@ def sigmoid_totals(
     The last come in parts: (4, parts, 1) for ``"all"`` labels together, (4, parts, C) for each of the ``"labels"``, or
     None.
     """
-    totals: tuple[Tensor, Tensor, Tensor | None] = SigmoidTotals.apply(  # type: ignore[no-untyped-call]
-        logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, seen
+    totals: tuple[Tensor, Tensor, Tensor | None] = applied(
+        SigmoidTotals, logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, seen
     )
     return totals
 

@@ -64,9 +64,12 @@ def pack(values: Values, dtype: torch.dtype = torch.float64, device: torch.devic
     return flat.to(device, non_blocking=True)  # which does not wait for the device
 
 
-def view_of(hyper: Tensor, layout: Layout, name: str) -> Tensor:
-    """One hyper-parameter, a view of shape (1,) or (C,)."""
-    return next(hyper[piece.start : piece.stop] for piece in layout if piece.name == name)
+def view_of(hyper: Tensor, layout: Layout, name: str) -> Tensor | None:
+    """One hyper-parameter, a view of shape (1,) or (C,); None where the loss does not have it."""
+    for piece in layout:
+        if piece.name == name:
+            return hyper[piece.start : piece.stop]
+    return None
 
 
 class Hyper(dict[str, Tensor]):

@@ -13,9 +13,7 @@ import torch
 from torch import Tensor
 from triton import knobs
 
-from equipoise.kernels.recording import Note, UnrepeatableError, recorder
-
-__all__ = ["Launch", "Launcher", "lasting", "scratch", "ticket"]
+__all__ = ["Launch", "Launcher", "scratch", "ticket"]
 
 _tickets: dict[tuple[int, int], Tensor] = {}
 _scratches: dict[tuple[int, int, torch.dtype], Tensor] = {}
@@ -50,9 +48,6 @@ class Launcher:
     def __call__(self, launch: Launch, *tensors: Tensor) -> None:
         """Run the kernel on the current stream of the tensors' device."""
         device = tensors[0].device
-        if recorder.tape is not None:
-            recorder.tape.notes.append(self._noted(device.index, launch, tensors))
-            return
         if device.type != "cuda":  # the interpreter
             self.kernel[(launch.programs,)](*tensors, *launch.numbers, *launch.constants)
         elif device.index == torch._C._cuda_getDevice():
@@ -69,13 +64,6 @@ class Launcher:
             launch.compiled[key] = self._compiled(launch, tensors, pointers, key)
         else:
             _run(compiled, device, launch, pointers)
-
-    def _noted(self, device: int, launch: Launch, tensors: tuple[Tensor, ...]) -> Note:
-        """A launch that has been made before, for a tape."""
-        compiled = launch.compiled.get(_kind(device, tensors, [tensor.data_ptr() for tensor in tensors]))
-        if compiled is None:
-            raise UnrepeatableError("a kernel that has not run yet")
-        return Note(compiled, launch.programs, launch.numbers, tensors)
 
     def _compiled(
         self, launch: Launch, tensors: tuple[Tensor, ...], pointers: list[int], tensors_key: tuple[Any, ...]
@@ -126,12 +114,6 @@ def scratch(numbers: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         with torch.inference_mode(False):
             known = _scratches[key] = torch.empty(max(numbers, 4096), dtype=dtype, device=device)
     return known
-
-
-def lasting(device: torch.device) -> list[Tensor]:
-    """The ticket and the scratches of the current stream."""
-    here = (device.index, torch._C._cuda_getCurrentRawStream(device.index))
-    return [tensor for known in (_tickets, _scratches) for key, tensor in known.items() if key[:2] == here]
 
 
 def _run(compiled: Any, device: int, launch: Launch, pointers: list[int]) -> None:  # noqa: ANN401

@@ -7,9 +7,7 @@ work in log space in float32 (float64 for float64 logits), support double backwa
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,19 +17,20 @@ from equipoise.kernels.hyper import Hyper, Layout
 from equipoise.kernels.sigmoid_reference import sigmoid_losses, sigmoid_slopes
 from equipoise.kernels.softmax_reference import index_terms, softmax_terms
 
-__all__ = ["hits_come_along", "sigmoid_elements", "signed", "softmax_rows", "softmax_rows_and_hits"]
+__all__ = ["applied", "hits_come_along", "sigmoid_elements", "softmax_rows", "softmax_rows_and_hits"]
 
 
-Forward = TypeVar("Forward", bound=Callable[..., Any])
+def applied(function: type[torch.autograd.Function], *inputs: Any) -> Any:  # noqa: ANN401
+    """``function.apply``, where no ``torch.func`` transform is active without its care for them.
 
-
-def signed(forward: Forward) -> Forward:
-    """With its signature written down: autograd asks for it at every call, and finding it out takes as long as a loss.
-
-    See ``torch.autograd.Function.apply``, for functions with a ``setup_context``.
+    That care binds the arguments by their signature, which takes as long as a loss of a small batch.
     """
-    forward.__signature__ = inspect.signature(forward)  # type: ignore[attr-defined]
-    return forward
+    if torch.compiler.is_compiling():
+        return function.apply(*inputs)  # type: ignore[no-untyped-call]
+    if transforms_active():
+        _refuse_second_forward_derivative()
+        return function.apply(*inputs)  # type: ignore[no-untyped-call]
+    return super(torch.autograd.Function, function).apply(*inputs)  # type: ignore[misc]
 
 
 def softmax_rows(
@@ -42,10 +41,8 @@ def softmax_rows(
     Shape: ``logits`` (N, C, d1, ..., dk), ``targets`` int64 (N, d1, ..., dk) or dense like the logits, ``weight``
     (C,); result (N, d1, ..., dk) in the accumulation type, 0 at ignored rows.
     """
-    _refuse_second_forward_derivative()
     function = SoftmaxRows if torch.compiler.is_compiling() else SoftmaxRowsForwardMode
-    rows: Tensor
-    rows, _, _ = function.apply(logits, targets, weight, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    rows: Tensor = applied(function, logits, targets, weight, hyper, layout, ignore_index)[0]
     return rows
 
 
@@ -70,7 +67,7 @@ def softmax_rows_and_hits(
     The softmax is at hand, so that hits need no second look at the logits but where probabilities are nearly equal.
     """
     rows: Tensor
-    rows, direction, _, own = SoftmaxRowsAndTrue.apply(logits, targets, weight, hyper, layout, ignore_index)  # type: ignore[no-untyped-call]
+    rows, direction, _, own = applied(SoftmaxRowsAndTrue, logits, targets, weight, hyper, layout, ignore_index)
     with torch.no_grad():
         own, rival = own.squeeze(1), direction.amax(1)  # the true class stands in the direction as a negative number
         hit = own > rival
@@ -95,18 +92,13 @@ def sigmoid_elements(
     accumulation type, 0 where the target is ``ignore_value``; None promises that
     no target is.
     """
-    _refuse_second_forward_derivative()
     function = SigmoidElements if torch.compiler.is_compiling() else SigmoidElementsForwardMode
-    elements: Tensor = function.apply(  # type: ignore[no-untyped-call]
-        logits, targets, element_weight, hyper, layout, ignore_value, detach_focus
-    )
+    elements: Tensor = applied(function, logits, targets, element_weight, hyper, layout, ignore_value, detach_focus)
     return elements
 
 
 def _refuse_second_forward_derivative() -> None:
     """Raise inside two ``torch.func.jvp``: PyTorch would take the second derivative of our functions for 0."""
-    if torch.compiler.is_compiling() or not transforms_active():
-        return
     levels = [level.key() for level in torch._C._functorch.get_interpreter_stack() or ()]
     if levels.count(torch._C._functorch.TransformType.Jvp) > 1:
         raise RuntimeError(
@@ -121,7 +113,6 @@ class SoftmaxRows(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    @signed
     def forward(
         logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -163,7 +154,6 @@ class SoftmaxRowsAndTrue(SoftmaxRowsForwardMode):
     """With the probability of the true class, of index targets without smoothing."""
 
     @staticmethod
-    @signed
     def forward(  # type: ignore[override]
         logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -193,7 +183,6 @@ class SigmoidElements(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    @signed
     def forward(
         logits: Tensor,
         targets: Tensor,

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from numbers import Real
 from types import FunctionType
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +25,13 @@ from equipoise._checks import (
     on_host,
     warn_of_probabilities,
 )
-from equipoise._keywords import check_first, check_keywords
+from equipoise._keywords import RealSignature, call_keywords, check_call, check_first, check_keywords
 from equipoise.kernels.hyper import EXPONENTS, layout_of, pack
-from equipoise.kernels.replay import Replays
 from equipoise.losses.recomputation import Passes
 from equipoise.schedules import Moment, Number, Schedule
 from equipoise.weights.deferred import Deferred
 
-__all__ = ["Loss", "Part", "Scalar", "check_preset", "merge_values"]
+__all__ = ["Loss", "Part", "Scalar", "check_preset", "merge_values", "retire_preset"]
 
 
 class Part(Protocol):
@@ -143,6 +142,17 @@ def check_preset(preset: str | None) -> bool:
     return preset == "published"
 
 
+def retire_preset(preset: str | None) -> None:
+    """Warn of a preset of a loss whose published code has the same defaults, so that it does nothing."""
+    if check_preset(preset):
+        warnings.warn(
+            "preset='published' is deprecated where it does nothing, and the defaults of this loss are those of the "
+            "published code already; leave it out",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+
+
 class Loss(PreciseBuffers):
     """Base of all losses: parts resolved to one tensor of hyper-parameters, again at every ``set_epoch``.
 
@@ -155,6 +165,16 @@ class Loss(PreciseBuffers):
     hyper_double: Tensor
     position: Tensor
 
+    kernels: ClassVar[str] = (
+        "one fused kernel forward and one backward, or loss and gradient in one where that is faster"
+    )
+    """What runs on a CUDA device, for ``equipoise.kernels.explain``."""
+
+    __signature__ = RealSignature()
+    option_defaults: ClassVar[Any] = {}
+    """Defaults of ``**options`` that differ from those of the base."""
+    _call_keywords: ClassVar[tuple[str, ...] | None] = None
+
     def __new__(cls, *args: object, **options: object) -> Self:
         """Refuse what a loss does not know in its own name, before it reaches what the loss is made of."""
         check_keywords(cls, options)
@@ -166,7 +186,7 @@ class Loss(PreciseBuffers):
     def __init__(self, parts: Sequence[Part], *, epochs: int | None = None) -> None:
         super().__init__()
         self.parts, self.epochs = tuple(parts), None if epochs is None else check_whole("epochs", epochs, low=1)
-        self._replays, self._passes = Replays(), Passes()
+        self._passes = Passes()
         self.scheduled = any(_has_schedule(part) for part in self.parts)
         self._warned = self._looked = False
         values = merge_values(self.parts, self._moment(0.0))
@@ -182,6 +202,7 @@ class Loss(PreciseBuffers):
     def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401
         """Give each class a code of its own to call: the compiler limits how often one code is compiled."""
         super().__init_subclass__(**options)
+        cls._call_keywords = call_keywords(cls)
         if "__call__" not in vars(cls):
             call = Loss.__call__
             own = FunctionType(call.__code__.replace(), call.__globals__, call.__name__, None, call.__closure__)
@@ -192,6 +213,8 @@ class Loss(PreciseBuffers):
         for theirs, ours in (("input", "logits"), ("target", "targets")) if options else ():
             if theirs in options and ours not in options:
                 options[ours] = options.pop(theirs)
+        if options and self._call_keywords is not None:
+            check_call(type(self), options, self._call_keywords)
         if not self.training or torch.compiler.is_compiling() or not has_saved_tensor_hooks():
             return super().__call__(*inputs, **options)
         tensors = [value for value in (*inputs, *options.values()) if isinstance(value, Tensor)]

@@ -40,7 +40,7 @@ def fused_softmax_loss(
 ) -> Tensor | None:
     """Softmax loss of a checked batch (N, C, d1, ..., dk), reduced."""
     names = {piece.name for piece in layout}
-    fixed = weight = view_of(hyper, layout, "weight") if "weight" in names else None
+    fixed = weight = view_of(hyper, layout, "weight")
     recalls = [weights for weights in batch_weights if isinstance(weights, (RecallWeights, BatchRecall))]
     if len(recalls) < len(batch_weights) or (recalls and targets.is_floating_point()):
         return None  # predictions, or the labels of dense targets, have to be written out

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Unpack
+from typing import ClassVar, Unpack
 
 from torch import Tensor
 
 from equipoise._checks import check_counts, check_number
 from equipoise.losses.adjust import NegativeTolerance, logit_adjustment, margin_adjustment
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
-from equipoise.losses.base import Scalar, check_preset
+from equipoise.losses.base import Scalar, check_preset, retire_preset
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
 from equipoise.losses.options import (
     BinaryCrossEntropyOptions,
@@ -83,7 +83,7 @@ class CrossEntropyLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[CrossEntropyOptions],
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         super().__init__(weight=weight, **options)
 
 
@@ -183,13 +183,15 @@ class AsymmetricSoftmaxLoss(SoftmaxLoss):
     Args:
         gamma_pos: exponent of the true class.
         gamma_neg: exponent of the others.
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of the module; ``label_smoothing`` is 0.1 by default.
 
     >>> import torch
     >>> AsymmetricSoftmaxLoss()(torch.zeros(1, 4), torch.tensor([0]))
     tensor(1.2827)
     """
+
+    option_defaults: ClassVar[SoftmaxOptions] = {"label_smoothing": 0.1}
 
     def __init__(
         self,
@@ -199,8 +201,8 @@ class AsymmetricSoftmaxLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
-        check_preset(preset)
-        options.setdefault("label_smoothing", 0.1)
+        retire_preset(preset)
+        options = self.option_defaults | options
         super().__init__(asymmetric(gamma_pos, gamma_neg), **options)
 
 
@@ -214,7 +216,7 @@ class CyclicalAsymmetricLoss(SoftmaxLoss):
         gamma_neg: exponent of the others, which smoothing gives mass to.
         factor: f of the schedule.
         end: see ``CyclicalFocalLoss``.
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of the module; ``label_smoothing`` is 0.1 by default.
 
     >>> import torch
@@ -223,6 +225,8 @@ class CyclicalAsymmetricLoss(SoftmaxLoss):
     >>> loss(torch.zeros(1, 4), torch.tensor([0]))  # xi is 0 here: the asymmetric loss
     tensor(1.2827)
     """
+
+    option_defaults: ClassVar[CyclicalOptions] = {"label_smoothing": 0.1}
 
     def __init__(
         self,
@@ -236,8 +240,8 @@ class CyclicalAsymmetricLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[CyclicalOptions],
     ) -> None:
-        check_preset(preset)
-        options.setdefault("label_smoothing", 0.1)
+        retire_preset(preset)
+        options = self.option_defaults | options
         modulation = cyclical(Cyclical(factor, end), gamma_hc, gamma_pos, gamma_neg)
         super().__init__(modulation, epochs=epochs, **options)
 
@@ -262,6 +266,8 @@ class RecallLoss(SoftmaxLoss):
     tensor(0.7090)
     """
 
+    option_defaults: ClassVar[SoftmaxOptions] = {"sync": True, "reduction": "valid_mean"}
+
     def __init__(
         self,
         num_classes: int,
@@ -273,8 +279,7 @@ class RecallLoss(SoftmaxLoss):
         **options: Unpack[SoftmaxOptions],
     ) -> None:
         published = check_preset(preset)
-        options.setdefault("sync", True)
-        options.setdefault("reduction", "valid_mean")
+        options = self.option_defaults | options
         weights = RecallWeights(
             num_classes,
             momentum=momentum,
@@ -293,9 +298,11 @@ class PrecisionLoss(SoftmaxLoss):
 
     Args:
         num_classes: C.
-        preset: there is no published code.
+        preset: deprecated; there is no published code.
         options: see the top of the module; by default ``sync=True`` and ``reduction="valid_mean"``.
     """
+
+    option_defaults: ClassVar[SoftmaxOptions] = {"sync": True, "reduction": "valid_mean"}
 
     def __init__(
         self,
@@ -304,9 +311,8 @@ class PrecisionLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
-        check_preset(preset)
-        options.setdefault("sync", True)
-        options.setdefault("reduction", "valid_mean")
+        retire_preset(preset)
+        options = self.option_defaults | options
         options["weight"] = _times(PrecisionWeights(num_classes), options.get("weight"))
         super().__init__(**options)
 
@@ -317,7 +323,7 @@ class InverseFrequencyLoss(SoftmaxLoss):
     Args:
         counts: training samples of each class.
         normalize: see ``weights.inverse_frequency``.
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of the module.
     """
 
@@ -329,7 +335,7 @@ class InverseFrequencyLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         options["weight"] = _times(
             ClassWeights(inverse_frequency(counts, normalize), called="counts"), options.get("weight")
         )
@@ -343,7 +349,7 @@ class ClassBalancedLoss(SoftmaxLoss):
         counts: training samples of each class.
         beta: .9999, or .999 for thousands of classes.
         normalize: see ``weights.effective_number``.
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of the module.
     """
 
@@ -356,7 +362,7 @@ class ClassBalancedLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         options["weight"] = _times(
             ClassWeights(effective_number(counts, beta, normalize), called="counts"), options.get("weight")
         )
@@ -373,7 +379,7 @@ class LDAMLoss(SoftmaxLoss):
         counts: training samples of each class.
         max_margin: the margin of the rarest class.
         scale: s.
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of the module.
     """
 
@@ -386,7 +392,7 @@ class LDAMLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         super().__init__(adjustment=margin_adjustment(counts, max_margin, scale), **options)
 
 
@@ -398,7 +404,7 @@ class LogitAdjustedLoss(SoftmaxLoss):
     Args:
         counts: training samples of each class.
         tau: strength.
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of the module.
     """
 
@@ -410,7 +416,7 @@ class LogitAdjustedLoss(SoftmaxLoss):
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         super().__init__(adjustment=logit_adjustment(counts, tau), **options)
 
 
@@ -419,7 +425,7 @@ class BalancedSoftmaxLoss(LogitAdjustedLoss):
 
     Args:
         counts: training samples of each class.
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of the module.
     """
 
@@ -499,6 +505,8 @@ class AsymmetricLoss(SigmoidLoss):
     tensor(0.2182)
     """
 
+    option_defaults: ClassVar[SigmoidOptions] = {"reduction": "batch_mean", "sync": False}
+
     def __init__(
         self,
         gamma_pos: Gamma = 0.0,
@@ -514,8 +522,11 @@ class AsymmetricLoss(SigmoidLoss):
         **options: Unpack[SigmoidOptions],
     ) -> None:
         published = check_preset(preset)
-        options.setdefault("reduction", "sum" if published else "batch_mean")
-        options.setdefault("sync", target_gap is not None)
+        if published:
+            options.setdefault("reduction", "sum")
+        if target_gap is not None:
+            options.setdefault("sync", True)
+        options = self.option_defaults | options
         if target_gap is None:
             asymmetry, modulation = None, asymmetric(gamma_pos, gamma_neg)
         else:

@@ -11,7 +11,7 @@ from torch import Tensor
 from equipoise._checks import check_choice, check_whole, is_traced
 from equipoise.distributed import all_rows, all_sum, sum_before, world_size
 from equipoise.kernels.hyper import Hyper
-from equipoise.losses.base import Scalar, check_preset
+from equipoise.losses.base import Scalar, retire_preset
 from equipoise.losses.options import SoftmaxOptions
 from equipoise.losses.softmax import RowLoss, Rows, SoftmaxLoss
 from equipoise.schedules import Number
@@ -23,7 +23,7 @@ class BrierLoss(SoftmaxLoss):
     r"""Brier score :math:`\sum_k (p_k - t_k)^2` (Brier 1950): a proper score with bounded gradients.
 
     Args:
-        preset: the published code has the same defaults.
+        preset: deprecated; the published code has the same defaults.
         options: see the top of ``losses.named``; the weight of a row is that of its target.
 
     >>> BrierLoss()(torch.zeros(1, 2), torch.tensor([0]))
@@ -31,7 +31,7 @@ class BrierLoss(SoftmaxLoss):
     """
 
     def __init__(self, *, preset: str | None = None, **options: Unpack[SoftmaxOptions]) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         super().__init__(more_parts=[Scalar("squared_error", 1.0)], **options)
 
 
@@ -44,7 +44,7 @@ class OHEMLoss(RowLoss):
     Args:
         keep: share of the valid rows to keep.
         min_kept: least number of rows to keep.
-        preset: accepted for symmetry; the published selection keeps 0.5 % of the pixels by mistake and is not offered.
+        preset: deprecated; the published selection keeps 0.5 % of the pixels by mistake and is not offered.
         options: see the top of ``losses.named``.
 
     >>> logits = torch.tensor([[0.0, 0.0], [3.0, 0.0]])
@@ -55,7 +55,7 @@ class OHEMLoss(RowLoss):
     def __init__(
         self, keep: Number = 0.7, *, min_kept: int = 0, preset: str | None = None, **options: Unpack[SoftmaxOptions]
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         super().__init__(more_parts=[Scalar("keep", keep, high=1.0, absent=None)], **options)
         self.min_kept = check_whole("min_kept", min_kept, low=0)
 
@@ -123,7 +123,7 @@ class MMCELoss(RowLoss):
         strength: 2 for images, 8 for documents, which belong to the published normalisation.
         normalization: ``"published"`` divides each sum by its number of pairs twice; ``"definition"`` once, as above,
             which makes the same strength about 50 times stronger.
-        preset: ``"published"`` is the default.
+        preset: deprecated; ``"published"`` is the default.
         options: see the top of ``losses.named``.
     """
 
@@ -135,7 +135,7 @@ class MMCELoss(RowLoss):
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
-        check_preset(preset)
+        retire_preset(preset)
         check_choice("normalization", normalization, ("published", "definition"))
         super().__init__(more_parts=[Scalar("strength", strength, absent=None)], **options)
         self.normalization = normalization

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Never, TypeAlias, TypedDict, Unpack
+from typing import TypeAlias, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -24,12 +24,12 @@ from equipoise._checks import (
     check_tensors,
     is_whole,
 )
-from equipoise._keywords import refuse_call
+from equipoise._keywords import takes_options_of
 from equipoise.distributed import all_sum, world_size
 from equipoise.kernels.choice import triton_serves
 from equipoise.kernels.lovasz_reference import lovasz_losses
 from equipoise.kernels.region_reference import overlap_sums
-from equipoise.losses.base import Loss, check_preset
+from equipoise.losses.base import Loss, check_preset, retire_preset
 from equipoise.losses.reduce import reduce_loss
 
 __all__ = [
@@ -125,6 +125,7 @@ def tversky_loss(
     return plain(sums)
 
 
+@takes_options_of(tversky_loss)
 def dice_loss(logits: Tensor, targets: Tensor, *, smooth: float = 0.0, **options: Unpack[_FunctionOptions]) -> Tensor:
     r"""Soft Dice loss :math:`1 - 2 \sum p t / (\sum p + \sum t)` (Drozdzal et al. 2016): Tversky(.5, .5).
 
@@ -136,6 +137,7 @@ def dice_loss(logits: Tensor, targets: Tensor, *, smooth: float = 0.0, **options
     return tversky_loss(logits, targets, alpha=0.5, beta=0.5, smooth=smooth, **options)
 
 
+@takes_options_of(tversky_loss)
 def soft_iou_loss(
     logits: Tensor, targets: Tensor, *, smooth: float = 0.0, **options: Unpack[_FunctionOptions]
 ) -> Tensor:
@@ -279,7 +281,7 @@ class _RegionLoss(Loss):
         self.reduction = reduction
         self.sync = sync
         self.validate = validate
-        check_preset(preset)
+        retire_preset(preset)
 
     def options(self) -> _FunctionOptions:
         """Options of the function behind this loss, as they hold in the present mode."""
@@ -300,6 +302,8 @@ class _RegionLoss(Loss):
 class _OverlapLoss(_RegionLoss):
     """A case of the Tversky loss; ``alpha`` and ``beta`` say which."""
 
+    kernels = "fused kernels for the overlaps of the classes, for the loss of these, and for the gradient"
+
     alpha: float = 0.5
     beta: float = 0.5
 
@@ -307,10 +311,8 @@ class _OverlapLoss(_RegionLoss):
         super().__init__(classes, **options)
         self.smooth = check_number("smooth", smooth, low=0.0)
 
-    def forward(self, logits: Tensor, targets: Tensor, **unknown: Never) -> Tensor:
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Loss of logits (N, C, d1, ..., dk) and their targets."""
-        if unknown:
-            refuse_call(self, unknown)
         check_tensors(logits, targets)
         if not self.validate:
             self._look(logits)
@@ -324,7 +326,7 @@ class _OverlapLoss(_RegionLoss):
 class TverskyLoss(_OverlapLoss):
     """One minus the Tversky index, ``tversky_loss`` as a module.
 
-    Shape and options: as ``tversky_loss``; ``preset="published"`` is the same.
+    Shape and options: as ``tversky_loss``; ``preset`` is deprecated, as the published code is the same.
 
     >>> TverskyLoss(alpha=0.3, beta=0.7)(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
     tensor(0.1958)
@@ -346,7 +348,7 @@ class TverskyLoss(_OverlapLoss):
 class DiceLoss(_OverlapLoss):
     """Soft Dice loss, ``dice_loss`` as a module.
 
-    Shape and options: as ``tversky_loss``; ``preset="published"`` is the same.
+    Shape and options: as ``tversky_loss``; ``preset`` is deprecated, as the published code is the same.
 
     >>> DiceLoss()(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
     tensor(0.1952)
@@ -390,20 +392,23 @@ class SoftIoULoss(_OverlapLoss):
 class LovaszSoftmaxLoss(_RegionLoss):
     """Lovász-softmax loss, ``lovasz_softmax_loss`` as a module.
 
-    Shape and options: as ``lovasz_softmax_loss``; ``preset="published"`` is the same.
+    Shape and options: as ``lovasz_softmax_loss``; ``preset`` is deprecated, as the published code is the same.
 
     >>> LovaszSoftmaxLoss()(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
     tensor(0.2315)
     """
 
+    kernels = (
+        "fused kernels for the errors of the classes, for the loss along their order, and for the gradient; PyTorch's "
+        "own sort between them"
+    )
+
     def __init__(self, classes: Classes = "present", **options: Unpack[_ModuleOptions]) -> None:
         super().__init__(classes, **options)
         _check_local_sort(self.sync, self.per_image)
 
-    def forward(self, logits: Tensor, targets: Tensor, **unknown: Never) -> Tensor:
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Loss of logits (N, C, d1, ..., dk) and their targets."""
-        if unknown:
-            refuse_call(self, unknown)
         check_tensors(logits, targets)
         if not self.validate:
             self._look(logits)

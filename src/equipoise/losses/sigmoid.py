@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Never
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,9 +15,8 @@ from equipoise._checks import (
     check_sigmoid_targets,
     check_tensors,
 )
-from equipoise._keywords import refuse_call
-from equipoise.kernels.choice import triton_serves
-from equipoise.kernels.dispatch import sigmoid_elements
+from equipoise.kernels import reference
+from equipoise.kernels.choice import backend, triton_serves
 from equipoise.kernels.hyper import Hyper, Layout, Piece, check_layout
 from equipoise.losses.adjust import NegativeTolerance
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
@@ -75,7 +74,8 @@ def sigmoid_reduced(
 ) -> Tensor:
     """The whole pipeline: fused where the kernels serve, elsewhere by its elements; moves ``asymmetry`` if given."""
     batch = sigmoid_batch(logits, targets, hyper, layout, element_weight, ignore_value, validate)
-    if reduction != "none" and triton_serves(logits):
+    kernels = backend(logits)
+    if reduction != "none" and kernels is not reference:
         from equipoise.losses.fused import fused_sigmoid_loss  # Triton is optional
 
         fused = fused_sigmoid_loss(
@@ -94,7 +94,7 @@ def sigmoid_reduced(
         if fused is not None:
             return fused
     elements = Elements(
-        sigmoid_elements(
+        kernels.sigmoid_elements(
             batch.logits, batch.targets, batch.element_weight, hyper, layout, batch.ignore_value, detach_focus
         ),
         batch.targets,
@@ -226,16 +226,9 @@ class SigmoidLoss(Loss):
         *,
         element_weight: Tensor | None = None,
         normalizer: Tensor | float | None = None,
-        **unknown: Never,
     ) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
-        if unknown:
-            refuse_call(self, unknown)
         check_tensors(logits, targets)
-        if element_weight is None and normalizer is None:
-            replayed = self._replays(SigmoidLoss.forward, self, logits, targets)
-            if replayed is not None:
-                return replayed
         hyper, layout = self.hyper(logits), self.layout
         rows = logits if logits.ndim > 1 else logits.unsqueeze(-1)
         if self.asymmetry is not None:

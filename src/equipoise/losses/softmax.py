@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Never
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,11 +20,9 @@ from equipoise._checks import (
     check_tensors,
     checks_values,
 )
-from equipoise._keywords import refuse_call
-from equipoise.kernels.choice import triton_serves
-from equipoise.kernels.dispatch import softmax_rows
-from equipoise.kernels.hyper import Hyper, Layout, accumulation_dtype, check_layout
-from equipoise.kernels.reference import hits_come_along, softmax_rows_and_hits
+from equipoise.kernels import reference
+from equipoise.kernels.choice import backend
+from equipoise.kernels.hyper import Layout, accumulation_dtype, check_layout, view_of
 from equipoise.kernels.softmax_reference import has_target
 from equipoise.losses.adjust import Adjustment
 from equipoise.losses.base import Loss, Part, Scalar
@@ -41,9 +40,13 @@ class SoftmaxInputs(NamedTuple):
 
     logits: Tensor  # (N, C, d1, ..., dk)
     targets: Tensor  # indices (N, d1, ..., dk) or dense (N, C, d1, ..., dk)
-    labels: Tensor  # (N, d1, ..., dk) int64, 0 where ignored; the argmax of dense targets
     valid: Tensor  # (N, d1, ..., dk) bool
     dense: bool
+
+    @property
+    def labels(self) -> Tensor:
+        """(N, d1, ..., dk) int64, 0 where ignored; the argmax of dense targets."""
+        return self.targets.max(1).indices if self.dense else torch.where(self.valid, self.targets, 0)
 
 
 class Rows(NamedTuple):
@@ -63,7 +66,9 @@ class Rows(NamedTuple):
         return valid.sum(dtype=self.loss.dtype)
 
 
-def softmax_batch(logits: Tensor, targets: Tensor, ignore_index: int, validate: bool) -> tuple[Tensor, Tensor, bool]:
+def softmax_batch(
+    logits: Tensor, targets: Tensor, layout: Layout, ignore_index: int, validate: bool
+) -> tuple[Tensor, Tensor, bool]:
     """Check a batch; logits and targets with a batch dimension, and whether the targets are dense."""
     check_logits(logits)
     if logits.ndim == 1:  # one row without a batch dimension
@@ -74,17 +79,16 @@ def softmax_batch(logits: Tensor, targets: Tensor, ignore_index: int, validate: 
     dense = check_softmax_targets(logits, targets, ignore_index, validate)
     if validate:
         check_logit_values(logits, one_label=True)
+    check_layout(layout, logits.shape[1])
     return logits, targets, dense
 
 
-def softmax_inputs(logits: Tensor, targets: Tensor, ignore_index: int, validate: bool) -> SoftmaxInputs:
-    """Check a batch and find out which rows count."""
-    logits, targets, dense = softmax_batch(logits, targets, ignore_index, validate)
+def softmax_inputs(logits: Tensor, targets: Tensor, dense: bool, ignore_index: int) -> SoftmaxInputs:
+    """Find out which rows of a checked batch count."""
     if dense:
-        return SoftmaxInputs(logits, targets, targets.max(1).indices, has_target(targets).squeeze(1), dense=True)
+        return SoftmaxInputs(logits, targets, has_target(targets).squeeze(1), dense=True)
     targets = targets.long()  # first: a comparison in uint8 would take 156 for an ignore_index of -100
-    valid = targets != ignore_index
-    return SoftmaxInputs(logits, targets, torch.where(valid, targets, 0), valid, dense=False)
+    return SoftmaxInputs(logits, targets, targets != ignore_index, dense=False)
 
 
 def softmax_pipeline(
@@ -99,11 +103,12 @@ def softmax_pipeline(
     sync: bool = False,
 ) -> Rows:
     """The pipeline up to the reduction."""
-    inputs = softmax_inputs(logits, targets, ignore_index, validate)
-    return _rows(inputs, hyper, layout, batch_weights, ignore_index, sync)
+    inputs = softmax_inputs(*softmax_batch(logits, targets, layout, ignore_index, validate), ignore_index)
+    return _rows(backend(logits), inputs, hyper, layout, batch_weights, ignore_index, sync)
 
 
 def _rows(
+    kernels: ModuleType,
     inputs: SoftmaxInputs,
     hyper: Tensor,
     layout: Layout,
@@ -112,16 +117,15 @@ def _rows(
     sync: bool,
 ) -> Rows:
     """The pipeline between the checks and the reduction."""
-    check_layout(layout, inputs.logits.shape[1])
-    weight = Hyper(hyper, layout).get("weight")
-    if len(batch_weights) == 1 and not triton_serves(inputs.logits) and hits_come_along(*inputs[:2], layout):
+    weight = view_of(hyper, layout, "weight")
+    if len(batch_weights) == 1 and kernels is reference and reference.hits_come_along(*inputs[:2], layout):
         weights = batch_weights[0]
         if isinstance(weights, (RecallWeights, BatchRecall)) and weights.looks():
             return _weighed_rows(inputs, weight, hyper, layout, weights, ignore_index, sync)
     for weights in batch_weights:
         dynamic = weights(inputs.logits, inputs.labels, inputs.valid, sync)
         weight = dynamic if weight is None else weight * dynamic
-    rows = softmax_rows(inputs.logits, inputs.targets, weight, hyper, layout, ignore_index)
+    rows = kernels.softmax_rows(inputs.logits, inputs.targets, weight, hyper, layout, ignore_index)
     return Rows(rows, inputs, weight)
 
 
@@ -135,10 +139,11 @@ def _weighed_rows(
     sync: bool,
 ) -> Rows:
     """Rows with recall weights, whose counts come out of the softmax of the loss itself."""
-    logits, targets, labels, valid, _ = inputs
+    logits, targets, valid, _ = inputs
+    labels = inputs.labels
     if isinstance(weights, RecallWeights):
         check_num_classes(weights.num_classes, logits.shape[1])
-    rows, hit = softmax_rows_and_hits(logits, targets, fixed, hyper, layout, ignore_index)
+    rows, hit = reference.softmax_rows_and_hits(logits, targets, fixed, hyper, layout, ignore_index)
     dynamic = weights.weigh(count_hits(hit, labels, valid, rows, logits.shape[1]), logits, sync)
     return Rows(rows * dynamic[labels], inputs, dynamic if fixed is None else fixed * dynamic)
 
@@ -158,11 +163,11 @@ def softmax_reduced(
     sync: bool = False,
 ) -> Tensor:
     """The whole pipeline: fused where the kernels serve, elsewhere by its rows."""
-    if reduction != "none" and triton_serves(logits):
+    batch, batch_targets, dense = softmax_batch(logits, targets, layout, ignore_index, validate)
+    kernels = backend(logits)
+    if reduction != "none" and kernels is not reference:
         from equipoise.losses.fused import fused_softmax_loss  # Triton is optional
 
-        batch, batch_targets, _ = softmax_batch(logits, targets, ignore_index, validate)
-        check_layout(layout, batch.shape[1])
         loss = fused_softmax_loss(
             batch,
             batch_targets,
@@ -177,11 +182,11 @@ def softmax_reduced(
         )
         if loss is not None:
             return loss
-    inputs = softmax_inputs(logits, targets, ignore_index, validate)
+    inputs = softmax_inputs(batch, batch_targets, dense, ignore_index)
     bare = not layout and not batch_weights and normalizer is None and not sync
     if bare and reduction != "none" and _all_count(inputs):
         return _cross_entropy(inputs, reduction)
-    rows = _rows(inputs, hyper, layout, batch_weights, ignore_index, sync_counts)
+    rows = _rows(kernels, inputs, hyper, layout, batch_weights, ignore_index, sync_counts)
     return reduce_rows(rows, logits, reduction, normalizer, sync=sync)
 
 
@@ -195,8 +200,8 @@ def _cross_entropy(inputs: SoftmaxInputs, reduction: str) -> Tensor:
     """Cross-entropy without any part, by torch's own operation: for few rows that takes a quarter of the time."""
     logits = inputs.logits.to(accumulation_dtype(inputs.logits))
     if reduction in ("mean", "valid_mean"):
-        return F.cross_entropy(logits, inputs.labels)
-    total = F.cross_entropy(logits, inputs.labels, reduction="sum")
+        return F.cross_entropy(logits, inputs.targets)
+    total = F.cross_entropy(logits, inputs.targets, reduction="sum")
     return total / len(logits) if reduction == "batch_mean" else total
 
 
@@ -270,19 +275,11 @@ class SoftmaxLoss(Loss):
         self.reduction, self.sync, self.validate = reduction, sync, validate
         self.batch_weights = nn.ModuleList(batch_weights)
 
-    def forward(
-        self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None, **unknown: Never
-    ) -> Tensor:
+    def forward(self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
-        if unknown:
-            refuse_call(self, unknown)
         check_tensors(logits, targets)
         if not self.validate:
             self._look(logits)
-        if normalizer is None:
-            replayed = self._replays(SoftmaxLoss.forward, self, logits, targets)
-            if replayed is not None:
-                return replayed
         return softmax_reduced(
             logits,
             targets,
@@ -306,12 +303,10 @@ class SoftmaxLoss(Loss):
 class RowLoss(SoftmaxLoss):
     """A softmax loss that looks at its rows before they are reduced."""
 
-    def forward(
-        self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None, **unknown: Never
-    ) -> Tensor:
+    kernels = "fused kernels for the rows, PyTorch for what compares them with each other"
+
+    def forward(self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
-        if unknown:
-            refuse_call(self, unknown)
         check_tensors(logits, targets)
         if not self.validate:
             self._look(logits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, ClassVar, Self, TypedDict, Unpack
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from equipoise._checks import check_tensors, checks_values, warn_of_probabilities
-from equipoise._keywords import check_keywords
+from equipoise._keywords import RealSignature, check_keywords
 
 __all__: list[str] = []
 
@@ -38,6 +38,16 @@ class StreamingMetric(Metric):
     ``by_class``, take the size they have elsewhere. And lists of scores travel as float64 whatever type they came in.
     """
 
+    __signature__ = RealSignature()
+    option_defaults: ClassVar[MetricOptions] = {
+        "compute_on_cpu": False,
+        "dist_sync_on_step": False,
+        "process_group": None,
+        "dist_sync_fn": None,
+        "distributed_available_fn": None,
+        "sync_on_compute": True,
+        "compute_with_cache": True,
+    }
     is_differentiable = False
     full_state_update = False
     by_order = False
