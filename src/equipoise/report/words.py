@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from equipoise.metric_registry import METRICS, metric_info
 from equipoise.train.names import is_method
 
 __all__ = [
@@ -29,76 +30,10 @@ __all__ = [
     "worst_classes",
 ]
 
-LABELS: Mapping[str, str] = {
-    "accuracy": "accuracy",
-    "top5_accuracy": "top-5 accuracy",
-    "mean_class_accuracy": "mean class accuracy",
-    "macro_f1": "macro F1",
-    "mean_average_precision": "mAP",
-    "average_precision": "average precision",
-    "mean_iou": "mean IoU",
-    "mean_accuracy": "mean class accuracy",
-    "pixel_accuracy": "pixel accuracy",
-    "frequency_weighted_iou": "frequency-weighted IoU",
-    "iou": "IoU",
-    "precision": "precision",
-    "f1": "F1",
-    "nll": "NLL",
-    "brier": "Brier score",
-    "ece": "ECE",
-    "ada_ece": "AdaECE",
-    "classwise_ece": "classwise ECE",
-    "mce": "MCE",
-    "s99_share": "share above 0.99",
-    "s99_accuracy": "accuracy above 0.99",
-    **{
-        f"{word}{ending}": f"{word}{title}"
-        for word in ("CP", "CR", "CF1", "OP", "OR", "OF1")
-        for ending, title in (("", ""), ("_top3", ", top 3"))
-    },
-    **{word: word for word in ("many", "medium", "few")},
-    "f_measure": "F-measure",
-    "auroc": "AUROC",
-    "recall": "recall",
-    "unknown_rejected": "unknown rejected",
-    "known_rejected": "known rejected",
-    "open_accuracy": "accuracy with rejection",
-    **{f"open_{word}": f"{word} with rejection" for word in ("many", "medium", "few")},
-    "ece_after": "ECE after",
-    "ada_ece_after": "AdaECE after",
-    "nll_after": "NLL after",
-    "seconds_per_step": "ms a step",
-}
-NATURAL = ("nll", "brier", "nll_after")
-"""Numbers that are no shares and are not shown in percent."""
-LESS_IS_BETTER = (
-    *("nll", "brier", "ece", "ada_ece", "classwise_ece", "mce", "nll_after", "ece_after", "ada_ece_after"),
-    "seconds_per_step",
-    "known_rejected",
-)
-HINTS: Mapping[str, str] = {
-    "accuracy": "share of the test samples whose most probable class is the right one",
-    "mean_class_accuracy": "mean over the classes of the share of their samples that is found",
-    "mean_accuracy": "mean over the classes of the share of their pixels that is found",
-    "mean_iou": "mean over the classes of intersection over union",
-    "pixel_accuracy": "share of the pixels whose most probable class is the right one",
-    "mean_average_precision": "mean over the labels of the average precision",
-    "macro_f1": "mean F1 over the classes",
-    "CF1": "F1 of the mean precision and recall over the labels, at probability one half",
-    "OF1": "F1 of the precision and recall over all decisions, at probability one half",
-    "many": "classes with more than 100 training samples",
-    "medium": "classes with 20 to 100 training samples",
-    "few": "classes with fewer than 20 training samples",
-    "ece": "expected calibration error: how far confidence lies from accuracy, bins of equal width",
-    "ada_ece": "the same with bins of equally many samples",
-    "nll": "negative log-likelihood of the right classes",
-    "f_measure": "F-measure with rejection of samples of no known class (Liu et al. 2019)",
-    "auroc": "share of the pairs of a known and an unknown sample in which the known one has more confidence",
-    "unknown_rejected": "share of the samples of no known class that is rejected",
-    "known_rejected": "share of the samples of known classes that is rejected",
-    "open_accuracy": "accuracy of the known samples, of which a rejected one is wrong",
-    "seconds_per_step": "time of a training step in milliseconds",
-}
+LABELS: Mapping[str, str] = {key: info.label for key, info in METRICS.items()}
+NATURAL = tuple(key for key, info in METRICS.items() if info.unit == "natural")
+LESS_IS_BETTER = tuple(key for key, info in METRICS.items() if not info.higher_is_better)
+HINTS: Mapping[str, str] = {key: info.hint for key, info in METRICS.items() if info.hint}
 FAR = 1.5
 """How many times as often labels are announced as present, or present as announced, from which on it is told."""
 RISE = 1.05
@@ -149,19 +84,8 @@ def things(task: str) -> str:
 
 
 def shown(name: str, value: float | None) -> str:
-    """A number as it is printed: shares in percent, times in milliseconds with three digits, the others with four.
-
-    >>> shown("accuracy", 0.9), shown("nll", 0.25), shown("seconds_per_step", 0.0123), shown("seconds_per_step", 0.002)
-    ('90.00', '0.2500', '12.3', '2.00')
-    """
-    if value is None:
-        return "–"
-    if math.isinf(value):
-        return "inf"
-    if name == "seconds_per_step":
-        before = len(f"{1000 * value:.0f}")
-        return f"{1000 * value:,.{max(0, 3 - before)}f}"
-    return f"{value:.4f}" if name in NATURAL else f"{100 * value:.2f}"
+    """A metric as it is printed."""
+    return metric_info(name).text(value)
 
 
 def duration(seconds: float) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from equipoise._nearest import some
-from equipoise.report.words import LABELS, TITLES, shown
+from equipoise.metric_registry import metric_info
+from equipoise.report.words import TITLES
 
 __all__ = ["model_card"]
 
@@ -65,8 +66,8 @@ def _results(results: Mapping[str, Any]) -> str:
     """A table."""
     before, after = results["overall"], results["calibrated"] or {}
     rows = [
-        f"| {LABELS[name]} | {shown(name, value)} | {shown(name, after[name]) if name in after else ''} |"
-        for name, value in before.items()
+        f"| {metric.label} | {metric.text(value)} | {metric.text(after[metric.key]) if metric.key in after else ''} |"
+        for metric, value in ((metric_info(key), value) for key, value in before.items())
     ]
     return "\n".join(["| | as trained | calibrated |", "|---|---|---|", *rows])
 
