@@ -110,7 +110,7 @@ def test_probabilities_are_calibrated_through_their_logarithms(tmp_path):
     assert reports[0]["after"]["nll"] == pytest.approx(reports[1]["after"]["nll"], rel=1e-6)
 
 
-FIT_ON_ALL = "kept is the fit on all samples"
+FIT_ON_ALL = "saved fit, on all samples"
 
 
 def test_the_table(tmp_path):

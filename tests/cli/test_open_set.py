@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def files(tmp_path):
 
 def expected(files, **options):
     known, unknown = open_predictions(files / "known.npz"), open_predictions(files / "open.npz", targets=False)
-    return evaluate(known, seed=2) | {"open_set": evaluate_open_set(known, unknown, seed=2, **options)}
+    return replace(evaluate(known, seed=2), open_set=evaluate_open_set(known, unknown, seed=2, **options))
 
 
 # What it prints -------------------------------------------------------------------------------------------------------
@@ -59,22 +60,22 @@ def expected(files, **options):
 def test_json_is_what_the_library_computes(files):
     ran = run("evaluate", files / "known.npz", "--open-set", files / "open.npz", "--json", "--seed", 2)
     assert ran.exit_code == 0, ran.output
-    assert json.loads(ran.stdout, parse_constant=pytest.fail) == expected(files)
+    assert json.loads(ran.stdout, parse_constant=pytest.fail) == expected(files).to_json()
     assert "open_set" not in json.loads(run("evaluate", files / "known.npz", "--json").stdout)
 
 
 def test_threshold_and_validation_data(files):
     val = open_predictions(files / "val.npz")
     command = ["evaluate", files / "known.npz", "--open-set", files / "open.npz", "--json", "--seed", 2]
-    assert json.loads(run(*command, "--val", files / "val.npz").stdout) == expected(files, val=val)
+    assert json.loads(run(*command, "--val", files / "val.npz").stdout) == expected(files, val=val).to_json()
     ran = run(*command, "--val", files / "val.npz", "--open-threshold", 0.4)
-    assert json.loads(ran.stdout) == expected(files, val=val, threshold=0.4)
+    assert json.loads(ran.stdout) == expected(files, val=val, threshold=0.4).to_json()
 
 
 def test_an_open_label_in_the_same_file(files):
     ran = run("evaluate", files / "both.npz", "--open-label", -1, "--json", "--seed", 2)
     assert ran.exit_code == 0, ran.output
-    found, other = json.loads(ran.stdout), expected(files)
+    found, other = json.loads(ran.stdout), expected(files).to_json()
     assert found["open_set"] | {"file": "known.npz", "open_file": "open.npz"} == other["open_set"]
     assert found["overall"] == other["overall"]  # unknown samples are in no closed number
     assert found["samples"] == other["samples"]
@@ -95,11 +96,11 @@ def test_open_labels_in_validation_data_choose_the_best_f_measure(files):
     assert with_open[1] == without[1]
     sources = split_open(open_predictions(files / "both.npz", open_label=-1))
     val, open_val = split_open(open_predictions(files / "mixed_val.npz", open_label=-1))
-    assert with_open == evaluate_open_set(*sources, val=val, open_val=open_val)["thresholds"]
+    assert with_open == evaluate_open_set(*sources, val=val, open_val=open_val).to_json()["thresholds"]
 
 
 def test_the_table_holds_the_numbers(files):
-    found = expected(files)["open_set"]
+    found = expected(files).open_set
     ran = run("evaluate", files / "known.npz", "--open-set", files / "open.npz", "--seed", 2)
     assert ran.exit_code == 0
     assert ran.stderr == ""
@@ -107,11 +108,11 @@ def test_the_table_holds_the_numbers(files):
     table = ran.stdout[ran.stdout.index("open set ") :]
     for label, name in (("F-measure", "f_measure"), ("unknown rejected", "unknown_rejected"), ("few", "few")):
         (line,) = re.findall(rf"^{label} +([\d.].*)$", table, re.MULTILINE)
-        rows = [row[name] for row in found["thresholds"]]
-        values = [found["closed"][name], *rows] if name in found["closed"] else rows
+        rows = [row.metrics[name] for row in found.thresholds]
+        values = [found.closed[name], *rows] if name in found.closed else rows
         assert line.split() == [f"{100 * value:.2f}" for value in values]
     words = " ".join(table.split())
-    assert f"in {100 * found['auroc']['max_probability']:.2f} % of the pairs (AUROC)" in words
+    assert f"in {100 * found.auroc['max_probability']:.2f} % of the pairs (AUROC)" in words
     assert "the threshold 0.1 rejects nothing" in words  # six classes
 
 
@@ -122,20 +123,20 @@ def test_the_page(files, tmp_path):
     page = files / "page.html"
     ran = run("evaluate", files / "known.npz", "--open-set", files / "open.npz", "--seed", 2, "--html", page)
     assert ran.exit_code == 0, ran.output
-    text, found = page.read_text(encoding="utf-8"), expected(files)["open_set"]
+    text, found = page.read_text(encoding="utf-8"), expected(files).open_set
     reader = Reader(text)
     assert "Open set" in reader.words
     assert [label for label in labels(reader) if "unknown" in label] == [
         "F-measure, accuracy of the known samples and rejection of the unknown ones over thresholds",
-        "Share of the unknown samples that is rejected against that of the known ones",
+        "Percentage of unknown samples that are rejected over that of known ones",
         "Histograms of the confidence of known and of unknown samples",
     ]
-    for row in found["thresholds"]:
-        assert f"{100 * row['f_measure']:.2f}" in reader.words
-        assert " / ".join(f"{level:.3g}" for level in row["threshold"]) in reader.words
-    for area in found["auroc"].values():
+    for row in found.thresholds:
+        assert f"{100 * row.metrics['f_measure']:.2f}" in reader.words
+        assert " / ".join(f"{level:.3g}" for level in row.threshold) in reader.words
+    for area in found.auroc.values():
         assert f"{100 * area:.2f}" in reader.words
-    again = evaluation_page(json.loads(json.dumps(expected(files))))
+    again = evaluation_page(json.loads(json.dumps(expected(files).to_json())))
     assert re.sub(r"f\d+-", "", again).count("<svg") == text.count("<svg")
     seen = visit(page, tmp_path)
     assert (seen.console, seen.requests) == ([], [])

@@ -61,7 +61,7 @@ def test_weights_are_repetitions(tmp_path):
             again[name] = open_predictions(file, targets=name != "open")
         again = evaluate_open_set(again["test"], again["open"], val=again["val"])
         for name in OPEN_METRICS:
-            assert found[name][k] == pytest.approx(again["overall"][name], abs=1e-6), name
+            assert found[name][k] == pytest.approx(again.overall[name], abs=1e-6), name
 
 
 def test_samples_of_every_kind_are_drawn_and_the_others_stay_as_they_were(tmp_path):

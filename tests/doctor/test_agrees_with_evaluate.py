@@ -63,7 +63,7 @@ def test_words_and_numbers_agree(name: str) -> None:
     measured = evaluate(source)
     tried = try_corrections(source)
     findings = look_at_predictions(measured, corrections=tried)
-    before, after = measured["calibration"]["before"], measured["calibration"]["after"]
+    before, after = measured.calibration.before, measured.calibration.after
     for finding in findings:
         for word, first, last in NUMBERS.findall(f"{finding.text} {finding.advice}"):
             assert (float(last) > float(first)) == (word == "rises"), finding.text
@@ -73,7 +73,7 @@ def test_words_and_numbers_agree(name: str) -> None:
     if "a temperature helps" in about:
         assert after["nll"] < before["nll"]
     for kind in {"overconfident", "underconfident"} & about.keys():
-        curve = measured["reliability"]["all"]["before"]
+        curve = measured.reliability["all"].before
         assert abs(mean_gap(curve)) >= 2 * gap_noise(curve)
         if "--method temperature)" in about[kind].advice:
             assert after["nll"] < before["nll"]
@@ -82,8 +82,8 @@ def test_words_and_numbers_agree(name: str) -> None:
 
 def test_a_temperature_that_makes_it_worse_is_told_so() -> None:
     measured = evaluate(CASES["many classes, overconfident"])
-    measured["calibration"]["before"] |= {"nll": 0.0375}
-    measured["calibration"]["after"] |= {"nll": 0.0377}
+    measured.calibration.before["nll"] = 0.0375
+    measured.calibration.after["nll"] = 0.0377
     tried = [Correction("--method temperature", 0.0377, True), Correction("--method vector", 0.0300, False)]
     (finding,) = [f for f in look_at_predictions(measured, corrections=tried) if "more than" in f.about]
     assert NUMBERS.findall(finding.text) == [("falls", "0.0375", "0.0300"), ("rises", "0.0375", "0.0377")]
@@ -95,5 +95,5 @@ def test_a_gap_by_chance_is_no_overconfidence() -> None:
     """Few samples: 0.9 confident, 8 of 10 right."""
     logits = np.tile([np.log(9.0), 0.0], (10, 1))
     measured = evaluate({"logits": logits, "targets": np.r_[np.zeros(8, int), 1, 1]})
-    assert mean_gap(measured["reliability"]["all"]["before"]) == pytest.approx(0.1)
+    assert mean_gap(measured.reliability["all"].before) == pytest.approx(0.1)
     assert "overconfident" not in {finding.about for finding in look_at_predictions(measured)}

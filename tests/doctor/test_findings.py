@@ -7,8 +7,9 @@ from equipoise.doctor import Finding, look_at_counts, look_at_predictions, look_
 from equipoise.doctor.corrections import try_corrections
 from equipoise.doctor.predictions import calibration_noise, mean_gap
 from equipoise.evaluation import evaluate
+from equipoise.evaluation.results import ReliabilityBins
+from equipoise.evaluation.sentences import sentences_of
 from equipoise.predictions import open_predictions
-from equipoise.report.words import verdicts
 from equipoise.train.loss_text import parse_loss
 
 
@@ -96,14 +97,14 @@ def test_noise_of_a_calibrated_model_is_what_calibrated_models_show():
         c = np.divide(np.bincount(place, confidence, 15), count, where=count > 0, out=np.zeros(15))
         a = np.divide(np.bincount(place, right, 15), count, where=count > 0, out=np.zeros(15))
         errors.append((np.abs(a - c) * count).sum() / 2000)
-        noises.append(calibration_noise({"count": count.tolist(), "confidence": c.tolist(), "accuracy": a.tolist()}))
+        noises.append(calibration_noise(ReliabilityBins([], count.tolist(), c.tolist(), a.tolist())))
     assert np.mean(noises) == pytest.approx(np.mean(errors), rel=0.05)
 
 
 def test_mean_gap_counts_samples():
-    curve = {"count": [3, 0, 1], "confidence": [0.5, None, 1.0], "accuracy": [0.25, None, 1.0]}
+    curve = ReliabilityBins([], [3, 0, 1], [0.5, None, 1.0], [0.25, None, 1.0])
     assert mean_gap(curve) == pytest.approx(0.1875)
-    assert mean_gap({"count": [0], "confidence": [None], "accuracy": [None]}) == 0.0
+    assert mean_gap(ReliabilityBins([], [0], [None], [None])) == 0.0
 
 
 def test_overconfident_predictions(tmp_path):
@@ -113,7 +114,7 @@ def test_overconfident_predictions(tmp_path):
     logits[np.arange(3000), targets] += 1.5
     found = evaluated(tmp_path / "p.npz", logits=4 * logits, targets=targets)
     findings = look_at_predictions(found)
-    assert {"overconfident", "a temperature helps", "nothing to judge by"} <= about(findings)
+    assert {"overconfident", "a temperature helps", "classes without samples"} <= about(findings)
     assert suggest("single", None, found)[0].entry.name == "SampleDependentFocalLoss"
     calm = evaluated(tmp_path / "q.npz", logits=1.5 * logits, targets=targets)
     assert not {"overconfident", "underconfident", "a temperature helps"} & about(look_at_predictions(calm))
@@ -125,7 +126,7 @@ def test_few_samples_and_a_class_that_is_never_predicted(tmp_path):
     findings = look_at_predictions(evaluated(tmp_path / "p.npz", logits=logits, targets=targets))
     assert {"class results from few samples", "never predicted", "bins too thin for this ECE"} <= about(findings)
     silent = next(f for f in findings if f.about == "never predicted")
-    assert "1 of 2 occur and are never predicted: 1." in silent.text
+    assert "1 of 2 are never predicted: 1." in silent.text
 
 
 def predicted_as(*rows):
@@ -137,10 +138,10 @@ def predicted_as(*rows):
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        ([(90, 0, 0), (40, 1, 0), (2, 1, 1), (30, 2, 2)], ("hardly ever predicted", "1 of 3", "1 (2 for 42)")),
+        ([(90, 0, 0), (40, 1, 0), (2, 1, 1), (30, 2, 2)], ("rarely predicted", "1 of 3", "1 (2 for 42)")),
         (
             [(90, 0, 0), (20, 1, 1), (5, 0, 2), (5, 1, 2), (9, 2, 0), (1, 2, 2)],
-            ("hardly ever found", "1 of 3", "2 (10 %)"),
+            ("low recall", "1 of 3", "2 (10 %)"),
         ),
         ([(90, 0, 0), (6, 1, 0), (1, 1, 1), (30, 2, 2)], None),  # of 7 samples that says little
         ([(90, 0, 0), (30, 1, 0), (12, 1, 1), (30, 2, 2)], None),
@@ -151,13 +152,13 @@ def test_classes_that_are_hardly_predicted_or_found(tmp_path, rows, expected):
     found = evaluated(tmp_path / "p.npz", logits=logits, targets=targets)
     seen = {finding.about: finding for finding in look_at_predictions(found)}
     if expected is None:
-        assert not {"hardly ever predicted", "hardly ever found", "never predicted"} & seen.keys()
+        assert not {"rarely predicted", "low recall", "never predicted"} & seen.keys()
         return
     name, *words = expected
-    assert {"hardly ever predicted", "hardly ever found", "never predicted"} & seen.keys() == {name}
+    assert {"rarely predicted", "low recall", "never predicted"} & seen.keys() == {name}
     assert all(word in seen[name].text for word in words)
     suggested = [item.entry.text for item in suggest("single", [100, 90, 80], found)]
-    assert ("recall" in suggested) == (name == "hardly ever predicted")  # confusion is not for weights to mend
+    assert ("recall" in suggested) == (name == "rarely predicted")  # confusion is not for weights to mend
 
 
 def test_labels_that_are_hardly_ever_predicted(tmp_path):
@@ -166,7 +167,7 @@ def test_labels_that_are_hardly_ever_predicted(tmp_path):
     logits = 4.0 * targets - 2.0
     logits[3:30, 0] = -2.0
     found = evaluated(tmp_path / "p.npz", logits=logits, targets=targets)
-    rare = next(finding for finding in look_at_predictions(found) if finding.about == "hardly ever predicted")
+    rare = next(finding for finding in look_at_predictions(found) if finding.about == "rarely predicted")
     assert "0 (3 for 30)" in rare.text
     assert "--method thresholds" in rare.advice
 
@@ -180,7 +181,7 @@ def test_calibration_that_cannot_be_told_from_chance(tmp_path, samples, found):
     logits = draw.normal(0, 1.0, (samples, 2))
     targets = (logits + draw.gumbel(size=logits.shape)).argmax(1)
     findings = look_at_predictions(evaluated(tmp_path / "p.npz", logits=logits, targets=targets))
-    own = next(finding for finding in findings if "can hardly be told" in finding.text)
+    own = next(finding for finding in findings if "within sampling noise" in finding.text)
     assert (own.level, own.about) == found
     assert ("fewer than 30)" in own.text) == (samples == 300)
 
@@ -192,7 +193,7 @@ def test_thin_bins_are_counted(tmp_path):
         findings = look_at_predictions(evaluated(tmp_path / "p.npz", logits=logits, targets=targets))
         return next(finding.text for finding in findings if finding.about == "bins too thin for this ECE")
 
-    assert text(1.1).endswith("told from that.")
+    assert text(1.1).endswith("within sampling noise.")
     assert "(1 bin holds fewer than 30)" in text(1.1, 0.7)
     assert "(2 bins hold fewer than 30)" in text(1.1, 0.7, 1.6)
 
@@ -205,7 +206,7 @@ def test_the_error_of_a_group_is_no_miscalibration_of_its_own(tmp_path):
     (few,) = (finding for finding in findings if finding.about.startswith("calibration of the group"))
     assert few.about == "calibration of the groups many, medium, few"
     assert few.text.count("by chance alone its ECE would be") == 3
-    assert few.text.count("a high ECE alone is no miscalibration") == 1
+    assert few.text.count("a high ECE alone does not show miscalibration") == 1
 
 
 def labels_drawn(shift):
@@ -215,25 +216,25 @@ def labels_drawn(shift):
     return {"logits": logits + shift, "targets": targets}
 
 
-@pytest.mark.parametrize(("shift", "word"), [(2.0, "more"), (-2.0, "less"), (0.0, None)])
-def test_labels_that_are_announced_more_or_less_often_than_present(tmp_path, shift, word):
+@pytest.mark.parametrize(("shift", "word"), [(2.0, "high"), (-2.0, "low"), (0.0, None)])
+def test_predicted_probabilities_of_labels_that_are_too_high_or_low(tmp_path, shift, word):
     np.savez(tmp_path / "p.npz", **labels_drawn(shift))
     source = open_predictions(tmp_path / "p.npz")
     found = evaluate(source)
     findings = look_at_predictions(found, corrections=try_corrections(source))
-    worries = [finding for finding in findings if finding.about.startswith("announced")]
-    sentences = " ".join(verdicts(found))
+    worries = [finding for finding in findings if finding.about.startswith("predicted")]
+    sentences = " ".join(sentences_of(found))
     if word is None:
         assert not worries
         assert "--bias" not in sentences
         return
     (worry,) = worries
-    assert worry.about == f"announced {word} often than present"
-    announced = 1 / (1 + np.exp(-labels_drawn(shift)["logits"]))
+    assert worry.about == f"predicted probabilities too {word}"
+    predicted = 1 / (1 + np.exp(-labels_drawn(shift)["logits"]))
     present = labels_drawn(shift)["targets"].mean()
-    assert f"a label is {100 * announced.mean():.1f} %, and {100 * present:.1f} % are present" in worry.text
+    assert f"label {100 * predicted.mean():.1f} %, observed frequency {100 * present:.1f} %" in worry.text
     assert "calibrate FILE --method label-temperatures --bias --out fit.json" in worry.advice
-    assert f"{announced.mean() / present:.2g} times as often as they are present" in sentences
+    assert f"a ratio of {predicted.mean() / present:.2g}" in sentences
     assert "calibrate FILE --bias" in sentences
 
 
@@ -250,8 +251,8 @@ def test_what_repairs_confidence_is_said_once(tmp_path):
     logits = draw.normal(0, 2, (2000, 3))
     targets = (logits + draw.gumbel(size=logits.shape)).argmax(1)
     for shift, repair in (
-        ([3.0, 0.0, 0.0], "--method vector repairs more of it"),
-        ([0.0] * 3, "A temperature repairs"),
+        ([3.0, 0.0, 0.0], "--method vector corrects more of it"),
+        ([0.0] * 3, "A temperature corrects"),
     ):
         np.savez(tmp_path / "p.npz", logits=3 * logits + shift, targets=targets)
         source = open_predictions(tmp_path / "p.npz")
@@ -262,12 +263,12 @@ def test_what_repairs_confidence_is_said_once(tmp_path):
 
 def test_a_classwise_error_that_rises_is_told(tmp_path):
     found = evaluated(tmp_path / "p.npz", **labels_of_classes())
-    found["calibration"]["before"]["classwise_ece"], found["calibration"]["after"]["classwise_ece"] = 0.04, 0.06
-    told = verdicts(found)
-    found["calibration"]["after"]["classwise_ece"] = 0.0401
-    (sentence,) = set(told) - set(verdicts(found))
-    assert "The classwise ECE rises with it from 4.00 to 6.00 %" in sentence
-    assert set(verdicts(found)) <= set(told)
+    found.calibration.before["classwise_ece"], found.calibration.after["classwise_ece"] = 0.04, 0.06
+    told = sentences_of(found)
+    found.calibration.after["classwise_ece"] = 0.0401
+    (sentence,) = set(told) - set(sentences_of(found))
+    assert "It raises the classwise ECE from 4.00 to 6.00 %" in sentence
+    assert set(sentences_of(found)) <= set(told)
 
 
 def labels_of_classes():

@@ -55,7 +55,7 @@ def test_it_is_told(held_out):
     run, told = held_out
     assert "Held out as unknown: 8, 9" in told
     assert "95 % accepted" in told
-    assert f"of the {run.results['open']['unknown']} samples of no known class are rejected" in told
+    assert f"of the {run.results['open']['unknown']} unknown samples are rejected" in told
     area = run.results["open"]["overall"]["auroc"]
     assert f"in {100 * area:.2f} % of the pairs (AUROC)" in told
 
@@ -197,7 +197,7 @@ def test_a_comparison(equipoise, tmp_path):
         assert words in finished.out
     page = folder.report.read_text()
     assert 'id="open-set"' in page
-    assert "80 samples of no known class beside 320 test samples" in page
+    assert "80 samples of unknown classes and 320 test samples" in page
     assert "--open-classes 8,9" in page
     told = equipoise(tmp_path, "report", "compared", csv="a.csv", markdown="a.md", latex="a.tex")
     assert told.status == 0, told.err

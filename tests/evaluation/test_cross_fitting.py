@@ -37,11 +37,11 @@ def test_a_fit_that_remembers_gains_nothing(tmp_path, monkeypatch, task):
     own = np.random.default_rng(5).permutation(50).reshape(-1, *(1 for _ in arrays["logits"].shape[2:]))
     arrays["logits"][:, 0] = own / 100
     found = open_predictions(save(tmp_path, "npz", arrays))
-    module = importlib.import_module("equipoise.evaluation.evaluate")  # the function hides it
+    module = importlib.import_module("equipoise.evaluation.closed_set")
     monkeypatch.setattr(module, "fit_temperature", Memory)
     monkeypatch.setattr(module, "fit_label_temperatures", Memory)
-    result = evaluate(found)["calibration"]
-    assert result["after"]["nll"] == pytest.approx(result["before"]["nll"], rel=1e-12)
+    result = evaluate(found).calibration
+    assert result.after["nll"] == pytest.approx(result.before["nll"], rel=1e-12)
     leaking = Memory(torch.from_numpy(arrays["logits"]), None)  # the test can fail: seen samples do change
     assert not torch.equal(leaking(torch.from_numpy(arrays["logits"])), torch.from_numpy(arrays["logits"]))
 
@@ -57,15 +57,15 @@ def test_the_numbers_are_those_of_two_fits_on_halves(tmp_path, task):
     metric = NegativeLogLikelihood(kind="multilabel" if task == "multi" else "single")
     for half in (first, ~first):
         metric.update(fit(logits[~half], targets[~half])(logits[half]), targets[half])
-    result = evaluate(found, seed=4)["calibration"]
-    assert result["after"]["nll"] == pytest.approx(float(metric.compute()), rel=1e-9)
-    assert result["after"]["nll"] < result["before"]["nll"]  # the scores are too sharp by half
-    assert len(result["fits"]) == 2
+    result = evaluate(found, seed=4).calibration
+    assert result.after["nll"] == pytest.approx(float(metric.compute()), rel=1e-9)
+    assert result.after["nll"] < result.before["nll"]  # the scores are too sharp by half
+    assert len(result.fits) == 2
 
 
 def test_the_seed_decides_the_halves(tmp_path):
     found = open_predictions(save(tmp_path, "npz", arrays_of("single")))
-    values = [evaluate(found, seed=seed)["calibration"]["after"]["nll"] for seed in (0, 0, 1)]
+    values = [evaluate(found, seed=seed).calibration.after["nll"] for seed in (0, 0, 1)]
     assert values[0] == values[1] != values[2]
 
 
@@ -82,7 +82,7 @@ def test_halves_do_not_follow_labels_that_were_drawn_with_the_same_seed(tmp_path
 def test_a_large_file_is_fitted_on_some_of_its_rows(tmp_path, monkeypatch, task):
     arrays = arrays_of(task, samples=400)
     found = open_predictions(save(tmp_path, "npz", arrays))
-    whole = evaluate(found)["calibration"]["after"]["nll"]
+    whole = evaluate(found).calibration.after["nll"]
     monkeypatch.setattr(splits, "FIT_SCORES", 600)  # 100 rows of 6 classes
     halves = Split(found, 0)
     pickers = [Picker(halves, first=side) for side in (True, False)]
@@ -92,7 +92,7 @@ def test_a_large_file_is_fitted_on_some_of_its_rows(tmp_path, monkeypatch, task)
     for picker in pickers:
         logits, targets = picker.rows()
         assert 60 < len(logits) == len(targets) < 140
-    assert evaluate(found)["calibration"]["after"]["nll"] == pytest.approx(whole, rel=0.1)
+    assert evaluate(found).calibration.after["nll"] == pytest.approx(whole, rel=0.1)
     monkeypatch.setattr(source, "CHUNK_ELEMENTS", 999)
     again = Picker(halves, first=True)
     for part in halves.parts():

@@ -19,10 +19,10 @@ from tests.predictions.saved import arrays_of, save
 def test_intervals_are_about_their_values_and_follow_the_seed(tmp_path, task):
     found = open_predictions(save(tmp_path, "npz", arrays_of(task, samples=150)))
     runs = [evaluate(found, bootstrap=60, seed=seed) for seed in (1, 1, 2)]
-    assert runs[0]["intervals"] == runs[1]["intervals"] != runs[2]["intervals"]
-    assert tuple(runs[0]["intervals"]) == NAMES[task]
-    for name, (low, high) in runs[0]["intervals"].items():
-        value = runs[0]["overall"][name]
+    assert runs[0].intervals == runs[1].intervals != runs[2].intervals
+    assert tuple(runs[0].intervals) == NAMES[task]
+    for name, (low, high) in runs[0].intervals.items():
+        value = runs[0].overall[name]
         slack = 0.1 * value if name == "ece" else 0.0  # a binned error is biased upwards when samples repeat
         assert low < value + slack, name
         assert value < high, name
@@ -43,7 +43,7 @@ def test_every_sample_once_is_the_value_itself(tmp_path, monkeypatch, task):
     for part in Split(found, 0).parts():
         resampling.add(part.logits, part.targets)
     values = resampling.intervals(10, 0)
-    overall = evaluate(found)["overall"]
+    overall = evaluate(found).overall
     for name, (low, high) in values.items():
         assert low == high == pytest.approx(overall[name], rel=1e-9), name
 
@@ -56,7 +56,7 @@ def test_the_interval_of_map_is_that_of_resampled_rows(tmp_path):
     picks = [draw.integers(0, 200, 200) for _ in range(300)]
     values = [average_precision_score(targets[pick], logits[pick], average="macro") for pick in picks]
     low, high = np.quantile(values, [0.025, 0.975])
-    found = evaluate(open_predictions(save(tmp_path, "npz", arrays)), bootstrap=300)["intervals"]
+    found = evaluate(open_predictions(save(tmp_path, "npz", arrays)), bootstrap=300).intervals
     width = high - low
     assert found["mean_average_precision"] == pytest.approx([low, high], abs=0.15 * width)
 
@@ -68,7 +68,7 @@ def test_images_are_drawn_and_not_pixels(tmp_path):
     logits[:, 0] = 2.0
     targets = np.broadcast_to(np.where(right, 0, 1)[:, None, None], (40, 6, 6)).copy()
     found = evaluate(open_predictions(save(tmp_path, "npz", {"logits": logits, "targets": targets})), bootstrap=400)
-    low, high = found["intervals"]["pixel_accuracy"]
+    low, high = found.intervals["pixel_accuracy"]
     assert high - low == pytest.approx(2 * 1.96 * 0.5 / np.sqrt(40), rel=0.15)  # of 1440 pixels: a sixth of it
 
 

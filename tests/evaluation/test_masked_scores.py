@@ -11,9 +11,9 @@ from equipoise.doctor import look_at_predictions
 from equipoise.doctor.corrections import try_corrections
 from equipoise.evaluation import evaluate
 from equipoise.evaluation.open_set import evaluate_open_set
+from equipoise.evaluation.sentences import sentences_of
 from equipoise.predictions import InputError, open_predictions
 from equipoise.predictions.write import write_predictions
-from equipoise.report.words import verdicts
 from tests.predictions.saved import CASES, TASKS, arrays_of, save
 
 FAR = 1e4  # a logit of -1e4 is a probability of exactly 0
@@ -52,10 +52,11 @@ def test_they_are_read_and_written_and_worth_what_tiny_probabilities_are(tmp_pat
     source = open_predictions(save(tmp_path, form, arrays), train_counts=arrays["train_counts"])
     np.testing.assert_array_equal(np.concatenate([chunk.scores for chunk in source.chunks()]), arrays["logits"])
     found = evaluate(source, bootstrap=5)
-    expected = evaluate(arrays | {"logits": arrays["logits"].clip(-FAR, FAR)}, bootstrap=5)
+    content = found.to_json()
+    expected = evaluate(arrays | {"logits": arrays["logits"].clip(-FAR, FAR)}, bootstrap=5).to_json()
     for part in ("overall", "per_class", "groups", "calibration", "reliability", "intervals"):
-        assert numbers(found[part]) == pytest.approx(numbers(expected[part]), rel=1e-6), part
-    assert found["notes"] == []
+        assert numbers(content[part]) == pytest.approx(numbers(expected[part]), rel=1e-6), part
+    assert found.notes == []
     written = tmp_path / ("again" if form == "folder" else f"again.{form}")
     write_predictions(written, source, source.chunks())
     np.testing.assert_array_equal(
@@ -68,13 +69,13 @@ def test_a_truth_that_is_ruled_out(task):
     """The NLL is infinite and said to be; everything else has its value, and nothing is NaN."""
     arrays = masked(task, against=2)
     found = evaluate(arrays, bootstrap=40)
-    assert found["overall"]["nll"] == math.inf
-    assert found["calibration"]["after"]["nll"] == math.inf
-    assert found["intervals"]["nll"][1] == math.inf
-    assert not any(map(math.isnan, numbers(found)))
-    assert len(found["notes"]) == 1
-    assert json.loads(json_text(found))["overall"]["nll"] == "inf"
-    assert found["notes"][0] in verdicts(found)
+    assert found.overall["nll"] == math.inf
+    assert found.calibration.after["nll"] == math.inf
+    assert found.intervals["nll"][1] == math.inf
+    assert not any(map(math.isnan, numbers(found.to_json())))
+    assert len(found.notes) == 1
+    assert json.loads(json_text(found.to_json()))["overall"]["nll"] == "inf"
+    assert found.notes[0] in sentences_of(found)
     tried = [] if task == "segmentation" else try_corrections(open_predictions(arrays))
     assert tried == []  # no correction brings back a probability of 0
     findings = look_at_predictions(found, corrections=tried)
@@ -90,7 +91,7 @@ def test_what_is_no_logit(task, value):
     arrays["logits"][3] = value
     arrays["targets"][3] = 1
     if task == "multi" and not np.isnan(value):
-        assert evaluate(arrays)["overall"]["ece"] is not None
+        assert evaluate(arrays).overall["ece"] is not None
         return
     with pytest.raises(InputError, match=r"(?s)logits must .*found .*at sample 3.*; \w"):
         evaluate(arrays)
@@ -101,8 +102,8 @@ def test_rows_of_masked_classes_may_be_ignored_but_not_predicted():
     arrays["logits"][:2], arrays["targets"][:2] = -np.inf, -100
     found = evaluate(arrays)
     rest = evaluate({name: values[2:] for name, values in arrays.items()})
-    assert found["overall"]["accuracy"] == rest["overall"]["accuracy"]
-    assert found["overall"]["nll"] == pytest.approx(rest["overall"]["nll"])
+    assert found.overall["accuracy"] == rest.overall["accuracy"]
+    assert found.overall["nll"] == pytest.approx(rest.overall["nll"])
     with pytest.raises(InputError, match="unknown: logits must have a class that is not masked"):
         evaluate_open_set(arrays, {"logits": arrays["logits"]})
 
@@ -113,4 +114,4 @@ def test_an_open_set_of_masked_predictions():
     found = evaluate_open_set({name: known[name] for name in ("logits", "targets")}, arrays)
     large = {"logits": known["logits"].clip(-FAR), "targets": known["targets"]}
     expected = evaluate_open_set(large, {"logits": arrays["logits"].clip(-FAR)})
-    assert numbers(found) == pytest.approx(numbers(expected))
+    assert numbers(found.to_json()) == pytest.approx(numbers(expected.to_json()))

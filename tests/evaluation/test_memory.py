@@ -27,7 +27,7 @@ def held(samples):
 source.CHUNK_ELEMENTS, meters.KEPT, split.FIT_SCORES = 100_000, 100_000, 100_000
 seen = []
 found = evaluate(open_predictions(sys.argv[1]), progress=held)
-print(found["samples"], max(seen))
+print(found.samples, max(seen))
 """
 
 

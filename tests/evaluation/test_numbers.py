@@ -1,5 +1,7 @@
 """The numbers of an evaluation against scikit-learn, numpy and the metrics on the arrays themselves."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -16,9 +18,9 @@ from sklearn.metrics import (
 )
 
 from equipoise.evaluation import evaluate
+from equipoise.evaluation.sentences import described
 from equipoise.metrics import CalibrationError, ConfidentShare, ShotAccuracy
 from equipoise.predictions import InputError, open_predictions, source
-from equipoise.report.words import described
 from tests.predictions.saved import CASES, arrays_of, save, softmax
 
 
@@ -65,7 +67,7 @@ def test_single_label(tmp_path, probs):
         "s99_share": (top > 0.99).mean(),
         "s99_accuracy": (chosen == labels)[top > 0.99].mean(),
     }
-    overall = found["overall"]
+    overall = found.overall
     ada = CalibrationError(binning="mass", from_logits=False)
     ada.update(torch.from_numpy(rows), torch.from_numpy(labels))
     expected["ada_ece"] = float(ada.compute())
@@ -74,13 +76,13 @@ def test_single_label(tmp_path, probs):
         assert overall[name] == pytest.approx(value, rel=1e-9), name
     recalls = recall_score(labels, chosen, average=None)
     f1 = f1_score(labels, chosen, average=None)
-    for k, row in enumerate(found["per_class"]):
-        assert row["name"] == f"kind {k}"
-        assert row["support"] == (labels == k).sum()
-        assert row["accuracy"] == pytest.approx(recalls[k])
-        assert row["f1"] == pytest.approx(f1[k])
-        assert row["ece"] == pytest.approx(ece_by_hand(rows[:, k], one_hot[:, k]))
-    assert (found["samples"], found["classes"], found["task"]) == (240, 6, "single")
+    for k, row in enumerate(found.per_class):
+        assert row.name == f"kind {k}"
+        assert row.support == (labels == k).sum()
+        assert row.metrics["accuracy"] == pytest.approx(recalls[k])
+        assert row.metrics["f1"] == pytest.approx(f1[k])
+        assert row.metrics["ece"] == pytest.approx(ece_by_hand(rows[:, k], one_hot[:, k]))
+    assert (found.samples, found.classes, found.task) == (240, 6, "single")
 
 
 def test_groups_are_those_of_the_shot_metrics(tmp_path):
@@ -89,18 +91,18 @@ def test_groups_are_those_of_the_shot_metrics(tmp_path):
     metric = ShotAccuracy(arrays["train_counts"].tolist())
     metric.update(torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["targets"]))
     shots = metric.compute()
-    groups = {row["name"]: row for row in found["groups"]}
+    groups = {row.name: row for row in found.groups}
     assert list(groups) == ["many", "medium", "few"]
     for name, row in groups.items():
-        assert row["accuracy"] == pytest.approx(float(shots[name])), name
-        members = [each for each in found["per_class"] if each["group"] == name]
-        assert row["classes"] == len(members) == 2
-        assert row["support"] == sum(each["support"] for each in members)
+        assert row.metrics["accuracy"] == pytest.approx(float(shots[name])), name
+        members = [each for each in found.per_class if each.group == name]
+        assert row.classes == len(members) == 2
+        assert row.support == sum(each.support for each in members)
     rows, labels = rows_of(arrays)
     group_of = np.array([0, 0, 1, 1, 2, 2])[labels]
     for number, row in enumerate(groups.values()):
         own = group_of == number
-        assert row["ece"] == pytest.approx(ece_by_hand(rows[own].max(1), (rows.argmax(1) == labels)[own]))
+        assert row.metrics["ece"] == pytest.approx(ece_by_hand(rows[own].max(1), (rows.argmax(1) == labels)[own]))
 
 
 @pytest.mark.parametrize("probs", [False, True])
@@ -127,15 +129,15 @@ def test_multi_label(tmp_path, probs):
         "ece": ece_by_hand(pooled[1], pooled[0]),
     }
     for name, value in expected.items():
-        assert found["overall"][name] == pytest.approx(value, rel=1e-9), name
+        assert found.overall[name] == pytest.approx(value, rel=1e-9), name
     top3 = np.zeros_like(chosen)
     np.put_along_axis(top3, np.argsort(-scores, 1, kind="stable")[:, :3], True, 1)
-    assert found["overall"]["OP_top3"] == pytest.approx(precision_score(positive[known], top3[known]))
-    for row, (y, s, c) in zip(found["per_class"], each, strict=True):
-        assert row["support"] == y.sum()
-        assert row["average_precision"] == pytest.approx(average_precision_score(y, s))
-        assert row["f1"] == pytest.approx(f1_score(y, c))
-        assert row["ece"] == pytest.approx(ece_by_hand(s, y))
+    assert found.overall["OP_top3"] == pytest.approx(precision_score(positive[known], top3[known]))
+    for row, (y, s, c) in zip(found.per_class, each, strict=True):
+        assert row.support == y.sum()
+        assert row.metrics["average_precision"] == pytest.approx(average_precision_score(y, s))
+        assert row.metrics["f1"] == pytest.approx(f1_score(y, c))
+        assert row.metrics["ece"] == pytest.approx(ece_by_hand(s, y))
 
 
 @pytest.mark.parametrize("probs", [False, True])
@@ -154,26 +156,26 @@ def test_segmentation(tmp_path, probs):
         "ece": ece_by_hand(rows.max(1), chosen == labels),
     }
     for name, value in expected.items():
-        assert found["overall"][name] == pytest.approx(value, rel=1e-9), name
-    for k, row in enumerate(found["per_class"]):
-        assert row["iou"] == pytest.approx(iou[k])
-        assert row["support"] == (labels == k).sum()
-    assert found["samples"] == 30
+        assert found.overall[name] == pytest.approx(value, rel=1e-9), name
+    for k, row in enumerate(found.per_class):
+        assert row.metrics["iou"] == pytest.approx(iou[k])
+        assert row.support == (labels == k).sum()
+    assert found.samples == 30
 
 
 def test_the_curve_is_what_the_calibration_error_is_made_of(tmp_path):
     found = evaluated(tmp_path, arrays_of("single"), bins=7)
-    for name, value in (("before", found["overall"]["ece"]), ("after", found["calibration"]["after"]["ece"])):
-        curve = found["reliability"]["all"][name]
-        assert len(curve["edges"]) == 8
+    for name, value in (("before", found.overall["ece"]), ("after", found.calibration.after["ece"])):
+        curve = getattr(found.reliability["all"], name)
+        assert len(curve.edges) == 8
         gaps = [
             count * abs(accuracy - confidence)
-            for count, accuracy, confidence in zip(curve["count"], curve["accuracy"], curve["confidence"], strict=True)
+            for count, accuracy, confidence in zip(curve.count, curve.accuracy, curve.confidence, strict=True)
             if count
         ]
-        assert sum(gaps) / sum(curve["count"]) == pytest.approx(value)
-    by_group = [found["reliability"][name]["before"]["count"] for name in ("many", "medium", "few")]
-    assert np.sum(by_group, 0).tolist() == found["reliability"]["all"]["before"]["count"]
+        assert sum(gaps) / sum(curve.count) == pytest.approx(value)
+    by_group = [found.reliability[name].before.count for name in ("many", "medium", "few")]
+    assert np.sum(by_group, 0).tolist() == found.reliability["all"].before.count
 
 
 def test_confident_share_of_float16(tmp_path):
@@ -181,7 +183,7 @@ def test_confident_share_of_float16(tmp_path):
     arrays["logits"] = arrays["logits"].astype(np.float16)
     metric = ConfidentShare()
     metric.update(torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["targets"]))
-    assert evaluated(tmp_path, arrays)["overall"]["s99_share"] == float(metric.compute()["share"])
+    assert evaluated(tmp_path, arrays).overall["s99_share"] == float(metric.compute()["share"])
 
 
 # Invariance -----------------------------------------------------------------------------------------------------------
@@ -201,10 +203,10 @@ def test_every_chunking_gives_the_same_numbers(tmp_path, monkeypatch, task):
     arrays = arrays_of(task, samples=60)
     path = save(tmp_path, "folder", arrays)
     whole = evaluate(open_predictions(path), bootstrap=20)
-    assert whole["calibration"]["after"] is not None
+    assert whole.calibration.after is not None
     for elements in (1, 700, 3333):
         monkeypatch.setattr(source, "CHUNK_ELEMENTS", elements)
-        assert close(whole, evaluate(open_predictions(path), bootstrap=20)), elements
+        assert close(whole.to_json(), evaluate(open_predictions(path), bootstrap=20).to_json()), elements
 
 
 @pytest.mark.parametrize(("task", "form"), CASES)
@@ -214,7 +216,7 @@ def test_every_format_gives_the_same_numbers(tmp_path, task, form):
     folder = tmp_path / "other"
     folder.mkdir()
     found = evaluated(folder, arrays, form, bootstrap=20)
-    assert close(reference | {"file": found["file"]}, found, 1e-12)
+    assert close(replace(reference, file=found.file).to_json(), found.to_json(), 1e-12)
 
 
 @pytest.mark.parametrize("dtype", [">f4", ">f8", "longdouble"])
@@ -223,7 +225,8 @@ def test_any_floating_point_array(tmp_path, dtype):
     reference = evaluated(tmp_path, arrays)
     folder = tmp_path / "other"
     folder.mkdir()
-    assert close(reference, evaluated(folder, arrays | {"logits": arrays["logits"].astype(dtype)}), 1e-5)
+    found = evaluated(folder, arrays | {"logits": arrays["logits"].astype(dtype)})
+    assert close(reference.to_json(), found.to_json(), 1e-5)
 
 
 def test_values_that_need_a_sort_are_near_where_too_many_would_be_kept(tmp_path, monkeypatch):
@@ -238,8 +241,8 @@ def test_values_that_need_a_sort_are_near_where_too_many_would_be_kept(tmp_path,
         near = evaluate(open_predictions(path))
         names = ("ada_ece", "mean_average_precision") if task == "multi" else ("ada_ece",)
         for name in names:
-            assert near["overall"][name] == pytest.approx(exact["overall"][name], abs=2e-3)
-        same = {name for name in exact["overall"] if exact["overall"][name] == near["overall"][name]}
+            assert near.overall[name] == pytest.approx(exact.overall[name], abs=2e-3)
+        same = {name for name in exact.overall if exact.overall[name] == near.overall[name]}
         assert ("ada_ece" in same) == (task == "single")
         monkeypatch.undo()
 
@@ -251,43 +254,43 @@ def test_a_class_without_samples_is_in_no_mean(tmp_path):
     arrays = arrays_of("single")
     arrays["targets"][arrays["targets"] == 5] = 4
     found = evaluated(tmp_path, arrays)
-    assert found["per_class"][5]["support"] == 0
-    assert found["per_class"][5]["accuracy"] is None
-    rest = [row["accuracy"] for row in found["per_class"][:5]]
-    assert found["overall"]["mean_class_accuracy"] == pytest.approx(np.mean(rest))
-    few = next(row for row in found["groups"] if row["name"] == "few")
-    assert few["accuracy"] == found["per_class"][4]["accuracy"]
+    assert found.per_class[5].support == 0
+    assert found.per_class[5].metrics["accuracy"] is None
+    rest = [row.metrics["accuracy"] for row in found.per_class[:5]]
+    assert found.overall["mean_class_accuracy"] == pytest.approx(np.mean(rest))
+    few = next(row for row in found.groups if row.name == "few")
+    assert few.metrics["accuracy"] == found.per_class[4].metrics["accuracy"]
 
 
 def test_a_label_without_positives_is_in_no_mean(tmp_path):
     arrays = arrays_of("multi")
     arrays["targets"][:, 2] = 0
     found = evaluated(tmp_path, arrays)
-    rated = [row["average_precision"] for row in found["per_class"]]
+    rated = [row.metrics["average_precision"] for row in found.per_class]
     assert rated[2] is None
-    assert found["overall"]["mean_average_precision"] == pytest.approx(np.mean([v for v in rated if v is not None]))
+    assert found.overall["mean_average_precision"] == pytest.approx(np.mean([v for v in rated if v is not None]))
 
 
 def test_all_classes_in_one_group(tmp_path):
     arrays = arrays_of("single") | {"train_counts": np.full(6, 1000)}
     found = evaluated(tmp_path, arrays)
-    (row,) = found["groups"]
-    assert (row["name"], row["classes"]) == ("many", 6)
-    assert row["ece"] == found["overall"]["ece"]
+    (row,) = found.groups
+    assert (row.name, row.classes) == ("many", 6)
+    assert row.metrics["ece"] == found.overall["ece"]
 
 
 def test_one_label(tmp_path):
     arrays = arrays_of("multi", classes=1)
     found = evaluated(tmp_path, arrays, bootstrap=5)
-    assert found["per_class"][0]["average_precision"] == found["overall"]["mean_average_precision"]
+    assert found.per_class[0].metrics["average_precision"] == found.overall["mean_average_precision"]
 
 
 def test_one_sample_is_enough_but_not_for_a_temperature(tmp_path):
     found = evaluated(tmp_path, {"logits": np.array([[2.0, 1.0]]), "targets": np.array([0])}, bootstrap=5)
-    assert found["overall"]["accuracy"] == 1.0
-    assert found["calibration"]["after"] is None
-    assert found["calibration"]["note"].endswith("and one half has none")
-    assert found["intervals"]["accuracy"] == [1.0, 1.0]
+    assert found.overall["accuracy"] == 1.0
+    assert found.calibration.after is None
+    assert found.calibration.note.endswith("and one half has none")
+    assert found.intervals["accuracy"] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
@@ -302,10 +305,10 @@ def test_a_probability_of_0_for_what_came_true_is_taken_as_very_small_and_told(t
     probs = np.array([[1.0, 0.0], [0.5, 0.5]] * 20)
     found = evaluated(tmp_path, {"probs": probs, "targets": np.array([1, 0] * 20)}, bootstrap=10)
     nll = 0.5 * (-np.log(1e-12) + np.log(2))
-    assert found["overall"]["nll"] == pytest.approx(nll, rel=1e-9)
-    low, high = found["intervals"]["nll"]
+    assert found.overall["nll"] == pytest.approx(nll, rel=1e-9)
+    low, high = found.intervals["nll"]
     assert low < nll < high
-    assert found["notes"] == [
+    assert found.notes == [
         "20 of 40 samples have probability 0 for the truth; the NLL takes it as 1e-12, which adds 13.8155 to it."
     ]
 
@@ -314,8 +317,8 @@ def test_a_certain_label_that_is_absent_is_told_too(tmp_path):
     probs = np.array([[1.0, 0.2], [0.0, 0.2], [0.5, 0.7]] * 4)
     targets = np.array([[0, 0], [0, -1], [1, 1]] * 4)
     found = evaluated(tmp_path, {"probs": probs, "targets": targets})
-    assert found["notes"][0].startswith("4 of 20 labels of samples have probability 0 for the truth")
-    assert 27.631 * 4 / 20 < found["overall"]["nll"] < 27.631 * 4 / 20 + 1
+    assert found.notes[0].startswith("4 of 20 labels of samples have probability 0 for the truth")
+    assert 27.631 * 4 / 20 < found.overall["nll"] < 27.631 * 4 / 20 + 1
 
 
 @pytest.mark.parametrize("decimals", [2, 3, 5])
@@ -325,16 +328,16 @@ def test_sums_that_rounding_explains_are_made_1(tmp_path, decimals, dtype):
     rounded = arrays["probs"].astype(dtype).round(decimals)
     off = np.abs(rounded.astype(float).sum(1) - 1) > 1e-5
     found = evaluated(tmp_path, arrays | {"probs": rounded})
-    assert found["notes"][0].startswith(f"The probabilities of {off.sum():,} samples did not sum to 1")
+    assert found.notes[0].startswith(f"The probabilities of {off.sum():,} samples did not sum to 1")
     (tmp_path / "divided").mkdir()
     divided = evaluated(tmp_path / "divided", arrays | {"probs": rounded / rounded.sum(1, keepdims=True)})
-    assert found["overall"]["nll"] == pytest.approx(divided["overall"]["nll"], rel=1e-6)
-    assert found["overall"]["brier"] == pytest.approx(divided["overall"]["brier"], rel=1e-6)
+    assert found.overall["nll"] == pytest.approx(divided.overall["nll"], rel=1e-6)
+    assert found.overall["brier"] == pytest.approx(divided.overall["brier"], rel=1e-6)
 
 
 def test_exact_probabilities_need_no_note(tmp_path):
-    assert evaluated(tmp_path, arrays_of("single", probs=True))["notes"] == []
-    assert evaluated(tmp_path, arrays_of("single"))["notes"] == []
+    assert evaluated(tmp_path, arrays_of("single", probs=True)).notes == []
+    assert evaluated(tmp_path, arrays_of("single")).notes == []
 
 
 def test_probabilities_that_are_rounded_are_taken(tmp_path):
@@ -344,8 +347,8 @@ def test_probabilities_that_are_rounded_are_taken(tmp_path):
         folder = tmp_path / str(number)
         folder.mkdir()
         found = evaluated(folder, arrays | {"probs": rounded})
-        assert found["overall"]["accuracy"] == pytest.approx(reference["overall"]["accuracy"], abs=0.01)
-        assert found["overall"]["brier"] == pytest.approx(reference["overall"]["brier"], abs=1e-3)
+        assert found.overall["accuracy"] == pytest.approx(reference.overall["accuracy"], abs=0.01)
+        assert found.overall["brier"] == pytest.approx(reference.overall["brier"], abs=1e-3)
 
 
 def test_progress_is_told_of_every_sample_in_both_walks(tmp_path, monkeypatch):
@@ -370,7 +373,7 @@ def test_a_path_and_arrays_in_memory_are_taken_too(tmp_path, task):
     path = save(tmp_path, "npz", arrays)
     expected = evaluate(open_predictions(path))
     assert evaluate(path) == evaluate(str(path)) == expected
-    assert evaluate(arrays) == expected | {"file": "arrays"}
+    assert evaluate(arrays) == replace(expected, file="arrays")
 
 
 def test_a_single_label_is_no_labels(tmp_path):

@@ -1,6 +1,7 @@
 """The numbers of an open-set evaluation: against the metrics, plain counting, and a case worked out by hand."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -46,40 +47,41 @@ def test_a_fixed_threshold_gives_what_the_metric_gives(tmp_path, threshold, conv
     found = evaluate_open_set(*sources, threshold=threshold, convention=convention)
     groups = shot_groups(known["train_counts"])
     expected = OpenSetScores(threshold, convention=convention, groups=groups)(*mixed(known))
-    row = found["thresholds"][0]
-    assert (row["rule"], row["threshold"], row["chosen_on"]) == ("fixed", [threshold], "")
+    row = found.thresholds[0]
+    assert (row.rule, row.threshold, row.chosen_on) == ("fixed", [threshold], "")
     for name in ("f_measure", "precision", "recall", "accuracy", "known_rejected", "unknown_rejected"):
-        assert row[name] == pytest.approx(float(expected[name])), name
-    assert [row[name] for name in ("many", "medium", "few")] == pytest.approx(expected["groups"].tolist())
-    closed = found["closed"]
+        assert row.metrics[name] == pytest.approx(float(expected[name])), name
+    assert [row.metrics[name] for name in ("many", "medium", "few")] == pytest.approx(expected["groups"].tolist())
+    closed = found.closed
     assert [closed[name] for name in ("many", "medium", "few")] == pytest.approx(expected["closed_groups"].tolist())
     assert closed["accuracy"] == pytest.approx(float(expected["closed_accuracy"]))
-    assert found["auroc"]["max_probability"] == pytest.approx(float(expected["auroc"]))
-    assert found["main"] == "fixed"
-    assert found["overall"]["f_measure"] == row["f_measure"]
-    assert found["overall"]["open_few"] == row["few"]
+    assert found.auroc["max_probability"] == pytest.approx(float(expected["auroc"]))
+    assert found.main == "fixed"
+    assert found.overall["f_measure"] == row.metrics["f_measure"]
+    assert found.overall["open_few"] == row.metrics["few"]
 
 
 def test_without_a_threshold_sentences_tell_what_is_useful(tmp_path):
     _, *sources = known_and_open(tmp_path)
     found = evaluate_open_set(*sources)
-    row = next(row for row in found["thresholds"] if row["rule"] == "accept")
-    assert (found["main"], found["told"]) == ("fixed", "accept")
+    row = next(row for row in found.thresholds if row.rule == "accept")
+    assert (found.main, found.told) == ("fixed", "accept")
     said = open_set_sentences(found)[0]
-    first, second = (f"{level:.3g}" for level in row["threshold"])
-    assert said.startswith(f"At the thresholds {first} / {second} of two halves, {100 * row['unknown_rejected']:.2f} %")
+    first, second = (f"{level:.3g}" for level in row.threshold)
+    rejected = f"{100 * row.metrics['unknown_rejected']:.2f} %"
+    assert said.startswith(f"At the thresholds {first} / {second} of two halves, {rejected}")
     given = open_set_sentences(evaluate_open_set(*sources, threshold=0.3))[0]
     assert given.startswith("At the threshold 0.3, ")
 
 
 def test_decisions_are_those_of_the_head(tmp_path):
     known, *sources = known_and_open(tmp_path)
-    row = evaluate_open_set(*sources, threshold=0.5)["thresholds"][0]
+    row = evaluate_open_set(*sources, threshold=0.5).thresholds[0]
     logits, targets = mixed(known)
     predicted = open_set_prediction(logits, threshold=0.5)
-    assert row["unknown_rejected"] == pytest.approx(float((predicted[targets == -1] == -1).double().mean()))
+    assert row.metrics["unknown_rejected"] == pytest.approx(float((predicted[targets == -1] == -1).double().mean()))
     per_class = [float((predicted[targets == c] == c).double().mean()) for c in range(CLASSES)]
-    assert row["mean_class_accuracy"] == pytest.approx(np.mean(per_class))
+    assert row.metrics["mean_class_accuracy"] == pytest.approx(np.mean(per_class))
 
 
 def test_auroc_of_each_score_is_that_of_scikit_learn(tmp_path):
@@ -87,7 +89,7 @@ def test_auroc_of_each_score_is_that_of_scikit_learn(tmp_path):
     logits, targets = mixed(known)
     counted = targets != -100
     logits, is_known = logits[counted].numpy(), (targets[counted] >= 0).numpy()
-    found = evaluate_open_set(*sources)["auroc"]
+    found = evaluate_open_set(*sources).auroc
     scores = {
         "max_probability": softmax(logits).max(1),
         "max_logit": logits.max(1),
@@ -101,26 +103,26 @@ def test_auroc_of_each_score_is_that_of_scikit_learn(tmp_path):
 def test_curve_and_histogram_count_every_sample(tmp_path):
     known, *sources = known_and_open(tmp_path)
     found = evaluate_open_set(*sources)
-    curve, histogram = found["curve"], found["histogram"]
-    assert curve["threshold"] == [k / 100 for k in range(101)]
+    curve, histogram = found.curve, found.histogram
+    assert curve.threshold == [k / 100 for k in range(101)]
     for place in (0, 17, 60, 100):
-        expected = OpenSetScores(curve["threshold"][place])(*mixed(known))
+        expected = OpenSetScores(curve.threshold[place])(*mixed(known))
         for name, key in (("f_measure",) * 2, ("accuracy",) * 2, ("unknown_rejected",) * 2, ("known_rejected",) * 2):
             assert curve[name][place] == pytest.approx(float(expected[key])), (place, name)
     counted = known["targets"] != -100
-    assert sum(histogram["known_right"]) + sum(histogram["known_wrong"]) == counted.sum() == found["known"]
-    assert sum(histogram["unknown"]) == found["unknown"] == 90
+    assert sum(histogram.known_right) + sum(histogram.known_wrong) == counted.sum() == found.known
+    assert sum(histogram.unknown) == found.unknown == 90
     confidence = softmax(unknown_logits()).max(1)
-    assert histogram["unknown"][10] == ((confidence > 0.4) & (confidence <= 0.44)).sum()
+    assert histogram.unknown[10] == ((confidence > 0.4) & (confidence <= 0.44)).sum()
 
 
 def test_the_area_under_the_trade_is_the_auroc(tmp_path):
     _, *sources = known_and_open(tmp_path)
     found = evaluate_open_set(*sources)
-    known, unknown = (np.array(found["trade"][f"{kind}_rejected"]) for kind in ("known", "unknown"))
+    known, unknown = (np.array(getattr(found.trade, f"{kind}_rejected")) for kind in ("known", "unknown"))
     assert (known[0], known[-1], unknown[-1]) == (0.0, 1.0, 1.0)
-    assert known == pytest.approx(np.linspace(0, 1, 101), abs=1 / found["known"])
-    assert np.trapezoid(unknown, known) == pytest.approx(found["auroc"]["max_probability"], abs=0.01)
+    assert known == pytest.approx(np.linspace(0, 1, 101), abs=1 / found.known)
+    assert np.trapezoid(unknown, known) == pytest.approx(found.auroc["max_probability"], abs=0.01)
 
 
 # Thresholds that are chosen -------------------------------------------------------------------------------------------
@@ -133,17 +135,15 @@ def test_a_threshold_chosen_on_validation_data_is_applied_as_it_is(tmp_path):
     found = evaluate_open_set(*sources, val=val, accept=0.9)
     counted = checks["targets"] != -100
     confidence = torch.from_numpy(softmax(checks["logits"]).max(1)[counted])
-    (row,) = (row for row in found["thresholds"] if row["rule"] == "accept")
-    assert row["threshold"] == pytest.approx([accepting_threshold(confidence, share=0.9)])
-    assert row["chosen_on"] == "validation data"
-    assert found["main"] == "accept"
-    assert found["overall"]["f_measure"] == row["f_measure"]
-    again = evaluate_open_set(*sources, threshold=row["threshold"][0])["thresholds"][0]
-    assert {name: again[name] for name in again if name not in ("rule", "chosen_on")} == {
-        name: row[name] for name in row if name not in ("rule", "chosen_on")
-    }
+    (row,) = (row for row in found.thresholds if row.rule == "accept")
+    assert row.threshold == pytest.approx([accepting_threshold(confidence, share=0.9)])
+    assert row.chosen_on == "validation data"
+    assert found.main == "accept"
+    assert found.overall["f_measure"] == row.metrics["f_measure"]
+    again = evaluate_open_set(*sources, threshold=row.threshold[0]).thresholds[0]
+    assert (again.threshold, again.metrics) == (row.threshold, row.metrics)
     # the highest F-measure asks for unknown validation samples
-    assert [row["chosen_on"] for row in found["thresholds"]] == ["", "validation data", "the other half of the samples"]
+    assert [row.chosen_on for row in found.thresholds] == ["", "validation data", "the other half of the samples"]
 
 
 def test_with_unknown_validation_samples_the_best_f_measure_is_chosen_on_them(tmp_path):
@@ -160,19 +160,19 @@ def test_with_unknown_validation_samples_the_best_f_measure_is_chosen_on_them(tm
         torch.from_numpy(probs.argmax(1) == checks["targets"][counted]),
         torch.from_numpy(softmax(unknown_logits(40, seed=1)).max(1)),
     )
-    row = found["thresholds"][2]
-    assert (row["rule"], row["chosen_on"]) == ("best", "validation data")
-    assert row["threshold"] == pytest.approx([expected])
+    row = found.thresholds[2]
+    assert (row.rule, row.chosen_on) == ("best", "validation data")
+    assert row.threshold == pytest.approx([expected])
 
 
 def test_without_validation_data_the_seed_draws_halves(tmp_path):
     _, *sources = known_and_open(tmp_path)
     found, again, other = (evaluate_open_set(*sources, seed=seed) for seed in (0, 0, 1))
-    for row in found["thresholds"][1:]:
-        assert row["threshold"][0] != row["threshold"][1]
+    for row in found.thresholds[1:]:
+        assert row.threshold[0] != row.threshold[1]
     assert again == found
-    assert other["thresholds"][2]["threshold"] != found["thresholds"][2]["threshold"]
-    assert other["thresholds"][0] == found["thresholds"][0]
+    assert other.thresholds[2].threshold != found.thresholds[2].threshold
+    assert other.thresholds[0] == found.thresholds[0]
 
 
 def test_halves_judge_each_other(tmp_path):
@@ -181,11 +181,11 @@ def test_halves_judge_each_other(tmp_path):
     np.savez(tmp_path / "known.npz", logits=logits, targets=np.array([0, 0]))
     np.savez(tmp_path / "open.npz", logits=np.log(np.array([[0.6, 0.4], [0.7, 0.3]])))
     known, strange = open_predictions(tmp_path / "known.npz"), open_predictions(tmp_path / "open.npz", targets=False)
-    rows = {row["rule"]: row for row in evaluate_open_set(known, strange)["thresholds"]}
-    assert sorted(rows["accept"]["threshold"]) == pytest.approx([0.8, 0.9])
+    rows = {row.rule: row for row in evaluate_open_set(known, strange).thresholds}
+    assert sorted(rows["accept"].threshold) == pytest.approx([0.8, 0.9])
     # the sample of 0.8 is judged by 0.9 and rejected, that of 0.9 is judged by 0.8
-    assert rows["accept"]["known_rejected"] == 0.5
-    assert rows["accept"]["unknown_rejected"] == 1.0
+    assert rows["accept"].metrics["known_rejected"] == 0.5
+    assert rows["accept"].metrics["unknown_rejected"] == 1.0
 
 
 def test_too_few_samples_for_halves_leave_those_rows_out(tmp_path):
@@ -193,8 +193,8 @@ def test_too_few_samples_for_halves_leave_those_rows_out(tmp_path):
     np.savez(tmp_path / "open.npz", logits=np.zeros((1, 2)))
     known, strange = open_predictions(tmp_path / "known.npz"), open_predictions(tmp_path / "open.npz", targets=False)
     found = evaluate_open_set(known, strange, threshold=0.6)
-    assert [row["rule"] for row in found["thresholds"]] == ["fixed"]
-    assert found["thresholds"][0]["f_measure"] == pytest.approx(2 / 3)  # one right, one wrong, the unknown one rejected
+    assert [row.rule for row in found.thresholds] == ["fixed"]
+    assert found.thresholds[0].metrics["f_measure"] == pytest.approx(2 / 3)  # one right, one wrong
 
 
 # Inputs ---------------------------------------------------------------------------------------------------------------
@@ -203,10 +203,11 @@ def test_too_few_samples_for_halves_leave_those_rows_out(tmp_path):
 def test_json_has_no_strange_numbers(tmp_path):
     _, *sources = known_and_open(tmp_path, train_counts=np.full(CLASSES, 1000))
     found = evaluate_open_set(*sources, threshold=1.0, convention="kang")
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert found["format"] == OPEN_FORMAT
-    assert found["closed"]["few"] is None  # no such class
-    assert found["overall"]["open_few"] is None
+    content = found.to_json()
+    assert json.loads(json.dumps(content, allow_nan=False)) == content
+    assert found.format == OPEN_FORMAT
+    assert found.closed["few"] is None  # no such class
+    assert found.overall["open_few"] is None
 
 
 @pytest.mark.parametrize("form", ["npz", "folder", "csv", "parquet"])
@@ -221,7 +222,7 @@ def test_an_open_label_in_the_same_file_is_the_same_as_two_files(tmp_path, form)
     parts = split_open(open_predictions(path, open_label=-7, train_counts=known["train_counts"]))
     found, expected = evaluate_open_set(*parts), evaluate_open_set(*sources)
     assert [part.labelled for part in parts] == [True, False]
-    assert found | {"file": "known.npz", "open_file": "open.npz"} == expected
+    assert replace(found, file="known.npz", open_file="open.npz") == expected
 
 
 TARGETS = {"none": None, "other numbers": np.full(90, 77), "words": np.full(90, "zebra"), "several": np.ones((90, 2))}
@@ -242,7 +243,7 @@ def test_targets_of_an_open_set_are_not_looked_at(tmp_path, form, targets):
         path = tmp_path / f"others.{form}"
         (pa.csv.write_csv if form == "csv" else pa.parquet.write_table)(pa.table(columns), path)
     found = evaluate_open_set(known, open_predictions(path, targets=False))
-    assert found["thresholds"] == evaluate_open_set(known, strange)["thresholds"]
+    assert found.thresholds == evaluate_open_set(known, strange).thresholds
 
 
 def test_every_chunking_gives_the_same_numbers(tmp_path, monkeypatch):
@@ -258,8 +259,8 @@ def test_probabilities_give_the_same_but_tell_no_logits(tmp_path):
     probs = {name: value for name, value in known.items() if name != "logits"} | {"probs": softmax(known["logits"])}
     given = open_predictions(save(tmp_path, "npz", probs, "probs"))
     found, expected = evaluate_open_set(given, strange), evaluate_open_set(logits, strange)
-    assert found["auroc"].keys() == {"max_probability"}
-    assert found["overall"] == pytest.approx(expected["overall"])
+    assert found.auroc.keys() == {"max_probability"}
+    assert found.overall == pytest.approx(expected.overall)
 
 
 @pytest.mark.parametrize(("classes", "threshold", "said"), [(10, None, True), (11, None, False), (4, 0.25, True)])
@@ -267,8 +268,8 @@ def test_a_threshold_that_cannot_reject_is_said_to(tmp_path, classes, threshold,
     known = open_predictions(save(tmp_path, "npz", arrays_of("single", classes=classes), "known"))
     np.savez(tmp_path / "open.npz", logits=np.zeros((5, classes)))  # as unsure as can be
     found = evaluate_open_set(known, open_predictions(tmp_path / "open.npz", targets=False), threshold=threshold)
-    assert any("rejects nothing" in note for note in found["notes"]) == said
-    assert (found["thresholds"][0]["unknown_rejected"] == 0.0) == said
+    assert any("rejects nothing" in note for note in found.notes) == said
+    assert (found.thresholds[0].metrics["unknown_rejected"] == 0.0) == said
 
 
 def test_progress_is_told_of_every_sample(tmp_path):
@@ -285,7 +286,7 @@ def test_paths_and_arrays_are_opened(tmp_path):
     assert evaluate_open_set(*paths, val=paths[0], open_val=paths[1]) == expected
     held = {"logits": torch.from_numpy(unknown_logits()), "targets": np.full(90, 99)}  # targets that are no class
     found = evaluate_open_set(arrays, held, val=arrays, open_val=held)
-    assert found == expected | {"file": "known", "open_file": "unknown"}
+    assert found == replace(expected, file="known", open_file="unknown")
     refused(["unknown: there must be scores of the 6 classes of known, found 7"], arrays, {"logits": np.zeros((3, 7))})
     with pytest.raises(TypeError, match="predictions must be a path, or arrays by name, got ndarray; pass"):
         evaluate_open_set(arrays, held["targets"])

@@ -82,13 +82,13 @@ def _write_run(run: PlannedRun, task: str, arrays: dict, epochs: int, number: in
     fitted = fit(torch.from_numpy(logits).double(), torch.from_numpy(arrays["targets"]))
     save(fitted, path / "calibration.json")
     test = open_predictions(path / "predictions" / "test.npz")
-    found = evaluate(test, fitted=fitted)
+    found = evaluate(test, fitted=fitted).to_json()
     results = {"val": found, "test": found}
     if unknown:
         shutil.copyfile(path / "predictions" / "test.npz", path / "predictions" / "val.npz")
         np.savez(path / "predictions" / "open.npz", logits=draw.normal(size=(unknown, logits.shape[1])))
         strange = open_predictions(path / "predictions" / "open.npz", targets=False)
-        results["open"] = evaluate_open_set(test, strange, val=test)
+        results["open"] = evaluate_open_set(test, strange, val=test).to_json()
     write_json(path / "results.json", results)
     names, counts = arrays["class_names"].tolist(), arrays["train_counts"].tolist()
     if run.loss.partition(":")[0] not in WITHOUT_EPOCHS:

@@ -21,8 +21,8 @@ from tests.report.comparisons import read_verdict, write_comparison
 from tests.report.reading import Reader, labels
 
 FIGURES = {
-    "share of the unknown samples that is rejected, over the share of the known samples that is rejected": 1,
-    "harmonic mean of precision and recall, over the share of the known samples that is rejected": 1,
+    "percentage of unknown samples that are rejected, over the percentage of known samples that are rejected": 1,
+    "harmonic mean of precision and recall, over the percentage of known samples that are rejected": 1,
     "F-measure over the threshold below which a sample is rejected": 1,
     "Histograms of the confidence of known and of unknown samples": 3,
 }

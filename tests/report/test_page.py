@@ -16,7 +16,7 @@ from tests.report.reading import Reader, brightness, labels
 ODD_NAMES = ["<b>x</b>", "<script>alert(1)</script>", "\"&'", "$a_b$", "[red]", "]]> </svg> -->"]
 FIGURES = {
     "single": ["all samples", "many", "medium", "few", "Histogram of the confidence", "accuracy"],
-    "multi": ["all samples", "many", "medium", "few", "Histogram of the announced probability", "average precision"],
+    "multi": ["all samples", "many", "medium", "few", "Histogram of the predicted probability", "average precision"],
     "segmentation": ["all samples", "many", "medium", "few", "Histogram of the confidence", "IoU"],
 }
 
@@ -74,7 +74,7 @@ def test_marks_of_the_theme_never_reach_the_reader(page):
 
 def test_the_page_of_json_is_the_page_of_the_evaluation(tmp_path):
     found = evaluated(tmp_path)
-    twice = [evaluation_page(each) for each in (found, json.loads(json.dumps(found)))]
+    twice = [evaluation_page(each) for each in (found, json.loads(json.dumps(found.to_json())))]
     first, second = (re.sub(r"f\d+-", "", text) for text in twice)  # names inside figures count on
     assert first == second
 
@@ -82,12 +82,12 @@ def test_the_page_of_json_is_the_page_of_the_evaluation(tmp_path):
 def test_numbers_of_the_page(tmp_path):
     found = evaluated(tmp_path)
     words = Reader(evaluation_page(found, command="equipoise evaluate <x>")).words
-    low, high = found["intervals"]["accuracy"]
+    low, high = found.intervals["accuracy"]
     assert f"{100 * low:.2f} to {100 * high:.2f}" in words
-    for value in (found["calibration"]["before"]["nll"], found["calibration"]["after"]["nll"]):
+    for value in (found.calibration.before["nll"], found.calibration.after["nll"]):
         assert f"{value:.4f}" in words
-    for row in found["groups"]:
-        assert f"{100 * row['accuracy']:.2f}" in words
+    for row in found.groups:
+        assert f"{100 * row.metrics['accuracy']:.2f}" in words
     assert "Made by: equipoise evaluate <x>" in words
 
 
@@ -96,7 +96,7 @@ def test_calibration_errors_are_told_apart(tmp_path, task):
     page = evaluation_page(evaluate(open_predictions(save(tmp_path, "npz", arrays_of(task, samples=60)))))
     assert ("samples whose true class is in it" in page) == (task != "multi")
     assert ("judge classes by their classwise ECE" in page) == (task == "single")
-    assert ("Classwise ECE: how far the probability of a class" in page) == (task == "single")
+    assert ("Classwise ECE: gap between the probability of a class" in page) == (task == "single")
     assert ("of all labels, pooled" in page) == (task == "multi")
 
 
@@ -105,10 +105,10 @@ def test_many_classes_are_folded_and_the_bars_are_those_at_either_end(tmp_path):
     reader = Reader(evaluation_page(found))
     assert "details" in [tag for tag, _ in reader.tags]
     assert "all 100 in numbers" in reader.words
-    shown = [row for row in found["per_class"] if row["accuracy"] is not None]
+    shown = [row for row in found.per_class if row.metrics["accuracy"] is not None]
     assert f"the 20 lowest and the 20 highest of {len(shown)}" in labels(reader)[-1]
-    best = max(shown, key=lambda row: row["accuracy"])
-    assert reader.words.count(best["name"]) == 2
+    best = max(shown, key=lambda row: row.metrics["accuracy"])
+    assert reader.words.count(best.name) == 2
 
 
 def test_names_in_other_scripts_and_lines_warn_nobody(tmp_path, recwarn):

@@ -9,6 +9,7 @@ import torch
 import equipoise
 from equipoise.calibration import LabelTemperatures, Temperature, Thresholds, save
 from equipoise.data import EMBEDDED
+from equipoise.evaluation.results import FORMAT, Calibration, Evaluation
 from equipoise.models import build_model
 from equipoise.train.folder import RunFolder
 from equipoise.train.preparation import Preparation
@@ -31,11 +32,25 @@ def fits_of(task, classes):
 
 
 def results_of(nll, calibrated):
-    """The part of an evaluation that matters here."""
-    return {
-        "overall": {"accuracy": 0.5, "nll": nll, "ece": nll / 10},
-        "calibration": {"before": {"nll": nll, "ece": nll / 10}, "after": {"nll": calibrated, "ece": calibrated / 10}},
-    }
+    """An evaluation of which only metrics and calibration matter here."""
+    before, after = ({"nll": value, "ece": value / 10} for value in (nll, calibrated))
+    return Evaluation(
+        format=FORMAT,
+        file="made.npz",
+        task="single",
+        samples=4,
+        classes=2,
+        scores="logits",
+        bins=15,
+        main="accuracy",
+        suspicions=[],
+        overall={"accuracy": 0.5, **before},
+        intervals={},
+        calibration=Calibration(before, after, fits=[], fitted_on="validation data", note=""),
+        groups=[],
+        per_class=[],
+        reliability={},
+    ).to_json()
 
 
 def make_run(path, task="single", *, data=None, preparation=None, model=None, name=None, options=None, fits=True):

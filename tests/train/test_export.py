@@ -327,7 +327,7 @@ def test_the_card(tmp_path):
     for line in (
         "# mlp on digit-scenes",
         "- loss: `focal:gamma=3`",
-        "| | as trained | calibrated |",
+        "| | uncalibrated | calibrated |",
         "| accuracy | 50.00 |  |",
         "| NLL | 0.7500 | 0.2500 |",
         "| ECE | 7.50 | 2.50 |",

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from equipoise._nearest import nearest
+from equipoise._records import Record
 from equipoise._visible import visible
 from equipoise._writing import check_place
 from equipoise.cli.console import echo
 from equipoise.cli.inputs import Counts, IgnoreIndex, Seed, TaskOption, bad_input, json_text, opened, walking
+from equipoise.evaluation.results import GroupResult
 from equipoise.predictions import Chunk, InputError, Predictions, write_predictions
 
 if TYPE_CHECKING:
@@ -27,6 +29,54 @@ __all__ = ["calibrate"]
 TABLES = (".csv", ".parquet")
 LISTED = 20
 """Labels whose thresholds are printed."""
+
+
+@dataclass(frozen=True)
+class Threshold(Record):
+    """The threshold of a label as a probability, and the F1 to expect."""
+
+    label: str
+    threshold: float
+    f1: float | None
+
+
+@dataclass(frozen=True)
+class CalibrationReport(Record):
+    """A fit with its metrics on samples that it was not fitted on.
+
+    Args:
+        method: of the fit.
+        task: of the predictions.
+        judged: the fit that the metrics are of.
+        judged_fitted_on: rows that it was fitted on.
+        reported_on: samples that the metrics are over.
+        before: metrics of the uncalibrated probabilities.
+        after: metrics of the calibrated ones.
+        main: the metric that groups are judged by.
+        groups: results of groups ``"before"`` and ``"after"``.
+        fitted: the fit that is kept.
+        fitted_on: rows that it was fitted on.
+        converged: whether the fit converged.
+        note: what to know about the fit.
+        thresholds: of method thresholds.
+        notes: what to know about the predictions.
+    """
+
+    method: str
+    task: str
+    judged: str
+    judged_fitted_on: int | None
+    reported_on: int
+    before: dict[str, float | None]
+    after: dict[str, float | None]
+    main: str
+    groups: dict[str, list[GroupResult]]
+    fitted: str
+    fitted_on: int | None
+    converged: bool
+    note: str
+    thresholds: list[Threshold]
+    notes: list[str]
 
 
 def calibrate(
@@ -94,10 +144,10 @@ def calibrate(
             other = replace(other, train_counts=source.train_counts)
         report = _fit(source, other, method, out, split, gamma, bias, seed)
     if as_json:
-        typer.echo(json_text(report))
+        typer.echo(json_text(report.to_json()))
     else:
         _print(report)
-        if report["method"] == "thresholds":
+        if report.method == "thresholds":
             echo(
                 "thresholds are for the scores as they are in the file; applied, they move the scores: a label is "
                 "chosen above probability 0.5, whatever its threshold"
@@ -114,12 +164,12 @@ def _fit(
     gamma: float | None,
     bias: bool,
     seed: int,
-) -> dict[str, Any]:
+) -> CalibrationReport:
     from equipoise.calibration import save
     from equipoise.evaluation.meters import meter_for
     from equipoise.evaluation.rounding import Rounding
+    from equipoise.evaluation.sanity_checks import SanityChecks
     from equipoise.evaluation.split import Split
-    from equipoise.evaluation.suspicion import Suspicion
 
     method = _method(name, source)
     options = _needs(method, source, gamma, bias)
@@ -138,12 +188,12 @@ def _fit(
         judged = _fitted_on(part_of_it if other is None else everything, method, options)
         held_out = part_of_it if other is None else Split(other, seed, 0.0)
         meters = [meter_for(held_out.source, from_logits=True, bins=15) for _ in range(2)]
-        reported, rounding, suspicion = 0, Rounding(held_out.source), Suspicion(held_out.source)
+        reported, rounding, checks = 0, Rounding(held_out.source), SanityChecks(held_out.source)
         for part in held_out.parts():
             rest = ~part.first
             logits, targets = part.logits[rest], part.targets[rest]
             rounding.look(part._replace(scores=part.scores[rest], targets=targets))
-            suspicion.look(part.scores, part.targets)
+            checks.look(part.scores, part.targets)
             reported += len(logits)
             for meter, values in zip(meters, (logits, judged(logits)), strict=True):
                 meter.update(values, targets)
@@ -153,36 +203,35 @@ def _fit(
     if source.named:
         judged, kept = (replace(fit, class_names=source.class_names) for fit in (judged, kept))
     save(kept, out)
-    return {
-        "method": name,
-        "task": source.task,
-        "judged": judged.describe(),
-        "judged_fitted_on": judged.samples,
-        "reported_on": reported,
-        "before": meters[0].overall(),
-        "after": meters[1].overall(),
-        "main": meters[0].key,
-        "groups": {
-            when: meter.group_rows(meter.per_class(), meter.key)
-            for when, meter in zip(("before", "after"), meters, strict=True)
+    return CalibrationReport(
+        method=name,
+        task=source.task,
+        judged=judged.describe(),
+        judged_fitted_on=judged.samples,
+        reported_on=reported,
+        before=meters[0].overall(),
+        after=meters[1].overall(),
+        main=meters[0].key,
+        groups={
+            when: meter.group_rows(meter.per_class()) for when, meter in zip(("before", "after"), meters, strict=True)
         },
-        "fitted": kept.describe(),
-        "fitted_on": kept.samples,
-        "converged": kept.converged,
-        "note": kept.note,
-        "thresholds": _thresholds(kept, source.class_names),
-        "notes": [*suspicion.sentences(None), *rounding.sentences()],
-    }
+        fitted=kept.describe(),
+        fitted_on=kept.samples,
+        converged=kept.converged,
+        note=kept.note,
+        thresholds=_thresholds(kept, source.class_names),
+        notes=[*checks.sentences(None), *rounding.sentences()],
+    )
 
 
-def _thresholds(fitted: Fitted, names: Sequence[str]) -> list[dict[str, Any]]:
+def _thresholds(fitted: Fitted, names: Sequence[str]) -> list[Threshold]:
     """The label, its threshold as a probability and the F1 to expect, a row for each label; none for other fits."""
     from equipoise.calibration import Thresholds
 
     if not isinstance(fitted, Thresholds):
         return []
     rows = zip(names, fitted.probabilities, fitted.f1, strict=True)
-    return [{"label": name, "threshold": threshold, "f1": f1} for name, threshold, f1 in rows]
+    return [Threshold(*row) for row in rows]
 
 
 def _fitted_on(samples: Split, method: Method, options: dict[str, Any]) -> Fitted:
@@ -304,37 +353,39 @@ def _corrected(fitted: Fitted, source: Predictions, rounding: Rounding) -> Itera
             yield Chunk(scores.numpy(), part.targets.numpy(), part.rounded, part.others, chosen)
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print(report: CalibrationReport) -> None:
     from equipoise.cli.console import Console
     from equipoise.cli.summary import plain_table
-    from equipoise.report.words import LABELS, group_notes, shown, things
+    from equipoise.evaluation.sentences import group_notes
+    from equipoise.metric_registry import metric_info
+    from equipoise.tasks import find_task
 
     console = Console()
-    console.print(report["judged"])
-    console.print(f"reported on {report['reported_on']:,} other samples")
+    console.print(report.judged)
+    console.print(f"reported on {report.reported_on:,} other samples")
     table = plain_table("", "before", "after")
-    for name, value in report["before"].items():
-        table.add_row(LABELS[name], shown(name, value), shown(name, report["after"][name]))
+    for key, value in report.before.items():
+        metric = metric_info(key)
+        table.add_row(metric.label, metric.text(value), metric.text(report.after[key]))
     console.print(table)
-    groups, key = report["groups"], report["main"]
-    if groups["before"]:
-        table = plain_table(
-            "training samples", things(report["task"]), "support", f"mean {LABELS[key]}", "after", "ECE", "after"
-        )
-        for before, after in zip(groups["before"], groups["after"], strict=True):
-            numbers = [shown(name, row[name]) for name in (key, "ece") for row in (before, after)]
-            table.add_row(before["name"], f"{before['classes']:,}", f"{before['support']:,}", *numbers)
+    if report.groups["before"]:
+        task, main, ece = find_task(report.task), metric_info(report.main), metric_info("ece")
+        table = plain_table("training samples", task.many, "support", f"mean {main.label}", "after", "ECE", "after")
+        for pair in zip(report.groups["before"], report.groups["after"], strict=True):
+            cells = [metric.text(row.metrics[metric.key]) for metric in (main, ece) for row in pair]
+            table.add_row(pair[0].name, f"{pair[0].classes:,}", f"{pair[0].support:,}", *cells)
         console.print(table)
-        for sentence in group_notes(report["task"]):
+        for sentence in group_notes(report.task):
             console.print(sentence)
-    for sentence in report["notes"]:
+    for sentence in report.notes:
         console.print(sentence)
-    if report["fitted_on"] != report["judged_fitted_on"]:
-        console.print(f"kept is the fit on all samples: {report['fitted']}")
-    if report["thresholds"]:
+    if report.fitted_on != report.judged_fitted_on:
+        console.print(f"saved fit, on all samples: {report.fitted}")
+    if report.thresholds:
         table = plain_table("label", "threshold", "F1 expected")
-        for row in report["thresholds"][:LISTED]:
-            table.add_row(visible(row["label"], lines=False), f"{row['threshold']:.3f}", shown("f1", row["f1"]))
+        for row in report.thresholds[:LISTED]:
+            f1 = metric_info("f1").text(row.f1)
+            table.add_row(visible(row.label, lines=False), f"{row.threshold:.3f}", f1)
         console.print(table)
-        if (more := len(report["thresholds"]) - LISTED) > 0:
+        if (more := len(report.thresholds) - LISTED) > 0:
             console.print(f"and {more:,} more: --json has all")

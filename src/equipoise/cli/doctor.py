@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from equipoise.predictions import InputError, Predictions
 
 if TYPE_CHECKING:
     from equipoise.doctor import Finding
+    from equipoise.evaluation import Evaluation
 
 __all__ = ["doctor"]
 
@@ -70,11 +71,11 @@ def doctor(
                 else tuple(f"{'label' if kind == 'multi' else 'class'} {k}" for k in range(len(numbers)))
             )
             findings += look_at_counts(numbers, names, kind)
-        found = None
+        evaluation = None
         if source is not None:
-            found, seen = _evaluated(source)
+            evaluation, seen = _evaluated(source)
             findings += seen
-        suggestions = suggest(kind, numbers, found)
+        suggestions = suggest(kind, numbers, evaluation)
     order = list(COLOURS)
     findings.sort(key=lambda finding: order.index(finding.level))
     if as_json:
@@ -107,18 +108,18 @@ def doctor(
     console.print("equipoise losses NAME shows formula, paper, and when not to use it")
 
 
-def _evaluated(source: Predictions) -> tuple[dict[str, Any], list[Finding]]:
-    """An evaluation, and what is to be said of it."""
+def _evaluated(source: Predictions) -> tuple[Evaluation, list[Finding]]:
+    """An evaluation with its diagnostics."""
     from equipoise.doctor import look_at_predictions
     from equipoise.doctor.corrections import try_corrections
     from equipoise.evaluation import evaluate
 
     several = source.task == "multi"
     with walking(source, walks=4 if several else 3) as progress:
-        found = evaluate(source, progress=progress)
+        evaluation = evaluate(source, progress=progress)
         corrections = try_corrections(source, progress=progress)
         f1 = _cross_fitted_f1(source, progress) if several else None
-    return found, look_at_predictions(found, cross_fitted_f1=f1, corrections=corrections)
+    return evaluation, look_at_predictions(evaluation, cross_fitted_f1=f1, corrections=corrections)
 
 
 def _cross_fitted_f1(source: Predictions, progress: Callable[[int], None]) -> float | None:

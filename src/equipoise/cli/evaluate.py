@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,9 @@ from equipoise._writing import check_place, write_text
 from equipoise.cli.console import echo
 from equipoise.cli.inputs import Counts, IgnoreIndex, Seed, TaskOption, bad_input, json_text, opened, walking
 from equipoise.predictions import InputError, Predictions, open_predictions, split_open
+
+if TYPE_CHECKING:
+    from equipoise.evaluation import OpenSetEvaluation
 
 __all__ = ["evaluate"]
 
@@ -30,24 +34,27 @@ def evaluate(
     train_counts: Counts = None,
     ignore_index: IgnoreIndex = -100,
     bins: Annotated[int, typer.Option(min=1, help="Bins of the calibration errors.")] = 15,
-    bootstrap: Annotated[int, typer.Option(min=0, metavar="N", help="95 % intervals from N resamplings.")] = 0,
+    bootstrap: Annotated[
+        int, typer.Option(min=0, metavar="N", help="95 % confidence intervals from N bootstrap resamplings.")
+    ] = 0,
     worst: Annotated[int, typer.Option(min=0, help="How many of the worst classes to show.")] = 5,
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
     html: Annotated[
-        Path | None, typer.Option(metavar="PAGE", help="Write a page with tables and figures, one self-contained file.")
+        Path | None,
+        typer.Option(metavar="PAGE", help="Write a report with tables and figures, one HTML file."),
     ] = None,
     open_set: Annotated[
         Path | None,
         typer.Option(
             "--open-set",
             metavar="FILE",
-            help="Predictions of samples of no known class, without targets or with any: how well they are rejected.",
+            help="Predictions of samples of unknown classes, to measure their rejection; targets are ignored.",
         ),
     ] = None,
     open_label: Annotated[
         int | None,
-        typer.Option("--open-label", metavar="K", help="The target of such samples where they are in the same FILE."),
+        typer.Option("--open-label", metavar="K", help="The target of unknown samples in the same FILE."),
     ] = None,
     open_threshold: Annotated[
         float | None,
@@ -56,17 +63,17 @@ def evaluate(
             min=0.0,
             max=1.0,
             metavar="P",
-            help="Reject samples whose largest probability is below; 0.1 as published, or chosen on --val.",
+            help="Reject samples whose largest probability is below P; default: chosen on --val, else 0.1.",
         ),
     ] = None,
     val: Annotated[
         Path | None,
         typer.Option(
-            "--val", metavar="FILE", help="Predictions of validation data, to choose the threshold of the open set on."
+            "--val", metavar="FILE", help="Predictions of validation data to choose the rejection threshold on."
         ),
     ] = None,
 ) -> None:
-    """Evaluate saved predictions of any framework: by class, by group, calibration before and after temperature."""
+    """Evaluate saved predictions of any framework: by class, by group, before and after temperature scaling."""
     with bad_input():
         if html is not None:
             check_place(html)
@@ -79,22 +86,23 @@ def evaluate(
         from equipoise.evaluation import evaluate as measure  # torch, torchmetrics and scipy: only once they are needed
 
         # first, since it tells at once where files do not fit together
-        judged = {}
+        judged = None
         if unknown is not None:
-            judged["open_set"] = judged_open(source, unknown, open_threshold, val, open_label, seed)
+            judged = judged_open(source, unknown, open_threshold, val, open_label, seed)
         with walking(source, walks=2) as progress:
-            found = measure(source, bins=bins, bootstrap=bootstrap, seed=seed, progress=progress) | judged
+            closed = measure(source, bins=bins, bootstrap=bootstrap, seed=seed, progress=progress)
+            evaluation = replace(closed, open_set=judged)
         if html is not None:
             from equipoise.report.evaluation import evaluation_page
 
             command = shlex.join(["equipoise", *sys.argv[1:]])
-            write_text(html, evaluation_page(found, command=command))
+            write_text(html, evaluation_page(evaluation, command=command))
     if as_json:
-        typer.echo(json_text(found))
+        typer.echo(json_text(evaluation.to_json()))
     else:
         from equipoise.cli.summary import print_evaluation
 
-        print_evaluation(found, worst)
+        print_evaluation(evaluation, worst)
     if html is not None:
         echo(f"wrote {html}", err=as_json)
 
@@ -119,8 +127,8 @@ def judged_open(
     val: Path | None,
     open_label: int | None,
     seed: int,
-) -> dict[str, Any]:
-    """The numbers of the open set; in the validation data the open label marks unknown samples too, if it is there."""
+) -> OpenSetEvaluation:
+    """Evaluate the open set; the open label marks unknown samples of the validation data too, if it is there."""
     from equipoise.evaluation import evaluate_open_set
 
     checks = open_checks = None

@@ -2,85 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 from rich.table import Table
 
 from equipoise._visible import visible
 from equipoise.cli.console import Console
-from equipoise.report.words import LABELS, class_label, described, group_notes, shown, things, verdicts, worst_classes
+from equipoise.evaluation.results import Evaluation, OpenSetEvaluation
+from equipoise.evaluation.sentences import class_metric, described, group_notes, sentences_of, worst_classes
+from equipoise.metric_registry import metric_info
+from equipoise.tasks import find_task
 from equipoise.train.folder import RunFolder
 
 __all__ = ["plain_table", "print_evaluation", "print_open_set", "print_run"]
 
 
-def print_evaluation(found: Mapping[str, Any], worst: int) -> None:
-    """Print tables and sentences; shares are in percent."""
+def print_evaluation(evaluation: Evaluation, worst: int) -> None:
+    """Print tables and sentences; fractions are in percent."""
     console = Console()
-    console.print(f"{found['file']}: {described(found)}")
-    after = found["calibration"]["after"]
-    intervals = found["intervals"]
-    table = plain_table(
-        "", "value", *(["95 % interval"] if intervals else []), *(["after temperature"] if after else [])
-    )
-    for name, value in found["overall"].items():
-        cells = [LABELS[name], shown(name, value)]
+    console.print(f"{evaluation.file}: {described(evaluation)}")
+    after, intervals, task = evaluation.calibration.after, evaluation.intervals, find_task(evaluation.task)
+    table = plain_table("", "value", *(["95 % CI"] if intervals else []), *(["after temperature"] if after else []))
+    for key, value in evaluation.overall.items():
+        metric = metric_info(key)
+        cells = [metric.label, metric.text(value)]
         if intervals:
-            limits = intervals.get(name)
-            cells.append("" if limits is None else f"{shown(name, limits[0])} – {shown(name, limits[1])}")
+            cells.append(" – ".join(map(metric.text, intervals.get(key, ()))))
         if after:
-            cells.append(shown(name, after[name]) if name in after else "")
+            cells.append(metric.text(after[key]) if key in after else "")
         table.add_row(*cells)
     console.print(table)
-    key = found["main"]
-    if found["groups"]:
-        table = plain_table("training samples", things(found["task"]), "support", f"mean {LABELS[key]}", "ECE")
-        for row in found["groups"]:
-            cells = [f"{row['classes']:,}", f"{row['support']:,}", shown(key, row[key]), shown("ece", row["ece"])]
-            table.add_row(row["name"], *cells)
+    if evaluation.groups:
+        main, ece = metric_info(evaluation.main), metric_info("ece")
+        table = plain_table("training samples", task.many, "support", f"mean {main.label}", "ECE")
+        for group in evaluation.groups:
+            cells = [metric.text(group.metrics[metric.key]) for metric in (main, ece)]
+            table.add_row(group.name, f"{group.classes:,}", f"{group.support:,}", *cells)
         console.print(table)
-        for sentence in group_notes(found["task"]):
+        for sentence in group_notes(evaluation.task):
             console.print(sentence)
-    rows = worst_classes(found, worst)
+    rows = worst_classes(evaluation, worst)
     if rows:
-        names = [name for name in rows[0] if name in LABELS]
-        heads = [class_label(name, found["task"]) for name in names]
-        table = plain_table(f"worst {things(found['task'])}", "support", *heads)
+        metrics = [class_metric(key, evaluation.task) for key in rows[0].metrics]
+        table = plain_table(f"worst {task.many}", "support", *(metric.label for metric in metrics))
         for row in rows:
-            table.add_row(
-                visible(row["name"], lines=False), f"{row['support']:,}", *(shown(name, row[name]) for name in names)
-            )
+            cells = [metric.text(value) for metric, value in zip(metrics, row.metrics.values(), strict=True)]
+            table.add_row(visible(row.name, lines=False), f"{row.support:,}", *cells)
         console.print(table)
-    for sentence in verdicts(found):
+    for sentence in sentences_of(evaluation):
         console.print(sentence)
-    if "open_set" in found:
-        print_open_set(found["open_set"])
+    if evaluation.open_set is not None:
+        print_open_set(evaluation.open_set)
 
 
-def print_open_set(found: Mapping[str, Any]) -> None:
-    """Print what ``equipoise.evaluation.evaluate_open_set`` found; shares are in percent."""
+def print_open_set(evaluation: OpenSetEvaluation) -> None:
+    """Print the evaluation of an open set; fractions are in percent."""
     from equipoise.report.open_set import open_set_sentences, rule_name, rule_threshold, threshold_rows
 
     console = Console()
-    rules = found["thresholds"]
-    table = plain_table("open set", "no rejection", *(rule_name(row, found) for row in rules))
+    rules = evaluation.thresholds
+    table = plain_table("open set", "no rejection", *(rule_name(row, evaluation) for row in rules))
     table.add_row("threshold", "", *(rule_threshold(row) for row in rules))
-    for name, cells in threshold_rows(found).items():
-        table.add_row(LABELS[name], *cells)
+    for name, cells in threshold_rows(evaluation).items():
+        table.add_row(metric_info(name).label, *cells)
     console.print(table)
-    for sentence in open_set_sentences(found):
+    for sentence in open_set_sentences(evaluation):
         console.print(sentence)
 
 
 def print_run(folder: RunFolder) -> None:
     """Print what a finished run reached on its test data, and where it lies."""
-    about, results = folder.about, folder.results
-    print_evaluation({**results["test"], "file": f"test data of {about['data']['name']}"}, worst=3)
-    if "open" in results:
-        print_open_set(results["open"])
-    chosen = f"epoch {about['best_epoch'] + 1} of {about['epochs']}, {LABELS[about['monitor']]} "
-    Console().print(f"{folder.path}: {chosen}{shown(about['monitor'], about['monitor_value'])} on validation data")
+    about, open_set = folder.about, folder.open_set
+    name, monitor = about["data"]["name"], metric_info(about["monitor"])
+    print_evaluation(replace(folder.evaluation("test"), file=f"test data of {name}", open_set=open_set), worst=3)
+    Console().print(
+        f"{folder.path}: epoch {about['best_epoch'] + 1} of {about['epochs']}, {monitor.label} "
+        f"{monitor.text(about['monitor_value'])} on validation data"
+    )
 
 
 def plain_table(first: str, *others: str) -> Table:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import zipfile
-from types import NoneType
 
 from equipoise._reading import Shape, check_shape, reading
 from equipoise._writing import move
 from equipoise.predictions import InputError, open_predictions
+from equipoise.tasks import find_task
 from equipoise.train.folder import AGAIN, RunFolder
 
 __all__ = ["check_run", "damage_of", "set_aside"]
 
 NUMBER: Shape = (float, None)
-SCORES: Shape = {...: NUMBER}
 RUN: Shape = {
     "data": {
         "name": str,
@@ -38,39 +37,27 @@ RUN: Shape = {
     "spec?": dict,
 }
 """What a comparison reads of ``run.json``."""
-RESULTS: Shape = {
-    "val?": {"overall": SCORES},
-    "test": {
-        "task": frozenset({"single", "multi", "segmentation"}),
-        "samples": int,
-        "main": str,
-        "overall": SCORES,
-        "per_class": [{"name": str, "support": float, "group?": (str, None), ...: NUMBER}],
-        "groups": [{"name": str, "classes": int, "support": float, "ece": NUMBER}],
-        "calibration": {"after": (SCORES, None)},
-        "reliability": {...: {...: ({...: [NUMBER]}, None)}},
-    },
-    "open?": {"overall": SCORES},
-}
-"""What a comparison reads of ``results.json``."""
 
 
 def check_run(run: RunFolder) -> None:
     """Raise where a file of a finished run is damaged; the message names it and says what to do."""
-    about, results = run.about, run.results
+    about = run.about
     check_shape(run.path / "run.json", about, RUN, advice=AGAIN)
-    check_shape(run.path / "results.json", results, RESULTS, advice=AGAIN)
-    classes, test = len(about["data"]["class_names"]), results["test"]
+    test, data, _ = run.evaluation("test"), about["data"], run.open_set
+    if "val" in run.results:
+        run.evaluation("val")
     with reading(run.path / "results.json", "the numbers do not fit together", AGAIN):
-        lengths = {classes, len(about["data"]["train_counts"]), len(test["per_class"])}
-        if len(lengths) > 1 or test["task"] != about["data"]["task"]:
-            raise ValueError(f"task {test['task']}, {len(test['per_class'])} of {classes} classes")
-        for row in [*test["per_class"], *test["groups"]]:
-            if not isinstance(row[test["main"]], (float, int, NoneType)):
-                raise TypeError(f"{row['name']} has {row[test['main']]!r}")
-        for curves in test["reliability"].values():
-            for curve in filter(None, curves.values()):
-                if len({len(curve[name]) for name in ("count", "confidence", "accuracy")}) > 1:
+        if len({len(data["class_names"]), len(data["train_counts"]), len(test.per_class)}) > 1:
+            raise ValueError(f"{len(test.per_class)} of {len(data['class_names'])} classes")
+        if find_task(test.task) is not find_task(data["task"]):
+            raise ValueError(f"task {test.task}")
+        if any(test.main not in row.metrics for row in test.per_class):
+            raise ValueError(f"a class without {test.main}")
+        if any(not {test.main, "ece"} <= row.metrics.keys() for row in test.groups):
+            raise ValueError(f"a group without {test.main} or ece")
+        for curves in test.reliability.values():
+            for curve in filter(None, (curves.before, curves.after)):
+                if len({len(curve.count), len(curve.confidence), len(curve.accuracy)}) > 1:
                     raise ValueError("a reliability curve with bins missing")
     for row in run.history():
         check_shape(run.path / "history.jsonl", row, {"train?": dict, "val?": dict}, advice=AGAIN)

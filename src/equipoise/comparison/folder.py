@@ -24,7 +24,7 @@ from typing import Any
 import equipoise
 from equipoise._reading import InputError, Shape, check_shape, read_record
 from equipoise._writing import write_text
-from equipoise.report.words import LESS_IS_BETTER
+from equipoise.metric_registry import metric_info
 from equipoise.train.folder import RunFolder, write_json
 
 __all__ = ["ComparisonFolder", "Entry", "Failure", "PlannedRun"]
@@ -185,7 +185,7 @@ class ComparisonFolder:
         """The best of some candidates on validation data; None where none of them has a number there."""
         runs = {run: run.folder.about for run in self.finished if run.loss in losses}
         values: dict[PlannedRun, float] = {
-            run: -about["monitor_value"] if about["monitor"] in LESS_IS_BETTER else about["monitor_value"]
+            run: about["monitor_value"] if metric_info(about["monitor"]).higher_is_better else -about["monitor_value"]
             for run, about in runs.items()
             if about.get("monitor_value") is not None
         }

@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from equipoise.comparison.folder import PlannedRun
-from equipoise.report.words import LABELS, duration, shown
+from equipoise.metric_registry import metric_info
+from equipoise.report.words import duration
 
 __all__ = ["Display", "Pace"]
 
@@ -106,8 +107,8 @@ class Display:
     def finished(self, run: PlannedRun) -> None:
         """A run came to its end."""
         about = run.folder.about
-        name, value = about["monitor"], about["monitor_value"]
-        self._over(run, f"{LABELS.get(name, name)} {shown(name, value)} on validation data")
+        metric = metric_info(about["monitor"])
+        self._over(run, f"{metric.label} {metric.text(about['monitor_value'])} on validation data")
 
     def failed(self, run: PlannedRun, error: str, log: Path) -> None:
         """A run failed."""

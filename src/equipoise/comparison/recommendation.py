@@ -11,7 +11,8 @@ from typing import Any
 
 from equipoise.comparison.folder import ComparisonFolder, PlannedRun
 from equipoise.comparison.sentences import JUDGED, MORE_SAMPLES, is_gain
-from equipoise.report.words import LABELS, joined, kind_of
+from equipoise.metric_registry import metric_info
+from equipoise.report.words import joined, kind_of
 
 __all__ = ["Recommendation", "recommended"]
 
@@ -127,4 +128,4 @@ def _more(seeds: list[int], number: int) -> list[int]:
 
 
 def _called(metric: str) -> str:
-    return LABELS.get(metric, metric.replace("_", " "))
+    return metric_info(metric).label

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from equipoise.catalogue import Entry, find
 from equipoise.doctor.counts import LONG_TAIL
 from equipoise.doctor.predictions import GAP, mean_gap, rarely_predicted
+from equipoise.evaluation.results import Evaluation
+from equipoise.tasks import MULTICLASS, MULTILABEL, SEGMENTATION, find_task
 
 __all__ = ["Suggestion", "suggest"]
 
@@ -25,29 +26,30 @@ class Suggestion:
     text: str
 
 
-def suggest(task: str, counts: Sequence[float] | None, found: Mapping[str, Any] | None = None) -> list[Suggestion]:
+def suggest(task: str, counts: Sequence[float] | None, evaluation: Evaluation | None = None) -> list[Suggestion]:
     """Losses to compare, the most promising first, with the baseline last.
 
     Args:
-        task: ``"single"``, ``"multi"`` or ``"segmentation"``.
+        task: ``"multiclass"``, ``"multilabel"`` or ``"segmentation"``.
         counts: training samples (positives, pixels) of each class, where they are known.
-        found: an evaluation, where there is one.
+        evaluation: of saved predictions, where there are some.
     """
     present = [count for count in counts or () if count > 0]
     ratio = max(present) / min(present) if present else None
-    rules = {"single": _single, "multi": _multi, "segmentation": _segmentation}
-    chosen = rules[task](ratio, present, found)
-    as_compared = FOR_MAPS if task == "segmentation" else {}
+    kind = find_task(task)
+    rules = {MULTICLASS: _multiclass, MULTILABEL: _multilabel, SEGMENTATION: _segmentation}
+    chosen = rules[kind](ratio, present, evaluation)
+    as_compared = FOR_MAPS if kind is SEGMENTATION else {}
     entries = [(find(name), why) for name, why in chosen]
     return [Suggestion(entry, why, as_compared.get(entry.name, entry.text)) for entry, why in entries]
 
 
-def _sure(found: Mapping[str, Any] | None) -> bool:
+def _sure(evaluation: Evaluation | None) -> bool:
     """Whether an evaluation shows confidence above accuracy."""
-    return found is not None and mean_gap(found["reliability"]["all"]["before"]) > GAP
+    return evaluation is not None and mean_gap(evaluation.curve) > GAP
 
 
-def _single(ratio: float | None, counts: Sequence[float], found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def _multiclass(ratio: float | None, counts: Sequence[float], evaluation: Evaluation | None) -> list[tuple[str, str]]:
     chosen = []
     if ratio is not None and ratio >= LONG_TAIL:
         chosen.append(
@@ -55,9 +57,9 @@ def _single(ratio: float | None, counts: Sequence[float], found: Mapping[str, An
         )
         chosen.append(("RecallLoss", "follows what is missed, so that common classes keep their precision"))
         chosen.append(("ClassBalancedLoss", "weights by effective number, milder than 1/n"))
-    elif found is not None and rarely_predicted(found):
+    elif evaluation is not None and rarely_predicted(evaluation):
         chosen.append(("RecallLoss", "some classes are hardly ever predicted: its weights follow what is missed"))
-    if _sure(found):
+    if _sure(evaluation):
         chosen.append(
             ("SampleDependentFocalLoss", "confidence is above accuracy: trains for calibration, nothing to tune")
         )
@@ -67,7 +69,7 @@ def _single(ratio: float | None, counts: Sequence[float], found: Mapping[str, An
     return [*chosen, ("CrossEntropyLoss", "the baseline to beat")]
 
 
-def _multi(ratio: float | None, counts: Sequence[float], found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def _multilabel(ratio: float | None, counts: Sequence[float], evaluation: Evaluation | None) -> list[tuple[str, str]]:
     chosen = [("AsymmetricLoss", "few labels of a sample are positive: easy negatives are faded out")]
     if ratio is not None and ratio >= LONG_TAIL:
         chosen.append(("DistributionBalancedLoss", f"labels differ by {ratio:,.0f} in frequency and occur together"))
@@ -75,15 +77,13 @@ def _multi(ratio: float | None, counts: Sequence[float], found: Mapping[str, Any
     return [*chosen, ("BinaryCrossEntropyLoss", "the baseline to beat")]
 
 
-def _segmentation(
-    ratio: float | None, counts: Sequence[float], found: Mapping[str, Any] | None
-) -> list[tuple[str, str]]:
+def _segmentation(ratio: float | None, counts: Sequence[float], evaluation: Evaluation | None) -> list[tuple[str, str]]:
     chosen = [("RecallLoss", "weights each class by what is missed of it, over several batches")]
     if counts and max(counts) / sum(counts) > 0.5:
         chosen.append(
             ("OHEMLoss", f"one class has {100 * max(counts) / sum(counts):.0f} % of the pixels, most of them easy")
         )
     chosen.append(("LovaszSoftmaxLoss", "aims at IoU itself, beside cross-entropy"))
-    if _sure(found):
+    if _sure(evaluation):
         chosen.append(("SampleDependentFocalLoss", "confidence is above accuracy"))
     return [*chosen, ("CrossEntropyLoss", "the baseline to beat")]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
+from equipoise.evaluation.results import ClassResult, GroupResult, ReliabilityBins
 from equipoise.metrics import (
     Accuracy,
     BrierScore,
@@ -31,8 +32,6 @@ CALIBRATION = ("nll", "brier", "ece", "ada_ece", "classwise_ece", "mce")
 KEPT = 20_000_000
 """Scores up to which values that need a sort are computed exactly."""
 
-Row = dict[str, Any]
-
 
 def plain(value: Tensor | float) -> float | None:
     """A number for JSON, None where there is none."""
@@ -49,6 +48,7 @@ class Meter:
     """Metrics that run along; a subclass says which and how they are called."""
 
     kind = "top"
+    key: ClassVar[str]
 
     def __init__(self, source: Predictions, from_logits: bool, bins: int) -> None:
         self.source = source
@@ -74,7 +74,7 @@ class Meter:
     def update(self, scores: Tensor, targets: Tensor, logits: Tensor | None = None) -> None:
         """Add a chunk; ``logits`` of the scores, where these are probabilities."""
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="scores must be")  # suspicions are said of the file
+            warnings.filterwarnings("ignore", message="scores must be")  # the sanity checks report it
             for name, metric in self.metrics.items():
                 metric.update(scores if logits is None or name != "nll" else logits, targets)
 
@@ -86,47 +86,44 @@ class Meter:
         found["mce"] = plain(gaps.nan_to_num().max()) if bool(curve.count.sum()) else None
         return {name: found[name] for name in CALIBRATION if name in found}
 
-    def curves(self) -> dict[str, dict[str, list[float | None]]]:
+    def curves(self) -> dict[str, ReliabilityBins]:
         """Reliability diagrams: of everything, and of each group that has samples."""
-        found = {"all": as_lists(self.metrics["ece"].curve())}
+        curves = {"all": as_bins(self.metrics["ece"].curve())}
         if "group_ece" in self.metrics:
             curve = self.metrics["group_ece"].curve()
             for number in range(len(curve.count)):
                 part = ReliabilityCurve(curve.edges, *(values[number] for values in curve[1:]))
                 if int(part.count.sum()):
-                    found[GROUPS[number]] = as_lists(part)
-        return found
+                    curves[GROUPS[number]] = as_bins(part)
+        return curves
 
-    def group_rows(self, per_class: Sequence[Row], key: str) -> list[Row]:
-        """For each group: how many classes, the mean of ``key`` over those that have it, its calibration error."""
+    def group_rows(self, per_class: Sequence[ClassResult]) -> list[GroupResult]:
+        """The mean of the main metric over the classes of each group that have it, and its calibration error."""
         if self.groups is None:
             return []
         errors = self.metrics["group_ece"].compute().reshape(-1)  # torchmetrics makes a scalar of a single value
         rows = []
         for number, name in enumerate(GROUPS[: len(errors)]):
             members = [row for row, group in zip(per_class, self.groups.tolist(), strict=True) if group == number]
-            values = [row[key] for row in members if row[key] is not None]
-            rows.append(
-                {
-                    "name": name,
-                    "classes": len(members),
-                    "support": sum(row["support"] for row in members),
-                    key: sum(values) / len(values) if values else None,
-                    "ece": plain(errors[number]),
-                }
-            )
-        return [row for row in rows if row["classes"]]
+            values = [value for row in members if (value := row.metrics[self.key]) is not None]
+            mean = sum(values) / len(values) if values else None
+            metrics = {self.key: mean, "ece": plain(errors[number])}
+            rows.append(GroupResult(name, len(members), sum(row.support for row in members), metrics))
+        return [row for row in rows if row.classes]
 
-    def names(self) -> list[Row]:
-        """A row for each class with its name, group and training samples."""
+    def class_rows(self, support: Tensor, predicted: Tensor, **metrics: Tensor) -> list[ClassResult]:
+        """Results by class from tensors (C,)."""
         counts = self.source.train_counts
         groups = None if self.groups is None else self.groups.tolist()
         return [
-            {
-                "name": name,
-                "group": None if groups is None else GROUPS[groups[k]],
-                "train_count": None if counts is None else counts[k],
-            }
+            ClassResult(
+                name=name,
+                group=None if groups is None else GROUPS[groups[k]],
+                train_count=None if counts is None else counts[k],
+                support=int(support[k]),
+                predicted=int(predicted[k]),
+                metrics={key: plain(values[k]) for key, values in metrics.items()},
+            )
             for k, name in enumerate(self.source.class_names)
         ]
 
@@ -160,21 +157,11 @@ class SingleMeter(Meter):
             "s99_accuracy": plain(sure["accuracy"]),
         }
 
-    def per_class(self) -> list[Row]:
-        """Numbers of each class."""
-        found, errors = self.metrics["accuracy"].compute(), self.metrics["classwise_ece"].per_class()
+    def per_class(self) -> list[ClassResult]:
+        """Results by class."""
+        computed, errors = self.metrics["accuracy"].compute(), self.metrics["classwise_ece"].per_class()
         support, predicted, _ = self.metrics["accuracy"].counts
-        return [
-            row
-            | {
-                "support": int(support[k]),
-                "predicted": int(predicted[k]),
-                "accuracy": plain(found["per_class"][k]),
-                "f1": plain(found["f1"][k]),
-                "ece": plain(errors[k]),
-            }
-            for k, row in enumerate(self.names())
-        ]
+        return self.class_rows(support, predicted, accuracy=computed["per_class"], f1=computed["f1"], ece=errors)
 
 
 class SegmentationMeter(Meter):
@@ -192,17 +179,11 @@ class SegmentationMeter(Meter):
         names = ("mean_iou", "mean_accuracy", "pixel_accuracy", "frequency_weighted_iou")
         return {**{name: plain(found[name]) for name in names}, **self.calibration()}
 
-    def per_class(self) -> list[Row]:
-        """Numbers of each class."""
-        found = self.metrics["overlap"].compute()
-        matrix = self.metrics["overlap"].confusion
-        support, predicted = matrix.sum(1), matrix.sum(0)
-        return [
-            row
-            | {"support": int(support[k]), "predicted": int(predicted[k])}
-            | {name: plain(found[name][k]) for name in ("iou", "accuracy", "precision")}
-            for k, row in enumerate(self.names())
-        ]
+    def per_class(self) -> list[ClassResult]:
+        """Results by class."""
+        computed, matrix = self.metrics["overlap"].compute(), self.metrics["overlap"].confusion
+        names = ("iou", "accuracy", "precision")
+        return self.class_rows(matrix.sum(1), matrix.sum(0), **{name: computed[name] for name in names})
 
 
 class MultiMeter(Meter):
@@ -233,23 +214,13 @@ class MultiMeter(Meter):
                 scores |= {f"{word}{ending}": plain(found[word]) for word in words}
         return {**scores, **self.calibration()}
 
-    def per_class(self) -> list[Row]:
-        """Numbers of each label."""
+    def per_class(self) -> list[ClassResult]:
+        """Results by label."""
         precision = self.metrics["average_precision"].compute().reshape(-1)  # a scalar of a single label
         errors = self.metrics["ece"].per_class()
         predicted, positive, hits = self.metrics["at_threshold"].counts.double()
         f1 = 2 * hits / (predicted + positive)
-        return [
-            row
-            | {
-                "support": int(positive[k]),
-                "predicted": int(predicted[k]),
-                "average_precision": plain(precision[k]),
-                "f1": plain(f1[k]),
-                "ece": plain(errors[k]),
-            }
-            for k, row in enumerate(self.names())
-        ]
+        return self.class_rows(positive, predicted, average_precision=precision, f1=f1, ece=errors)
 
 
 METERS: Mapping[str, type[SingleMeter] | type[MultiMeter] | type[SegmentationMeter]] = {
@@ -264,6 +235,7 @@ def meter_for(source: Predictions, *, from_logits: bool, bins: int) -> SingleMet
     return METERS[source.task](source, from_logits, bins)
 
 
-def as_lists(curve: ReliabilityCurve) -> dict[str, list[float | None]]:
-    """A reliability curve for JSON."""
-    return {name: [plain(value) for value in values] for name, values in curve._asdict().items()}
+def as_bins(curve: ReliabilityCurve) -> ReliabilityBins:
+    """A reliability curve without tensors."""
+    confidence, accuracy = ([plain(value) for value in values] for values in (curve.confidence, curve.accuracy))
+    return ReliabilityBins(curve.edges.tolist(), curve.count.double().tolist(), confidence, accuracy)

@@ -18,6 +18,13 @@ from torch import Tensor
 
 from equipoise._checks import check_choice, check_number
 from equipoise.evaluation.meters import GROUPS, plain
+from equipoise.evaluation.results import (
+    OPEN_FORMAT,
+    ConfidenceHistogram,
+    OpenSetEvaluation,
+    Rejection,
+    RejectionRates,
+)
 from equipoise.metrics import accepting_threshold, best_threshold, bin_edges, bin_index, rejection_curve, shot_groups
 from equipoise.metrics._inputs import tally
 from equipoise.metrics.accuracy import group_means
@@ -25,9 +32,8 @@ from equipoise.metrics.open_set import auroc
 from equipoise.metrics.rejection import CONVENTIONS, f_measure
 from equipoise.predictions import InputError, Predictions, open_predictions
 
-__all__ = ["OPEN_FORMAT", "PUBLISHED_THRESHOLD", "evaluate_open_set"]
+__all__ = ["PUBLISHED_THRESHOLD", "evaluate_open_set"]
 
-OPEN_FORMAT = "equipoise open set 1"
 PUBLISHED_THRESHOLD = 0.1
 """Of Liu et al. 2019."""
 BINS = 25
@@ -38,7 +44,6 @@ HALVES = (3, 4)
 """Streams of draws that halve the known and the unknown samples."""
 
 Given: TypeAlias = Predictions | str | Path | Mapping[str, Any]
-Row: TypeAlias = dict[str, Any]
 Rule: TypeAlias = "Callable[[Samples, Samples | None], float]"
 """Known and unknown samples to the threshold that they suggest."""
 
@@ -86,7 +91,7 @@ class Trial:
         )
         return known, unknown
 
-    def chosen(self, rule: str, choose: Rule, data: tuple[Samples, Samples | None] | None) -> Row | None:
+    def chosen(self, rule: str, choose: Rule, data: tuple[Samples, Samples | None] | None) -> Rejection | None:
         """The row of a threshold that is chosen on validation data, or crosswise on the halves; None of too few."""
         if data is not None:
             return self.judged(rule, "validation data", choose(*data))
@@ -97,7 +102,7 @@ class Trial:
         first, second = (choose(*part) for part in parts)
         return self.judged(rule, "the other half of the samples", second, first)
 
-    def judged(self, rule: str, chosen_on: str, *levels: float) -> Row:
+    def judged(self, rule: str, chosen_on: str, *levels: float) -> Rejection:
         """A row of numbers at a threshold, or at two: that of the first half of the samples and that of the second."""
         of = torch.tensor(levels if len(levels) > 1 else levels * 2, dtype=torch.float64)
         known, unknown = self.halves
@@ -105,10 +110,7 @@ class Trial:
         right = self.known.right
         good, bad, lost, strange = (each.sum() for each in (accepted & right, accepted & ~right, ~accepted, let_in))
         false = bad + lost if self.convention == "oltr" else bad
-        return {
-            "rule": rule,
-            "threshold": list(levels),
-            "chosen_on": chosen_on,
+        metrics = {
             "f_measure": plain(f_measure(good, bad, lost, strange, self.convention)),
             "precision": plain(good / (good + false).double()),
             "recall": plain(good / (good + strange).double()),
@@ -116,16 +118,17 @@ class Trial:
             "known_rejected": float((~accepted).double().mean()),
             **self.accuracies(accepted),
         }
+        return Rejection(rule, list(levels), chosen_on, metrics)
 
-    def accuracies(self, accepted: Tensor) -> Row:
+    def accuracies(self, accepted: Tensor) -> dict[str, float | None]:
         """Accuracies of the known samples, of which a rejected one is wrong; by group where there are some."""
         hits, targets = self.known.right & accepted, self.known.target
         per_class = tally(targets[hits], self.classes) / tally(targets, self.classes).double()
-        found = {"accuracy": plain(hits.double().mean()), "mean_class_accuracy": plain(per_class.nanmean())}
+        metrics = {"accuracy": plain(hits.double().mean()), "mean_class_accuracy": plain(per_class.nanmean())}
         if self.groups is None:
-            return found
+            return metrics
         means = group_means(per_class, self.groups, len(GROUPS))
-        return found | {name: plain(mean) for name, mean in zip(GROUPS, means, strict=True)}
+        return metrics | {name: plain(mean) for name, mean in zip(GROUPS, means, strict=True)}
 
 
 def evaluate_open_set(
@@ -139,8 +142,8 @@ def evaluate_open_set(
     accept: float = 0.95,
     seed: int = 0,
     progress: Callable[[int], None] = lambda samples: None,
-) -> dict[str, Any]:
-    """All numbers of an open-set evaluation.
+) -> OpenSetEvaluation:
+    """Evaluate predictions with unknown classes (open set).
 
     What can be chosen depends on what there is. Validation data of the known classes give a threshold that accepts a
     share of them. The highest F-measure asks for unknown validation samples; without any it is chosen on halves: each
@@ -162,11 +165,9 @@ def evaluate_open_set(
         progress: called with the number of samples that were read since the last call; all are read once.
 
     Returns:
-        A dict for JSON: ``overall`` (the main numbers at the main threshold), ``auroc`` (of three scores), ``closed``
-        (accuracies without rejection), ``thresholds`` (a row for each way to choose one, with accuracies by group),
-        ``curve`` (at thresholds from 0 to 1), ``trade`` (the same at thresholds that reject 0 to 100 % of the known
-        samples), ``histogram`` (of confidence), ``notes``, and ``told``, the rule that sentences speak of. Groups are
-        there where the training counts are known. None stands for a value that does not exist.
+        The main metrics, AUROC of three scores, accuracies without rejection, metrics by way to choose the threshold,
+        curves over thresholds, a histogram of the confidence. Groups are there where the training counts are known.
+        ``to_json()`` gives plain data; None stands for a value that does not exist.
     """
     check_choice("convention", convention, CONVENTIONS)
     check_number("accept", accept, low=0.0, high=1.0, open_low=True)
@@ -220,20 +221,20 @@ def evaluate_open_set(
     }
     main = "accept" if threshold is None and val is not None else "fixed"
     thresholds = [row for row in rows if row is not None]
-    top = next(row for row in thresholds if row["rule"] == main)
-    told = "accept" if threshold is None and any(row["rule"] == "accept" for row in thresholds) else main
-    return {
-        "format": OPEN_FORMAT,
-        "file": known.path.name,
-        "open_file": unknown.path.name,
-        "known": len(samples.confidence),
-        "unknown": len(strange.confidence),
-        "classes": classes,
-        "convention": convention,
-        "accept": accept,
-        "main": main,
-        "told": told,
-        "overall": {
+    top = next(row for row in thresholds if row.rule == main).metrics
+    told = "accept" if threshold is None and any(row.rule == "accept" for row in thresholds) else main
+    return OpenSetEvaluation(
+        format=OPEN_FORMAT,
+        file=known.path.name,
+        open_file=unknown.path.name,
+        known=len(samples.confidence),
+        unknown=len(strange.confidence),
+        classes=classes,
+        convention=convention,
+        accept=accept,
+        main=main,
+        told=told,
+        overall={
             "f_measure": top["f_measure"],
             "auroc": areas["max_probability"],
             "unknown_rejected": top["unknown_rejected"],
@@ -241,14 +242,14 @@ def evaluate_open_set(
             "open_accuracy": top["accuracy"],
             **{f"open_{name}": top[name] for name in GROUPS if name in top},
         },
-        "auroc": areas,
-        "closed": test.accuracies(torch.ones_like(samples.right)),
-        "thresholds": thresholds,
-        "curve": _curve(samples, strange, bin_edges(STEPS), convention),
-        "trade": _curve(samples, strange, _share_levels(samples.confidence), convention),
-        "histogram": _histogram(samples, strange),
-        "notes": notes,
-    }
+        auroc=areas,
+        closed=test.accuracies(torch.ones_like(samples.right)),
+        thresholds=thresholds,
+        curve=_curve(samples, strange, bin_edges(STEPS), convention),
+        trade=_curve(samples, strange, _share_levels(samples.confidence), convention),
+        histogram=_histogram(samples, strange),
+        notes=notes,
+    )
 
 
 def _opened(name: str, given: Given, *, labelled: bool = True) -> Predictions:
@@ -305,9 +306,11 @@ def _read(source: Predictions, progress: Callable[[int], None], labelled: bool) 
     return found
 
 
-def _curve(samples: Samples, strange: Samples, levels: Tensor, convention: str) -> dict[str, list[float | None]]:
+def _curve(samples: Samples, strange: Samples, levels: Tensor, convention: str) -> RejectionRates:
     curve = rejection_curve(samples.confidence, samples.right, strange.confidence, levels, convention=convention)
-    return {name: [plain(value) for value in values] for name, values in curve._asdict().items()}
+    f_measure, accuracy = ([plain(value) for value in values] for values in (curve.f_measure, curve.accuracy))
+    rejected = curve.known_rejected.tolist(), curve.unknown_rejected.tolist()
+    return RejectionRates(curve.threshold.tolist(), f_measure, accuracy, *rejected)
 
 
 def _share_levels(confidence: Tensor) -> Tensor:
@@ -318,7 +321,7 @@ def _share_levels(confidence: Tensor) -> Tensor:
     return torch.cat([ordered, above.view(1)])[places]
 
 
-def _histogram(samples: Samples, strange: Samples) -> dict[str, list[float]]:
+def _histogram(samples: Samples, strange: Samples) -> ConfidenceHistogram:
     """Samples in bins of confidence: known ones predicted right and wrong, and unknown ones."""
     kinds = {
         "known_right": samples.confidence[samples.right],
@@ -326,4 +329,4 @@ def _histogram(samples: Samples, strange: Samples) -> dict[str, list[float]]:
         "unknown": strange.confidence,
     }
     counts = {name: tally(bin_index(values, BINS), BINS).tolist() for name, values in kinds.items()}
-    return {"edges": bin_edges(BINS).tolist(), **counts}
+    return ConfidenceHistogram(bin_edges(BINS).tolist(), **counts)

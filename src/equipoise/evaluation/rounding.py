@@ -36,20 +36,20 @@ class Rounding:
     def sentences(self, nll: bool = True) -> list[str]:
         """What to know, of the NLL too where there is one; empty if nothing."""
         what = {"single": "samples", "multi": "labels of samples", "segmentation": "pixels"}[self.source.task]
-        found = []
+        sentences = []
         if self.divided:
-            found.append(
+            sentences.append(
                 f"The probabilities of {self.divided:,} {what} did not sum to 1 to five digits, as rounding leaves "
                 "them; they were divided by their sum."
             )
         if nll and self.zeros and self.source.from_logits:
-            found.append(
+            sentences.append(
                 f"{self.zeros:,} of {self.cases:,} {what} have an infinite logit against the truth, which is a "
                 "probability of 0: the NLL is infinite."
             )
         elif nll and self.zeros:
-            found.append(
+            sentences.append(
                 f"{self.zeros:,} of {self.cases:,} {what} have probability 0 for the truth; the NLL takes it as 1e-12, "
                 f"which adds {27.631 * self.zeros / self.cases:.4f} to it."
             )
-        return found
+        return sentences

@@ -1,127 +1,131 @@
-"""The page of an evaluation, from its numbers alone."""
+"""The report of an evaluation, from its results alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from equipoise.evaluation.results import Evaluation
+from equipoise.evaluation.sentences import class_metric, described, group_notes, sentences_of
+from equipoise.metric_registry import metric_info
 from equipoise.report.figures import EVERY_LABEL, TOP_LABEL, class_bars, confidence_histogram, reliability_diagram
 from equipoise.report.open_set import open_set_section, open_set_sentences
 from equipoise.report.page import Picture, Section, Table, render
-from equipoise.report.words import LABELS, class_label, described, group_notes, shown, things, verdicts
+from equipoise.tasks import find_task
 
 __all__ = ["evaluation_page"]
 
 
-def evaluation_page(found: Mapping[str, Any], *, command: str = "") -> str:
-    """The page as HTML.
+def evaluation_page(evaluation: Evaluation | Mapping[str, Any], *, command: str = "") -> str:
+    """The report as HTML.
 
     Args:
-        found: what ``equipoise.evaluation.evaluate`` gives, or its JSON read again; under ``open_set`` what
-            ``evaluate_open_set`` gives, where there is an open set.
+        evaluation: what ``equipoise.evaluation.evaluate`` gives, or its JSON read again.
         command: what made it, shown at the end.
     """
-    sections = [_overall(found), _calibration(found)]
-    if found["groups"]:
-        sections.append(_groups(found))
-    sections.append(_classes(found))
-    sentences = verdicts(found)
-    if "open_set" in found:
-        sections.append(open_set_section(found["open_set"]))
-        sentences += open_set_sentences(found["open_set"])
+    if not isinstance(evaluation, Evaluation):
+        evaluation = Evaluation.from_json(evaluation)
+    sections = [_overall(evaluation), _calibration(evaluation)]
+    if evaluation.groups:
+        sections.append(_groups(evaluation))
+    sections.append(_classes(evaluation))
+    sentences = sentences_of(evaluation)
+    if evaluation.open_set is not None:
+        sections.append(open_set_section(evaluation.open_set))
+        sentences += open_set_sentences(evaluation.open_set)
     footer = f"Made by: {command}" if command else "Made by equipoise evaluate."
-    return render(f"Evaluation of {found['file']}", described(found), sentences, sections, footer)
+    return render(f"Evaluation of {evaluation.file}", described(evaluation), sentences, sections, footer)
 
 
-def _overall(found: Mapping[str, Any]) -> Section:
-    intervals = found["intervals"]
-    head = ["", "value", "95 % interval"] if intervals else ["", "value"]
+def _overall(evaluation: Evaluation) -> Section:
+    intervals = evaluation.intervals
+    head = ["", "value", "95 % CI"] if intervals else ["", "value"]
     rows = []
-    for name, value in found["overall"].items():
-        row = [LABELS[name], shown(name, value)]
+    for key, value in evaluation.overall.items():
+        metric = metric_info(key)
+        row = [metric.label, metric.text(value)]
         if intervals:
-            limits = intervals.get(name)
-            row.append("–" if limits is None else f"{shown(name, limits[0])} to {shown(name, limits[1])}")
+            row.append(" to ".join(map(metric.text, intervals[key])) if key in intervals else "–")
         rows.append(row)
-    return Section("Overall", "Shares in percent; NLL and Brier score as they are.", tables=[Table(head, rows)])
+    return Section("Overall", "Fractions in percent; NLL and Brier score as they are.", tables=[Table(head, rows)])
 
 
-def _calibration(found: Mapping[str, Any]) -> Section:
-    calibration = found["calibration"]
-    after = calibration["after"]
+def _calibration(evaluation: Evaluation) -> Section:
+    calibration = evaluation.calibration
+    after = calibration.after
     rows = [
-        [LABELS[name], shown(name, value), *([shown(name, after[name])] if after else [])]
-        for name, value in calibration["before"].items()
+        [metric.label, metric.text(value), *([metric.text(after[metric.key])] if after else [])]
+        for metric, value in ((metric_info(key), value) for key, value in calibration.before.items())
     ]
-    notes = [*calibration["fits"], *([calibration["note"]] if calibration["note"] else []), *_kinds(found)]
-    words = EVERY_LABEL if found["task"] == "multi" else TOP_LABEL
+    notes = [*calibration.fits, *([calibration.note] if calibration.note else []), *_definitions(evaluation)]
+    words = EVERY_LABEL if find_task(evaluation.task).multilabel else TOP_LABEL
     diagrams = [
         Picture(reliability_diagram("all samples" if name == "all" else f"{name} training samples", curves, words))
-        for name, curves in found["reliability"].items()
+        for name, curves in evaluation.reliability.items()
     ]
-    histogram = confidence_histogram(found["reliability"]["all"]["before"], words)
     return Section(
         "Calibration",
-        "Each half of the samples is calibrated by a temperature fitted on the other half. In the diagrams, what lies "
-        f"below the diagonal was announced too surely: {words.announced} above what comes true.",
-        tables=[Table(["", "before", *(["after"] if after else [])], rows)],
-        figures=[*diagrams, Picture(histogram, f"By {words.announced}, before calibration.")],
+        "Each half of the samples is calibrated by a temperature fitted on the other half. Below the diagonal of a "
+        f"diagram, the {words.predicted} exceeds the {words.observed}: the model is overconfident.",
+        tables=[Table(["", "uncalibrated", *(["after temperature scaling"] if after else [])], rows)],
+        figures=[
+            *diagrams,
+            Picture(confidence_histogram(evaluation.curve, words), f"By {words.predicted}, uncalibrated."),
+        ],
         notes=notes,
     )
 
 
-def _groups(found: Mapping[str, Any]) -> Section:
-    key = found["main"]
+def _groups(evaluation: Evaluation) -> Section:
+    task, main, ece = find_task(evaluation.task), metric_info(evaluation.main), metric_info("ece")
     rows = [
-        [row["name"], f"{row['classes']:,}", f"{row['support']:,}", shown(key, row[key]), shown("ece", row["ece"])]
-        for row in found["groups"]
+        [
+            row.name,
+            f"{row.classes:,}",
+            f"{row.support:,}",
+            *(metric.text(row.metrics[metric.key]) for metric in (main, ece)),
+        ]
+        for row in evaluation.groups
     ]
-    head = ["training samples", things(found["task"]), "support", f"mean {LABELS[key]}", "ECE"]
     return Section(
-        f"Groups of {things(found['task'])}",
+        f"Groups of {task.many}",
         "Many: more than 100 training samples; few: fewer than 20.",
-        tables=[Table(head, rows)],
-        notes=group_notes(found["task"]),
+        tables=[Table(["training samples", task.many, "support", f"mean {main.label}", "ECE"], rows)],
+        notes=group_notes(evaluation.task),
     )
 
 
-def _kinds(found: Mapping[str, Any]) -> list[str]:
-    """What is meant by the calibration errors of the page."""
-    if found["task"] == "multi":
-        return ["ECE: the probabilities of all labels, pooled; in the table of labels those of one label."]
-    top = "ECE: how far the largest probability of a sample lies from the accuracy, over bins of it."
-    if "classwise_ece" not in found["calibration"]["before"]:
+def _definitions(evaluation: Evaluation) -> list[str]:
+    """The calibration errors of the report."""
+    if find_task(evaluation.task).multilabel:
+        return ["ECE: over the probabilities of all labels, pooled; in the table of labels, of each label."]
+    top = "ECE: gap between the largest probability of a sample and the accuracy, in bins of that probability."
+    if "classwise_ece" not in evaluation.calibration.before:
         return [top]
     return [
-        f"{top} Classwise ECE: how far the probability of a class lies from how often it is the true one, over all "
-        "samples; the mean over the classes, and in the table of classes each alone."
+        f"{top} Classwise ECE: gap between the probability of a class and its observed frequency over all samples; "
+        "overall the mean over the classes, in the table of classes each of them."
     ]
 
 
-def _classes(found: Mapping[str, Any]) -> Section:
-    key = found["main"]
-    classes = found["per_class"]
-    names = [name for name in classes[0] if name in LABELS]
-    counted = classes[0]["train_count"] is not None
-    labels = [class_label(name, found["task"]) for name in names]
-    head = [
-        "label" if found["task"] == "multi" else "class",
-        *(["training samples"] if counted else []),
-        "support",
-        *labels,
-    ]
+def _classes(evaluation: Evaluation) -> Section:
+    task, main, classes = find_task(evaluation.task), metric_info(evaluation.main), evaluation.per_class
+    metrics = [class_metric(key, evaluation.task) for key in classes[0].metrics]
+    counted = classes[0].train_count is not None
+    counts = ["training samples"] if counted else []
+    head = [task.one, *counts, "support", *(metric.label for metric in metrics)]
     rows = [
         [
-            row["name"],
-            *([f"{row['train_count']:,.0f}"] if counted else []),
-            f"{row['support']:,}",
-            *(shown(name, row[name]) for name in names),
+            row.name,
+            *([f"{row.train_count:,.0f}"] if counted else []),
+            f"{row.support:,}",
+            *(metric.text(value) for metric, value in zip(metrics, row.metrics.values(), strict=True)),
         ]
         for row in classes
     ]
-    order = sorted(classes, key=lambda row: -(row["train_count"] or 0)) if counted else classes
+    order = sorted(classes, key=lambda row: -(row.train_count or 0)) if counted else classes
     return Section(
-        things(found["task"]).capitalize(),
+        task.many.capitalize(),
         tables=[Table(head, rows, folded=f"all {len(rows)} in numbers" if len(rows) > 12 else "")],
-        figures=[Picture(class_bars(order, key, LABELS[key], things(found["task"])))],
+        figures=[Picture(class_bars(order, main, task.many))],
     )

@@ -1,43 +1,43 @@
-"""The open set of a comparison: how each loss tells samples of no known class from the others, and what that costs."""
+"""The open set of a comparison: how well each loss rejects unknown classes, and at what cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.evaluation.results import ConfidenceHistogram, OpenSetEvaluation, RejectionRates
+from equipoise.metric_registry import metric_info
 from equipoise.report.open_set import SCORES, SHOWN, confidence_figure
 from equipoise.report.page import Cell, Head, Key, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.theme import INK, as_svg, css, page_style, panel, percent, titled
 from equipoise.report.time_figures import PANEL
-from equipoise.report.words import LABELS, kind_of, shown
+from equipoise.report.words import kind_of
 
 __all__ = ["open_sets_section"]
 
 ACCURACIES = ("accuracy", "mean_class_accuracy", "many", "medium", "few")
-SHARES = np.linspace(0.0, 1.0, 101)
+STEPS = np.linspace(0.0, 1.0, 101)
 MOST = 0.4
-"""Share of the known samples up to which the F-measure is drawn: beyond, nothing but their loss is seen."""
+"""Fraction of rejected known samples up to which the F-measure is drawn: beyond, it shows only their loss."""
 
 Array = NDArray[np.float64]
-Found = Mapping[str, Any]
 
 
 def open_sets_section(losses: Sequence[ComparedLoss]) -> Section | None:
-    """Accuracies with and without rejection, and what is rejected at which price; None where there is no open set."""
+    """Accuracies with and without rejection, and rejected samples; None where there is no open set."""
     losses = [loss for loss in losses if loss.opens]
     if not losses:
         return None
-    first, kind = losses[0].opens[0], kind_of(loss.name for loss in losses)
+    first, kind = _opens(losses[0])[0], kind_of(loss.name for loss in losses)
     return Section(
         "Open set",
-        f"{first['unknown']:,} samples of no known class beside {first['known']:,} test samples. A sample is rejected "
-        f"where its largest probability is below a threshold, which is chosen for each run: it accepts "
-        f"{100 * first['accept']:g} % of the validation data. A known sample that is rejected is wrong. Means over the "
-        "seeds, in percent; dots are where the thresholds lead.",
+        f"{first.unknown:,} samples of unknown classes and {first.known:,} test samples. A sample is rejected if its "
+        "largest probability is below a threshold, chosen for each run such that "
+        f"{100 * first.accept:g} % of the validation data are accepted. A rejected known sample counts as an error. "
+        "Means over the seeds, in percent; dots are at the thresholds.",
         tables=[_table(losses)],
         keys=[
             *(Key(loss.name, css(loss.stroke.colour), " ".join(map(str, loss.stroke.dash))) for loss in losses),
@@ -46,13 +46,13 @@ def open_sets_section(losses: Sequence[ComparedLoss]) -> Section | None:
         figures=[
             Picture(_costs(losses, "unknown_rejected", 1.0, chance=True), "The area below a line is the AUROC."),
             Picture(_costs(losses, "f_measure", MOST), "As of Liu et al. 2019."),
-            Picture(_over_thresholds(losses), f"Thresholds do not compare between {kind.many}."),
+            Picture(_over_thresholds(losses), f"Thresholds are not comparable between {kind.many}."),
         ],
         parts=[
             Section(
                 "Confidence of known and unknown samples",
                 "Largest probability, all seeds together; each kind adds up to 100 %.",
-                figures=[Picture(confidence_figure(_pooled(loss.opens), loss.name)) for loss in losses],
+                figures=[Picture(confidence_figure(_pooled(_opens(loss)), loss.name)) for loss in losses],
                 folded=True,
             )
         ],
@@ -60,11 +60,11 @@ def open_sets_section(losses: Sequence[ComparedLoss]) -> Section | None:
 
 
 def _table(losses: Sequence[ComparedLoss]) -> Table:
-    """Accuracies without and with rejection, and AUROC by what known and unknown samples are told apart."""
-    first = losses[0].opens[0]
-    kinds = [name for name in ACCURACIES if first["closed"].get(name) is not None]
-    scores = [name for name in SCORES if name in first["auroc"]]
-    ways = [Head("closed", "nothing is rejected"), Head("open", "a sample that is rejected is wrong")]
+    """Accuracies without and with rejection, and AUROC by score."""
+    first = _opens(losses[0])[0]
+    kinds = [name for name in ACCURACIES if first.closed.get(name) is not None]
+    scores = [name for name in SCORES if name in first.auroc]
+    ways = [Head("closed", "nothing is rejected"), Head("open", "a rejected sample counts as an error")]
     titles = [Head(SCORES[score].removeprefix("largest ").partition(" ")[0], SCORES[score]) for score in scores]
     threshold = Head("threshold", "below which a sample is rejected")
     kind = kind_of(loss.name for loss in losses)
@@ -72,30 +72,29 @@ def _table(losses: Sequence[ComparedLoss]) -> Table:
     rows: list[list[str | Cell]] = [
         [
             loss.name,
-            _number([_main(found)["threshold"][0] for found in loss.opens], "{:.3f}".format),
+            _number([one.top.threshold[0] for one in opens], "{:.3f}".format),
             *(
-                _number([read(found)[kind] for found in loss.opens])
+                _number([values[kind] for values in some])
                 for kind in kinds
-                for read in (lambda found: found["closed"], _main)
+                for some in ([one.closed for one in opens], [one.top.metrics for one in opens])
             ),
-            *(_number([found["auroc"][score] for found in loss.opens]) for score in scores),
+            *(_number([one.auroc[score] for one in opens]) for score in scores),
         ]
-        for loss in losses
+        for loss, opens in ((loss, _opens(loss)) for loss in losses)
     ]
-    groups = [("", 2), *((LABELS[kind], 2) for kind in kinds), ("AUROC", len(scores))]
+    groups = [("", 2), *((metric_info(kind).label, 2) for kind in kinds), ("AUROC", len(scores))]
     baseline = [place for place, loss in enumerate(losses) if loss.baseline]
     return Table(head, rows, groups=groups, sortable=True, marked=baseline)
 
 
-def _main(found: Found) -> Mapping[str, Any]:
-    """The numbers at the main threshold."""
-    row: Mapping[str, Any] = next(row for row in found["thresholds"] if row["rule"] == found["main"])
-    return row
+def _opens(loss: ComparedLoss) -> list[OpenSetEvaluation]:
+    """The evaluation of each run that has an open set."""
+    return [one for run in loss.runs if (one := run.open_set) is not None]
 
 
-def _number(values: Sequence[float | None], words: Callable[[float], str] = lambda value: shown("", value)) -> Cell:
+def _number(values: Sequence[float | None], words: Callable[[float], str] | None = None) -> Cell:
     """Mean over the seeds with their standard deviation."""
-    known = [value for value in values if value is not None]
+    words, known = words or metric_info("auroc").text, [value for value in values if value is not None]
     if not known:
         return Cell("–")
     mean = float(np.mean(known))
@@ -104,17 +103,18 @@ def _number(values: Sequence[float | None], words: Callable[[float], str] = lamb
 
 
 def _costs(losses: Sequence[ComparedLoss], name: str, most: float, *, chance: bool = False) -> str:
-    """What rejecting more of the known samples brings, up to ``most`` of them."""
-    seen = most >= SHARES
+    """A metric over the fraction of rejected known samples, up to ``most``."""
+    seen = most >= STEPS
     with page_style():
         figure, axes = panel(*PANEL, right=0.24, bottom=0.5)
         if chance:
             axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, linestyle=(0, (3, 3)))
         for loss in losses:
-            lines = [_read(found["trade"], "known_rejected", name) for found in loss.opens]
+            opens = _opens(loss)
+            lines = [_read(one.trade, "known_rejected", name) for one in opens]
             drawn = np.mean(lines, 0)[seen]
-            axes.plot(SHARES[seen], drawn, color=loss.stroke.colour, linestyle=loss.stroke.style, linewidth=1.6)
-            dot = [np.mean([_main(found)[key] for found in loss.opens]) for key in ("known_rejected", name)]
+            axes.plot(STEPS[seen], drawn, color=loss.stroke.colour, linestyle=loss.stroke.style, linewidth=1.6)
+            dot = [np.mean([_value(one.top.metrics[key]) for one in opens]) for key in ("known_rejected", name)]
             if dot[0] <= most:
                 axes.plot(
                     *([value] for value in dot),
@@ -124,12 +124,13 @@ def _costs(losses: Sequence[ComparedLoss], name: str, most: float, *, chance: bo
                     linestyle="none",
                     clip_on=False,
                 )
-        axes.set(xlim=(0, most), xlabel=LABELS["known_rejected"])
+        axes.set(xlim=(0, most), xlabel=metric_info("known_rejected").label)
         if chance:
             axes.set_ylim(0, 1)
         percent(axes.xaxis)
         percent(axes.yaxis)
-        titled(figure, LABELS[name] if chance else f"{LABELS[name]} over {LABELS['known_rejected']}")
+        metric = metric_info(name).label
+        titled(figure, metric if chance else f"{metric} over {metric_info('known_rejected').label}")
     return as_svg(figure, f"{SHOWN[name]}, over the {SHOWN['known_rejected']}")
 
 
@@ -138,24 +139,31 @@ def _over_thresholds(losses: Sequence[ComparedLoss]) -> str:
     with page_style():
         figure, axes = panel(*PANEL, right=0.24, bottom=0.5)
         for loss in losses:
-            lines = [_read(found["curve"], "threshold", "f_measure") for found in loss.opens]
-            axes.plot(SHARES, np.mean(lines, 0), color=loss.stroke.colour, linestyle=loss.stroke.style, linewidth=1.6)
+            lines = [_read(one.curve, "threshold", "f_measure") for one in _opens(loss)]
+            axes.plot(STEPS, np.mean(lines, 0), color=loss.stroke.colour, linestyle=loss.stroke.style, linewidth=1.6)
         axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="threshold")
         percent(axes.yaxis)
-        titled(figure, f"{LABELS['f_measure']} over threshold")
+        titled(figure, "F-measure over threshold")
     return as_svg(figure, "F-measure over the threshold below which a sample is rejected")
 
 
-def _read(curve: Mapping[str, Sequence[float | None]], across: str, name: str) -> Array:
+def _value(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def _read(curve: RejectionRates, across: str, name: str) -> Array:
     """A curve at even steps from 0 to 1."""
-    x, y = (np.array([np.nan if value is None else value for value in curve[key]]) for key in (across, name))
+    x, y = (np.array([_value(value) for value in getattr(curve, key)]) for key in (across, name))
     there = np.isfinite(x) & np.isfinite(y)
-    found: Array = np.interp(SHARES, x[there], y[there])
-    return found
+    line: Array = np.interp(STEPS, x[there], y[there])
+    return line
 
 
-def _pooled(opens: Sequence[Found]) -> dict[str, Any]:
+def _pooled(opens: Sequence[OpenSetEvaluation]) -> ConfidenceHistogram:
     """One histogram of those of all seeds."""
-    histograms = [found["histogram"] for found in opens]
-    counts = {name: np.sum([one[name] for one in histograms], 0).tolist() for name in histograms[0] if name != "edges"}
-    return {"edges": histograms[0]["edges"], **counts}
+    histograms = [one.histogram for one in opens]
+    counts = {
+        name: np.sum([getattr(one, name) for one in histograms], 0).tolist()
+        for name in ("known_right", "known_wrong", "unknown")
+    }
+    return ConfidenceHistogram(histograms[0].edges, **counts)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from equipoise.evaluation.results import Reliability
 from equipoise.report.class_figures import class_profile
 from equipoise.report.examples import examples
 from equipoise.report.figures import EVERY_LABEL, TOP_LABEL, reliability_diagram
@@ -14,7 +15,8 @@ from equipoise.report.page import Cell, Head, Key, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import kind_of_rows, label
 from equipoise.report.theme import INK, SERIES, SOFT, Stroke, css
-from equipoise.report.words import capital, things
+from equipoise.report.words import capital
+from equipoise.tasks import SEGMENTATION, find_task
 
 __all__ = ["classes_section", "examples_section", "reliability_section"]
 
@@ -25,29 +27,30 @@ ROWS = 300
 
 def reliability_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section:
     """Reliability diagrams of each loss, of all samples and by how many training samples their classes have."""
-    task = verdict["data"]["task"]
-    words = EVERY_LABEL if task == "multi" else TOP_LABEL
-    unit = "pixels" if task == "segmentation" else "samples"
+    task = find_task(verdict["data"]["task"])
+    words = EVERY_LABEL if task.multilabel else TOP_LABEL
 
     def diagrams(group: str) -> list[Picture]:
         curves = {loss.name: loss.reliability(group) for loss in losses}
         return [
-            Picture(reliability_diagram(name, found, words, legend=False)) for name, found in curves.items() if found
+            Picture(reliability_diagram(name, Reliability.from_json(both), words, legend=False))
+            for name, both in curves.items()
+            if both
         ]
 
     groups = {group: figures for group in SIZES if (figures := diagrams(group))}
     return Section(
         "Reliability",
-        f"What came true against what was announced, all seeds together. Below the diagonal, {words.announced} was "
-        "above what came true. The temperature was fitted on validation data.",
+        f"{capital(words.observed)} over {words.predicted}, pooled over the seeds; below the diagonal a model is "
+        "overconfident. The temperature is fitted on validation data.",
         keys=[
-            Key("before temperature", css(SERIES[0])),
-            Key("after", css(SERIES[1])),
+            Key("uncalibrated", css(SERIES[0])),
+            Key("after temperature scaling", css(SERIES[1])),
             Key("perfect", css(INK), "3 3"),
         ],
         figures=diagrams("all"),
         parts=[
-            Section(f"{things(task).capitalize()} with {SIZES[group]} training {unit}", figures=figures, folded=True)
+            Section(f"{task.many.capitalize()} with {SIZES[group]} training {task.unit}s", figures=figures, folded=True)
             for group, figures in groups.items()
             if len(groups) > 1  # else it holds all of them
         ],
@@ -55,14 +58,13 @@ def reliability_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, An
 
 
 def classes_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section:
-    """How well each class is found, from common to rare, against the baseline."""
-    per_class = losses[0].tests[0]["per_class"]
-    key = losses[0].tests[0]["main"]
+    """The main metric of each class, from common to rare, against the baseline."""
+    test = losses[0].runs[0].evaluation("test")
     counts = verdict["data"]["train_counts"]
     order = np.argsort([-count for count in counts], kind="stable")
-    names = [per_class[k]["name"] for k in order]
-    kinds = things(verdict["data"]["task"])
-    values = {loss.name: loss.class_values(key)[order] for loss in losses}
+    names = [test.per_class[k].name for k in order]
+    task = find_task(verdict["data"]["task"])
+    values = {loss.name: loss.class_values(test.main)[order] for loss in losses}
     baseline = next((values[loss.name] for loss in losses if loss.baseline), np.full(len(names), np.nan))
     figures = [
         Picture(
@@ -73,7 +75,7 @@ def classes_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) 
                 names,
                 Stroke(SOFT) if loss.baseline else loss.stroke,
                 compared=verdict["baseline"],
-                things=kinds,
+                things=task.many,
             )
         )
         for loss in losses
@@ -83,33 +85,37 @@ def classes_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) 
         [
             names[place],
             Cell(f"{counts[order[place]]:,.0f}", value=counts[order[place]]),
-            *(_share(values[loss.name][place]) for loss in losses),
+            *(_fraction(values[loss.name][place]) for loss in losses),
         ]
         for place in places
     ]
-    what = f"all {len(names)} {kinds} in numbers" if len(rows) == len(names) else f"the {ROWS} rarest in numbers"
-    unit = "training pixels" if verdict["data"]["task"] == "segmentation" else "training samples"
-    missing = [row["name"] for row in per_class if row["support"] == 0]
-    notes = [f"Without test samples, and in no mean: {', '.join(missing[:10])}{' …' * (len(missing) > 10)}."]
+    what = f"all {len(names)} {task.many} in numbers" if len(rows) == len(names) else f"the {ROWS} rarest in numbers"
+    missing = [row.name for row in test.per_class if row.support == 0]
+    notes = [f"Without test samples, excluded from means: {', '.join(missing[:10])}{' …' * (len(missing) > 10)}."]
     return Section(
-        kinds.capitalize(),
-        f"{capital(label(key))} of each on test data, mean over the seeds, "
+        task.many.capitalize(),
+        f"{capital(label(test.main))} of each on test data, mean over the seeds, "
         f"from the most common to the rarest. Lines: {verdict['baseline']}.",
         figures=figures,
         tables=[
-            Table([kinds, Head(unit), *(Head(loss.name) for loss in losses)], rows, folded=what, sortable=True),
+            Table(
+                [task.many, Head(f"training {task.unit}s"), *(Head(loss.name) for loss in losses)],
+                rows,
+                folded=what,
+                sortable=True,
+            ),
         ],
         notes=notes if missing else [],
     )
 
 
-def _share(value: float) -> Cell:
+def _fraction(value: float) -> Cell:
     return Cell("–") if np.isnan(value) else Cell(f"{100 * value:.1f}", value=float(value))
 
 
 def examples_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section | None:
     """Label maps side by side (Tian et al. 2021, fig. 3); None in other tasks."""
-    if verdict["data"]["task"] != "segmentation":
+    if find_task(verdict["data"]["task"]) is not SEGMENTATION:
         return None
     counts = verdict["data"]["train_counts"]
     shown = examples(losses, verdict["data"]["class_names"], counts)
@@ -118,7 +124,7 @@ def examples_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any])
     grid, keys = shown
     return Section(
         "Examples",
-        f"Some test images, evenly chosen, with what the first seed of each {kind_of_rows(verdict).one} finds in them.",
+        f"Evenly spaced test images with the predictions of the first seed of each {kind_of_rows(verdict).one}.",
         keys=keys,
         grid=grid,
     )

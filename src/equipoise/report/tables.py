@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from equipoise.report.words import LABELS, LESS_IS_BETTER, Kind, kind_of, shown
+from equipoise.metric_registry import metric_info
+from equipoise.report.words import Kind, kind_of, shown
 
 __all__ = [
     "Result",
@@ -57,7 +58,7 @@ def spread(name: str, result: Result) -> str:
     """
     if result.std is None or result.mean is None:
         return ""
-    if name != "seconds_per_step":
+    if metric_info(name).unit != "milliseconds":
         return shown(name, result.std)
     digits = len(shown(name, result.mean).partition(".")[2])
     return f"{1000 * result.std:,.{digits}f}"
@@ -65,7 +66,7 @@ def spread(name: str, result: Result) -> str:
 
 def label(name: str) -> str:
     """How a metric is called."""
-    return LABELS.get(name, name.replace("_", " "))
+    return metric_info(name).label
 
 
 def kind_of_rows(verdict: Mapping[str, Any]) -> Kind:
@@ -84,7 +85,7 @@ def results_of(verdict: Mapping[str, Any]) -> list[dict[str, Result]]:
     for place, row in enumerate(verdict["rows"]):
         results = {}
         for metric in verdict["metrics"]:
-            less = metric in LESS_IS_BETTER
+            less = not metric_info(metric).higher_is_better
             known = [mean for mean in means[metric] if mean is not None]
             mean = means[metric][place]
             told = metric not in unjudged and len(set(known)) > 1

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.metric_registry import metric_info
 from equipoise.report.page import Key, Picture, Section
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import label
 from equipoise.report.theme import css
 from equipoise.report.time_figures import over_time
 from equipoise.report.weight_figures import LINES, normalised, shades, weights_by_class, weights_over_time
-from equipoise.report.words import MADE_AFTERWARDS, NATURAL, capital, joined
+from equipoise.report.words import MADE_AFTERWARDS, capital, joined
 from equipoise.train.names import method_name
 
 __all__ = ["asymmetry_section", "learning_section", "right_and_wrong_section", "weights_section"]
@@ -42,7 +43,10 @@ def learning_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any])
     scores = dict.fromkeys([chosen, *verdict["metrics"]])
     figures = [
         _lines(losses, "train", "loss", "training loss / first epoch", relative=True),
-        *(_lines(losses, "val", name, f"{label(name)}, validation", percent=name not in NATURAL) for name in scores),
+        *(
+            _lines(losses, "val", name, f"{label(name)}, validation", percent=metric_info(name).unit == "percent")
+            for name in scores
+        ),
         _lines(losses, "train", "gradient_norm", "norm of the gradient"),
         _lines(losses, "train", "weight_norm", "norm of the weights"),
     ]

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from equipoise._reading import read_checkpoint
 from equipoise._writing import appearing, open_unlinked, write_text
+from equipoise.metric_registry import metric_info
 from equipoise.report.words import duration
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain
@@ -119,7 +120,8 @@ class Recorder(pl.Callback):
         scores = pl_module.validation_scores()
         statistics = pl_module.statistics.row(pl_module.model, pl_module.loss)  # synchronises: in every process
         epoch, value = trainer.current_epoch, scores[self.monitor]
-        gain = value - self.best_value if pl_module.task.higher_is_better(self.monitor) else self.best_value - value
+        higher = metric_info(self.monitor).higher_is_better
+        gain = value - self.best_value if higher else self.best_value - value
         if self.best_epoch < 0 or gain > 0 or math.isnan(self.best_value) or self.keep == "last":
             self.best_value, self.best_epoch = value, epoch
             self._keep(trainer, pl_module)
@@ -222,4 +224,4 @@ def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _short(name: str, value: float) -> str:
-    return f"{value:.3f}" if name == "nll" else f"{100 * value:.1f} %"
+    return f"{value:.3f}" if metric_info(name).unit == "natural" else f"{100 * value:.1f} %"

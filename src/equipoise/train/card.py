@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from equipoise._nearest import some
-from equipoise.report.words import LABELS, TITLES, shown
+from equipoise.metric_registry import metric_info
+from equipoise.tasks import MULTICLASS, MULTILABEL, SEGMENTATION, find_task
 
 __all__ = ["model_card"]
 
@@ -16,9 +17,9 @@ INPUTS = {
     "tokens": "a list of texts",
 }
 OUTPUTS = {
-    "single": ("(N, C), they sum to 1", "a class name for each sample"),
-    "multi": ("(N, C), one for each label", "a list of labels for each sample"),
-    "segmentation": ("(N, C, H, W), they sum to 1", "label maps (N, H, W) of class numbers"),
+    MULTICLASS.name: ("(N, C), they sum to 1", "a class name for each sample"),
+    MULTILABEL.name: ("(N, C), one for each label", "a list of labels for each sample"),
+    SEGMENTATION.name: ("(N, C, H, W), they sum to 1", "label maps (N, H, W) of class numbers"),
 }
 
 
@@ -26,25 +27,25 @@ def model_card(about: Mapping[str, Any]) -> str:
     """Markdown from the content of ``model.json``."""
     training, model, names = about["training"], about["model"], about["class_names"]
     samples, counts, method = training["samples"], training["train_counts"], model.get("method", "none")
-    probabilities, decisions = OUTPUTS[about["task"]]
+    task = find_task(about["task"])
+    probabilities, decisions = OUTPUTS[task.name]
     trust = ", trust_code=True" if model["name"].startswith("model.py:") else ""
     best = f", the best on {samples['val']:,} validation samples" if training["checkpoint"] == "best" else ""
     parts = [
         f"# {model['name']} on {training['data']}",
-        f"Task: {TITLES[about['task']]}. Trained with equipoise {about['equipoise']} on {samples['train']:,} samples; "
+        f"Task: {task.title}. Trained with equipoise {about['equipoise']} on {samples['train']:,} samples; "
         f"the weights are those of epoch {training['chosen_epoch']} of {training['epochs']}{best}.",
         "\n".join(
             [
                 f"- model: `{model['name']}`, {model['parameters']:,} weights",
                 f"- loss: `{training['loss']}`" if method == "none" else f"- method: `{method}`",
                 f"- {len(names)} classes: {some(names, 20)}",
-                f"- training {'pixels' if about['task'] == 'segmentation' else 'samples'} of a class: "
-                f"{min(counts):,} to {max(counts):,}",
+                f"- training {task.unit}s of a class: {min(counts):,} to {max(counts):,}",
                 *(f"- {note}" for note in training["notes"]),
             ]
         ),
         f"## Results on {samples['test']:,} test samples",
-        _results(about["results"]) + "\n\nShares are in percent.",
+        _results(about["results"]) + "\n\nFractions are in percent.",
         "## Use",
         "```python\nimport equipoise\n\n"
         f'model = equipoise.load_exported("PATH OF THIS FOLDER"{trust})\n'
@@ -65,10 +66,10 @@ def _results(results: Mapping[str, Any]) -> str:
     """A table."""
     before, after = results["overall"], results["calibrated"] or {}
     rows = [
-        f"| {LABELS[name]} | {shown(name, value)} | {shown(name, after[name]) if name in after else ''} |"
-        for name, value in before.items()
+        f"| {metric.label} | {metric.text(value)} | {metric.text(after[metric.key]) if metric.key in after else ''} |"
+        for metric, value in ((metric_info(key), value) for key, value in before.items())
     ]
-    return "\n".join(["| | as trained | calibrated |", "|---|---|---|", *rows])
+    return "\n".join(["| | uncalibrated | calibrated |", "|---|---|---|", *rows])
 
 
 def _fits(about: Mapping[str, Any]) -> str:

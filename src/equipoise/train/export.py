@@ -220,7 +220,7 @@ def _about(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
 
 
 def _described(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
-    record, test = folder.about, folder.results["test"]
+    record, test = folder.about, folder.evaluation("test")
     data, spec = record["data"], record["spec"]
     model = record["model"] | {"method": spec.get("method", "none")}
     code = None
@@ -242,8 +242,8 @@ def _described(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
         "calibration": calibration,
         "thresholds": thresholds,
         "results": {
-            "overall": test["overall"],
-            "calibrated": test["calibration"]["after"] if calibration is not None else None,
+            "overall": test.overall,
+            "calibrated": test.calibration.after if calibration is not None else None,
         },
         "training": {
             "data": data["name"],

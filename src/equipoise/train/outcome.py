@@ -118,10 +118,10 @@ def judge(folder: RunFolder, say: Callable[[str], None]) -> None:
         save(fitted[name], folder.draft / f"{name}.json")
     temperature = fitted.get("calibration")
     results = {
-        "val": evaluate(val, fitted=temperature),
-        "test": evaluate(test, fitted=temperature),
+        "val": evaluate(val, fitted=temperature).to_json(),
+        "test": evaluate(test, fitted=temperature).to_json(),
     }
     if folder.predictions("open").is_file():
         unknown = open_predictions(folder.predictions("open"), targets=False)
-        results["open"] = evaluate_open_set(test, unknown, val=val)
+        results["open"] = evaluate_open_set(test, unknown, val=val).to_json()
     write_json(folder.draft / "results.json", results)

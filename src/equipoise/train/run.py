@@ -351,7 +351,7 @@ def _serve(learner: Learner, method: Method, folder: RunFolder, leader: bool) ->
 
 def _chosen(recorder: Recorder, stage_one: RunFolder, folder: RunFolder) -> dict[str, Any]:
     """What there is to say of a model that took no steps: its own validation number, the steps of stage one."""
-    first, value = stage_one.about, folder.results["val"]["overall"].get(recorder.monitor)
+    first, value = stage_one.about, folder.evaluation("val").overall.get(recorder.monitor)
     return recorder.chosen() | {
         "best_epoch": first["best_epoch"],
         "monitor_value": value,

@@ -69,11 +69,6 @@ class TrainingTask(ABC):
         """A power of two that leaves an epoch of so many samples 16 steps where it can, from 4 to the largest."""
         return min(self.largest_batch, max(4, 1 << int(math.log2(max(samples / 16, 1)))))
 
-    @staticmethod
-    def higher_is_better(name: str) -> bool:
-        """Whether more of a validation number is better."""
-        return name not in ("nll", "ece")
-
 
 class SingleLabel(TrainingTask):
     """One label a sample; the checkpoint has the best mean accuracy of the classes."""

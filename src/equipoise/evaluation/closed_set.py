@@ -1,4 +1,4 @@
-"""One walk over the predictions for what they are worth, and one for what a temperature would make of them."""
+"""Evaluate predictions in two passes: one for the metrics, one for the metrics after temperature scaling."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from equipoise._checks import check_whole
 from equipoise.calibration import Fitted, fit_label_temperatures, fit_temperature
 from equipoise.evaluation.intervals import Resampling
 from equipoise.evaluation.meters import meter_for
+from equipoise.evaluation.results import FORMAT, Calibration, Evaluation, Reliability
 from equipoise.evaluation.rounding import Rounding
+from equipoise.evaluation.sanity_checks import SanityChecks
 from equipoise.evaluation.split import Picker, Split
-from equipoise.evaluation.suspicion import Suspicion
 from equipoise.predictions import InputError, Predictions, open_predictions
 from equipoise.predictions.source import UNKNOWN
 
-__all__ = ["FORMAT", "evaluate"]
+__all__ = ["evaluate"]
 
-FORMAT = "equipoise evaluation 1"
 MOST_BINS = 10_000
 MOST_DRAWS = 100_000
 
@@ -35,25 +35,23 @@ def evaluate(
     seed: int = 0,
     fitted: Fitted | None = None,
     progress: Callable[[int], None] = lambda samples: None,
-) -> dict[str, Any]:
-    """All numbers of an evaluation.
+) -> Evaluation:
+    """Evaluate saved predictions.
 
     Args:
         source: from ``open_predictions``, or what it takes: a path, or arrays such as
             ``{"logits": logits, "targets": targets}``.
         bins: of the calibration errors.
-        bootstrap: number of resamplings for 95 % intervals; 0 for none.
+        bootstrap: number of resamplings for 95 % confidence intervals; 0 for none.
         seed: of the halves that the temperature is cross-fitted on, and of the resampling.
-        fitted: a correction fitted on validation data, to be judged in place of a temperature from the halves of these.
-        progress: called with the number of samples that were read since the last call; all are read twice.
+        fitted: a calibration fitted on validation data, evaluated instead of temperatures fitted on halves of these.
+        progress: called with the number of samples read since the last call; all are read twice.
 
     Returns:
-        A dict for JSON: ``overall`` (name to value), ``intervals`` (name to low and high), ``calibration`` (``before``
-        and ``after`` a temperature, with ``fits`` and a ``note``), ``groups`` and ``per_class`` (rows), ``reliability``
-        (group to ``before`` and ``after`` to a curve), and what is known about the file. None stands for a value that
-        does not exist, such as the accuracy of a class without samples. The NLL takes probabilities below 1e-12 as
-        1e-12, and is infinite where a logit of -inf rules out the truth; ``notes`` are sentences on that, and on
-        probabilities that were rounded.
+        The metrics, their intervals, calibration, groups, classes and reliability diagrams. ``to_json()`` gives plain
+        data. None stands for a value that does not exist, such as the accuracy of a class without samples. The NLL
+        takes probabilities below 1e-12 as 1e-12, and is infinite where a logit of -inf rules out the true class;
+        ``notes`` are sentences on that, and on probabilities that were rounded.
     """
     check_whole("bins", bins, low=1, high=MOST_BINS)
     check_whole("bootstrap", bootstrap, low=0, high=MOST_DRAWS)
@@ -62,12 +60,12 @@ def evaluate(
     before = meter_for(source, from_logits=source.from_logits, bins=bins)
     resampling = Resampling(source, bins) if bootstrap else None
     pickers = () if fitted is not None else (Picker(split, False), Picker(split, True))
-    suspicion, rounding = Suspicion(source), Rounding(source)
+    checks, rounding = SanityChecks(source), Rounding(source)
     samples = unknown = 0
     for part in split.parts():
         before.update(part.scores, part.targets, part.logits)
         rounding.look(part)
-        suspicion.look(part.scores, part.targets)
+        checks.look(part.scores, part.targets)
         samples += len(part.scores)
         unknown += int((part.targets == UNKNOWN).sum()) if source.task == "multi" else 0
         for picker in pickers:
@@ -92,40 +90,37 @@ def evaluate(
             after.update(torch.where(own, second(part.logits), first(part.logits)), part.targets)
 
     # where one fit is missing, nothing but the reason matters
-    told = ((first, first_note), (second, second_note))
-    notes = [note for fit, note in told if note and (fit is None or after is not None)]
+    fits = ((first, first_note), (second, second_note))
+    notes = [note for fit, note in fits if note and (fit is None or after is not None)]
 
     per_class = before.per_class()
     curves = before.curves()
     curves_after = after.curves() if after is not None else {}
-    return {
-        "format": FORMAT,
-        "file": source.path.name,
-        "task": source.task,
-        "samples": samples,
-        "classes": source.num_classes,
-        "unknown": unknown,
-        "scores": "logits" if source.from_logits else "probabilities",
-        "bins": bins,
-        "main": before.key,
-        "suspicions": suspicion.sentences(overall.get("accuracy", overall.get("pixel_accuracy"))),
-        "notes": rounding.sentences(),
-        "overall": overall,
-        "intervals": intervals,
-        "calibration": {
-            "before": before.calibration(),
-            "after": after.calibration() if after is not None else None,
-            "fits": [fit.describe() for fit in ((first, second) if pickers else (first,)) if fit is not None],
-            "fitted_on": "the other half of the samples" if pickers else "validation data",
-            "note": "; ".join(dict.fromkeys(notes)),
-        },
-        "groups": before.group_rows(per_class, before.key),
-        "per_class": per_class,
-        "reliability": {
-            name: {"before": curve} | ({"after": curves_after[name]} if name in curves_after else {})
-            for name, curve in curves.items()
-        },
-    }
+    return Evaluation(
+        format=FORMAT,
+        file=source.path.name,
+        task=source.task,
+        samples=samples,
+        classes=source.num_classes,
+        unknown=unknown,
+        scores="logits" if source.from_logits else "probabilities",
+        bins=bins,
+        main=before.key,
+        suspicions=checks.sentences(overall.get("accuracy", overall.get("pixel_accuracy"))),
+        notes=rounding.sentences(),
+        overall=overall,
+        intervals=intervals,
+        calibration=Calibration(
+            before=before.calibration(),
+            after=after.calibration() if after is not None else None,
+            fits=[fit.describe() for fit in ((first, second) if pickers else (first,)) if fit is not None],
+            fitted_on="the other half of the samples" if pickers else "validation data",
+            note="; ".join(dict.fromkeys(notes)),
+        ),
+        groups=before.group_rows(per_class),
+        per_class=per_class,
+        reliability={name: Reliability(curve, curves_after.get(name)) for name, curve in curves.items()},
+    )
 
 
 def _temperature(source: Predictions, logits: Tensor, targets: Tensor) -> tuple[Fitted | None, str]:

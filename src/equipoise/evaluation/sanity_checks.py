@@ -1,4 +1,4 @@
-"""What looks like a mistake in the file itself, rather than like a bad model. It is said, never acted upon."""
+"""Sanity checks: what looks like a mistake in the file rather than a bad model. Reported, never acted upon."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from torch import Tensor
 
 from equipoise.predictions import Predictions
 
-__all__ = ["Suspicion"]
+__all__ = ["SanityChecks"]
 
 ENOUGH = 100
 """Samples from which on an accuracy far below chance is no bad luck."""
 
 
-class Suspicion:
+class SanityChecks:
     """Looks at the chunks as they pass."""
 
     def __init__(self, source: Predictions) -> None:
@@ -33,22 +33,22 @@ class Suspicion:
 
     def sentences(self, accuracy: float | None) -> list[str]:
         """What to look into; empty if nothing."""
-        found = []
+        sentences = []
         if self.like_probabilities:
-            found.append(
+            sentences.append(
                 "All logits lie between 0 and 1"
                 + (", " if self.source.task == "multi" else " and sum to 1 over the classes, ")
                 + "as probabilities do; if that is what they are, save them as probs."
             )
         chance = 1.0 / self.source.num_classes
         if accuracy is not None and self.samples >= ENOUGH and accuracy < 0.5 * chance:
-            found.append(
+            sentences.append(
                 f"Accuracy is {100 * accuracy:.2f} %, far below chance ({100 * chance:.1f} %): are the labels shifted, "
                 "or the columns in another order than the classes?"
             )
         if self.one_positive:
-            found.append(
+            sentences.append(
                 "Every sample has exactly one label; if it can have no more, save targets.argmax(1) and evaluate a "
                 "single label."
             )
-        return found
+        return sentences

@@ -15,7 +15,7 @@ def suspicions(path, **arrays):
     found = evaluate(open_predictions(path))
     try_corrections(open_predictions(path))
     problems = [finding.text for finding in look_at_predictions(found) if finding.about == "suspicious input"]
-    assert problems == found["suspicions"]
+    assert problems == found.suspicions
     return " ".join(problems)
 
 

@@ -1,0 +1,158 @@
+"""An evaluation in sentences. Without torch."""
+
+from __future__ import annotations
+
+import math
+
+from equipoise.evaluation.results import ClassResult, Evaluation
+from equipoise.metric_registry import MetricInfo, metric_info
+from equipoise.tasks import MULTICLASS, find_task
+
+__all__ = ["class_metric", "described", "frequency_ratio", "group_notes", "is_off", "sentences_of", "worst_classes"]
+
+FAR = 1.5
+"""Ratio of predicted to observed frequencies of labels, or its inverse, from which on it is reported."""
+RISE = 1.05
+"""Ratio by which a calibration has to raise the classwise ECE for that to be reported."""
+
+
+def described(evaluation: Evaluation) -> str:
+    """What was evaluated, in one line."""
+    task, unknown = find_task(evaluation.task), evaluation.unknown
+    what = task.one if task.multilabel and evaluation.classes == 1 else task.many
+    targets = evaluation.samples * evaluation.classes
+    rest = f"; {unknown:,} of {targets:,} targets unknown" if unknown else ""
+    return (
+        f"{evaluation.samples:,} samples, {evaluation.classes:,} {what}, {task.title}, from {evaluation.scores}{rest}"
+    )
+
+
+def class_metric(key: str, task: str) -> MetricInfo:
+    """A metric of single classes: their ECE is classwise, where that of all samples is of the top label.
+
+    >>> class_metric("ece", "multiclass").label, class_metric("ece", "multilabel").label
+    ('classwise ECE', 'ECE')
+    """
+    return metric_info("classwise_ece" if key == "ece" and not find_task(task).multilabel else key)
+
+
+def group_notes(task: str) -> list[str]:
+    """How to read calibration errors of groups of classes; nothing of labels, whose groups are made of labels."""
+    kind = find_task(task)
+    if kind.multilabel:
+        return []
+    return [
+        "The ECE of a group is over the samples whose true class is in it. Given the true class, confidence and "
+        "accuracy need not agree, not even for a perfectly calibrated model"
+        + (": judge classes by their classwise ECE." if kind is MULTICLASS else ".")
+    ]
+
+
+def worst_classes(evaluation: Evaluation, count: int) -> list[ClassResult]:
+    """The classes with the lowest main metric."""
+    rated = [(value, row) for row in evaluation.per_class if (value := row.metrics[evaluation.main]) is not None]
+    return [row for _, row in sorted(rated, key=lambda pair: pair[0])[:count]]
+
+
+def sentences_of(evaluation: Evaluation) -> list[str]:
+    """What the metrics mean, in sentences."""
+    return [
+        *evaluation.suspicions,
+        *evaluation.notes,
+        *_confidence(evaluation),
+        *_calibration(evaluation),
+        *_groups(evaluation),
+        *_missing(evaluation),
+    ]
+
+
+def frequency_ratio(evaluation: Evaluation) -> float:
+    """Mean predicted probability over observed frequency; 1 where one of them is 0."""
+    curve = evaluation.curve
+    return curve.mean_confidence / curve.mean_accuracy if curve.mean_confidence and curve.mean_accuracy else 1.0
+
+
+def is_off(evaluation: Evaluation) -> bool:
+    """Whether predicted probabilities of labels are far above or below observed frequencies."""
+    return not 1 / FAR < frequency_ratio(evaluation) < FAR
+
+
+def _confidence(evaluation: Evaluation) -> list[str]:
+    """Whether confidence is above or below accuracy."""
+    curve = evaluation.curve
+    if not curve.total:
+        return []
+    confidence, accuracy = curve.mean_confidence, curve.mean_accuracy
+    if find_task(evaluation.task).multilabel:
+        ratio = f": a ratio of {frequency_ratio(evaluation):.2g}" if is_off(evaluation) else ""
+        return [
+            f"Mean predicted probability of a label {100 * confidence:.2f} %, observed frequency "
+            f"{100 * accuracy:.2f} %{ratio}."
+        ]
+    gap = 100 * abs(confidence - accuracy)
+    word = "overconfident" if confidence > accuracy else "underconfident"
+    return [
+        f"Mean confidence {100 * confidence:.2f} %, accuracy {100 * accuracy:.2f} %: "
+        + (f"{word} by {gap:.2f} points." if gap >= 0.5 else "neither over- nor underconfident on average.")
+    ]
+
+
+def _calibration(evaluation: Evaluation) -> list[str]:
+    """What temperature scaling changes, and what it leaves."""
+    before, after = evaluation.calibration.before, evaluation.calibration.after
+    if after is None:
+        return [f"No temperature could be fitted: {evaluation.calibration.note}."]
+    if before["ece"] is None or after["ece"] is None:
+        return []
+    nll, ece = metric_info("nll"), metric_info("ece")
+    kind = "Label-wise temperature scaling" if find_task(evaluation.task).multilabel else "Temperature scaling"
+    change = "lowers" if after["ece"] < before["ece"] else "raises"
+    likelihood = f" and changes the NLL from {nll.text(before['nll'])} to {nll.text(after['nll'])}"
+    return [
+        f"{kind}, fitted on {evaluation.calibration.fitted_on}, {change} the ECE from {ece.text(before['ece'])} to "
+        f"{ece.text(after['ece'])} %{'' if math.isinf(before['nll'] or 0.0) else likelihood}.",
+        *_beyond_temperature(evaluation),
+    ]
+
+
+def _beyond_temperature(evaluation: Evaluation) -> list[str]:
+    """What a temperature does not correct."""
+    calibration, ece = evaluation.calibration, metric_info("ece")
+    before, after = ((part or {}).get("classwise_ece") for part in (calibration.before, calibration.after))
+    if before is not None and after is not None and after > RISE * before:
+        return [
+            f"It raises the classwise ECE from {ece.text(before)} to {ece.text(after)} %: the probabilities of whole "
+            "classes are too high or too low; try equipoise calibrate FILE --method vector."
+        ]
+    if find_task(evaluation.task).multilabel and is_off(evaluation):
+        return [
+            "Temperatures do not shift the frequency of labels; biases do: equipoise calibrate FILE --bias. "
+            "equipoise doctor FILE estimates the gain."
+        ]
+    return []
+
+
+def _groups(evaluation: Evaluation) -> list[str]:
+    """The main metric of frequent and rare classes."""
+    task, metric = find_task(evaluation.task), metric_info(evaluation.main)
+    values = {row.name: row.metrics[metric.key] for row in evaluation.groups}
+    many, few = values.get("many"), values.get("few")
+    if many is None or few is None:
+        return []
+    return [
+        f"Mean {metric.label} of {task.many} with few training samples {metric.text(few)} %, of those with many "
+        f"{metric.text(many)} %."
+    ]
+
+
+def _missing(evaluation: Evaluation) -> list[str]:
+    """Classes without samples."""
+    missing = [row.name for row in evaluation.per_class if row.support == 0]
+    if not missing:
+        return []
+    task, names = find_task(evaluation.task), ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
+    what = "positive samples" if task.multilabel else "samples"
+    return [
+        f"{len(missing)} of {evaluation.classes} {task.many} have no {what} and are excluded from means over "
+        f"{task.many}: {names}."
+    ]
