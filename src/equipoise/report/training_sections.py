@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.expressions import method_name
 from equipoise.report.page import Key, Picture, Section
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import label
@@ -16,7 +17,6 @@ from equipoise.report.theme import css
 from equipoise.report.time_figures import over_time
 from equipoise.report.weight_figures import LINES, normalised, shades, weights_by_class, weights_over_time
 from equipoise.report.words import MADE_AFTERWARDS, NATURAL, capital, joined
-from equipoise.train.names import method_name
 
 __all__ = ["asymmetry_section", "learning_section", "right_and_wrong_section", "weights_section"]
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from equipoise.train.names import is_method
+from equipoise.expressions import is_method
 
 __all__ = [
     "DISTANCES",
