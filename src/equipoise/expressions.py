@@ -417,7 +417,8 @@ class _Reader:
             return _CONSTANTS.get(_plain(node.id).lower(), _plain(node.id))
         sign = 1
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)) and _is_number(node.operand):
-            node, sign = node.operand, -1 if isinstance(node.op, ast.USub) else 1
+            sign = -1 if isinstance(node.op, ast.USub) else 1
+            node = node.operand
         if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
             if not math.isfinite(node.value):
                 raise self.refuse(node, "a number must be finite")

@@ -8,7 +8,7 @@ import torch
 import equipoise
 from equipoise.catalogue import CATALOGUE, find
 from equipoise.schedules import Cosine, Linear, Parabolic, Steps
-from equipoise.train.loss_text import SumOfLosses, build_loss, default_loss, expand_loss, parse_loss, python_call
+from equipoise.train.loss_text import build_loss, default_loss, expand_loss, parse_loss, python_call
 from equipoise.weights import (
     Deferred,
     RecallWeights,
@@ -91,6 +91,9 @@ def test_every_loss_with_a_class_without_training_samples(task, name, sync):
         ("single", "recall:momentum=0.1:reduction=mean"),
         ("single", "ldam:scale=10:preset=none"),
         ("multi", "asl:gamma_neg=2:target_gap=none"),
+        ("single", "0.5*ce"),
+        ("single", "ldam + 0.25*focal:gamma=linear(5,1)"),
+        ("segmentation", "recall + 0.5*dice:per_image=true"),
     ],
 )
 @pytest.mark.parametrize("ignore_index", [-100, 255])
@@ -107,12 +110,12 @@ def test_the_call_in_python_makes_the_same_loss(task, text, ignore_index):
         targets[:2] = ignore_index
     for epoch in (0, 9):
         theirs.set_epoch(epoch)
-        if mine.epochs is not None:
+        if getattr(mine, "epochs", 1) is not None:
             mine.set_epoch(epoch)
         assert torch.equal(mine(logits, targets), theirs(logits, targets))
 
 
-@pytest.mark.parametrize("text", ["ce+0.5*dice", "0.5*ce", "ldam:weight=drw", "mine.py:Tail"])
+@pytest.mark.parametrize("text", ["ldam:weight=drw", "ce+ldam:weight=drw", "mine.py:Tail", "ce+0.5*mine.py:Tail"])
 def test_what_no_call_in_python_says(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").touch()
@@ -241,7 +244,7 @@ def test_schedules(text, schedule):
 def test_a_sum_of_losses():
     logits, targets = batch("segmentation")
     loss = build("ce:label_smoothing=1e-1 + 1e+1*dice:classes=(0,2) + recall", "segmentation")
-    assert isinstance(loss, SumOfLosses)
+    assert isinstance(loss, equipoise.SumOfLosses)
     assert loss.factors == (1.0, 10.0, 1.0)
     parts = [
         equipoise.CrossEntropyLoss(label_smoothing=0.1),

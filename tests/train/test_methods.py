@@ -120,7 +120,10 @@ def test_lists_of_values_are_candidates():
         ("sdm", "got 'sdm'; did you mean 'sdn'?"),
         ("", "known are none, sdn"),
         ("sdn:featur=ce", "got 'featur'; did you mean 'feature'?"),
-        ("sdn:feature=focal:gamma=2", "got 'gamma'; known are feature, classifier; a loss with options stands in brackets"),
+        (
+            "sdn:feature=focal:gamma=2",
+            "got 'gamma'; known are feature, classifier; a loss with options stands in",
+        ),
         ("bbn:rate=0.5", "got 'rate'; known are loss, mixing"),
         ("sdn:feature", "options as key=value, got 'feature'"),
         ("sdn:feature=ce:feature=ce", "found feature twice"),

@@ -29,6 +29,7 @@ from equipoise._keywords import check_first, check_keywords
 from equipoise.kernels.hyper import EXPONENTS, layout_of, pack
 from equipoise.kernels.replay import Replays
 from equipoise.losses.recomputation import Passes
+from equipoise.losses.sums import Summand
 from equipoise.schedules import Moment, Number, Schedule
 from equipoise.weights.deferred import Deferred
 
@@ -143,7 +144,7 @@ def check_preset(preset: str | None) -> bool:
     return preset == "published"
 
 
-class Loss(PreciseBuffers):
+class Loss(Summand, PreciseBuffers):
     """Base of all losses: parts resolved to one tensor of hyper-parameters, again at every ``set_epoch``.
 
     Args:

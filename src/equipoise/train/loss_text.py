@@ -36,7 +36,7 @@ from equipoise.data import Task
 from equipoise.expressions import Call, Choices, Sum, Value, expand, is_own, parse
 from equipoise.expressions import check_loss_names as check_names
 from equipoise.kernels.hyper import check_layout
-from equipoise.losses import Loss
+from equipoise.losses import Loss, SumOfLosses
 from equipoise.losses.base import merge_values
 from equipoise.own_files import made_by
 from equipoise.schedules import Cosine, Linear, Moment, Parabolic, Schedule, Steps
@@ -44,7 +44,6 @@ from equipoise.weights import Deferred, effective_number, inverse_frequency, med
 
 __all__ = [
     "OwnLoss",
-    "SumOfLosses",
     "Term",
     "build_loss",
     "default_loss",
@@ -127,42 +126,6 @@ class Term:
     name: str
     factor: float = 1.0
     options: Mapping[str, Given] = field(default_factory=dict)
-
-
-class SumOfLosses(nn.Module):
-    r""":math:`\sum_i f_i L_i` of several losses of the same logits and targets.
-
-    Args:
-        losses: the losses, each with its own reduction.
-        factors: one for each.
-
-    >>> both = SumOfLosses([losses.CrossEntropyLoss(), losses.DiceLoss()], [1.0, 0.5])
-    >>> both(torch.zeros(1, 2), torch.tensor([0]))  # log 2 + 0.5 / 3
-    tensor(0.8598)
-    """
-
-    def __init__(self, losses: Sequence[Loss | OwnLoss], factors: Sequence[float]) -> None:
-        super().__init__()
-        self.losses, self.factors = nn.ModuleList(losses), tuple(factors)
-
-    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The weighted sum, a scalar."""
-        values = [factor * loss(logits, targets) for factor, loss in zip(self.factors, self.losses, strict=True)]
-        return torch.stack(values).sum()
-
-    def set_epoch(self, epoch: float) -> None:
-        """Move the schedules of all losses to ``epoch``, counted from 0."""
-        for loss in self.losses:
-            typing.cast(Loss, loss).set_epoch(epoch)
-
-    def set_progress(self, fraction: float) -> None:
-        """Move the schedules of all losses to a fraction of the training in [0, 1]."""
-        for loss in self.losses:
-            typing.cast(Loss, loss).set_progress(fraction)
-
-    def extra_repr(self) -> str:
-        """Factors for ``repr``."""
-        return f"factors={self.factors}"
 
 
 class OwnLoss(nn.Module):
@@ -284,7 +247,7 @@ def loss_trace(loss: nn.Module, task: Task, num_classes: int, ignore_index: int)
 def python_call(text: str, *, num_classes: int, num_samples: int, epochs: int, ignore_index: int) -> str | None:
     """The loss of a text as Python has it, for a loop of the user's own; training counts are called ``counts``.
 
-    None for a sum, a loss of the user's own, and deferred weights.
+    None where a loss is the user's own or has deferred weights.
 
     Args:
         text: see the top of the module.
@@ -300,10 +263,19 @@ def python_call(text: str, *, num_classes: int, num_samples: int, epochs: int, i
     'equipoise.FocalLoss(gamma=equipoise.schedules.Linear(start=5, stop=1),
      weight=equipoise.weights.inverse_frequency(counts), epochs=10)'
     """
-    term, *others = parse_loss(text)
-    if others or term.factor != 1.0 or is_own(term.name):
-        return None
     known = {"num_classes": repr(num_classes), "counts": "counts", "num_samples": repr(num_samples)}
+    terms = parse_loss(text)
+    calls = [_python_term(term, known, epochs, ignore_index) for term in terms]
+    if None in calls:
+        return None
+    factors = ["" if term.factor == 1.0 else f"{term.factor:g} * " for term in terms]
+    return " + ".join(f"{factor}{call}" for factor, call in zip(factors, calls, strict=True))
+
+
+def _python_term(term: Term, known: Mapping[str, str], epochs: int, ignore_index: int) -> str | None:
+    """One loss of a sum as Python has it, None where no expression says it."""
+    if is_own(term.name):
+        return None
     accepted, parameters = _arguments(term.name), inspect.signature(getattr(losses, term.name)).parameters
     required = [name for name, one in parameters.items() if one.default is one.empty]
     first = [known[name] for name in required if name in known]
