@@ -12,7 +12,8 @@ import pytest
 import typer
 
 from equipoise.cli.app import app
-from equipoise.train.loss_text import expand_loss, list_losses
+from equipoise.expressions import list_losses
+from equipoise.train.loss_text import expand_loss
 from tests.pages import PAGES, ROOT, anchors, blocks, commands, links, short, text_of
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]

@@ -11,11 +11,12 @@ from equipoise.comparison.compare import compare
 from equipoise.comparison.folder import ComparisonFolder, Entry
 from equipoise.comparison.jobs import Call, attempt
 from equipoise.comparison.lock import only_one
+from equipoise.comparison.plan import run_name
 from equipoise.comparison.spec import CompareSpec
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, write_json
 
-SPEC = {"data": "digits-lt", "losses": ["ce", "focal:gamma=1,2"], "seeds": 2, "epochs": 2}
+SPEC = {"data": "digits-lt", "losses": ["ce", "focal(gamma=[1, 2])"], "seeds": 2, "epochs": 2}
 
 
 class Here:
@@ -69,7 +70,7 @@ def out(tmp_path):
     return tmp_path / "out"
 
 
-ALL = [(loss, seed) for seed in (0, 1) for loss in ("ce", "focal:gamma=1", "focal:gamma=2")]
+ALL = [(loss, seed) for seed in (0, 1) for loss in ("ce", "focal(gamma=1)", "focal(gamma=2)")]
 
 
 def compared(out, say=lambda line: None, **settings):
@@ -82,9 +83,9 @@ def test_every_run_is_trained_and_the_plan_says_which(here, out):
     assert here.trained == ALL
     assert here.needed == 6
     assert folder.path == out
-    assert folder.entries == [Entry("ce", ("ce",)), Entry("focal:gamma=1,2", ("focal:gamma=1", "focal:gamma=2"))]
+    assert folder.entries == [Entry("ce", ("ce",)), Entry("focal(gamma=[1, 2])", ("focal(gamma=1)", "focal(gamma=2)"))]
     assert folder.baseline == "ce"
-    assert folder.spec["losses"] == ["ce", "focal:gamma=1,2"]
+    assert folder.spec["losses"] == ["ce", "focal(gamma=[1, 2])"]
     assert [(run.loss, run.seed) for run in folder.finished] == ALL
     assert folder.failures == []
     assert len(said) == 9
@@ -108,7 +109,7 @@ def test_a_finished_comparison_starts_nothing(here, out):
 
 
 def test_interrupted_it_says_how_to_go_on_and_does(here, out):
-    here.wrong["focal:gamma=1", 0] = KeyboardInterrupt()
+    here.wrong["focal(gamma=1)", 0] = KeyboardInterrupt()
     with pytest.raises(TrainingError, match="interrupted; 1 of 6 runs are finished, the same command goes on"):
         compared(out)
     here.wrong.clear()
@@ -130,12 +131,12 @@ def test_interrupted_before_there_was_a_plan_it_leaves_nothing(here, out, monkey
 
 
 def test_a_failed_run_stops_nothing_and_is_tried_again(here, out):
-    here.wrong = {("ce", 1): TrainingError("the loss became nan"), ("focal:gamma=2", 0): RuntimeError("odd\nthing")}
+    here.wrong = {("ce", 1): TrainingError("the loss became nan"), ("focal(gamma=2)", 0): RuntimeError("odd\nthing")}
     said = []
     folder = compared(out, said.append)
     assert here.trained == ALL
     assert [(one.loss, one.seed, one.error) for one in folder.failures] == [
-        ("focal:gamma=2", 0, "RuntimeError: odd thing"),
+        ("focal(gamma=2)", 0, "RuntimeError: odd thing"),
         ("ce", 1, "the loss became nan"),
     ]
     assert len(folder.finished) == 4
@@ -145,9 +146,9 @@ def test_a_failed_run_stops_nothing_and_is_tried_again(here, out):
     del here.wrong["ce", 1]
     said.clear()
     folder = compared(out, said.append)
-    assert here.trained == [("focal:gamma=2", 0), ("ce", 1)]
+    assert here.trained == [("focal(gamma=2)", 0), ("ce", 1)]
     assert "ce, seed 1 failed before and is tried again: the loss became nan" in said
-    assert [(one.loss, one.seed) for one in folder.failures] == [("focal:gamma=2", 0)]
+    assert [(one.loss, one.seed) for one in folder.failures] == [("focal(gamma=2)", 0)]
     assert sorted(file.name for file in (out / "failures").iterdir()) == ["focal-gamma=2-0.json", "focal-gamma=2-0.log"]
 
 
@@ -191,22 +192,94 @@ def test_losses_and_seeds_may_be_added(here, out):
     compared(out)
     here.trained.clear()
     folder = compared(out, seeds=3)
-    assert here.trained == [(loss, 2) for loss in ("ce", "focal:gamma=1", "focal:gamma=2")]
+    assert here.trained == [(loss, 2) for loss in ("ce", "focal(gamma=1)", "focal(gamma=2)")]
     here.trained.clear()
-    folder = compared(out, seeds=3, losses=["recall", "ce", "focal:gamma=1,2"])
+    folder = compared(out, seeds=3, losses=["recall", "ce", "focal(gamma=[1, 2])"])
     assert here.trained == [("recall", 0), ("recall", 1), ("recall", 2)]
-    assert [entry.text for entry in folder.entries] == ["recall", "ce", "focal:gamma=1,2"]
+    assert [entry.text for entry in folder.entries] == ["recall", "ce", "focal(gamma=[1, 2])"]
     assert folder.baseline == "ce"
     assert len(folder.finished) == 12
 
 
 def test_a_loss_may_be_added_whose_runs_others_have_started_from(here, out):
-    compared(out, losses=None, methods=["tau-norm:backbone=ce"])
+    compared(out, losses=None, methods=["tau-norm(backbone=ce)"])
     here.trained.clear()
-    folder = compared(out, losses=None, methods=["ce", "tau-norm:backbone=ce"])
+    folder = compared(out, losses=None, methods=["ce", "tau-norm(backbone=ce)"])
     assert here.trained == []
     assert here.needed == 0
-    assert [entry.text for entry in folder.entries] == ["ce", "tau-norm:backbone=ce"]
+    assert [entry.text for entry in folder.entries] == ["ce", "tau-norm(backbone=ce)"]
+
+
+OLD = {
+    "focal(gamma=[1, 2])": "focal:gamma=1,2",
+    "focal(gamma=1)": "focal:gamma=1",
+    "focal(gamma=2)": "focal:gamma=2",
+    "ce + 0.5 * mmce": "ce+0.5*mmce",
+    "crt(backbone=focal(gamma=1))": "crt:backbone=(focal:gamma=1)",
+}
+
+
+def as_version_0_1_wrote_it(out):
+    """Rewrite a comparison as version 0.1 had it: its texts, and so the names of its runs."""
+    about = json.loads((out / "compare.json").read_text())
+    for key in ("losses", "methods"):
+        about["spec"][key] = about["spec"][key] and [OLD.get(text, text) for text in about["spec"][key]]
+    for entry in about["entries"]:
+        entry["text"] = OLD.get(entry["text"], entry["text"])
+        entry["candidates"] = [OLD.get(text, text) for text in entry["candidates"]]
+    names = {None: None}
+    for run in about["runs"]:
+        run["loss"] = OLD.get(run["loss"], run["loss"])
+        names[run["folder"]] = f"runs/{run_name(run['loss'], run['seed'])}"
+        (out / run["folder"]).rename(out / names[run["folder"]])
+    for run in about["runs"]:
+        run["folder"], run["stage_one"] = names[run["folder"]], names[run["stage_one"]]
+    write_json(out / "compare.json", about)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        ["ce", "focal(gamma=[1, 2])", "ce + 0.5 * mmce"],
+        ["ce", "FocalLoss( gamma=[1.0,2] )", "CrossEntropyLoss + mmce * 0.5"],
+        ["ce", "fl:gamma=1,2", "ce+0.5*mmce"],
+    ],
+)
+@pytest.mark.parametrize("old", [True, False])
+def test_a_comparison_of_either_syntax_resumes_in_both(here, out, losses, old):
+    compared(out, losses=["ce", "focal(gamma=[1, 2])", "ce + 0.5 * mmce"], seeds=1)
+    assert here.trained == [(loss, 0) for loss in ("ce", "focal(gamma=1)", "focal(gamma=2)", "ce + 0.5 * mmce")]
+    if old:
+        as_version_0_1_wrote_it(out)
+    plan = ComparisonFolder(out)
+    names, entries = [run.name for run in plan.runs], plan.entries
+    assert (entries[1].text == "focal:gamma=1,2") == old
+    here.trained.clear()
+    folder = compared(out, losses=losses, seeds=1, baseline="FocalLoss:gamma=1,2")
+    assert here.trained == []
+    assert [run.name for run in folder.runs] == names
+    assert folder.entries == entries
+    assert folder.baseline == entries[1].text
+    folder = compared(out, losses=[*losses, "recall"], seeds=1)  # losses may be added all the same
+    assert here.trained == [("recall", 0)]
+    assert folder.entries == [*entries, Entry("recall", ("recall",))]
+    assert [run.name for run in folder.runs] == [*names, "recall-0"]
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_stage_one_of_a_comparison_of_either_syntax_is_found(here, out, old):
+    methods = ["crt(backbone=focal(gamma=1))"]
+    compared(out, losses=None, methods=methods, seeds=1)
+    assert here.trained == [("focal(gamma=1)", 0), ("auto", 0)]
+    if old:
+        as_version_0_1_wrote_it(out)
+    here.trained.clear()
+    folder = compared(
+        out, losses=None, methods=["crt:backbone=(fl:gamma=1.0)", "tau-norm(backbone=focal(gamma=1))"], seeds=1
+    )
+    assert here.trained == [("auto", 0)]
+    stages = {run.loss: run.stage_one and run.stage_one.path.name for run in folder.runs}
+    assert set(stages.values()) == {None, "focal-gamma=1-0"}
 
 
 def test_nothing_is_added_on_other_data(here, out):
@@ -214,7 +287,7 @@ def test_nothing_is_added_on_other_data(here, out):
     compared(out)
     here.trained.clear()
     with pytest.raises(ValueError, match="digits-lt: the data must be those of the runs that are finished"):
-        compared(out, losses=["ce", "focal:gamma=1,2", "recall"])
+        compared(out, losses=["ce", "focal(gamma=[1, 2])", "recall"])
     assert here.trained == []
 
 
@@ -228,13 +301,13 @@ def test_an_added_loss_must_fit_the_data(here, out):
 
 def test_another_baseline_trains_nothing(here, out):
     compared(out)
-    folder = compared(out, baseline="focal:gamma=1,2")
+    folder = compared(out, baseline="focal(gamma=[1, 2])")
     assert here.trained == ALL
-    assert folder.baseline == "focal:gamma=1,2"
+    assert folder.baseline == "focal(gamma=[1, 2])"
 
 
 def test_another_machine_may_go_on(here, out):
-    here.wrong["focal:gamma=1", 0] = KeyboardInterrupt()
+    here.wrong["focal(gamma=1)", 0] = KeyboardInterrupt()
     with pytest.raises(TrainingError):
         compared(out)
     here.wrong.clear()
@@ -247,10 +320,10 @@ def test_another_machine_may_go_on(here, out):
         ({"epochs": 3}, "epochs=2 (this one has 3)"),
         ({"lr": 0.1, "data": "digit-maps"}, "data=digits-lt (this one has digit-maps), lr=None (this one has 0.1)"),
         (
-            {"losses": ["ce", "focal:gamma=1,2,3"], "clip": 1},
-            "clip=None (this one has 1.0) and with focal:gamma=1,2, which this one lacks",
+            {"losses": ["ce", "focal(gamma=[1, 2, 3])"], "clip": 1},
+            "clip=None (this one has 1.0) and with focal(gamma=[1, 2]), which this one lacks",
         ),
-        ({"losses": None}, "losses=ce,focal:gamma=1,2 (this one has those that the data suggest)"),
+        ({"losses": None}, "losses=ce,focal(gamma=[1, 2]) (this one has those that the data suggest)"),
     ],
 )
 def test_another_comparison_in_its_place_is_refused(here, out, settings, differs):
@@ -261,7 +334,9 @@ def test_another_comparison_in_its_place_is_refused(here, out, settings, differs
     assert before == {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
 
 
-@pytest.mark.parametrize(("settings", "differs"), [({"seeds": 1}, "seed 1"), ({"losses": ["ce"]}, "focal:gamma=1,2")])
+@pytest.mark.parametrize(
+    ("settings", "differs"), [({"seeds": 1}, "seed 1"), ({"losses": ["ce"]}, "focal(gamma=[1, 2])")]
+)
 def test_a_part_of_a_comparison_is_refused_with_the_command_of_all(here, out, settings, differs):
     compared(out)
     here.trained.clear()
@@ -274,7 +349,7 @@ def test_a_part_of_a_comparison_is_refused_with_the_command_of_all(here, out, se
         compared(out, **settings)
     assert f"see it (equipoise report {out}), or choose another --out" in str(why.value)
     command = re.search(r"\((equipoise compare .*?)\), see", str(why.value))[1]
-    assert f"--losses 'ce focal:gamma=1,2' --seeds 2 --out {out}" in command
+    assert f"--losses 'ce focal(gamma=[1, 2])' --seeds 2 --out {out}" in command
     assert not here.trained
 
 
@@ -423,5 +498,5 @@ def test_what_is_written_can_be_read_without_the_package(here, out):
     compared(out)
     about = json.loads((out / "compare.json").read_text())
     assert (about["format"], about["baseline"]) == (1, "ce")
-    planned = {"loss": "focal:gamma=1", "seed": 0, "folder": "runs/focal-gamma=1-0", "stage_one": None}
+    planned = {"loss": "focal(gamma=1)", "seed": 0, "folder": "runs/focal-gamma=1-0", "stage_one": None}
     assert about["runs"][1] == planned

@@ -44,9 +44,7 @@ def test_stage_one_is_a_run_that_is_compared_where_it_is_one():
         "lws-epochs=3-0": "ce-0",
         "sdn-0": None,
     }
-    assert planned("crt:backbone=(focal:gamma=2)", "fl:gamma=2", "CrossEntropyLoss", "ncm")["ncm-0"] == (
-        "CrossEntropyLoss-0"
-    )
+    assert planned("crt:backbone=(focal:gamma=2)", "fl:gamma=2", "CrossEntropyLoss", "ncm")["ncm-0"] == ("ce-0")
 
 
 def test_otherwise_it_is_one_more_run_for_all_that_start_from_it():
@@ -67,8 +65,8 @@ def test_otherwise_it_is_one_more_run_for_all_that_start_from_it():
 
 def test_entries_of_methods():
     assert entries_of(["tau-norm:tau=0.5,1", "Tau-Norm:tau=1.0"]) == [
-        Entry("tau-norm:tau=0.5,1", ("tau-norm:tau=0.5", "tau-norm:tau=1")),
-        Entry("Tau-Norm:tau=1.0", ("tau-norm:tau=1",)),
+        Entry("tau-norm(tau=[0.5, 1])", ("tau-norm(tau=0.5)", "tau-norm(tau=1)")),
+        Entry("tau-norm(tau=1)", ("tau-norm(tau=1)",)),
     ]
 
 
@@ -104,8 +102,8 @@ def test_settings_of_the_runs(tmp_path):
             "they must be losses, got 'crtt'; did you mean 'crt'? Methods are given in --methods",
         ),
         ({"methods": "sdn:featur=ce"}, "did you mean 'feature'?"),
-        ({"methods": "sdn SDN"}, "got sdn and SDN; remove one of them"),
-        ({"losses": "ce", "methods": "CrossEntropyLoss"}, "got ce and CrossEntropyLoss"),
+        ({"methods": "sdn SDN"}, "got sdn twice; remove one of them"),
+        ({"losses": "ce", "methods": "CrossEntropyLoss"}, "got ce twice"),
         ({"losses": "ce sdn"}, "got the method sdn; give it in --methods"),
         ({"methods": "ce sdn", "baseline": "crt"}, "one of ce, sdn, got crt"),
     ],
@@ -123,8 +121,8 @@ def test_methods_that_do_not_fit_the_data_are_named_together():
     told = str(error.value)
     assert "sdn: --method sdn is for task single or segmentation" in told
     assert "tau-norm: --method tau-norm is for" in told
-    assert "lws:loss=ce: loss must be for" in told
-    assert re.findall(r"(\S+): (?=--method|loss must)", told) == ["sdn", "tau-norm", "lws:loss=ce"]
+    assert "lws(loss=ce): loss must be for" in told
+    assert re.findall(r"(\S+): (?=--method|loss must)", told) == ["sdn", "tau-norm", "lws(loss=ce)"]
 
 
 # ---------------------------------------------------------------------------------------------------- what is trained

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from equipoise.comparison.spec import GROUPS, CompareSpec
-from equipoise.train.loss_text import WEIGHTS, list_losses
+from equipoise.expressions import list_losses
+from equipoise.train.loss_text import WEIGHTS
 from equipoise.train.spec import RunSpec, SharedSpec, SpecError, read_spec
 
 
@@ -108,8 +109,8 @@ def test_all_mistakes_are_named_together():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"losses": "focal ce FocalLoss"}, "every loss must be given once, got focal and FocalLoss"),
-        ({"losses": "focal:gamma=1,2 fl:gamma=1,2"}, "got focal:gamma=1,2 and fl:gamma=1,2"),
+        ({"losses": "focal ce FocalLoss"}, "every loss must be given once, got focal twice"),
+        ({"losses": "focal:gamma=1,2 fl:gamma=1,2"}, "got focal(gamma=[1, 2]) twice"),
         ({"losses": ""}, "there must be at least one loss, got none"),
         ({"losses": []}, "there must be at least one loss, got none"),
         ({"losses": [3]}, "valid string, got 3"),
@@ -131,4 +132,5 @@ def test_mistakes(settings, message):
 
 def test_entries_with_a_candidate_in_common_are_different_losses():
     spec = CompareSpec(data="x", losses=["focal:gamma=3", "focal:gamma=1,2,3"], baseline="focal:gamma=3")
-    assert spec.losses == ("focal:gamma=3", "focal:gamma=1,2,3")
+    assert spec.losses == ("focal(gamma=3)", "focal(gamma=[1, 2, 3])")
+    assert spec.baseline == "focal(gamma=3)"

@@ -303,7 +303,7 @@ def test_candidates_are_chosen_by_validation_never_by_the_test(tmp_path):
         ("focal:gamma=0,1,2", "focal:gamma=1", None),
         ("focal:gamma=0,2", "focal:gamma=0", None),  # there is no smaller one
         ("focal:gamma=0,2", "ce", None),  # the same loss, as another row has it
-        ("ce+0.1,0.5,1*dice", "ce+1*dice", "1*dice is the largest"),
+        ("ce+0.1,0.5,1*dice", "ce+1*dice", "1 * dice is the largest"),
         ("tau-norm:tau=0.5,1", "tau-norm:tau=0.5", "tau=0.5 is the smallest"),
         ("ldam:weight=drw,inverse", "ldam:weight=drw", None),
         (

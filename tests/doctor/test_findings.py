@@ -311,7 +311,7 @@ def test_suggestions_end_with_the_baseline_and_fit_the_task(task, counts):
 
 def test_losses_for_label_maps_come_with_what_they_need_there():
     texts = [item.text for item in suggest("segmentation", [9000, 300, 4])]
-    assert {"recall:momentum=0.1", "ce+lovasz-softmax"} < set(texts)
+    assert {"recall(momentum=0.1)", "ce + lovasz-softmax"} < set(texts)
     assert all(parse_loss(text) for text in texts)
     assert "recall" in [item.text for item in suggest("single", [9000, 300, 4])]
 

@@ -18,7 +18,7 @@ from tests.data.making import class_folders
 from tests.e2e.commands import ENVIRONMENT, assert_same_run, contents, flags
 from tests.marks import slow
 
-LOSSES = "ce focal:gamma=1,2"
+LOSSES = "ce focal(gamma=[1, 2])"
 SMALL = {"data": "digits-lt", "model": "linear", "epochs": 6, "losses": LOSSES, "seeds": 2, "accelerator": "cpu"}
 RUNS = ["ce-0", "focal-gamma=1-0", "focal-gamma=2-0", "ce-1", "focal-gamma=1-1", "focal-gamma=2-1"]
 TIMES = ("seconds_per_step",)
@@ -104,15 +104,15 @@ def test_what_is_there_afterwards(whole):
 def test_the_verdict_is_about_the_losses(whole):
     found = verdict(whole[0])
     assert found["baseline"] == "ce"
-    assert [row["loss"] for row in found["rows"]] == ["ce", "focal:gamma=1,2"]
-    assert found["rows"][1]["chosen"] in ("focal:gamma=1", "focal:gamma=2")
+    assert [row["loss"] for row in found["rows"]] == ["ce", "focal(gamma=[1, 2])"]
+    assert found["rows"][1]["chosen"] in ("focal(gamma=1)", "focal(gamma=2)")
     assert found["seeds"] == [0, 1]
     assert found["sentences"]
 
 
 def test_a_run_is_what_train_makes_of_the_same_settings(whole, equipoise, tmp_path):
     options = {key: value for key, value in SMALL.items() if key not in ("losses", "seeds")}
-    alone = equipoise.train(tmp_path, loss="focal:gamma=2", seed=1, **options)
+    alone = equipoise.train(tmp_path, loss="focal(gamma=2)", seed=1, **options)
     (run,) = (run for run in whole[0].runs if run.name == "focal-gamma=2-1")
     assert_same_run(alone, run.folder)
     assert alone.about["spec"] == run.folder.about["spec"]
@@ -131,7 +131,7 @@ def test_one_process_finds_what_two_find(whole, equipoise, tmp_path):
     file = tmp_path / "compare.yaml"
     file.write_text("\n".join(f"{key}: {value}" for key, value in SMALL.items() if key != "losses"))
     with file.open("a") as settings:
-        settings.write("\nlosses: [ce, 'focal:gamma=1,2']\nout: compared\n")
+        settings.write("\nlosses: [ce, 'focal(gamma=[1, 2])']\nout: compared\n")
     finished = equipoise(tmp_path, "compare", file, jobs=1)
     assert finished.status == 0, finished.err
     assert_same_comparison(ComparisonFolder(tmp_path / "compared"), whole[0])

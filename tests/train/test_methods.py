@@ -15,6 +15,7 @@ from torch.testing import assert_close
 
 from equipoise import LDAMLoss
 from equipoise.data import digits_lt, open_data, sampler_for
+from equipoise.expressions import is_method
 from equipoise.heads import BilateralModel, CosineClassifier, decouple, features, normalize_classifier
 from equipoise.models import MLP, build_model, find_classifier
 from equipoise.report.words import DISTANCES, MADE_AFTERWARDS
@@ -23,7 +24,6 @@ from equipoise.train.errors import TrainingError
 from equipoise.train.export import export_run, load_exported
 from equipoise.train.folder import RunFolder
 from equipoise.train.methods import METHODS, MixedLoss, expand_method, meaning, parse_method
-from equipoise.train.names import is_method
 from equipoise.train.parts import loss_of
 from equipoise.train.run import run
 from equipoise.train.spec import RunSpec, SpecError
@@ -89,7 +89,7 @@ def test_options():
     assert (sdn.feature, sdn.classifier) == ("ce", "class-balanced")
     assert sdn.losses == ["ce", "class-balanced"]
     assert parse_method("crt:epochs=5:lr=0.1") == METHODS["crt"](epochs=5, lr=0.1)
-    assert parse_method("oltr:loss=(focal:gamma=2):memory=0").loss == "focal:gamma=2"
+    assert parse_method("oltr:loss=(focal:gamma=2):memory=0").loss == "focal(gamma=2)"
     assert parse_method("oltr").rate == 0.1
     assert parse_method("tau-norm:tau=none").tau is None
     assert parse_method("bbn:mixing=published").second_sampler == "reversed"
@@ -108,10 +108,10 @@ def test_what_is_no_method():
 
 
 def test_lists_of_values_are_candidates():
-    assert expand_method("tau-norm:tau=0.5,1") == ["tau-norm:tau=0.5", "tau-norm:tau=1"]
-    assert expand_method("sdn:feature=ce,(focal:gamma=1)") == ["sdn:feature=ce", "sdn:feature=(focal:gamma=1)"]
+    assert expand_method("tau-norm:tau=0.5,1") == ["tau-norm(tau=0.5)", "tau-norm(tau=1)"]
+    assert expand_method("sdn:feature=ce,(focal:gamma=1)") == ["sdn(feature=ce)", "sdn(feature=focal(gamma=1))"]
     assert len(expand_method("crt:lr=0.1,0.2:epochs=1,2,3")) == 6
-    assert expand_method("focal:gamma=1,2") == ["focal:gamma=1", "focal:gamma=2"]
+    assert expand_method("focal:gamma=1,2") == ["focal(gamma=1)", "focal(gamma=2)"]
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,13 @@ def test_lists_of_values_are_candidates():
         ("sdm", "got 'sdm'; did you mean 'sdn'?"),
         ("", "known are none, sdn"),
         ("sdn:featur=ce", "got 'featur'; did you mean 'feature'?"),
-        ("sdn:feature=focal:gamma=2", "got 'gamma'; known are feature, classifier; a loss with options stands in bra"),
+        (
+            "sdn:feature=focal:gamma=2",
+            "got 'gamma'; known are feature, classifier; a loss with options stands in",
+        ),
         ("bbn:rate=0.5", "got 'rate'; known are loss, mixing"),
         ("sdn:feature", "options as key=value, got 'feature'"),
-        ("sdn:feature=ce:feature=ce", "got feature twice"),
+        ("sdn:feature=ce:feature=ce", "found feature twice"),
         ("oltr:loss=foo", "must be a loss of the catalogue, got 'foo'"),
         ("oltr:loss=(ce", "must close every bracket"),
         ("crt:epochs=1.5", "epochs of crt must be a whole number, got '1.5'"),

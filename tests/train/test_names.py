@@ -4,18 +4,17 @@ import pytest
 
 from equipoise.catalogue import CATALOGUE, find
 from equipoise.data import EMBEDDED
-from equipoise.train import methods
-from equipoise.train.loss_text import WEIGHTS
-from equipoise.train.names import (
+from equipoise.expressions import (
     METHOD_NAMES,
     RULE_AND_LOSS,
-    TermText,
+    canonical,
     check_loss_names,
     check_method_name,
     is_method,
     list_losses,
-    split_terms,
 )
+from equipoise.train import methods
+from equipoise.train.loss_text import WEIGHTS
 from equipoise.train.spec import RunSpec, SpecError
 
 
@@ -33,13 +32,10 @@ def test_one_rule_for_weights_is_a_loss_too():
 
 
 def test_terms():
-    assert split_terms("ce+ 1e+2*dice:per_image=true") == [
-        TermText(None, "ce", ()),
-        TermText("1e+2", "dice", ("per_image=true",)),
-    ]
-    assert split_terms("2*../my losses/tail.py:Tail:k=1:weight=drw") == [
-        TermText("2", "../my losses/tail.py:Tail", ("k=1", "weight=drw"))
-    ]
+    assert canonical("ce+ 1e+2*dice:per_image=true") == "ce + 100 * dice(per_image=True)"
+    assert canonical("2*../my losses/tail.py:Tail:k=1:weight=drw") == (
+        '2 * "../my losses/tail.py:Tail"(k=1, weight=drw)'
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +76,7 @@ def test_what_is_checked_quickly():
     with pytest.raises(SpecError, match="3 mistakes"):
         RunSpec.check(settings, here=True)
     later = {"data": "digits-lt", "loss": "focal:gama=2", "model": "resnet19", "augment": "flop"}
-    assert RunSpec.check(later, quick=True, here=True).loss == "focal:gama=2"
+    assert RunSpec.check(later, quick=True, here=True).loss == "focal(gama=2)"
     with pytest.raises(SpecError, match="3 mistakes"):
         RunSpec.check(later)
     assert [RunSpec.check({"data": name}, here=True).data for name in EMBEDDED] == list(EMBEDDED)

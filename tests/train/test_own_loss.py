@@ -104,7 +104,7 @@ def test_a_class_gets_what_it_names():
 def test_values_are_those_of_other_losses():
     assert build("mine.py:Scaled:word=linear(5,1)").loss.word == Linear(5, 1)
     torch.testing.assert_close(build("mine.py:Scaled:weight=inverse").loss.weight, inverse_frequency(COUNTS).float())
-    assert expand_loss("mine.py:Scaled:by=1,2") == ["mine.py:Scaled:by=1", "mine.py:Scaled:by=2"]
+    assert expand_loss("mine.py:Scaled:by=1,2") == ["mine.py:Scaled(by=1)", "mine.py:Scaled(by=2)"]
 
 
 def test_a_function_of_logits_and_targets_is_the_loss_itself():
@@ -165,8 +165,9 @@ def test_a_comparison_says_so_before_it_trains():
         surveyed_entries(CompareSpec(data="digits-lt", losses="ce mine.py:many"))
     entries, _ = surveyed_entries(CompareSpec(data="digits-lt", losses="ce mine.py:Scaled:by=1,2"))
     assert entries == entries_of(["ce", "mine.py:Scaled:by=1,2"])
-    assert entries[1].candidates == ("mine.py:Scaled:by=1", "mine.py:Scaled:by=2")
-    assert run_name("mine.py:Scaled:by=1", 0) == "mine.py-Scaled-by=1-0"
+    assert entries[1].candidates == ("mine.py:Scaled(by=1)", "mine.py:Scaled(by=2)")
+    for text in ("mine.py:Scaled:by=1", "mine.py:Scaled(by=1)"):
+        assert run_name(text, 0) == "mine.py-Scaled-by=1-0"
 
 
 @pytest.mark.parametrize("settings", [{"loss": "mine.py:Scaled:by=0.5"}, {"method": "bbn:loss=(mine.py:plain)"}])

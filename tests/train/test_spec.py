@@ -108,3 +108,18 @@ def test_the_page_lists_every_setting():
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
     for name, field in RunSpec.model_fields.items():
         assert re.search(rf"\| `{name}` \| .*\| {re.escape(field.description)} \|", page), name
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("loss", "focal:gamma=1:label_smoothing=0.1", "focal(label_smoothing=0.1, gamma=1)"),
+        ("method", "SDN:feature=ce", "sdn(feature=ce)"),
+    ],
+)
+def test_runs_of_either_syntax_resume_in_both(name, old, new):
+    specs = [RunSpec.check({"data": "digits-lt", name: text}) for text in (old, new)]
+    assert specs[0] == specs[1]
+    stored = specs[0].model_dump(mode="json") | {name: old}  # as version 0.1 wrote it
+    assert specs[1].differing(stored) == {}
+    assert specs[1].differing(stored | {name: "auto"}).keys() == {name}

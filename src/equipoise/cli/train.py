@@ -13,6 +13,7 @@ from equipoise._extras import check_installed
 from equipoise.cli.console import echo
 from equipoise.cli.inputs import bad_input
 from equipoise.cli.settings import settled, with_settings
+from equipoise.expressions import compact
 from equipoise.train.spec import GROUPS, RunSpec
 
 __all__ = ["train"]
@@ -55,4 +56,4 @@ def _name(spec: RunSpec) -> str:
     """A name for the folder, from what people change most."""
     data = Path(spec.data).name if spec.data not in (".", "") else "run"
     what = spec.loss if spec.method == "none" else spec.method
-    return re.sub(r"[^\w.=+-]+", "-", f"{data.partition('.')[0]}-{what}-{spec.seed}")
+    return re.sub(r"[^\w.=+-]+", "-", f"{data.partition('.')[0]}-{compact(what)}-{spec.seed}")

@@ -26,9 +26,10 @@ from equipoise.comparison.damage import damage_of, set_aside
 from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
 from equipoise.comparison.jobs import Call, Jobs, LocalJobs
 from equipoise.comparison.lock import LOCKS, at_work, only_one
-from equipoise.comparison.plan import baseline_of, entries_of, planned_runs, run_spec, surveyed_entries
+from equipoise.comparison.plan import as_planned, baseline_of, entries_of, planned_runs, run_spec, surveyed_entries
 from equipoise.comparison.progress import Display
 from equipoise.comparison.spec import CompareSpec
+from equipoise.expressions import canonical
 from equipoise.report.words import kind_of
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain, write_json
@@ -170,15 +171,17 @@ def _train_all(
     """Make the plan where there is none, and train what is missing."""
     known = _entries_so_far(folder, spec)
     _set_damaged_aside(folder, say)
-    entries = known if known is not None or spec.compared is None else entries_of(spec.compared)
-    missing = None if entries is None else _missing(planned_runs(folder.path, entries, spec.seeds))
+    entries = known
+    if known is None and spec.compared is not None:
+        entries = as_planned(entries_of(spec.compared), folder)
+    missing = None if entries is None else _missing(_runs(folder, spec, entries))
     if known is not None and not missing:
         _write_plan(folder, spec, known)
         return
     say(f"comparing {kind_of(spec.compared or ()).many} on {spec.data} in {folder.path}")
     with _jobs(spec, jobs, None if missing is None else len(missing), ray) as workers:
         if known is None:
-            known = _survey(folder, workers, spec, say)
+            known = as_planned(_survey(folder, workers, spec, say), folder)
         _write_plan(folder, spec, known)
         _train(folder, spec, workers, say, console)
 
@@ -195,9 +198,10 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
             f"{folder.plan}: it must be the plan of a comparison, found none; choose another --out"
         ) from None
     texts = [entry.text for entry in entries]
+    meant = [canonical(text) for text in texts]
     changed = spec.differing(stored, (*FREE, *GROWING, "baseline"))
     compared = None if spec.compared is None else list(spec.compared)
-    gone = [text for text in texts if compared is not None and text not in compared]
+    gone = [text for text, one in zip(texts, meant, strict=True) if compared is not None and one not in compared]
     gone += [f"seed {seed}" for seed in seeds if seed not in spec.seeds]
     if compared is None and not suggested:
         changed["losses"] = texts, "those that the data suggest"
@@ -212,7 +216,7 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
             f"{folder.path} already holds a comparison with {differs}; {remedy}choose "
             "another --out (losses, methods and seeds may be added to a comparison, nothing else may change)"
         )
-    return entries if compared is None or compared == texts else None
+    return entries if compared is None or compared == meant else None
 
 
 def _set_damaged_aside(folder: ComparisonFolder, say: Callable[[str], None]) -> None:
@@ -233,8 +237,13 @@ def _missing(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     return [run for run in runs if not run.folder.finished]
 
 
+def _runs(folder: ComparisonFolder, spec: CompareSpec, entries: Sequence[Entry]) -> list[PlannedRun]:
+    planned = [run.loss for run in folder.runs] if folder.exists else []
+    return planned_runs(folder.path, entries, spec.seeds, planned)
+
+
 def _write_plan(folder: ComparisonFolder, spec: CompareSpec, entries: Sequence[Entry]) -> None:
-    runs = planned_runs(folder.path, entries, spec.seeds)
+    runs = _runs(folder, spec, entries)
     baseline = baseline_of(spec, entries)
     if not folder.exists or plain(spec.model_dump()) != folder.spec:
         folder.write_plan(spec.model_dump(), entries, baseline, runs)

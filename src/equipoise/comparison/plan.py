@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise.comparison.folder import Entry, PlannedRun
+from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
 from equipoise.comparison.spec import CompareSpec
+from equipoise.expressions import canonical, compact, is_method, same
 from equipoise.report.words import things
 from equipoise.train.folder import RunFolder
-from equipoise.train.names import is_method
 from equipoise.train.spec import RunSpec, SharedSpec
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from equipoise.data import Task
 
-__all__ = ["baseline_of", "entries_of", "planned_runs", "run_name", "run_spec", "surveyed_entries"]
+__all__ = ["as_planned", "baseline_of", "entries_of", "planned_runs", "run_name", "run_spec", "surveyed_entries"]
 
 LONGEST = 80
 """Letters of a loss in the name of a folder."""
@@ -31,8 +31,8 @@ LOOKED_AT = 20_000
 def entries_of(losses: Sequence[str]) -> list[Entry]:
     """Losses and methods with the candidates that each stands for; what is the same has the same text in all of them.
 
-    >>> [entry.candidates for entry in entries_of(["focal:gamma=1,2", "FocalLoss:gamma=2,3"])]
-    [('focal:gamma=1', 'focal:gamma=2'), ('focal:gamma=2', 'FocalLoss:gamma=3')]
+    >>> [entry.candidates for entry in entries_of(["focal(gamma=[1, 2])", "FocalLoss:gamma=2,3"])]
+    [('focal(gamma=1)', 'focal(gamma=2)'), ('focal(gamma=2)', 'focal(gamma=3)')]
     """
     from equipoise.train.methods import expand_method, meaning
 
@@ -45,7 +45,7 @@ def entries_of(losses: Sequence[str]) -> list[Entry]:
             twin = next((other for other, parsed in known.items() if parsed == meant), single)
             known[twin] = meant
             candidates.append(twin)
-        entries.append(Entry(text, tuple(candidates)))
+        entries.append(Entry(canonical(text), tuple(candidates)))
     return entries
 
 
@@ -55,22 +55,41 @@ def baseline_of(spec: CompareSpec, entries: Sequence[Entry]) -> str:
 
     texts = [entry.text for entry in entries]
     if spec.baseline is not None:
-        if spec.baseline not in texts:
+        wanted = next((text for text in texts if same(text, spec.baseline)), None)
+        if wanted is None:
             raise ValueError(f"--baseline must be one of {', '.join(texts)}, got {spec.baseline}; write it as there")
-        return spec.baseline
+        return wanted
     plain = [entry.text for entry in entries if all(is_backbone("auto", one) for one in entry.candidates)]
     named = [entry.text for entry in entries if entry.text in plain and entry.text in entry.candidates]
     return (named or plain or texts)[0]
 
 
-def planned_runs(folder: Path, entries: Sequence[Entry], seeds: Sequence[int]) -> list[PlannedRun]:
+def as_planned(entries: Sequence[Entry], folder: ComparisonFolder) -> list[Entry]:
+    """The entries, those that a folder has already under the texts that it has, as version 0.1 wrote them for example.
+
+    So their runs keep their folders.
+    """
+    if not folder.exists:
+        return list(entries)
+    rows = {canonical(entry.text): entry.text for entry in folder.entries}
+    losses = {canonical(run.loss): run.loss for run in folder.runs}
+    return [
+        Entry(rows.get(entry.text, entry.text), tuple(losses.get(text, text) for text in entry.candidates))
+        for entry in entries
+    ]
+
+
+def planned_runs(
+    folder: Path, entries: Sequence[Entry], seeds: Sequence[int], planned: Sequence[str] = ()
+) -> list[PlannedRun]:
     """Every candidate with every seed, once: all losses with the first seed, then all with the second.
 
-    What methods with two stages start from is a run of its own, and one for all that start from the same.
+    What methods with two stages start from is a run of its own, and one for all that start from the same; where a plan
+    has it already, as ``planned`` calls it.
     """
     losses = list(dict.fromkeys(candidate for entry in entries for candidate in entry.candidates))
     wanted = {loss: _backbone(loss) for loss in losses}
-    backbones = {loss: _in_words_of([*losses, *wanted.values()], text) for loss, text in wanted.items()}
+    backbones = {loss: _in_words_of([*losses, *planned, *wanted.values()], text) for loss, text in wanted.items()}
     needed = [backbone for backbone in dict.fromkeys(backbones.values()) if backbone not in (None, *losses)]
 
     def place(loss: str | None, seed: int) -> RunFolder | None:
@@ -102,10 +121,10 @@ def _in_words_of(losses: Sequence[str | None], backbone: str | None) -> str | No
 def run_name(loss: str, seed: int) -> str:
     """A name for the folder of a run; other losses have other names.
 
-    >>> run_name("focal:gamma=1", 0), run_name("ce+0.5*dice", 12)
-    ('focal-gamma=1-0', 'ce+0.5-dice-d0181fd0-12')
+    >>> run_name("focal(gamma=1)", 0), run_name("ce + 0.5 * dice", 12), run_name("ce+0.5*dice", 12)
+    ('focal-gamma=1-0', 'ce+0.5-dice-1743fd7d-12', 'ce+0.5-dice-d0181fd0-12')
     """
-    slug = loss.replace(":", "-")
+    slug = compact(loss).replace(":", "-")
     safe = re.sub(r"[^\w.=+-]", "-", slug)[:LONGEST]
     return f"{safe}-{seed}" if safe == slug else f"{safe}-{zlib.crc32(loss.encode()):08x}-{seed}"
 

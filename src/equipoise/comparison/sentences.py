@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from equipoise.comparison.statistics import MOST_SEEDS
+from equipoise.expressions import Call, Choices, Sum, Value, parse
 from equipoise.report.words import LABELS, LESS_IS_BETTER, NATURAL, joined, shown, things
 
 __all__ = ["JUDGED", "interval_text", "is_gain", "sentences_of", "signed"]
@@ -17,9 +17,6 @@ JUDGED = ("few", "f_measure", "auroc", "ece", "ece_after")
 NAMED = 5
 """Most classes and runs that are named."""
 MORE_SAMPLES = "use more test data, or a larger --test-share where the data have no test split of their own"
-NUMBER = r"\d+\.?\d*(?:[eE][+-]?\d+)?"
-LIST = re.compile(rf"(?<![\w.,(=])([\w-]+=)?({NUMBER}(?:,{NUMBER})+)(\*[\w-]+)?(?![\w.,])")
-"""Numbers that a loss lists, ``gamma=1,2,3`` or ``0.1,1*dice``."""
 
 
 def sentences_of(found: Mapping[str, Any]) -> list[str]:
@@ -208,19 +205,37 @@ def _choices(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _at_the_edge(loss: str, chosen: str) -> str:
-    """A hint where a chosen number is the smallest or largest of its list.
+    """A hint where a chosen number is the smallest or largest of its candidates.
 
-    >>> _at_the_edge("focal:gamma=1,2,3", "focal:gamma=3")
+    >>> _at_the_edge("focal(gamma=[1, 2, 3])", "focal(gamma=3)")
     '; gamma=3 is the largest of its list, try larger'
     """
     hints = []
-    for key, listed, name in LIST.findall(loss):
-        values = sorted(map(float, listed.split(",")))
-        match = re.search(rf"(?<![\w.-]){re.escape(key)}({NUMBER}){re.escape(name)}(?![\w.])", chosen)
-        if match is not None and (value := float(match[1])) in (values[0], values[-1]) and value:
-            edge = "largest" if value == values[-1] else "smallest"
-            hints.append(f"; {match[0]} is the {edge} of its list, try {edge[:-2]}r")
+    try:
+        chosen_numbers = [*_chosen_numbers(parse(loss), parse(chosen))]
+    except ValueError:  # a name that is no expression
+        return ""
+    for called, values, value in chosen_numbers:
+        if value and len(values) > 1 and value in (min(values), max(values)):
+            edge = "largest" if value == max(values) else "smallest"
+            hints.append(f"; {called} is the {edge} of its list, try {edge[:-2]}r")
     return "".join(hints)
+
+
+def _chosen_numbers(given: Value, chosen: Value, called: str = "{}") -> Iterator[tuple[str, list[float], float]]:
+    """Numbers chosen from a list in an expression: how each is called, the list, and the number."""
+    if isinstance(given, Choices):
+        values = [value for value in given.values if isinstance(value, (int, float)) and not isinstance(value, bool)]
+        if len(values) == len(given.values) and isinstance(chosen, (int, float)):
+            yield called.format(chosen), values, chosen
+    elif isinstance(given, Sum) and isinstance(chosen, Sum) and len(given.terms) == len(chosen.terms):
+        for (factor, loss), (one, single) in zip(given.terms, chosen.terms, strict=True):
+            yield from _chosen_numbers(factor, one, f"{{}} * {loss.name}")
+            yield from _chosen_numbers(loss, single)
+    elif isinstance(given, Call) and isinstance(chosen, Call) and given.name == chosen.name:
+        for (key, value), (other, one) in zip(given.options, chosen.options, strict=False):
+            if key == other:
+                yield from _chosen_numbers(value, one, f"{key}={{}}")
 
 
 def _warnings(found: Mapping[str, Any]) -> Iterator[str]:

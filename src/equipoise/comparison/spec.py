@@ -9,8 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 
 from equipoise._nearest import nearest, repeated
 from equipoise.catalogue import find
+from equipoise.expressions import METHOD_NAMES, canonical, check_loss_names, is_method, list_losses, method_name
 from equipoise.train import spec as shared
-from equipoise.train.names import METHOD_NAMES, check_loss_names, is_method, list_losses, method_name
 from equipoise.train.spec import SharedSpec, is_quick
 
 __all__ = ["GROUPS", "CompareSpec"]
@@ -25,7 +25,7 @@ def _losses(value: object) -> object:
     """A line of losses as a flag gives it."""
     if not isinstance(value, str):
         return value
-    return tuple(list_losses(value, is_method))
+    return tuple(list_losses(value))
 
 
 def _known_loss(text: str, info: ValidationInfo) -> str:
@@ -40,13 +40,12 @@ def _known_loss(text: str, info: ValidationInfo) -> str:
         if not meant:
             raise
         raise ValueError(f"they must be losses, got {text!r}; {meant} Methods are given in --methods") from None
-    return text.strip()
+    return canonical(text)
 
 
 def _check(text: str, info: ValidationInfo) -> None:
     """Raise where a text is no loss or method, or has options that it does not know."""
-    if not is_method(text):
-        check_loss_names(text)
+    check_loss_names(text)
     if not is_quick(info):
         from equipoise.train.methods import expand_method
 
@@ -73,7 +72,7 @@ def _known_method(text: str, info: ValidationInfo) -> str:
         if meant:
             raise ValueError(f"they must be methods or losses, got {text!r}; {meant}") from None
         raise ValueError(f"they must be methods ({', '.join(METHOD_NAMES)}) or losses: {error}") from None
-    return text.strip()
+    return canonical(text)
 
 
 def _seeds(value: object) -> object:
@@ -114,17 +113,18 @@ def _setting(default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN
 class CompareSpec(SharedSpec):
     """The settings of a comparison.
 
-    >>> spec = CompareSpec(data="digits-lt", losses="ce focal:gamma=1,2,3", seeds=2)
+    >>> spec = CompareSpec(data="digits-lt", losses="ce focal(gamma=[1, 2, 3])", seeds=2)
     >>> spec.losses, spec.seeds
-    (('ce', 'focal:gamma=1,2,3'), (0, 1))
+    (('ce', 'focal(gamma=[1, 2, 3])'), (0, 1))
     """
 
     losses: Losses | None = _setting(
         None,
-        "Losses, e.g. 'ce focal:gamma=1,2,3 ldam:weight=drw mine.py:function'; None for those that the data suggest.",
+        "Losses, e.g. 'ce focal(gamma=[1, 2, 3]) ldam(weight=drw) mine.py:function'; None for those that the data "
+        "suggest.",
     )
     methods: Methods | None = _setting(
-        None, "Systems, beside the losses or alone, e.g. 'ce sdn sdn:feature=ce ldam-drw crt tau-norm oltr:loss=cfl'."
+        None, "Systems, beside the losses or alone, e.g. 'ce sdn sdn(feature=ce) ldam-drw crt tau-norm oltr(loss=cfl)'."
     )
     seeds: Seeds = _setting((0, 1, 2), "Number of seeds, or a list of them.")
     baseline: str | None = _setting(
@@ -171,9 +171,10 @@ class CompareSpec(SharedSpec):
     @classmethod
     def _compared(cls, baseline: str | None, info: ValidationInfo) -> str | None:
         compared = (*(info.data.get("losses") or ()), *(info.data.get("methods") or ()))
-        if baseline is not None and compared and baseline not in compared:
+        known = None if baseline is None else canonical(baseline)
+        if known is not None and compared and known not in compared:
             raise ValueError(f"it must be one of {', '.join(compared)}, got {baseline}; write it as there")
-        return baseline
+        return known
 
     @property
     def compared(self) -> tuple[str, ...] | None:
@@ -190,5 +191,6 @@ def _check_once(what: str, texts: Sequence[str]) -> None:
         meant = [meaning(one) for one in expand_method(text)]
         twin = next((other for other, known in seen.items() if known == meant), None)
         if twin is not None:
-            raise ValueError(f"every {what} must be given once, got {twin} and {text}; remove one of them")
+            both = f"{text} twice" if twin == text else f"{twin} and {text}"
+            raise ValueError(f"every {what} must be given once, got {both}; remove one of them")
         seen[text] = meant

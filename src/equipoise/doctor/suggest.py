@@ -13,7 +13,7 @@ from equipoise.tasks import MULTICLASS, MULTILABEL, SEGMENTATION, find_task
 
 __all__ = ["Suggestion", "suggest"]
 
-FOR_MAPS = {"RecallLoss": "recall:momentum=0.1", "LovaszSoftmaxLoss": "ce+lovasz-softmax"}
+FOR_MAPS = {"RecallLoss": "recall(momentum=0.1)", "LovaszSoftmaxLoss": "ce + lovasz-softmax"}
 """Of label maps batches are small, and a loss of the order of pixels needs one of each pixel beside it."""
 
 

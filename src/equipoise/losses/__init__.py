@@ -31,6 +31,7 @@ from equipoise.losses.representation import LiftedStructureLoss, RangeLoss
 from equipoise.losses.settings import current_settings
 from equipoise.losses.sigmoid import SigmoidLoss
 from equipoise.losses.softmax import SoftmaxLoss
+from equipoise.losses.sums import SumOfLosses
 from equipoise.losses.theory import gamma_for, mislabel_point
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "SigmoidLoss",
     "SoftIoULoss",
     "SoftmaxLoss",
+    "SumOfLosses",
     "TverskyLoss",
     "asymmetric",
     "current_settings",

@@ -28,6 +28,7 @@ from equipoise._checks import (
 from equipoise._keywords import RealSignature, call_keywords, check_call, check_first, check_keywords
 from equipoise.kernels.hyper import EXPONENTS, layout_of, pack
 from equipoise.losses.recomputation import Passes
+from equipoise.losses.sums import Summand
 from equipoise.schedules import Moment, Number, Schedule
 from equipoise.weights.deferred import Deferred
 
@@ -153,7 +154,7 @@ def retire_preset(preset: str | None) -> None:
         )
 
 
-class Loss(PreciseBuffers):
+class Loss(Summand, PreciseBuffers):
     """Base of all losses: parts resolved to one tensor of hyper-parameters, again at every ``set_epoch``.
 
     Args:

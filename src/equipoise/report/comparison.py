@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from equipoise.comparison.folder import ComparisonFolder
+from equipoise.expressions import is_method
 from equipoise.report.open_sets import open_sets_section
 from equipoise.report.origins import origin_section
 from equipoise.report.page import render
@@ -19,7 +20,6 @@ from equipoise.report.training_sections import (
 )
 from equipoise.report.verdict_sections import differences_section, results_section, tradeoff_section
 from equipoise.report.words import TITLES, things
-from equipoise.train.names import is_method
 
 __all__ = ["comparison_page"]
 

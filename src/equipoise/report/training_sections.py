@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.expressions import method_name
 from equipoise.metric_registry import metric_info
 from equipoise.report.page import Key, Picture, Section
 from equipoise.report.runs import ComparedLoss
@@ -17,7 +18,6 @@ from equipoise.report.theme import css
 from equipoise.report.time_figures import over_time
 from equipoise.report.weight_figures import LINES, normalised, shades, weights_by_class, weights_over_time
 from equipoise.report.words import MADE_AFTERWARDS, capital, joined
-from equipoise.train.names import method_name
 
 __all__ = ["asymmetry_section", "learning_section", "right_and_wrong_section", "weights_section"]
 

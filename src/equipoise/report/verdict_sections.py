@@ -9,12 +9,12 @@ from typing import Any
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.open_outcome import OPEN_METRICS
 from equipoise.comparison.recommendation import recommended
+from equipoise.expressions import method_name
 from equipoise.report.difference_figures import Point, difference_plot, pareto_plot
 from equipoise.report.page import Cell, Head, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import Result, kind_of_rows, label, results_of, spread
 from equipoise.report.words import DISTANCES, HINTS, LESS_IS_BETTER, NATURAL, Kind, joined, shown
-from equipoise.train.names import method_name
 
 __all__ = ["differences_section", "results_section", "tradeoff_section"]
 

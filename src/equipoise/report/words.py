@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from equipoise.expressions import is_method
 from equipoise.metric_registry import METRICS, metric_info
 from equipoise.tasks import TASKS, find_task
-from equipoise.train.names import is_method
 
 __all__ = [
     "DISTANCES",

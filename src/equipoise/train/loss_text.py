@@ -1,21 +1,16 @@
-"""A loss as text: ``focal:gamma=3``, ``ldam:weight=drw``, ``ce+0.5*dice``.
+"""Modules of losses that are given as text: ``focal(gamma=3)``, ``ldam(weight=drw)``, ``ce + 0.5 * dice``.
 
-::
+``equipoise.expressions`` reads the text; here its arguments are checked and the loss is built. KEY is an argument of
+that loss. What the data and the run decide (classes, counts, epochs) is filled in. The values of an argument::
 
-    LOSS   TERM+TERM+...                      their sum
-    TERM   NAME, FACTOR*NAME, either with :KEY=VALUE:KEY=VALUE...
-    NAME   any name of ``equipoise losses``, or FILE.py:FUNCTION of the user's own
-    VALUE  3, 0.5, true, false, none          as Python has them
-           published, batch_mean, ...         a word where the argument takes words
-           (1,2,5)                            several numbers, also inside each other: ((0.2,5),(1,3))
-           linear(5,1), cosine(5,1), parabolic(5,1), steps((5,3,1),(0.3,0.7))
+    3, 0.5, True, None, (1, 2, 5)             as in Python
+    linear(5, 1), cosine(5, 1), parabolic(5, 1), steps((5, 3, 1), (0.3, 0.7))
                                               a schedule over the training
-           inverse, square-root, effective(0.999), median, drw, drw(0.9)
+    inverse, square-root, effective(0.999), median, drw, drw(0.9)
                                               only for weight: a rule on the training counts
 
-KEY is an argument of that loss. What the data and the run decide (classes, counts, epochs) is filled in. FUNCTION is a
-class or function that makes an ``nn.Module`` of logits and targets; it gets those of these arguments that it names. A
-bare comma lists candidates, ``focal:gamma=1,2,3``; ``expand_loss`` makes single texts of them.
+The FUNCTION of ``FILE.py:FUNCTION`` is a class or function that makes an ``nn.Module`` of logits and targets; it gets
+those of the filled in arguments that it names.
 """
 
 from __future__ import annotations
@@ -23,12 +18,9 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
-import math
-import re
 import types
 import typing
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar, Union
 
@@ -41,34 +33,29 @@ from equipoise._keywords import arguments_of
 from equipoise._nearest import nearest
 from equipoise.catalogue import CATALOGUE, Entry, Link, find
 from equipoise.data import Task
+from equipoise.expressions import Call, Choices, Sum, Value, expand, is_own, parse
+from equipoise.expressions import check_loss_names as check_names
 from equipoise.kernels.hyper import check_layout
-from equipoise.losses import Loss
+from equipoise.losses import Loss, SumOfLosses
 from equipoise.losses.base import merge_values
 from equipoise.own_files import made_by
 from equipoise.schedules import Cosine, Linear, Moment, Parabolic, Schedule, Steps
-from equipoise.train.names import TermText, check_loss_names, is_own, list_losses, listed, split_terms
 from equipoise.weights import Deferred, effective_number, inverse_frequency, median_frequency, square_root
 
 __all__ = [
     "OwnLoss",
-    "SumOfLosses",
     "Term",
     "build_loss",
-    "combinations",
     "default_loss",
     "expand_loss",
-    "list_losses",
-    "listed",
     "loss_trace",
     "parse_loss",
     "python_call",
 ]
 
-MOST_COMBINATIONS = 1000
-"""Losses that a text with lists of values may mean."""
-
 _Made = TypeVar("_Made")
-Value: TypeAlias = "bool | float | str | Schedule | Call | tuple[Value, ...] | None"
+Given: TypeAlias = "Value | Schedule | tuple[Given, ...]"
+"""A value whose schedules are built."""
 
 LINKS: Mapping[Task, tuple[Link, ...]] = {
     "single": ("softmax",),
@@ -103,9 +90,9 @@ KINDS: Mapping[type, str] = {
     int: "a whole number",
     bool: "true or false",
     str: "a word",
-    tuple: "numbers in brackets such as (1,2,5)",
-    Pairs: "pairs in brackets such as ((0.2,5),(1,3))",
-    Schedule: "a schedule such as linear(5,1)",
+    tuple: "numbers in brackets such as (1, 2, 5)",
+    Pairs: "pairs in brackets such as ((0.2, 5), (1, 3))",
+    Schedule: "a schedule such as linear(5, 1)",
     types.NoneType: "none",
 }
 """What a text can give, in words."""
@@ -127,14 +114,6 @@ WEIGHTS: Mapping[str, Callable[..., Tensor | Deferred]] = {
 
 
 @dataclass(frozen=True)
-class Call:
-    """``name(arguments)``, or a word that names something to call."""
-
-    name: str
-    arguments: tuple[Value, ...] = ()
-
-
-@dataclass(frozen=True)
 class Term:
     """One loss of a text.
 
@@ -146,43 +125,7 @@ class Term:
 
     name: str
     factor: float = 1.0
-    options: Mapping[str, Value] = field(default_factory=dict)
-
-
-class SumOfLosses(nn.Module):
-    r""":math:`\sum_i f_i L_i` of several losses of the same logits and targets.
-
-    Args:
-        losses: the losses, each with its own reduction.
-        factors: one for each.
-
-    >>> both = SumOfLosses([losses.CrossEntropyLoss(), losses.DiceLoss()], [1.0, 0.5])
-    >>> both(torch.zeros(1, 2), torch.tensor([0]))  # log 2 + 0.5 / 3
-    tensor(0.8598)
-    """
-
-    def __init__(self, losses: Sequence[Loss | OwnLoss], factors: Sequence[float]) -> None:
-        super().__init__()
-        self.losses, self.factors = nn.ModuleList(losses), tuple(factors)
-
-    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The weighted sum, a scalar."""
-        values = [factor * loss(logits, targets) for factor, loss in zip(self.factors, self.losses, strict=True)]
-        return torch.stack(values).sum()
-
-    def set_epoch(self, epoch: float) -> None:
-        """Move the schedules of all losses to ``epoch``, counted from 0."""
-        for loss in self.losses:
-            typing.cast(Loss, loss).set_epoch(epoch)
-
-    def set_progress(self, fraction: float) -> None:
-        """Move the schedules of all losses to a fraction of the training in [0, 1]."""
-        for loss in self.losses:
-            typing.cast(Loss, loss).set_progress(fraction)
-
-    def extra_repr(self) -> str:
-        """Factors for ``repr``."""
-        return f"factors={self.factors}"
+    options: Mapping[str, Given] = field(default_factory=dict)
 
 
 class OwnLoss(nn.Module):
@@ -252,7 +195,7 @@ def build_loss(
         ValueError: the text or a value cannot be used.
 
     >>> about = dict(num_classes=3, counts=[90, 9, 0], num_samples=99, epochs=10, ignore_index=-100, sync=False)
-    >>> build_loss("ldam:weight=drw", task="single", **about).set_epoch(8)
+    >>> build_loss("ldam(weight=drw)", task="single", **about).set_epoch(8)
     >>> build_loss("bce", task="single", **about)
     Traceback (most recent call last):
     ValueError: loss must be for one label a sample or pixel in task 'single', got bce, which ...
@@ -277,7 +220,7 @@ def loss_trace(loss: nn.Module, task: Task, num_classes: int, ignore_index: int)
     """Values and gradients of a loss on fixed random batches; equal losses have equal traces.
 
     The batches have three scales of logits and some ignored rows, at four moments of a training, in the order in which
-    a loss with running statistics sees them. So ``focal:gamma=0`` is found to be ``ce``, and ``logit-adjusted`` to be
+    a loss with running statistics sees them. So ``focal(gamma=0)`` is found to be ``ce``, and ``logit-adjusted`` to be
     ``balanced-softmax``, without a list of such pairs. The loss itself is left as it is.
 
     >>> traces = [loss_trace(loss, "single", 3, -100) for loss in (losses.FocalLoss(0.0), losses.CrossEntropyLoss())]
@@ -304,7 +247,7 @@ def loss_trace(loss: nn.Module, task: Task, num_classes: int, ignore_index: int)
 def python_call(text: str, *, num_classes: int, num_samples: int, epochs: int, ignore_index: int) -> str | None:
     """The loss of a text as Python has it, for a loop of the user's own; training counts are called ``counts``.
 
-    None for a sum, a loss of the user's own, and deferred weights.
+    None where a loss is the user's own or has deferred weights.
 
     Args:
         text: see the top of the module.
@@ -316,14 +259,23 @@ def python_call(text: str, *, num_classes: int, num_samples: int, epochs: int, i
     >>> about = dict(num_classes=3, num_samples=99, epochs=10, ignore_index=255)
     >>> python_call("balanced-softmax", **about)
     'equipoise.BalancedSoftmaxLoss(counts, ignore_index=255)'
-    >>> python_call("focal:gamma=linear(5,1):weight=inverse", **about | dict(ignore_index=-100))
+    >>> python_call("focal(gamma=linear(5, 1), weight=inverse)", **about | dict(ignore_index=-100))
     'equipoise.FocalLoss(gamma=equipoise.schedules.Linear(start=5, stop=1),
      weight=equipoise.weights.inverse_frequency(counts), epochs=10)'
     """
-    term, *others = parse_loss(text)
-    if others or term.factor != 1.0 or is_own(term.name):
-        return None
     known = {"num_classes": repr(num_classes), "counts": "counts", "num_samples": repr(num_samples)}
+    terms = parse_loss(text)
+    calls = [_python_term(term, known, epochs, ignore_index) for term in terms]
+    if None in calls:
+        return None
+    factors = ["" if term.factor == 1.0 else f"{term.factor:g} * " for term in terms]
+    return " + ".join(f"{factor}{call}" for factor, call in zip(factors, calls, strict=True))
+
+
+def _python_term(term: Term, known: Mapping[str, str], epochs: int, ignore_index: int) -> str | None:
+    """One loss of a sum as Python has it, None where no expression says it."""
+    if is_own(term.name):
+        return None
     accepted, parameters = _arguments(term.name), inspect.signature(getattr(losses, term.name)).parameters
     required = [name for name, one in parameters.items() if one.default is one.empty]
     first = [known[name] for name in required if name in known]
@@ -338,7 +290,7 @@ def python_call(text: str, *, num_classes: int, num_samples: int, epochs: int, i
     return f"equipoise.{term.name}({', '.join([*first, *(f'{name}={value}' for name, value in options.items())])})"
 
 
-def _as_python(value: Value) -> str | None:
+def _as_python(value: Given) -> str | None:
     """A value as it is written in Python; None for deferred weights, which take more than an expression."""
     if isinstance(value, Call):
         rule = None if value.name == "drw" else WEIGHTS[value.name].__name__
@@ -351,32 +303,24 @@ def _as_python(value: Value) -> str | None:
 def parse_loss(text: str) -> tuple[Term, ...]:
     """The terms of a text, checked as far as that is possible without data.
 
-    >>> parse_loss("ce + 0.5*dice:per_image=true")
+    >>> parse_loss("ce + 0.5 * dice(per_image=True)")
     (Term(name='CrossEntropyLoss', factor=1.0, options={}),
      Term(name='DiceLoss', factor=0.5, options={'per_image': True}))
     """
-    check_loss_names(text)
-    return tuple(_parse_term(term) for term in split_terms(text))
-
-
-def combinations(choices: Sequence[Sequence[str]]) -> Iterator[tuple[str, ...]]:
-    """One of each, in every way; raise where these are too many to train."""
-    count = math.prod(map(len, choices))
-    if count > MOST_COMBINATIONS:
-        raise ValueError(
-            f"lists of values can mean at most {MOST_COMBINATIONS:,} losses, got {count:,} combinations; list fewer"
-        )
-    return itertools.product(*choices)
+    check_names(text)
+    expression = parse(text)
+    if not isinstance(expression, Sum):
+        raise ValueError(f"it must be a loss, got the method {text}; give it as --method {text}")
+    return tuple(_term(factor, call) for factor, call in expression.terms)
 
 
 def expand_loss(text: str) -> list[str]:
-    """Every single text that a text with lists of values means, each checked.
+    """Every single text that a text with candidates stands for, each checked, in its canonical form.
 
-    >>> expand_loss("focal:gamma=1,3:label_smoothing=0,0.1")
-    ['focal:gamma=1:label_smoothing=0', 'focal:gamma=1:label_smoothing=0.1',
-     'focal:gamma=3:label_smoothing=0', 'focal:gamma=3:label_smoothing=0.1']
+    >>> expand_loss("focal(gamma=[1, 3])")
+    ['focal(gamma=1)', 'focal(gamma=3)']
     """
-    texts = list(dict.fromkeys("+".join(terms) for terms in combinations([*map(_expand_term, split_terms(text))])))
+    texts = [str(one) for one in expand(parse(text))]
     for single in texts:
         parse_loss(single)
     return texts
@@ -486,49 +430,28 @@ def _called(call: Call, make: Callable[..., _Made], *first: object) -> _Made:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _expand_term(term: TermText) -> list[str]:
-    factors = [""] if term.factor is None else [f"{factor}*" for factor in listed(term.factor)]
-    choices = [[factor + term.name for factor in factors]]
-    for option in term.options:
-        key, equals, values = option.partition("=")
-        choices.append([key.strip() + equals + value for value in listed(values)])
-    return [":".join(chosen) for chosen in combinations(choices)]
+def _term(factor: Value, call: Call) -> Term:
+    """A loss with its arguments checked."""
+    name = call.name if is_own(call.name) else find(call.name).name
+    read = {key: _option(name, key, value) for key, value in call.options}
+    if not isinstance(factor, (int, float)):
+        raise ValueError(f"the factor of {name} must be one number, got {factor}; write e.g. 0.5 * dice")
+    return Term(name, float(check_number(f"the factor of {name}", factor, low=0.0, open_low=True)), read)
 
 
-def _parse_term(term: TermText) -> Term:
-    name = term.name if is_own(term.name) else find(term.name).name
-    read: dict[str, Value] = {}
-    for option in term.options:
-        key, equals, value = (part.strip() for part in option.partition("="))
-        if not equals:
-            raise ValueError(f"{name} must get options as key=value, got {option!r}; write e.g. focal:gamma=3")
-        key = key.replace("-", "_")
-        if key in read:
-            raise ValueError(f"{name} must get every option once, got {key} twice; remove one of them")
-        read[key] = _option(name, key, value)
-    return Term(name, 1.0 if term.factor is None else _factor(name, term.factor), read)
-
-
-def _factor(name: str, text: str) -> float:
-    what = f"the factor of {name}"
-    value = _read(what, text)
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        raise ValueError(f"{what} must be a number, got {text!r}; write e.g. 0.5*dice")
-    return check_number(what, value, low=0.0, open_low=True)
-
-
-def _option(name: str, key: str, text: str) -> Value:
+def _option(name: str, key: str, given: Value) -> Given:
     """The value of one option, of a kind that its argument takes; losses of the user's own are asked when built."""
-    arguments = None if is_own(name) else _arguments(name)
+    arguments, text = None if is_own(name) else _arguments(name), str(given)
     if key in FROM_THE_RUN:
         raise ValueError(f"{name} must get {key} from the data and the run, got {text!r}; leave it out")
     if arguments is not None and key not in arguments:
         free = [one for one in arguments if one not in FROM_THE_RUN]
         raise ValueError(f"{name} must get options that it knows, got {key!r}; {nearest(key, free)}")
-    value = _read(f"{key} of {name}", text)
-    if key == "weight" and isinstance(value, (str, Call)):
-        return _weight_rule(value)
-    value = _scheduled(value)
+    if isinstance(given, Choices):
+        raise ValueError(f"{key} of {name} must be one value, got {text}; candidates are for equipoise compare")
+    if key == "weight" and isinstance(given, (str, Call)):
+        return _weight_rule(given)
+    value = _scheduled(given)
     if arguments is not None and not _fits(value, arguments[key]):
         expected = " or ".join(dict.fromkeys(KINDS[kind] for kind in arguments[key] if kind in KINDS))
         known = f"known rules are {', '.join(WEIGHTS)}" if key == "weight" else f"see `equipoise losses {name}`"
@@ -551,7 +474,7 @@ def _kinds(hint: Any) -> tuple[type, ...]:  # noqa: ANN401
     return (str,) if origin is Literal else (origin,)
 
 
-def _fits(value: Value, kinds: tuple[type, ...]) -> bool:
+def _fits(value: Given, kinds: tuple[type, ...]) -> bool:
     if isinstance(value, Schedule):
         return Schedule in kinds
     if isinstance(value, tuple):
@@ -560,68 +483,24 @@ def _fits(value: Value, kinds: tuple[type, ...]) -> bool:
     return type(value) in kinds or (type(value) is int and float in kinds)
 
 
-def _is_pair(value: Value) -> bool:
+def _is_pair(value: Given) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(_fits(item, (float, Schedule)) for item in value)
 
 
 def _weight_rule(value: str | Call) -> Call:
     rule = value if isinstance(value, Call) else Call(value)
-    rule = Call(rule.name.lower().replace("_", "-"), rule.arguments)
     if rule.name not in WEIGHTS:
         raise ValueError(f"weight must be numbers or a rule, got {rule.name!r}; {nearest(rule.name, WEIGHTS)}")
     _weights(rule, [1.0])  # a mistake in the brackets shows without data
     return rule
 
 
-def _scheduled(value: Value) -> Value:
+def _scheduled(value: Value) -> Given:
     """The value with calls turned into schedules."""
     if isinstance(value, tuple):
         return tuple(map(_scheduled, value))
     if not isinstance(value, Call):
         return value
-    name = value.name.lower()
-    if name not in SCHEDULES:
-        raise ValueError(f"a schedule must be one that is known, got {value.name!r}; {nearest(name, SCHEDULES)}")
-    return _called(Call(name, value.arguments), SCHEDULES[name])
-
-
-def _read(what: str, text: str) -> Value:
-    """A value as it stands in a text."""
-    tokens = deque(re.findall(r"[(),]|[^(),\s]+", text))
-    try:
-        value = _value(tokens)
-        if tokens:
-            raise ValueError("there is more than one")
-    except (IndexError, ValueError):
-        raise ValueError(
-            f"{what} must be one value, got {text!r}; write e.g. 3, true, (1,2,5) or linear(5,1)"
-        ) from None
-    return value
-
-
-def _value(tokens: deque[str]) -> Value:
-    token = tokens.popleft()
-    if token == "(":
-        return _items(tokens)
-    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", token):
-        return int(token) if token.lstrip("+-").isdigit() else float(token)
-    if not re.fullmatch(r"[A-Za-z][\w-]*", token):
-        raise ValueError("neither a number nor a word")
-    if tokens and tokens[0] == "(":
-        tokens.popleft()
-        return Call(token, _items(tokens))
-    words: dict[str, bool | None] = {"true": True, "false": False, "none": None}
-    return words.get(token.lower(), token)
-
-
-def _items(tokens: deque[str]) -> tuple[Value, ...]:
-    """Values up to the closing bracket."""
-    items: list[Value] = []
-    while tokens[0] != ")":
-        items.append(_value(tokens))
-        if tokens[0] == ",":
-            tokens.popleft()
-        elif tokens[0] != ")":
-            raise ValueError("no comma")
-    tokens.popleft()
-    return tuple(items)
+    if value.name not in SCHEDULES:
+        raise ValueError(f"a schedule must be one that is known, got {value.name!r}; {nearest(value.name, SCHEDULES)}")
+    return _called(value, SCHEDULES[value.name])

@@ -1,13 +1,11 @@
 """The papers' systems as methods of a training: what they put around model and loss, and what predicts afterwards.
 
-A method is written as text like a loss: ``sdn``, ``sdn:feature=ce``, ``crt:epochs=5``. An option that is a loss stands
-in brackets where it has options of its own: ``oltr:loss=(focal:gamma=2)``. Every class here is a method, its fields are
-its options, and ``METHODS`` knows them by name.
+A method is written as text like a loss: ``sdn``, ``sdn(feature=ce)``, ``oltr(loss=focal(gamma=2), memory=0)``. Every
+class here is a method, its fields are its arguments, and ``METHODS`` knows them by name.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NewType, get_type_hints
@@ -18,6 +16,7 @@ from torch import Tensor, nn
 from equipoise._checks import check_choice, check_number
 from equipoise._nearest import nearest
 from equipoise.data import Task
+from equipoise.expressions import Call, Choices, Sum, Value, check_method_name, expand, is_method, parse
 from equipoise.heads import (
     BilateralModel,
     CentroidMemory,
@@ -35,8 +34,7 @@ from equipoise.heads import (
 )
 from equipoise.heads.features import features_dim, labels_at
 from equipoise.models import features_of, find_classifier, replace_classifier
-from equipoise.train.loss_text import combinations, default_loss, expand_loss, parse_loss
-from equipoise.train.names import check_method_name, is_method, listed, method_name
+from equipoise.train.loss_text import default_loss, expand_loss, parse_loss
 
 __all__ = [
     "METHODS",
@@ -149,7 +147,7 @@ class SimpleDecoupledNetwork(Method):
 
     tasks = ("single", "segmentation")
 
-    feature: LossText = LossText("recall:momentum=0.1")
+    feature: LossText = LossText("recall(momentum=0.1)")
     classifier: LossText = LossText("class-balanced")
 
     def trained(self, model: nn.Module, around: Around) -> nn.Module:
@@ -197,7 +195,7 @@ class LdamDrw(Method):
 
     def objective(self, model: nn.Module, around: Around) -> nn.Module:
         """Margins and deferred weights."""
-        return around.loss(f"ldam:max_margin={self.scale * self.margin!r}:scale=1:weight=drw({self.start!r})")
+        return around.loss(f"ldam(max_margin={self.scale * self.margin!r}, scale=1, weight=drw({self.start!r}))")
 
     def shaped(self, model: nn.Module) -> nn.Module:
         """With a cosine classifier."""
@@ -498,38 +496,33 @@ def name_of(method: Method) -> str:
 def parse_method(text: str) -> Method:
     """The method of a text.
 
-    >>> parse_method("sdn:feature=ce")
+    >>> parse_method("sdn(feature=ce)")
     SimpleDecoupledNetwork(feature='ce', classifier='class-balanced')
     """
-    if text.count("(") != text.count(")"):
-        raise ValueError(f"a method must close every bracket, got {text!r}; write e.g. oltr:loss=(focal:gamma=2)")
-    name, *options = listed(text, ":")
     check_method_name(text)
-    kind = METHODS[method_name(text)]
+    call = parse(text)
+    assert isinstance(call, Call)
+    kind = METHODS[call.name]
     hints = get_type_hints(kind)
     known = {option.name: hints[option.name] for option in fields(kind) if option.init}
     read: dict[str, Any] = {}
-    for option in options:
-        key, equals, value = (part.strip() for part in option.partition("="))
-        key = key.replace("-", "_")
-        if not equals:
-            raise ValueError(f"{name} must get options as key=value, got {option!r}; write e.g. sdn:feature=ce")
+    for key, value in call.options:
         if key not in known:
-            brackets = "a loss with options stands in brackets, e.g. oltr:loss=(focal:gamma=2)"
-            meant = nearest(key, known, otherwise=f"known are {', '.join(known)}; {brackets}")
-            raise ValueError(f"{name} must get options that it knows, got {key!r}; {meant}")
-        if key in read:
-            raise ValueError(f"{name} must get every option once, got {key} twice; remove one of them")
-        read[key] = _value(f"{key} of {name}", value, known[key])
+            otherwise = (
+                f"known are {', '.join(known)}; a loss with options stands in brackets, e.g. oltr(loss=focal(gamma=2))"
+            )
+            meant = nearest(key, known, otherwise=otherwise)
+            raise ValueError(f"{call.name} must get options that it knows, got {key!r}; {meant}")
+        read[key] = _value(f"{key} of {call.name}", value, known[key])
     try:
         return kind(**read)
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
+        raise ValueError(f"{call.name}: {error}") from None
 
 
 def meaning(text: str) -> object:
     """What a loss or method is, the same for all texts that mean the same."""
-    return parse_method(text) if is_method(text) else text if text == "auto" else parse_loss(text)
+    return parse_method(text) if is_method(text) else text if text == "auto" else parse(text)
 
 
 def is_backbone(wanted: str, loss: str) -> bool:
@@ -545,41 +538,36 @@ def is_same_loss(one: str, other: str, task: Task) -> bool:
 
 
 def expand_method(text: str) -> list[str]:
-    """The single methods, or losses, that a text with lists of values stands for.
+    """The single methods, or losses, that a text with candidates stands for, in their canonical form.
 
-    >>> expand_method("tau-norm:tau=0.5,1")
-    ['tau-norm:tau=0.5', 'tau-norm:tau=1']
+    >>> expand_method("tau-norm(tau=[0.5, 1])")
+    ['tau-norm(tau=0.5)', 'tau-norm(tau=1)']
     """
     if not is_method(text):
         return expand_loss(text)
-    name, *options = listed(text, ":")
-    pairs = [option.partition("=") for option in options]
-    choices = [[f"{key}{equals}{value}" for value in listed(values)] for key, equals, values in pairs]
-    texts = [":".join([name, *chosen]) for chosen in combinations(choices)]
+    texts = [str(one) for one in expand(parse(text))]
     for single in texts:
         parse_method(single)
-    return list(dict.fromkeys(texts))
+    return texts
 
 
-def _value(what: str, text: str, kind: Any) -> Any:  # noqa: ANN401
+def _value(what: str, value: Value, kind: Any) -> Any:  # noqa: ANN401
     """A value as its field wants it."""
+    if isinstance(value, Choices):
+        raise ValueError(f"{what} must be one value, got {value}; candidates are for equipoise compare")
     if kind is LossText:
-        inner = text[1:-1] if re.fullmatch(r"\(.*\)", text) else text
-        if inner != "auto":
+        if isinstance(value, Sum):
             try:
-                parse_loss(inner)
+                parse_loss(str(value))
             except ValueError as error:
-                hint = f"; a loss of a file stands in brackets: ({inner}:NAME)" if inner.endswith(".py") else ""
-                raise ValueError(f"{what}: {error}{hint}") from None
-        return LossText(inner)
+                raise ValueError(f"{what}: {error}") from None
+        return LossText(str(value))
     if kind is str:
-        return text
-    if text == "none" and kind == float | None:
+        return str(value)
+    if value is None and kind == float | None:
         return None
-    try:
-        number = int(text) if kind is int else float(text)
-    except ValueError:
+    if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
         whole = "a whole number" if kind is int else "a number"
-        raise ValueError(f"{what} must be {whole}, got {text!r}; write e.g. {1 if kind is int else 0.5}") from None
-    check_number(what, number, low=1 if kind is int else 0.0)
-    return number
+        raise ValueError(f"{what} must be {whole}, got {str(value)!r}; write e.g. {1 if kind is int else 0.5}")
+    check_number(what, value, low=1 if kind is int else 0.0)
+    return value if kind is int else float(value)

@@ -12,8 +12,8 @@ from pydantic_core import ErrorDetails
 from equipoise._nearest import nearest, shortened, some
 from equipoise._places import nothing_there, same_place
 from equipoise._reading import read_yaml
+from equipoise.expressions import METHOD_NAMES, canonical, check_loss_names, check_method_name, is_method, parse, same
 from equipoise.train.folder import plain
-from equipoise.train.names import METHOD_NAMES, check_loss_names, check_method_name, is_method
 
 __all__ = ["FREE", "GROUPS", "RunSpec", "SharedSpec", "SpecError", "is_quick", "read_spec", "told_apart"]
 
@@ -61,6 +61,8 @@ FREE = ("accelerator", "devices", "nodes", "strategy", "workers", "cache", "logg
 """Settings that may change when something goes on that was interrupted."""
 PLACES = ("data", "open_set", "image_root")
 """Settings that are paths: the same wherever they lead to the same place."""
+EXPRESSIONS = ("loss", "method")
+"""Settings that are expressions: the same where they mean the same."""
 
 
 def _setting(group: str, default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN401
@@ -224,7 +226,8 @@ class SharedSpec(BaseModel):
         for name, wanted in plain(self.model_dump()).items():
             known = stored.get(name, plain(type(self).model_fields[name].get_default()))  # recorded before it was there
             places = name in PLACES and isinstance(known, str) and isinstance(wanted, str)
-            if name not in but and not (same_place(known, wanted) if places else known == wanted):
+            equal = same_place(known, wanted) if places else known == wanted
+            if name not in but and not equal and not (name in EXPRESSIONS and same(known, wanted)):
                 differing[name] = known, wanted
         return differing
 
@@ -251,18 +254,18 @@ class SharedSpec(BaseModel):
 class RunSpec(SharedSpec):
     """The settings of one run.
 
-    >>> RunSpec(data="digits-lt", loss="focal:gamma=3").epochs
-    30
+    >>> RunSpec(data="digits-lt", loss="focal:gamma=3").loss
+    'focal(gamma=3)'
     """
 
     loss: str = _model(
         "auto",
-        "A loss of `equipoise losses`, e.g. focal:gamma=3, ldam:weight=drw, ce+0.5*dice; or your own, "
-        "FILE.py:function:key=value; auto is ce, with several labels bce.",
+        "A loss of `equipoise losses`, e.g. focal(gamma=3), ldam(weight=drw), ce + 0.5 * dice; or your own, "
+        "FILE.py:function(key=value); auto is ce, with several labels bce.",
     )
     method: str = _model(
         "none",
-        f"A system in place of a loss: {', '.join(METHOD_NAMES[1:])}, e.g. sdn:feature=ce.",
+        f"A system in place of a loss: {', '.join(METHOD_NAMES[1:])}, e.g. sdn(feature=ce).",
     )
     stage_one: str | None = _model(
         None, "Of methods with two stages: a finished run to start from; None trains one inside this run."
@@ -280,12 +283,13 @@ class RunSpec(SharedSpec):
                 from equipoise.train.loss_text import parse_loss
 
                 parse_loss(text)
-        return text
+        return canonical(text)
 
     @field_validator("method")
     @classmethod
     def _known_method(cls, text: str, info: ValidationInfo) -> str:
         check_method_name(text)
+        text = str(parse(text))
         if not is_quick(info):
             from equipoise.train.methods import parse_method
 
@@ -293,7 +297,7 @@ class RunSpec(SharedSpec):
         if text != "none" and info.data.get("loss", "auto") != "auto":
             raise ValueError(
                 f"a method names its losses itself, got {text} and loss {info.data['loss']}; give one of them, and "
-                f"losses as options of the method ({', '.join(METHOD_NAMES)}), e.g. bbn:loss=focal"
+                f"losses as options of the method ({', '.join(METHOD_NAMES)}), e.g. bbn(loss=focal)"
             )
         return text
 

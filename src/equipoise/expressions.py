@@ -1,0 +1,559 @@
+"""Losses and methods as text: ``focal(gamma=3)``, ``ce + 0.5 * dice(per_image=True)``, ``crt(loss=focal(gamma=1))``.
+
+::
+
+    LOSS   NAME, NAME(KEY=VALUE, ...)         a loss of ``equipoise losses``, or FILE.py:FUNCTION of the user's own
+           NUMBER * LOSS, LOSS + LOSS         a weighted sum; brackets group
+    METHOD NAME, NAME(KEY=VALUE, ...)         a name of ``METHOD_NAMES``; some of its arguments are losses
+    VALUE  3, -0.5, 1e-3, True, False, None   as in Python; also true, false, none
+           published, batch-mean, "any text"  a word
+           (1, 2, 5), (0,)                    several numbers
+           linear(5, 1), drw(0.9)             a schedule over the training, or a rule for weights
+           [1, 2, 3]                          candidates, also as NUMBER of a sum
+
+A text is a restricted Python expression. ``parse`` reads it with ``ast`` into a frozen value and evaluates nothing;
+``str`` writes the value in its canonical form, and texts that mean the same have the same form. Names may contain
+hyphens: there is no subtraction. A path with blanks or other signs stands in quotes: ``"my dir/mine.py:Tail"(k=1)``.
+
+The syntax of version 0.1 is understood too: ``focal:gamma=3:label_smoothing=0.1``, ``ce+0.5*dice:per_image=true``,
+candidates ``focal:gamma=1,2,3``, a loss inside a method in brackets, ``oltr:loss=(focal:gamma=2)``. Nothing here needs
+torch: ``equipoise.train.loss_text`` and ``equipoise.train.methods`` know the arguments and make modules.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import keyword
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+from equipoise._nearest import nearest, shortened
+from equipoise.catalogue import find
+
+__all__ = [
+    "METHOD_NAMES",
+    "Call",
+    "Choices",
+    "Expression",
+    "Sum",
+    "Value",
+    "calls_of",
+    "canonical",
+    "check_loss_names",
+    "check_method_name",
+    "compact",
+    "expand",
+    "is_method",
+    "is_own",
+    "list_losses",
+    "method_name",
+    "parse",
+    "same",
+]
+
+METHOD_NAMES = ("none", "sdn", "ldam-drw", "bbn", "crt", "lws", "tau-norm", "ncm", "oltr")
+"""What ``equipoise.train.methods.METHODS`` knows."""
+LOSS_ARGUMENTS = ("backbone", "classifier", "feature", "loss")
+"""Arguments of methods that are losses."""
+RULE_AND_LOSS = "inverse"
+"""A rule for weights that is the name of a loss too; in a list of candidates it is the rule."""
+MOST_CANDIDATES = 1000
+"""Single losses that one text may stand for."""
+LONGEST, DEEPEST = 20_000, 40
+"""Characters of a text, and how deep its expression may nest."""
+
+_QUOTED = r"\"[^\"]*\"|'[^']*'"
+_OWN = r"(?<![^\s\"'()\[\],*=+:])[^\s\"'()\[\],*=+:]+\.py(?::[^\W\d]\w*)?(?!\w)"
+_WORD = r"(?<![\w.])[^\W\d]\w*(?:-\w+)*"
+_HYPHEN = "\u00b7"  # takes the place of a hyphen in a name while Python reads it; Python allows it in names
+_PLUS = r"(?<![\d.][eE])\+"  # not that of 1e+5
+
+Value: TypeAlias = "bool | float | str | Call | Sum | Choices | tuple[Value, ...] | None"
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True)
+class Call:
+    """``name(arguments, key=value)``; options are sorted by their keys."""
+
+    name: str
+    arguments: tuple[Value, ...] = ()
+    options: tuple[tuple[str, Value], ...] = ()
+
+    def __str__(self) -> str:
+        name = self.name if re.fullmatch(f"{_OWN}|{_WORD}", self.name) else _quoted(self.name)
+        inside = [*map(_shown, self.arguments), *(f"{key}={_shown(value)}" for key, value in self.options)]
+        return f"{name}({', '.join(inside)})" if inside else name
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Losses, each with its factor: ``ce + 0.5 * dice``. A single loss is a sum of one."""
+
+    terms: tuple[tuple[Value, Call], ...]
+
+    def __str__(self) -> str:
+        return " + ".join(str(loss) if factor == 1 else f"{_shown(factor)} * {loss}" for factor, loss in self.terms)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Candidates, ``[1, 2, 3]``."""
+
+    values: tuple[Value, ...]
+
+    def __str__(self) -> str:
+        return f"[{', '.join(map(_shown, self.values))}]"
+
+
+Expression: TypeAlias = "Sum | Call"
+"""What a text means: losses, or a method."""
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, str):
+        plain = re.fullmatch(_WORD, value, re.ASCII) and value.lower() not in _CONSTANTS
+        return value if plain and not keyword.iskeyword(value) else _quoted(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
+    return str(value)
+
+
+def _quoted(text: str) -> str:
+    """In quotes, without escapes: a backslash in a path is a backslash."""
+    return f"'{text}'" if '"' in text else f'"{text}"'
+
+
+# ------------------------------------------------------------------------------------------------------------- names
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is ``FILE.py:NAME``, or was meant to be."""
+    return ".py" in name
+
+
+def is_method(text: str) -> bool:
+    """Whether a text names a method and no loss."""
+    return method_name(text) in METHOD_NAMES
+
+
+def method_name(text: str) -> str:
+    """The name at the head of a text, as ``METHOD_NAMES`` spells it.
+
+    >>> method_name("Tau_Norm(tau=1)"), method_name("sdn:feature=ce")
+    ('tau-norm', 'sdn')
+    """
+    return re.split(r"[:(]", text, maxsplit=1)[0].strip().lower().replace("_", "-")
+
+
+def check_method_name(text: str) -> None:
+    """Raise where a method is not known."""
+    if not is_method(text):
+        name = re.split(r"[:(]", text, maxsplit=1)[0]
+        raise ValueError(f"a method must be one that is known, got {name!r}; {nearest(name, METHOD_NAMES)}")
+
+
+def check_loss_names(text: str) -> None:
+    """Raise where a loss of a text is not known, or there is no file that it could be in."""
+    for call in calls_of(parse(text)):
+        if is_own(call.name):
+            _check_own(call.name)
+
+
+def calls_of(value: Value) -> Iterator[Call]:
+    """All losses of an expression, those inside a method too."""
+    if isinstance(value, Sum):
+        yield from (loss for _, loss in value.terms)
+    elif isinstance(value, Choices):
+        yield from itertools.chain.from_iterable(map(calls_of, value.values))
+    elif isinstance(value, Call):
+        yield from itertools.chain.from_iterable(calls_of(inner) for key, inner in value.options if _is_loss(key))
+
+
+def _is_loss(key: str) -> bool:
+    return key in LOSS_ARGUMENTS
+
+
+def _check_own(name: str) -> None:
+    path, _, inside = name.rpartition(":")
+    if not path.endswith(".py") or not inside.isidentifier():
+        raise ValueError(
+            f"a loss of your own must be FILE.py:NAME, got {name!r}; say which class or function of the file makes it"
+        )
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ValueError(f"{name}: there must be such a file, found none at {file.resolve()}; check the path")
+
+
+# ------------------------------------------------------------------------------------------------------------ values
+
+
+def canonical(text: str) -> str:
+    """The one form of all texts that mean the same; a text that is neither loss nor method stays as it is.
+
+    >>> canonical("FocalLoss:gamma=3.0:label-smoothing=0.1"), canonical("auto")
+    ('focal(gamma=3, label_smoothing=0.1)', 'auto')
+    """
+    try:
+        return str(parse(text))
+    except ValueError:
+        return text
+
+
+def compact(text: str) -> str:
+    """A text for the name of a folder, as version 0.1 named it where it holds no further brackets.
+
+    >>> compact("focal(gamma=3, label_smoothing=0.1)"), compact("ce + 0.5 * dice")
+    ('focal-gamma=3-label_smoothing=0.1', 'ce+0.5*dice')
+    """
+    if text != canonical(text):
+        return text
+    text = re.sub(r"=(True|False|None)\b", lambda match: match[0].lower(), re.sub(" ([+*]) ", r"\1", text))
+    simple = re.fullmatch(r"([^()=]+)\(([^()]*)\)", text)
+    return text if simple is None else f"{simple[1]}-{simple[2].replace(', ', '-')}"
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two settings are texts that mean the same, or equal."""
+    return one == other or (isinstance(one, str) and isinstance(other, str) and canonical(one) == canonical(other))
+
+
+def expand(value: Value) -> list[Value]:
+    """Every single value that a value with candidates stands for.
+
+    >>> [str(one) for one in expand(parse("focal(gamma=[1, 3], label_smoothing=[0, 0.1])"))]
+    ['focal(gamma=1, label_smoothing=0)', 'focal(gamma=1, label_smoothing=0.1)',
+     'focal(gamma=3, label_smoothing=0)', 'focal(gamma=3, label_smoothing=0.1)']
+    """
+    if isinstance(value, Choices):
+        return list(dict.fromkeys(one for choice in value.values for one in expand(choice)))
+    if isinstance(value, tuple):
+        return [*_combinations([*map(expand, value)])]
+    if isinstance(value, Call):
+        keys = [key for key, _ in value.options]
+        ways = _combinations([expand(value.arguments), *(expand(one) for _, one in value.options)])
+        return [Call(value.name, first, tuple(zip(keys, rest, strict=True))) for first, *rest in ways]  # type: ignore[arg-type]
+    if isinstance(value, Sum):
+        return [Sum(terms) for terms in _combinations([expand(term) for term in value.terms])]  # type: ignore[arg-type]
+    return [value]
+
+
+def _combinations(choices: Sequence[Sequence[_Item]]) -> Iterator[tuple[_Item, ...]]:
+    """One of each, in every way; raise where these are too many to train."""
+    count = math.prod(map(len, choices))
+    if count > MOST_CANDIDATES:
+        raise ValueError(
+            f"lists of candidates can mean at most {MOST_CANDIDATES:,} losses, got {count:,} combinations; list fewer"
+        )
+    return itertools.product(*choices)
+
+
+# ----------------------------------------------------------------------------------------------------------- reading
+
+_CONSTANTS = {"true": True, "false": False, "none": None}
+
+
+def parse(text: str) -> Expression:
+    """The expression of a text; names of losses are known ones, arguments are not checked.
+
+    >>> parse("focal:gamma=3.0") == parse("FocalLoss( gamma = 3 )")
+    True
+    >>> str(parse("0.5 * (ce + dice)"))
+    '0.5 * ce + 0.5 * dice'
+    """
+    tree, source = _tree(text)
+    reader = _Reader(text, source)
+    name = _name(tree.func if isinstance(tree, ast.Call) else tree)
+    return reader.call(tree, name) if name is not None and is_method(name) else Sum(tuple(reader.terms(tree)))
+
+
+def _tree(text: str) -> tuple[ast.expr, str]:
+    """The syntax tree and its source, in which names have no hyphens."""
+    if len(text) > LONGEST:
+        raise ValueError(f"a loss must have at most {LONGEST:,} characters, got {len(text):,}; write a shorter one")
+    if not text.strip():
+        find(text)  # names what is known
+    shown = shortened(text)
+    _check_brackets(text, shown)
+    source = re.sub(f"{_QUOTED}|{_OWN}|{_WORD}", _readable, _renewed(re.sub(r"\s", " ", text))).strip()
+    try:
+        if "#" in re.sub(_QUOTED, "", source):
+            raise SyntaxError("'#' has no meaning")
+        tree = ast.parse(source, mode="eval").body
+        _check_depth(tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        deep = isinstance(error, (RecursionError, MemoryError))
+        why = "it nests too deeply" if deep else error.msg if isinstance(error, SyntaxError) else "that is no text"
+        place = error.offset if isinstance(error, SyntaxError) else None
+        near = f" at {shortened(_plain(source[place - 1 :]), 20)!r}" if place and source[place - 1 :] else ""
+        raise ValueError(
+            f"a loss must be written as focal(gamma=3) or ce + 0.5 * dice, got {shown!r}: {why}{near}"
+        ) from None
+    return tree, source
+
+
+def _readable(match: re.Match[str]) -> str:
+    """A name, a path or a quoted text as Python reads it."""
+    word = match[0]
+    if word[0] in "\"'":
+        return repr(word[1:-1])
+    if ".py" in word:
+        return repr(word)
+    if keyword.iskeyword(word) and word.lower() not in _CONSTANTS:
+        return repr(word)
+    return word.replace("-", _HYPHEN)
+
+
+def _plain(source: str) -> str:
+    return source.replace(_HYPHEN, "-")
+
+
+def _check_brackets(text: str, shown: str) -> None:
+    opened: list[str] = []
+    for match in re.finditer(rf"{_QUOTED}|[()\[\]]", text):
+        if match[0] in "([":
+            opened.append(match[0])
+        elif match[0] in ")]" and (not opened or opened.pop() + match[0] not in ("()", "[]")):
+            raise ValueError(f"a loss must open every bracket that it closes, got {shown!r}; check the brackets")
+        if len(opened) > DEEPEST:
+            raise ValueError(f"a loss can have at most {DEEPEST} brackets inside each other, got {shown!r}")
+    if opened:
+        raise ValueError(f"a loss or method must close every bracket, got {shown!r}; write e.g. crt(loss=focal)")
+
+
+def _check_depth(tree: ast.expr) -> None:
+    level: list[ast.AST] = [tree]
+    for _ in range(3 * DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    if level:
+        raise RecursionError
+
+
+def _name(node: ast.expr) -> str | None:
+    """A name without arguments, None where it is something else."""
+    if isinstance(node, ast.Name):
+        return _plain(node.id)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """From a syntax tree to values."""
+
+    text: str
+    source: str
+
+    def refuse(self, node: ast.AST, why: str) -> ValueError:
+        piece = shortened(_plain(ast.get_source_segment(self.source, node) or self.source))
+        whole = "" if piece == self.text.strip() else f" in {shortened(self.text)!r}"
+        return ValueError(f"{why}, got {piece!r}{whole}")
+
+    def terms(self, node: ast.expr) -> Iterator[tuple[Value, Call]]:
+        """The losses of a sum with their factors."""
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            yield from self.terms(node.left)
+            yield from self.terms(node.right)
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+            first, second = (node.right, node.left) if _is_number(node.right) else (node.left, node.right)
+            factor = self.value(first)
+            if not _is_number(first):
+                raise self.refuse(first, "a factor must be a number such as 0.5 in 0.5 * dice")
+            for inner, loss in self.terms(second):
+                yield self.product(node, factor, inner), loss
+        else:
+            call = node.func if isinstance(node, ast.Call) else node
+            name = _name(call)
+            if name is None:
+                raise self.refuse(node, "a loss must be a name with arguments, as in focal(gamma=3), or a sum of these")
+            yield 1, self.call(node, name if is_own(name) else find(name).text)
+
+    def product(self, node: ast.expr, one: Value, other: Value) -> Value:
+        if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+            return _number(one * other)
+        if 1 not in (one, other):
+            raise self.refuse(node, "a loss must have one list of factors")
+        return one if other == 1 else other
+
+    def call(self, node: ast.expr, name: str) -> Call:
+        """A loss or method with its options."""
+        own, method = is_own(name), is_method(name)
+        name = method_name(name) if method else name
+        options: dict[str, Value] = {}
+        if isinstance(node, ast.Call):
+            if node.args:
+                raise self.refuse(node.args[0], f"{name} must get its arguments by name, as in focal(gamma=3)")
+            for one in node.keywords:
+                key = "" if one.arg is None else _plain(one.arg).replace("-", "_")
+                if not key:
+                    raise self.refuse(one.value, f"{name} must get its arguments by name, as in focal(gamma=3)")
+                if key in options:
+                    raise self.refuse(node, f"{name} must get every argument once, found {key} twice")
+                value = self.loss(one.value) if method and _is_loss(key) else self.value(one.value, exact=own)
+                options[key] = _rule(value) if key == "weight" else value
+        return Call(name, (), tuple(sorted(options.items())))
+
+    def loss(self, node: ast.expr) -> Value:
+        """An argument of a method that is a loss, or candidates for it."""
+        if isinstance(node, ast.List) and node.elts:
+            return Choices(tuple(map(self.loss, node.elts)))
+        return "auto" if _name(node) == "auto" else Sum(tuple(self.terms(node)))
+
+    def value(self, node: ast.expr, *, exact: bool = False) -> Value:
+        """A value; ``exact`` to keep 3.0 apart from 3, which differ in code of the user's own."""
+        if isinstance(node, (ast.List, ast.Tuple)) and (node.elts or isinstance(node, ast.Tuple)):
+            values = tuple(self.value(one, exact=exact) for one in node.elts)
+            return Choices(values) if isinstance(node, ast.List) else values
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+            name = _plain(node.func.id).lower()
+            if not node.args:
+                return name
+            return Call(name, tuple(self.value(one, exact=exact) for one in node.args))
+        if isinstance(node, ast.Name):
+            return _CONSTANTS.get(_plain(node.id).lower(), _plain(node.id))
+        sign = 1
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)) and _is_number(node.operand):
+            sign = -1 if isinstance(node.op, ast.USub) else 1
+            node = node.operand
+        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+            if not math.isfinite(node.value):
+                raise self.refuse(node, "a number must be finite")
+            return sign * node.value if exact else _number(sign * node.value)
+        if isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, (bool, str))):
+            return node.value
+        raise self.refuse(node, "a value must be a number, a word, (1, 2), linear(5, 1), or candidates such as [1, 2]")
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Whether a node is a number, or candidates for one."""
+    if isinstance(node, ast.List):
+        return bool(node.elts) and all(map(_is_number, node.elts))
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, (ast.USub, ast.UAdd)) and isinstance(node.operand, ast.Constant)
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
+
+
+def _number(value: float) -> float:
+    """3 for 3.0: a loss takes them alike."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
+
+
+def _rule(value: Value) -> Value:
+    """A rule for weights, or candidates for one, as ``WEIGHTS`` of ``equipoise.train.loss_text`` spells it."""
+    if isinstance(value, Choices):
+        return Choices(tuple(map(_rule, value.values)))
+    if isinstance(value, Call):
+        return Call(_rule_name(value.name), value.arguments)
+    return _rule_name(value) if isinstance(value, str) else value
+
+
+def _rule_name(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+# ------------------------------------------------------------------------------------------- the syntax of version 0.1
+
+
+def _renewed(text: str) -> str:
+    """A text with the options of version 0.1 in brackets; other texts stay as they are.
+
+    >>> _renewed("focal:gamma=1,2:label_smoothing=0.1+0.1,1*dice:classes=(0)")
+    'focal(gamma=[1, 2], label_smoothing=0.1) + [0.1, 1]*dice(classes=(0,))'
+    """
+    if ":" not in text and not ("," in text and "*" in text):
+        return text
+    return " + ".join(map(_renewed_term, [text] if is_method(text) else _split(text, _PLUS)))
+
+
+def _renewed_term(term: str) -> str:
+    head, *options = _split(term, ":")
+    *factors, name = _split(head, r"\*")
+    if name.endswith(".py") and options:
+        inside, bracket, rest = options.pop(0).partition("(")
+        name = _quoted(f"{name}:{inside.strip()}") + bracket + rest
+    written = [*(_listed(factor) for factor in factors), name]
+    pairs = [option.partition("=") for option in options]
+    if not all(equals for _, equals, _ in pairs):
+        wrong = next(key for key, equals, _ in pairs if not equals)
+        raise ValueError(f"{name} must get options as key=value, got {wrong!r}; write e.g. focal(gamma=3)")
+    inside = ", ".join(f"{key.strip()}={_listed(value, is_method(name))}" for key, _, value in pairs)
+    return "*".join(written) + (f"({inside})" if options else "")
+
+
+def _listed(values: str, losses: bool = False) -> str:
+    """The values of an option, candidates with commas in square brackets."""
+    first, *others = (_renewed_value(value, losses) for value in _split(values, ","))
+    return f"[{', '.join([first, *others])}]" if others else first
+
+
+def _renewed_value(value: str, losses: bool) -> str:
+    """A value; brackets around a single one made it several numbers."""
+    if value.startswith("(") and value.endswith(")") and ":" in value:
+        return f"({_renewed(value[1:-1])})"
+    if losses:
+        return value
+    value = re.sub(r"(?<![\w-])\(([^()\[\],]+)\)", r"(\1,)", value)
+    alone = value.startswith("((") and value.endswith("))") and len(_split(value[1:-1], ",")) == 1
+    return f"{value[:-1]},)" if alone else value
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """The parts of a text between separators that stand in no brackets or quotes.
+
+    >>> _split("1,(2,3)", ",")
+    ['1', '(2,3)']
+    """
+    parts, start, depth = [], 0, 0
+    for match in re.finditer(rf"{_QUOTED}|[()\[\]]|{separator}", text):
+        if match[0] in ("(", "["):
+            depth += 1
+        elif match[0] in (")", "]"):
+            depth -= 1
+        elif depth == 0 and match[0][0] not in "\"'":
+            parts.append(text[start : match.start()].strip())
+            start = match.end()
+    return [*parts, text[start:].strip()]
+
+
+# ------------------------------------------------------------------------------------------------------------- lines
+
+
+def list_losses(line: str) -> list[str]:
+    """The losses and methods of a line, with blanks or commas between them; they are not checked.
+
+    In the syntax of version 0.1 a comma behind an option goes on with the values of that option, unless the name of a
+    loss or method follows it.
+
+    >>> list_losses("ce, focal(gamma=[1, 2]) ce + 0.5 * dice focal:gamma=1,2,3 ldam:weight=drw,recall")
+    ['ce', 'focal(gamma=[1, 2])', 'ce+0.5*dice', 'focal:gamma=1,2,3', 'ldam:weight=drw', 'recall']
+    """
+    line = re.sub(r"\s+", " ", line)
+    together = re.sub(rf"({_QUOTED})| ?([+*]) ?| (?=\()", lambda match: match[1] or match[2] or "", line)
+    found: list[str] = []
+    for words in _split(together, " "):
+        first, *others = _split(words, ",")
+        found.append(first)
+        for part in filter(None, others):  # a comma and a blank
+            if len(_split(found[-1], "=")) > 1 and not _begins_anew(part):
+                found[-1] += f",{part}"
+            else:
+                found.append(part)
+    return [part for part in found if part]
+
+
+def _begins_anew(part: str) -> bool:
+    """Whether a part of a list is a loss or method and no value."""
+    if is_method(part) or re.match(r"[^:=(]*\.py:", part):
+        return True
+    name = re.match(r"(?:[^*]*\*)?([A-Za-z][\w-]*)", part)
+    if name is None or name[1] == RULE_AND_LOSS:
+        return False
+    try:
+        find(name[1])
+    except ValueError:
+        return False
+    return True
