@@ -82,8 +82,8 @@ def test_defaults_on_the_page_are_those_of_the_code(entry: Entry):
 def test_a_page_has_all_its_parts(entry: Entry):
     page = page_of(entry).read_text("utf-8")
     headings = re.findall(r"^## (.*)$", page, flags=re.MULTILINE)
-    parts = ["Formula", "Curves", "Defaults", "Example", "When, and when not"]
-    assert headings == [*parts, "What the published code does differently"]
+    parts = ["Formula", "Curves", "Defaults", "Example", "When to use it"]
+    assert headings == [*parts, "Differences from the published code"]
     assert "$$" in section(page, "Formula")
     assert "\\_" not in page, "readers would see the backslash"
     assert f"(images/{entry.name}.svg)" in section(page, "Curves")
@@ -129,7 +129,11 @@ def test_pictures_are_whole_small_and_know_light_and_dark(entry: Entry):
 # Which loss?
 # ---------------------------------------------------------------------------------------------------------------------
 
-SECTIONS = {"single": "Single-label classification", "multi": "Multi-label classification", "segmentation": "Segmentation"}
+SECTIONS = {
+    "single": "Single-label classification",
+    "multi": "Multi-label classification",
+    "segmentation": "Segmentation",
+}
 COUNTS = {"none": None, "even": [100, 100, 90], "long": [5000, 500, 50], "few": [5000, 500, 5], "one": [9000, 50, 40]}
 SURE = {
     "reliability": {"all": {"before": {"count": [10.0], "confidence": [0.9], "accuracy": [0.5]}}},

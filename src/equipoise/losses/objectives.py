@@ -42,7 +42,7 @@ class OHEMLoss(RowLoss):
     this process or, with ``sync=True``, of all. Denominators count the kept rows.
 
     Args:
-        keep: share of the valid rows to keep.
+        keep: fraction of the valid rows to keep.
         min_kept: least number of rows to keep.
         preset: accepted for symmetry; the published selection keeps 0.5 % of the pixels by mistake and is not offered.
         options: see the top of ``losses.named``.

@@ -221,10 +221,10 @@ class SoftmaxLoss(Loss):
         weight: (C,) numbers, ``Deferred(...)``, ``RecallWeights(...)``, or a list of these, which are multiplied.
         adjustment: what is done to the logits before the softmax.
         label_smoothing: epsilon in [0, 1].
-        ignore_index: rows with this target count for nothing.
+        ignore_index: rows with this target are ignored.
         reduction: ``"mean"``, ``"valid_mean"``, ``"batch_mean"``, ``"sum"`` or ``"none"``, see ``losses.reduce``.
-        sync: under ``torch.distributed``, share statistics and denominators among the processes (training mode only).
-        validate: look at the values of the targets also where that synchronises or breaks a graph.
+        sync: under ``torch.distributed``, synchronise statistics and denominators (training mode only).
+        validate: check the values of the targets even if this synchronises or breaks a graph.
         epochs: number of epochs, for ``set_epoch``.
         more_parts: hyper-parameters that a derived loss adds.
 
