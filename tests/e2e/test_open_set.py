@@ -141,7 +141,7 @@ def test_another_open_set_is_another_run(equipoise, held_out):
 
 
 MISTAKES = {
-    "both": ({"open_classes": "8", "open_set": "x.npz"}, "open_classes: samples of no known class come from one place"),
+    "both": ({"open_classes": "8", "open_set": "x.npz"}, "open_classes: open_classes and open_set exclude each other"),
     "no such class": (
         {"open_classes": "8,ten"},
         "must be a name or a number from 0 to 9, found 'ten'",

@@ -121,14 +121,15 @@ class CompareSpec(SharedSpec):
 
     losses: Losses | None = _setting(
         None,
-        "Losses, e.g. 'ce focal:gamma=1,2,3 ldam:weight=drw mine.py:function'; None for those that the data suggest.",
+        "Losses, e.g. 'ce focal:gamma=1,2,3 ldam:weight=drw mine.py:function'; None to suggest some from the data.",
     )
     methods: Methods | None = _setting(
-        None, "Systems, beside the losses or alone, e.g. 'ce sdn sdn:feature=ce ldam-drw crt tau-norm oltr:loss=cfl'."
+        None,
+        "Methods to compare, with losses or alone, e.g. 'ce sdn sdn:feature=ce ldam-drw crt tau-norm oltr:loss=cfl'.",
     )
     seeds: Seeds = _setting((0, 1, 2), "Number of seeds, or a list of them.")
     baseline: str | None = _setting(
-        None, "The loss that others are compared with; None for cross-entropy, or the first."
+        None, "Loss that the others are compared with; None for cross-entropy, or the first loss."
     )
 
     @field_validator("devices", "nodes")
