@@ -1,8 +1,8 @@
 """A ``LightningModule`` with a loss that has a schedule and running statistics.
 
 Recall loss weights each class by the fraction of its samples that is missed, as a moving average over the batches. It
-is combined with focal loss whose gamma decreases from 3 to 0. The loss is an attribute of the module, so Lightning moves
-it to the device and saves its state in the checkpoints. ``LossSchedule`` sets the epoch and logs the current settings:
+is combined with focal loss whose gamma decreases from 3 to 0. The loss is an attribute of the module, so Lightning
+moves it to the device and saves its state in the checkpoints. ``LossSchedule`` sets the epoch and logs the settings:
 gamma and the weight of each class.
 
     python examples/lightning_module.py

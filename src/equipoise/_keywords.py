@@ -1,4 +1,4 @@
-"""Keyword arguments that nobody knows: an error that names the ones that come near."""
+"""Errors for unknown keyword arguments, with suggestions."""
 
 from __future__ import annotations
 
@@ -24,28 +24,25 @@ ELSEWHERE = {
     "samples_per_class": "counts",
     "samples_per_cls": "counts",
 }
-"""Arguments under the names that published code, other libraries and their trainers give them."""
+"""Names of arguments in published code and other libraries."""
 EXPLAINED = {
-    "alpha": "pass one number for each class as weight; one number for the positives is alpha of BinaryFocalLoss",
-    "pos_weight": "BinaryCrossEntropyLoss has it; weight of this one is for positives and negatives of a class alike",
+    "alpha": "pass one number per class as weight; one number for the positives is alpha of BinaryFocalLoss",
+    "pos_weight": "BinaryCrossEntropyLoss has it; weight of this one applies to positives and negatives of a class",
 }
-"""Arguments of other losses that come near ``weight``, and what to do about them."""
+"""Arguments of other losses similar to ``weight``, with advice."""
 
 
 @functools.cache
 def arguments_of(made: Callable[..., Any]) -> Mapping[str, Any] | None:
-    """Arguments of a class or a function, and their annotations; None where these say nothing.
-
-    Those behind ``**options`` are among them.
-    """
+    """Arguments of a class or a function, including those in ``**options``, and their annotations, or None."""
     make, bound = (made.__init__, 1) if isinstance(made, type) else (made, 0)  # type: ignore[misc]
     try:
         hints = typing.get_type_hints(make)
-    except NameError:  # annotations of a class of the user's that only type checkers can read
+    except NameError:  # annotations of a user's class that only type checkers can evaluate
         return None
     found: dict[str, Any] = {}
     for name, parameter in list(inspect.signature(make).parameters.items())[bound:]:
-        if hints.get(name) is typing.Never:  # what is refused by name
+        if hints.get(name) is typing.Never:  # arguments rejected by name
             continue
         if parameter.kind is parameter.VAR_KEYWORD:
             options = typing.get_args(hints.get(name))
@@ -58,11 +55,11 @@ def arguments_of(made: Callable[..., Any]) -> Mapping[str, Any] | None:
 
 
 NUMBERS = ("alpha", "gamma", "gamma_pos", "keep", "strength")
-"""First arguments of losses that are a number, or an exponent."""
+"""First arguments of losses that are a number or an exponent."""
 
 
 def check_first(made: type, first: object) -> None:
-    """Raise where the first argument of a loss, by position, is a vector, which is meant as class weights elsewhere."""
+    """Raise if the first positional argument of a loss is a vector, meant as class weights."""
     vector = isinstance(first, (list, tuple)) or bool(getattr(first, "ndim", False))
     known = arguments_of(made) if vector and made.__init__.__module__.startswith("equipoise.") else None  # type: ignore[misc]
     name = next(iter(known or ()), "")
@@ -70,12 +67,12 @@ def check_first(made: type, first: object) -> None:
         return
     advice = "pass one number, class weights as weight=..." if "weight" in known else "pass one number"
     if name.startswith("gamma"):
-        advice += f", an exponent for each class by keyword, {name}=..."
+        advice += f", one exponent per class as a keyword argument, {name}=..."
     raise TypeError(f"the first argument of {made.__name__} is {name}, got {type(first).__name__} {first!r}; {advice}")
 
 
 def check_keywords(made: Callable[..., Any], given: Mapping[str, object]) -> None:
-    """Raise where a class or a function does not take an argument."""
+    """Raise if a class or a function does not accept an argument."""
     known = arguments_of(made) if given else None
     unknown = [key for key in given if known is not None and key not in known]
     if known is not None and unknown:
@@ -83,7 +80,7 @@ def check_keywords(made: Callable[..., Any], given: Mapping[str, object]) -> Non
 
 
 def refuse_call(loss: nn.Module, unknown: Mapping[str, object]) -> NoReturn:
-    """Raise because a loss was called with keywords that its ``forward`` does not take."""
+    """Raise for keyword arguments that the ``forward`` of a loss does not accept."""
     made: Callable[..., Any] = type(loss)
     key = next(iter(unknown))
     known = [one.name for one in inspect.signature(loss.forward).parameters.values() if one.kind is not one.VAR_KEYWORD]

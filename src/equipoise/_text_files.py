@@ -1,4 +1,4 @@
-"""How text files of users are encoded: in UTF-8, or in UTF-16 that says so. Anything else is named, never guessed."""
+"""Encoding of text files: UTF-8, or UTF-16 with a byte order mark. Anything else is an error, never guessed."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from pathlib import Path
 __all__ = ["LONGEST_HEADER", "SAVE_AS_UTF8", "block_size", "encoding_of", "no_text"]
 
 LONGEST_HEADER = 2**26
-"""Characters of the first line that are looked at."""
+"""Maximum number of characters of the first line to inspect."""
 
 SAVE_AS_UTF8 = "save it as UTF-8, which spreadsheets offer as CSV UTF-8"
-"""What to do about a file that is none."""
+"""Advice for a file with another encoding."""
 
 
 def encoding_of(file: Path) -> str:
-    """``"utf-16"`` where a file begins with the mark of it, otherwise ``"utf-8-sig"``, UTF-8 with or without a mark."""
+    """``"utf-16"`` if a file begins with its byte order mark, otherwise ``"utf-8-sig"``, UTF-8 with or without one."""
     with file.open("rb") as opened:
         start = opened.read(2)
     return "utf-16" if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig"
 
 
 def block_size(header: str) -> int:
-    """Bytes of a CSV file to parse at a time, for pyarrow: every column costs time in every block, a row must fit."""
+    """Block size of pyarrow for a CSV file in bytes: every column costs time in every block, and a row must fit."""
     return max(2**20, min(64 * len(header), 2**30))
 
 
 def no_text(file: Path) -> str | None:
-    """What in a file is no text in its encoding, in words; None where all of it is."""
+    """Description of the first invalid text in a file, None if it is valid."""
     encoding = encoding_of(file)
     try:
         if encoding == "utf-16":
@@ -36,7 +36,7 @@ def no_text(file: Path) -> str | None:
         with file.open("rb") as opened:
             for number, line in enumerate(opened, start=1):
                 if b"\0" in line:
-                    return f"a zero byte in line {number}, as in UTF-16 without its mark"
+                    return f"a zero byte in line {number}, as in UTF-16 without a byte order mark"
                 line.decode("utf-8")
     except UnicodeDecodeError as error:
         if encoding == "utf-16":

@@ -82,7 +82,7 @@ def long_tail(num_classes: int, largest: int = 10_000, ratio: float = 100.0) -> 
 
 
 def _moved(loss: _Scheduled) -> _Scheduled:
-    """The loss in its fourth epoch."""
+    """The loss with its epoch set to the fourth."""
     loss.set_epoch(3)
     return loss
 

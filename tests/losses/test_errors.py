@@ -390,7 +390,7 @@ def test_element_weights_of_wrong_type_or_with_a_gradient(build):
 @each_softmax
 @pytest.mark.parametrize(
     ("row", "came"),
-    [([0.5, 0.7, -0.2], "sum 1 with least value -0.2"), ([0.5, 0.5, 0.5], "sum 1.5"), ([NAN, 0.5, 0.5], "sum nan")],
+    [([0.5, 0.7, -0.2], "sum 1 with minimum -0.2"), ([0.5, 0.5, 0.5], "sum 1.5"), ([NAN, 0.5, 0.5], "sum nan")],
     ids=["negative", "too much", "not a number"],
 )
 def test_soft_targets_are_looked_at_on_request(build, row, came):
@@ -583,7 +583,7 @@ CASES = [
 
 @pytest.mark.parametrize(("argument", "build", "value"), CASES)
 def test_numbers_out_of_range(argument, build, value):
-    expected = "a whole number of at least " if argument in WHOLE_NUMBERS else "a finite number in "
+    expected = "an integer of at least " if argument in WHOLE_NUMBERS else "a finite number in "
     with pytest.raises(ValueError, match=says(argument, f"must be {expected}", f"got {value!r}")):
         build(value)
 
@@ -1252,7 +1252,7 @@ def test_parts_that_exclude_one_another():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: SoftmaxLoss(2.0), ("modulation must be focal", "got 2.0; leave it out")),
+        (lambda: SoftmaxLoss(2.0), ("modulation must be focal", "got 2.0; omit it")),
         (lambda: SoftmaxLoss(focal), ("modulation must be", "got focal itself, which has to be called: focal(...)")),
         (lambda: SigmoidLoss("focal"), ("modulation must be", "got 'focal'")),
         (lambda: SoftmaxLoss(adjustment=[1, 2, 3]), ("adjustment must be logit_adjustment(counts)", "of type list")),

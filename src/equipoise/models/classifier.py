@@ -212,7 +212,7 @@ def features_of(model: nn.Module, name: str | None = None) -> FeatureView:
 
     Args:
         model: any module whose classifier is found by :func:`find_classifier`.
-        name: qualified name of the classifier where it is not found.
+        name: qualified name of the classifier if it is not found.
 
     >>> net = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
     >>> with features_of(net) as view:
@@ -236,7 +236,7 @@ def set_prior_bias(
         model: a model, or the classifier itself.
         prior: frequency of each label in training, (C,), or one for all: 0.01 as in RetinaNet (Lin et al. 2017,
             section 4.1). None for 1/C, that is :math:`b = -\log(C - 1)` (Cui et al. 2019).
-        name: qualified name of the classifier where it is not found.
+        name: qualified name of the classifier if it is not found.
 
     >>> layer = nn.Linear(4, 3)
     >>> set_prior_bias(layer)

@@ -212,4 +212,4 @@ def _inputs(
 
 def _refuse_vocabulary(name: str, vocabulary: int | None) -> None:
     if vocabulary is not None:
-        raise TypeError(f"vocabulary must be left out for {name!r}, got {vocabulary}; take 'text-bow' or 'text-cnn'")
+        raise TypeError(f"vocabulary must be excluded for {name!r}, got {vocabulary}; take 'text-bow' or 'text-cnn'")

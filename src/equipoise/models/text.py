@@ -100,7 +100,7 @@ class TextCNN(nn.Module):
         check_whole("maps", maps, low=1)
         check_wholes("windows", windows)
         if not windows:
-            raise ValueError("windows must hold at least one size, got none; leave it out for (3, 4, 5)")
+            raise ValueError("windows must hold at least one size, got none; omit it for (3, 4, 5)")
         self.padding, self.windows = padding, tuple(windows)
         self.embedding = nn.Embedding(vocabulary, width, padding_idx=padding)
         self.convolutions = nn.ModuleList(nn.Conv1d(width, maps, window) for window in windows)

@@ -25,7 +25,7 @@ def hold_arrays(
     """Predictions of arrays, tensors or lists in memory, by their names in an ``.npz``."""
     unknown = next((name for name in given if name not in NAMES), None)
     if unknown is not None:
-        raise InputError(f"arrays: names must be among {', '.join(NAMES)}, got {unknown!r}; rename it or leave it out")
+        raise InputError(f"arrays: names must be among {', '.join(NAMES)}, got {unknown!r}; rename it or omit it")
     arrays = {
         name: np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
         for name, values in given.items()

@@ -18,7 +18,7 @@ __all__ = ["FORMATS", "open_predictions"]
 FORMATS = (
     ".npz with logits or probs, targets, and optionally train_counts and class_names; a folder with the same as .npy "
     "files, which may be larger than memory; .csv or .parquet with columns logit_<class> or prob_<class> and target, "
-    "or target_<class> for several labels"
+    "or target_<class> for multi-label data"
 )
 
 

@@ -1,4 +1,4 @@
-"""Predictions of samples that belong to no class of training: in a file of their own, or marked by a target."""
+"""Predictions of samples that belong to no training class: in a file of their own, or marked by a target."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def check_open_label(source: Predictions, label: int) -> None:
     """Raise unless ``label`` can mark samples of no class."""
     if source.task != "single":
         raise InputError(
-            f"{source.path}: an open label is for one label a sample, found {source.task!r} predictions, of which no "
-            "open set is defined; leave it out"
+            f"{source.path}: an open label is for single-label data, found {source.task!r} predictions, of which no "
+            "open set is defined; omit it"
         )
     if 0 <= label < source.num_classes:
         raise InputError(

@@ -31,7 +31,7 @@ UNKNOWN = -1
 
 
 class Chunk(NamedTuple):
-    """Some samples: scores (n, C, d1, ..., dk) and targets (n, d1, ..., dk), or (n, C) for several labels."""
+    """Some samples: scores (n, C, d1, ..., dk) and targets (n, d1, ..., dk), or (n, C) for multi-label data."""
 
     scores: Array
     targets: Array
@@ -105,7 +105,7 @@ class Predictions:
                 found = targets[wrong][0]
                 what = f"write {UNKNOWN} for unknown" if np.isnan(found) else "for class indices use --task single"
                 raise InputError(
-                    f"{self.path}: targets must be 0, 1 or {UNKNOWN} (unknown) for several labels a sample, found "
+                    f"{self.path}: targets must be 0, 1 or {UNKNOWN} (unknown) for multi-label data a sample, found "
                     f"{found} at {_place(wrong, first)}; {what}"
                 )
             return
@@ -224,7 +224,7 @@ def told_task(path: Path, scores: tuple[int, ...], targets: tuple[int, ...], wan
     told = [task for task, fit in fits.items() if fit]
     if len(told) != 1:
         raise InputError(
-            f"{path}: the shapes tell no task, found {shapes}; expected targets (N,) for one label a sample, (N, C) "
+            f"{path}: the shapes tell no task, found {shapes}; expected targets (N,) for single-label data, (N, C) "
             "for several, (N, d1, ..., dk) for segmentation with scores (N, C, d1, ..., dk)"
         )
     return told[0]
