@@ -94,7 +94,7 @@ def check_whole(
     name: str, value: int, *, low: int | None = None, high: int | None = None, advice: str = "pass an int"
 ) -> int:
     """Return ``value`` as an int; raise unless it is a Python or NumPy integer from ``low`` to ``high``."""
-    expected = "a whole number" if low is None else f"an integer of at least {low}"
+    expected = "an integer" if low is None else f"an integer of at least {low}"
     if not is_whole(value):
         raise TypeError(f"{name} must be {expected}, got {value!r}; {_number_advice(name, value, advice)}")
     if low is not None and value < low:

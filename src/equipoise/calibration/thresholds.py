@@ -139,7 +139,7 @@ def fit_thresholds(
         ("label", "labels"),
     )
     none_known = (
-        "" if bool((positives >= min_positives).any()) else "no label has enough positives, so nothing was learnt"
+        "" if bool((positives >= min_positives).any()) else "no label has enough positives, so nothing was learned"
     )
     return announce(
         Thresholds(

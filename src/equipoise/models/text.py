@@ -34,7 +34,7 @@ class TextBow(nn.Module):
         width: of a word vector.
         hidden: widths of the hidden layers.
         dropout: after each hidden layer.
-        padding: token that fills short rows; it does not count.
+        padding: token that pads short rows; it is ignored.
 
     Shape: tokens (N, T) of int64 or int32 to (N, C). A row of padding alone has the mean 0.
     """
