@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from equipoise._nearest import nearest
 from equipoise.models.classifier import find_classifier, replace_classifier
-from equipoise.own_files import made_by
+from equipoise.user_code import made_by
 
 __all__ = ["from_file", "from_timm", "from_torchvision"]
 

@@ -44,9 +44,9 @@ from equipoise.data import Task
 from equipoise.kernels.hyper import check_layout
 from equipoise.losses import Loss
 from equipoise.losses.base import merge_values
-from equipoise.own_files import made_by
 from equipoise.schedules import Cosine, Linear, Moment, Parabolic, Schedule, Steps
 from equipoise.train.names import TermText, check_loss_names, is_own, list_losses, listed, split_terms
+from equipoise.user_code import made_by
 from equipoise.weights import Deferred, effective_number, inverse_frequency, median_frequency, square_root
 
 __all__ = [
