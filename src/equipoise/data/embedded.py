@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._extras import missing
-from equipoise._places import EMBEDDED_NAMES
+from equipoise._paths import EMBEDDED_NAMES
 from equipoise.data.arrays import Arrays, DataSet
 from equipoise.data.longtail import exponential_counts, subsample
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from equipoise._checks import check_choice, check_number, check_whole
 from equipoise._nearest import repeated, some
-from equipoise._places import nothing_there
+from equipoise._paths import nothing_there
 from equipoise._reading import reading
 from equipoise.data import longtail as tails
 from equipoise.data.arrays import Arrays, DataSet, Split, Task, class_counts
