@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 
 __all__: list[str] = []
 

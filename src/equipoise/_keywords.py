@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 
 if TYPE_CHECKING:
     from torch import nn

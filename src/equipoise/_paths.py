@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 
 __all__ = ["EMBEDDED_NAMES", "nothing_there", "same_place"]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import equipoise
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 
 if TYPE_CHECKING:
     from torch import nn

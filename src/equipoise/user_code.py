@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 
 __all__ = ["made_by"]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
-from equipoise._nearest import nearest, repeated
+from equipoise._suggestions import nearest, repeated
 from equipoise.catalogue import find
 from equipoise.train import spec as shared
 from equipoise.train.names import METHOD_NAMES, check_loss_names, is_method, list_losses, method_name

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from equipoise._nearest import some
 from equipoise._reading import read_json
+from equipoise._suggestions import some
 from equipoise.data.errors import DataError, refuse
 from equipoise.data.files import FileImages, path_array
 from equipoise.data.source import Options, Source, agree, check_files, need_train, one_for_each_split, settle_names

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._nearest import shortened, some
+from equipoise._suggestions import shortened, some
 from equipoise._text_files import SAVE_AS_UTF8, encoding_of, no_text
 from equipoise.data.errors import refuse
 from equipoise.data.files import IMAGE_ENDINGS, Paths, path_array

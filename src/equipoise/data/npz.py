@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._nearest import nearest, some
 from equipoise._reading import read_arrays
+from equipoise._suggestions import nearest, some
 from equipoise.data.arrays import Arrays, Task
 from equipoise.data.errors import DataError, refuse
 from equipoise.data.source import (

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._nearest import nearest, some
+from equipoise._suggestions import nearest, some
 from equipoise.data.arrays import Arrays, DataSet, Split
 from equipoise.data.errors import refuse
 from equipoise.data.files import FileImages, path_array

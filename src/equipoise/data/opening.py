@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._checks import check_choice, check_number, check_whole
-from equipoise._nearest import repeated, some
 from equipoise._paths import nothing_there
 from equipoise._reading import reading
+from equipoise._suggestions import repeated, some
 from equipoise.data import longtail as tails
 from equipoise.data.arrays import Arrays, DataSet, Split, Task, class_counts
 from equipoise.data.coco import annotation_files, read_coco

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._nearest import some
+from equipoise._suggestions import some
 from equipoise.data.errors import refuse
 from equipoise.data.files import FileImages, Masks, in_threads, mask_histogram, path_array
 from equipoise.data.source import (

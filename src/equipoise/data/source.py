@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._nearest import nearest, shortened, some
+from equipoise._suggestions import nearest, shortened, some
 from equipoise.data.arrays import Split, Task
 from equipoise.data.errors import refuse
 from equipoise.data.files import IMAGE_ENDINGS, FileImages, Fit, Paths, Progress, Size, path_array

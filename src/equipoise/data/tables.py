@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._extras import missing
-from equipoise._nearest import nearest, repeated, shortened, some
 from equipoise._reading import check_memory, reading
+from equipoise._suggestions import nearest, repeated, shortened, some
 from equipoise._text_files import LONGEST_HEADER, SAVE_AS_UTF8, block_size, encoding_of, no_text
 from equipoise.data.arrays import Arrays, Split, Task
 from equipoise.data.errors import DataError, refuse

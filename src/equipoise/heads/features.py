@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise._checks import check_whole
-from equipoise._nearest import some
+from equipoise._suggestions import some
 from equipoise.models.classifier import Classifier, check_sized, features_of, find_classifier
 
 __all__ = ["KeptFeatures", "as_rows", "check_kept", "features_dim", "from_rows", "keep_features", "labels_at"]

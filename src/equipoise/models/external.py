@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 from equipoise.models.classifier import find_classifier, replace_classifier
 from equipoise.user_code import made_by
 

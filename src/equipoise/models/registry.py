@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import nn
 
 from equipoise._checks import check_whole, check_wholes
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 from equipoise.models.deeplab import DeepLabV3
 from equipoise.models.external import from_file, from_timm, from_torchvision
 from equipoise.models.mlp import MLP, LinearClassifier

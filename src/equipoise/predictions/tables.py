@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from equipoise._extras import missing
-from equipoise._nearest import nearest, repeated, shortened
 from equipoise._reading import reading
+from equipoise._suggestions import nearest, repeated, shortened
 from equipoise._text_files import LONGEST_HEADER, SAVE_AS_UTF8, block_size, encoding_of, no_text
 from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, Task, no_targets, told_task
 

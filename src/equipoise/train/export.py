@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import equipoise
 from equipoise._extras import missing
-from equipoise._nearest import some
 from equipoise._reading import check_shape, read_checkpoint, read_json, reading
+from equipoise._suggestions import some
 from equipoise._writing import appearing
 from equipoise.calibration import Fitted, Thresholds
 from equipoise.calibration.storage import from_json

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from equipoise import losses
 from equipoise._checks import check_number
 from equipoise._keywords import arguments_of
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 from equipoise.catalogue import CATALOGUE, Entry, Link, find
 from equipoise.data import Task
 from equipoise.kernels.hyper import check_layout

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 from equipoise.catalogue import find
 
 __all__ = [

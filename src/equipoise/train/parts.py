@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from equipoise._checks import check_choice
-from equipoise._nearest import some
+from equipoise._suggestions import some
 from equipoise.data import Arrays, DataError, DataSet, FileImages, Split, hold_out, open_data, open_samples, sampler_for
 from equipoise.data.arrays import class_counts
 from equipoise.data.augment import augmentations_from

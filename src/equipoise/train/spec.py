@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
-from equipoise._nearest import nearest, shortened, some
 from equipoise._paths import nothing_there, same_place
 from equipoise._reading import read_yaml
+from equipoise._suggestions import nearest, shortened, some
 from equipoise.train.folder import plain
 from equipoise.train.names import METHOD_NAMES, check_loss_names, check_method_name, is_method
 
