@@ -19,12 +19,12 @@ from equipoise.heads import BilateralModel, CosineClassifier, decouple, features
 from equipoise.models import MLP, build_model, find_classifier
 from equipoise.report.words import DISTANCES, MADE_AFTERWARDS
 from equipoise.train import run as module
+from equipoise.train.builders import loss_of
 from equipoise.train.errors import TrainingError
 from equipoise.train.export import export_run, load_exported
 from equipoise.train.folder import RunFolder
 from equipoise.train.methods import METHODS, MixedLoss, expand_method, meaning, parse_method
 from equipoise.train.names import is_method
-from equipoise.train.parts import loss_of
 from equipoise.train.run import run
 from equipoise.train.spec import RunSpec, SpecError
 
@@ -531,7 +531,7 @@ def test_a_device_without_room_leaves_features_to_the_host(stage_one, tmp_path, 
             raise MemoryError("features must fit into the memory of meta, got ...; pass less")
         return keep(*arguments, device=device, **options)
 
-    import equipoise.train.feeds as feeds
+    import equipoise.train.datamodule as feeds
 
     monkeypatch.setattr(feeds, "keep_features", full)
     feed = feeds.evaluation_feed

@@ -23,11 +23,11 @@ from equipoise.calibration.storage import from_json
 from equipoise.models import build_model
 from equipoise.predictions import InputError
 from equipoise.predictions.source import TASKS
-from equipoise.train.card import model_card
 from equipoise.train.folder import FORMAT as RUN_FORMAT
 from equipoise.train.folder import UNFINISHED, RunFolder, write_json
 from equipoise.train.loss_text import default_loss
 from equipoise.train.methods import parse_method
+from equipoise.train.model_card import model_card
 from equipoise.train.preparation import Preparation
 
 __all__ = ["Exported", "export_run", "load_exported"]
