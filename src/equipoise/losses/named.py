@@ -18,17 +18,17 @@ from equipoise._checks import check_counts, check_number
 from equipoise.losses.adjust import NegativeTolerance, logit_adjustment, margin_adjustment
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
 from equipoise.losses.base import Scalar, check_preset
+from equipoise.losses.class_weights import Weight, split_weights
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
-from equipoise.losses.options import (
+from equipoise.losses.sigmoid import SigmoidLoss
+from equipoise.losses.softmax import SoftmaxLoss
+from equipoise.losses.typed_kwargs import (
     BinaryCrossEntropyOptions,
     CrossEntropyOptions,
     CyclicalOptions,
     SigmoidOptions,
     SoftmaxOptions,
 )
-from equipoise.losses.parts import Weight, split_weights
-from equipoise.losses.sigmoid import SigmoidLoss
-from equipoise.losses.softmax import SoftmaxLoss
 from equipoise.schedules import Cyclical, Number
 from equipoise.weights.deferred import ClassWeights
 from equipoise.weights.rebalanced import Rebalanced

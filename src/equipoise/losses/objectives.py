@@ -12,8 +12,8 @@ from equipoise._checks import check_choice, check_whole, is_traced
 from equipoise.distributed import all_rows, all_sum, sum_before, world_size
 from equipoise.kernels.hyper import Hyper
 from equipoise.losses.base import Scalar, check_preset
-from equipoise.losses.options import SoftmaxOptions
 from equipoise.losses.softmax import RowLoss, Rows, SoftmaxLoss
+from equipoise.losses.typed_kwargs import SoftmaxOptions
 from equipoise.schedules import Number
 
 __all__ = ["BrierLoss", "MMCELoss", "OHEMLoss", "calibration_term", "keep_hardest", "mmce"]

@@ -22,8 +22,8 @@ from equipoise.kernels.hyper import Hyper, Layout, Piece, check_layout
 from equipoise.losses.adjust import NegativeTolerance
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
 from equipoise.losses.base import Loss, Part, Scalar
+from equipoise.losses.class_weights import Weight, check_part, split_weights
 from equipoise.losses.modulate import Modulation
-from equipoise.losses.parts import Weight, check_part, split_weights
 from equipoise.losses.reduce import check_reduction, reduce_loss
 from equipoise.schedules import Number, Schedule
 from equipoise.weights.deferred import ClassWeights

@@ -27,8 +27,8 @@ from equipoise.kernels.reference import hits_come_along, softmax_rows_and_hits
 from equipoise.kernels.softmax_reference import has_target
 from equipoise.losses.adjust import Adjustment
 from equipoise.losses.base import Loss, Part, Scalar
+from equipoise.losses.class_weights import Weight, check_part, split_weights
 from equipoise.losses.modulate import Modulation
-from equipoise.losses.parts import Weight, check_part, split_weights
 from equipoise.losses.reduce import check_reduction, reduce_loss
 from equipoise.schedules import Number
 from equipoise.weights.recall import BatchRecall, RecallWeights, count_hits
