@@ -19,7 +19,7 @@ class PolyLoss(nn.Module):
 
     Args:
         epsilon: by how much the first term of the series of the cross-entropy is raised; 0 is cross-entropy.
-        ignore_index: label that counts for nothing.
+        ignore_index: label to ignore.
     """
 
     def __init__(self, epsilon: float = 1.0, ignore_index: int = -100) -> None:

@@ -109,12 +109,12 @@ def open_data(
             ``"first-4000:balanced"``, ``"first-4000:5/3"`` and ``"first-4000:6/2"`` train on 4,000 samples of 10 or 100
             classes as Smith 2022 does; missing splits are drawn from the others.
         class_names: classes in their order; names in the data must be among them.
-        ignore_index: label to ignore; -100 where nothing is said, 255 in masks.
+        ignore_index: label to ignore; -100 by default, 255 in masks.
         label_column: of a table: a column of labels, or several columns of 0 and 1.
         path_column: of a table: paths of images.
         text_column: of a table: texts.
         split_column: of a table: ``train``, ``val`` or ``test``.
-        separator: between several labels of a column, ``;`` or ``|`` where nothing is said.
+        separator: between several labels of a column, ``;`` or ``|`` by default.
         image_root: folder from which the paths of tables, COCO files and lists start; that of the file otherwise.
         skip_bad_images: skip image files that cannot be decoded, with a note; they are refused otherwise.
         check_images: False not to look for such files: they are then found when they are decoded.

@@ -254,7 +254,7 @@ def set_prior_bias(
     chance = torch.as_tensor(1 / len(bias) if prior is None else prior, dtype=torch.float64)
     if chance.ndim > 1:
         raise ValueError(
-            f"prior must be one number or one for each class, shape (C,), got shape {tuple(chance.shape)}; "
+            f"prior must be one number or one per class, shape (C,), got shape {tuple(chance.shape)}; "
             "pass the mean of the training labels over the samples"
         )
     if chance.ndim == 1:

@@ -58,7 +58,7 @@ class Predictions:
         train_counts: training samples per class, if the file has them.
         ignore_index: target to ignore (single-label and segmentation).
         places: d1 * ... * dk.
-        labelled: False where there are no targets; chunks then hold those that count for nothing.
+        labelled: False where there are no targets; chunks then hold ignored targets.
         open_label: target of samples that belong to no class, to be parted from the others by ``split_open``.
     """
 
