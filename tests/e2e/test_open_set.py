@@ -147,7 +147,7 @@ MISTAKES = {
         "must be a name or an index from 0 to 9, found 'ten'",
     ),
     "a name that is near": ({"open_classes": "88"}, "did you mean '8'?"),
-    "twice": ({"open_classes": "8,8"}, "every class can be held out once, found '8' twice"),
+    "twice": ({"open_classes": "8,8"}, "every class can be held out only once, found '8' twice"),
     "all but one": ({"open_classes": "0,1,2,3,4,5,6,7,8"}, "at least two classes must remain"),
     "nothing": ({"open_classes": ""}, "there must be a class to hold out"),
     "several labels": ({"open_classes": "8", "data": "digit-scenes"}, "single-label data, found task 'multi'"),

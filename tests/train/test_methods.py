@@ -152,7 +152,7 @@ def test_mistakes_in_a_text(text, words):
     [
         ({"method": "sdn", "loss": "ce"}, "a method names its losses itself, got sdn and loss ce"),
         ({"loss": "sdn:feature=ce"}, "give it as --method sdn:feature=ce"),
-        ({"method": "sdn", "stage_one": "x"}, "applies to methods with two stages (crt, lws, tau-norm, ncm, oltr)"),
+        ({"method": "sdn", "stage_one": "x"}, "methods with two stages only (crt, lws, tau-norm, ncm, oltr)"),
         ({"stage_one": "x"}, "got method none; omit it"),
     ],
 )
