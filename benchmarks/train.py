@@ -33,17 +33,17 @@ from benchmarks.targets import Check, add_checks
 from equipoise.catalogue import CATALOGUE, find
 from equipoise.data import Arrays, DataSet
 from equipoise.data.arrays import Task
+from equipoise.train.builders import learner_of, loss_of, model_of, opened, optimizer_of, ready, sampler_of
 from equipoise.train.callbacks import Recorder
-from equipoise.train.feeding import ResidentFeed
-from equipoise.train.feeds import Feeds
+from equipoise.train.datamodule import Feeds
 from equipoise.train.folder import RunFolder
+from equipoise.train.loaders import ResidentFeed
 from equipoise.train.loss_text import LINKS, default_loss
-from equipoise.train.machine import quiet, trainer_for
 from equipoise.train.module import Learner
-from equipoise.train.parts import learner_of, loss_of, model_of, opened, optimizer_of, ready, sampler_of
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import RunSpec
 from equipoise.train.task import task_of
+from equipoise.train.trainer import quiet, trainer_for
 
 __all__ = ["BARE", "CASES", "BareLoop", "Case", "Settings", "Turns", "camvid", "cifar", "run"]
 

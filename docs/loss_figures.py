@@ -124,14 +124,14 @@ def _asymmetries(panels: tuple[Panel, ...]) -> tuple[Panel, ...]:
 
 
 def _schedule(panels: tuple[Panel, ...]) -> tuple[Panel, ...]:
-    """The share of the high-confidence term over 100 epochs."""
+    """The weight of the high-confidence term over 100 epochs."""
     epochs = torch.arange(100, dtype=torch.float64)
     curves = []
     for factor in (4.0, 2.0):
         schedule = Cyclical(factor)
         shares = [Moment(float(e) / 100, float(e), 100).value(schedule) for e in epochs]
         curves.append(Curve(f"factor f = {factor:g}", epochs, torch.tensor(shares, dtype=torch.float64)))
-    return (*panels, Panel("Schedule", "epoch of 100", "share ξ of the high-confidence term", tuple(curves)))
+    return (*panels, Panel("Schedule", "epoch of 100", "weight ξ of the high-confidence term", tuple(curves)))
 
 
 def _recall_weight(panels: tuple[Panel, ...]) -> tuple[Panel, ...]:
@@ -188,7 +188,7 @@ def _prices(panels: tuple[Panel, ...]) -> tuple[Panel, ...]:
         response = region_response(equipoise.TverskyLoss(alpha, beta), p, share=0.1)
         curves.append(Curve(f"α = {alpha:g}, β = {beta:g}{name}", p, response.gradient / base.gradient))
     shown = Panel(
-        "Weight of a pixel in a region of 10 %, by prices",
+        "Weight of a pixel in a region of 10 %, by weights",
         "median probability p of the right class",
         "gradient / that of cross-entropy",
         tuple(curves),

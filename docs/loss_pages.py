@@ -1,8 +1,8 @@
-"""What the pages of the losses take from the code: ``python -m docs.loss_pages`` writes it into them.
+"""Generated parts of the loss pages: ``python -m docs.loss_pages`` writes them.
 
-A page is written by hand around two parts that are not: ``<!-- facts -->`` (use, source, names) and
-``<!-- arguments -->`` (the call with every default, what the arguments mean). ``index.md`` has a table of all losses,
-and the options they share. The pictures in ``images`` are drawn anew as well.
+A page is written by hand except for two parts: ``<!-- facts -->`` (use, source, names) and
+``<!-- arguments -->`` (the call with every default, what the arguments mean). ``index.md`` has a table of all losses
+and of their shared options. The figures in ``images`` are regenerated as well.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ PAPERS = {
 }
 
 REGION_ARGUMENTS = {
-    "alpha": "price of false positives.",
-    "beta": "price of false negatives.",
+    "alpha": "weight of false positives.",
+    "beta": "weight of false negatives.",
     "smooth": "added to numerator and denominator of the index.",
-    "classes": "which classes count: 'present' in the targets, 'all', or a list of indices.",
-    "per_image": "sums over each image instead of the whole batch; the mean is then that of the images.",
-    "ignore_index": "pixels with this target count for nothing.",
-    "reduction": '"mean" over the classes that count, "sum", or "none": one value a class.',
+    "classes": "classes to include: 'present' in the targets, 'all', or a list of indices.",
+    "per_image": "sum over each image instead of the whole batch and average over the images.",
+    "ignore_index": "pixels with this target are ignored.",
+    "reduction": '"mean" over the included classes, "sum", or "none": one value per class.',
     "sync": "under torch.distributed, the gradient of the joined batch (training mode only).",
-    "validate": "look at the values of the targets also where that synchronises.",
-    "preset": '"published": as the published code does, where it differs.',
+    "validate": "check the values of the targets even if this synchronises.",
+    "preset": '"published": the defaults of the published code, where they differ.',
 }
-"""``tversky_loss`` explains these in sentences; here they stand in a table."""
+"""Descriptions of the arguments that ``tversky_loss`` explains in full sentences."""
 
 SHARED: dict[Link, str] = {"softmax": "CrossEntropyLoss", "sigmoid": "BinaryCrossEntropyLoss", "region": "DiceLoss"}
-"""The loss whose options are those of its kind."""
+"""The loss whose options are shared by all losses of a link."""
 
 
 def page_of(entry: Entry) -> Path:
@@ -75,7 +75,7 @@ def _linked(source: str) -> str:
 
 
 def arguments(entry: Entry) -> str:
-    """The call with every default, and the arguments that are this loss's own."""
+    """The call with every default, and the arguments that are specific to this loss."""
     call = "\n".join(
         textwrap.wrap(
             call_of(entry), width=78, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
@@ -83,7 +83,7 @@ def arguments(entry: Entry) -> str:
     )
     own = [name for name in _own_names(entry) if name not in _shared_names(entry.link)]
     table = f"\n\n{_table(entry, own)}" if own else ""
-    return f"```text\n{call}\n```{table}\n\n[Options of every loss of this kind](index.md#{_anchor(entry.link)})."
+    return f"```text\n{call}\n```{table}\n\n[Shared options](index.md#{_anchor(entry.link)})."
 
 
 def _own_names(entry: Entry) -> list[str]:
@@ -92,19 +92,19 @@ def _own_names(entry: Entry) -> list[str]:
 
 
 def _shared_names(link: Link) -> set[str]:
-    """Options with the same meaning in all losses of a kind; ``preset`` and ``epochs`` are told by each loss."""
+    """Options with the same meaning in all losses of a link; each loss documents ``preset`` and ``epochs``."""
     return set(signature_of(find(SHARED[link])).parameters) - ({"preset", "epochs"} if link == "softmax" else set())
 
 
 def _table(entry: Entry, names: list[str]) -> str:
     known = signature_of(entry).parameters
-    told = {"preset": "deprecated; there is nothing to change."}
-    told |= (REGION_ARGUMENTS if entry.link == "region" else {}) | arguments_of(entry)
+    descriptions = {"preset": "deprecated; it has no effect."}
+    descriptions |= (REGION_ARGUMENTS if entry.link == "region" else {}) | arguments_of(entry)
     lines = ["| argument | default | |", "|---|---|---|"]
     for name in names:
         default = known[name].default
         shown = "required" if default is inspect.Parameter.empty else f"`{default!r}`"
-        lines.append(f"| `{name}` | {shown} | {told.get(name, '')} |")
+        lines.append(f"| `{name}` | {shown} | {descriptions.get(name, '')} |")
     return "\n".join(lines)
 
 
@@ -113,18 +113,18 @@ def _anchor(link: Link) -> str:
 
 
 def index_tables() -> dict[str, str]:
-    """The parts of ``index.md`` by name: all losses, and the options that they share."""
-    found = {}
+    """The generated parts of ``index.md`` by name: all losses, and their shared options."""
+    tables = {}
     for link, heading in GROUPS.items():
         lines = [f"### {heading}", "", "| loss | when | source |", "|---|---|---|"]
         for entry in CATALOGUE:
             if entry.link == link:
                 lines.append(f"| [{entry.name}]({entry.name}.md) | {entry.use} | {_linked(entry.paper)} |")
-        found[link] = "\n".join(lines)
+        tables[link] = "\n".join(lines)
         entry = find(SHARED[link])
         shared = [name for name in signature_of(entry).parameters if name not in ("preset", "pos_weight")]
-        found[_anchor(link)] = _table(entry, shared)
-    return found
+        tables[_anchor(link)] = _table(entry, shared)
+    return tables
 
 
 def write_parts(page: str, parts: dict[str, str]) -> str:
@@ -139,8 +139,8 @@ def write_parts(page: str, parts: dict[str, str]) -> str:
 
 
 def main() -> None:
-    """Write all parts and draw all pictures."""
-    from docs.loss_figures import svg_of  # matplotlib is slow to import, and tests do without it
+    """Write all generated parts and figures."""
+    from docs.loss_figures import svg_of  # matplotlib is slow to import and not needed by tests
 
     (FOLDER / "images").mkdir(exist_ok=True)
     for entry in CATALOGUE:

@@ -1,9 +1,9 @@
-"""Accelerate with gradient accumulation, exact on any number of processes and with class weights.
+"""Accelerate with gradient accumulation and class weights, exact on any number of processes.
 
-The mean of a weighted loss is its sum divided by the sum of the weights of the labels. That sum differs from batch to
-batch, so the average of the means of four batches is not the mean of all their samples. Here the weights of the labels
-of a step are summed first, over its batches and over all processes, and given to the loss as ``normalizer``: the
-gradient is the one of a single big batch.
+The mean of a weighted loss is its sum divided by the sum of the weights of the labels. That sum differs between
+batches, so the average of the means of four batches is not the mean over all their samples. This example first sums the
+weights of the labels of a step, over its batches and over all processes, and passes the sum to the loss as
+``normalizer``: the gradient equals that of a single large batch.
 
     python examples/accelerate_loop.py
     accelerate launch --cpu --num_processes 2 examples/accelerate_loop.py
@@ -30,14 +30,14 @@ from equipoise.weights import effective_number
 
 
 def steps(batches: Iterable[list[Tensor]], accumulate: int) -> Iterator[list[list[Tensor]]]:
-    """The batches of each step of the optimiser; the last step may have fewer."""
+    """Yield the batches of each optimiser step; the last step may have fewer."""
     left = iter(batches)
     while together := list(islice(left, accumulate)):
         yield together
 
 
 def main() -> None:
-    """Train, and tell how well rare classes are recognised."""
+    """Train and print the accuracy of rare classes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=8, help="samples of a process at a time")
@@ -45,7 +45,7 @@ def main() -> None:
     options = parser.parse_args()
 
     set_seed(0)
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())  # without it, processes on CPUs do not find each other
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())  # required to connect processes on CPUs
     data = digits_lt()
     train, test = (
         TensorDataset(torch.from_numpy(split.inputs).float() / 255, torch.from_numpy(split.labels))
@@ -58,15 +58,15 @@ def main() -> None:
 
     weight = effective_number(data.train_counts).float().to(accelerator.device)
     loss = equipoise.FocalLoss(Linear(2.0, 0.0), weight=weight, epochs=options.epochs)  # (1)
-    accelerator.register_for_checkpointing(loss)  # its state goes where accelerator.save_state puts the others
+    accelerator.register_for_checkpointing(loss)  # accelerator.save_state saves its state
 
     for epoch in range(options.epochs):
         loss.set_epoch(epoch)
         for together in steps(batches, options.accumulate):
-            total = accelerator.reduce(sum(weight[labels].sum() for _, labels in together))  # (2) of all processes
+            total = accelerator.reduce(sum(weight[labels].sum() for _, labels in together))  # (2) over all processes
             for number, (images, labels) in enumerate(together, start=1):
                 with nullcontext() if number == len(together) else accelerator.no_sync(model):
-                    # (3) divided by their number, because the gradients are averaged over the processes
+                    # (3) divide by their number, because gradients are averaged over the processes
                     value = loss(model(images), labels, normalizer=total / accelerator.num_processes)
                     accelerator.backward(value)
             optimizer.step()

@@ -1,8 +1,8 @@
-"""``DistributedDataParallel`` under ``torchrun``: several processes train as one does on the joined batch.
+"""``DistributedDataParallel`` under ``torchrun``: several processes train like one process on the full batch.
 
-With ``sync=True`` a loss counts over all processes: the denominator of its mean, and what it remembers, here the recall
-of each class as a moving average. DDP averages gradients, and their average is then the gradient of the joined batch.
-``sampler_for("square-root", ...)`` shows rare classes more often and deals every epoch out to the processes.
+With ``sync=True`` a loss computes its denominator and its running statistics, here the moving average of the recall of
+each class, over all processes. DDP averages gradients, so their average is the gradient of the full batch.
+``sampler_for("square-root", ...)`` draws rare classes more often and distributes every epoch to the processes.
 
     torchrun --nproc-per-node 2 examples/distributed.py
     torchrun --nproc-per-node 1 examples/distributed.py --batch-size 32      # the same training
@@ -39,7 +39,7 @@ def main() -> None:
         TensorDataset(torch.from_numpy(split.inputs).float() / 255, torch.from_numpy(split.labels))
         for split in (data.train, data.test)
     )
-    # (3) asks torch.distributed which share of the samples is this process's
+    # (3) uses torch.distributed to select the samples of this process
     sampler = sampler_for("square-root", data.train.labels)
     batches = DataLoader(train, options.batch_size, sampler=sampler, drop_last=True)
 

@@ -1,13 +1,13 @@
-"""Ten thousand labels: dense logits, sparse positives, and what a loss keeps in memory for backward.
+"""Ten thousand labels: dense logits, sparse positives, and the memory that a loss keeps for backward.
 
-Short made-up documents have 5 of 10,000 labels each, some labels far more often than others; a bag of words finds them.
-Positives are kept as lists of numbers; those of a batch become a bool table, a quarter of the size of floats.
+Short synthetic documents have 5 of 10,000 labels each, some labels far more often than others; a bag of words predicts
+them. Positives are stored as lists of indices; those of a batch become a bool table, a quarter of the size of floats.
 
-Printed are the bytes that the asymmetric loss holds from forward to backward beside logits and targets, against its
-plain formula, of whose steps autograd keeps a table of the size of the logits each; then how well the five likeliest
-labels fit and how many labels have a probability above 1/2, for binary cross-entropy and for the asymmetric loss. The
-asymmetric loss turns easy negatives down and so announces more labels. Which one ranks better depends on the data: of
-these documents, cross-entropy does.
+The example prints the bytes that the asymmetric loss stores from forward to backward in addition to logits and targets,
+compared with its plain formula, for which autograd stores one tensor of the size of the logits per operation. It then
+prints the precision of the five most probable labels and the number of labels with a probability above 1/2, for binary
+cross-entropy and for the asymmetric loss. The asymmetric loss down-weights easy negatives and therefore predicts more
+labels. Which loss ranks better depends on the data: on these documents, cross-entropy does.
 
     python examples/extreme_labels.py
     python examples/extreme_labels.py --documents 20000 --epochs 20
@@ -44,7 +44,7 @@ def table(labels: Tensor) -> Tensor:
 
 
 class BagOfWords(nn.Sequential):
-    """The sum of what the words mean, and one logit for each label, which starts at a probability of 1 / 2,000."""
+    """The sum of word embeddings, and one logit per label, initialised at a probability of 1 / 2,000."""
 
     def __init__(self) -> None:
         super().__init__(nn.EmbeddingBag(WORDS, 128, mode="sum"), nn.Linear(128, LABELS))
@@ -65,7 +65,7 @@ def train(loss: nn.Module, words: Tensor, labels: Tensor, epochs: int) -> nn.Mod
 
 
 def plain_asymmetric_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """The asymmetric loss as its formula is written, gamma 0 and 4, margin 0.05."""
+    """The asymmetric loss written as its formula, gamma 0 and 4, margin 0.05."""
     probs = logits.sigmoid()
     not_probs = (1 - probs + 0.05).clamp(max=1)
     likelihood = targets * F.logsigmoid(logits) + (1 - targets) * not_probs.log()
@@ -74,7 +74,7 @@ def plain_asymmetric_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def bytes_kept(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, targets: Tensor) -> int:
-    """Bytes that autograd keeps for backward, without those of the logits and the targets."""
+    """Bytes that autograd stores for backward, excluding the logits and the targets."""
     logits = logits.detach().requires_grad_()
     kept: dict[int, int] = {}
 
@@ -83,7 +83,7 @@ def bytes_kept(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, targets
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        value = loss(logits, targets)  # alive while we look
+        value = loss(logits, targets)  # keep it alive during the measurement
     for own in (logits, targets):
         kept.pop(own.untyped_storage().data_ptr(), None)
     value.backward()

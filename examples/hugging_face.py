@@ -1,12 +1,12 @@
-"""The ``Trainer`` of Hugging Face with a loss of one's own, exact under gradient accumulation and on many processes.
+"""The ``Trainer`` of Hugging Face with a custom loss, exact under gradient accumulation and on several processes.
 
-A small transformer, made from a configuration without a download, reads lines of Python as characters and says what
-each is part of: space, a name, an operator, a number, a string or a comment. Names are many, numbers few. Lines are
-padded to one length; padding has the label -100 and counts for nothing.
+A small transformer, built from a configuration without a download, reads lines of Python code as characters and labels
+each one as part of a space, a name, an operator, a number, a string or a comment. Names are frequent, numbers rare.
+Lines are padded to the same length; padding has the label -100 and is ignored.
 
-``compute_loss_func`` takes the loss. The trainer tells it in ``num_items_in_batch`` how many labels a step of the
-optimiser has, in all its batches and in all processes. With that as ``normalizer`` the gradient is the one of a single
-big batch, although the batches hold different numbers of labels. ``LossSchedule`` moves gamma from 2 to 0.
+``compute_loss_func`` sets the loss. The trainer passes the number of labels of an optimiser step, over all its batches
+and all processes, as ``num_items_in_batch``. With this number as ``normalizer`` the gradient equals that of a single
+large batch, although the batches have different numbers of labels. ``LossSchedule`` moves gamma from 2 to 0.
 
     python examples/hugging_face.py
     python examples/hugging_face.py --steps 300
@@ -40,7 +40,7 @@ PADDING, IGNORED = 0, -100
 
 
 def lines_of(module: ModuleType) -> list[dict[str, list[int]]]:
-    """Each line of code of a module: its characters, and the kind of each."""
+    """Each line of code of a module: its characters and the kind of each."""
     source = inspect.getsource(module)
     lines = source.splitlines()
     kinds = [[0] * len(line) for line in lines]
@@ -56,7 +56,7 @@ def lines_of(module: ModuleType) -> list[dict[str, list[int]]]:
 
 
 def collate(lines: list[dict[str, list[int]]]) -> dict[str, Tensor]:
-    """A batch of lines, padded to the longest of them."""
+    """A batch of lines, padded to the longest one."""
     letters = pad_sequence([torch.tensor(line["input_ids"]) for line in lines], True, PADDING)
     labels = pad_sequence([torch.tensor(line["labels"]) for line in lines], True, IGNORED)
     return {"input_ids": letters, "attention_mask": (letters != PADDING).long(), "labels": labels}
@@ -90,7 +90,7 @@ def main() -> None:
     loss = equipoise.FocalLoss(Linear(2.0, 0.0), weight=square_root(counts), reduction="valid_mean")  # (1)
 
     def compute_loss(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | None = None) -> Tensor:  # noqa: ANN401
-        return loss(outputs.logits.transpose(1, 2), labels, normalizer=num_items_in_batch)  # (2) classes come second
+        return loss(outputs.logits.transpose(1, 2), labels, normalizer=num_items_in_batch)  # (2) classes in dimension 1
 
     def compute_metrics(predictions: Any) -> dict[str, float]:  # noqa: ANN401
         logits, labels = torch.from_numpy(predictions.predictions), torch.from_numpy(predictions.label_ids)
@@ -110,7 +110,7 @@ def main() -> None:
             logging_steps=20,
             save_strategy="no",
             report_to="none",
-            use_cpu=not torch.cuda.is_available(),  # without it, processes on CPUs do not find each other
+            use_cpu=not torch.cuda.is_available(),  # required to connect processes on CPUs
             dataloader_pin_memory=torch.cuda.is_available(),
             disable_tqdm=True,
         ),

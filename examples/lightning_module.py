@@ -1,9 +1,9 @@
-"""A ``LightningModule`` of one's own with a loss that has a schedule and a memory.
+"""A ``LightningModule`` with a loss that has a schedule and running statistics.
 
-Recall loss weighs each class by the share of its samples that is missed, as a moving average over the batches; here
-together with focal loss whose gamma falls from 3 to 0. The loss is an attribute of the module, so that Lightning moves
-it to the device and saves its state in the checkpoints. ``LossSchedule`` tells it the epoch, and logs what it is set
-to: gamma and the weight of each class.
+Recall loss weights each class by the fraction of its samples that is missed, as a moving average over the batches. It
+is combined with focal loss whose gamma decreases from 3 to 0. The loss is an attribute of the module, so Lightning
+moves it to the device and saves its state in the checkpoints. ``LossSchedule`` sets the epoch and logs the settings:
+gamma and the weight of each class.
 
     python examples/lightning_module.py
     python examples/lightning_module.py --epochs 60
@@ -46,7 +46,7 @@ class Digits(pl.LightningModule):
         return loss
 
     def test_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
-        """Metrics of a batch: torchmetrics classes, so Lightning's own way."""
+        """Metrics of a batch: torchmetrics classes, as usual in Lightning."""
         images, labels = batch
         logits = self.model(images)
         self.shots.update(logits, labels)

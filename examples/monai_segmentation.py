@@ -1,17 +1,17 @@
-"""Equipoise losses where MONAI, or segmentation-models-pytorch, expects a loss.
+"""Equipoise losses in MONAI or with segmentation-models-pytorch.
 
 A MONAI ``UNet`` is trained by MONAI's ``SupervisedTrainer`` on label maps of handwritten digits, some of them rare,
-with MONAI's ``DiceCELoss`` and with ``equipoise.RecallLoss``. MONAI's own ``DiceMetric`` measures both.
+with MONAI's ``DiceCELoss`` and with ``equipoise.RecallLoss``. MONAI's own ``DiceMetric`` evaluates both.
 
-Two things have to be known. MONAI's label maps have a channel, (N, 1, height, width), and ours have none:
-``WithoutChannel`` takes it away. And a loss with a schedule or with deferred weights wants ``set_epoch``, which is one
-event handler. That the definitions agree is printed first:
+Note two differences. Label maps in MONAI have a channel, (N, 1, height, width), and ours do not:
+``WithoutChannel`` removes it. A loss with a schedule or with deferred weights needs ``set_epoch``, which is one
+event handler. The example first prints that the definitions agree:
 
 * MONAI's ``DiceLoss(softmax=True, to_onehot_y=True)`` is ``DiceLoss(classes="all", per_image=True, smooth=5e-6)`` here,
 * MONAI's ``FocalLoss(use_softmax=True, to_onehot_y=True)`` is ``FocalLoss`` here divided by the number of classes.
 
-A network of segmentation-models-pytorch takes images (N, channels, height, width), gives logits (N, C, height, width)
-and needs nothing of the above; ``--network smp`` trains one in the same loop, where that package is installed.
+A network of segmentation-models-pytorch maps images (N, channels, height, width) to logits (N, C, height, width)
+and needs no adapter; ``--network smp`` trains one in the same loop, if that package is installed.
 
     pip install '.[examples]'
     python examples/monai_segmentation.py
@@ -36,7 +36,7 @@ CLASSES = 11  # background and ten digits
 
 
 class WithoutChannel(nn.Module):
-    """A loss for label maps (N, 1, d1, ..., dk), as MONAI has them."""
+    """A loss for label maps (N, 1, d1, ..., dk) of MONAI."""
 
     def __init__(self, loss: nn.Module) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def tensors(split: Arrays, count: int) -> tuple[Tensor, Tensor]:
 
 
 def network(kind: str) -> nn.Module:
-    """A U-Net of either package, untrained, for one input channel."""
+    """An untrained U-Net of either package with one input channel."""
     torch.manual_seed(0)
     if kind == "smp":
         import segmentation_models_pytorch as smp
@@ -66,7 +66,7 @@ def network(kind: str) -> nn.Module:
 
 
 def train(model: nn.Module, loss: nn.Module, images: Tensor, maps: Tensor, epochs: int) -> nn.Module:
-    """Train with MONAI's trainer."""
+    """Train with the trainer of MONAI."""
     pairs = [{"image": image, "label": labels} for image, labels in zip(images, maps, strict=True)]
     draw = torch.Generator().manual_seed(0)
     trainer = SupervisedTrainer(
@@ -88,7 +88,7 @@ def train(model: nn.Module, loss: nn.Module, images: Tensor, maps: Tensor, epoch
 
 
 def compare_definitions(logits: Tensor, labels: Tensor) -> None:
-    """Print what MONAI's losses and ours say of the same batch."""
+    """Print the values of MONAI's losses and ours on the same batch."""
     ours = WithoutChannel(equipoise.DiceLoss(classes="all", per_image=True, smooth=5e-6))
     theirs = monai.losses.DiceLoss(softmax=True, to_onehot_y=True)
     print(f"dice: MONAI {theirs(logits, labels):.6f}, equipoise {ours(logits, labels):.6f}")

@@ -1,15 +1,15 @@
-"""Multi-label data of which many labels are unknown: write -1 where nobody looked.
+"""Multi-label data with mostly unknown labels: mark unknown labels by -1.
 
-Canvases with several handwritten digits; which digits are there? Seven of ten training and validation labels are
-hidden, as where annotators were asked about a few labels of each picture. The same network is trained
+The task is to predict which digits are on a canvas with several handwritten digits. Seven of ten training and
+validation labels are hidden, as if annotators had been asked about a few labels per image. The same network is trained
 
-* with everything known, for comparison,
-* with hidden labels taken for absent, the usual shortcut,
-* with hidden labels as -1, which every sigmoid loss leaves out, by binary cross-entropy and by the asymmetric loss.
+* with all labels known, for comparison,
+* with hidden labels treated as absent, the usual shortcut,
+* with hidden labels as -1, which every sigmoid loss ignores, by binary cross-entropy and by the asymmetric loss.
 
-Temperatures and thresholds are then fitted on validation labels of which most are hidden as well: -1 counts for nothing
-there either. Printed, in percent and of complete test labels: mAP, the calibration error before and after, and CF1 at
-the thresholds. Where unknown was taken for absent, calibration learns the wrong frequencies as well.
+Temperatures and thresholds are then fitted on validation labels that are mostly hidden as well; the fits ignore -1 too.
+The example prints, in percent and on complete test labels, mAP, the calibration error before and after, and CF1 at
+the thresholds. If unknown labels are treated as absent, calibration learns the wrong frequencies too.
 
     python examples/partial_labels.py
     python examples/partial_labels.py --hidden 0.9
@@ -31,7 +31,7 @@ UNKNOWN = -1
 
 
 class DigitFinder(nn.Module):
-    """Looks at each of the 16 places of a canvas and adds up what speaks for a digit."""
+    """Scores each of the 16 cells of a canvas and sums the evidence for each digit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def tensors(split: Arrays) -> tuple[Tensor, Tensor]:
 
 
 def hide(labels: Tensor, share: float, seed: int) -> Tensor:
-    """The labels with a share of them unknown."""
+    """Labels with a fraction of them unknown."""
     draw = torch.Generator().manual_seed(seed)
     return labels.masked_fill(torch.rand(labels.shape, generator=draw) < share, UNKNOWN)
 
@@ -67,7 +67,7 @@ def train(loss: nn.Module, images: Tensor, labels: Tensor, epochs: int = 20) -> 
 
 
 def main() -> None:
-    """Train in four ways and print what each is worth."""
+    """Train in four ways and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hidden", type=float, default=0.7, help="share of the labels that are unknown")
     options = parser.parse_args()

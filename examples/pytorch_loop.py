@@ -1,9 +1,9 @@
-"""A plain PyTorch loop with mixed precision and ``torch.compile``: the loss stands where ``nn.CrossEntropyLoss`` stood.
+"""A plain PyTorch loop with mixed precision and ``torch.compile``: a drop-in replacement for ``nn.CrossEntropyLoss``.
 
 Long-tailed digits (100 images of the digit 0, 2 of the digit 9) with cyclical focal loss, whose focus moves from easy
-samples to hard ones and back. ``loss.set_epoch(epoch)`` moves it; the compiled step sees the new value without being
-compiled again. bfloat16 on the CPU, float16 with a ``GradScaler`` on a GPU. ``model.eval()`` does not reach a loss that
-stands beside the model: ``loss.eval()`` does.
+samples to hard ones and back. ``loss.set_epoch(epoch)`` updates it; the compiled step uses the new value without
+recompiling. bfloat16 on the CPU, float16 with a ``GradScaler`` on a GPU. ``model.eval()`` does not affect a separate
+loss: call ``loss.eval()`` too.
 
     python examples/pytorch_loop.py
     python examples/pytorch_loop.py --epochs 60
@@ -24,7 +24,7 @@ from equipoise.metrics import ShotAccuracy
 
 
 def main() -> None:
-    """Train, and tell how well each group of classes is recognised."""
+    """Train and print the accuracy of each group of classes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     epochs = parser.parse_args().epochs
@@ -46,7 +46,7 @@ def main() -> None:
 
     @torch.compile(fullgraph=True)
     def loss_of(images: Tensor, labels: Tensor) -> Tensor:
-        return loss(model(images), labels)  # (2) logits in half precision, the loss in float32
+        return loss(model(images), labels)  # (2) half-precision logits, float32 loss
 
     for epoch in range(epochs):
         loss.set_epoch(epoch)  # (3) before each epoch
@@ -60,7 +60,7 @@ def main() -> None:
         print(f"epoch {epoch + 1:2}  loss {value.item():.3f}  xi {current_settings(loss)['xi']:.3f}")
 
     images, labels = test.tensors
-    model.eval(), loss.eval()  # (4) nothing is counted or shared; before the next epoch, loss.train()
+    model.eval(), loss.eval()  # (4) freezes running statistics; call loss.train() before the next epoch
     with torch.no_grad():
         logits = model(images.to(device)).cpu()
     shots = ShotAccuracy(data.train_counts)(logits, labels)

@@ -1,9 +1,9 @@
-"""The calibrators in scikit-learn's manner: fit, transform, predict_proba, and choosing a method by cross-validation.
+"""Calibrators as a scikit-learn estimator: fit, transform, predict_proba, and model selection by cross-validation.
 
-``Calibrator`` is an estimator whose features are the scores of another one: ``decision_function`` of a support vector
-machine here, with few training samples of the rare digits. It is fitted on scores that the classifier gives to samples
-it was not trained on, works in ``cross_val_predict`` and ``GridSearchCV``, clones and pickles. Copy it; a calibrator
-itself is no more than ``fit_temperature(scores, labels)`` on tensors.
+``Calibrator`` is an estimator whose features are the scores of another one, here the ``decision_function`` of a support
+vector machine with few training samples of the rare digits. It is fitted on scores of samples that the classifier was
+not trained on, works in ``cross_val_predict`` and ``GridSearchCV``, and can be cloned and pickled. Copy it into your
+code; on tensors, a calibrator is just ``fit_temperature(scores, labels)``.
 
     python examples/scikit_learn.py
 """
@@ -34,7 +34,7 @@ METHODS = {
 
 
 class Calibrator(TransformerMixin, ClassifierMixin, BaseEstimator):
-    """From scores (N, C) of a classifier to logits whose softmax can be trusted.
+    """Maps scores (N, C) of a classifier to logits with a calibrated softmax.
 
     Args:
         method: a key of ``METHODS``.
@@ -44,7 +44,7 @@ class Calibrator(TransformerMixin, ClassifierMixin, BaseEstimator):
         self.method = method
 
     def fit(self, scores: NDArray, labels: NDArray) -> Calibrator:
-        """Fit on scores of samples that the classifier has not seen; columns are the sorted labels."""
+        """Fit on scores of samples that the classifier was not trained on; columns are the sorted labels."""
         self.classes_, indices = np.unique(labels, return_inverse=True)
         self.fitted_ = METHODS[self.method](torch.as_tensor(scores), torch.as_tensor(indices))
         return self
@@ -59,12 +59,12 @@ class Calibrator(TransformerMixin, ClassifierMixin, BaseEstimator):
         return torch.as_tensor(self.transform(scores)).softmax(1).numpy()
 
     def predict(self, scores: NDArray) -> NDArray:
-        """The likeliest class of each row."""
+        """The most probable class of each row."""
         return self.classes_[self.transform(scores).argmax(1)]
 
 
 def long_tailed_digits(seed: int = 0) -> tuple[tuple[NDArray, NDArray], ...]:
-    """Training digits, 60 of the digit 0 down to 4 of the digit 9, and even halves of the rest."""
+    """Training digits, 60 of the digit 0 down to 4 of the digit 9, and two halves of the others."""
     images, labels = load_digits(return_X_y=True)
     draw = np.random.default_rng(seed)
     counts = np.geomspace(60, 4, 10).astype(int)
@@ -74,7 +74,7 @@ def long_tailed_digits(seed: int = 0) -> tuple[tuple[NDArray, NDArray], ...]:
 
 
 def line(name: str, probs: NDArray, labels: NDArray) -> str:
-    """Accuracy, likelihood loss and calibration error of probabilities."""
+    """Accuracy, NLL and calibration error of probabilities."""
     ece = CalibrationError(from_logits=False)(torch.from_numpy(probs), torch.from_numpy(labels))
     return f"{name:32} {accuracy_score(labels, probs.argmax(1)):9.2%} {log_loss(labels, probs):7.4f} {ece:8.2%}"
 

@@ -1,14 +1,14 @@
-"""Losses on tokens: translation with padding left out, and how sure of itself beam search may be.
+"""Losses on tokens: translation with padding, and the confidence of beam search.
 
-A small transformer learns to write English numbers in German, where the ones stand before the tens: "two hundred forty
+A small transformer learns to write English numbers in German, where the ones precede the tens: "two hundred forty
 three" is "zwei hundert drei und vierzig", or "zwei hundert und drei und vierzig", which one third of the writers prefer
-and nobody can foresee. It is trained on 150 numbers, with cross-entropy and with focal loss of gamma 1, which Mukhoti
-et al. (2020, section 5.2) took for translation. Printed for each loss, on other numbers:
+and which cannot be predicted. It is trained on 150 numbers, with cross-entropy and with focal loss of gamma 1, which
+Mukhoti et al. (2020, section 5.2) used for translation. For each loss, the example prints on other numbers:
 
 * the calibration error of the tokens, before and after a temperature fitted on validation sentences,
-* how many sentences greedy search and beam search get right, and the mean probability that they state for them.
+* how many sentences greedy search and beam search translate correctly, and the mean probability they assign to them.
 
-Losses, metrics and fits take logits (N, C, length) and targets (N, length); ``ignore_index=PAD`` keeps padding out.
+Losses, metrics and fits take logits (N, C, length) and targets (N, length); ``ignore_index=PAD`` ignores padding.
 
     python examples/sequence_to_sequence.py
     python examples/sequence_to_sequence.py --sentences 1000 --steps 1500
@@ -105,7 +105,7 @@ class Translator(nn.Module):
         self.logits = nn.Linear(width, len(GERMAN))
 
     def encode(self, source: Tensor) -> Tensor:
-        """What the decoder has to know of ``source`` (N, L)."""
+        """Encoder output for ``source`` (N, L)."""
         return self.encoder(self.english(source) + self.places, src_key_padding_mask=source == PAD)
 
     def decode(self, memory: Tensor, source: Tensor, target: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class Translator(nn.Module):
 
 
 def train(loss: nn.Module, source: Tensor, target: Tensor, *, steps: int, seed: int = 0) -> Translator:
-    """A translator trained with ``loss``, which knows what padding is."""
+    """A translator trained with ``loss``, which ignores padding."""
     torch.manual_seed(seed)
     model = Translator()
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
@@ -145,7 +145,7 @@ def train(loss: nn.Module, source: Tensor, target: Tensor, *, steps: int, seed: 
 
 @torch.no_grad()
 def search(model: Translator, source: Tensor, *, beams: int, temperature: float) -> tuple[Tensor, Tensor]:
-    """The most probable translations that are found, (N, LONGEST), and the probability of each, (N,).
+    """The most probable translations, (N, LONGEST), and the probability of each, (N,).
 
     One beam is greedy search.
     """
@@ -154,7 +154,7 @@ def search(model: Translator, source: Tensor, *, beams: int, temperature: float)
     memory = model.encode(source)
     tokens = torch.full((count, beams, 1), START)
     scores = torch.full((count, beams), -torch.inf)
-    scores[:, 0] = 0.0  # all beams begin alike, so that one of them is enough
+    scores[:, 0] = 0.0  # all beams start equal, so one of them is enough
     only_padding = torch.full((classes,), -torch.inf)
     only_padding[PAD] = 0.0
     for _ in range(LONGEST - 1):
@@ -171,7 +171,7 @@ def search(model: Translator, source: Tensor, *, beams: int, temperature: float)
 
 @torch.no_grad()
 def report(name: str, model: Translator, val: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> None:
-    """Print how far the tokens are calibrated, and what each search finds and believes."""
+    """Print the calibration of the tokens, and the results and confidence of each search."""
     fitted = fit_temperature(model(val[0], val[1][:, :-1]), val[1][:, 1:], ignore_index=PAD)
     logits, targets = model(test[0], test[1][:, :-1]), test[1][:, 1:]
     ece = CalibrationError(bins=15, ignore_index=PAD)

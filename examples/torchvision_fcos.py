@@ -1,19 +1,19 @@
-"""torchvision's FCOS detector with the asymmetric loss in place of its focal loss (Ridnik et al. 2021, appendix I).
+"""The FCOS detector of torchvision with the asymmetric loss instead of its focal loss (Ridnik et al. 2021, appendix I).
 
-A detector looks for objects at every place of an image, and nearly all places are background: of its three losses
-(class, box, centre) only the first one feels that. ``HeadWithLoss`` replaces that one and nothing else, divided as
-torchvision divides it: by the number of foreground places. With ``BinaryFocalLoss(gamma=2.0, alpha=0.25)`` it is the
-loss that torchvision has; the appendix takes gamma 1 for positives and 2 for negatives and reports 44.4 against 44.0
+A detector predicts objects at every location of an image, and nearly all locations are background. Of its three losses
+(class, box, centre) only the first is affected. ``HeadWithLoss`` replaces that one and nothing else, with the
+denominator of torchvision: the number of foreground locations. With ``BinaryFocalLoss(gamma=2.0, alpha=0.25)`` it is
+the loss of torchvision; the appendix uses gamma 1 for positives and 2 for negatives and reports 44.4 against 44.0
 mAP on COCO.
 
-Here a tiny network learns squares and discs on noise, made up on the spot, in seconds; ``--device cuda`` for a GPU. For
-real training, build ``torchvision.models.detection.fcos_resnet50_fpn(...)`` and swap the head:
+Here a tiny network learns synthetic squares and discs on noise in seconds; ``--device cuda`` uses a GPU. For
+real training, build ``torchvision.models.detection.fcos_resnet50_fpn(...)`` and replace the head:
 
     head = HeadWithLoss(model.backbone.out_channels, 1, num_classes, loss=asymmetric_loss())
     head.load_state_dict(model.head.state_dict())
     model.head = head
 
-    pip install torchvision      # written against 0.26; where it cannot be imported, the example says why and stops
+    pip install torchvision      # tested with 0.26; without it, the example prints the reason and stops
     python examples/torchvision_fcos.py
 """
 
@@ -32,12 +32,12 @@ try:
     from torchvision.models.detection.anchor_utils import AnchorGenerator
     from torchvision.models.detection.fcos import FCOS, FCOSHead
     from torchvision.ops import box_iou
-except (ImportError, OSError, RuntimeError) as error:  # a torchvision of another torch fails with any of them
+except (ImportError, OSError, RuntimeError) as error:  # a torchvision built for another torch raises any of them
     print(f"skipped: torchvision cannot be imported here ({type(error).__name__}: {error})")
     raise SystemExit(0) from None
 
 SIDE, STRIDE = 64, 8
-SQUARE, DISC = 1, 2  # 0 is background, as torchvision counts classes
+SQUARE, DISC = 1, 2  # 0 is background, as in torchvision
 
 
 class HeadWithLoss(FCOSHead):
@@ -61,12 +61,12 @@ class HeadWithLoss(FCOSHead):
     ) -> dict[str, Tensor]:
         """The three losses; torchvision's own focal loss is computed, too, and dropped."""
         losses = super().compute_loss(targets, head_outputs, anchors, matched_idxs)
-        logits = head_outputs["cls_logits"]  # (N, places, C)
+        logits = head_outputs["cls_logits"]  # (N, locations, C)
         present = torch.zeros_like(logits, dtype=torch.bool)
         for image, target, matched in zip(present, targets, matched_idxs, strict=True):
             foreground = (matched >= 0).nonzero().squeeze(1)
             image[foreground, target["labels"][matched[foreground]]] = True
-        count = present.sum().clamp(min=1)  # one class for each foreground place
+        count = present.sum().clamp(min=1)  # one class per foreground location
         losses["classification"] = self.loss(logits.flatten(0, 1), present.flatten(0, 1), normalizer=count)
         return losses
 

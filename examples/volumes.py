@@ -1,10 +1,11 @@
-"""Volumes (N, C, depth, height, width): recall loss and Dice loss on a class that is one voxel in 200.
+"""Volumes (N, C, depth, height, width): recall loss and Dice loss on a class with one voxel in 200.
 
-Made-up scans: background, an organ, and lesions in it of a few voxels. Annotators marked every second slice only; the
-others are 255, which ``ignore_index`` keeps out of the losses. A small 3-D network is trained with cross-entropy,
-with recall loss, and with recall loss plus Dice loss; printed are recall and IoU of each class on complete test scans.
+Synthetic scans contain background, an organ, and lesions of a few voxels in it. Only every second slice is annotated;
+the others are 255, which ``ignore_index`` ignores. A small 3-D network is trained with cross-entropy,
+with recall loss, and with recall loss plus Dice loss. The example prints recall and IoU of each class on complete test
+scans.
 
-Nothing is reshaped for the losses: what holds for images (N, C, height, width) holds for any number of dimensions.
+The losses need no reshaping: they support images (N, C, height, width) and any number of dimensions.
 
     python examples/volumes.py
     python examples/volumes.py --scans 32 --epochs 60
@@ -89,7 +90,7 @@ def main() -> None:
     test_scans, test_labels = make_scans(8, seed=1)
     shares = labels.flatten().bincount() / labels.numel()
     print("voxels:", ", ".join(f"{name} {share:.2%}" for name, share in zip(CLASSES, shares, strict=True)))
-    labels[:, 1::2] = IGNORE  # every second slice has no annotation
+    labels[:, 1::2] = IGNORE  # every second slice is not annotated
 
     losses = {
         "cross-entropy": equipoise.CrossEntropyLoss(ignore_index=IGNORE),

@@ -277,7 +277,7 @@ def shift_table(shift: Record) -> str:
 def labels_table(labels: Record) -> str:
     """Likelihood and F1 of multi-label networks."""
     head = ["data, loss", "labels", "NLL", "temperatures", "with biases", "isotonic"]
-    head += ["F1 at 1/2", "F1 at thresholds", "promised", "on the data of the fit"]
+    head += ["F1 at 1/2", "F1 at thresholds", "expected", "on the fit data"]
     keys = ("nll", "nll_temperatures", "nll_biases", "nll_isotonic", "f1", "f1_thresholds", "f1_expected", "f1_seen")
     rows = []
     for name, losses in labels.items():

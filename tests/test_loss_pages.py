@@ -82,8 +82,8 @@ def test_defaults_on_the_page_are_those_of_the_code(entry: Entry):
 def test_a_page_has_all_its_parts(entry: Entry):
     page = page_of(entry).read_text("utf-8")
     headings = re.findall(r"^## (.*)$", page, flags=re.MULTILINE)
-    parts = ["Formula", "Curves", "Defaults", "Example", "When, and when not"]
-    assert headings == [*parts, "What the published code does differently"]
+    parts = ["Formula", "Curves", "Defaults", "Example", "When to use it"]
+    assert headings == [*parts, "Differences from the published code"]
     assert "$$" in section(page, "Formula")
     assert "\\_" not in page, "readers would see the backslash"
     assert f"(images/{entry.name}.svg)" in section(page, "Curves")
@@ -129,7 +129,11 @@ def test_pictures_are_whole_small_and_know_light_and_dark(entry: Entry):
 # Which loss?
 # ---------------------------------------------------------------------------------------------------------------------
 
-SECTIONS = {"single": "One label a sample", "multi": "Several labels a sample", "segmentation": "Segmentation"}
+SECTIONS = {
+    "single": "Single-label classification",
+    "multi": "Multi-label classification",
+    "segmentation": "Segmentation",
+}
 COUNTS = {"none": None, "even": [100, 100, 90], "long": [5000, 500, 50], "few": [5000, 500, 5], "one": [9000, 50, 40]}
 SURE = {
     "reliability": {"all": {"before": {"count": [10.0], "confidence": [0.9], "accuracy": [0.5]}}},
@@ -157,7 +161,7 @@ def test_the_guide_draws_the_lines_where_the_doctor_does():
 def test_every_row_of_the_guide_says_what_it_rests_on(task):
     """By a link to what was recorded, or to the paper."""
     heading, *found = rows(section(GUIDE.read_text("utf-8"), SECTIONS[task]))
-    assert heading[-1] == "what it rests on"
+    assert heading[-1] == "evidence"
     assert [reason for *_, reason in found if "](" not in reason] == []
 
 

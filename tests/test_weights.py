@@ -106,7 +106,7 @@ def test_counts_may_be_any_sequence_of_numbers(rule, formula):
 def test_fractions_of_the_samples_do_where_ratios_matter(rule):
     for normalize in ("sum_to_C", "mean_one_over_samples"):
         assert_close(rule([0.75, 0.25, 0.0], normalize), rule([3, 1, 0], normalize), **CLOSE)
-    with pytest.raises(ValueError, match=r"which look like shares of the classes"):
+    with pytest.raises(ValueError, match=r"which look like fractions of the classes"):
         effective_number([0.75, 0.25, 0.0])
 
 

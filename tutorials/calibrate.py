@@ -1,11 +1,11 @@
 # %% [markdown]
-# # Calibrate a model that you already have
+# # Calibrate an existing model
 #
-# Training is over, the model stays as it is. What can be done for its
-# probabilities? All you need is a few hundred held-out samples with their
-# labels, and the logits or probabilities of the model on them. This page takes
-# a classifier of scikit-learn that is too sure of itself, repairs it, saves the
-# repair, and adapts it to other class frequencies.
+# Calibration improves the probabilities of a trained model without changing the
+# model. All you need is a few hundred held-out samples with their labels, and
+# the logits or probabilities of the model on them. This tutorial calibrates an
+# overconfident scikit-learn classifier, saves the fit, and adapts it to other
+# class frequencies.
 
 # %% A model, its probabilities on held-out samples, and the labels
 import matplotlib.pyplot as plt
@@ -28,10 +28,10 @@ model = MLPClassifier(
 ).fit(noisy[train], labels[train])
 
 # %% [markdown]
-# Everything below works on logits. Where a model gives probabilities only,
-# `logits_from_probs` turns them into logits with the same softmax.
+# Everything below uses logits. If a model returns probabilities only,
+# `logits_from_probs` converts them into logits with the same softmax.
 
-# %% What the model says
+# %% Predictions of the model
 held_out, unseen = (
     calibration.logits_from_probs(
         torch.from_numpy(model.predict_proba(noisy[part]))
@@ -40,19 +40,19 @@ held_out, unseen = (
 )
 truth, y_test = torch.from_numpy(labels[fit_on]), torch.from_numpy(labels[test])
 confidence, prediction = unseen.softmax(1).max(1)
-right, sure = prediction == y_test, confidence > 0.99
+right, confident = prediction == y_test, confidence > 0.99
 print(
     f"{len(test)} test samples: accuracy {100 * right.double().mean():.1f} %,"
 )
 print(f"mean confidence {100 * confidence.mean():.1f} %;")
-wrong = (sure & ~right).sum()
-print(f"{sure.sum()} are surer than 99 %, and {wrong} of these wrong")
+wrong = (confident & ~right).sum()
+print(f"{confident.sum()} have a confidence above 99 %, {wrong} of them wrong")
 
 # %% [markdown]
 # ## A temperature
 #
-# One number that divides all logits. No prediction changes, only how sure it
-# is.
+# A temperature is a single number that divides all logits. It changes the
+# confidence but no prediction.
 
 # %% The temperature, and what it does
 fitted = calibration.fit_temperature(held_out, truth)
@@ -76,19 +76,19 @@ def report(name, logits):
 
 
 print(f"\n{HEAD}")
-report("as it is", unseen)
+report("uncalibrated", unseen)
 report("with temperature", fitted(unseen))
 
 # %% [markdown]
 # In a reliability diagram every point is a bin of samples: their mean
-# confidence, and how many of them are right. On the diagonal a model keeps its
-# promises; below it promises too much.
+# confidence and their accuracy. A calibrated model is on the diagonal; an
+# overconfident one is below it.
 
 # %% Reliability before and after
 figure, axes = plt.subplots(figsize=(4.6, 4), layout="constrained")
 axes.axline((0, 0), slope=1, linestyle=":", color="C4")
 for name, logits, marker in (
-    ("as it is", unseen, "o"),
+    ("uncalibrated", unseen, "o"),
     ("with temperature", fitted(unseen), "s"),
 ):
     measure = metrics.CalibrationError(bins=10)
@@ -114,23 +114,23 @@ figure.savefig("calibrate_reliability.svg")
 # %% [markdown]
 # ## Other methods
 #
-# Vector scaling has a scale and a shift for each class, Dirichlet calibration a
+# Vector scaling has one scale and one bias per class, Dirichlet calibration a
 # matrix; both are shrunk towards the common temperature, and both may change
-# predictions. Dirichlet calibration gains accuracy here: it sees in four times
-# the samples of the training which digits the model mistakes for which.
-# Isotonic regression and histogram binning draw a curve for each class and need
-# more samples than there are.
+# predictions. Dirichlet calibration gains accuracy here: from four times as
+# many samples as in the training, it learns which digits the model confuses.
+# Isotonic regression and histogram binning fit a curve for each class and need
+# more samples than are available here.
 
 # %% Five methods, fitted on 600 samples
 print(HEAD)
-report("as it is", unseen)
+report("uncalibrated", unseen)
 for name in ("temperature", "vector", "dirichlet", "isotonic", "histogram"):
     report(name, getattr(calibration, f"fit_{name}")(held_out, truth)(unseen))
 
 # %% [markdown]
-# ## Keep it
+# ## Save and load
 #
-# A fit is a value: it prints, compares, and goes to a JSON file and back,
+# Fits can be printed and compared, and saved to and loaded from JSON files,
 # without pickle.
 
 # %% Saved and loaded
@@ -139,14 +139,14 @@ again = calibration.load("temperature.json")
 print(again == fitted, torch.equal(again(unseen), fitted(unseen)))
 
 # %% [markdown]
-# ## Elsewhere other classes are common
+# ## Label shift
 #
-# Say the model goes where the digit 0 is twenty times as frequent as the digit
-# 9. Calibrated probabilities can be turned into those of the new place, if the
-# frequencies there are known, and even if they are not: EM estimates them from
-# unlabelled samples.
+# Suppose that the model is used where the digit 0 is twenty times as frequent
+# as the digit 9. Calibrated probabilities can be converted to the new class
+# frequencies if these are known, and even if they are not: EM estimates them
+# from unlabelled samples.
 
-# %% Test samples thinned to a long tail
+# %% Test samples subsampled to a long tail
 keep = torch.from_numpy(np.random.default_rng(2).random(len(test))) < (
     20.0 ** -(y_test / 9)
 )
@@ -156,9 +156,9 @@ counts = np.bincount(labels[train], minlength=10)
 calibrated = fitted(unseen)
 estimated = calibration.estimate_prior(calibrated, train_counts=counts)
 print(
-    "frequencies there, %:", (100 * there / there.sum()).round().int().tolist()
+    "true frequencies, %:", (100 * there / there.sum()).round().int().tolist()
 )
-print("estimated, %:        ", [round(100 * share) for share in estimated])
+print("estimated, %:       ", [round(100 * value) for value in estimated])
 print(f"\n{HEAD}")
 report("with temperature", calibrated)
 report(
@@ -176,13 +176,13 @@ report(
 )
 
 # %% [markdown]
-# ## The same by commands
+# ## The same on the command line
 #
 #     equipoise evaluate preds.npz --html page.html
 #     equipoise calibrate preds.npz --method temperature --out fit.json
 #     equipoise calibrate --apply fit.json new.npz --out calibrated.npz
 #
-# on files of logits or probabilities and labels from any framework
+# These commands read logits or probabilities and labels of any framework
 # ([Predictions](../predictions.md)). [Calibration](../calibration.md) lists
-# every method, also for several labels and for label maps, and shows what they
-# did for ten published networks.
+# every method, also for multi-label data and for label maps, with results for
+# ten published networks.

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Long-tailed classification
 #
-# Some classes have a hundred training samples, some have two. A network trained
-# with cross-entropy then recognises the common ones. This page shows which loss
-# helps, how much of the gain is more than luck, and what becomes of the
-# probabilities. The data are handwritten digits that scikit-learn ships;
+# Some classes have a hundred training samples, others have two. A network
+# trained with cross-entropy then recognises only the common ones. This tutorial
+# shows which losses help, how much of the gain exceeds the noise, and how the
+# probabilities change. The data are handwritten digits from scikit-learn;
 # everything runs in half a minute on two cores.
 
 # %% The data
@@ -35,15 +35,15 @@ print(
     len(x_val),
     "images, test:",
     len(x_test),
-    "images, all classes alike",
+    "images, balanced",
 )
 
 # %% [markdown]
-# ## What do the counts say?
+# ## Check the counts
 #
-# The same as `equipoise doctor --counts 100,64,...` on the command line:
+# On the command line this is `equipoise doctor --counts 100,64,...`:
 
-# %% What to worry about, and which losses suit
+# %% Warnings and suitable losses
 for finding in look_at_counts(counts, data.class_names):
     print(
         textwrap.fill(f"{finding.level}: {finding.text} {finding.advice}", 78)
@@ -55,10 +55,10 @@ for suggestion in suggest("single", counts):
 # %% [markdown]
 # ## Four losses, three seeds
 #
-# One training loop for all. A loss stands where `nn.CrossEntropyLoss()` would
-# stand; `set_epoch` moves schedules and does nothing for losses without one.
-# Deferred re-weighting (DRW) switches the weights of rare classes on when 80 %
-# of the training is over.
+# All losses use the same training loop. Each one replaces
+# `nn.CrossEntropyLoss()`; `set_epoch` updates schedules and does nothing for
+# losses without one. Deferred re-weighting (DRW) applies the class weights
+# after 80 % of the training.
 
 # %% Training
 EPOCHS, SEEDS = 60, 3
@@ -102,9 +102,9 @@ models = {
 }
 
 # %% [markdown]
-# `ShotAccuracy` sorts the classes by their training counts: few is below 20,
-# medium up to 100. A row of the table is the mean over the seeds and, in
-# brackets, the lowest and the highest.
+# `ShotAccuracy` groups the classes by their training counts: few is below 20,
+# medium up to 100. Each row of the table shows the mean over the seeds and, in
+# parentheses, the lowest and the highest value.
 
 # %% Accuracy by number of training samples
 shots = metrics.ShotAccuracy(train_counts=counts)
@@ -123,8 +123,8 @@ def table(logits_of):
     for name, of_seeds in logits_of.items():
         row = f"{name:20}"
         for group in ("medium", "few", "all"):
-            found = [100 * scores(logits)[0][group] for logits in of_seeds]
-            mean, low, high = sum(found) / SEEDS, min(found), max(found)
+            runs = [100 * scores(logits)[0][group] for logits in of_seeds]
+            mean, low, high = sum(runs) / SEEDS, min(runs), max(runs)
             row += f"{mean:5.1f} ({low:.1f}-{high:.1f})".rjust(18)
         print(row)
 
@@ -137,11 +137,11 @@ with torch.no_grad():
 table(logits)
 
 # %% [markdown]
-# All three help the rare classes, and pay with a little on the common ones.
-# Weights act only while a sample still has a loss, and a network that soon fits
-# its few samples perfectly leaves none: recall loss and deferred weights gain
-# less here. Balanced softmax adds the logarithm of the training counts to the
-# logits while training, a margin that stays.
+# All three losses improve the rare classes at a small cost for the common ones.
+# Class weights only act on samples that still have a loss, and a network that
+# quickly fits its few samples leaves none: recall loss and deferred weights
+# gain less here. Balanced softmax adds the logarithm of the training counts to
+# the logits during training, which acts as a permanent margin.
 
 # %% Accuracy of each digit, mean over the seeds
 figure, axes = plt.subplots(figsize=(7.6, 3.2), layout="constrained")
@@ -161,15 +161,15 @@ axes.legend(loc="lower left")
 figure.savefig("long_tailed_classes.svg")
 
 # %% [markdown]
-# ## A model that you already have
+# ## Correct an existing model
 #
-# Cross-entropy learns the frequencies of the training set along with the
-# digits. Where those are not the frequencies of its use, they can be taken out
-# afterwards, without training again: `correct_prior` subtracts the logarithm of
-# the training counts from the logits. In these test data all digits are equally
-# frequent, so that is what they call for.
+# Cross-entropy learns the class frequencies of the training set along with the
+# digits. If the frequencies in use are different, they can be corrected after
+# training: `correct_prior` subtracts the logarithm of the training counts from
+# the logits. In these test data all digits are equally frequent, so the target
+# prior is uniform.
 
-# %% Cross-entropy with the training frequencies taken out
+# %% Cross-entropy with prior correction
 uniform = [0.1] * 10
 corrected = [
     calibration.correct_prior(one, train_counts=counts, target_prior=uniform)
@@ -178,11 +178,12 @@ corrected = [
 table({"cross-entropy": logits["cross-entropy"], "prior corrected": corrected})
 
 # %% [markdown]
-# ## Can the probabilities be trusted?
+# ## Are the probabilities calibrated?
 #
-# Not as they are: the networks have fitted their 276 images perfectly and are
-# too sure. A temperature, fitted on validation data, changes no prediction and
-# repairs most of it. ECE is the mean distance between confidence and accuracy.
+# Not without calibration: the networks fit their 276 training images perfectly
+# and are overconfident. A temperature, fitted on validation data, changes no
+# prediction and corrects most of the error. ECE is the mean absolute difference
+# between confidence and accuracy.
 
 # %% Calibration before and after a temperature
 ece, nll = metrics.CalibrationError(bins=15), metrics.NegativeLogLikelihood()
@@ -204,13 +205,13 @@ for name, of_seeds in models.items():
     print(row)
 
 # %% [markdown]
-# ## The same by one command
+# ## The same with one command
 #
 #     equipoise compare --data digits-lt --model mlp --seeds 3 \
 #         --losses 'ce recall ce:weight=drw balanced-softmax'
 #
-# trains these losses and more on your own data, says which differences are more
-# than the noise of seeds and of the test set, and writes a page:
-# [Comparison](../comparison.md). What papers build around a classifier for long
-# tails (decoupled heads, LDAM-DRW, cRT, BBN, OLTR) is in
-# [Systems](../systems.md).
+# trains these losses on your own data, reports which differences are
+# statistically significant, and writes a report:
+# [Comparison](../comparison.md). [Systems](../systems.md) covers methods built
+# around a classifier for long tails (decoupled heads, LDAM-DRW, cRT, BBN,
+# OLTR).

@@ -1,13 +1,12 @@
 # %% [markdown]
-# # Several labels a sample, some of them unknown
+# # Multi-label data with unknown labels
 #
-# Nobody annotates everything. Of the labels of an image some are known to be
-# there, some known to be absent, and many have never been looked for. This page
-# shows what an unknown label costs when it is taken for a negative one, what
-# the asymmetric loss changes, and how to choose the thresholds that turn
-# probabilities into decisions. The data are canvases with up to ten different
-# handwritten digits, the digit 0 on every second, the digit 9 on every
-# hundredth.
+# Annotations are rarely complete: some labels of an image are known to be
+# present, some are known to be absent, and many are unknown. This tutorial
+# shows the cost of treating unknown labels as negatives, the effect of the
+# asymmetric loss, and how to choose the thresholds that turn probabilities into
+# decisions. The data are canvases with up to ten different handwritten digits;
+# the digit 0 is on every second canvas, the digit 9 on every hundredth.
 
 # %% The data
 import matplotlib.pyplot as plt
@@ -40,25 +39,24 @@ for place, image, present in zip(axes, x_train, y_train, strict=False):
 figure.savefig("multi_label_canvases.svg")
 
 # %% [markdown]
-# ## Half of the labels get lost
+# ## Remove half of the labels
 #
-# Unknown labels are written as `-1`. Losses and metrics for several labels
-# leave them out by themselves: they add nothing to the value, to the gradient
-# or to the denominator.
+# Unknown labels are marked by `-1`. Multi-label losses and metrics ignore them:
+# they do not contribute to the value, the gradient or the denominator.
 
 # %% Unknown labels
 draw = torch.Generator().manual_seed(0)
 unknown = torch.rand(y_train.shape, generator=draw) < 0.5
 partial = y_train.masked_fill(unknown, -1)
 known, there = (partial == 1).sum().item(), (y_train == 1).sum().item()
-print(f"{known} of {there} digits are known to be there")
+print(f"{known} of {there} digits are known to be present")
 print(partial[:3])
 
 # %% [markdown]
-# ## Four ways to learn from them
+# ## Four ways to train
 #
-# The common mistake is to write 0 for what is not known. It teaches the network
-# that half of what it sees is not there.
+# A common mistake is to use 0 for unknown labels. It teaches the network that
+# half of the digits are absent.
 
 # %% Training
 EPOCHS = 40
@@ -89,23 +87,24 @@ ways = {
         equipoise.BinaryCrossEntropyLoss(),
         partial.clamp(min=0),
     ),
-    "unknown left out": (equipoise.BinaryCrossEntropyLoss(), partial),
+    "unknown ignored": (equipoise.BinaryCrossEntropyLoss(), partial),
     "the same, asymmetric": (equipoise.AsymmetricLoss(), partial),
     "all labels known": (equipoise.BinaryCrossEntropyLoss(), y_train),
 }
 models = {name: train(*way) for name, way in ways.items()}
 
 # %% [markdown]
-# mAP ranks the canvases for each digit and does not care how high the scores
-# are. CP and CR are precision and recall at a threshold of one half, mean over
-# the digits; CF1 is made of the two, OF1 counts all digits together. One
-# training each: differences of two or three points are noise.
+# mAP depends only on the ranking of the canvases for each digit, not on the
+# scale of the scores. CP and CR are precision and recall at a threshold of one
+# half, averaged over the digits; CF1 combines the two, and OF1 is computed over
+# all digits together. Each network is trained once: differences of two or three
+# points are noise.
 
 
 # %% At a threshold of one half
-def row(name, found, average_precision):
+def row(name, scores, average_precision):
     cells = "".join(
-        f"{100 * found[key].item():8.1f}" for key in ("CP", "CR", "CF1", "OF1")
+        f"{100 * scores[key].item():8.1f}" for key in ("CP", "CR", "CF1", "OF1")
     )
     print(f"{name:22}{100 * average_precision.item():8.1f}{cells}")
 
@@ -125,13 +124,13 @@ for name, logits in test.items():
 # %% [markdown]
 # ## Probabilities and thresholds
 #
-# A threshold of one half is seldom right: the first network has been taught to
-# doubt, the asymmetric loss fades out the easy negatives, so that its scores
-# are too high. Two steps repair that on validation data.
-# `fit_label_temperatures` makes probabilities of the scores, one scale and one
-# shift for each label; `fit_thresholds` chooses, for each label, the
-# probability from which on it is chosen, so that F1 is highest. The F1 that it
-# expects comes from cross-fitting.
+# A threshold of one half is rarely the best choice: the first network
+# underestimates all labels, and the asymmetric loss suppresses easy negatives,
+# so its scores are too high. Two steps on validation data correct this.
+# `fit_label_temperatures` turns the scores into probabilities, with one scale
+# and one bias per label. `fit_thresholds` chooses the probability threshold
+# with the highest F1 for each label; it estimates the expected F1 by
+# cross-fitting.
 
 # %% Calibrated, and with a threshold for each label
 ece = metrics.CalibrationError(kind="multilabel")
@@ -144,7 +143,7 @@ for name in models:
     fit = calibration.fit_label_temperatures(val[name], y_val, bias=True)
     chosen = calibration.fit_thresholds(fit(val[name]), y_val)
     calibrated[name] = fit(test[name])
-    # thresholds come to lie at one half
+    # the calibrator moves the thresholds to one half
     decided[name] = at_half(chosen(calibrated[name]), y_test)
     low, high = min(chosen.probabilities), max(chosen.probabilities)
     before = 100 * ece(test[name], y_test).item()
@@ -157,13 +156,13 @@ for name in models:
 
 # %% F1 over the digits, before and after
 figure, axes = plt.subplots(figsize=(7.6, 2.6), layout="constrained")
-for number, (label, found) in enumerate(
-    (("at one half", half), ("calibrated, own thresholds", decided))
+for number, (label, scores) in enumerate(
+    (("at one half", half), ("calibrated, per-label thresholds", decided))
 ):
-    places = [place - 0.2 + 0.4 * number for place in range(len(found))]
+    places = [place - 0.2 + 0.4 * number for place in range(len(scores))]
     bars = axes.barh(
         places,
-        [100 * one["CF1"].item() for one in found.values()],
+        [100 * one["CF1"].item() for one in scores.values()],
         height=0.38,
         label=label,
     )
@@ -175,13 +174,13 @@ axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.2), ncols=2)
 figure.savefig("multi_label_f1.svg")
 
 # %% [markdown]
-# ## The same by commands
+# ## The same on the command line
 #
 #     equipoise train --data photos.csv --loss asl
 #     equipoise evaluate runs/photos-asl-0/predictions/test.npz
 #
-# In tables an empty cell of a column `label_CLASS` is an unknown label; in
+# In tables, an empty cell of a column `label_CLASS` is an unknown label; in
 # arrays it is -1. `equipoise train` fits temperature and thresholds on
-# validation data, and `equipoise export` packs them with the model.
-# [Training](../training.md), [Data](../data.md),
+# validation data, and `equipoise export` stores them with the model. See
+# [Training](../training.md), [Data](../data.md) and
 # [Calibration](../calibration.md).

@@ -1,13 +1,13 @@
 # %% [markdown]
 # # Segmentation with recall loss
 #
-# In a street scene most pixels are road, in a scan most are healthy tissue.
-# Weights by inverse frequency make the network see the rare classes everywhere;
-# without weights it hardly sees them. Recall loss weights a class by the share
-# of it that is still missed, batch by batch: a class that is found needs no
-# weight, however rare it is. The data are canvases with handwritten digits, the
-# digit 0 on every second, the digit 9 on every hundredth; whatever is no digit
-# is background.
+# In a street scene most pixels are road, and in a scan most are healthy tissue.
+# With inverse-frequency weights the network predicts rare classes everywhere;
+# without weights it hardly predicts them. Recall loss weights each class by the
+# fraction of its pixels that is still missed, batch by batch: a class that is
+# recalled needs no weight, however rare it is. The data are canvases with
+# handwritten digits; the digit 0 is on every second canvas, the digit 9 on
+# every hundredth, and everything else is background.
 
 # %% The data
 import matplotlib.pyplot as plt
@@ -39,10 +39,10 @@ for name, count in zip(data.class_names, pixels.tolist(), strict=True):
 # %% [markdown]
 # ## Three losses
 #
-# `RecallLoss` counts hits and misses in the same pass that computes the loss.
-# `momentum` smooths the recall over batches, which matters where a batch holds
-# few pixels of a class; the running values are buffers, in `state_dict`, and
-# rest in `eval()`.
+# `RecallLoss` counts true positives and misses in the pass that computes the
+# loss. `momentum` averages the recall over batches, which matters if a batch
+# contains few pixels of a class. The running values are buffers in
+# `state_dict`; `eval()` freezes them.
 
 # %% Training
 EPOCHS = 12
@@ -50,7 +50,7 @@ EPOCHS = 12
 
 def train(loss):
     torch.manual_seed(0)
-    # sees blocks of 4 x 4 pixels and their neighbours, answers for each pixel
+    # 4 x 4 blocks and their neighbours as input, one prediction per pixel
     model = nn.Sequential(
         nn.PixelUnshuffle(4),
         nn.Conv2d(16, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
@@ -82,11 +82,12 @@ losses = {
 trained = {name: train(loss) for name, loss in losses.items()}
 
 # %% [markdown]
-# ## What each class gains and pays
+# ## Results by class
 #
-# Recall is the share of the pixels of a class that are found, precision the
-# share of what is called by its name that is right; a class that is never named
-# has no precision and is left out of that mean. IoU counts both kinds of error.
+# Recall is the fraction of the pixels of a class that are predicted correctly.
+# Precision is the fraction of the pixels predicted as a class that belong to
+# it; a class that is never predicted has no precision and is excluded from that
+# mean. IoU accounts for both kinds of error.
 
 # %% Scores on the test canvases
 scores = {}
@@ -101,12 +102,12 @@ for name, (model, _) in trained.items():
             x_test.split(250), y_test.split(250), strict=True
         ):
             measure.update(model(images), maps)
-    scores[name] = found = measure.compute()
+    scores[name] = result = measure.compute()
     values = [
-        found["mean_iou"],
-        found["mean_accuracy"],
-        found["precision"].nanmean(),
-        found["pixel_accuracy"],
+        result["mean_iou"],
+        result["mean_accuracy"],
+        result["precision"].nanmean(),
+        result["pixel_accuracy"],
     ]
     iou, recall, precision, right = (100 * value.item() for value in values)
     print(f"{name:20}{iou:10.1f}{recall:13.1f}{precision:16.1f}{right:14.2f}")
@@ -120,8 +121,8 @@ for place, (title, key) in zip(
     (("recall, %", "accuracy"), ("precision, %", "precision")),
     strict=True,
 ):
-    for (name, found), marker in zip(scores.items(), "o^s", strict=True):
-        place.plot(100 * found[key], marker=marker, label=name)
+    for (name, result), marker in zip(scores.items(), "o^s", strict=True):
+        place.plot(100 * result[key], marker=marker, label=name)
     place.set_xticks(range(11), ["back-\nground", *data.class_names[1:]])
     place.set_title(title, loc="left")
     place.grid(axis="y")
@@ -129,15 +130,15 @@ axes[0].legend(loc="lower left")
 figure.savefig("segmentation_classes.svg")
 
 # %% [markdown]
-# Cross-entropy is precise and overlooks the rarest digits. Inverse frequency
-# finds nearly everything and paints it too large: a pixel of background costs
-# it next to nothing. Recall loss stands between the two, and does so by itself:
-# it has no counts to be told and no weights to tune. Which one is best depends
-# on what a miss and a false alarm cost; by mean IoU it is cross-entropy on
-# these small canvases; on [CamVid](../experiments.md#camvid) two seeds cannot
-# tell the two apart.
+# Cross-entropy is precise and misses the rarest digits. Inverse frequency finds
+# nearly all of them but predicts them too large, because an error on a
+# background pixel costs next to nothing. Recall loss is between the two,
+# without counts and without weights to tune. Which one is best depends on the
+# cost of misses and of false alarms. By mean IoU it is cross-entropy on these
+# small canvases; on [CamVid](../experiments.md#camvid) there is no significant
+# difference with two seeds.
 
-# %% A canvas with rare digits (grey 7, olive 8): the truth and three answers
+# %% A canvas with rare digits (grey 7, olive 8): truth and predictions
 rare = (y_test >= 8).flatten(1).sum(1).argmax()
 colours = ListedColormap(
     ["#f2f2f2", *(plt.get_cmap("tab10")(digit) for digit in range(10))]
@@ -149,7 +150,7 @@ with torch.no_grad():
         for name, (model, _) in trained.items()
     }
 for place, (name, picture) in zip(
-    axes, {"truth": y_test[rare], **answers}.items(), strict=True
+    axes, {"ground truth": y_test[rare], **answers}.items(), strict=True
 ):
     place.imshow(
         picture, cmap=colours, vmin=0, vmax=10, interpolation="nearest"
@@ -159,14 +160,14 @@ for place, (name, picture) in zip(
 figure.savefig("segmentation_canvas.svg")
 
 # %% [markdown]
-# ## How the weights move
+# ## How the weights change
 #
-# The weight of a class is one minus its running recall. All start near 1; the
-# background is found within an epoch and loses its weight, common digits
-# follow, then rarer ones. The rarest, on a dozen canvases, would need a longer
-# training.
+# The weight of a class is one minus its running recall. All weights start near
+# 1. The background is learned within an epoch and its weight decreases; common
+# digits follow, then rarer ones. The rarest, on a dozen canvases, would need a
+# longer training.
 
-# %% Weights of recall loss while it trains
+# %% Weights of recall loss during training
 weights = torch.tensor(trained["recall"][1])
 figure, axes = plt.subplots(figsize=(7.6, 2.8), layout="constrained")
 for number, name in (
@@ -192,8 +193,8 @@ figure.savefig("segmentation_weights.svg")
 #     equipoise compare --data camvid/ --image-size 180x240 --model unet \
 #         --losses 'ce recall ce+0.5*dice lovasz'
 #
-# reads images with masks, Cityscapes and VOC as they lie on disk
-# ([Data](../data.md)). Pixels of `ignore_index` count for nothing, in losses
-# and in metrics. Under DDP recall loss counts over all processes; on CUDA
-# devices it is one fused pass over the logits, with the counts in it
+# reads images with masks, Cityscapes and VOC in their existing layout
+# ([Data](../data.md)). Losses and metrics ignore pixels of `ignore_index`.
+# Under DDP, recall is computed over all processes; on CUDA devices the loss is
+# one fused pass over the logits that also computes the counts
 # ([Performance](../performance.md)).

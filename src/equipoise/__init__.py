@@ -1,4 +1,4 @@
-"""Equipoise: learning from imbalanced, long-tailed and multi-label data with probabilities that can be trusted."""
+"""Equipoise: learning from imbalanced, long-tailed and multi-label data with well-calibrated probabilities."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
-    """What is first asked for is loaded then: the command line answers and pages are made without torch."""
+    """Import names on first use, so that the command line and reports do not import torch."""
     if name in _MODULES:
         return importlib.import_module(f"equipoise.{name}")
     if name == "load_exported":

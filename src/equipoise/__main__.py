@@ -1,4 +1,4 @@
-"""``python -m equipoise``: the command line where its script is not on the path."""
+"""``python -m equipoise``: the command line if its script is not on the path."""
 
 from equipoise.cli import main
 

@@ -1,4 +1,4 @@
-"""Buffers that keep their precision: ``.half()`` moves them, but never makes them coarser."""
+"""Buffers that keep their precision: ``.half()`` does not convert them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__: list[str] = []
 
 
 class PreciseBuffers(nn.Module):
-    """Module whose own floating point buffers follow ``.to(device)`` but keep their dtype.
+    """Module whose floating-point buffers follow ``.to(device)`` but keep their dtype.
 
-    Class weights, recalls and exponents of float32 would lose their meaning in half precision, while the model around
-    the loss may well be cast as a whole. A saved state is loaded in its own precision.
+    Class weights, recalls and exponents need float32, even if the model that contains the loss is converted to half
+    precision. A saved state is loaded in its own precision.
     """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PreciseBuffers:
@@ -29,9 +29,9 @@ class PreciseBuffers(nn.Module):
         finally:
             self._buffers.update(own)
         for name, buffer in own.items():
-            # a float32 probe tells the device, also to backends without float64, which keep such buffers on the CPU
+            # a float32 probe finds the device, also for backends without float64, which keep such buffers on the CPU
             device = fn(torch.empty(0, dtype=torch.float32, device=buffer.device)).device
-            # numbers would be lost on the meta device, and are wanted when the model becomes real
+            # values would be lost on the meta device, and are needed when the model is materialised
             keep = device.type == "meta" or (device.type == "mps" and buffer.dtype is torch.float64)
             self._buffers[name] = buffer if keep else buffer.to(device)
         return self
@@ -45,16 +45,16 @@ class PreciseBuffers(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _constant(self, name: str, logits: Tensor) -> Tensor:
-        """A copy of the buffer ``name`` for logits that are traced: a constant of the trace, on their device."""
+        """A copy of the buffer ``name`` for traced logits: a constant of the trace, on their device."""
         buffer: Tensor = getattr(self, name)
         return torch.tensor(_numbers(buffer), dtype=buffer.dtype, device=logits.device)
 
     def _widen(self, name: str, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """The buffer ``name`` on the device of the logits, made float64 from the first float64 logits on."""
+        """The buffer ``name`` on the device of the logits, converted to float64 by the first float64 logits."""
         buffer: Tensor = getattr(self, name)
         wanted = torch.float64 if dtype is torch.float64 else buffer.dtype
         if buffer.dtype is not wanted or buffer.device != device:
-            with torch.inference_mode(False):  # a validation pass must not leave a buffer that cannot be updated
+            with torch.inference_mode(False):  # a validation pass must not create a buffer that cannot be updated
                 buffer = buffer.to(device, wanted)
             setattr(self, name, buffer)
         return buffer

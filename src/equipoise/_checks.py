@@ -1,4 +1,4 @@
-"""Argument checks. Every message says which argument, what was expected, what came and what to do."""
+"""Argument checks. Every message names the argument, the expectation, the actual value and the remedy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 
 __all__: list[str] = []
 
@@ -23,18 +23,16 @@ Result = TypeVar("Result")
 TRACERS = tuple(getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL"))
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INDICES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-BEFORE_SOFTMAX = "pass what the model returns before its softmax, which the loss takes itself"
-"""What to do about probabilities where logits are wanted."""
-SEVERAL_LABELS = (
-    "several labels a sample are for a sigmoid loss, such as AsymmetricLoss, or a metric or fit of many labels"
-)
-"""What to do about targets that are 0 and 1 where a softmax needs one class."""
+BEFORE_SOFTMAX = "pass the output of the model before its softmax, which the loss applies itself"
+"""Advice for probabilities instead of logits."""
+SEVERAL_LABELS = "multi-label targets need a sigmoid loss, such as AsymmetricLoss, or a multi-label metric or fit"
+"""Advice for multi-label targets of a softmax loss."""
 
 
 def is_traced(tensor: Tensor) -> bool:
-    """Whether operations are recorded (``make_fx``) or only shapes known (fake tensors, meta device): not to be read.
+    """Whether values cannot be read: tracing (``make_fx``), fake tensors or the meta device.
 
-    Not under ``torch.compile``, which sees buffers as they are.
+    False under ``torch.compile``, which can read buffers.
     """
     if torch.compiler.is_compiling():
         return False
@@ -46,7 +44,7 @@ def is_traced(tensor: Tensor) -> bool:
 
 
 def on_host(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Let a function compute real numbers on the CPU, also inside ``torch.device("meta")`` and ``FakeTensorMode``."""
+    """Make a function compute real values on the CPU, even inside ``torch.device("meta")`` and ``FakeTensorMode``."""
 
     @functools.wraps(function)
     def computed(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
@@ -79,11 +77,13 @@ def check_number(
 ) -> float:
     """Return ``value`` as a float; raise unless it is a finite number between ``low`` and ``high``."""
     brackets = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if open_high else ']'}"
-    if isinstance(value, bool) or not isinstance(value, Real):  # NumPy's numbers too
+    if isinstance(value, bool) or not isinstance(value, Real):  # including NumPy numbers
         advice = _number_advice(name, value, "pass a float")
         raise TypeError(f"{name} must be a number in {brackets}, got {type(value).__name__} {value!r}; {advice}")
     inside = (low < value if open_low else low <= value) and (value < high if open_high else value <= high)
-    if not (-math.inf < value < math.inf and inside):  # not math.isfinite, which the compiler has only for constants
+    if not (
+        -math.inf < value < math.inf and inside
+    ):  # not math.isfinite, which the compiler supports only for constants
         raise ValueError(
             f"{name} must be a finite number in {brackets}, got {value!r}; choose a value inside that range"
         )
@@ -93,8 +93,8 @@ def check_number(
 def check_whole(
     name: str, value: int, *, low: int | None = None, high: int | None = None, advice: str = "pass an int"
 ) -> int:
-    """Return ``value`` as an int; raise unless it is an integer, Python's or NumPy's, from ``low`` to ``high``."""
-    expected = "a whole number" if low is None else f"a whole number of at least {low}"
+    """Return ``value`` as an int; raise unless it is a Python or NumPy integer from ``low`` to ``high``."""
+    expected = "an integer" if low is None else f"an integer of at least {low}"
     if not is_whole(value):
         raise TypeError(f"{name} must be {expected}, got {value!r}; {_number_advice(name, value, advice)}")
     if low is not None and value < low:
@@ -105,41 +105,39 @@ def check_whole(
 
 
 def check_wholes(name: str, values: Sequence[int]) -> tuple[int, ...]:
-    """Return ``values`` as ints; raise unless they are a sequence of whole numbers of at least 1."""
+    """Return ``values`` as ints; raise unless they are a sequence of integers of at least 1."""
     if not isinstance(values, Sequence) or not all(is_whole(value) and value >= 1 for value in values):
         raise ValueError(
-            f"{name} must be a sequence of whole numbers of at least 1, got {values!r}; pass e.g. {name}=(8, 8)"
+            f"{name} must be a sequence of integers of at least 1, got {values!r}; pass e.g. {name}=(8, 8)"
         )
     return tuple(int(value) for value in values)
 
 
 def is_whole(value: object) -> bool:
-    """Whether it is an integer of Python or NumPy, and no truth value."""
+    """Whether it is a Python or NumPy integer and not a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _number_advice(name: str, value: object, otherwise: str) -> str:
-    """What to do about something that is no number."""
+    """Advice for a value that is not a number."""
     if hasattr(value, "progress_at"):  # a schedule, whose module has its numbers checked here
         return f"{name} takes no schedule, {otherwise}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "pass one number"
     if callable(value):
-        return "pass a float, or what moves in training as one of equipoise.schedules, such as Linear(2.0, 1.0)"
+        return "pass a float, or a schedule of equipoise.schedules, such as Linear(2.0, 1.0)"
     return otherwise
 
 
 def check_ignore_index(ignore_index: int) -> int:
-    """Return the index of targets that do not count as an int; raise unless it is one."""
-    return check_whole("ignore_index", ignore_index, advice="leave it at -100 where no target is to be ignored")
+    """Return ``ignore_index`` as an int; raise unless it is an integer."""
+    return check_whole("ignore_index", ignore_index, advice="keep -100 if no target should be ignored")
 
 
 def check_ignore_value(ignore_value: float) -> float:
-    """Return the value of unknown labels as Python's number; raise unless it is one, and one that equals something."""
+    """Return ``ignore_value`` as a Python number; raise unless it is a number other than NaN."""
     if not isinstance(ignore_value, Real):
-        raise TypeError(
-            f"ignore_value must be a number, got {ignore_value!r}; leave it at -1 where no label is unknown"
-        )
+        raise TypeError(f"ignore_value must be a number, got {ignore_value!r}; keep -1 if no label is unknown")
     if math.isnan(ignore_value):
         raise ValueError(
             "ignore_value must be a number, got nan, which equals nothing; mark unknown labels: targets.nan_to_num(-1)"
@@ -151,7 +149,7 @@ def check_ignore_value(ignore_value: float) -> float:
 def check_counts(name: str, counts: Sequence[float] | Tensor, *, shares: bool = False) -> tuple[float, ...]:
     """Return class counts as floats; raise unless they are a non-empty vector of numbers >= 0 with a positive sum.
 
-    ``shares``: whether shares of the classes do as well, because only their ratios matter.
+    ``shares``: whether fractions are accepted too, because only the ratios matter.
     """
     values = _vector(name, counts, "number of training samples", "pass e.g. torch.bincount(labels, minlength=C)")
     if not all(0.0 <= value < math.inf for value in values):
@@ -163,7 +161,7 @@ def check_counts(name: str, counts: Sequence[float] | Tensor, *, shares: bool = 
         raise ValueError(f"{name} must hold at least one sample, got only zeros; count the training labels")
     if not shares and abs(total - 1.0) < 0.05 and any(value % 1.0 for value in values):
         raise ValueError(
-            f"{name} must be numbers of training samples, got {list(values)}, which look like shares of the "
+            f"{name} must be numbers of training samples, got {list(values)}, which look like fractions of the "
             "classes; multiply them by the number of training samples"
         )
     return values
@@ -171,20 +169,20 @@ def check_counts(name: str, counts: Sequence[float] | Tensor, *, shares: bool = 
 
 @on_host
 def check_class_vector(name: str, vector: Sequence[float] | Tensor, *, signed: bool = False) -> tuple[float, ...]:
-    """Return a number for each class as floats; raise unless they are a vector, finite and but for ``signed`` >= 0."""
+    """Return one number per class as floats; raise unless they are finite and, except with ``signed``, >= 0."""
     values = _vector(name, vector, "number", "pass a vector")
     if signed and not all(-math.inf < value < math.inf for value in values):
-        raise ValueError(f"{name} must be finite, got {list(values)}; use 0 for a class that needs none")
+        raise ValueError(f"{name} must be finite, got {list(values)}; use 0 for classes without one")
     if not signed and not all(0.0 <= value < math.inf for value in values):
-        raise ValueError(f"{name} must be finite and not negative, got {list(values)}; use 0 to leave a class out")
+        raise ValueError(f"{name} must be finite and not negative, got {list(values)}; use 0 to ignore a class")
     return values
 
 
 def _vector(name: str, given: object, what: str, advice: str) -> tuple[float, ...]:
-    """One number for each class as floats; raise where that is not what came."""
+    """One number per class as floats; raise for anything else."""
     if isinstance(given, (list, tuple)) and given and all(isinstance(value, Real) for value in given):
-        return tuple(float(value) for value in given)  # without tensors, which the compiler could not read
-    expected = f"{name} must be one {what} for each class, shape (C,)"
+        return tuple(float(value) for value in given)  # without tensors, which the compiler cannot read
+    expected = f"{name} must be one {what} per class, shape (C,)"
     try:
         values = torch.as_tensor(given, dtype=torch.float64).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -199,10 +197,10 @@ def _came(given: object) -> str:
 
 
 def _vector_advice(name: str, given: object) -> str:
-    """What to do about something that is no vector of numbers."""
+    """Advice for a value that is not a vector of numbers."""
     kind = type(given).__name__
     if isinstance(given, Tensor) and is_traced(given):
-        return "it has a shape and no numbers: make it outside of torch.device('meta') and FakeTensorMode"
+        return "it has a shape but no values: create it outside of torch.device('meta') and FakeTensorMode"
     if isinstance(given, Mapping):
         if any(isinstance(key, str) for key in given):
             return f"list its numbers in the order of the classes: [{name}[c] for c in names_of_the_classes]"
@@ -212,7 +210,7 @@ def _vector_advice(name: str, given: object) -> str:
     if kind in ("RecallLoss", "PrecisionLoss"):
         return f"pass {kind.replace('Loss', 'Weights')}(num_classes) of equipoise.weights to a softmax loss"
     if kind in ("Deferred", "ClassWeights", "RecallWeights", "PrecisionWeights"):
-        return "use the loss as a module, which takes it"
+        return "use the loss as a module, which accepts it"
     if isinstance(given, Iterable) and not isinstance(given, Sequence):
         return "pass list(...) of it, in the order of the classes"
     return ""
@@ -228,7 +226,7 @@ def check_length(name: str, length: int, num_classes: int, more_advice: str = ""
 
 
 def check_num_classes(num_classes: int, found: int) -> None:
-    """Raise unless a loss that was told its number of classes gets logits of as many."""
+    """Raise unless the logits have the number of classes of the loss."""
     if num_classes != found:
         raise ValueError(
             f"num_classes must be the number of classes in dimension 1 of the logits, got num_classes={num_classes}, "
@@ -237,7 +235,7 @@ def check_num_classes(num_classes: int, found: int) -> None:
 
 
 def check_tensors(first: object, second: object, names: tuple[str, str] = ("logits", "targets")) -> None:
-    """Raise unless both are tensors, on one device: a kernel would read where there is nothing."""
+    """Raise unless both are tensors on the same device: a kernel would read invalid memory."""
     if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
         for name, value in zip(names, (first, second), strict=True):
             check_tensor(name, value)
@@ -249,11 +247,11 @@ def check_tensors(first: object, second: object, names: tuple[str, str] = ("logi
 
 
 def check_tensor(name: str, value: object) -> None:
-    """Raise unless ``value`` is a tensor; the message says how to get at one."""
+    """Raise unless ``value`` is a tensor; the message says how to get one."""
     if isinstance(value, Tensor):
         return
     if value is None:
-        advice = "look whether the model or the data set returns it" if name != "element_weight" else "leave it out"
+        advice = "check whether the model or the data set returns it" if name != "element_weight" else "omit it"
     elif isinstance(value, Mapping):
         key = next((word for word in ("logits", "out") if word in value), next(iter(value), "logits"))
         advice = f"take output[{key!r}]"
@@ -266,7 +264,7 @@ def check_tensor(name: str, value: object) -> None:
 
 
 def check_logits(logits: Tensor) -> None:
-    """Raise unless logits are floating point with a class dimension."""
+    """Raise unless logits are floating-point with a class dimension."""
     if logits.dtype not in FLOATS:
         raise TypeError(
             f"logits must be float16, bfloat16, float32 or float64, got {logits.dtype}; "
@@ -277,8 +275,8 @@ def check_logits(logits: Tensor) -> None:
 
 
 def checks_values(tensor: Tensor, validate: bool) -> bool:
-    """Whether to look at values: always on request, otherwise on the CPU in eager mode, where looking is free."""
-    if is_traced(tensor):  # there are none
+    """Whether to check values: always on request, otherwise on the CPU in eager mode, where it is free."""
+    if is_traced(tensor):  # no values
         return False
     if validate:
         return True
@@ -286,23 +284,23 @@ def checks_values(tensor: Tensor, validate: bool) -> bool:
 
 
 def warn_of_probabilities(name: str, scores: Tensor, *, one_label: bool, advice: str) -> None:
-    """Warn where logits (N, C, d1, ..., dk) look like probabilities: said, never acted upon. Reads from the device."""
+    """Warn if logits (N, C, d1, ..., dk) look like probabilities, without converting them. Reads from the device."""
     rows = scores.numel() // max(scores.shape[1], 1)
-    few = rows < 2 if one_label else scores.numel() < 32  # so few lie in [0, 1], or sum to 1 as well, by chance
+    few = rows < 2 if one_label else scores.numel() < 32  # so few values are in [0, 1], or sum to 1, by accident
     if few or not bool(((scores >= 0) & (scores <= 1)).all()):
         return
     if one_label and not bool(((scores.sum(1, dtype=torch.float64) - 1.0).abs() < 0.01).all()):
         return
     sums = " and sum to 1 over the classes" if one_label else ""
     warnings.warn(
-        f"{name} must be raw scores of the model, got numbers that all lie in [0, 1]{sums}; if these are "
+        f"{name} must be raw scores of the model, got values that are all in [0, 1]{sums}; if these are "
         f"probabilities, {advice}",
         stacklevel=3,
     )
 
 
 def check_logit_values(logits: Tensor, *, one_label: bool) -> None:
-    """Raise where logits (N, C, d1, ..., dk) are no numbers, warn where they look like probabilities."""
+    """Raise if logits (N, C, d1, ..., dk) are NaN or infinite, warn if they look like probabilities."""
     if not logits.numel() or is_traced(logits):
         return
     wrong = logits.isnan() | (logits == torch.inf)  # minus infinity masks a class
@@ -322,26 +320,26 @@ def transforms_active() -> bool:
 
 
 def has_saved_tensor_hooks() -> bool:
-    """Whether what is saved for backward goes through hooks: of checkpointing, offloading, or the user's own."""
+    """Whether saved-tensor hooks are active: checkpointing, offloading, or the user's own."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 def is_batched(tensor: Tensor) -> bool:
-    """Whether ``tensor`` stands for several at once, as what comes into backward does in a vectorised jacobian."""
+    """Whether ``tensor`` is batched, as gradients in a vectorised jacobian are."""
     if torch.compiler.is_compiling():
         return False
     return torch._C._functorch.is_legacy_batchedtensor(tensor) or torch._C._functorch.is_batchedtensor(tensor)
 
 
 def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, validate: bool) -> bool:
-    """Check targets against logits ``(N, C, d1, ..., dk)``; return whether they are dense (a distribution a row)."""
+    """Check targets against logits ``(N, C, d1, ..., dk)``; return whether they are dense (distributions)."""
     shape, num_classes = logits.shape, logits.shape[1]
     index_shape = (shape[0], *shape[2:])
-    if not hasattr(ignore_index, "__index__"):  # not isinstance: NumPy's are tensors to the compiler
+    if not hasattr(ignore_index, "__index__"):  # not isinstance: NumPy arrays are tensors to the compiler
         check_ignore_index(ignore_index)
     if num_classes == 1 and not torch.compiler.is_compiling():
-        warnings.warn(  # Python shows the same words of the same place once
-            "a softmax over one class is always 1, so that the loss is 0 and every prediction right, got one channel "
+        warnings.warn(  # Python shows the same warning from the same place once
+            "a softmax over one class is always 1, so the loss is 0 and every prediction is correct, got one channel "
             "in dimension 1; give the model two outputs, or use a sigmoid loss: BinaryFocalLoss, AsymmetricLoss",
             stacklevel=3,
         )
@@ -382,27 +380,27 @@ def check_softmax_targets(logits: Tensor, targets: Tensor, ignore_index: int, va
 
 
 def check_target_of_one_row(logits: Tensor, targets: Tensor) -> None:
-    """Raise unless the target of logits (C,) is one class, or a distribution over them."""
+    """Raise unless the target of logits (C,) is one class or a distribution over the classes."""
     if targets.shape != (logits.shape if targets.is_floating_point() else ()):
         raise ValueError(
             f"logits of shape {tuple(logits.shape)} are one row of {len(logits)} classes, whose targets must be one "
             f"index of shape () or a distribution of shape {tuple(logits.shape)}, got {targets.dtype} of shape "
             f"{tuple(targets.shape)}; keep the batch dimension of the logits, (N, C), or use a sigmoid loss for one "
-            "output for each sample: BinaryFocalLoss, AsymmetricLoss"
+            "output per sample: BinaryFocalLoss, AsymmetricLoss"
         )
 
 
 def _dense_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
-    """What to do about floating point targets of a shape that does not fit."""
+    """Advice for floating-point targets of the wrong shape."""
     if targets == (logits[0], 1, *logits[2:]):
         return "for class indices call targets.squeeze(1).long() first"
     if len(targets) == len(logits) and targets[1] != logits[1]:
-        return f"the targets have {targets[1]} classes and the model {logits[1]}: check which number is right"
+        return f"the targets have {targets[1]} classes and the model {logits[1]}: check which number is correct"
     return "for class indices call targets.long() first"
 
 
 def _shape_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
-    """What to do about class indices of a shape that does not fit."""
+    """Advice for class indices of the wrong shape."""
     wanted = (logits[0], *logits[2:])
     if targets == logits:
         return f"call targets.float() for one-hot targets, but {SEVERAL_LABELS}"
@@ -411,29 +409,29 @@ def _shape_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
     if targets == (logits[0], 1, *logits[2:]):
         return "drop the dimension of size 1: targets.squeeze(1)"
     if len(logits) == 2 and targets == logits[1:]:
-        return "pass targets of the same samples, or logits as (N, C), a row for each sample: pass logits.T"
+        return "pass targets of the same samples, or logits as (N, C), one row per sample: pass logits.T"
     if len(logits) == 2 and len(targets) == 1:
         return "pass logits and targets of the same samples"
     if len(targets) == len(wanted):
-        return "sizes differ: crop or resize logits and targets to the same places, of the same samples"
+        return "sizes differ: crop or resize logits and targets to the same size, for the same samples"
     return "drop or add dimensions"
 
 
 def _check_distributions(targets: Tensor) -> None:
-    """Raise unless every row (N, C, d1, ..., dk) is a distribution, to the digits of half precision, or all zeros."""
+    """Raise unless every row (N, C, d1, ..., dk) is a distribution, within half precision, or all zeros."""
     mass = targets.sum(1, dtype=torch.promote_types(targets.dtype, torch.float32))
     fits = (targets.amin(1) >= 0) & (((mass - 1.0).abs() <= 0.01) | (mass == 0))
     if not bool(fits.all()):
         row = targets.movedim(1, -1)[~fits][0]
         raise ValueError(
-            "targets must be distributions, each row not negative with sum 1, or all zeros to leave it out, got a row "
-            f"of sum {float(row.sum()):g} with least value {float(row.min()):g}; "
+            "targets must be distributions, each row not negative with sum 1, or all zeros to ignore it, got a row "
+            f"of sum {float(row.sum()):g} with minimum {float(row.min()):g}; "
             + (SEVERAL_LABELS if _is_binary(row) else "pass probabilities, not scores")
         )
 
 
 def _warn_of_several_labels(targets: Tensor) -> None:
-    """Warn where rows (N, C, d1, ..., dk) are 0 and 1 with several ones; other sums may be weights of the samples."""
+    """Warn if rows (N, C, d1, ..., dk) are 0 and 1 with several ones; other sums may be sample weights."""
     if bool((targets.sum(1) > 1.5).any()) and _is_binary(targets):
         warnings.warn(
             "targets of a floating point type must be distributions over the classes, got rows of 0 and 1 with more "
@@ -447,14 +445,14 @@ def _is_binary(values: Tensor) -> bool:
 
 
 def _label_advice(logits: tuple[int, ...], targets: tuple[int, ...]) -> str:
-    """What to do about multi-label targets of a shape that does not fit."""
+    """Advice for multi-label targets of the wrong shape."""
     if logits[1:2] == (1,) and targets == (logits[0], *logits[2:]):
-        return "give the targets the dimension of the one label: targets[:, None]"
+        return "add the dimension of the single label to the targets: targets[:, None]"
     if targets[1:2] == (1,) and logits == (targets[0], *targets[2:]):
-        return "drop the dimension of the one label: targets.squeeze(1)"
+        return "drop the dimension of the single label: targets.squeeze(1)"
     if len(logits) == 1:
-        return "pass one target for each logit"
-    return f"class indices are for a softmax loss, metric or fit, or become labels by one_hot(targets, {logits[1]})"
+        return "pass one target per logit"
+    return f"class indices are for a softmax loss, metric or fit, or convert them by one_hot(targets, {logits[1]})"
 
 
 def check_sigmoid_targets(logits: Tensor, targets: Tensor, ignore_value: float, validate: bool) -> bool:
@@ -462,7 +460,7 @@ def check_sigmoid_targets(logits: Tensor, targets: Tensor, ignore_value: float, 
     check_ignore_value(ignore_value)
     if targets.shape != logits.shape:
         raise ValueError(
-            f"targets must have the shape of the logits {tuple(logits.shape)}, one value for each label, got "
+            f"targets must have the shape of the logits {tuple(logits.shape)}, one value per label, got "
             f"{tuple(targets.shape)}; {_label_advice(tuple(logits.shape), tuple(targets.shape))}"
         )
     if targets.is_complex():
@@ -487,7 +485,7 @@ def check_sigmoid_targets(logits: Tensor, targets: Tensor, ignore_value: float, 
 
 
 def _holds(dtype: torch.dtype, value: float) -> bool:
-    """Whether numbers of this type can be ``value``; a comparison in uint8 would take 255 for -1."""
+    """Whether this dtype can represent ``value``; a comparison in uint8 would equate 255 and -1."""
     if dtype.is_floating_point:
         return True
     low, high = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)

@@ -1,4 +1,4 @@
-"""Packages that only parts of the library need, and how to get them. Without torch."""
+"""Optional dependencies and how to install them. Does not import torch."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ EXTRAS = {
     "typer": ("typer", "cli"),
     "yaml": ("pyyaml", "cli"),
 }
-"""What is imported, to the package that has it and the extra that brings it."""
+"""Imported module, its package, and the extra that installs it."""
 
 
 class MissingPackageError(ModuleNotFoundError):
-    """A package of an extra is not installed; the message says how to get it."""
+    """A package of an extra is not installed; the message says how to install it."""
 
 
 def missing(what: str, module: str) -> MissingPackageError:
-    """The error where a module of an extra cannot be imported.
+    """The error for a missing module of an extra.
 
     >>> missing("reading tables", "pyarrow").msg
     "reading tables needs pyarrow, which is not installed; pip install '.[cli]' in a clone, otherwise pip install 'equipoise[cli]'"
@@ -42,6 +42,6 @@ def missing(what: str, module: str) -> MissingPackageError:
 
 
 def check_installed(what: str, module: str) -> None:
-    """Raise now where a module of an extra will be missed later."""
+    """Raise early if a module of an extra is missing."""
     if importlib.util.find_spec(module) is None:
         raise missing(what, module)

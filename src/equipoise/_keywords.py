@@ -1,4 +1,4 @@
-"""Keyword arguments that nobody knows: an error that names the ones that come near."""
+"""Errors for unknown keyword arguments, with suggestions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,12 +26,12 @@ ELSEWHERE = {
     "samples_per_class": "counts",
     "samples_per_cls": "counts",
 }
-"""Arguments under the names that published code, other libraries and their trainers give them."""
+"""Names of arguments in published code and other libraries."""
 EXPLAINED = {
-    "alpha": "pass one number for each class as weight; one number for the positives is alpha of BinaryFocalLoss",
-    "pos_weight": "BinaryCrossEntropyLoss has it; weight of this one is for positives and negatives of a class alike",
+    "alpha": "pass one number per class as weight; one number for the positives is alpha of BinaryFocalLoss",
+    "pos_weight": "BinaryCrossEntropyLoss has it; weight of this one applies to positives and negatives of a class",
 }
-"""Arguments of other losses that come near ``weight``, and what to do about them."""
+"""Arguments of other losses similar to ``weight``, with advice."""
 
 
 def written_out(
@@ -130,11 +130,11 @@ def arguments_of(made: Callable[..., Any]) -> Mapping[str, Any] | None:
 
 
 NUMBERS = ("alpha", "gamma", "gamma_pos", "keep", "strength")
-"""First arguments of losses that are a number, or an exponent."""
+"""First arguments of losses that are a number or an exponent."""
 
 
 def check_first(made: type, first: object) -> None:
-    """Raise where the first argument of a loss, by position, is a vector, which is meant as class weights elsewhere."""
+    """Raise if the first positional argument of a loss is a vector, meant as class weights."""
     vector = isinstance(first, (list, tuple)) or bool(getattr(first, "ndim", False))
     known = arguments_of(made) if vector and made.__init__.__module__.startswith("equipoise.") else None  # type: ignore[misc]
     name = next(iter(known or ()), "")
@@ -142,12 +142,12 @@ def check_first(made: type, first: object) -> None:
         return
     advice = "pass one number, class weights as weight=..." if "weight" in known else "pass one number"
     if name.startswith("gamma"):
-        advice += f", an exponent for each class by keyword, {name}=..."
+        advice += f", one exponent per class as a keyword argument, {name}=..."
     raise TypeError(f"the first argument of {made.__name__} is {name}, got {type(first).__name__} {first!r}; {advice}")
 
 
 def check_keywords(made: Callable[..., Any], given: Mapping[str, object]) -> None:
-    """Raise where a class or a function does not take an argument."""
+    """Raise if a class or a function does not accept an argument."""
     known = arguments_of(made) if given else None
     unknown = [key for key in given if known is not None and key not in known]
     if known is not None and unknown:

@@ -1,4 +1,4 @@
-"""Processes that must not outlive the one that started them. Nothing heavy is imported here."""
+"""Child processes that must not outlive their parent. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PR_SET_PDEATHSIG = 1  # of <linux/prctl.h>
 
 
 def end_with_parent(number: int = 0) -> None:
-    """Have the kernel kill this process when its parent ends, however that ends: on Linux, elsewhere nothing happens.
+    """Ask the kernel to kill this process when its parent ends for any reason; no effect except on Linux.
 
-    Strictly when the thread of the parent ends that started this process. A worker of a ``DataLoader`` looks for its
-    parent by itself, but only while it has no batch to decode: one that waits for a file would stay.
+    Strictly, when the thread of the parent that started this process ends. A ``DataLoader`` worker checks for its
+    parent itself, but only while it has no batch to decode: one that waits for a file would stay.
 
     Args:
-        number: of a worker, which has no say; as ``worker_init_fn`` of a ``DataLoader`` gets it.
+        number: index of a worker, unused; the argument of ``worker_init_fn`` of a ``DataLoader``.
     """
     if sys.platform != "linux":
         return
@@ -26,5 +26,5 @@ def end_with_parent(number: int = 0) -> None:
 
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before the kernel knew
+    if os.getppid() != parent:  # the parent ended before the call
         os._exit(1)

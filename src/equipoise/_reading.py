@@ -1,8 +1,8 @@
-"""How files are read: whatever a file can cause becomes one line that names it. Without torch.
+"""Safe file reading: any problem becomes a one-line error that names the file. Does not import torch.
 
-A damaged file raises nearly anything: errors of zip, zlib, LZMA, tokenize, struct, arrow, a missing key, too deep a
-nesting, a header that asks for a petabyte. Each kind of file has one function here that opens it; sizes are looked at
-before memory is taken.
+A damaged file can raise nearly anything: errors of zip, zlib, LZMA, tokenize, struct, arrow, a missing key, excessive
+nesting, a header that asks for a petabyte. Each kind of file is opened by one function here; sizes are checked
+before memory is allocated.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ Array = NDArray[Any]
 Shape: TypeAlias = "type | frozenset[str] | tuple[Shape, ...] | list[Shape] | dict[Any, Shape] | None"
 
 EXPANDS = 100
-"""Times by which a compressed array may grow,"""
+"""Maximum expansion factor of a compressed array,"""
 LARGE = 2**30
-"""bytes from which on that matters: more is a zip bomb, or better saved uncompressed."""
+"""for arrays above this number of bytes: more is a zip bomb, or better saved uncompressed."""
 YAML_BYTES, YAML_VALUES = 2**20, 100_000
-"""Size of a file of settings, and of what its aliases expand to, at most."""
+"""Maximum size of a settings file, and of its expanded aliases."""
 SHOWN = 200
-"""Characters of the message of another library that are shown."""
+"""Maximum number of characters of another library's message to show."""
 
 
 class InputError(ValueError):
-    """A file that cannot be used; the message says what was expected, what came and what to do."""
+    """An unusable file; the message says what was expected, what was found and what to do."""
 
 
 @contextmanager
@@ -63,13 +63,13 @@ def reading(
     advice: str = "write it again",
     error: type[ValueError] = InputError,
 ) -> Iterator[None]:
-    """Turn whatever goes wrong while a file is read into one ``error`` that names it.
+    """Convert any exception while a file is read into one ``error`` that names it.
 
     Args:
         where: the file.
-        problem: what is wrong with it then.
+        problem: description of the problem.
         advice: what to do.
-        error: the class to raise; errors of this class pass as they are, since they name the file themselves.
+        error: the class to raise; errors of this class are re-raised unchanged, because they name the file.
     """
     try:
         yield
@@ -85,22 +85,22 @@ def read_json(
     path: Path,
     *,
     where: str | Path | None = None,
-    problem: str = "the file is no JSON",
+    problem: str = "the file is not valid JSON",
     advice: str = "write it again",
     error: type[ValueError] = InputError,
 ) -> Any:  # noqa: ANN401
-    """What a JSON file holds; numbers are finite. The arguments are those of :func:`reading`."""
+    """Content of a JSON file; numbers must be finite. The arguments are those of :func:`reading`."""
     with reading(where or path, problem, advice, error):
         return parse_json(path.read_text(encoding="utf-8-sig"))
 
 
 def parse_json(text: str) -> Any:  # noqa: ANN401
-    """What JSON says; numbers are finite."""
+    """Parse JSON; numbers must be finite."""
     return json.loads(text, parse_constant=_no_constant, parse_float=_finite_float)
 
 
 def read_record(path: Path, *, advice: str, error: type[ValueError] = InputError) -> dict[str, Any]:
-    """What a JSON file of names and values holds."""
+    """Content of a JSON file with an object."""
     content = read_json(path, advice=advice, error=error)
     if not isinstance(content, dict):
         raise error(f"{path}: the file must hold names and values, found {type(content).__name__}; {advice}")
@@ -108,11 +108,11 @@ def read_record(path: Path, *, advice: str, error: type[ValueError] = InputError
 
 
 def check_shape(path: Path, content: object, shape: Shape, *, advice: str) -> None:
-    """Raise unless JSON has a shape, naming the place that does not fit.
+    """Raise unless JSON matches a schema, naming the location of the mismatch.
 
     Args:
         path: the file.
-        content: of it.
+        content: parsed content.
         shape: a type (``float`` is any number), a set of words, a tuple of alternatives, ``[shape]`` for lists, or a
             dict of names: those that end in ``?`` may be missing, and ``...`` stands for all others.
         advice: what to do.
@@ -123,7 +123,7 @@ def check_shape(path: Path, content: object, shape: Shape, *, advice: str) -> No
 
 
 def _misfit(content: Any, shape: Shape, place: str = "") -> str | None:  # noqa: ANN401  (JSON)
-    """Where content has another shape, in words."""
+    """Description of the first mismatch."""
     if isinstance(shape, tuple):
         misfits = [_misfit(content, one, place) for one in shape]
         return None if None in misfits else misfits[0]
@@ -151,7 +151,7 @@ def _misfit(content: Any, shape: Shape, place: str = "") -> str | None:  # noqa:
 
 
 def read_yaml(path: Path) -> Any:  # noqa: ANN401
-    """What a file of settings says; raises as :func:`parse_yaml`."""
+    """Parse a settings file; raises as :func:`parse_yaml`."""
     size = path.stat().st_size
     if size > YAML_BYTES:
         raise ValueError(f"{size:,} bytes, where settings have {YAML_BYTES:,} at most")
@@ -159,10 +159,10 @@ def read_yaml(path: Path) -> Any:  # noqa: ANN401
 
 
 def parse_yaml(text: str) -> Any:  # noqa: ANN401
-    """What YAML says, without aliases that expand to more than anybody would write.
+    """Parse YAML, without aliases that expand excessively.
 
     Raises:
-        yaml.YAMLError, ValueError, RecursionError ...: the text is no such YAML.
+        yaml.YAMLError, ValueError, RecursionError ...: the text is not valid YAML.
     """
     import yaml
 
@@ -181,7 +181,7 @@ def parse_yaml(text: str) -> Any:  # noqa: ANN401
 def read_arrays(
     path: Path, wanted: Collection[str], *, error: type[ValueError] = InputError
 ) -> tuple[dict[str, Array], list[str]]:
-    """Those arrays of an ``.npz`` that are wanted, and the names of all; pickled objects are refused."""
+    """The requested arrays of an ``.npz``, and the names of all arrays; pickled objects are refused."""
     advice = "write it again with numpy.savez"
     with reading(path, "the file cannot be read as .npz", advice, error):
         if not zipfile.is_zipfile(path):
@@ -195,7 +195,7 @@ def read_arrays(
 
 
 def map_array(path: Path, *, error: type[ValueError] = InputError) -> Array:
-    """The array of an ``.npy``, mapped into memory: only what is used is read."""
+    """The array of an ``.npy`` file, memory-mapped."""
     with reading(path.parent, f"{path.name} cannot be read", "write it again with numpy.save", error):
         with path.open("rb") as file:
             _check_header(path.parent, path.name, file, path.stat().st_size, error)
@@ -216,7 +216,7 @@ def read_checkpoint(path: Path, *, advice: str, place: Any = "cpu") -> dict[str,
 
 
 def check_memory(path: Path, name: str, size: int, error: type[ValueError] = InputError) -> None:
-    """Raise for what is larger than the memory of the machine."""
+    """Raise if an array is larger than the memory of the machine."""
     if size > _memory():
         raise _too_large(path, name, size, error)
 
@@ -231,7 +231,7 @@ def _too_large(path: Path, name: str, size: int, error: type[ValueError]) -> Val
 def _read_member(
     path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, error: type[ValueError]
 ) -> Array:
-    """An array of an archive, whose size is known before memory is taken."""
+    """An array of an archive, with its size checked before memory is allocated."""
     with reading(path, f"{name} cannot be read", "write it again with numpy", error):
         if member.flag_bits & 1:
             raise error(f"{path}: {name} must be readable without a password, found it encrypted; save it without one")
@@ -254,9 +254,9 @@ def _read_member(
 
 
 def _check_header(path: Path, name: str, file: IO[bytes], size: int, error: type[ValueError]) -> None:
-    """Raise unless the header of an array is that of numbers or strings and as large as what follows it."""
+    """Raise unless the header of an array declares numbers or strings and matches the size of its data."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about syntax in a header that is none
+        warnings.simplefilter("ignore")  # syntax warnings of an invalid header
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, kind = read(file)
@@ -274,7 +274,7 @@ def _check_header(path: Path, name: str, file: IO[bytes], size: int, error: type
 
 
 def _check_letters(array: Array) -> None:
-    """Raise for text with numbers that are no letters, which NumPy would hand on as broken strings."""
+    """Raise for text with invalid code points, which NumPy would return as broken strings."""
     if array.dtype.kind == "U":
         numbers = np.frombuffer(array.tobytes(), np.dtype("u4").newbyteorder(array.dtype.byteorder))
         if numbers.max(initial=0) > sys.maxunicode:
@@ -288,9 +288,9 @@ def _kind(path: Path) -> str:
 
 
 def _expanded(node: Any, known: dict[int, float]) -> float:  # noqa: ANN401  (PyYAML has no types)
-    """Values below a node where every alias is written out; infinite where it holds itself."""
+    """Number of values below a node with all aliases expanded; infinite if it contains itself."""
     if id(node) not in known:
-        known[id(node)] = math.inf  # until it is known: what is met again before holds itself
+        known[id(node)] = math.inf  # until known: a node that is met again before contains itself
         inside = node.value if isinstance(node.value, list) else []
         parts = [part for pair in inside for part in pair] if node.id == "mapping" else inside
         known[id(node)] = 1.0 + sum(_expanded(part, known) for part in parts)
@@ -298,7 +298,7 @@ def _expanded(node: Any, known: dict[int, float]) -> float:  # noqa: ANN401  (Py
 
 
 def _memory() -> float:
-    """Bytes of memory that the machine has."""
+    """Memory of the machine in bytes."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, OSError, ValueError):
@@ -306,7 +306,7 @@ def _memory() -> float:
 
 
 def _line(error: Exception) -> str:
-    """An error in a line."""
+    """An error as one line."""
     text = visible(" ".join(str(error).split()))
     text = text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

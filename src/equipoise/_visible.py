@@ -1,4 +1,4 @@
-"""Text of others shown as it is, and never obeyed: what a terminal would take for a command is written out."""
+"""Escape untrusted text, so that a terminal does not interpret it as commands."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 __all__ = ["visible"]
 
 HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but for the tab and the end of a line
-    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # nothing to see, or what turns the order of others
-    "\ud800-\udfff]"  # halves of characters, which no file and no terminal takes
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and newline
+    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # invisible characters and marks of direction
+    "\ud800-\udfff]"  # lone surrogates, which no file and no terminal accepts
 )
 
 
@@ -18,7 +18,7 @@ def visible(text: str, *, lines: bool = True) -> str:
 
     Args:
         text: from data, files, or other libraries.
-        lines: whether tabs and ends of lines stay as they are.
+        lines: whether to keep tabs and newlines.
 
     >>> visible("caf\u00e9 \x1b[31mred\x07")
     'café \\x1b[31mred\\x07'

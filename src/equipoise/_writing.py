@@ -1,6 +1,6 @@
-"""How files are written: in a private folder beside their place, then to disk, then into place by one rename.
+"""Atomic file writing: files are written to a private folder, synced to disk and moved into place by one rename.
 
-Nothing is written through a symbolic link, and nobody ever sees half of a file.
+Nothing is written through a symbolic link, and readers never see a partial file.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from equipoise._reading import InputError
 
 try:
     import fcntl
-except ImportError:  # not on this system: nothing is locked
+except ImportError:  # not available on this system: no locks
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["appearing", "check_place", "clear_drafts", "move", "no_empty_folders", "open_unlinked", "write_text"]
 
 DRAFT = ".draft-"
-"""Between the name of what is written and a random word, in the name of the folder it is written in."""
+"""Separator of the target name and a random suffix in the name of the temporary folder."""
 
 
 def check_place(path: Path) -> None:
-    """Raise where no file can be written."""
+    """Raise if no file can be written to a path."""
     if not path.parent.is_dir():
         raise InputError(f"{path}: the folder {str(path.parent)!r} must exist, found none; create it first")
     if path.is_dir():
@@ -38,10 +38,10 @@ def check_place(path: Path) -> None:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """Where to write a file or folder that becomes ``path`` when all is on disk, and vanishes when that fails.
+    """Yield a temporary path that is renamed to ``path`` once all data are on disk, and removed on failure.
 
-    It lies in a new folder beside ``path`` with a random name that nobody else may enter: no link leads out of it. A
-    process that is killed leaves that folder; :func:`clear_drafts` and the next writer of ``path`` remove it.
+    It is in a new private folder beside ``path`` with a random name, so no link leads out of it. A killed process
+    leaves this folder behind; :func:`clear_drafts` and the next writer of ``path`` remove it.
     """
     check_place(path)
     clear_drafts(path.parent, path.name)
@@ -52,13 +52,13 @@ def appearing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text in UTF-8 so that a reader sees the old file or the new one, never half of it."""
+    """Write text in UTF-8 atomically: a reader sees the old file or the new one."""
     with appearing(path) as draft:
         draft.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename a file or folder of the same disk once all of it is on disk; a file at ``target`` is replaced."""
+    """Sync a file or folder to disk and rename it on the same disk; a file at ``target`` is replaced."""
     for path in [*source.rglob("*"), source] if source.is_dir() else [source]:
         _sync(path)
     source.replace(target)
@@ -66,7 +66,7 @@ def move(source: Path, target: Path) -> None:
 
 
 def clear_drafts(folder: Path, name: str | None = None) -> None:
-    """Remove what killed writers of a file left in a folder, or of all files below it; live ones hold a lock."""
+    """Remove what killed writers left in a folder, for one file or for all files below it; live writers hold a lock."""
     drafts = folder.rglob(f".*{DRAFT}*") if name is None else folder.glob(f".{glob.escape(name)}{DRAFT}*")
     for draft in list(drafts):
         if fcntl is None or draft.is_symlink() or not draft.is_dir():
@@ -82,7 +82,7 @@ def clear_drafts(folder: Path, name: str | None = None) -> None:
 
 @contextmanager
 def no_empty_folders(path: Path) -> Iterator[None]:
-    """Where the body fails, remove a folder that it made, and those above it, as far as they are empty."""
+    """If the body fails, remove the folder that it created and empty parent folders."""
     new = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         yield
@@ -94,7 +94,7 @@ def no_empty_folders(path: Path) -> Iterator[None]:
 
 
 def open_unlinked(path: Path, mode: str = "a") -> IO[str]:
-    """Open a text file, such as a log or a lock, that is made where it is missing; a symbolic link is refused."""
+    """Open or create a text file, such as a log or a lock; a symbolic link is refused."""
     return open(path, mode, encoding="utf-8", errors="backslashreplace", opener=_without_links)
 
 
@@ -109,7 +109,7 @@ def _without_links(path: str, flags: int) -> int:
 
 @contextmanager
 def _private_folder(path: Path) -> Iterator[Path]:
-    """A new folder beside ``path`` for this process alone, locked while it is needed."""
+    """A new private folder beside ``path``, locked while in use."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}{DRAFT}", dir=path.parent))
         handle = None
@@ -118,7 +118,7 @@ def _private_folder(path: Path) -> Iterator[Path]:
                 handle = os.open(folder, os.O_RDONLY)
                 with suppress(OSError):  # a file system without locks
                     fcntl.flock(handle, fcntl.LOCK_EX)
-                if not folder.is_dir():  # another writer of the same path took it for a leftover
+                if not folder.is_dir():  # another writer of the same path removed it as a leftover
                     continue
             yield folder
             return
@@ -129,16 +129,16 @@ def _private_folder(path: Path) -> Iterator[Path]:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or the list of files of a folder, is on disk."""
+    """Sync a file, or the directory entries of a folder, to disk."""
     if path.is_symlink() or (path.is_dir() and os.name != "posix"):
         return
     try:
         handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
-    except PermissionError:  # a folder that may be written but not read
+    except PermissionError:  # a folder with write but no read permission
         return
     try:
         os.fsync(handle)
-    except OSError as error:  # file systems that cannot do that
+    except OSError as error:  # not supported by the file system
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:

@@ -1,10 +1,10 @@
 """The catalogue: every named loss with its formula, its source and when to use it.
 
-Tests, documentation and ``equipoise losses`` read it, so a new loss is known everywhere once it is listed here. Names
-are looked up without torch; losses load when one is built.
+Tests, documentation and ``equipoise losses`` read it, so a new loss is available everywhere once it is listed here.
+Looking up names does not import torch; building a loss does.
 
-Letters: z logits, p = softmax(z) or sigmoid(z), y the target class, p_y its probability, t a dense target, w a weight,
-n_c the training samples of class c, C classes, ε the label smoothing, ξ the share of the high-confidence term.
+Notation: z logits, p = softmax(z) or sigmoid(z), y the target class, p_y its probability, t a dense target, w a weight,
+n_c the training samples of class c, C classes, ε the label smoothing, ξ the weight of the high-confidence term.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import equipoise
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -35,14 +35,14 @@ class Entry:
 
     Args:
         name: name of the class, ``getattr(equipoise, name)``.
-        build: number of classes (labels) to a ready example of the loss.
-        link: ``"softmax"`` (single labels, pixels, tokens), ``"sigmoid"`` (several labels a sample) or ``"region"``
+        build: function from the number of classes (labels) to an example of the loss.
+        link: ``"softmax"`` (single-label, pixels, tokens), ``"sigmoid"`` (multi-label) or ``"region"``
             (segmentation: the overlap of whole regions).
-        formula: the loss of one row, element or class, in the letters of this module.
+        formula: the loss of one row, element or class, in the notation of this module.
         source: authors, year, (title) and place.
         use: when to use it and when not.
-        short_names: other names that ``find`` knows.
-        known_as: the one of them that commands and reports use, where that is not its name without "Loss".
+        short_names: other names that ``find`` accepts.
+        known_as: the one of them that commands and reports use, if it is not the name without "Loss".
     """
 
     name: str
@@ -56,12 +56,12 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """What commands and reports call it: ``"ce"``, ``"balanced-softmax"``."""
+        """Name in commands and reports: ``"ce"``, ``"balanced-softmax"``."""
         return self.known_as or self.names[1]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it may be called in commands: ``("RecallLoss", "recall", "recall-ce")``."""
+        """Accepted names in commands: ``("RecallLoss", "recall", "recall-ce")``."""
         words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z]+", self.name.removesuffix("Loss").replace("IoU", "Iou"))
         return tuple(dict.fromkeys([self.name, "-".join(words).lower(), *self.short_names]))
 
@@ -72,7 +72,7 @@ class Entry:
 
 
 def long_tail(num_classes: int, largest: int = 10_000, ratio: float = 100.0) -> list[int]:
-    """Made-up training counts that fall from ``largest`` to ``largest / ratio`` exponentially.
+    """Synthetic training counts that decrease from ``largest`` to ``largest / ratio`` exponentially.
 
     >>> long_tail(3)
     [10000, 1000, 100]
@@ -82,7 +82,7 @@ def long_tail(num_classes: int, largest: int = 10_000, ratio: float = 100.0) -> 
 
 
 def _moved(loss: _Scheduled) -> _Scheduled:
-    """The loss in its fourth epoch."""
+    """The loss with its epoch set to the fourth."""
     loss.set_epoch(3)
     return loss
 
@@ -101,8 +101,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "−log p_y",
         "PyTorch (torch.nn.CrossEntropyLoss)",
-        "Use it as the baseline, and keep it when classes are balanced and probabilities need no care; on a long tail "
-        "it neglects rare classes, and large networks become overconfident.",
+        "Use it as the baseline, and for balanced classes; on a long tail it neglects rare classes, and large networks "
+        "become overconfident.",
         ("ce", "softmax-ce", "nll"),
         "ce",
     ),
@@ -112,8 +112,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "−(1−p_y)^γ log p_y",
         f"{_LIN}, eq. 4; {_MUKHOTI}, section 4",
-        "Use it when a network is overconfident or easy samples drown hard ones (γ from 1 to 3); not for γ above 5, "
-        "where gradients die early, and not as a cure for imbalance alone.",
+        "Use it when a network is overconfident or easy samples dominate hard ones (γ from 1 to 3); not for γ above 5, "
+        "where gradients vanish early, and not as a remedy for imbalance alone.",
         ("fl",),
     ),
     Entry(
@@ -122,8 +122,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "−(1−p_y)^γ(p_y) log p_y,  γ = 5 for p_y < 0.2, else 3",
         f"{_MUKHOTI}, sections 4 and 5.1",
-        "Use it first when calibrated probabilities are the aim and γ is not to be tuned; not when temperature scaling "
-        "on held-out data is enough for you.",
+        "Use it first when you need calibrated probabilities without tuning γ; not when temperature scaling on held- "
+        "out data is sufficient.",
         ("flsd", "flsd-53", "flsd53"),
         "flsd-53",
     ),
@@ -133,9 +133,9 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "−[ξ(e)(1+p_y)^γ_hc + (1−ξ(e))(1−p_y)^γ_lc] log p_y",
         f"{_SMITH}, eq. 8–9",
-        "Use it as a drop-in for cross-entropy on balanced and imbalanced data when the number of epochs is known; not "
-        "when training has no fixed end, and not with γ_hc above 3.5, where the gradient of samples near p = 0.3 turns "
-        "away from their class.",
+        "Use it as a drop-in replacement for cross-entropy on balanced and imbalanced data when the number of epochs "
+        "is known; not when it is unknown, and not with γ_hc above 3.5, where the gradient of samples near p = 0.3 "
+        "points away from their class.",
         ("cfl", "cyclical"),
     ),
     Entry(
@@ -144,8 +144,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "−(1−ε+ε/C)(1−p_y)^γ₊ log p_y − Σ_{k≠y} (ε/C) p_k^γ₋ log p_k",
         f"{_RIDNIK}, eq. 4 (in the form of the published code for single labels)",
-        "Use it for single labels with label smoothing whose pull towards unlikely classes should fade; without "
-        "smoothing γ₋ does nothing, so take FocalLoss then.",
+        "Use it for single-label data with label smoothing whose pull towards unlikely classes should vanish; without "
+        "smoothing γ₋ has no effect, so use FocalLoss instead.",
         ("asl-single", "asymmetric-single-label"),
     ),
     Entry(
@@ -154,8 +154,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "ξ(e) L_hc + (1−ξ(e)) L_asl,  L_hc = −(1+p_y)^γ_hc log p_y",
         f"{_SMITH}, eq. 10",
-        "Use it where CyclicalFocalLoss fits and labels are smoothed (the paper finds the two about even, this one "
-        "ahead on Places-LT); not when training has no fixed end.",
+        "Use it where CyclicalFocalLoss is suitable and labels are smoothed (in the paper the two are about even, this "
+        "one ahead on Places-LT); not when the number of epochs is unknown.",
         ("casl",),
     ),
     Entry(
@@ -164,8 +164,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "−(1−R_y) log p_y,  R_c = TP_c / (TP_c + FN_c)",
         f"{_TIAN}, eq. 5–8",
-        "Use it for imbalanced segmentation and classification when rare classes must be found without a flood of "
-        "false positives; with many classes and small batches give it momentum, and not where all classes are already "
+        "Use it for imbalanced segmentation and classification when rare classes must be found without many false "
+        "positives; with many classes and small batches set momentum, and do not use it when all classes are already "
         "recalled.",
         ("recall-ce",),
     ),
@@ -175,8 +175,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "−(1−P_y) log p_y,  P_c = TP_c / (TP_c + FP_c)",
         f"{_TIAN}, eq. 9",
-        "Use it only to show why recall is the right weight; not for training: false positives of a class raise its "
-        "weight, which breeds more of them.",
+        "Use it only to demonstrate why recall is the right weight; not for training: false positives of a class raise "
+        "its weight, which causes more of them.",
     ),
     Entry(
         "InverseFrequencyLoss",
@@ -184,7 +184,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "−w_y log p_y,  w_c ∝ 1/n_c",
         f"{_TIAN}, eq. 2",
-        "Use it as the simplest reweighting when every class must count the same; not on extreme tails, where a few "
+        "Use it as the simplest reweighting when all classes are equally important; not on extreme tails, where a few "
         "samples dominate the gradient and false positives multiply.",
         ("inverse", "inverse-freq", "inv-ce", "if"),
     ),
@@ -195,7 +195,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "−w_y log p_y,  w_c ∝ (1−β)/(1−β^n_c)",
         "Cui et al. 2019 (Class-Balanced Loss Based on Effective Number of Samples)",
         "Use it for long tails as a milder inverse frequency, best started late in training; not with β so close to 1 "
-        "that it becomes inverse frequency unless that is meant.",
+        "that it equals inverse frequency, unless this is intended.",
         ("cb", "effective-number"),
     ),
     Entry(
@@ -204,7 +204,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "−log p_y,  p = softmax(s(z − Δ_y e_y)),  Δ_c ∝ n_c^(−1/4)",
         "Cao et al. 2019 (Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss)",
-        "Use it with cosine logits (a normalised classifier) and deferred reweighting on long tails; not with plain "
+        "Use it with cosine logits (a normalised classifier) and deferred re-weighting on long tails; not with plain "
         "linear logits, which the scale of 30 saturates.",
     ),
     Entry(
@@ -213,7 +213,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "−log p_y,  p = softmax(z + τ log π),  π_c = n_c / Σ n",
         "Menon et al. 2021 (Long-tail learning via logit adjustment)",
-        "Use it on long tails when the test set is balanced or rare classes matter as much as common ones; not when "
+        "Use it on long tails when the test set is balanced or rare classes are as important as common ones; not when "
         "the test set has the training frequencies.",
         ("la", "logit-adjustment"),
     ),
@@ -223,8 +223,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "−log p_y,  p_k ∝ n_k exp(z_k)",
         "Ren et al. 2020 (Balanced Meta-Softmax for Long-Tailed Visual Recognition)",
-        "Use it like LogitAdjustedLoss with τ = 1, without anything to tune; not when the test set has the training "
-        "frequencies.",
+        "Use it like LogitAdjustedLoss with τ = 1, without hyper-parameters to tune; not when the test set has the "
+        "training frequencies.",
         ("bs", "balsm", "balanced-meta-softmax"),
     ),
     Entry(
@@ -234,7 +234,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "−log p_y of the k hardest rows,  k = ⌊keep · valid rows⌋",
         "Shrivastava et al. 2016 (Training Region-based Object Detectors with Online Hard Example Mining)",
         "Use it for segmentation and detection where most pixels are easy background; not with noisy labels, which are "
-        "the hardest rows of all.",
+        "the hardest rows.",
         ("hard-example-mining",),
     ),
     Entry(
@@ -243,8 +243,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "Σ_k (p_k − t_k)²",
         "Brier 1950 (Verification of Forecasts Expressed in Terms of Probability)",
-        "Use it for calibrated probabilities and some robustness to wrong labels, as its gradient is bounded; not with "
-        "very many classes, where confident mistakes hardly learn.",
+        "Use it for calibrated probabilities and some robustness to noisy labels, because its gradient is bounded; not "
+        "with very many classes, where confident mistakes have almost no gradient.",
         ("squared-error",),
     ),
     Entry(
@@ -253,8 +253,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "softmax",
         "−log p_y + λ MMCE,  MMCE² a kernel distance of right and wrong confidences",
         "Kumar et al. 2018 (Trainable Calibration Measures for Neural Networks from Kernel Mean Embeddings)",
-        "Use it as a calibration baseline beside focal loss; it compares the rows of a batch, so do not use it with "
-        "fewer than a hundred of them.",
+        "Use it as a calibration baseline to compare with focal loss; it compares the rows of a batch, so do not use "
+        "it with fewer than a hundred of them.",
         ("maximum-mean-calibration-error",),
     ),
     # ------------------------------------------------------------------------------------------------ sigmoid link
@@ -275,8 +275,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "sigmoid",
         "−t α (1−p)^γ log p − (1−t)(1−α) p^γ log(1−p)",
         f"{_LIN}, eq. 4–5",
-        "Use it for dense detection, where nearly everything is an easy negative; not first for multi-label data, "
-        "where it also takes gradient from the rare positives (AsymmetricLoss does not).",
+        "Use it for dense detection, where nearly everything is an easy negative; not as the first choice for multi- "
+        "label data, where it also reduces the gradient of rare positives (AsymmetricLoss does not).",
         ("sigmoid-focal", "bfl", "retinanet"),
     ),
     Entry(
@@ -285,8 +285,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "sigmoid",
         "−t (1−p)^γ₊ log p − (1−t) p_m^γ₋ log(1−p_m),  p_m = max(p−m, 0)",
         f"{_RIDNIK}, eq. 5–8",
-        "Use it first for multi-label data with few positives or missing labels; not for single labels "
-        "(AsymmetricSoftmaxLoss) and not where probabilities must be calibrated without a correction.",
+        "Use it first for multi-label data with few positives or missing labels; not for single-label data (use "
+        "AsymmetricSoftmaxLoss), and not when probabilities must be calibrated without a correction.",
         ("asl", "asymmetric-multi-label"),
         "asl",
     ),
@@ -299,7 +299,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "−w [t (1−p)^γ log p + (1−t) q^γ log(1−q)/λ],  p = σ(z+b), q = σ(λ(z+b))",
         "Wu et al. 2020 (Distribution-Balanced Loss for Multi-Label Classification in Long-Tailed Datasets)",
         "Use it for long-tailed multi-label data trained with class-aware resampling; not when labels are about "
-        "equally frequent: it has many parameters to set for nothing.",
+        "equally frequent, where its many hyper-parameters are of no use.",
         ("db", "db-focal"),
     ),
     # ----------------------------------------------------------------------------------------------------- regions
@@ -309,8 +309,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "region",
         "1 − TP/(TP + FP + FN),  TP = Σ p t",
         "Rahman & Wang 2016 (Optimizing Intersection-Over-Union in Deep Neural Networks for Image Segmentation)",
-        "Use it for segmentation judged by IoU, usually added to cross-entropy; not alone, as its gradient is weak at "
-        "the start and its probabilities are not calibrated.",
+        "Use it for segmentation evaluated by IoU, usually added to cross-entropy; not alone, because its gradient is "
+        "weak at the start and its probabilities are not calibrated.",
         ("iou", "jaccard", "soft-jaccard"),
     ),
     Entry(
@@ -319,7 +319,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "region",
         "1 − 2 Σ p t / (Σ p + Σ t)",
         "Drozdzal et al. 2016 (The Importance of Skip Connections in Biomedical Image Segmentation)",
-        "Use it for segmentation of small structures, usually added to cross-entropy; not where probabilities must be "
+        "Use it for segmentation of small structures, usually added to cross-entropy; not when probabilities must be "
         "calibrated: it drives them to 0 and 1.",
         ("soft-dice", "f1"),
     ),
@@ -329,8 +329,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "region",
         "1 − TP/(TP + α FP + β FN)",
         "Salehi et al. 2017 (Tversky loss function for image segmentation using 3D fully convolutional deep networks)",
-        "Use it like Dice when misses cost more than false alarms (β > α) or the other way round; not when you have no "
-        "reason to prefer one error: α = β = 0.5 is Dice.",
+        "Use it like Dice when misses cost more than false alarms (β > α) or vice versa; not when you have no reason "
+        "to prefer one kind of error: α = β = 0.5 is Dice.",
     ),
     Entry(
         "LovaszSoftmaxLoss",
@@ -339,8 +339,8 @@ CATALOGUE: tuple[Entry, ...] = (
         "Σ_k e_(k) (J_k − J_{k−1}),  e = |t − p| sorted, J the Jaccard loss",
         "Berman et al. 2018 (The Lovász-Softmax loss: A tractable surrogate for the optimization of the "
         "intersection-over-union measure in neural networks)",
-        "Use it to finish a segmentation network judged by IoU of its decisions; not from the first step, and not "
-        "where sorting all pixels is too slow.",
+        "Use it to fine-tune a segmentation network that is evaluated by the IoU of its decisions; not from the first "
+        "step, and not when sorting all pixels is too slow.",
         ("lovasz",),
     ),
 )

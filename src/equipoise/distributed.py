@@ -1,4 +1,4 @@
-"""The little that losses need of ``torch.distributed``. Without an initialised process group it changes nothing."""
+"""Helpers for distributed training. Without an initialised process group they have no effect."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["all_rows", "all_sum", "sum_before", "world_size"]
 
 
 def world_size() -> int:
-    """Number of processes that train together; 1 without an initialised process group."""
+    """World size; 1 without an initialised process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def all_sum(tensor: Tensor) -> Tensor:
-    """Sum over all processes in a new tensor without gradient; with one process ``tensor`` itself."""
+    """Sum over all processes as a new tensor without gradient; with one process ``tensor`` itself."""
     if world_size() == 1:
         return tensor
     total = tensor.detach().clone()
@@ -24,7 +24,7 @@ def all_sum(tensor: Tensor) -> Tensor:
 
 
 def sum_before(tensor: Tensor) -> Tensor:
-    """Sum of a scalar over the processes before this one; 0 in the first."""
+    """Sum of a scalar over the processes of lower rank; 0 in the first."""
     by_process = tensor.new_zeros(world_size())
     rank = dist.get_rank() if by_process.numel() > 1 else 0
     by_process[rank] = tensor.detach()
@@ -32,9 +32,9 @@ def sum_before(tensor: Tensor) -> Tensor:
 
 
 def all_rows(tensor: Tensor) -> Tensor:
-    """Rows of all processes in their order, those of this process with their gradient; (R, ...) to (sum of R, ...).
+    """Gather the rows of all processes in order, with a gradient for local rows; (R, ...) to (sum of R, ...).
 
-    Waits for the device, as the host has to know how many rows there are.
+    Waits for the device, because the host needs the number of rows.
     """
     if world_size() == 1:
         return tensor

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
-from equipoise._nearest import nearest, shortened
+from equipoise._suggestions import nearest, shortened
 from equipoise.catalogue import find
 
 __all__ = [

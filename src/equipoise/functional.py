@@ -1,9 +1,9 @@
-"""The losses as functions without state. Arguments have the meaning and defaults of the classes of the same name.
+"""The losses as stateless functions. Arguments have the meaning and defaults of the corresponding classes.
 
-Common to the softmax losses, by keyword: ``weight`` (C,), ``label_smoothing``, ``ignore_index``, ``reduction``,
+Common keyword arguments of the softmax losses: ``weight`` (C,), ``label_smoothing``, ``ignore_index``, ``reduction``,
 ``normalizer``, ``validate``; to the sigmoid losses: ``weight`` (C,), ``ignore_value``, ``reduction``,
-``element_weight``, ``normalizer``, ``validate``. What changes over a training (schedules, moving averages, adaptive
-exponents, statistics shared by processes) belongs to the classes.
+``element_weight``, ``normalizer``, ``validate``. Everything that changes during training (schedules, moving averages,
+adaptive exponents, statistics synchronised between processes) is only available in the classes.
 
 Shape: ``logits`` (N, C, d1, ..., dk), ``targets`` indices (N, d1, ..., dk) or dense like the logits; for the sigmoid
 losses both (N, C, d1, ..., dk). The result is a scalar, or unreduced for ``reduction="none"``.
@@ -67,7 +67,7 @@ __all__ = [
 
 
 class SoftmaxOptions(TypedDict, total=False):
-    """Keyword arguments that every softmax function takes."""
+    """Keyword arguments of every softmax function."""
 
     weight: Tensor | Sequence[float] | None
     label_smoothing: float
@@ -78,7 +78,7 @@ class SoftmaxOptions(TypedDict, total=False):
 
 
 class SigmoidOptions(TypedDict, total=False):
-    """Keyword arguments that every sigmoid function takes."""
+    """Keyword arguments of every sigmoid function."""
 
     weight: Tensor | Sequence[float] | None
     ignore_value: float
@@ -89,18 +89,18 @@ class SigmoidOptions(TypedDict, total=False):
 
 
 def _resolve(parts: Sequence[Part]) -> dict[str, tuple[float, ...]]:
-    """Hyper-parameters of all parts; raise where one is a schedule, which could never move."""
+    """Hyper-parameters of all components; raise if one is a schedule, because functions have no progress."""
     for part in parts:
         for name in scheduled_values(part, Moment()):
             raise TypeError(
-                f"{name} must be a number in a function, which has no position in a training, got a schedule; pass its "
+                f"{name} must be a number, because a function has no training progress, got a schedule; pass its "
                 "value, schedule(progress), or use the loss as a module and call set_epoch"
             )
     return merge_values(parts, Moment())
 
 
 def _layout(parts: Sequence[Part], values: Values) -> Layout:
-    """Layout of the hyper-parameters; compiled code is one for all exponents, which may be others at every call."""
+    """Layout of the hyper-parameters; one compiled graph serves all exponents, which may change at every call."""
     return layout_of(values, () if torch.compiler.is_compiling() else fixed_exponents(parts), argument_names(parts))
 
 
@@ -163,7 +163,7 @@ def softmax_loss(
     adjustment: Adjustment | None = None,
     **options: Unpack[SoftmaxOptions],
 ) -> Tensor:
-    """A softmax loss made of parts, see ``SoftmaxLoss``."""
+    """A softmax loss made of components, see ``SoftmaxLoss``."""
     return _softmax(logits, targets, modulation, adjustment, **options)
 
 
@@ -395,7 +395,7 @@ def sigmoid_loss(
     detach_focus: bool = False,
     **options: Unpack[SigmoidOptions],
 ) -> Tensor:
-    """A sigmoid loss made of parts, see ``SigmoidLoss``."""
+    """A sigmoid loss made of components, see ``SigmoidLoss``."""
     return _sigmoid(
         logits,
         targets,

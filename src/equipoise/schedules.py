@@ -1,7 +1,7 @@
-"""Schedules: pure functions of training progress in [0, 1] that stand wherever a number may stand.
+"""Schedules: pure functions of training progress in [0, 1], accepted instead of numbers.
 
-A loss resolves its schedules when ``set_epoch`` or ``set_progress`` is called, so kernels only ever see numbers and
-any moment of a training can be replayed.
+A loss resolves its schedules when ``set_epoch`` or ``set_progress`` is called, so kernels only receive numbers and
+any moment of a training can be reproduced.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class Schedule:
         raise TypeError(f"{type(self).__name__} must define __call__(progress); derive a dataclass from Schedule")
 
     def progress_at(self, epoch: float, epochs: float) -> float:
-        """Progress that ``set_epoch(epoch)`` means for this schedule, epochs counted from 0: ``epoch / epochs``."""
+        """Progress of this schedule in ``epoch``, counted from 0: ``epoch / epochs``."""
         return epoch / epochs
 
 
 Number: TypeAlias = float | Schedule
-"""A plain number or a schedule of one."""
+"""A number or a schedule."""
 
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """The same value all the time.
+    """A constant value.
 
     >>> Constant(2.0)(0.7)
     2.0
@@ -105,7 +105,7 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True)
 class Parabolic(Schedule):
-    """``start + (stop - start) * progress^2``: BBN's mixing of its two branches, which ends at ``stop``.
+    """``start + (stop - start) * progress^2``: the mixing factor of BBN, which ends at ``stop``.
 
     >>> Parabolic()(0.5)
     0.75
@@ -145,14 +145,14 @@ class Steps(Schedule):
 
 @dataclass(frozen=True)
 class Cyclical(Schedule):
-    r"""The share :math:`\xi` of the high-confidence term in cyclical losses (Smith 2022, eq. 8): 1 to 0 and back to 1.
+    r"""The weight :math:`\xi` of the high-confidence term in cyclical losses (Smith 2022, eq. 8): 1 to 0 and back to 1.
 
     With :math:`x = f \cdot \text{progress}`: :math:`\xi = 1 - x` while :math:`x \le 1`, then
-    :math:`(x - 1) / (f - 1)`, kept in [0, 1]; ``factor=1`` only falls.
+    :math:`(x - 1) / (f - 1)`, restricted to [0, 1]; ``factor=1`` only decreases.
 
     Args:
-        factor: f >= 1; the low point lies at ``1 / f`` of the training.
-        end: where progress 1 lies: ``"last_epoch"`` is epoch E - 1, as published, so that :math:`\xi` ends at 1;
+        factor: f >= 1; the minimum is at ``1 / f`` of the training.
+        end: the epoch with progress 1: ``"last_epoch"`` is epoch E - 1, as published, so that :math:`\xi` ends at 1;
             ``"epochs"`` is epoch E, as in the text.
 
     >>> [round(Cyclical(factor=4.0)(progress), 3) for progress in (0.0, 0.125, 0.25, 0.625, 1.0)]
@@ -222,7 +222,7 @@ def _check_cuts(cuts: Sequence[float], *, pieces: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a training stands: a fraction of it, and the epoch where one is known."""
+    """Position in a training: the fraction completed, and the epoch if known."""
 
     progress: float = 0.0
     epoch: float | None = None

@@ -92,7 +92,7 @@ def test_labels_of_one_kind_take_the_common_values():
 def test_nothing_to_learn_is_said():
     logits, targets = multi(50, 2)
     for value in (0, 1):
-        with pytest.warns(CalibrationWarning, match="nothing was learnt"):
+        with pytest.warns(CalibrationWarning, match="nothing was learned"):
             fitted = fit_label_temperatures(logits, torch.full_like(targets, value))
         assert not fitted.converged
         assert torch.equal(fitted(logits), logits)
@@ -204,7 +204,7 @@ def test_few_positives_take_the_median_and_others_are_shrunk():
     targets[:, 3] = 0
     targets[:3, 3] = 1
     own = quietly(logits, targets, shrinkage=0.0, min_positives=1).thresholds
-    with pytest.warns(CalibrationWarning, match="label 3 has fewer than 5 positives and takes the common threshold"):
+    with pytest.warns(CalibrationWarning, match="label 3 has fewer than 5 positives and uses the common threshold"):
         fitted = fit_thresholds(logits, targets, shrinkage=4.0, min_positives=5)
     middle = sorted(own[:3])[1]
     assert fitted.thresholds[3] == middle
@@ -215,7 +215,7 @@ def test_few_positives_take_the_median_and_others_are_shrunk():
 
 def test_no_label_with_enough_positives():
     logits, targets = multi(40, 2)
-    with pytest.warns(CalibrationWarning, match="nothing was learnt"):
+    with pytest.warns(CalibrationWarning, match="nothing was learned"):
         fitted = fit_thresholds(logits, targets.clamp(max=0))
     assert fitted.thresholds == (0.0, 0.0)
     assert fitted.f1 == (None, None)

@@ -198,7 +198,7 @@ def test_thresholds_between_certain_scores():
     for targets, expected in cases.items():
         fitted = fit("thresholds", logits, torch.tensor(targets)[:, None], folds=0, shrinkage=0.0)
         assert fitted.thresholds == pytest.approx((expected,))
-    with pytest.warns(CalibrationWarning, match="nothing was learnt"):
+    with pytest.warns(CalibrationWarning, match="nothing was learned"):
         assert fit_thresholds(torch.full((3, 1), -INF), torch.ones(3, 1)).thresholds == (0.0,)
     certain = fit("thresholds", torch.tensor([[INF], [-INF]]), torch.tensor([[1], [0]]), folds=0, shrinkage=0.0)
     assert certain.decide(torch.tensor([[INF], [-INF]])).tolist() == [[True], [False]]

@@ -159,7 +159,7 @@ def test_without_scikit_learn(monkeypatch):
     ("curves", "message"),
     [
         (((((0.0, 1.0), (0.2,))),), "as many odds as probs"),
-        (((((1.0, 0.0), (0.2, 0.3))),), "rising"),
+        (((((1.0, 0.0), (0.2, 0.3))),), "increasing"),
         (((((0.0, 1.0), (0.2, 1.0))),), "below 1"),
         (((((0.0, 1.0), (0.0, 0.5))),), "above 0"),
         (((((0.0, math.nan), (0.1, 0.5))),), "finite"),

@@ -118,7 +118,7 @@ def test_em_says_when_it_was_stopped(monkeypatch):
     monkeypatch.setattr(
         prior, "_em", lambda rows, train, shrinkage, _, tolerance: plain(rows, train, shrinkage, 2, tolerance)
     )
-    with pytest.warns(CalibrationWarning, match="EM still moved by .* after 2 steps"):
+    with pytest.warns(CalibrationWarning, match="EM still changed by .* after 2 steps"):
         assert not fit_prior(logits, train_prior=[1, 1, 1]).converged
 
 

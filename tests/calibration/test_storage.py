@@ -98,10 +98,10 @@ def test_the_content_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "no JSON"),
-        ("{", "no JSON"),
-        ("\x00\x01", "no JSON"),
-        ("[" * 100_000, "no JSON"),
+        ("", "not valid JSON"),
+        ("{", "not valid JSON"),
+        ("\x00\x01", "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
         ("[]", "without format"),
         ("3", "without format"),
         ('{"a": 1}', "without format"),
@@ -124,9 +124,9 @@ def test_the_content_of_a_file(tmp_path):
         (with_fields(num_classes=2.5), "num_classes"),
         (with_fields(converged="yes"), "converged"),
         (with_fields(note=3), "note"),
-        (json.dumps(CONTENT).replace("2.0", "NaN"), "no JSON"),
-        (json.dumps(CONTENT).replace("2.0", "Infinity"), "no JSON"),
-        (json.dumps(CONTENT).replace("2.0", "1e999"), "no JSON"),
+        (json.dumps(CONTENT).replace("2.0", "NaN"), "not valid JSON"),
+        (json.dumps(CONTENT).replace("2.0", "Infinity"), "not valid JSON"),
+        (json.dumps(CONTENT).replace("2.0", "1e999"), "not valid JSON"),
     ],
 )
 def test_foreign_damaged_and_newer_files(text, reason, tmp_path):
@@ -144,7 +144,7 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path):
             return os.mkdir, (str(tmp_path / "boom"),)
 
     (tmp_path / "t").write_bytes(pickle.dumps(Bomb()))
-    with pytest.raises(ValueError, match="no JSON"):
+    with pytest.raises(ValueError, match="not valid JSON"):
         load(tmp_path / "t")
     assert not (tmp_path / "boom").exists()
 
@@ -166,7 +166,7 @@ def test_a_file_with_a_number_missing_is_refused(name, task, tmp_path):
 def test_a_missing_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"must be a file .*none\), found no file there; check the path"):
         load(tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match=r"none/fit\.json: the folder .*none must exist, found none; make it"):
+    with pytest.raises(FileNotFoundError, match=r"none/fit\.json: the folder .*none must exist, found none; create it"):
         save(Temperature(1.0), tmp_path / "none" / "fit.json")
 
 

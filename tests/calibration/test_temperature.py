@@ -212,7 +212,7 @@ def test_groups_may_be_a_tensor_of_numbers():
         ([0, 1], ValueError, "groups must have one entry for each of the 3 classes"),
         ("abc", TypeError, "groups must name the group"),
         ([], TypeError, "groups must name the group"),
-        ([0.5, 1.0, 2.0], TypeError, "groups must be names or whole numbers"),
+        ([0.5, 1.0, 2.0], TypeError, "groups must be names or integers"),
         (None, TypeError, "groups must name the group"),
     ],
 )

@@ -121,7 +121,7 @@ def test_what_is_known_of_a_fit_is_checked(kind, wrong):
         (lambda: GroupTemperatures((0.0,), (0, 0), ("a",)), "temperatures must be finite and above 0"),
         (lambda: LabelTemperatures((1.0, 0.0), (0.0, 0.0)), "temperatures must be finite and above 0"),
         (lambda: LabelTemperatures((1.0,), (0.0, 0.0)), "biases must have one number for each of the 1 labels, got 2"),
-        (lambda: PriorCorrection((0.5, 0.5), (1.0,)), "target_prior must have one share for each of the 2 classes"),
+        (lambda: PriorCorrection((0.5, 0.5), (1.0,)), "target_prior must have one frequency for each of the 2 classes"),
         (lambda: PriorCorrection((0.0, 1.0), (0.5, 0.5)), "train_prior must be finite and above 0"),
         (lambda: PriorCorrection((0.5, 0.5), (0.0, 1.0)), "target_prior must be finite and above 0"),
         (lambda: Thresholds((0.0, 1.0), (0.5,)), "f1 must be one number"),
@@ -213,7 +213,7 @@ def test_a_class_without_samples_is_in_the_note(name, task):
     else:
         targets[targets == 1] = 0
     fitted = fit(name, logits, targets)
-    at_end = "the best gamma lies at the end 0 of the range 0 ... 10"  # the labels are less sure than the logits
+    at_end = "the best gamma is at the end 0 of the range 0 ... 10"  # the labels are less sure than the logits
     expected = {
         ("focal", "single"): at_end,
         ("focal", "multi"): at_end,
@@ -223,8 +223,8 @@ def test_a_class_without_samples_is_in_the_note(name, task):
         ("histogram", "single"): "class 1 has no positive sample",
         ("isotonic", "multi"): "label 1 has no positive sample",
         ("histogram", "multi"): "label 1 has no positive sample",
-        ("label-temperatures", "multi"): "label 1 has only positives or only negatives and takes the common values",
-        ("thresholds", "multi"): "label 1 has no positives and takes the common threshold",
+        ("label-temperatures", "multi"): "label 1 has only positives or only negatives and uses the common values",
+        ("thresholds", "multi"): "label 1 has no positives and uses the common threshold",
     }
     assert fitted.note == expected.get((name, task), "")
     assert fitted.converged
@@ -259,7 +259,7 @@ def test_notes_on_rows_and_parameters():
 def test_groups_at_a_bound_are_named():
     logits = torch.tensor([[2.0, 0.0, -60.0]] * 30 + [[-60.0, 0.0, 2.0]] * 30)
     targets = torch.tensor([0] * 30 + [2] * 20 + [1] * 10)  # class 0 is always right
-    with pytest.warns(CalibrationWarning, match="group a: the optimum lies at or below the bound 0.01"):
+    with pytest.warns(CalibrationWarning, match="group a: the optimum is at or below the bound 0.01"):
         fitted = fit_group_temperatures(logits, targets, groups=["a", "b", "b"], shrinkage=0.0)
     assert not fitted.converged
     assert fitted.temperatures[0] == 0.01
@@ -270,8 +270,8 @@ def test_groups_at_a_bound_are_named():
 @pytest.mark.parametrize(
     ("targets", "note", "temperature"),
     [
-        ([0] * 12, "the optimum lies at or below the bound 0.01", 0.01),
-        ([1] * 12, "the optimum lies at or above the bound 100", 100.0),
+        ([0] * 12, "the optimum is at or below the bound 0.01", 0.01),
+        ([1] * 12, "the optimum is at or above the bound 100", 100.0),
     ],
 )
 def test_temperatures_at_a_bound(targets, note, temperature):

@@ -170,7 +170,7 @@ def test_bad_input(files):
         (("missing.npz", "no such file"), known, "--open-set", files / "missing.npz"),
         (("multi.npz", "one label a sample", "'multi'"), files / "multi.npz", "--open-set", strange_file),
         (("'segmentation'", "leave"), files / "segmentation.npz", "--open-set", strange_file),
-        (("'multi'", "leave it out"), files / "multi.npz", "--open-label", -7),
+        (("'multi'", "omit it"), files / "multi.npz", "--open-label", -7),
         (("no class, got 3", "0 to 5"), known, "--open-label", 3),
         (("differ from the ignored", "-100"), known, "--open-label", -100),
         (("samples with the open label -7, found none",), known, "--open-label", -7),

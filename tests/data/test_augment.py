@@ -156,8 +156,8 @@ def test_compose_and_words():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("spin", "made of flip, crop"),
-        ("crop:x", "'crop:x' cannot be made"),
+        ("spin", "list of flip, crop"),
+        ("crop:x", "'crop:x' cannot be parsed"),
         ("flip:2", "p must be"),
         ("mixup:0", "alpha"),
     ],

@@ -13,7 +13,7 @@ from equipoise.comparison.plan import surveyed_entries
 from equipoise.comparison.spec import CompareSpec
 from equipoise.data import DataError, open_data
 from equipoise.data.files import check_image, read_image
-from equipoise.train import parts
+from equipoise.train import builders
 from equipoise.train.spec import RunSpec
 from tests.data.making import class_folders, mask, picture, rotten
 
@@ -131,8 +131,8 @@ def test_open_set(photos: Path, tmp_path: Path) -> None:
     cut(tmp_path / "others" / "emu" / "01.jpg")
     settings: dict[str, Any] = {"data": str(photos), "open_set": str(tmp_path / "others")}
     with pytest.raises(DataError, match=r"1 of 6 that cannot be: emu/01\.jpg"):
-        parts.opened(RunSpec(**settings))
-    data, unknown = parts.opened(RunSpec(**settings, skip_bad_images=True))
+        builders.opened(RunSpec(**settings))
+    data, unknown = builders.opened(RunSpec(**settings, skip_bad_images=True))
     assert unknown is not None
     assert len(unknown) == 5
     assert any("emu/01.jpg" in note for note in data.notes)
@@ -142,9 +142,9 @@ def test_what_was_checked_is_not_checked_again(photos: Path, monkeypatch: pytest
     """Runs of a comparison open the same data many times."""
     looked = []
     monkeypatch.setattr("equipoise.data.files.check_image", looked.append)
-    parts.opened(RunSpec(data=str(photos)), check_images=False)
+    builders.opened(RunSpec(data=str(photos)), check_images=False)
     assert not looked
-    parts.opened(RunSpec(data=str(photos)))
+    builders.opened(RunSpec(data=str(photos)))
     assert len(looked) == 30
 
 

@@ -53,7 +53,7 @@ def test_a_class_of_embedded_data_can_be_ignored():
 def test_an_ignored_class_at_the_end_is_no_class(tmp_path):
     data = open_data("digit-maps", ignore_index=10)
     assert (data.class_names[-1], len(data.train_counts)) == ("8", 10)
-    assert data.notes == ("9 is the ignored label 10 and no class: 10 classes are left.",)
+    assert data.notes == ("9 is the ignored label 10 and not a class: 10 classes remain.",)
     for i in range(6):
         picture(tmp_path / "images" / f"{i}.jpg", size=(3, 2))
         mask(tmp_path / "masks" / f"{i}.png", [[0, 1, 1], [0, 1, 2]])
@@ -316,7 +316,7 @@ def test_tables_of_numbers(tmp_path, ending):
     assert data.train.inputs.tolist() == [[30, 0.5], [41, -1.5], [52, 0.5], [63, -1.5]]
     assert data.train.labels.tolist() == [1, 0, 1, 0]
     assert data.test.inputs.tolist() == [[96, 0.5], [17, -1.5]]
-    assert "The features are 2 columns of numbers: age, size. Left out: 'id'." in data.notes
+    assert "The features are 2 columns of numbers: age, size. Ignored: 'id'." in data.notes
 
 
 def test_numbers_with_several_labels(tmp_path):

@@ -87,7 +87,7 @@ def test_sizes_are_those_of_upright_images_that_can_be_read(tmp_path):
 def test_a_colour_depth_that_is_none(tmp_path):
     path = tmp_path / "a.tif"
     Image.new("F", (4, 4), 0.5).save(path)
-    with pytest.raises(DataError, match="8 or 16 bits a channel, found mode F"):
+    with pytest.raises(DataError, match="8 or 16 bits per channel, found mode F"):
         FileImages(np.array([str(path)]), np.array([0])).load(0)
 
 
@@ -129,7 +129,7 @@ def test_unknown_layout_says_what_was_looked_for(tmp_path):
 def test_empty_folders(tmp_path):
     (tmp_path / "train" / "cat").mkdir(parents=True)
     class_folders(tmp_path / "val", 1)
-    refused(("train", "a folder of images for each class", "no image in cat"), tmp_path)
+    refused(("train", "one folder of images per class", "no image in cat"), tmp_path)
 
 
 def test_a_split_under_two_names(tmp_path):
@@ -140,7 +140,7 @@ def test_a_split_under_two_names(tmp_path):
 
 def test_too_little_to_split(tmp_path):
     np.savez(tmp_path / "train.npz", features=np.zeros((2, 1)), labels=[0, 1])
-    refused("enough samples to draw a val split from, found 2 in all", tmp_path)
+    refused("enough samples to draw a val split, found 2 in all", tmp_path)
 
 
 def test_another_task_than_asked_for(tmp_path):
@@ -151,13 +151,13 @@ def test_another_task_than_asked_for(tmp_path):
 
 def test_options_that_would_not_be_looked_at(tmp_path):
     class_folders(tmp_path, 4)
-    refused("label_column is for data of another kind", tmp_path, label_column="label")
-    refused("image_root is for data of another kind", "digits-lt", image_root=tmp_path)
+    refused("label_column does not apply to these data", tmp_path, label_column="label")
+    refused("image_root does not apply to these data", "digits-lt", image_root=tmp_path)
 
 
 def test_features_have_no_size(tmp_path):
     np.savez(tmp_path / "train.npz", features=np.zeros((40, 1)), labels=np.arange(40) % 2)
-    assert any("image_size was left aside" in note for note in open_data(tmp_path, image_size=8).notes)
+    assert any("image_size was ignored" in note for note in open_data(tmp_path, image_size=8).notes)
 
 
 # Classes
@@ -183,8 +183,8 @@ LABELS = np.arange(6) % 2
     [
         ({"images": IMAGES, "labels": np.array(["a", "b"] * 3)}, "labels must be integers"),
         ({"images": IMAGES, "labels": LABELS + 0.5}, "found 0.5 among"),
-        ({"images": IMAGES, "labels": LABELS[:5]}, "as many labels as images, found 5 and 6"),
-        ({"images": IMAGES, "labels": LABELS - 1}, "class numbers from 0, or the ignored -100, found -1"),
+        ({"images": IMAGES, "labels": LABELS[:5]}, "labels must equal that of the images, found 5 and 6"),
+        ({"images": IMAGES, "labels": LABELS - 1}, "class indices from 0, or the ignored -100, found -1"),
         ({"images": IMAGES, "labels": np.full((6, 2), 3)}, "0, 1 or -1 (unknown), found 3 in row 0"),
         ({"images": IMAGES, "labels": np.zeros((6, 1, 2, 2), int)}, "shape (6, 1, 2, 2)"),
         ({"images": IMAGES, "labels": np.zeros((6, 3, 4), int)}, "label maps must have the size of the images"),
@@ -194,7 +194,7 @@ LABELS = np.arange(6) % 2
         ({"images": IMAGES, "labels": LABELS, "layout": "hwc"}, 'layout must be "nhwc" or "nchw", found'),
         ({"image": IMAGES, "labels": LABELS}, "did you mean 'images'?"),
         ({"images": IMAGES, "features": np.zeros((6, 2)), "labels": LABELS}, "one of them"),
-        ({"features": np.zeros((6, 2, 2)), "labels": LABELS}, "features must be numbers (N, D)"),
+        ({"features": np.zeros((6, 2, 2)), "labels": LABELS}, "features must be numeric (N, D)"),
         ({"features": np.full((6, 2), np.nan), "labels": LABELS}, "features must be finite"),
         ({"features": np.zeros((0, 2)), "labels": LABELS[:0]}, "at least one sample"),
         ({"images": IMAGES, "labels": LABELS, "class_names": np.array(["a"])}, "classes from 0 to 0"),
@@ -214,7 +214,7 @@ def test_arrays(tmp_path, entries, words):
 def test_arrays_of_different_splits(tmp_path):
     np.savez(tmp_path / "train.npz", images=IMAGES, labels=LABELS, class_names=np.array(["a", "b"]))
     np.savez(tmp_path / "val.npz", images=IMAGES[:, :3], labels=LABELS)
-    refused(("val.npz", "shape of those in training, (N, 3, 4, 4)"), tmp_path)
+    refused(("val.npz", "shape of the training data, (N, 3, 4, 4)"), tmp_path)
     np.savez(tmp_path / "val.npz", images=IMAGES, labels=LABELS, class_names=np.array(["b", "a"]))
     refused("class_names must be the same in all splits", tmp_path)
     np.savez(tmp_path / "val.npz", images=IMAGES, labels=LABELS + 1)
@@ -240,7 +240,7 @@ def test_arrays_of_different_splits(tmp_path):
         ("path,label\na.png,x", {"path_column": "paths"}, "did you mean 'path'?"),
         ("path,label\na.png,x", {"path_column": "path", "text_column": "label"}, "an image or a text"),
         ("path,a,b\na.png,1,maybe", {"label_column": ["a", "b"]}, ("row 1", "0, 1 or nothing, found 'maybe'")),
-        ("path,a,b\na.png,1,0", {"label_column": ["a", "b"], "class_names": ["a", "b", "c"]}, "a column for each"),
+        ("path,a,b\na.png,1,0", {"label_column": ["a", "b"], "class_names": ["a", "b", "c"]}, "one column for each"),
         ("path,label\na.png,cta", {"class_names": ["cat", "dog"]}, ("'cta'", "did you mean 'cat'?")),
         ("path,label\na.png,2", {"class_names": ["cat", "dog"]}, "numbers from 0 to 1"),
         ("path,label\na.png,a;b|c", {}, "found both"),
@@ -301,7 +301,7 @@ def test_coco(tmp_path, change, words):
 
 def test_coco_that_is_no_json(tmp_path):
     (tmp_path / "data.json").write_text("{")
-    refused("is no JSON", tmp_path / "data.json")
+    refused("is not valid JSON", tmp_path / "data.json")
     (tmp_path / "data.json").write_text("[1]")
     refused("found list", tmp_path / "data.json")
 
@@ -344,7 +344,7 @@ def test_masks_of_one_class(scenes):
 
 def test_mask_of_colours(scenes):
     picture(scenes / "masks" / "1.png", (1, 2, 3), size=(3, 2), mode="RGB")
-    refused(("1.png", "mode RGB", "class numbers"), scenes)
+    refused(("1.png", "mode RGB", "class index"), scenes)
 
 
 def test_corrupt_mask(scenes):
@@ -383,7 +383,7 @@ def test_cityscapes_and_voc_with_missing_files(tmp_path):
     ("lines", "words"),
     [
         ("a.png 0\na.png cat\n", ("line 2", "'a.png cat'")),
-        ("a.png\n", ("line 1", "a path, a space and a class number")),
+        ("a.png\n", ("line 1", "a path, a space and a class index")),
         ("a.png -1\n", "line 1"),
         ("b.png 0\n", "image_root"),
         ("\n", "an empty file"),
@@ -415,7 +415,7 @@ def test_two_training_lists(tmp_path):
     [
         ("latin-1", ("UTF-8", "the byte 0xe4 in line 2, as in Latin-1 or Windows-1252", "save it as UTF-8")),
         ("cp1252", "the byte 0xe4 in line 2"),
-        ("utf-16-le", ("a zero byte in line 1", "UTF-16 without its mark")),
+        ("utf-16-le", ("a zero byte in line 1", "UTF-16 without a byte order mark")),
     ],
 )
 def test_encodings(tmp_path, encoding, words):
@@ -437,14 +437,14 @@ def test_utf_16_that_breaks_off(tmp_path):
 
 
 def test_long_tails_need_one_label_and_samples(tmp_path):
-    refused("one label a sample, found task 'multi'", "digit-scenes", longtail="step:10")
+    refused("single-label data, found task 'multi'", "digit-scenes", longtail="step:10")
     for split in ("train", "val", "test"):
         np.savez(tmp_path / f"{split}.npz", features=np.zeros((3, 1)), labels=[0, 2, 2])
     refused("none of 1", tmp_path, longtail="step:2")
 
 
 def test_4000_samples_need_them(tmp_path):
-    refused("one label a sample, found task 'multi'", "digit-scenes", longtail="first-4000:5/3")
+    refused("single-label data, found task 'multi'", "digit-scenes", longtail="first-4000:5/3")
     refused(("4000 training samples", "found 276"), "digits-lt", longtail="first-4000:balanced")
     refused(("class 0 must have 580 training samples", "found 100"), "digits-lt", longtail="first-4000:6/2")
     np.savez(tmp_path / "train.npz", features=np.zeros((4000, 1)), labels=np.arange(4000) % 20)
@@ -463,7 +463,7 @@ def test_4000_samples_need_them(tmp_path):
         ({"task": "both"}, "task"),
         ({"fit": "pad"}, "fit"),
         ({"val_share": 0.0}, "val_share"),
-        ({"val_share": 0.6, "test_share": 0.5}, "leave something for training"),
+        ({"val_share": 0.6, "test_share": 0.5}, "leave samples for training"),
         ({"image_size": 0}, "image_size"),
         ({"image_size": (1, 2, 3)}, "height and width"),
         ({"class_names": ["a", "a"]}, "class_names must be different"),

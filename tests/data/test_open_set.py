@@ -105,22 +105,26 @@ def test_the_embedded_digits():
 BAD = {
     "no class": (lambda: hold_out(features([0, 1, 2, 3]), []), "there must be a class to hold out", "ant, bee"),
     "an empty text": (lambda: hold_out(features([0, 1, 2, 3]), " "), "there must be a class to hold out", "pets"),
-    "one number alone": (lambda: hold_out(features([0, 1, 2, 3]), 42), "names or numbers in a list", "found int 42"),
+    "one number alone": (lambda: hold_out(features([0, 1, 2, 3]), 42), "a list of names or indices", "found int 42"),
     "a misspelt name": (lambda: hold_out(features([0, 1, 2, 3]), "bea"), "found 'bea'", "did you mean 'bee'?"),
-    "a number too large": (lambda: hold_out(features([0, 1, 2, 3]), [4]), "a number from 0 to 3, found 4", "ant"),
+    "a number too large": (lambda: hold_out(features([0, 1, 2, 3]), [4]), "an index from 0 to 3, found 4", "ant"),
     "a number below 0": (lambda: hold_out(features([0, 1, 2, 3]), "-1"), "found '-1'", "from 0 to 3"),
     "twice": (lambda: hold_out(features([0, 1, 2, 3]), "bee,1"), "'bee' twice", "once"),
     "one class left": (lambda: hold_out(features([0, 1, 2, 3]), [0, 1, 2]), "at least two classes", "1 of 4"),
     "no test sample": (lambda: hold_out(features([0, 1, 2]), "dog"), "there must be test samples of dog", "none"),
-    "nothing left": (lambda: hold_out(features([3, 3]), "dog"), "there must be train samples of the classes", "none"),
+    "nothing left": (
+        lambda: hold_out(features([3, 3]), "dog"),
+        "there must be train samples of the remaining classes",
+        "none",
+    ),
     "the ignored": (
         lambda: hold_out(features([0, 1, 2], ignore_index=2), [2]),
-        "the ignored label counts for nothing",
+        "the ignored label cannot be held out",
         "found cat",
     ),
     "several labels": (
         lambda: hold_out(digit_scenes(), [0]),
-        "one label a sample, found task 'multi'",
+        "single-label data, found task 'multi'",
         "hold out none",
     ),
     "segmentation": (lambda: hold_out(digit_maps(), [1]), "found task 'segmentation'", "hold out none"),
@@ -193,7 +197,7 @@ def test_samples_that_a_model_of_the_data_cannot_take(tmp_path):
         ("pictures", words, "texts, found image files"),
         ("empty", data, "there must be images in the folder"),
         ("missing", data, "found nothing; check the path"),
-        ("wide.npz", digit_maps(), "one label a sample, found task 'segmentation'"),
+        ("wide.npz", digit_maps(), "single-label data, found task 'segmentation'"),
     ):
         with pytest.raises(DataError) as caught:
             open_samples(tmp_path / name, others)

@@ -177,7 +177,7 @@ def test_shares_of_processes_make_up_the_epoch_of_one(name, world_size, epoch, l
         ),
         (
             lambda: DeferredSampler(sampler_for("none", [0, 1]), RepeatFactorSampler([0, 1, 1]), epochs=5),
-            "before and after must draw from the same samples, got 2 and 3 samples; make both",
+            "before and after must draw from the same samples, got 2 and 3 samples; create both",
         ),
     ],
 )
@@ -196,7 +196,7 @@ def test_deferred_needs_two_samplers(name, wrong):
 
 @pytest.mark.parametrize("epochs", [10.0, "10", True])
 def test_epochs_are_whole_numbers(epochs):
-    message = says("epochs", "a whole number of at least 1", f"got {epochs!r}")
+    message = says("epochs", "an integer of at least 1", f"got {epochs!r}")
     with pytest.raises(TypeError, match=message):
         sampler_for("progressive", LABELS, epochs=epochs)
     with pytest.raises(TypeError, match=message):

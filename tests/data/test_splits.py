@@ -95,10 +95,10 @@ def test_seeds(labels):
     ("labels", "shares", "words"),
     [
         (np.zeros((4, 2, 2)), [0.5, 0.5], "label maps"),
-        ([0, 1], [0.5, 0.2], "add up to 1"),
-        ([0, 1], [0.0, 1.0], "something for training"),
+        ([0, 1], [0.5, 0.2], "sum to 1"),
+        ([0, 1], [0.0, 1.0], "samples for training"),
         ([0, 1], [1.5, -0.5], "numbers >= 0"),
-        ([0, 1], [], "one for each split"),
+        ([0, 1], [], "one per split"),
     ],
 )
 def test_bad_arguments(labels, shares, words):

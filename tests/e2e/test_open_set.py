@@ -141,18 +141,18 @@ def test_another_open_set_is_another_run(equipoise, held_out):
 
 
 MISTAKES = {
-    "both": ({"open_classes": "8", "open_set": "x.npz"}, "open_classes: samples of no known class come from one place"),
+    "both": ({"open_classes": "8", "open_set": "x.npz"}, "open_classes: open_classes and open_set exclude each other"),
     "no such class": (
         {"open_classes": "8,ten"},
-        "must be a name or a number from 0 to 9, found 'ten'",
+        "must be a name or an index from 0 to 9, found 'ten'",
     ),
     "a name that is near": ({"open_classes": "88"}, "did you mean '8'?"),
-    "twice": ({"open_classes": "8,8"}, "every class can be held out once, found '8' twice"),
-    "all but one": ({"open_classes": "0,1,2,3,4,5,6,7,8"}, "at least two classes must be left"),
+    "twice": ({"open_classes": "8,8"}, "every class can be held out only once, found '8' twice"),
+    "all but one": ({"open_classes": "0,1,2,3,4,5,6,7,8"}, "at least two classes must remain"),
     "nothing": ({"open_classes": ""}, "there must be a class to hold out"),
-    "several labels": ({"open_classes": "8", "data": "digit-scenes"}, "one label a sample, found task 'multi'"),
-    "segmentation": ({"open_classes": "8", "data": "digit-maps"}, "one label a sample, found task 'segmentation'"),
-    "file, several labels": ({"open_set": "x.npz", "data": "digit-scenes"}, "one label a sample, found task 'multi'"),
+    "several labels": ({"open_classes": "8", "data": "digit-scenes"}, "single-label data, found task 'multi'"),
+    "segmentation": ({"open_classes": "8", "data": "digit-maps"}, "single-label data, found task 'segmentation'"),
+    "file, several labels": ({"open_set": "x.npz", "data": "digit-scenes"}, "single-label data, found task 'multi'"),
     "no such file": ({"open_set": "gone"}, "gone: there must be an .npz or a folder of images, found nothing"),
     "other samples": ({"open_set": "x.npz"}, "must be of the kind of digits-lt, images of 1 channel, 8 x 8"),
 }

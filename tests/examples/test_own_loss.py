@@ -5,7 +5,7 @@ from tests.examples.running import EXAMPLES
 
 
 def made(**options):
-    from equipoise.own_files import made_by
+    from equipoise.user_code import made_by
 
     name = f"{EXAMPLES / 'own_loss.py'}:PolyLoss"
     return made_by(name, "loss", needed={}, offered={"ignore_index": 255}, options=options)

@@ -342,7 +342,7 @@ def test_distribute_afterwards():
         (lambda: tiny().set_progress(1.5), ("fraction",)),
         (lambda: tiny().set_epoch(-1), ("epoch", "[0, 9] for epochs=10", "got -1", "count from 0")),
         (lambda: tiny(epochs=3).set_epoch(7), ("epoch", "[0, 2] for epochs=3", "got 7", "the epochs you train")),
-        (lambda: tiny(mixing=Constant(2.0)).set_epoch(0), ("share of the first branch",)),
+        (lambda: tiny(mixing=Constant(2.0)).set_epoch(0), ("weight of the first branch",)),
     ],
 )
 def test_errors(call, parts):

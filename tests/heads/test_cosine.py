@@ -165,7 +165,7 @@ def test_what_cannot_be_normalised():
         normalize_classifier(lambda x: x)
     with pytest.raises(ValueError, match=says("scale", "(0, inf]", "got 0")):
         CosineClassifier(4, 3, scale=0.0)
-    with pytest.raises(ValueError, match=says("num_classes", "whole number", "got 0")):
+    with pytest.raises(ValueError, match=says("num_classes", "integer", "got 0")):
         CosineClassifier(4, 0)
 
 

@@ -185,7 +185,7 @@ def test_devices_that_are_not_there(device):
 
 
 def test_rows_are_counted_in_whole_numbers():
-    with pytest.raises(TypeError, match=says("rows_per_batch", "whole number", "got 1.5")):
+    with pytest.raises(TypeError, match=says("rows_per_batch", "integer", "got 1.5")):
         keep_features(MLP(4, 3, hidden=(8,)), [(X, Y)], rows_per_batch=1.5)
 
 

@@ -278,9 +278,9 @@ def test_nearest_class_mean_on_maps():
 @pytest.mark.parametrize(
     ("call", "error", "parts"),
     [
-        (lambda m, k: retrain_classifier(m, k, epochs=0), ValueError, ("epochs", "whole number", "got 0")),
-        (lambda m, k: retrain_classifier(m, k, epochs=1.5), TypeError, ("epochs", "whole number", "got 1.5")),
-        (lambda m, k: retrain_classifier(m, k, batch_size=1.5), TypeError, ("batch_size", "whole number", "got 1.5")),
+        (lambda m, k: retrain_classifier(m, k, epochs=0), ValueError, ("epochs", "integer", "got 0")),
+        (lambda m, k: retrain_classifier(m, k, epochs=1.5), TypeError, ("epochs", "integer", "got 1.5")),
+        (lambda m, k: retrain_classifier(m, k, batch_size=1.5), TypeError, ("batch_size", "integer", "got 1.5")),
         (lambda m, k: retrain_classifier(m, k.features), TypeError, ("kept", "from keep_features", "got Tensor")),
         (lambda m, k: NearestClassMean.fit(k.features), TypeError, ("kept", "from keep_features", "got Tensor")),
         (lambda m, k: MetaEmbedding.after(m, k.features), TypeError, ("kept", "from keep_features", "got Tensor")),

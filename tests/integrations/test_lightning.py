@@ -109,7 +109,7 @@ def test_a_training_goes_on_with_the_state_of_its_losses(tmp_path):
 def test_an_unknown_word_is_an_error():
     with pytest.raises(ValueError, match="every"):
         LossSchedule(every="batch")
-    with pytest.raises(TypeError, match=r"every must .* got a FocalLoss; write LossSchedule\(\)"):
+    with pytest.raises(TypeError, match=r"every must .* got a FocalLoss; use LossSchedule\(\)"):
         LossSchedule(eq.FocalLoss())
 
 

@@ -145,7 +145,7 @@ def test_no_word_of_several_labels_about_distributions(build, scale, recwarn):
 @each_softmax
 @pytest.mark.parametrize("ignored", [None, "void", 2.5], ids=repr)
 def test_ignore_index_of_another_kind(build, ignored):
-    message = says("ignore_index", "a whole number", f"got {ignored!r}", "leave it at -100")
+    message = says("ignore_index", "an integer", f"got {ignored!r}", "keep -100")
     with pytest.raises(TypeError, match=message):
         build(ignore_index=ignored)
     if ignored != 2.5:
@@ -160,7 +160,7 @@ def test_ignore_index_of_another_kind(build, ignored):
 )
 def test_ignore_value_of_another_kind(build):
     for ignored in (None, "void", torch.tensor(-1.0)):
-        with pytest.raises(TypeError, match=says("ignore_value", "a number", f"got {ignored!r}", "leave it at -1")):
+        with pytest.raises(TypeError, match=says("ignore_value", "a number", f"got {ignored!r}", "keep -1")):
             build(ignore_value=ignored)
     with pytest.raises(ValueError, match=says("ignore_value", "a number", "got nan", "targets.nan_to_num(-1)")):
         build(ignore_value=math.nan)
@@ -290,7 +290,7 @@ def test_sigmoid_targets_of_one_label():
         loss(logits(1), torch.zeros(4))
     with pytest.raises(ValueError, match=says("targets", "(4,)", "got (4, 1)", "targets.squeeze(1)")):
         loss(logits(1)[:, 0], torch.zeros(4, 1))
-    with pytest.raises(ValueError, match=says("targets", "(4,)", "got (3,)", "one target for each logit")):
+    with pytest.raises(ValueError, match=says("targets", "(4,)", "got (3,)", "one target per logit")):
         loss(logits(1)[:, 0], torch.zeros(3))
     with pytest.raises(ValueError, match=says("targets", "(4, 3, 2)", "got (4, 2)", "one_hot(targets, 3)")):
         loss(logits(3, 2), torch.zeros(4, 2))
@@ -390,7 +390,7 @@ def test_element_weights_of_wrong_type_or_with_a_gradient(build):
 @each_softmax
 @pytest.mark.parametrize(
     ("row", "came"),
-    [([0.5, 0.7, -0.2], "sum 1 with least value -0.2"), ([0.5, 0.5, 0.5], "sum 1.5"), ([NAN, 0.5, 0.5], "sum nan")],
+    [([0.5, 0.7, -0.2], "sum 1 with minimum -0.2"), ([0.5, 0.5, 0.5], "sum 1.5"), ([NAN, 0.5, 0.5], "sum nan")],
     ids=["negative", "too much", "not a number"],
 )
 def test_soft_targets_are_looked_at_on_request(build, row, came):
@@ -481,7 +481,7 @@ def test_validate_looks_at_logits(loss, link):
         if link == "softmax":
             loss(validate=True)(masked, torch.zeros(8, dtype=torch.int64))
     with pytest.warns(
-        UserWarning, match=rf"logits must be raw scores .*before its {link}, which the loss takes itself"
+        UserWarning, match=rf"logits must be raw scores .*before its {link}, which the loss applies itself"
     ):
         loss(validate=True)(probabilities, targets)
     for wrong in (torch.nan, torch.inf):
@@ -583,7 +583,7 @@ CASES = [
 
 @pytest.mark.parametrize(("argument", "build", "value"), CASES)
 def test_numbers_out_of_range(argument, build, value):
-    expected = "a whole number of at least " if argument in WHOLE_NUMBERS else "a finite number in "
+    expected = "an integer of at least " if argument in WHOLE_NUMBERS else "a finite number in "
     with pytest.raises(ValueError, match=says(argument, f"must be {expected}", f"got {value!r}")):
         build(value)
 
@@ -608,7 +608,7 @@ WHOLE = {
 )
 def test_whole_numbers(argument, build):
     for value in (2.5, 3.0, NAN, "3", True, np.float64(3.0), [3], torch.tensor(3), 2j):
-        with pytest.raises(TypeError, match=says(argument, "must be a whole number", f"got {value!r}")):
+        with pytest.raises(TypeError, match=says(argument, "must be an integer", f"got {value!r}")):
             build(value)
     for value in (3, np.int64(3), np.uint8(3)):
         assert build(value) == 3
@@ -702,7 +702,7 @@ def test_what_moves_in_training_is_a_schedule():
         eq.FocalLoss(lambda progress: 2.0)
     with pytest.raises(ValueError, match=says("gamma", "3 classes", "got 4 entries", "Steps(...)")):
         eq.FocalLoss(gamma=(5.0, 3.0, 1.0, 0.0))(Z, Y)
-    with pytest.raises(TypeError, match=says("num_classes", "a whole number", "got [1, 2, 3]", "pass one number")):
+    with pytest.raises(TypeError, match=says("num_classes", "an integer", "got [1, 2, 3]", "pass one number")):
         eq.RecallLoss(num_classes=[1, 2, 3])
 
 
@@ -871,10 +871,10 @@ NO_VECTORS = {
 @pytest.mark.parametrize(("value", "came", "advice"), NO_VECTORS.values(), ids=NO_VECTORS)
 def test_what_is_no_number_for_each_class(value, came, advice):
     for build in COUNTED.values():
-        with pytest.raises(TypeError, match=says("counts", "for each class, shape (C,)", came, advice)):
+        with pytest.raises(TypeError, match=says("counts", "per class, shape (C,)", came, advice)):
             build(value)
     for build in (lambda: eq.FocalLoss(weight=value), lambda: F.focal_loss(Z, Y, weight=value)):
-        with pytest.raises(TypeError, match=says("weight", "for each class, shape (C,)", came, advice)):
+        with pytest.raises(TypeError, match=says("weight", "per class, shape (C,)", came, advice)):
             build()
 
 
@@ -894,9 +894,9 @@ def test_words_and_losses_in_place_of_weights():
 @pytest.mark.parametrize(
     ("value", "parts"),
     [
-        ([1.0, NAN, 1.0], ("finite and not negative", "got [1.0, nan, 1.0]", "0 to leave a class out")),
-        ([1.0, -1.0, 1.0], ("finite and not negative", "got [1.0, -1.0, 1.0]", "0 to leave a class out")),
-        ([1.0, INF, 1.0], ("finite and not negative", "got [1.0, inf, 1.0]", "0 to leave a class out")),
+        ([1.0, NAN, 1.0], ("finite and not negative", "got [1.0, nan, 1.0]", "0 to ignore a class")),
+        ([1.0, -1.0, 1.0], ("finite and not negative", "got [1.0, -1.0, 1.0]", "0 to ignore a class")),
+        ([1.0, INF, 1.0], ("finite and not negative", "got [1.0, inf, 1.0]", "0 to ignore a class")),
         (torch.ones(1, 3), ("shape (C,)", "got shape (1, 3)")),
         (torch.tensor(2.0), ("shape (C,)", "got shape ()")),
     ],
@@ -927,7 +927,7 @@ def test_numbers_of_adjustments(argument, build):
         assert build(given) == build(numbers)
     assert build([]) == build(())
     for given, came in (("abc", "got the word 'abc'"), (None, "got an object of type NoneType")):
-        with pytest.raises(TypeError, match=says(argument, "one number for each class", came, "pass a vector")):
+        with pytest.raises(TypeError, match=says(argument, "one number per class", came, "pass a vector")):
             build(given)
     for given, came in (([1.0, NAN], "got [1.0, nan]"), ([1.0, -INF], "got [1.0, -inf]")):
         with pytest.raises(ValueError, match=says(argument, "must be finite", came, "use 0")):
@@ -1246,7 +1246,7 @@ def test_parts_that_exclude_one_another():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: SoftmaxLoss(2.0), ("modulation must be focal", "got 2.0; leave it out")),
+        (lambda: SoftmaxLoss(2.0), ("modulation must be focal", "got 2.0; omit it")),
         (lambda: SoftmaxLoss(focal), ("modulation must be", "got focal itself, which has to be called: focal(...)")),
         (lambda: SigmoidLoss("focal"), ("modulation must be", "got 'focal'")),
         (lambda: SoftmaxLoss(adjustment=[1, 2, 3]), ("adjustment must be logit_adjustment(counts)", "of type list")),

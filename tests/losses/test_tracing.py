@@ -135,7 +135,9 @@ def test_weights_without_values_are_refused_and_real_ones_taken():
     expected = make(entry, C, weight=weight)(logits, targets)
     with torch.device("meta"):
         assert_close(make(entry, C, weight=weight)(logits, targets), expected, **TIGHT)
-        with pytest.raises(TypeError, match=r"weight must be .*no numbers: make it outside of torch\.device\('meta'\)"):
+        with pytest.raises(
+            TypeError, match=r"weight must be .*no values: create it outside of torch\.device\('meta'\)"
+        ):
             make(entry, C, weight=torch.ones(C))
 
 

@@ -185,7 +185,7 @@ def test_arguments(build, parts):
 def test_whole_numbers(name, build):
     build(np.int64(3))
     for value in (3.0, True):
-        with pytest.raises(TypeError, match=says(name, "a whole number of at least", f"got {value}; pass an int")):
+        with pytest.raises(TypeError, match=says(name, "an integer of at least", f"got {value}; pass an int")):
             build(value)
 
 
@@ -270,5 +270,5 @@ def test_unknown_arguments(build, parts):
 
 
 def test_groups_by_name():
-    with pytest.raises(TypeError, match=says("groups", "group number", "got ['many', 'few']", "shot_groups(")):
+    with pytest.raises(TypeError, match=says("groups", "group index", "got ['many', 'few']", "shot_groups(")):
         CalibrationError(groups=["many", "few"])

@@ -471,7 +471,7 @@ def test_arguments_that_make_no_model(make, message):
 
 
 def test_a_width_that_is_no_whole_number():
-    with pytest.raises(TypeError, match=says("width", "whole", "got 1.5")):
+    with pytest.raises(TypeError, match=says("width", "integer", "got 1.5")):
         TextCNN(10, 3, width=1.5)
 
 

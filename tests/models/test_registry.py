@@ -105,7 +105,7 @@ def test_no_name(name):
     ("name", "arguments", "error", "message"),
     [
         ("mlp", {"num_classes": 0}, ValueError, says("num_classes", "at least 1", "got 0")),
-        ("mlp", {"num_classes": 2.0}, TypeError, says("num_classes", "whole", "got 2.0")),
+        ("mlp", {"num_classes": 2.0}, TypeError, says("num_classes", "integer", "got 2.0")),
         ("mlp", {"num_classes": True}, TypeError, says("num_classes", "got True")),
         ("mlp", {}, TypeError, says("input_shape", "'mlp'", "got None", "(3, 32, 32)")),
         ("linear", {}, TypeError, says("input_shape", "'linear'", "got None")),
@@ -383,7 +383,7 @@ def test_a_function_that_returns_something_else(file, function, kind):
 
 def test_a_function_that_fails(file):
     line = SOURCE.splitlines().index("    return Net(1 // 0)") + 1
-    message = rf"(?s)my nets.py:fails failed with ZeroDivisionError: .*my nets.py, line {line}\); mend it there"
+    message = rf"(?s)my nets.py:fails failed with ZeroDivisionError: .*my nets.py, line {line}\); fix it there"
     with pytest.raises(RuntimeError, match=message) as caught:
         build_model(f"{file}:fails", num_classes=C)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
@@ -397,7 +397,7 @@ def test_a_file_that_cannot_be_read(tmp_path, source, error, line):
     path = tmp_path / "broken.py"
     path.write_text(source)
     known = set(sys.modules)
-    with pytest.raises(RuntimeError, match=rf"(?s)\Abroken.py failed with {error}: .*line {line}\); mend it there"):
+    with pytest.raises(RuntimeError, match=rf"(?s)\Abroken.py failed with {error}: .*line {line}\); fix it there"):
         build_model(f"{path}:net", num_classes=C)
     assert not {name for name in set(sys.modules) - known if "broken" in name}
 
@@ -407,9 +407,7 @@ def test_a_function_that_does_not_accept_what_is_given(file):
         TypeError, match=r"(?s):stubborn must accept 'num_classes'.*got a function of \(\); add the arg"
     ):
         build_model(f"{file}:stubborn", num_classes=C)
-    with pytest.raises(
-        TypeError, match=r"(?s):shaped must accept 'biass'.*or leave the option out; did you mean 'bias'"
-    ):
+    with pytest.raises(TypeError, match=r"(?s):shaped must accept 'biass'.*or omit the option; did you mean 'bias'"):
         build_model(f"{file}:shaped", num_classes=C, biass=True)
 
 

@@ -77,7 +77,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "losses/modulate.py": POINTWISE,
     "losses/named.py": (*POINTWISE, *OBJECTIVES, "tests/test_public_surface.py"),
     "losses/objectives.py": (*OBJECTIVES, *POINTWISE),
-    "losses/parts.py": POINTWISE,
+    "losses/class_weights.py": POINTWISE,
     "losses/reduce.py": EVERY_LOSS,
     "losses/region.py": (
         *REGION,
@@ -149,7 +149,7 @@ NOT_NUMERIC: dict[str, str] = {
     "calibration/methods.py": "the registry of the methods",
     "calibration/storage.py": "JSON in and out",
     "losses/fused.py": "launches Triton kernels, which tests/parity compares with the reference",
-    "losses/options.py": "types of keyword arguments",
+    "losses/typed_kwargs.py": "types of keyword arguments",
     "losses/recomputation.py": "tells a recomputation under activation checkpointing from a new batch",
     "losses/settings.py": "what a loss is set to, for logs",
 }

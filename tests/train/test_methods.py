@@ -20,11 +20,11 @@ from equipoise.heads import BilateralModel, CosineClassifier, decouple, features
 from equipoise.models import MLP, build_model, find_classifier
 from equipoise.report.words import DISTANCES, MADE_AFTERWARDS
 from equipoise.train import run as module
+from equipoise.train.builders import loss_of
 from equipoise.train.errors import TrainingError
 from equipoise.train.export import export_run, load_exported
 from equipoise.train.folder import RunFolder
 from equipoise.train.methods import METHODS, MixedLoss, expand_method, meaning, parse_method
-from equipoise.train.parts import loss_of
 from equipoise.train.run import run
 from equipoise.train.spec import RunSpec, SpecError
 
@@ -155,8 +155,8 @@ def test_mistakes_in_a_text(text, words):
     [
         ({"method": "sdn", "loss": "ce"}, "a method names its losses itself, got sdn and loss ce"),
         ({"loss": "sdn:feature=ce"}, "give it as --method sdn:feature=ce"),
-        ({"method": "sdn", "stage_one": "x"}, "for methods with two stages (crt, lws, tau-norm, ncm, oltr)"),
-        ({"stage_one": "x"}, "got method none; leave it out"),
+        ({"method": "sdn", "stage_one": "x"}, "methods with two stages only (crt, lws, tau-norm, ncm, oltr)"),
+        ({"stage_one": "x"}, "got method none; omit it"),
     ],
 )
 def test_settings_that_do_not_go_together(settings, words):
@@ -534,7 +534,7 @@ def test_a_device_without_room_leaves_features_to_the_host(stage_one, tmp_path, 
             raise MemoryError("features must fit into the memory of meta, got ...; pass less")
         return keep(*arguments, device=device, **options)
 
-    import equipoise.train.feeds as feeds
+    import equipoise.train.datamodule as feeds
 
     monkeypatch.setattr(feeds, "keep_features", full)
     feed = feeds.evaluation_feed

@@ -13,15 +13,15 @@ from torch import nn
 from equipoise.data import digits_lt
 from equipoise.losses import CrossEntropyLoss, FocalLoss, current_settings
 from equipoise.schedules import Linear
-from equipoise.train import feeds
-from equipoise.train.feeds import Feeds
-from equipoise.train.machine import quiet
+from equipoise.train import datamodule
+from equipoise.train.builders import optimizer_of
+from equipoise.train.datamodule import Feeds
 from equipoise.train.module import Learner
 from equipoise.train.optimizers import learning_rate_factor
-from equipoise.train.parts import optimizer_of
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import RunSpec
 from equipoise.train.task import task_of
+from equipoise.train.trainer import quiet
 
 DATA = digits_lt()
 BATCH_SIZE, EPOCHS = 16, 2
@@ -93,7 +93,7 @@ def trained(*, precision="32-true", loss=None, **options):
 
 def test_handfuls_change_nothing(monkeypatch):
     learner, watch = trained(ema=0.9)
-    monkeypatch.setattr(feeds, "HANDFUL", 1)
+    monkeypatch.setattr(datamodule, "HANDFUL", 1)
     alone, watch_alone = trained(ema=0.9)
     for ours, theirs in zip(learner.parameters(), alone.parameters(), strict=True):
         assert torch.equal(ours, theirs)

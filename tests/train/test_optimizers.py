@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from equipoise.train.builders import optimizer_of
 from equipoise.train.optimizers import LEARNING_RATES, OPTIMIZERS, build_optimizer, learning_rate_factor
-from equipoise.train.parts import optimizer_of
 from equipoise.train.spec import RunSpec
 
 

@@ -1,6 +1,6 @@
-"""Repair the probabilities of a trained model after training.
+"""Calibrate the probabilities of a trained model.
 
-A fit on held-out logits and targets gives a value that maps logits to logits:
+A fit on held-out logits and targets returns a calibrator that maps logits to logits:
 
 >>> import torch
 >>> from equipoise.calibration import fit_temperature

@@ -17,7 +17,7 @@ from equipoise.calibration.linear import Minimum, Standard, minimise, residual, 
 
 __all__ = ["DirichletCalibration", "fit_dirichlet"]
 
-# From "a temperature and biases for each class" to nearly free; each is tried by cross-validation.
+# From "a temperature and one bias per class" to nearly unregularised; selected by cross-validation.
 SHRINKAGES = (10_000.0, 1_000.0, 100.0, 10.0)
 FOLDS = 3
 
@@ -26,7 +26,7 @@ FOLDS = 3
 class DirichletCalibration(Fitted):
     r""":math:`z' = W \log p + b` with :math:`p = \text{softmax}(z)`. Changes predictions, so accuracy may rise or fall.
 
-    A class that is masked with -inf stays masked, and counts for the others as a probability of 1e-12.
+    A class that is masked with -inf stays masked, and is treated as a probability of 1e-12 for the others.
 
     >>> DirichletCalibration(((1.0, 0.0), (0.0, 1.0)), (0.0, 0.0))(torch.tensor([[0.0, 0.0]]))
     tensor([[-0.6931, -0.6931]])
@@ -52,7 +52,7 @@ class DirichletCalibration(Fitted):
         return mixed + column(self.bias, logits)
 
     def describe(self) -> str:
-        """One line for people."""
+        """One-line description."""
         diagonal = [row[c] for c, row in enumerate(self.weight)]
         mixing = max(
             (abs(value) for c, row in enumerate(self.weight) for k, value in enumerate(row) if k != c), default=0.0
@@ -74,14 +74,15 @@ def fit_dirichlet(
 
     .. math:: \sum_i \text{NLL}_i + \frac{\lambda}{2} \sum_{c \ne k} u_{ck}^2 + \frac{1}{2} \sum_c (u_{cc}^2 + d_c^2)
 
-    for the logits :math:`x_c + \sum_k u_{ck} (x_k - m_k) / s_k + d_c`. C (C + 1) parameters: use it with many rows for
-    each class.
+    for the logits :math:`x_c + \sum_k u_{ck} (x_k - m_k) / s_k + d_c`. C (C + 1) parameters: use it with many rows per
+    class.
 
     Args:
         logits: (N, C, d1, ..., dk).
         targets: class indices (N, d1, ..., dk).
-        shrinkage: lambda, above 0; None: the best of 10, 100, 1000, 10000 by likelihood in three-fold cross-validation.
-        ignore_index: targets that do not count.
+        shrinkage: lambda, above 0; None: selected from 10, 100, 1000, 10000 by likelihood in three-fold
+            cross-validation.
+        ignore_index: targets to ignore.
 
     >>> draw = torch.Generator().manual_seed(0)
     >>> logits = torch.randn(600, 3, generator=draw)
@@ -116,12 +117,12 @@ def fit_dirichlet(
 
 
 def _solve(x: Standard, labels: Tensor, shrinkage: float, start: Tensor, tolerance: float = 1e-13) -> Minimum:
-    """Transposed u, and d below it, (C + 1, C), of the least penalised likelihood."""
+    """Transposed u and, below it, d, (C + 1, C), that minimise the penalised NLL."""
     samples = len(labels)
     strength = torch.full_like(start, shrinkage)
     strength.fill_diagonal_(1.0)
     strength[-1] = 1.0
-    # the search sees each parameter in units of how far it can go, so that strong and weak shrinkage are one problem
+    # parameters are scaled by their range, so that strong and weak shrinkage are equally well conditioned
     size = (strength / samples + 0.25 / start.shape[1]).rsqrt()
 
     def objective(searched: Tensor) -> tuple[float, Tensor]:
@@ -139,7 +140,7 @@ def _solve(x: Standard, labels: Tensor, shrinkage: float, start: Tensor, toleran
 
 
 def _cross_validate(x: Standard, labels: Tensor, start: Tensor) -> float:
-    """The shrinkage of the best held-out likelihood, from the strongest down as long as it helps."""
+    """The shrinkage with the best held-out likelihood, decreased from the strongest while it helps."""
     fold = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).to(labels.device) % FOLDS
     reached, best, best_score = [start] * FOLDS, SHRINKAGES[0], math.inf
     for shrinkage in SHRINKAGES:

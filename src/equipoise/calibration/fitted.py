@@ -1,4 +1,4 @@
-"""What every fitted method is: a value that turns logits into logits."""
+"""Base class of fitted calibrators, which map logits to logits."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ Task = Literal["single", "multi"]
 
 
 class CalibrationWarning(UserWarning):
-    """A fit that came out but should not be trusted blindly; the message says why."""
+    """A fit that should be checked; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Fitted(ABC):
-    """A fitted method: ``fitted(logits)`` gives logits of the same shape, dtype and device.
+    """A fitted calibrator: ``fitted(logits)`` returns logits of the same shape, dtype and device.
 
     A class that is masked with -inf stays masked, and a label with a logit of -inf or inf keeps it.
 
-    A frozen dataclass of plain numbers: it compares, prints, and goes to and from a file with
+    A frozen dataclass of plain numbers that can be compared and printed, and saved and loaded with
     :func:`~equipoise.calibration.save` and :func:`~equipoise.calibration.load`.
 
     Args:
-        task: ``"single"``: one class a row, a softmax over dimension 1; ``"multi"``: a sigmoid for each label in it.
+        task: ``"single"``: one class per row, softmax over dimension 1; ``"multi"``: one sigmoid per label.
         num_classes: number of classes or labels it was fitted for; None: any.
-        samples: rows it was fitted on.
-        converged: False where the search did not reach an optimum or the data hold none.
-        note: what to know about the fit; empty if nothing.
-        class_names: of the classes or labels, where they are known.
+        samples: number of rows of the fit.
+        converged: False if no optimum was reached or exists.
+        note: remarks about the fit; may be empty.
+        class_names: names of the classes or labels, if known.
 
     Shape: logits (N, C, d1, ..., dk), result the same. Half precision is computed in float32.
     """
@@ -56,17 +56,17 @@ class Fitted(ABC):
         for name in ("num_classes", "samples"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name} must be a whole number above 0 or None, got {value!r}; leave it out for None")
+                raise ValueError(f"{name} must be an integer above 0 or None, got {value!r}; omit it for None")
         if not isinstance(self.converged, bool) or not isinstance(self.note, str):
             raise TypeError(
-                f"converged must be a bool and note a str, got {self.converged!r} and {self.note!r}; leave them out"
+                f"converged must be a bool and note a str, got {self.converged!r} and {self.note!r}; omit them"
             )
 
         if not isinstance(self.class_names, tuple) or not all(isinstance(name, str) for name in self.class_names):
-            raise TypeError(f"class_names must be a tuple of strings, got {self.class_names!r}; leave them out")
+            raise TypeError(f"class_names must be a tuple of strings, got {self.class_names!r}; omit them")
 
     def _set(self, **values: object) -> None:
-        """Replace fields while the object is being made: checked numbers, the number of classes that they imply."""
+        """Set fields during initialisation: checked numbers, and the number of classes they imply."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -83,10 +83,10 @@ class Fitted(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """One line for people."""
+        """One-line description."""
 
     def _origin(self) -> str:
-        """What every description ends with."""
+        """Suffix of every description."""
         things = "classes" if self.task == "single" else "label" if self.num_classes == 1 else "labels"
         parts = [f"{self.num_classes} {things}"] if self.num_classes else []
         parts += [f"fitted on {self.samples} rows"] if self.samples else []
@@ -99,7 +99,7 @@ class Fitted(ABC):
         return f"{type(self).__name__}({', '.join(f'{name}={_short(value)}' for name, value in shown.items())})"
 
     def _shown(self, values: dict[str, object]) -> dict[str, object]:
-        """What ``repr`` shows of the fields that are no default."""
+        """Fields shown by ``repr``: those that differ from the default."""
         return values
 
 
@@ -107,14 +107,14 @@ F = TypeVar("F", bound=Fitted)
 
 
 def announce(fitted: F) -> F:
-    """Warn with the note of a fit, if it has one; returns the fit."""
+    """Issue the note of a fit as a warning, if any, and return the fit."""
     if fitted.note:
         warnings.warn(f"{fitted.kind}: {fitted.note}", CalibrationWarning, stacklevel=4)  # past checks_keywords
     return fitted
 
 
 def check_shape(logits: Tensor, task: Task, num_classes: int | None = None) -> None:
-    """Raise unless logits are floating point (N, C, d1, ..., dk) with the number of classes that is expected."""
+    """Raise unless logits are floating-point (N, C, d1, ..., dk) with the expected number of classes."""
     if not isinstance(logits, Tensor):
         raise TypeError(f"logits must be a tensor, got {type(logits).__name__}; use torch.as_tensor(logits)")
     check_logits(logits)
@@ -133,7 +133,7 @@ def check_shape(logits: Tensor, task: Task, num_classes: int | None = None) -> N
 
 
 def as_floats(name: str, values: Sequence[float], *, positive: bool = False) -> tuple[float, ...]:
-    """Return numbers as a tuple of floats; raise unless they are finite, and above 0 where asked."""
+    """Return numbers as a tuple of floats; raise unless they are finite, and optionally above 0."""
     numbers = tuple(values) if isinstance(values, Sequence) and not isinstance(values, str) else None
     if not numbers or any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in numbers):
         raise TypeError(f"{name} must be a sequence of numbers, got {_short(values)}; pass a tuple of floats")
@@ -145,24 +145,24 @@ def as_floats(name: str, values: Sequence[float], *, positive: bool = False) -> 
 
 
 def column(values: Sequence[float], logits: Tensor) -> Tensor:
-    """One number a class, shaped to broadcast along dimension 1 of the logits."""
+    """One number per class, shaped to broadcast along dimension 1 of the logits."""
     vector = torch.tensor(values, dtype=logits.dtype, device=logits.device)
     return vector.view(-1, *(1 for _ in logits.shape[2:]))
 
 
 def _fit_in(logits: Tensor, dtype: torch.dtype, task: Task) -> Tensor:
-    """Cast to a dtype whose range may be smaller; a row that would overflow is moved or cut to stay finite."""
+    """Cast to a dtype with a possibly smaller range; rows that would overflow are shifted or clipped."""
     if logits.dtype == dtype:
         return logits
     limit = torch.finfo(dtype).max
-    if task == "single":  # a constant a row does not change its softmax
+    if task == "single":  # a constant per row does not change its softmax
         top = logits.amax(1, keepdim=True)
         logits = torch.where(top.abs() > limit, logits - top, logits)
     return logits.clamp(-limit, limit).to(dtype)
 
 
 def _short(value: object) -> str:
-    """``repr``, with the middle of long sequences left out and floats at six digits."""
+    """``repr``, with long sequences abbreviated and floats at six digits."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, (tuple, list)):

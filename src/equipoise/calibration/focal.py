@@ -1,4 +1,4 @@
-r"""The posterior behind the scores of a model that was trained with focal loss.
+r"""The posterior of a model trained with focal loss.
 
 Focal loss is not proper: at its minimum the softmax gives :math:`v`, not the posterior :math:`p`, but p is a known
 function of it (Charoenphakdee et al. 2021),
@@ -37,9 +37,9 @@ LARGEST_GAMMA = 10.0
 
 @dataclass(frozen=True, repr=False)
 class FocalPosterior(Fitted):
-    r""":math:`z'_k = z_k - \log \phi(v_k)`: undoes what focal loss with ``gamma`` does to probabilities.
+    r""":math:`z'_k = z_k - \log \phi(v_k)`: inverts the effect of focal loss with ``gamma`` on probabilities.
 
-    Keeps the order of the classes, so the predicted class and the accuracy; for multi-label the decisions at 1/2.
+    Keeps the order of the classes, and so the predicted class and the accuracy; for multi-label the decisions at 1/2.
     ``gamma=0`` is the identity.
 
     >>> FocalPosterior(2.0)(torch.tensor([[2.0, 0.0]])).softmax(1)
@@ -60,12 +60,12 @@ class FocalPosterior(Fitted):
         return corrected(logits, self.gamma, self.task)
 
     def describe(self) -> str:
-        """One line for people."""
+        """One-line description."""
         return f"posterior of a model trained with focal loss, gamma {self.gamma:.4g}; same predictions{self._origin()}"
 
 
 def focal_posterior(probs: Tensor, gamma: float, *, task: Task = "single") -> Tensor:
-    r"""Class probabilities behind the outputs ``probs`` of a model trained with focal loss. Keeps the predicted class.
+    r"""Class posterior from the outputs ``probs`` of a model trained with focal loss. Keeps the predicted class.
 
     :math:`p_k \propto v_k / ((1 - v_k)^\gamma - \gamma v_k (1 - v_k)^{\gamma - 1} \log v_k)`, in log space. For
     multi-label each probability v stands for the pair (v, 1 - v). ``gamma=0`` is the identity.
@@ -95,18 +95,18 @@ def fit_focal(
     ignore_index: int = -100,
     ignore_value: float = -1,
 ) -> FocalPosterior:
-    """The focal link for a known ``gamma``, or for the gamma in [0, 10] of the best likelihood.
+    """The focal link for a known ``gamma``, or for the gamma in [0, 10] with the best likelihood.
 
-    Keeps the predicted class. Leave gamma out as a rule: that of training is right only for a network at the optimum
-    of the focal loss, and most stop elsewhere. Compare with ``fit_temperature``.
+    Keeps the predicted class. Usually omit gamma: that of the training is right only for a network at the optimum of
+    the focal loss, which most do not reach. Compare with ``fit_temperature``.
 
     Args:
         logits: (N, C, d1, ..., dk).
         targets: class indices (N, d1, ..., dk), or 0/1 in the shape of the logits for multi-label.
         gamma: a known exponent, 0 or above; None: by likelihood.
-        task: ``"single"`` or ``"multi"``; None: as the shape of the targets tells.
-        ignore_index: single-label targets that do not count.
-        ignore_value: multi-label targets that do not count.
+        task: ``"single"`` or ``"multi"``; None: inferred from the shape of the targets.
+        ignore_index: single-label targets to ignore.
+        ignore_value: multi-label targets to ignore.
 
     >>> logits = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
     >>> round(fit_focal(logits, torch.tensor([0, 0, 1, 0, 1])).gamma, 2)
@@ -152,14 +152,14 @@ def fit_focal(
 
 
 def _best_gamma(loss: Callable[[float], float]) -> tuple[float, str]:
-    """Least loss in [0, 10], and a remark if it is at the end."""
-    from scipy.optimize import minimize_scalar  # here, so that importing equipoise stays light
+    """Minimum in [0, 10], and a note if it is at a bound."""
+    from scipy.optimize import minimize_scalar  # here, to keep importing equipoise fast
 
     ends = {bound: loss(bound) for bound in (0.0, LARGEST_GAMMA)}
     found = minimize_scalar(loss, bounds=(0.0, LARGEST_GAMMA), method="bounded", options={"xatol": 1e-9})
     end = min(ends, key=ends.__getitem__)
     if ends[end] <= float(found.fun):
-        return end, f"the best gamma lies at the end {end:g} of the range 0 ... {LARGEST_GAMMA:g}"
+        return end, f"the best gamma is at the end {end:g} of the range 0 ... {LARGEST_GAMMA:g}"
     return float(found.x), ""
 
 
@@ -171,7 +171,7 @@ def corrected(logits: Tensor, gamma: float, task: Task) -> Tensor:
 
 
 def _odds(logits: Tensor) -> Tensor:
-    """Log-odds of each class; 0 of one beside which all are masked, whose probability is 1 whatever is added to it."""
+    """Log-odds of each class; 0 for the only unmasked class, whose probability is always 1."""
     odds = log_odds(logits)
     return odds.where(odds < torch.inf, 0.0)
 

@@ -1,4 +1,4 @@
-r"""A temperature for each group of classes, such as many, medium and few: :math:`z' = z / T_{g(\hat y)}`."""
+r"""One temperature per group of classes, such as many, medium and few: :math:`z' = z / T_{g(\hat y)}`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["GroupTemperatures", "fit_group_temperatures"]
 
 @dataclass(frozen=True, repr=False)
 class GroupTemperatures(Fitted):
-    r""":math:`z' = z / T_g`, g the group of the predicted class, since the true one is unknown. Keeps it.
+    r""":math:`z' = z / T_g`, g the group of the predicted class, because the true one is unknown. Keeps predictions.
 
     Args:
-        temperatures: one for each group.
-        groups: for each class the index of its group.
-        names: of the groups.
+        temperatures: one per group.
+        groups: group index of each class.
+        names: names of the groups.
 
     >>> GroupTemperatures((1.0, 2.0), groups=(0, 1), names=("head", "tail"))(torch.tensor([[2.0, 0.0], [0.0, 2.0]]))
     tensor([[2., 0.],
@@ -55,7 +55,7 @@ class GroupTemperatures(Fitted):
         return logits / by_class[logits.argmax(1, keepdim=True)]
 
     def describe(self) -> str:
-        """One line for people."""
+        """One-line description."""
         listed = ", ".join(f"{name} {t:.4g}" for name, t in zip(self.names, self.temperatures, strict=True))
         return f"temperature by group of the predicted class: {listed}; same predictions{self._origin()}"
 
@@ -70,19 +70,19 @@ def fit_group_temperatures(
     bounds: tuple[float, float] = BOUNDS,
     ignore_index: int = -100,
 ) -> GroupTemperatures:
-    r"""A temperature for the rows predicted in each group, shrunk to the common one. Keeps the predicted class.
+    r"""One temperature for the rows predicted in each group, shrunk to the common one. Keeps the predicted class.
 
     For group g the minimum of :math:`\sum_i \text{NLL}_i + \frac{\lambda}{2} (T_0 / T_g - 1)^2` over the rows whose
-    predicted class lies in g, :math:`T_0` the common temperature: few rows stay near it, a group that is never
-    predicted takes it.
+    predicted class is in g, :math:`T_0` the common temperature: groups with few rows stay near it, and a group that is
+    never predicted uses it.
 
     Args:
         logits: (N, C, d1, ..., dk).
         targets: class indices (N, d1, ..., dk).
-        groups: for each class the group it belongs to, a name or a number.
+        groups: group of each class, a name or a number.
         shrinkage: lambda; 0 for independent groups.
-        bounds: least and greatest temperature.
-        ignore_index: targets that do not count.
+        bounds: minimum and maximum temperature.
+        ignore_index: targets to ignore.
 
     >>> logits = torch.tensor([[2.0, 0.0, 0.0]] * 30 + [[0.0, 0.0, 2.0]] * 30)
     >>> targets = torch.tensor([0] * 25 + [1] * 5 + [2] * 15 + [1] * 15)
@@ -101,7 +101,7 @@ def fit_group_temperatures(
         chosen = predicted == group
         if not bool(chosen.any()):
             temperatures.append(common.temperature)
-            notes.append(f"group {name} is never predicted and takes the common temperature")
+            notes.append(f"group {name} is never predicted and uses the common temperature")
             continue
         part = SingleRows(rows.logits[chosen], rows.labels[chosen])
         found = slope_by_nll(part, low, high, anchor=common.temperature, shrinkage=shrinkage)
@@ -125,9 +125,7 @@ def _named(groups: Sequence[int] | Sequence[str] | Tensor) -> tuple[tuple[str, .
     if isinstance(values, str) or not isinstance(values, Sequence) or not len(values):
         raise TypeError(f"groups must name the group of each class, got {groups!r}; pass e.g. ['many', 'few', 'few']")
     if any(isinstance(value, bool) or not isinstance(value, (int, str)) for value in values):
-        raise TypeError(
-            f"groups must be names or whole numbers, got {list(values)!r}; pass e.g. ['many', 'few', 'few']"
-        )
+        raise TypeError(f"groups must be names or integers, got {list(values)!r}; pass e.g. ['many', 'few', 'few']")
     words = [str(value) for value in values]
     names = tuple(dict.fromkeys(words))
     return names, tuple(names.index(word) for word in words)

@@ -1,4 +1,4 @@
-"""Histogram binning of each class against the rest (Zadrozny & Elkan 2001)."""
+"""One-vs-rest histogram binning (Zadrozny & Elkan 2001)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["HistogramBinning", "fit_histogram"]
 
 @dataclass(frozen=True, repr=False)
 class HistogramBinning(Fitted):
-    """One probability for each bin of the log-odds of a class; single-label probabilities are then normalised.
+    """One probability per bin of the log-odds of a class; single-label probabilities are then normalised.
 
     Predictions may change, and scores in one bin become equal.
 
     Args:
-        curves: for each class the inner edges of its bins (right-closed) and the probabilities of the bins.
+        curves: inner edges (right-closed) and probabilities of the bins of each class.
     """
 
     kind: ClassVar[str] = "histogram"
@@ -50,7 +50,7 @@ class HistogramBinning(Fitted):
         return to_logits(torch.stack(probs, 1), self.task).to(logits.dtype)
 
     def describe(self) -> str:
-        """One line for people."""
+        """One-line description."""
         bins = sum(len(probs) for _, probs in self.curves) / len(self.curves)
         return f"histogram binning, {bins:.0f} bins a class{self._origin()}"
 
@@ -66,19 +66,19 @@ def fit_histogram(
     ignore_index: int = -100,
     ignore_value: float = -1,
 ) -> HistogramBinning:
-    r"""Share of positives in bins of the score, for each class or label. May change predictions.
+    r"""Fraction of positives in bins of the score, per class or label. May change predictions.
 
     The value of a bin is :math:`(k + \bar p) / (m + 1)` for k positives of m samples with mean score p: one more sample
-    that believes the model, so no probability is 0 or 1 (and none is nearer than 1 / (C (N + 1)), C = 2 for a label).
+    that agrees with the model, so no probability is 0 or 1 (or closer than 1 / (C (N + 1)), C = 2 for a label).
 
     Args:
         logits: (N, C, d1, ..., dk).
         targets: class indices (N, d1, ..., dk), or 0/1 in the shape of the logits for multi-label.
-        bins: number of bins; fewer come out where scores are equal.
+        bins: number of bins; fewer if scores are tied.
         binning: ``"width"``: bins of equal width in probability; ``"mass"``: the same number of samples in each bin.
-        task: ``"single"`` or ``"multi"``; None: as the shape of the targets tells.
-        ignore_index: single-label targets that do not count.
-        ignore_value: multi-label targets that do not count.
+        task: ``"single"`` or ``"multi"``; None: inferred from the shape of the targets.
+        ignore_index: single-label targets to ignore.
+        ignore_value: multi-label targets to ignore.
 
     >>> logits = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> fitted = fit_histogram(logits, torch.tensor([[0], [1], [0], [1]]), bins=2)
@@ -110,7 +110,7 @@ def _fit_curve(known: ClassScores, floor: float, bins: int, binning: str) -> Cur
 
 
 def _equal_mass_edges(scores: Tensor, bins: int) -> Tensor:
-    """Inner edges halfway between two scores; a cut through equal scores moves above them."""
+    """Inner edges halfway between two scores; a cut through tied scores is moved above them."""
     ordered = scores.sort().values
     cuts = torch.arange(1, bins, device=scores.device) * len(ordered) // bins
     below = ordered[cuts[cuts > 0] - 1]

@@ -1,9 +1,9 @@
-"""What fits read: logits and targets, checked, flattened to rows, in float64.
+"""Inputs of fits: logits and targets, checked, flattened to rows, in float64.
 
-A logit of -inf is a probability of 0, as of a class that is masked; +inf of a label is a probability of 1. No fit
-changes such a probability, and its likelihood is 1 or 0 whatever the parameters: fits by likelihood learn nothing from
-it and leave a target that contradicts it out, with a note. NaN, +inf before a softmax and a row whose classes are all
-masked are refused; rows and labels that are ignored may hold anything.
+A logit of -inf is a probability of 0, as for a masked class; +inf of a label is a probability of 1. No fit changes
+such a probability, and its likelihood is 1 or 0 for any parameters: fits by likelihood ignore it, and ignore a target
+that contradicts it, with a note. NaN, +inf before a softmax and rows with all classes masked raise an error; ignored
+rows and labels may hold any values.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ USE_LOGITS = "pass logits_from_probs(probs) of equipoise.calibration"
 CHECK_MODEL = "check the model, and use logits_from_probs for probabilities"
 
 LEAST = 1e-12
-"""Probability that stands for 0 where its logarithm has to be finite."""
+"""Substitute for probability 0 when its logarithm must be finite."""
 
 
 class SingleRows(NamedTuple):
-    """Rows of a softmax that count."""
+    """Valid rows of a softmax."""
 
     logits: Tensor  # (R, C) float64
     labels: Tensor  # (R,) int64
@@ -98,7 +98,7 @@ def single_rows(logits: Tensor, targets: Tensor, ignore_index: int, *, likelihoo
 def multi_rows(logits: Tensor, targets: Tensor, ignore_value: float, *, likelihood: bool = False) -> MultiRows:
     """Logits and targets of 0, 1 or ``ignore_value``, both (N, K, d1, ..., dk), as rows.
 
-    With ``likelihood`` labels of an infinite logit count as unknown.
+    With ``likelihood`` labels with an infinite logit are treated as unknown.
     """
     check_some(logits, "multi")
     _check_tensor(targets)
@@ -132,7 +132,7 @@ def multi_rows(logits: Tensor, targets: Tensor, ignore_value: float, *, likeliho
 
 
 def task_of(logits: Tensor, targets: Tensor, task: Task | None) -> Task:
-    """The declared task, or the one that the shape of the targets tells: as the logits is multi-label."""
+    """The declared task, or the one inferred from the shape of the targets: multi-label if equal to the logits."""
     if task is None:
         check_shape(logits, "multi")
         _check_tensor(targets)
@@ -148,13 +148,13 @@ def flat_rows(logits: Tensor) -> Tensor:
 
 
 def blocks(rows: Tensor) -> Iterator[slice]:
-    """Slices over the rows whose temporaries stay small."""
+    """Slices of rows, to keep temporaries small."""
     step = max(1, BLOCK // rows.shape[1])
     return (slice(start, start + step) for start in range(0, len(rows), step))
 
 
 def label_blocks(rows: MultiRows) -> Iterator[MultiRows]:
-    """Some labels at a time, all rows, whose temporaries stay small."""
+    """Slices of labels with all rows, to keep temporaries small."""
     step = max(1, 4 * BLOCK // max(1, len(rows.logits)))
     for start in range(0, rows.logits.shape[1], step):
         some = slice(start, start + step)
@@ -162,12 +162,12 @@ def label_blocks(rows: MultiRows) -> Iterator[MultiRows]:
 
 
 def softplus(values: Tensor) -> Tensor:
-    """``log(1 + exp(values))`` to the last digit; torch's own is cut at 20."""
+    """``log(1 + exp(values))`` to full precision; that of torch is linear above 20."""
     return -torch.nn.functional.logsigmoid(-values)
 
 
 def missing(labels: Tensor, num_classes: int) -> str:
-    """A remark on classes without samples, or nothing."""
+    """A note about classes without samples, or an empty string."""
     counts = torch.bincount(labels, minlength=num_classes)
     return remark_on_classes((counts == 0).nonzero().squeeze(1).tolist(), "has no sample", "have no sample")
 
@@ -183,20 +183,20 @@ def remark_on_classes(classes: list[int], one: str, many: str, what: tuple[str, 
 
 
 def join_notes(*notes: str) -> str:
-    """Remarks in one line."""
+    """Notes joined into one line."""
     return "; ".join(note for note in notes if note)
 
 
 def logits_from_probs(probs: Tensor, *, task: Task = "single", floor: float = LEAST) -> Tensor:
     r"""Logits of given probabilities: :math:`\log p` (single) or :math:`\log p - \log(1 - p)` (multi).
 
-    Both are finite: p is taken inside [floor, 1 - floor], since a probability that was rounded to 0 or 1 can be known
-    no better; 1e-12 gives logits between -27.6 and 27.6.
+    Both are finite: p is clipped to [floor, 1 - floor], because a probability that was rounded to 0 or 1 is not known
+    more precisely; 1e-12 gives logits between -27.6 and 27.6.
 
     Args:
-        probs: probabilities; of a single label they sum to 1 over dimension 1 (to 0.01).
+        probs: probabilities; for single-label data they sum to 1 over dimension 1 (within 0.01).
         task: ``"single"`` or ``"multi"``.
-        floor: least probability, in (0, 0.5).
+        floor: minimum probability, in (0, 0.5).
 
     Shape: ``probs`` (N, C, d1, ..., dk); result the same, in the same dtype.
 
@@ -208,7 +208,7 @@ def logits_from_probs(probs: Tensor, *, task: Task = "single", floor: float = LE
     check_choice("task", task, ("single", "multi"))
     check_number("floor", floor, low=0.0, high=0.5, open_low=True, open_high=True)
     check_probs(probs, task)
-    wide = probs.double().clamp(0.0, 1.0)  # rounding may have left it
+    wide = probs.double().clamp(0.0, 1.0)  # in case of rounding
     least, most = math.log(floor), math.log1p(-floor)
     if task == "single":
         return wide.log().clamp(min=least).to(probs.dtype)
@@ -244,7 +244,7 @@ def check_probs(probs: Tensor, task: Task) -> None:
 
 
 def check_some(logits: Tensor, task: Task) -> None:
-    """Raise unless there are logits."""
+    """Raise for empty logits."""
     check_shape(logits, task)
     if not logits.numel():
         raise ValueError(
@@ -253,7 +253,7 @@ def check_some(logits: Tensor, task: Task) -> None:
 
 
 def check_rows(rows: Tensor) -> None:
-    """Raise unless rows (R, C) are logits of a softmax: numbers below inf, in each at least one that is finite."""
+    """Raise unless rows (R, C) are logits of a softmax: below inf, with at least one finite value per row."""
     wrong = rows.isnan() | (rows == torch.inf)
     if bool(wrong.any()):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Isotonic regression of each class against the rest (Zadrozny & Elkan 2002)."""
+"""One-vs-rest isotonic regression (Zadrozny & Elkan 2002)."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ Curve = tuple[tuple[float, ...], tuple[float, ...]]
 
 @dataclass(frozen=True, repr=False)
 class IsotonicCalibration(Fitted):
-    """A rising curve for each class from its log-odds to a probability, linear between its knots.
+    """An increasing curve per class from its log-odds to a probability, linear between knots.
 
-    Single-label probabilities are then normalised; predictions may change. Of a label they keep the ranking up to ties.
+    Single-label probabilities are then normalised; predictions may change. The ranking of a label is kept up to ties.
 
     Args:
-        curves: for each class its knots (log-odds rising, probabilities in (0, 1) not falling).
+        curves: knots of each class (increasing log-odds, non-decreasing probabilities in (0, 1)).
     """
 
     kind: ClassVar[str] = "isotonic"
@@ -47,7 +47,7 @@ class IsotonicCalibration(Fitted):
         return to_logits(torch.stack(probs, 1), self.task).to(logits.dtype)
 
     def describe(self) -> str:
-        """One line for people."""
+        """One-line description."""
         knots = sum(len(odds) for odds, _ in self.curves) / len(self.curves)
         return f"isotonic regression, {knots:.0f} knots a curve{self._origin()}"
 
@@ -63,15 +63,15 @@ def fit_isotonic(
 ) -> IsotonicCalibration:
     """Isotonic regression by scikit-learn, for each class (softmax) or label (multi-label). May change predictions.
 
-    Probabilities stay inside (0, 1), so that their logarithms are finite: they are cut at 1 / (C (N + 1)) from either
-    end, one sample of N + 1 shared by C classes (C = 2 for a label). It needs many positives for each class.
+    Probabilities stay inside (0, 1), so that their logarithms are finite: they are clipped at 1 / (C (N + 1)) from
+    either end, one sample of N + 1 divided among C classes (C = 2 for a label). It needs many positives per class.
 
     Args:
         logits: (N, C, d1, ..., dk).
         targets: class indices (N, d1, ..., dk), or 0/1 in the shape of the logits for multi-label.
-        task: ``"single"`` or ``"multi"``; None: as the shape of the targets tells.
-        ignore_index: single-label targets that do not count.
-        ignore_value: multi-label targets that do not count.
+        task: ``"single"`` or ``"multi"``; None: inferred from the shape of the targets.
+        ignore_index: single-label targets to ignore.
+        ignore_value: multi-label targets to ignore.
 
     >>> logits = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]])
     >>> fitted = fit_isotonic(logits, torch.tensor([[0], [1], [0], [1]]))
@@ -85,7 +85,7 @@ def fit_isotonic(
 
 
 def checked_curves(curves: tuple[Curve, ...]) -> tuple[Curve, ...]:
-    """Return curves as tuples; raise unless they are pairs of rising log-odds and probabilities inside (0, 1)."""
+    """Return curves as tuples; raise unless they are pairs of increasing log-odds and probabilities inside (0, 1)."""
     found = []
     for curve in curves:
         if isinstance(curve, str) or len(curve) != 2:
@@ -93,10 +93,10 @@ def checked_curves(curves: tuple[Curve, ...]) -> tuple[Curve, ...]:
         odds = as_floats("log-odds of a curve", curve[0]) if len(curve[0]) else ()
         probs = as_floats("probabilities of a curve", curve[1], positive=True)
         if max(probs) >= 1 or any(right < left for left, right in pairwise(odds)):
-            raise ValueError("curves must have rising log-odds and probabilities below 1, got others; fit again")
+            raise ValueError("curves must have increasing log-odds and probabilities below 1, got others; fit again")
         found.append((odds, probs))
     if not found:
-        raise ValueError("curves must hold one curve for each class, got none; fit again")
+        raise ValueError("curves must hold one curve per class, got none; fit again")
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-r"""A temperature for each label of a multi-label model: :math:`z'_k = z_k / T_k + b_k` (Platt scaling, shrunk)."""
+r"""One temperature per label of a multi-label model: :math:`z'_k = z_k / T_k + b_k` (Platt scaling, shrunk)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class LabelTemperatures(Fitted):
         return logits / column(self.temperatures, logits) + column(self.biases, logits)
 
     def describe(self) -> str:
-        """One line for people."""
+        """One-line description."""
         spread = f"{min(self.temperatures):.3g} to {max(self.temperatures):.3g}"
         biases = (
             f", biases {min(self.biases):.3g} to {max(self.biases):.3g}" if any(self.biases) else ", same decisions"
@@ -73,23 +73,23 @@ def fit_label_temperatures(
     bounds: tuple[float, float] = BOUNDS,
     ignore_value: float = -1,
 ) -> LabelTemperatures:
-    r"""One temperature for each label, and a bias if asked, shrunk to those of all labels together.
+    r"""One temperature per label, and optionally a bias, shrunk to those of all labels together.
 
     For label k the minimum over :math:`T_k, b_k` of
 
     .. math:: \sum_i \text{NLL}_{ik} + \frac{\lambda}{2} \left[(T_0 / T_k - 1)^2 + (b_k - b_0)^2\right]
 
-    with :math:`T_0, b_0` the best common ones. A label with few positives, or few surprises, says little and stays near
-    the common values; one without positives or without negatives takes them. Convex in 1/T and b; Newton's method for
+    with :math:`T_0, b_0` the best common ones. A label with few positives, or few errors, stays near the common values;
+    one without positives or without negatives uses them. Convex in 1/T and b; Newton's method for
     all labels at once. Keeps the ranking of a label; without ``bias`` also the decisions at 1/2.
 
     Args:
         logits: (N, K, d1, ..., dk).
         targets: 0, 1 or ``ignore_value``, in the shape of the logits.
-        bias: fit a bias for each label too (Platt scaling).
+        bias: fit a bias per label too (Platt scaling).
         shrinkage: lambda; 0 for independent labels, large for one temperature for all.
-        bounds: least and greatest temperature.
-        ignore_value: targets that do not count.
+        bounds: minimum and maximum temperature.
+        ignore_value: targets to ignore.
 
     >>> draw = torch.Generator().manual_seed(0)
     >>> logits = torch.randn(5000, 2, generator=draw)
@@ -113,8 +113,8 @@ def fit_label_temperatures(
     slopes, biases = torch.where(one_sided, slope, slopes), torch.where(one_sided, intercept, biases)
     lonely = remark_on_classes(
         one_sided.nonzero().squeeze(1).tolist(),
-        "has only positives or only negatives and takes the common values",
-        "have only positives or only negatives and take the common values",
+        "has only positives or only negatives and uses the common values",
+        "have only positives or only negatives and use the common values",
         ("label", "labels"),
     )
     at_bound = remark_on_classes(
@@ -135,7 +135,7 @@ def fit_label_temperatures(
 
 
 class Platt(NamedTuple):
-    """Slopes and biases (K,), and whether the slope lies inside its bounds."""
+    """Slopes and biases (K,), and whether the slope is inside its bounds."""
 
     slopes: Tensor
     biases: Tensor
@@ -171,10 +171,10 @@ def _platt(
             step_b = ((aa + ridge) * grad_b - ab * grad_a) / determinant
         else:
             step_a, step_b, grad_b = grad_a / (aa + 1e-300), torch.zeros_like(b), torch.zeros_like(b)
-        # this near, the objective is too coarse to compare, and a full step of Newton is right to the last digits
+        # so close to the optimum rounding dominates the objective, and a full Newton step is accurate
         last = ~done & ((grad_a * step_a + grad_b * step_b).abs() <= 1e-10 * value)
         settled, before_a, before_b, size = done.clone(), a, b, 1.0
-        while not bool(settled.all()) and size > 1e-6:  # halve the step of the columns that it does not help
+        while not bool(settled.all()) and size > 1e-6:  # halve the step of columns that do not improve
             new_a = (a - size * step_a).clamp(low, high)
             new_b = (b - size * step_b).clamp(-LARGEST_BIAS, LARGEST_BIAS)
             new_value = objective(new_a, new_b)
@@ -196,5 +196,5 @@ def _nothing_to_learn(rows: MultiRows) -> LabelTemperatures:
         (0.0,) * labels,
         samples=len(rows.logits),
         converged=False,
-        note="all targets are equal, so that nothing was learnt",
+        note="all targets are equal, so nothing was learned",
     )

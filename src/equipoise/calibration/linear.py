@@ -16,7 +16,7 @@ __all__: list[str] = []
 
 
 class Minimum(NamedTuple):
-    """Where a search ended."""
+    """Result of a search."""
 
     parameters: Tensor
     converged: bool
@@ -26,8 +26,8 @@ class Minimum(NamedTuple):
 def minimise(
     objective: Callable[[Tensor], tuple[float, Tensor]], start: Tensor, *, tolerance: float = 1e-13
 ) -> Minimum:
-    """L-BFGS on a smooth convex function that returns its value and gradient, both in float64."""
-    from scipy.optimize import minimize  # here, so that importing equipoise stays light
+    """Minimise a smooth convex function, which returns its value and gradient in float64, by L-BFGS."""
+    from scipy.optimize import minimize  # here, to keep importing equipoise fast
 
     def value_and_gradient(flat: object) -> tuple[float, object]:
         value, gradient = objective(torch.as_tensor(flat).view(start.shape).to(start.device))
@@ -35,7 +35,7 @@ def minimise(
 
     options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 20, "ftol": tolerance, "gtol": 1e-8}
     found = minimize(value_and_gradient, start.reshape(-1).cpu().numpy(), jac=True, method="L-BFGS-B", options=options)
-    # the line search may give up at the last digits; what counts is how flat it is there
+    # the line search may stop at rounding level; check the gradient instead
     converged = bool(found.success) or float(abs(found.jac).max()) < 1e-5
     note = "" if converged else f"the search stopped before the optimum ({found.message})"
     return Minimum(torch.as_tensor(found.x).view(start.shape).to(start.device), converged, note)
@@ -44,8 +44,8 @@ def minimise(
 class Standard(NamedTuple):
     r"""Rows at the common temperature, and the same in standard units: :math:`x` and :math:`(x - m) / s`.
 
-    Fits search for a deviation from x that is linear in the standard units: its parameters are alike in size, whatever
-    the scale of the logits, and 0 is the common temperature. A masked class is -inf in x, and in the units a
+    Fits search for a deviation from x that is linear in the standard units: its parameters have similar magnitudes for
+    any scale of the logits, and 0 is the common temperature. A masked class is -inf in x, and in the units a
     probability of 1e-12.
     """
 
@@ -57,7 +57,7 @@ class Standard(NamedTuple):
 
 
 def standardise(rows: SingleRows) -> Standard:
-    """Scale by 1/T of the temperature fit (1 where the data hold none) and take each class's column to mean 0, sd 1."""
+    """Scale by 1/T of the temperature fit (1 without an optimum) and take each class's column to mean 0, sd 1."""
     found = slope_by_nll(rows, *BOUNDS)
     slope = 1.0 / found.temperature if found.inside else 1.0
     scaled = rows.logits * slope

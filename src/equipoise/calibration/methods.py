@@ -1,4 +1,4 @@
-"""Every method by name: what a program needs to offer them to its users."""
+"""All methods by name, with the information that programs need to offer them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ __all__ = ["METHODS", "Method"]
 
 @dataclass(frozen=True)
 class Method:
-    """A way to fit: ``method.fit(logits, targets, **needs)``.
+    """A calibration method: ``method.fit(logits, targets, **needs)``.
 
     Args:
-        name: as on the command line.
+        name: name on the command line.
         fit: the fit function.
-        tasks: which of ``"single"`` and ``"multi"`` it serves; a method of both tells them by the shape of the targets.
-        keeps_accuracy: whether no prediction changes (multi-label: no decision at probability 1/2).
+        tasks: supported tasks, ``"single"`` and ``"multi"``; a method for both infers the task from the shape of the
+            targets.
+        keeps_accuracy: whether predictions are unchanged (multi-label: no decision at probability 1/2).
         summary: one line.
-        needs: keyword arguments that ``fit`` cannot do without.
+        needs: required keyword arguments of ``fit``.
     """
 
     name: str
@@ -51,9 +52,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
     {
         method.name: method
         for method in (
-            Method(
-                "temperature", fit_temperature, SINGLE, True, "one temperature by likelihood; the safe first choice"
-            ),
+            Method("temperature", fit_temperature, SINGLE, True, "one temperature by likelihood; the default choice"),
             Method(
                 "temperature-ece",
                 partial(fit_temperature, by="ece"),
@@ -61,23 +60,23 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 True,
                 "one temperature by calibration error on the grid 0.1 ... 10",
             ),
-            Method("vector", fit_vector, SINGLE, False, "a factor and a bias for each class"),
+            Method("vector", fit_vector, SINGLE, False, "a factor and a bias per class"),
             Method("dirichlet", fit_dirichlet, SINGLE, False, "a shrunk matrix on log-probabilities; needs many rows"),
-            Method("isotonic", fit_isotonic, BOTH, False, "a rising curve for each class; needs many rows"),
-            Method("histogram", fit_histogram, BOTH, False, "the share of positives in bins of each class"),
+            Method("isotonic", fit_isotonic, BOTH, False, "an increasing curve per class; needs many rows"),
+            Method("histogram", fit_histogram, BOTH, False, "the fraction of positives in bins of each class"),
             Method(
                 "label-temperatures",
                 fit_label_temperatures,
                 MULTI,
                 True,
-                "a temperature for each label, shrunk to the common one",
+                "a temperature per label, shrunk to the common one",
             ),
             Method(
                 "group-temperatures",
                 fit_group_temperatures,
                 SINGLE,
                 True,
-                "a temperature for each group of predicted classes, shrunk to the common one",
+                "a temperature per group of predicted classes, shrunk to the common one",
                 needs=("groups",),
             ),
             Method(
@@ -85,13 +84,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
                 fit_prior,
                 SINGLE,
                 False,
-                "from the class frequencies of training to those in use, given or estimated",
+                "corrects for label shift, with given or estimated class frequencies",
                 needs=("train_counts",),
             ),
-            Method(
-                "focal", fit_focal, BOTH, True, "the posterior behind the scores of a model trained with focal loss"
-            ),
-            Method("thresholds", fit_thresholds, MULTI, False, "a decision threshold for each label, for F1"),
+            Method("focal", fit_focal, BOTH, True, "the posterior of a model trained with focal loss"),
+            Method("thresholds", fit_thresholds, MULTI, False, "a decision threshold per label, for F1"),
         )
     }
 )

@@ -1,4 +1,4 @@
-"""One curve a class from its log-odds to a probability: what isotonic regression and histogram binning share."""
+"""One curve per class from log-odds to a probability, shared by isotonic regression and histogram binning."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__: list[str] = []
 
 
 class ClassScores(NamedTuple):
-    """What is known of one class; scores that are infinite stay what they are and are not among them."""
+    """Finite scores and outcomes of one class."""
 
     scores: Tensor  # (R,) float64, log-odds of the class
     positive: Tensor  # (R,) bool
 
 
 class Problem(NamedTuple):
-    """Scores of every class against the rest."""
+    """One-vs-rest scores of every class."""
 
     classes: list[ClassScores]
     floor: float
@@ -31,7 +31,7 @@ class Problem(NamedTuple):
 
 
 def one_vs_rest(logits: Tensor, targets: Tensor, task: Task, ignore_index: int, ignore_value: float) -> Problem:
-    """Split logits and targets of either task into one binary problem a class."""
+    """Split logits and targets of either task into one binary problem per class."""
     if task == "single":
         rows = single_rows(logits, targets, ignore_index)
         odds = log_odds(rows.logits)
@@ -53,11 +53,11 @@ def one_vs_rest(logits: Tensor, targets: Tensor, task: Task, ignore_index: int, 
 
 
 def log_odds(logits: Tensor) -> Tensor:
-    r""":math:`\log p_c - \log(1 - p_c)` of a softmax over dimension 1, exact also where p is next to 0 or 1."""
+    r""":math:`\log p_c - \log(1 - p_c)` of a softmax over dimension 1, accurate for p near 0 or 1."""
     log_p = logits.log_softmax(1)
     top, at = logits.max(1, keepdim=True)
     others = logits.scatter(1, at, -torch.inf).logsumexp(1, keepdim=True)
-    # at most one class has p > 1/2, and then it is the largest; elsewhere log(1 - p) is harmless
+    # at most one class, the largest, has p > 1/2; for the others log(1 - p) is accurate
     odds = log_p - torch.log1p(-log_p.exp().clamp(max=0.5))
     return odds.scatter(1, at, top - others)
 
@@ -69,6 +69,6 @@ def per_class(logits: Tensor, task: Task) -> Iterator[tuple[int, Tensor]]:
 
 
 def to_logits(probs: Tensor, task: Task) -> Tensor:
-    """Logits of one probability a class, inside (0, 1); of a softmax they are normalised."""
+    """Logits of one probability per class, inside (0, 1); normalised for a softmax."""
     log_p = probs.log()
     return log_p.log_softmax(1) if task == "single" else log_p - torch.log1p(-probs)

@@ -1,4 +1,4 @@
-r"""From the class frequencies of the training data to those of the place of use."""
+r"""Prior correction: from the class frequencies of the training data to those in use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from equipoise.calibration.inputs import USE_LOGITS, check_rows, check_some, fla
 
 __all__ = ["PriorCorrection", "correct_prior", "estimate_prior", "fit_prior"]
 
-# What the estimate of a share is kept above, so that its logarithm is finite.
+# Lower bound of an estimated prior, so that its logarithm is finite.
 LEAST_SHARE = 1e-12
 MAX_ITER, TOLERANCE, SHRINKAGE = 1000, 1e-7, 3.0
 Vector = Sequence[float] | Tensor
@@ -34,11 +34,11 @@ Vector = Sequence[float] | Tensor
 class PriorCorrection(Fitted):
     r""":math:`z'_c = z_c + \log \pi'_c - \log \pi_c`, the posterior under other priors (Saerens et al. 2002, eq. 2.4).
 
-    Changes predictions: towards the classes that are more frequent in the place of use.
+    Changes predictions towards the classes that are more frequent in use.
 
     Args:
-        train_prior: pi, share of each class in the data that the model was trained on (or was balanced to).
-        target_prior: pi', share of each class in the place of use.
+        train_prior: pi, frequency of each class in the training data (or in the balanced distribution).
+        target_prior: pi', frequency of each class in use.
 
     >>> PriorCorrection((0.5, 0.5), (0.9, 0.1))(torch.tensor([[0.0, 0.0]])).softmax(1)
     tensor([[0.9000, 0.1000]])
@@ -55,7 +55,7 @@ class PriorCorrection(Fitted):
         target = as_floats("target_prior", self.target_prior, positive=True)
         if len(target) != len(train):
             raise ValueError(
-                f"target_prior must have one share for each of the {len(train)} classes, got {len(target)}; "
+                f"target_prior must have one frequency for each of the {len(train)} classes, got {len(target)}; "
                 "pass shares of the same classes"
             )
         self._set(train_prior=train, target_prior=target, num_classes=len(train))
@@ -65,7 +65,7 @@ class PriorCorrection(Fitted):
         return logits + column([math.log(target) - math.log(train) for train, target in pairs], logits)
 
     def describe(self) -> str:
-        """One line for people."""
+        """One-line description."""
         ratio = [target / train for train, target in zip(self.train_prior, self.target_prior, strict=True)]
         most = max(range(len(ratio)), key=ratio.__getitem__)
         least = min(range(len(ratio)), key=ratio.__getitem__)
@@ -87,8 +87,8 @@ def correct_prior(
 ) -> Tensor:
     r"""Logits under the target prior: :math:`z_c + \log \pi'_c - \log \pi_c`. May change predictions.
 
-    Without ``target_prior`` it is estimated from these very logits, :func:`estimate_prior`. See :func:`fit_prior` for
-    the arguments and for a correction that is estimated once and applied to other logits.
+    Without ``target_prior`` it is estimated from these logits, :func:`estimate_prior`. See :func:`fit_prior` for the
+    arguments and for a correction that is estimated once and applied to other logits.
 
     Shape: ``logits`` (N, C, d1, ..., dk); result the same.
 
@@ -110,19 +110,19 @@ def fit_prior(
     shrinkage: float = SHRINKAGE,
     ignore_index: int = -100,
 ) -> PriorCorrection:
-    """A prior correction; the target prior is estimated by EM from the logits where it is not given.
+    """Fit a prior correction; by default the target prior is estimated from the logits by EM.
 
     A model trained with balancing (logit adjustment, balanced softmax, class-balanced sampling, weights of inverse
     frequency) has a uniform training prior: ``train_prior=[1] * C``.
 
     Args:
-        logits: of the place of use, (N, C, d1, ..., dk).
-        targets: no labels are needed; if given, rows of ``ignore_index`` do not count in the estimate.
-        train_prior: share of each class in training, above 0; normalised.
-        train_counts: or their counts; a class without samples counts 1.
-        target_prior: share of each class in the place of use, above 0; None: :func:`estimate_prior`.
-        shrinkage: of the estimate.
-        ignore_index: targets that do not count.
+        logits: logits in use, (N, C, d1, ..., dk).
+        targets: not needed; if given, rows of ``ignore_index`` are excluded from the estimate.
+        train_prior: frequency of each class in training, above 0; normalised.
+        train_counts: alternatively the counts; a class without samples counts as 1.
+        target_prior: frequency of each class in use, above 0; None: :func:`estimate_prior`.
+        shrinkage: shrinkage of the estimate.
+        ignore_index: targets to ignore.
 
     >>> fit_prior(torch.zeros(4, 2), train_counts=[3, 1], target_prior=[1, 1])
     PriorCorrection(num_classes=2, train_prior=(0.75, 0.25), target_prior=(0.5, 0.5))
@@ -140,17 +140,17 @@ def estimate_prior(
     max_iter: int = MAX_ITER,
     tolerance: float = TOLERANCE,
 ) -> tuple[float, ...]:
-    r"""Share of each class in unlabelled data, by EM (Saerens, Latinne & Decaestecker 2002).
+    r"""Frequency of each class in unlabelled data, by EM (Saerens, Latinne & Decaestecker 2002).
 
     Maximises :math:`\sum_i \log \sum_c \pi'_c \, p_{ic} / \pi_c + \lambda C \sum_c \pi_c \log \pi'_c` over
-    :math:`\pi'`, from :math:`\pi` on, until no share moves by more than ``tolerance``. The second term, with lambda the
-    ``shrinkage``, counts lambda more samples of each class (at training shares): without it few rows give shares of 0,
-    and the class is then denied to every row. Shares are kept above 1e-12.
+    :math:`\pi'`, from :math:`\pi` on, until no frequency changes by more than ``tolerance``. The second term, with
+    lambda the ``shrinkage``, adds lambda samples of each class (at training frequencies): without it few rows give
+    frequencies of 0, which rule out the class in every row. Frequencies are kept above 1e-12.
 
-    Only the class frequencies may differ from training, and the probabilities must be calibrated there, for each class:
-    use :func:`~equipoise.calibration.fit_vector` first.
+    Only the class frequencies may differ from training, and the probabilities must be calibrated per class under the
+    training prior: use :func:`~equipoise.calibration.fit_vector` first.
 
-    Shape: ``logits`` (N, C, d1, ..., dk); C shares.
+    Shape: ``logits`` (N, C, d1, ..., dk); C frequencies.
 
     >>> logits = torch.tensor([[5.0, -5.0]] * 3 + [[-5.0, 5.0]])
     >>> [round(share, 3) for share in estimate_prior(logits, train_counts=[1, 1], shrinkage=0.0)]
@@ -183,7 +183,7 @@ def _fit(
         warn_of_probabilities("logits", logits, one_label=True, advice=USE_LOGITS)
         rows = flat_rows(logits)
         check_rows(rows)
-    else:  # the rows with labels are looked at
+    else:  # only rows with labels are used
         rows = single_rows(logits, targets, ignore_index).logits
     if target_prior is not None:
         target = _shares("target_prior", target_prior)
@@ -194,7 +194,7 @@ def _fit(
 
 
 class Estimate(NamedTuple):
-    """Where EM ended."""
+    """Result of EM."""
 
     prior: tuple[float, ...]
     converged: bool
@@ -203,7 +203,7 @@ class Estimate(NamedTuple):
 
 def _em(rows: Tensor, train: tuple[float, ...], shrinkage: float, max_iter: int, tolerance: float) -> Estimate:
     log_train = torch.tensor(train, dtype=torch.float64, device=rows.device).log()
-    log_ratio = rows - log_train  # p / pi of a row up to its own factor, which cancels
+    log_ratio = rows - log_train  # p / pi of a row up to a factor, which cancels
     ratio = (log_ratio - log_ratio.amax(1, keepdim=True)).exp_()
     added = shrinkage * len(train) * log_train.exp()
     share, moved, steps = log_train.exp(), math.inf, 0
@@ -213,12 +213,12 @@ def _em(rows: Tensor, train: tuple[float, ...], shrinkage: float, max_iter: int,
         new /= new.sum()
         moved, share, steps = float((new - share).abs().max()), new, steps + 1
     converged = moved <= tolerance
-    note = "" if converged else f"EM still moved by {moved:.2g} after {steps} steps"
+    note = "" if converged else f"EM still changed by {moved:.2g} after {steps} steps"
     return Estimate(tuple(share.tolist()), converged, note)
 
 
 def _checked(logits: Tensor, prior: Vector | None, counts: Vector | None) -> tuple[float, ...]:
-    """The training prior of logits with as many classes."""
+    """The training prior for logits with this number of classes."""
     check_some(logits, "single")
     train = _train_prior(prior, counts)
     check_length("train_prior" if counts is None else "train_counts", len(train), logits.shape[1])
@@ -241,5 +241,7 @@ def _train_prior(prior: Vector | None, counts: Vector | None) -> tuple[float, ..
 def _shares(name: str, values: Vector) -> tuple[float, ...]:
     shares = check_class_vector(name, values)
     if min(shares) <= 0.0:
-        raise ValueError(f"{name} must be above 0 for every class, got {min(shares):g}; use a small share instead of 0")
+        raise ValueError(
+            f"{name} must be above 0 for every class, got {min(shares):g}; use a small frequency instead of 0"
+        )
     return tuple(share / math.fsum(shares) for share in shares)

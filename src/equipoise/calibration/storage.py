@@ -1,4 +1,4 @@
-"""Fitted methods in files: JSON with a format name and a version, no code, every float exactly as it was."""
+"""Saving and loading fits: JSON with a format name and a version, without code, with exact floats."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KINDS: dict[str, type[Fitted]] = {
 
 
 def save(fitted: Fitted, path: str | os.PathLike[str]) -> None:
-    """Write a fitted method to a JSON file; an existing file is replaced as a whole or not at all.
+    """Save a fit to a JSON file; an existing file is replaced atomically.
 
     >>> import tempfile
     >>> from equipoise.calibration import Temperature
@@ -55,16 +55,16 @@ def save(fitted: Fitted, path: str | os.PathLike[str]) -> None:
     text = json.dumps(to_json(fitted), indent=1, allow_nan=False) + "\n"
     path = Path(path)
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: the folder {path.parent} must exist, found none; make it first")
+        raise FileNotFoundError(f"{path}: the folder {path.parent} must exist, found none; create it first")
     write_text(path, text)
 
 
 def load(path: str | os.PathLike[str]) -> Fitted:
-    """Read a fitted method that :func:`save` wrote. Nothing in the file is executed.
+    """Load a fit written by :func:`save`. Nothing in the file is executed.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: it is no such file, it was damaged, or a newer version wrote it; the message says which.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is not a fit, is damaged, or was written by a newer version; the message says which.
     """
     if not Path(path).exists():
         raise FileNotFoundError(f"{_file(path)}, found no file there; check the path")
@@ -72,7 +72,7 @@ def load(path: str | os.PathLike[str]) -> Fitted:
 
 
 def to_json(fitted: Fitted) -> dict[str, Any]:
-    """What :func:`save` writes, as plain data: for a file that holds other things too."""
+    """Content written by :func:`save` as plain data, to embed in other files."""
     if type(fitted) not in KINDS.values():
         raise TypeError(
             f"fitted must be one of {', '.join(cls.__name__ for cls in KINDS.values())}, got {type(fitted).__name__}; "
@@ -87,7 +87,7 @@ def to_json(fitted: Fitted) -> dict[str, Any]:
 
 
 def from_json(content: object, where: str) -> Fitted:
-    """The fitted method of :func:`to_json`; ``where`` begins the message about content that is none."""
+    """The fitted method of :func:`to_json`; ``where`` is the start of error messages."""
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ValueError(f"{where}, got JSON without format {FORMAT!r}; check the path")
     version = content.get("version")
@@ -102,7 +102,7 @@ def from_json(content: object, where: str) -> Fitted:
         raise ValueError(f"{where}, got the unknown kind {kind!r}; the kinds are {', '.join(KINDS)}")
     names = {field.name for field in fields(KINDS[kind])}
     if isinstance(values, dict):
-        older: dict[str, Any] = {"class_names": []}  # what files said nothing of, as it was
+        older: dict[str, Any] = {"class_names": []}  # defaults of files written before the field existed
         if kind == VectorScaling.kind:
             older["log_probs"] = False
         values = older | values
@@ -111,7 +111,7 @@ def from_json(content: object, where: str) -> Fitted:
         raise ValueError(f"{where} with the fields {sorted(names)}, got {came}; save the fit again")
     try:
         return KINDS[kind](**{name: _tuples(value) for name, value in values.items()})
-    except Exception as error:  # numbers of any size and kind where others belong
+    except Exception as error:  # numbers of unexpected size or type
         raise ValueError(f"{where}, got damaged numbers: {error}") from error
 
 

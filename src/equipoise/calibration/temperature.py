@@ -1,4 +1,4 @@
-r"""One temperature for all: :math:`z' = z / T` (Guo et al. 2017)."""
+r"""Temperature scaling: :math:`z' = z / T` (Guo et al. 2017)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ GRID = tuple(step / 10 for step in range(1, 101))
 
 @dataclass(frozen=True, repr=False)
 class Temperature(Fitted):
-    r""":math:`z' = z / T`. Keeps the order of the classes in a row, so the predicted class and the accuracy.
+    r""":math:`z' = z / T`. Keeps the order of the classes in a row, and so the predicted class and the accuracy.
 
-    (Two logits that differ by less than the resolution of their dtype may come out equal.)
+    (Two logits that differ by less than the resolution of their dtype may become equal.)
 
     >>> Temperature(2.0)(torch.tensor([[2.0, -1.0]]))
     tensor([[ 1.0000, -0.5000]])
@@ -44,7 +44,7 @@ class Temperature(Fitted):
         return logits / self.temperature
 
     def describe(self) -> str:
-        """One line for people."""
+        """One-line description."""
         word = "less" if self.temperature > 1 else "more"
         return f"temperature {self.temperature:.4g}: {word} confident, same predictions{self._origin()}"
 
@@ -58,12 +58,12 @@ def fit_temperature(
     bounds: tuple[float, float] = BOUNDS,
     ignore_index: int = -100,
 ) -> Temperature:
-    r"""The temperature that suits held-out data best. Keeps the predicted class.
+    r"""Fit a temperature on held-out data. Keeps the predicted class.
 
     ``by="nll"`` minimises the mean negative log-likelihood, which is convex in 1/T: the root of its derivative is
-    searched on log T inside ``bounds``. An optimum on a bound (every prediction right, or worse than chance) is taken
-    there, with ``converged=False`` and a note. ``by="ece"`` takes the first of T = 0.1, 0.2, ..., 10 with the least
-    ECE, 15 bins of equal width, right-closed (Mukhoti et al. 2020).
+    searched on log T inside ``bounds``. If the optimum is at a bound (all predictions correct, or worse than chance),
+    the bound is returned with ``converged=False`` and a note. ``by="ece"`` returns the first of T = 0.1, 0.2, ..., 10
+    with the lowest ECE, 15 bins of equal width, right-closed (Mukhoti et al. 2020).
 
     Shape: ``logits`` (N, C, d1, ..., dk), ``targets`` (N, d1, ..., dk) class indices.
 
@@ -91,7 +91,7 @@ def fit_temperature(
 
 
 class Found(NamedTuple):
-    """A temperature, and whether the optimum lies inside the range searched."""
+    """A temperature, and whether the optimum is inside the search range."""
 
     temperature: float
     inside: bool
@@ -99,11 +99,11 @@ class Found(NamedTuple):
 
 
 def slope_by_nll(rows: SingleRows, low: float, high: float, *, anchor: float = 1.0, shrinkage: float = 0.0) -> Found:
-    r"""T of the least :math:`\sum_i \text{NLL}_i(1/T) + \frac{\lambda}{2} (T_0 / T - 1)^2`, T_0 the anchor."""
+    r"""T that minimises :math:`\sum_i \text{NLL}_i(1/T) + \frac{\lambda}{2} (T_0 / T - 1)^2`, T_0 the anchor."""
     margins = rows.logits - rows.logits.gather(1, rows.labels[:, None])
     if not bool((margins.isfinite() & (margins != 0)).any()) and shrinkage == 0.0:
-        return Found(1.0, False, "all logits of a row are equal, so that no temperature changes anything")
-    margins.clamp_(min=torch.finfo(margins.dtype).min)  # of a masked class, whose share 0 times -inf would be NaN
+        return Found(1.0, False, "all logits of a row are equal, so the temperature has no effect")
+    margins.clamp_(min=torch.finfo(margins.dtype).min)  # for a masked class, where 0 times -inf would be NaN
 
     def pull(slope: float) -> float:
         """Derivative of the objective with respect to 1/T, which grows with 1/T."""
@@ -114,14 +114,14 @@ def slope_by_nll(rows: SingleRows, low: float, high: float, *, anchor: float = 1
 
 
 def bounded_root(pull: Callable[[float], float], low: float, high: float) -> Found:
-    """T in [low, high] where ``pull(1/T)``, an increasing function, is 0; a bound where it is 0 nowhere inside."""
-    from scipy.optimize import brentq  # here, so that importing equipoise stays light
+    """T in [low, high] where ``pull(1/T)``, an increasing function, is 0; a bound if it has no zero inside."""
+    from scipy.optimize import brentq  # here, to keep importing equipoise fast
 
     if pull(1.0 / high) >= 0.0:
         why = "the predictions are no better than chance, or the logits are very large"
-        return Found(high, False, f"the optimum lies at or above the bound {high:g}: {why}")
+        return Found(high, False, f"the optimum is at or above the bound {high:g}: {why}")
     if pull(1.0 / low) <= 0.0:
-        return Found(low, False, f"the optimum lies at or below the bound {low:g}: the data are perfectly separated")
+        return Found(low, False, f"the optimum is at or below the bound {low:g}: the data are perfectly separated")
     log_t = brentq(lambda s: pull(math.exp(-s)), math.log(low), math.log(high), xtol=1e-13, maxiter=200)
     return Found(math.exp(log_t), True, "")
 
@@ -147,4 +147,4 @@ def _best_on_grid(rows: SingleRows) -> Found:
     if max(errors) == min(errors):
         return Found(GRID[best], False, "the calibration error is the same for every temperature")
     at_end = best in (0, len(GRID) - 1)
-    return Found(GRID[best], not at_end, "the optimum lies at the end of the grid 0.1 ... 10" if at_end else "")
+    return Found(GRID[best], not at_end, "the optimum is at the end of the grid 0.1 ... 10" if at_end else "")

@@ -1,4 +1,4 @@
-"""A decision threshold for each label that maximises its F1."""
+"""A decision threshold per label that maximises its F1."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["Thresholds", "fit_thresholds"]
 
 @dataclass(frozen=True, repr=False)
 class Thresholds(Fitted):
-    r""":math:`z'_k = z_k - t_k`, so that a label is chosen where :math:`z'_k > 0`, that is at probability 1/2.
+    r""":math:`z'_k = z_k - t_k`, so that a label is chosen if :math:`z'_k > 0`, that is above probability 1/2.
 
-    For decisions: the shifted logits are no calibrated probabilities. Keeps the ranking of a label. Calibrate first,
+    For decisions: the shifted logits are not calibrated. Keeps the ranking of a label. Calibrate first,
     then fit thresholds on the calibrated logits.
 
     Args:
-        thresholds: t, one logit for each label.
-        f1: F1 of each label to expect on new data, by cross-fitting; None for a label without positives.
+        thresholds: t, one logit per label.
+        f1: expected F1 of each label on new data, by cross-fitting; None for a label without positives.
 
     >>> Thresholds((-1.0, 0.5)).decide(torch.tensor([[-0.5, 0.0]]))
     tensor([[ True, False]])
@@ -51,33 +51,33 @@ class Thresholds(Fitted):
 
     @property
     def probabilities(self) -> tuple[float, ...]:
-        """The thresholds as probabilities of the logits that they were fitted on."""
+        """The thresholds as probabilities of the logits of the fit."""
         return tuple(torch.tensor(self.thresholds, dtype=torch.float64).sigmoid().tolist())
 
     @property
     def macro_f1(self) -> float:
-        """Mean F1 to expect over the labels with positives; NaN where there is none."""
+        """Expected mean F1 over the labels with positives; NaN without any."""
         known = [value for value in self.f1 if value is not None]
         return math.fsum(known) / len(known) if known else math.nan
 
     def _shown(self, values: dict[str, object]) -> dict[str, object]:
-        """Thresholds as people think of them."""
+        """Thresholds as probabilities."""
         return {
             "probabilities" if name == "thresholds" else name: self.probabilities if name == "thresholds" else value
             for name, value in values.items()
         }
 
     def decide(self, logits: Tensor) -> Tensor:
-        """Whether each label is chosen, bool in the shape of the logits."""
+        """Whether each label is chosen: bool, in the shape of the logits."""
         check_shape(logits, self.task, self.num_classes)
         return self._apply(logits) > 0
 
     def _apply(self, logits: Tensor) -> Tensor:
-        wide = logits.float() if logits.device.type == "mps" else logits.double()  # the sign is what counts
+        wide = logits.float() if logits.device.type == "mps" else logits.double()  # only the sign matters
         return (wide - column(self.thresholds, wide)).to(logits.dtype)
 
     def describe(self) -> str:
-        """One line for people."""
+        """One-line description."""
         chances = self.probabilities
         expected = f", macro F1 {self.macro_f1:.4g} expected" if not math.isnan(self.macro_f1) else ""
         return f"thresholds at probability {min(chances):.3g} to {max(chances):.3g}{expected}{self._origin()}"
@@ -93,22 +93,22 @@ def fit_thresholds(
     shrinkage: float = 10.0,
     ignore_value: float = -1,
 ) -> Thresholds:
-    r"""The threshold of the best F1 for each label, halfway between two scores; of equal ones the highest.
+    r"""The threshold with the best F1 per label, halfway between two scores; the highest in a tie.
 
-    Where positives are few the best cut is mostly luck: a label with n positives gets
+    With few positives the best cut is mostly noise: a label with n positives gets
     :math:`(n\, t_k + \lambda\, t_0) / (n + \lambda)`, :math:`t_0` the median threshold of the labels with at least
     ``min_positives``, and one with fewer gets :math:`t_0` (0, probability 1/2, if there is no such label).
 
-    ``f1`` of the result is what to expect on new data: the same choice is made on all folds but one and scored on that
-    one, counts summed over the folds. The F1 on the data of the choice itself would be too high.
+    ``f1`` of the result estimates the F1 on new data: the threshold is chosen on all folds except one and evaluated on
+    that fold, with counts summed over the folds. The F1 on the fit data would be too optimistic.
 
     Args:
         logits: (N, K, d1, ..., dk).
         targets: 0, 1 or ``ignore_value``, in the shape of the logits.
         folds: of the cross-fitting, at least 2; 0 leaves it out.
-        min_positives: least number of positives for a threshold of its own.
+        min_positives: minimum number of positives for a separate threshold.
         shrinkage: lambda, in positives; 0 for none.
-        ignore_value: targets that do not count.
+        ignore_value: targets to ignore.
 
     >>> logits = torch.tensor([[-3.0], [-2.0], [-1.0], [0.0], [1.0], [2.0]])
     >>> targets = torch.tensor([[0], [0], [1], [1], [1], [1]])
@@ -133,12 +133,12 @@ def fit_thresholds(
     how_few = "no positives" if min_positives <= 1 else f"fewer than {min_positives} positives"
     few = remark_on_classes(
         (positives < min_positives).nonzero().squeeze(1).tolist(),
-        f"has {how_few} and takes the common threshold",
-        f"have {how_few} and take the common threshold",
+        f"has {how_few} and uses the common threshold",
+        f"have {how_few} and use the common threshold",
         ("label", "labels"),
     )
     none_known = (
-        "" if bool((positives >= min_positives).any()) else "no label has enough positives, so nothing was learnt"
+        "" if bool((positives >= min_positives).any()) else "no label has enough positives, so nothing was learned"
     )
     return announce(
         Thresholds(
@@ -152,9 +152,9 @@ def fit_thresholds(
 
 
 class Sorted(NamedTuple):
-    """Some labels, each with its rows in order of falling score; (K, R)."""
+    """A block of labels, each with its rows by decreasing score; (K, R)."""
 
-    scores: Tensor  # -inf also where the target is unknown
+    scores: Tensor  # -inf for unknown targets too
     positive: Tensor
     known: Tensor
     row: Tensor
@@ -163,20 +163,20 @@ class Sorted(NamedTuple):
 def _sorted(rows: MultiRows) -> Sorted:
     finite = rows.logits.where(rows.known & rows.logits.isfinite(), -math.inf)
     top = finite.amax(0).nan_to_num(neginf=0.0)
-    always = top + top.abs().clamp(min=1)  # for inf, which is chosen at any threshold above the other scores
+    always = top + top.abs().clamp(min=1)  # inf is chosen at any threshold above the other scores
     scores = rows.logits.masked_fill(~rows.known, -math.inf)
     scores, row = torch.where(scores == math.inf, always, scores).T.sort(descending=True)
     return Sorted(scores, rows.positive.T.gather(1, row), rows.known.T.gather(1, row), row)
 
 
 def _without(part: Sorted, held_out: Tensor) -> Sorted:
-    """The rows that are not held out, still in order: every label loses the same number of rows."""
+    """The rows that are not held out, in order: every label loses the same number of rows."""
     kept = ~held_out[part.row]
     return Sorted(*(values[kept].view(len(kept), -1) for values in part))
 
 
 def _cuts(rows: MultiRows, fold: Tensor, folds: int) -> tuple[Tensor, Tensor]:
-    """Best cuts and numbers of positives, (1 + folds, K): of all rows, and of all but those of each fold. One sort."""
+    """Best cuts and numbers of positives, (1 + folds, K): for all rows, and without each fold. Sorts once."""
     whole = _sorted(rows)
     parts = [whole, *(_without(whole, fold == held) for held in range(folds))]
     return torch.stack([_best_cuts(part) for part in parts]), torch.stack([_learnt_from(part) for part in parts])
@@ -196,10 +196,10 @@ def _shrink(cuts: Tensor, positives: Tensor, min_positives: float, shrinkage: fl
 
 
 def _best_cuts(part: Sorted) -> Tensor:
-    """Cut of the best F1 = 2 TP / (chosen + positives) for each label; 0 where there are no positives."""
+    """Cut with the best F1 = 2 TP / (chosen + positives) per label; 0 without positives."""
     hits, chosen = part.positive.cumsum(1), part.known.cumsum(1)
     below = torch.cat([part.scores[:, 1:], torch.full_like(part.scores[:, :1], -math.inf)], 1)
-    between = part.scores > below  # equal scores fall on the same side
+    between = part.scores > below  # tied scores are on the same side
     f1 = torch.where(between, 2.0 * hits / (chosen + hits[:, -1:]).clamp(min=1), -1.0)
     at = f1.argmax(1, keepdim=True)
     upper, lower = part.scores.gather(1, at).squeeze(1), below.gather(1, at).squeeze(1)
@@ -210,7 +210,7 @@ def _best_cuts(part: Sorted) -> Tensor:
 
 
 def _cross_fitted_f1(rows: MultiRows, fold: Tensor, without: list[Tensor]) -> tuple[float | None, ...]:
-    """F1 of each label when every fold is decided by the thresholds of the others; None without positives."""
+    """F1 of each label with every fold decided by the thresholds of the others; None without positives."""
     hits, chosen = torch.zeros(2, rows.logits.shape[1], dtype=torch.int64, device=fold.device)
     for held, thresholds in enumerate(without):
         out = fold == held

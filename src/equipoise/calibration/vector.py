@@ -1,4 +1,4 @@
-r"""A factor and a bias for each class: :math:`z'_c = w_c \log p_c + b_c` (after Guo et al. 2017, vector scaling)."""
+r"""A factor and a bias per class: :math:`z'_c = w_c \log p_c + b_c` (after Guo et al. 2017, vector scaling)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["VectorScaling", "fit_vector"]
 class VectorScaling(Fitted):
     r""":math:`z'_c = w_c \log p_c + b_c` with :math:`p = \text{softmax}(z)`. May change predictions.
 
-    Like the softmax it does not see a constant that is added to all logits of a row. With ``log_probs=False`` it is
-    :math:`w_c z_c + b_c` of the logits as they are, which does: so were files fitted that do not say which.
+    Like the softmax it is invariant to a constant that is added to all logits of a row. With ``log_probs=False`` it is
+    :math:`w_c z_c + b_c` of the raw logits, which is not: the default for files without the field.
 
     >>> VectorScaling((1.0, 1.0), (0.0, -1.0))(torch.tensor([[0.0, 0.0]]))
     tensor([[-0.6931, -1.6931]])
@@ -42,7 +42,7 @@ class VectorScaling(Fitted):
                 f"bias must have one number for each of the {len(self.weight)} classes, got {len(self.bias)}; fit again"
             )
         if not isinstance(self.log_probs, bool):
-            raise TypeError(f"log_probs must be a bool, got {self.log_probs!r}; leave it out")
+            raise TypeError(f"log_probs must be a bool, got {self.log_probs!r}; omit it")
         self._set(weight=weight, bias=bias, num_classes=len(weight))
 
     def _apply(self, logits: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class VectorScaling(Fitted):
         return logits * column(self.weight, logits) + column(self.bias, logits)
 
     def describe(self) -> str:
-        """One line for people."""
+        """One-line description."""
         spread = f"factors {min(self.weight):.3g} to {max(self.weight):.3g}"
         return f"vector scaling, {spread}, biases {min(self.bias):.3g} to {max(self.bias):.3g}{self._origin()}"
 
@@ -61,15 +61,15 @@ def fit_vector(logits: Tensor, targets: Tensor, *, shrinkage: float = 1.0, ignor
 
     With :math:`x = \log p / T`, T of :func:`~equipoise.calibration.fit_temperature`, and m, s the mean and standard
     deviation of each class's x, it minimises :math:`\sum_i \text{NLL}_i + \frac{\lambda}{2} \sum_c (u_c^2 + d_c^2)` for
-    the logits :math:`x_c + u_c (x_c - m_c) / s_c + d_c`: a class with few samples keeps the common temperature, a class
-    with none is noted. The problem is convex; L-BFGS in float64. It is the same whatever
-    constant is added to a row of logits.
+    the logits :math:`x_c + u_c (x_c - m_c) / s_c + d_c`: a class with few samples keeps the common temperature, and
+    classes without samples are noted. The problem is convex and solved by L-BFGS in float64. The fit is invariant to a
+    constant added to a row of logits.
 
     Args:
         logits: (N, C, d1, ..., dk).
         targets: class indices (N, d1, ..., dk).
         shrinkage: lambda, above 0.
-        ignore_index: targets that do not count.
+        ignore_index: targets to ignore.
 
     >>> logits = torch.randn(1000, 3, generator=torch.Generator().manual_seed(0))
     >>> targets = (logits + torch.tensor([0.0, 0.0, 2.0])).argmax(1)  # the model underrates class 2

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from equipoise._nearest import nearest
 from equipoise._records import Record
+from equipoise._suggestions import nearest
 from equipoise._visible import visible
 from equipoise._writing import check_place
 from equipoise.cli.console import echo

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from equipoise._nearest import some
 from equipoise._reading import reading
+from equipoise._suggestions import some
 from equipoise.cli.console import echo
 from equipoise.cli.inputs import bad_input
 from equipoise.comparison.folder import ComparisonFolder

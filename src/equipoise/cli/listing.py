@@ -15,13 +15,13 @@ from equipoise.cli.describe import arguments_of, call_of, signature_of, summary_
 __all__ = ["details", "overview"]
 
 GROUPS: dict[Link, str] = {
-    "softmax": "Softmax link: one label for each row, pixel or token",
-    "sigmoid": "Sigmoid link: several labels for each sample, detection",
+    "softmax": "Softmax link: single-label data, pixels or tokens",
+    "sigmoid": "Sigmoid link: multi-label data, detection",
     "region": "Regions: segmentation, the overlap of whole classes",
 }
 LETTERS = (
     "z logits · p probability, p_y that of the target class · t target · n_c training samples of class c · C classes · "
-    "w weight · ε label smoothing · ξ(e) share of the high-confidence term in epoch e"
+    "w weight · ε label smoothing · ξ(e) weight of the high-confidence term in epoch e"
 )
 WIDE = 100  # columns from which on formula, paper and advice stand side by side
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from rich.console import Console
 
 from equipoise._extras import check_installed
-from equipoise._nearest import some
 from equipoise._reading import read_record
+from equipoise._suggestions import some
 from equipoise._visible import visible
 from equipoise._writing import DRAFT, clear_drafts, no_empty_folders, open_unlinked, write_text
 from equipoise.comparison.damage import damage_of, set_aside

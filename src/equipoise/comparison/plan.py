@@ -150,11 +150,11 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
         ValueError: some loss does not fit them; all of these are named. Or they are not those of the finished runs.
     """
     from equipoise.doctor.suggest import suggest
-    from equipoise.train.machine import check_trainer
+    from equipoise.train.builders import check_method, check_model, check_sizes, loss_of, model_of, monitor_of, opened
     from equipoise.train.methods import parse_method
-    from equipoise.train.parts import check_method, check_model, check_sizes, loss_of, model_of, monitor_of, opened
     from equipoise.train.preparation import Preparation
     from equipoise.train.task import task_of
+    from equipoise.train.trainer import check_trainer
 
     first = RunSpec(**spec.model_dump(include=set(SharedSpec.model_fields)))
     data, _ = opened(first)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
-from equipoise._nearest import nearest, repeated
+from equipoise._suggestions import nearest, repeated
 from equipoise.catalogue import find
 from equipoise.expressions import METHOD_NAMES, canonical, check_loss_names, is_method, list_losses, method_name
 from equipoise.train import spec as shared
@@ -120,15 +120,16 @@ class CompareSpec(SharedSpec):
 
     losses: Losses | None = _setting(
         None,
-        "Losses, e.g. 'ce focal(gamma=[1, 2, 3]) ldam(weight=drw) mine.py:function'; None for those that the data "
-        "suggest.",
+        "Losses, e.g. 'ce focal(gamma=[1, 2, 3]) ldam(weight=drw) mine.py:function'; None to suggest some from the "
+        "data.",
     )
     methods: Methods | None = _setting(
-        None, "Systems, beside the losses or alone, e.g. 'ce sdn sdn(feature=ce) ldam-drw crt tau-norm oltr(loss=cfl)'."
+        None,
+        "Methods to compare, with losses or alone, e.g. 'ce sdn sdn(feature=ce) ldam-drw crt tau-norm oltr(loss=cfl)'.",
     )
     seeds: Seeds = _setting((0, 1, 2), "Number of seeds, or a list of them.")
     baseline: str | None = _setting(
-        None, "The loss that others are compared with; None for cross-entropy, or the first."
+        None, "Loss that the others are compared with; None for cross-entropy, or the first loss."
     )
 
     @field_validator("devices", "nodes")

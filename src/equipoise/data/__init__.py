@@ -1,4 +1,4 @@
-"""Data: the user's own in many layouts, small real sets without download, long tails on request, and samplers."""
+"""Data: readers for common layouts, small embedded data sets, long-tailed subsampling, and samplers."""
 
 from equipoise.data.arrays import Arrays, DataSet, Split, Task
 from equipoise.data.embedded import EMBEDDED, digit_maps, digit_scenes, digits_lt

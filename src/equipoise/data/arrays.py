@@ -1,4 +1,4 @@
-"""Data as arrays, and the three splits of a task."""
+"""In-memory data, and the three splits of a task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Arrays", "DataSet", "Split", "Task"]
 
 Task = Literal["single", "multi", "segmentation"]
 Split: TypeAlias = "Arrays | FileImages | Texts"
-"""Samples in memory, images that lie in files, or texts; each has ``labels``, a length and ``take(indices)``."""
+"""Samples in memory, image files, or texts; each has ``labels``, a length and ``take(indices)``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,14 +37,14 @@ class Arrays:
         if len(self.inputs) != len(self.labels):
             raise ValueError(
                 f"inputs and labels must hold as many samples, got {len(self.inputs)} and {len(self.labels)}; "
-                "check what they were made of"
+                "check how they were created"
             )
 
     def __len__(self) -> int:
         return len(self.inputs)
 
     def take(self, indices: NDArray[np.int64]) -> Arrays:
-        """These samples."""
+        """Select samples."""
         return Arrays(self.inputs[indices], self.labels[indices])
 
 
@@ -53,14 +53,14 @@ class DataSet:
     """Three splits of one task.
 
     Args:
-        name: what people call it.
-        task: ``"single"`` label, ``"multi"`` label, or ``"segmentation"``.
-        class_names: one for each class.
-        train: what losses see.
-        val: what choices are made on.
-        test: what is reported on.
-        ignore_index: label that counts for nothing.
-        notes: sentences about what the user should know: splits that were made, classes without samples.
+        name: name of the data set.
+        task: ``"single"``-label, ``"multi"``-label, or ``"segmentation"``.
+        class_names: one name per class.
+        train: training data.
+        val: data for model selection.
+        test: data for the final report.
+        ignore_index: label to ignore.
+        notes: messages for the user: splits that were drawn, classes without samples.
     """
 
     name: str
@@ -74,12 +74,12 @@ class DataSet:
 
     @property
     def train_counts(self) -> NDArray[np.int64]:
-        """Training samples of each class, (C,): of several labels the positives, in segmentation the pixels."""
+        """Training samples per class, (C,): for multi-label data the positives, for segmentation the pixels."""
         return class_counts(self.train, self.task, len(self.class_names), self.ignore_index)
 
     @property
     def fingerprint(self) -> str:
-        """Which samples are in which split, and in which order, as far as labels and names of files tell."""
+        """Fingerprint of the samples of each split and their order, from labels and file names."""
         digest = hashlib.sha256()
         for split in (self.train, self.val, self.test):
             names = [Path(path).name for path in getattr(split, "paths", ())]
@@ -89,7 +89,7 @@ class DataSet:
 
 
 def class_counts(split: Split, task: Task, classes: int, ignore_index: int) -> NDArray[np.int64]:
-    """Samples of each class, (C,): of several labels the positives, in segmentation the pixels."""
+    """Samples per class, (C,): for multi-label data the positives, for segmentation the pixels."""
     masks = getattr(split, "masks", None)
     if masks is not None:
         pixels: NDArray[np.int64] = masks.pixels.sum(0)

@@ -1,7 +1,7 @@
-"""Augmentation of whole batches on the device they are on, reproducible from a generator.
+"""Augmentation of whole batches on their device, reproducible from a generator.
 
 An augmentation takes images (N, c, H, W) of floats in [0, 1], labels and a ``torch.Generator`` of the same device, and
-returns new ones; the caller's tensors are never written. Label maps (N, H, W) move with their images; ``Mixup`` and
+returns new ones; the inputs are never modified. Label maps (N, H, W) are transformed with their images; ``Mixup`` and
 ``CutMix`` turn class indices into distributions (N, C).
 """
 
@@ -37,7 +37,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Augmentation(Protocol):
-    """Images, labels and a generator to new images and labels."""
+    """Maps images, labels and a generator to new images and labels."""
 
     def __call__(self, images: Tensor, labels: Tensor, generator: torch.Generator) -> Pair:
         """Augment a batch."""
@@ -45,7 +45,7 @@ class Augmentation(Protocol):
 
 
 def _uniform(images: Tensor, generator: torch.Generator, low: float = 0.0, high: float = 1.0) -> Tensor:
-    """A number for each image, (N,)."""
+    """One number per image, (N,)."""
     drawn = torch.rand(len(images), generator=generator, device=images.device)
     return low + (high - low) * drawn
 
@@ -61,7 +61,7 @@ def _is_map(images: Tensor, labels: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Flip:
-    """Mirror left to right with probability ``p``."""
+    """Flip horizontally with probability ``p``."""
 
     p: float = 0.5
 
@@ -78,9 +78,9 @@ class Flip:
 
 @dataclass(frozen=True)
 class Crop:
-    """Pad by ``padding`` pixels on every side and cut out the old size at random, as is usual for CIFAR.
+    """Pad by ``padding`` pixels on every side and take a random crop of the original size, as usual for CIFAR.
 
-    What comes from outside is black, and ``fill`` in label maps.
+    Padding is black, and ``fill`` in label maps.
     """
 
     padding: int = 4
@@ -143,7 +143,7 @@ def _saturate(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def _box(images: Tensor, area: Tensor, aspect: Tensor, generator: torch.Generator) -> Tensor:
-    """Boxes of a share ``area`` of the image, centred anywhere, (N, H, W) bool; cut off at the border."""
+    """Boxes that cover a fraction ``area`` of the image at a random centre, (N, H, W) bool; clipped at the border."""
     height, width = images.shape[2:]
     tall = (area * aspect).sqrt() * height
     wide = (area / aspect).sqrt() * width
@@ -160,9 +160,9 @@ class Erase:
     """Black out a rectangle (cutout, DeVries and Taylor 2017; random erasing, Zhong et al. 2020).
 
     Args:
-        p: probability of an image.
-        low: least share of the image.
-        high: greatest share.
+        p: probability per image.
+        low: minimum fraction of the image.
+        high: maximum fraction.
     """
 
     p: float = 0.5
@@ -184,14 +184,14 @@ class Erase:
 
 
 def _dense(labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
-    """Class indices as distributions; labels that are numbers a class stay as they are."""
+    """Class indices as distributions; other labels unchanged."""
     if labels.ndim == 1:
         return F.one_hot(labels, num_classes).to(dtype)
     return labels.to(dtype)
 
 
 def _beta(images: Tensor, alpha: float, generator: torch.Generator) -> Tensor:
-    """One number of the Beta distribution (alpha, alpha), from two of the Gamma distribution."""
+    """A sample of the Beta distribution (alpha, alpha), from two samples of the Gamma distribution."""
     concentration = torch.full((2,), alpha, dtype=torch.float64, device=images.device)
     draws = torch._standard_gamma(concentration, generator=generator)
     return (draws[0] / draws.sum()).to(images.dtype)
@@ -199,7 +199,7 @@ def _beta(images: Tensor, alpha: float, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class Mixup:
-    """Each image mixed with another, and their labels alike (Zhang et al. 2018), for class indices or many labels."""
+    """Mix each image and its label with another (Zhang et al. 2018), for class indices or multi-label data."""
 
     num_classes: int
     alpha: float = 0.2
@@ -219,7 +219,7 @@ class Mixup:
 
 @dataclass(frozen=True)
 class CutMix:
-    """A rectangle of another image pasted into each, labels by area (Yun et al. 2019)."""
+    """Paste a rectangle of another image into each, and mix labels by area (Yun et al. 2019)."""
 
     num_classes: int
     alpha: float = 1.0
@@ -242,20 +242,19 @@ class CutMix:
 
 def _refuse_maps(name: str, images: Tensor, labels: Tensor) -> None:
     if _is_map(images, labels):
-        raise ValueError(f"{name} mixes labels of images, got label maps {tuple(labels.shape)}; leave it out")
+        raise ValueError(f"{name} mixes labels of images, got label maps {tuple(labels.shape)}; omit it")
 
 
 @dataclass(frozen=True)
 class RandAugment:
-    """Some random changes a sample, all of one strength (after Cubuk et al. 2020).
+    """Random transformations per sample with one common strength (after Cubuk et al. 2020).
 
-    Geometric: shear, shift, turn; of colour: brightness, contrast, saturation, posterise, solarise, stretch to full
-    range.
+    Geometric: shear, translate, rotate; colour: brightness, contrast, saturation, posterise, solarise, autocontrast.
 
     Args:
-        count: changes of a sample, one after the other.
+        count: number of transformations per sample, applied in sequence.
         strength: 0 (none) to 1 (30 degrees, a third of the image, colours off by 0.9).
-        fill: label of what comes from outside, in label maps.
+        fill: label of padding in label maps.
     """
 
     count: int = 2
@@ -280,14 +279,14 @@ class RandAugment:
         return images, labels
 
     def _move(self, images: Tensor, labels: Tensor, chosen: Tensor, amount: Tensor) -> Pair:
-        """One sampling of the grid for all geometric changes; the identity for the others."""
+        """One grid sampling for all geometric transformations; the identity for the others."""
         matrix = torch.eye(2, 3, device=images.device, dtype=images.dtype).repeat(len(images), 1, 1)
         for number, change in enumerate(_GEOMETRIC):
             matrix = torch.where((chosen == number).view(-1, 1, 1), change(matrix, amount), matrix)
         grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
         moved = F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
         if _is_map(images, labels):
-            # moved by the fill and back, so that the zeros from outside are the fill afterwards
+            # shifted by the fill and back, so that zero padding becomes the fill
             values = (labels - self.fill).unsqueeze(1).to(images.dtype)
             nearest = F.grid_sample(values, grid, mode="nearest", padding_mode="zeros", align_corners=False)
             turned = nearest.squeeze(1).round().to(labels.dtype) + self.fill
@@ -337,7 +336,7 @@ _COLOURS = (
 
 @dataclass(frozen=True)
 class Compose:
-    """One after the other."""
+    """Augmentations applied in sequence."""
 
     steps: tuple[Augmentation, ...] = ()
 
@@ -367,11 +366,11 @@ AUGMENTATIONS: Mapping[str, Callable[[list[float], int, int], Augmentation]] = M
         "randaugment": lambda numbers, classes, fill: _rand_augment(*numbers, fill=fill),
     }
 )
-"""Augmentations by name, from their numbers, the number of classes and the label that counts for nothing."""
+"""Augmentations by name, built from their numbers, the number of classes and the label to ignore."""
 
 
 def augmentations_from(text: str, *, num_classes: int, ignore_index: int = -100) -> Compose:
-    """Augmentations as people write them: names with numbers after a colon, separated by commas.
+    """Parse augmentations: names with numbers after a colon, separated by commas.
 
     >>> augmentations_from("flip,crop:2,mixup:0.4", num_classes=10).steps[1:]
     (Crop(padding=2, fill=-100), Mixup(num_classes=10, alpha=0.4))
@@ -380,9 +379,11 @@ def augmentations_from(text: str, *, num_classes: int, ignore_index: int = -100)
     for word in filter(None, (part.strip() for part in text.split(","))):
         name, *given = word.split(":")
         if name not in AUGMENTATIONS:
-            raise ValueError(f"augment must be made of {', '.join(AUGMENTATIONS)}, got {name!r}; pick from these words")
+            raise ValueError(
+                f"augment must be a list of {', '.join(AUGMENTATIONS)}, got {name!r}; choose from these names"
+            )
         try:
             steps.append(AUGMENTATIONS[name]([float(number) for number in given], num_classes, ignore_index))
         except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(f"augment: {word!r} cannot be made ({error}); write for example crop:4") from None
+            raise ValueError(f"augment: {word!r} cannot be parsed ({error}); for example crop:4") from None
     return Compose(tuple(steps))

@@ -1,4 +1,4 @@
-"""COCO annotations as several labels: which categories occur in an image, crowds too."""
+"""COCO annotations as multi-label data: the categories in an image, including crowds."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from equipoise._nearest import some
 from equipoise._reading import read_json
+from equipoise._suggestions import some
 from equipoise.data.errors import DataError, refuse
 from equipoise.data.files import FileImages, path_array
 from equipoise.data.source import Options, Source, agree, check_files, need_train, one_for_each_split, settle_names
@@ -19,7 +19,7 @@ PREFIX = "instances_"
 
 
 def annotation_files(folder: Path) -> dict[str, Path]:
-    """``annotations/instances_train2017.json`` and its kin."""
+    """``annotations/instances_train2017.json`` and similar files."""
     named = {
         file: file.stem.removeprefix(PREFIX).rstrip("0123456789-_").lower()
         for file in sorted((folder / "annotations").glob(f"{PREFIX}*.json"))
@@ -112,7 +112,7 @@ def _split(file: Path, content: dict[str, Any], column: dict[int, int], classes:
 
 
 def _root(file: Path, first: str, given: Path | None) -> Path:
-    """The folder that the file names start from: the first of the usual ones that holds the first image."""
+    """The folder that file names are relative to: the first of the usual folders that contains the first image."""
     tail, above = file.stem.removeprefix(PREFIX), file.parent.parent
     usual = [file.parent, file.parent / "images", above / tail, above / "images", above / "images" / tail]
     candidates = usual if given is None else [given, given / tail]
@@ -120,8 +120,8 @@ def _root(file: Path, first: str, given: Path | None) -> Path:
     if root is None:
         raise refuse(
             file,
-            f"the image {first} must lie in one of {some(candidates)}",
+            f"the image {first} must be in one of {some(candidates)}",
             "no such file",
-            "say with image_root which folder the names start from",
+            "set image_root to the folder that the names are relative to",
         )
     return root

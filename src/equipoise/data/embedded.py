@@ -1,6 +1,6 @@
-"""Real handwritten digits, which scikit-learn ships, as three imbalanced tasks. Nothing is downloaded or cached.
+"""Handwritten digits from scikit-learn as three imbalanced tasks. Nothing is downloaded or cached.
 
-The digits of the three splits are different ones, so that no test digit was ever seen in training.
+The three splits use different digits, so no test digit occurs in training.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._extras import missing
-from equipoise._places import EMBEDDED_NAMES
+from equipoise._paths import EMBEDDED_NAMES
 from equipoise.data.arrays import Arrays, DataSet
 from equipoise.data.longtail import exponential_counts, subsample
 
@@ -22,23 +22,23 @@ __all__ = ["EMBEDDED", "digit_maps", "digit_scenes", "digits_lt"]
 CLASSES = 10
 SIDE = 8
 CELLS = 4
-"""A canvas has CELLS x CELLS places for a digit."""
+"""A canvas has CELLS x CELLS cells for digits."""
 INK = 4
-"""Grey value (of 16) from which a pixel belongs to its digit."""
+"""Minimum grey value (of 16) of the pixels of a digit."""
 SPLITS = ("train", "val", "test")
 TEST, VAL = 40, 20
-"""Digits of each class that are held out."""
+"""Held-out digits per class."""
 
 
 class Pool(NamedTuple):
-    """Digits that one split may use."""
+    """Digits available to one split."""
 
     images: NDArray[np.uint8]  # (n, 8, 8), 0 to 255
     labels: NDArray[np.int64]
 
 
 def digits_lt(*, ratio: float = 50.0, seed: int = 0) -> DataSet:
-    """One digit an image, long-tailed in training: 100 of the digit 0 down to 2 of the digit 9 at ratio 50.
+    """One digit per image, long-tailed in training: 100 of the digit 0 down to 2 of the digit 9 at ratio 50.
 
     Images are (1, 8, 8); 20 validation and 40 test images of each class, balanced.
     """
@@ -50,7 +50,7 @@ def digits_lt(*, ratio: float = 50.0, seed: int = 0) -> DataSet:
 
 
 def digit_scenes(*, ratio: float = 50.0, seed: int = 0) -> DataSet:
-    """Several digits on a canvas of (1, 32, 32): which are there? Label 0 is on every second, label 9 on every 100th.
+    """Several digits on a canvas of (1, 32, 32), as multi-label data: digit 0 on every second, digit 9 on every 100th.
 
     1500 training, 500 validation and 1000 test canvases, all with the same frequencies.
     """
@@ -60,7 +60,7 @@ def digit_scenes(*, ratio: float = 50.0, seed: int = 0) -> DataSet:
 def digit_maps(*, ratio: float = 50.0, seed: int = 0) -> DataSet:
     """The canvases of ``digit_scenes`` as segmentation: 0 is background, c + 1 the pixels of digit c.
 
-    There are more than 300 pixels of background for each of the rarest digit.
+    The background has more than 300 times the pixels of the rarest digit.
     """
     names = ("background", *map(str, range(CLASSES)))
     return _data_set("digit-maps", "segmentation", [(images, maps) for images, _, maps in _scenes(ratio, seed)], names)
@@ -83,7 +83,7 @@ def _data_set(
 
 
 def _pools(seed: int) -> dict[str, Pool]:
-    """The 1797 digits, shared out among the splits."""
+    """The 1797 digits, distributed among the splits."""
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError:
@@ -92,7 +92,7 @@ def _pools(seed: int) -> dict[str, Pool]:
     images = np.minimum(features.reshape(-1, SIDE, SIDE) * 16, 255).astype(np.uint8)
     draw = np.random.default_rng(seed)
     order = draw.permutation(len(labels))
-    rank = np.empty(len(labels), np.int64)  # of each digit among those of its class
+    rank = np.empty(len(labels), np.int64)  # index of each digit within its class
     for c in range(CLASSES):
         own = order[labels[order] == c]
         rank[own] = np.arange(len(own))
@@ -101,7 +101,7 @@ def _pools(seed: int) -> dict[str, Pool]:
 
 
 def _scenes(ratio: float, seed: int) -> list[tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]]:
-    """For each split images (N, 1, 32, 32), presence (N, 10) and label maps (N, 32, 32)."""
+    """Per split: images (N, 1, 32, 32), presence (N, 10) and label maps (N, 32, 32)."""
     pools = _pools(seed)
     frequency = 0.5 * np.asarray(exponential_counts(CLASSES, 1_000_000, ratio)) / 1_000_000
     sizes = {"train": 1500, "val": 500, "test": 1000}
@@ -116,8 +116,8 @@ def _compose(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
     present = (draw.random((count, CLASSES)) < frequency).astype(np.int64)
     empty = np.flatnonzero(present.sum(1) == 0)
-    present[empty, draw.integers(0, 3, len(empty))] = 1  # no canvas without a digit
-    cells = np.argsort(draw.random((count, CELLS * CELLS)), axis=1)  # a place of its own for each digit of a canvas
+    present[empty, draw.integers(0, 3, len(empty))] = 1  # at least one digit per canvas
+    cells = np.argsort(draw.random((count, CELLS * CELLS)), axis=1)  # a separate cell for each digit of a canvas
     members = [np.flatnonzero(pool.labels == c) for c in range(CLASSES)]
     images = np.zeros((count, CELLS, CELLS, SIDE, SIDE), np.uint8)
     maps = np.zeros(images.shape, np.int64)

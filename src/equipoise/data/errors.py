@@ -1,4 +1,4 @@
-"""What is said about data that cannot be used."""
+"""Errors about unusable data."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["DataError", "UndecodableError"]
 
 
 class DataError(ValueError):
-    """Data that cannot be used: the message says which file, what was expected, what came and what to do."""
+    """Unusable data: the message names the file, what was expected, what was found and what to do."""
 
 
 def refuse(where: str | Path, expected: str, found: str, advice: str) -> DataError:
-    """The error with these four parts. It is made of its message alone, so it travels between processes."""
+    """Build the error from these four parts. It consists of its message only, so it can be pickled."""
     return DataError(f"{where}: {expected}, found {found}; {advice}")
 
 

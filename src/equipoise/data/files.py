@@ -1,4 +1,4 @@
-"""Images that lie in files: decoded when they are asked for."""
+"""Image files, decoded on access."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ Fit = Literal["stretch", "crop"]
 Size: TypeAlias = tuple[int, int]
 """Height and width."""
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of files done and the number of all."""
+"""Called with the number of finished files and the total."""
 Paths: TypeAlias = NDArray[np.str_]
 
 IMAGE_ENDINGS = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"})
 
 ORIENTATION = 0x0112
-"""What a camera says of how it was held; from 5 on height and width change places."""
+"""EXIF orientation; from 5 on height and width are swapped."""
 
 
 def path_array(paths: Iterable[str | Path]) -> Paths:
-    """Paths as one array: worker processes share its memory, which they would copy of a list by counting references."""
+    """Paths as one array, whose memory worker processes share; reference counts would copy a list."""
     return np.array([str(path) for path in paths], dtype=np.str_)
 
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """Label maps that lie in files.
+    """Label maps in files.
 
     Args:
-        paths: (N,), one for each image.
-        pixels: (N, C) pixels of each class in the files.
-        ignore_index: value that counts for nothing.
-        table: (256,) the class of each value in the files, None where the values are the classes.
+        paths: (N,), one per image.
+        pixels: (N, C) pixels per class and file.
+        ignore_index: value to ignore.
+        table: (256,) class of each value in the files, None if the values are the classes.
     """
 
     paths: Paths
@@ -57,28 +57,28 @@ class Masks:
     table: NDArray[np.int64] | None = None
 
     def take(self, indices: NDArray[np.int64]) -> Masks:
-        """These masks."""
+        """Select masks."""
         return replace(self, paths=self.paths[indices], pixels=self.pixels[indices])
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """uint8 where that holds the classes and the ignored value, otherwise int32."""
+        """uint8 if it can hold the classes and the ignored value, otherwise int32."""
         small = self.pixels.shape[1] <= 256 and 0 <= self.ignore_index < 256
         return np.dtype(np.uint8 if small else np.int32)
 
 
 @dataclass(frozen=True, eq=False)
 class FileImages:
-    """One split of images that lie in files. Nothing is decoded until it is asked for.
+    """One split of image files, decoded on access.
 
-    Every image is RGB: grey is repeated, transparency laid on white, 16 bits are cut to 8. Without masks, photographs
-    are turned as their camera says.
+    Every image is converted to RGB: grey is repeated, transparency is blended with white, 16 bits are reduced to 8.
+    Without masks, photographs are rotated by their EXIF orientation.
 
     Args:
         paths: (N,) of strings.
-        labels: (N,) class indices, or (N, C) of 0, 1 and -1 (unknown); with masks which classes occur, (N, C).
-        size: height and width of what ``load`` gives, None for those of the file.
-        fit: ``"stretch"`` to that size, or ``"crop"`` the middle after the shorter side fits.
+        labels: (N,) class indices, or (N, C) of 0, 1 and -1 (unknown); with masks the classes that occur, (N, C).
+        size: height and width returned by ``load``, None for the size of the file.
+        fit: ``"stretch"`` to that size, or ``"crop"`` the centre after resizing the shorter side.
         masks: label maps, for segmentation.
     """
 
@@ -95,7 +95,7 @@ class FileImages:
         return self.load(i)
 
     def take(self, indices: NDArray[np.int64]) -> FileImages:
-        """These samples."""
+        """Select samples."""
         masks = None if self.masks is None else self.masks.take(indices)
         return replace(self, paths=self.paths[indices], labels=self.labels[indices], masks=masks)
 
@@ -107,11 +107,11 @@ class FileImages:
         return image, self._load_mask(i)
 
     def as_arrays(self, *, progress: Progress | None = None, threads: int | None = None) -> Arrays:
-        """All samples decoded, as uint8; label maps too where that holds them, otherwise as int32.
+        """All samples decoded, as uint8; label maps too if it can hold the classes, otherwise as int32.
 
         Args:
-            progress: called with the number of images done and the number of all.
-            threads: that decode; None for one a core, 8 at most.
+            progress: called with the number of finished images and the total.
+            threads: number of decoding threads; None for one per core, at most 8.
         """
         if not len(self):
             return Arrays(np.empty((0, 3, *(self.size or (0, 0))), np.uint8), self._no_labels())
@@ -137,7 +137,7 @@ class FileImages:
 
     @property
     def decoded_bytes(self) -> int:
-        """Memory that ``as_arrays`` takes, where all images have the size of the first."""
+        """Memory needed by ``as_arrays`` if all images have the size of the first."""
         if not len(self):
             return 0
         if self.size is None:
@@ -148,7 +148,7 @@ class FileImages:
         return len(self) * height * width * (3 if self.masks is None else 3 + self.masks.dtype.itemsize)
 
     def undecodable(self, progress: Progress | None = None) -> NDArray[np.int64]:
-        """Which files are no images that can be decoded, found for a fraction of the time that decoding takes."""
+        """Files that cannot be decoded as images, checked in a fraction of the time of decoding."""
 
         def look(number: int) -> bool:
             try:
@@ -160,14 +160,14 @@ class FileImages:
         return np.flatnonzero(in_threads(look, len(self), progress))
 
     def sizes(self, most: int) -> list[Size]:
-        """Height and width of the files, of ``most`` evenly spread ones at most; what cannot be read has none."""
+        """Height and width of at most ``most`` evenly spread files; unreadable ones are skipped."""
 
         def look(number: int) -> Size | None:
             try:
                 with opened(self.paths[chosen[number]]) as image:
                     turned = self.masks is None and image.getexif().get(ORIENTATION, 1) >= 5
                     width, height = image.size
-            except DataError:  # told when it is decoded
+            except DataError:  # reported when it is decoded
                 return None
             return (width, height) if turned else (height, width)
 
@@ -188,7 +188,7 @@ class FileImages:
 def in_threads(
     work: Callable[[int], Any], count: int, progress: Progress | None = None, threads: int | None = None
 ) -> list[Any]:
-    """What ``work`` gives for 0 to count - 1. Decoding leaves Python's lock alone, so threads are enough."""
+    """Results of ``work`` for 0 to count - 1. Decoding releases the GIL, so threads are sufficient."""
     results = []
     with ThreadPoolExecutor(max_workers=threads or min(8, os.cpu_count() or 1)) as pool:
         try:
@@ -197,7 +197,7 @@ def in_threads(
                 if progress is not None:
                     progress(done, count)
         except BaseException:
-            pool.shutdown(cancel_futures=True)  # the first failure ends it
+            pool.shutdown(cancel_futures=True)  # stop at the first failure
             raise
     return results
 
@@ -213,7 +213,7 @@ def pillow() -> Any:  # noqa: ANN401  (a module)
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[Image.Image]:
-    """An image whose header has been read; what goes wrong while it is decoded is said in one way."""
+    """Open an image by its header; convert any decoding error."""
     module = pillow()
     try:
         with module.open(str(path)) as image:  # not of numpy, for the messages
@@ -221,7 +221,9 @@ def opened(path: str | Path) -> Iterator[Image.Image]:
     except DataError:
         raise
     except FileNotFoundError:
-        raise refuse(path, "there must be an image", "no such file", "check the path or take it off the list") from None
+        raise refuse(
+            path, "there must be an image", "no such file", "check the path or remove it from the list"
+        ) from None
     except (module.DecompressionBombError, MemoryError):
         raise refuse(path, "an image must fit into memory", "far too many pixels", "make it smaller first") from None
     except Exception as error:
@@ -232,7 +234,7 @@ def opened(path: str | Path) -> Iterator[Image.Image]:
 
 
 def check_image(path: str | Path) -> None:
-    """Raise where an image cannot be decoded: of a PNG the checksums tell, a JPEG is decoded at an eighth."""
+    """Raise if an image cannot be decoded: PNG by checksums, JPEG decoded at an eighth of its size."""
     with opened(path) as image:
         _check_bits(path, image)
         if image.format == "PNG":
@@ -247,7 +249,7 @@ def read_image(path: str | Path, size: Size | None, fit: Fit = "stretch", *, upr
     with opened(path) as image:
         if (
             size is not None
-        ):  # a JPEG can be decoded at a half, a quarter or an eighth, never below twice what is wanted
+        ):  # a JPEG can be decoded at a half, a quarter or an eighth, never below twice the target size
             image.draft("RGB", (2 * max(size), 2 * max(size)))
         return pixels_of(image, size, fit, upright=upright, name=path)
 
@@ -255,20 +257,20 @@ def read_image(path: str | Path, size: Size | None, fit: Fit = "stretch", *, upr
 def pixels_of(
     image: Image.Image, size: Size | None, fit: Fit = "stretch", *, upright: bool = True, name: str | Path = "image"
 ) -> NDArray[np.uint8]:
-    """(3, height, width) in RGB of an opened image; ``name`` is for messages."""
+    """(3, height, width) in RGB of an open image; ``name`` is for messages."""
     pixels = _sized(_rgb(name, _upright(image) if upright else image), size, fit, pillow().Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(pixels, np.uint8).transpose(2, 0, 1))
 
 
 def read_mask(path: str | Path, size: Size | None = None, fit: Fit = "stretch") -> NDArray[np.int64]:
-    """Values of a mask, (height, width); resized by the nearest one."""
+    """Values of a mask, (height, width), resized by nearest neighbour."""
     with opened(path) as image:
         _check_mask_mode(path, image)
         return np.asarray(_sized(image, size, fit, pillow().Resampling.NEAREST)).astype(np.int64)
 
 
 def mask_histogram(path: str | Path, image_path: str | Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Values of a mask and the pixels of each; raises where its image has another size."""
+    """Values of a mask and their pixel counts; raises if its image has another size."""
     with opened(image_path) as image:
         expected = image.size
     with opened(path) as mask:
@@ -278,7 +280,7 @@ def mask_histogram(path: str | Path, image_path: str | Path) -> tuple[NDArray[np
                 path,
                 f"a mask must have the size of its image {image_path}, {expected[0]} x {expected[1]}",
                 f"{mask.size[0]} x {mask.size[1]} (width x height)",
-                "make the mask again from the image, without rotation or scaling",
+                "create the mask from the image, without rotation or scaling",
             )
         if mask.mode in ("L", "P"):
             counts = np.array(mask.histogram()[:256], np.int64)
@@ -292,9 +294,9 @@ def _check_mask_mode(path: str | Path, mask: Image.Image) -> None:
     if mask.mode not in ("1", "L", "P", "I", "I;16", "I;16B", "I;16L"):
         raise refuse(
             path,
-            "a mask must hold one class number for each pixel (a grey or palette PNG)",
+            "a mask must hold one class index per pixel (a grey or palette PNG)",
             f"mode {mask.mode}",
-            "turn its colours into class numbers first",
+            "convert its colours to class indices first",
         )
 
 
@@ -307,7 +309,7 @@ def _upright(image: Image.Image) -> Image.Image:
 def _check_bits(path: str | Path, image: Image.Image) -> None:
     if image.mode in ("I", "F"):
         raise refuse(
-            path, "an image must have 8 or 16 bits a channel", f"mode {image.mode}", "store it as PNG with 8 bits"
+            path, "an image must have 8 or 16 bits per channel", f"mode {image.mode}", "store it as PNG with 8 bits"
         )
 
 
@@ -325,7 +327,7 @@ def _rgb(path: str | Path, image: Image.Image) -> Image.Image:
 
 
 def _sized(image: Image.Image, size: Size | None, fit: Fit, method: Any) -> Image.Image:  # noqa: ANN401
-    """Resized; Pillow's bilinear filter widens as the image shrinks, so that nothing aliases."""
+    """Resize; Pillow's bilinear filter is antialiased."""
     if size is None or image.size == (wanted := (size[1], size[0])):
         return image
     if fit == "stretch":

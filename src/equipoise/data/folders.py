@@ -1,4 +1,4 @@
-"""Image folders, one sub-folder a class, and list files with a path and a class number in each line."""
+"""Image folders with one sub-folder per class, and list files with a path and a class index per line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._nearest import shortened, some
+from equipoise._suggestions import shortened, some
 from equipoise._text_files import SAVE_AS_UTF8, encoding_of, no_text
 from equipoise.data.errors import refuse
 from equipoise.data.files import IMAGE_ENDINGS, Paths, path_array
@@ -30,11 +30,11 @@ __all__ = ["class_folders", "list_files", "read_image_folders", "read_lists"]
 
 
 LONGEST_NUMBER = 18
-"""Digits of a class number that an int64 holds in any case."""
+"""Maximum digits of a class index, which an int64 can hold."""
 
 
 def class_folders(folder: Path) -> list[Path]:
-    """Sub-folders that may be classes."""
+    """Sub-folders that can be classes."""
     return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith((".", "__")))
 
 
@@ -48,9 +48,9 @@ def read_image_folders(path: Path, options: Options) -> Source:
     if not any(images for _, images in files["train"]):
         raise refuse(
             folders["train"],
-            "there must be a folder of images for each class",
+            "there must be one folder of images per class",
             f"no image in {some(own.name for own in class_folders(folders['train'])) or 'the folder'}",
-            "lay it out as CLASS/picture.jpg",
+            "use the layout CLASS/picture.jpg",
         )
     names = settle_names(path, in_order(name for own in files.values() for name, _ in own), options.class_names)
     number = {name: index for index, name in enumerate(names)}
@@ -60,18 +60,20 @@ def read_image_folders(path: Path, options: Options) -> Source:
         splits[split] = options.images((image for _, images in own for image in images), labels)
         loose = sum(file.suffix.lower() in IMAGE_ENDINGS for file in folders[split].iterdir() if file.is_file())
         if loose:
-            notes.append(f"{loose} images lie beside the class folders of {folders[split]} and are in no class.")
+            notes.append(
+                f"{loose} images beside the class folders of {folders[split]} belong to no class and are ignored."
+            )
     return Source("single", names, {name: own for name, own in splits.items() if len(own)}, notes=tuple(notes))
 
 
 def list_files(folder: Path) -> dict[str, Path]:
-    """``train.txt`` or ``NAME_train.txt`` and their kin."""
+    """``train.txt`` or ``NAME_train.txt`` and similar files."""
     named = {file: file.stem.lower().split("_")[-1] for file in sorted(folder.glob("*.txt"))}
     return one_for_each_split(folder, named, "list", "name one file alone")
 
 
 def read_lists(path: Path, options: Options) -> Source:
-    """Lines ``path label``; a file ``NAME_train.txt`` brings ``NAME_val.txt`` and ``NAME_test.txt`` with it."""
+    """Lines ``path label``; ``NAME_train.txt`` includes ``NAME_val.txt`` and ``NAME_test.txt``."""
     agree(path, "single", options.task)
     files = list_files(path) if path.is_dir() else _siblings(path)
     need_train(path, files)
@@ -101,7 +103,7 @@ def _read_list(file: Path, root: Path) -> tuple[Paths, NDArray[np.int64]]:
     try:
         lines = file.read_text(encoding=encoding_of(file)).splitlines()
     except UnicodeDecodeError:
-        expected = "a list must be in UTF-8, or in UTF-16 with its mark"
+        expected = "a list must be in UTF-8, or in UTF-16 with a byte order mark"
         raise refuse(file, expected, no_text(file) or "something else", SAVE_AS_UTF8) from None
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -110,9 +112,9 @@ def _read_list(file: Path, root: Path) -> tuple[Paths, NDArray[np.int64]]:
         if not path or not label.isdecimal() or len(label) > LONGEST_NUMBER:
             raise refuse(
                 f"{file}, line {number}",
-                "a line must be a path, a space and a class number from 0",
+                "a line must be a path, a space and a class index from 0",
                 shortened(repr(line.strip())),
-                "correct the line; class names belong into a CSV file",
+                "correct the line; class names need a CSV file",
             )
         paths.append(root / path.strip())
         labels.append(int(label))

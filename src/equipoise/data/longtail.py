@@ -1,6 +1,6 @@
-r"""Long tails made on request: how many samples each class keeps, and which.
+r"""Long-tailed subsampling: the number of samples per class, and their selection.
 
-Class 0 keeps the most. Counts are whole numbers, at least 1.
+Class 0 keeps the most. Counts are integers, at least 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def exponential_counts(num_classes: int, largest: int, ratio: float) -> tuple[in
 
 
 def step_counts(num_classes: int, largest: int, ratio: float, *, share: float = 0.5) -> tuple[int, ...]:
-    r""":math:`n_0` for the first classes and :math:`n_0 / r` for the last ``share`` of them (Buda et al. 2018).
+    r""":math:`n_0`, and :math:`n_0 / r` for the last fraction ``share`` of classes (Buda et al. 2018).
 
     >>> step_counts(4, 500, 10)
     (500, 500, 50, 50)
@@ -42,7 +42,8 @@ def step_counts(num_classes: int, largest: int, ratio: float, *, share: float = 
 def pareto_counts(num_classes: int, largest: int, ratio: float, *, power: float = 6.0) -> tuple[int, ...]:
     r"""A power law of the rank, :math:`n_c = n_0 \big(1 + \tfrac{c}{C-1}(r^{1/\alpha} - 1)\big)^{-\alpha}`.
 
-    With ``power`` alpha = 6 it falls as the Pareto tails of Liu et al. 2019 do; a large alpha is the exponential tail.
+    With ``power`` alpha = 6 it decreases like the Pareto tails of Liu et al. 2019; a large alpha gives the exponential
+    tail.
 
     >>> pareto_counts(5, 1280, 256)
     (1280, 185, 43, 13, 5)
@@ -57,8 +58,8 @@ def first_4000_counts(num_classes: int, variant: str) -> tuple[int, ...]:
     r"""Counts of the 4,000-image variants ``"5/3"`` and ``"6/2"`` of CIFAR-10 and CIFAR-100 (Smith 2022).
 
     10 classes: :math:`490 - 20 c` and :math:`580 - 40 c`. 100 classes: :math:`50 - \mathrm{round}(c / 5)` and
-    :math:`60 - \mathrm{round}(c / 2.5)`, which are 4,010 and 4,020. The paper adjusts them to 4,000 without saying how;
-    here the last classes give one sample each.
+    :math:`60 - \mathrm{round}(c / 2.5)`, which are 4,010 and 4,020. The paper adjusts them to 4,000 without further
+    detail; here one sample is removed from each of the last classes.
 
     >>> first_4000_counts(10, "6/2")
     (580, 540, 500, 460, 420, 380, 340, 300, 260, 220)
@@ -67,7 +68,7 @@ def first_4000_counts(num_classes: int, variant: str) -> tuple[int, ...]:
     if num_classes not in (10, 100):
         raise ValueError(
             f"num_classes must be 10 or 100 for the variant {variant!r} of CIFAR, got {num_classes}; "
-            "take another rule, such as exponential_counts"
+            "use another rule, such as exponential_counts"
         )
     if num_classes == 10:
         first, fall = (490, 20) if variant == "5/3" else (580, 40)
@@ -81,15 +82,15 @@ def first_4000_counts(num_classes: int, variant: str) -> tuple[int, ...]:
 def first_4000(labels: Sequence[int] | NDArray[Any], num_classes: int, variant: str) -> NDArray[np.int64]:
     """Indices of the 4,000 samples of a variant of Smith 2022, in the order of the data.
 
-    ``"balanced"`` are the first 4,000, of whatever class; ``"5/3"`` and ``"6/2"`` are the first of each class, as many
-    as ``first_4000_counts`` says. The published list of CIFAR-10 5/3 is shifted by one sample and so nearly balanced;
-    this is what it was meant to be.
+    ``"balanced"`` are the first 4,000 of any class; ``"5/3"`` and ``"6/2"`` are the first samples of each class, with
+    the counts of ``first_4000_counts``. The published list of CIFAR-10 5/3 is shifted by one sample and therefore
+    nearly balanced; this function follows the paper.
     """
     check_choice("variant", variant, ("balanced", "5/3", "6/2"))
     if variant != "balanced":
         return subsample(labels, first_4000_counts(num_classes, variant), seed=None)
     if len(labels) < 4000:
-        raise ValueError(f"labels must be those of at least 4000 samples, got {len(labels)}; take another rule")
+        raise ValueError(f"labels must be those of at least 4000 samples, got {len(labels)}; use another rule")
     return np.arange(4000)
 
 
@@ -98,7 +99,7 @@ def subsample(
 ) -> NDArray[np.int64]:
     """Indices of ``counts[c]`` samples of each class c, in the order of the data.
 
-    They are drawn without replacement, or with ``seed=None`` the first of each class.
+    They are drawn without replacement, or with ``seed=None`` the first samples of each class.
 
     >>> subsample([0, 1, 1, 0, 1], [1, 2], seed=None)
     array([0, 1, 2])
@@ -107,7 +108,7 @@ def subsample(
     """
     classes = np.asarray(labels)
     if classes.ndim != 1:
-        raise ValueError(f"labels must be one class for each sample, shape (N,), got {classes.shape}; pass a vector")
+        raise ValueError(f"labels must be one class per sample, shape (N,), got {classes.shape}; pass a vector")
     draw = None if seed is None else np.random.default_rng(seed)
     kept = []
     for c, count in enumerate(counts):
@@ -122,7 +123,7 @@ def subsample(
 
 
 def _whole(count: float) -> int:
-    """Rounded down, unless a rounding error stands in the way; at least 1."""
+    """Rounded down, tolerating floating-point errors; at least 1."""
     return max(1, int(count + 1e-9))
 
 

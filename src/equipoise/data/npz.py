@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._nearest import nearest, some
 from equipoise._reading import read_arrays
+from equipoise._suggestions import nearest, some
 from equipoise.data.arrays import Arrays, Task
 from equipoise.data.errors import DataError, refuse
 from equipoise.data.source import (
@@ -27,11 +27,11 @@ __all__ = ["read_inputs", "read_npz"]
 
 ENTRIES = ("images", "features", "labels", "layout", "class_names")
 TASK_OF: dict[int, Task] = {1: "single", 2: "multi", 3: "segmentation"}
-"""Dimensions of the labels tell the task."""
+"""The task by the number of dimensions of the labels."""
 
 
 def read_npz(path: Path, options: Options) -> Source:
-    """A folder with ``train.npz``, or one file that is all there is."""
+    """A folder with ``train.npz``, or a single file."""
     files = split_paths(path, ending=".npz") if path.is_dir() else {"train": path}
     need_train(path, files)
     splits: dict[str, Arrays] = {}
@@ -59,9 +59,9 @@ def read_npz(path: Path, options: Options) -> Source:
             if len(valid) and valid.min() < 0:
                 raise refuse(
                     files[split],
-                    f"labels must be class numbers from 0, or the ignored {ignore_index}",
+                    f"labels must be class indices from 0, or the ignored {ignore_index}",
                     str(valid.min()),
-                    "correct the labels, or say ignore_index",
+                    "correct the labels, or set ignore_index",
                 )
             highest = int(valid.max()) if len(valid) else -1
             most = MOST_CLASSES_OF_MAPS if task == "segmentation" else MOST_CLASSES
@@ -71,7 +71,7 @@ def read_npz(path: Path, options: Options) -> Source:
 
 
 def read_inputs(file: Path) -> NDArray[Any]:
-    """Images (N, c, H, W) as uint8 or features (N, D) as float32 of an ``.npz``, whose labels are not looked at."""
+    """Images (N, c, H, W) as uint8 or features (N, D) as float32 of an ``.npz``, ignoring its labels."""
     values = _values(file, _entries(file, ENTRIES[:2]))
     if not len(values):
         raise refuse(file, "there must be at least one sample", "none", "fill it")
@@ -79,7 +79,7 @@ def read_inputs(file: Path) -> NDArray[Any]:
 
 
 def _entries(file: Path, needed: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """The arrays that are known by name; one kind of inputs is always needed."""
+    """The arrays by name; one kind of input is required."""
     given, names = read_arrays(file, (*needed, "layout", "class_names"), error=DataError)
     others = [name for name in names if name not in ENTRIES]
     inputs = [name for name in ("images", "features") if name in given]
@@ -107,7 +107,7 @@ def _read(file: Path) -> tuple[Arrays, tuple[str, ...] | None]:
     if len(values) != len(labels):
         raise refuse(
             file,
-            f"there must be as many labels as {'images' if 'images' in given else 'features'}",
+            f"the number of labels must equal that of the {'images' if 'images' in given else 'features'}",
             f"{len(labels)} and {len(values)}",
             "check what wrote the file",
         )
@@ -118,7 +118,7 @@ def _read(file: Path) -> tuple[Arrays, tuple[str, ...] | None]:
             file,
             f"label maps must have the size of the images, {values.shape[2:]}",
             f"{labels.shape[1:]}",
-            "make the maps from the images, without scaling",
+            "create the maps from the images, without scaling",
         )
     names = given.get("class_names")
     if names is not None and (names.ndim != 1 or names.dtype.kind != "U"):
@@ -132,7 +132,7 @@ def _read(file: Path) -> tuple[Arrays, tuple[str, ...] | None]:
 
 
 def _images(file: Path, images: NDArray[Any], layout: NDArray[Any] | None) -> NDArray[np.uint8]:
-    """(N, c, H, W): told by the entry ``layout``, which is nhwc where it is absent."""
+    """(N, c, H, W), by the entry ``layout``, nhwc by default."""
     told = "nhwc" if layout is None else str(layout).lower()
     if told not in ("nhwc", "nchw"):
         raise refuse(file, 'layout must be "nhwc" or "nchw"', repr(told), "correct it")
@@ -148,7 +148,7 @@ def _images(file: Path, images: NDArray[Any], layout: NDArray[Any] | None) -> ND
     if images.shape[3] > 4 >= images.shape[1]:
         raise refuse(
             file,
-            "images must be (N, height, width, channels), since no entry layout says otherwise",
+            "images must be (N, height, width, channels), the default layout",
             f"shape {images.shape}",
             'store layout="nchw" beside them if the channels come first',
         )
@@ -159,7 +159,7 @@ def _features(file: Path, features: NDArray[Any]) -> NDArray[np.float32]:
     if features.ndim != 2 or features.dtype.kind not in "fiu":
         raise refuse(
             file,
-            "features must be numbers (N, D)",
+            "features must be numeric (N, D)",
             f"{features.dtype} of shape {features.shape}",
             "store a float32 matrix",
         )
@@ -176,38 +176,38 @@ def _labels(file: Path, labels: NDArray[Any]) -> NDArray[Any]:
         if wrong.any():
             raise refuse(
                 file,
-                "labels must be classes: integers from 0, or 0, 1 and -1 (unknown) for several labels",
+                "labels must be classes: integers from 0, or 0, 1 and -1 (unknown) for multi-label data",
                 f"{labels[wrong][0]} among {len(np.unique(labels)):,} different numbers",
-                "make classes of measurements first (np.digitize), and drop samples without a label",
+                "convert measurements to classes first (np.digitize), and drop samples without a label",
             )
         labels = labels.astype(np.int64)
     if labels.dtype.kind not in "iub":
         raise refuse(
             file,
-            "labels must be integers: class numbers from 0",
+            "labels must be integers: class indices from 0",
             f"{labels.dtype}, e.g. {labels.ravel()[0] if labels.size else 'nothing'}",
             "number the classes and store their names as class_names",
         )
     if labels.ndim not in TASK_OF:
         raise refuse(
             file,
-            "labels must be (N,) for one label, (N, L) of 0 and 1 for several, (N, H, W) for segmentation",
+            "labels must be (N,) classes, (N, L) of 0 and 1 for multi-label data, or (N, H, W) for segmentation",
             f"shape {labels.shape}",
             "reshape them",
         )
     if labels.ndim == 1:
-        return labels.clip(max=2**63 - 1).astype(np.int64)  # unsigned ones would become negative
+        return labels.clip(max=2**63 - 1).astype(np.int64)  # unsigned values would become negative
     if labels.ndim == 2:
         wrong = (labels != 0) & (labels != 1) & (labels.astype(np.int64) != -1)
         if wrong.any():
             raise refuse(
                 file,
-                "several labels must be 0, 1 or -1 (unknown)",
+                "multi-label targets must be 0, 1 or -1 (unknown)",
                 f"{labels[wrong][0]} in row {int(np.argwhere(wrong)[0][0])}",
-                "store class numbers as (N,)",
+                "store class indices as (N,)",
             )
         return labels.astype(np.int8)
-    return labels  # maps keep their type: they are large
+    return labels  # maps keep their dtype: they are large
 
 
 def _check_alike(file: Path, arrays: Arrays, train: Arrays) -> None:
@@ -217,9 +217,9 @@ def _check_alike(file: Path, arrays: Arrays, train: Arrays) -> None:
         if found.shape[1:] != expected.shape[1:]:
             raise refuse(
                 file,
-                f"{name} must have the shape of those in training, (N, {', '.join(map(str, expected.shape[1:]))})",
+                f"{name} must have the shape of the training data, (N, {', '.join(map(str, expected.shape[1:]))})",
                 f"{found.shape}",
-                "make all splits alike",
+                "use the same shape in all splits",
             )
 
 

@@ -1,4 +1,4 @@
-"""Samples of no known class, to see whether a model rejects them: classes held out of the data, or other data."""
+"""Open sets: samples of unknown classes, to test whether a model rejects them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._nearest import nearest, some
+from equipoise._suggestions import nearest, some
 from equipoise.data.arrays import Arrays, DataSet, Split
 from equipoise.data.errors import refuse
 from equipoise.data.files import FileImages, path_array
@@ -22,20 +22,20 @@ __all__ = ["hold_out", "open_samples"]
 
 
 def hold_out(data: DataSet, classes: Sequence[str | int] | str) -> tuple[DataSet, Split]:
-    """The data without some classes, and the test samples of these: what a model of the rest has never seen.
+    """Remove classes from the data and return their test samples as the open set.
 
-    The classes that are left are numbered again in their order. Samples of the open set have the label that counts for
-    nothing. Training and validation samples of the classes that are held out are used nowhere.
+    The remaining classes are renumbered in order. Samples of the open set have the label to ignore. Training and
+    validation samples of held-out classes are not used.
 
     Args:
-        data: with one label a sample.
-        classes: names or numbers of the classes to hold out; a text has commas between them. A name wins over a number.
+        data: single-label data.
+        classes: names or indices of the classes to hold out, comma-separated in a string. Names take precedence.
 
     Returns:
-        The data that are left, and the open set.
+        The remaining data, and the open set.
 
     Raises:
-        DataError: there is no such class, too few are left, or there is no test sample of those that are held out.
+        DataError: a class does not exist, too few classes remain, or a held-out class has no test samples.
 
     >>> from equipoise.data import digits_lt
     >>> known, unknown = hold_out(digits_lt(), "8, 9")
@@ -44,23 +44,21 @@ def hold_out(data: DataSet, classes: Sequence[str | int] | str) -> tuple[DataSet
     """
     if data.task != "single":
         raise refuse(
-            data.name, "classes are held out of data with one label a sample", f"task {data.task!r}", "hold out none"
+            data.name, "holding out classes requires single-label data", f"task {data.task!r}", "hold out none"
         )
     out = _numbers(data, classes)
     kept = [c for c in range(len(data.class_names)) if c not in out]
     if len(kept) < 2:
         raise refuse(
             data.name,
-            "at least two classes must be left to be learned",
+            "at least two classes must remain",
             f"{len(kept)} of {len(data.class_names)}",
             "hold out fewer",
         )
     if data.ignore_index in out:
         name = data.class_names[data.ignore_index]
-        raise refuse(
-            data.name, "the ignored label counts for nothing and is no class to hold out", name, "leave it out"
-        )
-    number = np.full(len(data.class_names), -1, np.int64)  # the new number of each class
+        raise refuse(data.name, "the ignored label cannot be held out", name, "omit it")
+    number = np.full(len(data.class_names), -1, np.int64)  # the new index of each class
     number[kept] = np.arange(len(kept))
     inside = 0 <= data.ignore_index < len(number)
     ignored = int(number[data.ignore_index]) if inside else data.ignore_index
@@ -69,9 +67,7 @@ def hold_out(data: DataSet, classes: Sequence[str | int] | str) -> tuple[DataSet
         own = np.flatnonzero(~np.isin(split.labels, list(out)))
         counted = split.labels[own] != data.ignore_index
         if not counted.any():
-            raise refuse(
-                data.name, f"there must be {name} samples of the classes that are left", "none", "hold out others"
-            )
+            raise refuse(data.name, f"there must be {name} samples of the remaining classes", "none", "hold out others")
         there = split.take(own)
         old = np.where(counted, there.labels, 0)
         return replace(there, labels=np.where(counted, number[old], ignored))
@@ -84,7 +80,7 @@ def hold_out(data: DataSet, classes: Sequence[str | int] | str) -> tuple[DataSet
     unknown = data.test.take(chosen)
     note = (
         f"Held out as unknown: {some(names)}, with {len(chosen)} test samples; {len(data.train) - len(train)} training "
-        f"and {len(data.val) - len(val)} validation samples of them are left aside."
+        f"and {len(data.val) - len(val)} validation samples of them are not used."
     )
     known = replace(
         data,
@@ -102,7 +98,7 @@ def _numbers(data: DataSet, classes: Sequence[str | int] | str) -> frozenset[int
     if not isinstance(classes, Iterable):
         raise refuse(
             data.name,
-            "classes to hold out must be names or numbers in a list, or a text with commas between them",
+            "classes to hold out must be a list of names or indices, or a comma-separated string",
             f"{type(classes).__name__} {classes!r}",
             "pass e.g. [0, 1]",
         )
@@ -119,34 +115,34 @@ def _numbers(data: DataSet, classes: Sequence[str | int] | str) -> frozenset[int
         else:
             raise refuse(
                 data.name,
-                f"a class to hold out must be a name or a number from 0 to {len(names) - 1}",
+                f"a class to hold out must be a name or an index from 0 to {len(names) - 1}",
                 repr(word),
                 nearest(text, names),
             )
         if number in found:
-            raise refuse(data.name, "every class can be held out once", f"{names[number]!r} twice", "name it once")
+            raise refuse(data.name, "every class can be held out only once", f"{names[number]!r} twice", "name it once")
         found.append(number)
     return frozenset(found)
 
 
 def open_samples(path: str | Path, data: DataSet) -> Split:
-    """Samples of no known class from a file or folder of their own, as a model of ``data`` takes them.
+    """Samples of unknown classes from a separate file or folder, preprocessed like ``data``.
 
     Args:
-        path: an ``.npz`` with ``images`` or ``features`` (labels are not looked at), or a folder of images, which may
-            lie in folders of their own. Images take the size of those of ``data``.
-        data: what the model is trained on, with one label a sample.
+        path: an ``.npz`` with ``images`` or ``features`` (labels are ignored), or a folder of images, including
+            sub-folders. Images are resized to the size of those of ``data``.
+        data: single-label data that the model is trained on.
 
     Raises:
-        DataError: the samples cannot be used; the message says what to do.
+        DataError: the samples are unusable; the message says what to do.
     """
     path = Path(path)
     if data.task != "single":
         raise refuse(
             path,
-            "an open set is defined for data with one label a sample",
+            "an open set requires single-label data",
             f"task {data.task!r}",
-            "leave the open set out",
+            "omit the open set",
         )
     if not path.exists():
         raise refuse(path, "there must be an .npz or a folder of images", "nothing", "check the path")
@@ -156,7 +152,7 @@ def open_samples(path: str | Path, data: DataSet) -> Split:
         raise refuse(
             path,
             "an open set must be an .npz with images or features, or a folder of images",
-            path.suffix or "a file without ending",
+            path.suffix or "a file without a suffix",
             "store it as one of these, or hold out classes of the data",
         )
     return _arrays(path, data)

@@ -1,4 +1,4 @@
-"""Opens data by what lies there: a name, a file or a folder."""
+"""Open data from a name, a file or a folder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._checks import check_choice, check_number, check_whole
-from equipoise._nearest import repeated, some
-from equipoise._places import nothing_there
+from equipoise._paths import nothing_there
 from equipoise._reading import reading
+from equipoise._suggestions import repeated, some
 from equipoise.data import longtail as tails
 from equipoise.data.arrays import Arrays, DataSet, Split, Task, class_counts
 from equipoise.data.coco import annotation_files, read_coco
@@ -37,7 +37,7 @@ FILES: dict[str, Reader] = {
     ".txt": read_lists,
     **dict.fromkeys(ENDINGS, read_tables),
 }
-"""Readers of files by their ending."""
+"""Readers by file suffix."""
 
 FOLDERS: tuple[tuple[str, Callable[[Path], object], Reader], ...] = (
     ("train.npz", lambda path: (path / "train.npz").is_file(), read_npz),
@@ -57,7 +57,7 @@ FOLDERS: tuple[tuple[str, Callable[[Path], object], Reader], ...] = (
     ("*_train.txt with lines of path and label", lambda path: "train" in list_files(path), read_lists),
     ("CLASS/picture.jpg or train/CLASS/picture.jpg", lambda path: _has_image_below(path), read_image_folders),
 )
-"""What a folder may hold, in the order in which it is looked for, and who reads it."""
+"""Contents of a folder in order of precedence, and their readers."""
 
 LONG_TAILS: dict[str, Callable[[int, int, float], tuple[int, ...]]] = {
     "exponential": tails.exponential_counts,
@@ -67,7 +67,7 @@ LONG_TAILS: dict[str, Callable[[int, int, float], tuple[int, ...]]] = {
 """Rules for ``longtail="RULE:RATIO"``."""
 
 FIRST_4000 = {f"first-4000:{variant}": variant for variant in ("balanced", "5/3", "6/2")}
-"""Further words for ``longtail``: the variants of ``longtail.first_4000``."""
+"""Further values of ``longtail``: the variants of ``longtail.first_4000``."""
 
 
 def open_data(
@@ -92,16 +92,15 @@ def open_data(
     check_images: bool = True,
     progress: Progress | None = None,
 ) -> DataSet:
-    """Data as they lie on disk, in three splits. ``docs/data.md`` shows every layout.
+    """Open data in their existing layout as three splits. ``docs/data.md`` describes every layout.
 
-    A split that is missing is drawn from the training data, stratified: the same share of every class. What the user
-    should know is in ``notes``. Image files are checked, in threads, which takes a fraction of the time of decoding
-    them; masks are read once.
+    A missing split is drawn from the training data, stratified by class. Messages for the user are in ``notes``. Image
+    files are checked in threads, in a fraction of the time of decoding them; masks are read once.
 
     Args:
         path_or_name: an embedded data set (``digits-lt``, ``digit-scenes``, ``digit-maps``), a file or a folder.
-        task: insists on ``"single"``, ``"multi"`` or ``"segmentation"``; the data tell it otherwise.
-        image_size: height and width, or one number for both; None leaves images as they are.
+        task: ``"single"``, ``"multi"`` or ``"segmentation"``; inferred from the data by default.
+        image_size: height and width, or one number for both; None keeps the size of the images.
         fit: ``"stretch"`` images to that size, or ``"crop"`` their middle.
         val_share: validation's share of the training data where none is given.
         test_share: test's share of the training data where none is given.
@@ -110,12 +109,12 @@ def open_data(
             ``"first-4000:balanced"``, ``"first-4000:5/3"`` and ``"first-4000:6/2"`` train on 4,000 samples of 10 or 100
             classes as Smith 2022 does; missing splits are drawn from the others.
         class_names: classes in their order; names in the data must be among them.
-        ignore_index: label that counts for nothing; -100 where nothing is said, 255 in masks.
+        ignore_index: label to ignore; -100 by default, 255 in masks.
         label_column: of a table: a column of labels, or several columns of 0 and 1.
         path_column: of a table: paths of images.
         text_column: of a table: texts.
         split_column: of a table: ``train``, ``val`` or ``test``.
-        separator: between several labels of a column, ``;`` or ``|`` where nothing is said.
+        separator: between several labels of a column, ``;`` or ``|`` by default.
         image_root: folder from which the paths of tables, COCO files and lists start; that of the file otherwise.
         skip_bad_images: skip image files that cannot be decoded, with a note; they are refused otherwise.
         check_images: False not to look for such files: they are then found when they are decoded.
@@ -136,7 +135,7 @@ def open_data(
         check_number(f"{name}_share", share, low=0.0, high=1.0, open_low=True, open_high=True)
     if val_share + test_share >= 1.0:
         raise ValueError(
-            f"val_share and test_share must leave something for training, got {val_share} and {test_share}; lower them"
+            f"val_share and test_share must leave samples for training, got {val_share} and {test_share}; reduce them"
         )
     names = None if class_names is None else _names(class_names)
     options = Options(
@@ -178,7 +177,7 @@ def open_data(
         notes.append(note)
     if options.image_size is not None:
         if not _are_images(splits["train"]):
-            notes.append("image_size was left aside: these data are no images.")
+            notes.append("image_size was ignored: these data are not images.")
         splits = {
             split: resized(own, options.image_size, options.fit) if isinstance(own, Arrays) else own
             for split, own in splits.items()
@@ -204,7 +203,7 @@ def _embedded(name: str, options: Options, seed: int) -> Source:
         if len(options.class_names) != len(names):
             raise refuse(
                 name,
-                f"there must be a name for each of the {len(names)} classes",
+                f"there must be one name for each of the {len(names)} classes",
                 some(options.class_names),
                 "name all",
             )
@@ -220,7 +219,10 @@ def _read(path: Path, options: Options) -> Source:
         reader = FILES.get(path.suffix.lower())
         if reader is None:
             raise refuse(
-                path, f"a data file must end in {some(FILES)}", path.suffix or "no ending", "name the folder it lies in"
+                path,
+                f"a data file must end in {some(FILES)}",
+                path.suffix or "no ending",
+                "pass the folder that contains it",
             )
         _check_used(path, options, reader)
         return reader(path, options)
@@ -241,7 +243,7 @@ def _read(path: Path, options: Options) -> Source:
 def without_bad_images(
     where: Path, splits: Mapping[str, Split], skip: bool, progress: Progress | None = None
 ) -> tuple[Mapping[str, Split], tuple[str, ...]]:
-    """The splits without image files that cannot be decoded, and a note; raise where there are some, not to skip."""
+    """The splits without undecodable image files, and a note; raise for such files unless they are skipped."""
     images = {name: split for name, split in splits.items() if isinstance(split, FileImages)}
     wrong = {name: split.undecodable(progress) for name, split in images.items()}
     files = [Path(path) for name, split in images.items() for path in split.paths[wrong[name]]]
@@ -269,17 +271,17 @@ def _are_images(split: Split) -> bool:
 
 
 def _check_used(where: Path, options: Options, reader: Reader | None) -> None:
-    """Raise for options that the reader would not look at."""
+    """Raise for options that the reader would ignore."""
     for_tables = ("label_column", "path_column", "text_column", "split_column", "separator")
     unused = [name for name in for_tables if getattr(options, name) is not None and reader is not read_tables]
     if options.image_root is not None and reader not in (read_tables, read_coco, read_lists):
         unused.append("image_root")
     if unused:
-        raise refuse(where, f"{unused[0]} is for data of another kind", "it set", "leave it out, or name the table")
+        raise refuse(where, f"{unused[0]} does not apply to these data", "it set", "omit it, or pass the table")
 
 
 def _strata(split: Split, classes: int) -> NDArray[np.int64]:
-    """(N,) classes or (N, C) of which occur."""
+    """(N,) classes, or (N, C) whether they occur."""
     labels = split.labels
     if labels.ndim < 3:
         return labels
@@ -287,7 +289,7 @@ def _strata(split: Split, classes: int) -> NDArray[np.int64]:
 
 
 def _complete(where: Path, source: Source, shares: dict[str, float], seed: int) -> tuple[dict[str, Split], list[str]]:
-    """All three splits; those that are not given are drawn from training."""
+    """All three splits; missing ones are drawn from the training data."""
     splits = dict(source.splits)
     missing = [split for split in shares if split not in splits]
     if not missing:
@@ -307,9 +309,9 @@ def _complete(where: Path, source: Source, shares: dict[str, float], seed: int) 
         if not len(splits[split]):
             raise refuse(
                 where,
-                f"there must be enough samples to draw a {split} split from",
+                f"there must be enough samples to draw a {split} split",
                 f"{len(whole)} in all",
-                f"give more data or a {split} split of its own",
+                f"provide more data or a separate {split} split",
             )
     return splits, notes
 
@@ -327,7 +329,7 @@ def _tail(longtail: str) -> tuple[str, float]:
 
 
 def _thin(where: Path, source: Source, train: Split, rule: str, ratio: float, seed: int) -> tuple[Split, str]:
-    """The training split with the longest such tail that its classes can fill."""
+    """The training split with the largest such tail that its classes allow."""
     _need_single(where, source)
     classes = len(source.class_names)
     present = class_counts(train, "single", classes, source.ignore_index)
@@ -338,10 +340,8 @@ def _thin(where: Path, source: Source, train: Split, rule: str, ratio: float, se
 
     if not fits(1):
         empty = some(source.class_names[c] for c in np.flatnonzero(present == 0))
-        raise refuse(
-            where, "every class must have a training sample for a long tail", f"none of {empty}", "leave it out"
-        )
-    low, high = 1, int(present.max())  # counts grow with the largest: search the last that fits
+        raise refuse(where, "every class must have a training sample for a long tail", f"none of {empty}", "omit it")
+    low, high = 1, int(present.max())  # counts increase with the largest one: search for the largest that fits
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
@@ -353,11 +353,11 @@ def _thin(where: Path, source: Source, train: Split, rule: str, ratio: float, se
 
 
 def _first_4000(where: Path, source: Source, variant: str) -> tuple[Split, Source]:
-    """The 4,000 training samples, and the source with those that are left to draw other splits from."""
+    """The 4,000 training samples, and the source with the remaining samples for other splits."""
     _need_single(where, source)
     train, classes = source.splits["train"], len(source.class_names)
     present = class_counts(train, "single", classes, source.ignore_index)
-    advice = "take another long tail, such as exponential:2"
+    advice = "use another long tail, such as exponential:2"
     if variant == "balanced":
         if len(train) < 4000:
             raise refuse(where, "there must be 4000 training samples", str(len(train)), advice)
@@ -375,13 +375,11 @@ def _first_4000(where: Path, source: Source, variant: str) -> tuple[Split, Sourc
 
 def _need_single(where: Path, source: Source) -> None:
     if source.task != "single":
-        raise refuse(
-            where, "long tails are made of data with one label a sample", f"task {source.task!r}", "leave it out"
-        )
+        raise refuse(where, "long tails require single-label data", f"task {source.task!r}", "omit it")
 
 
 def _coverage(data: DataSet) -> list[str]:
-    """What is missing in the splits; an ignored class is not missed."""
+    """Notes about missing classes, except an ignored one."""
     notes = []
     seen = data.train_counts
     absent = np.flatnonzero(seen == 0)
@@ -400,7 +398,7 @@ def _coverage(data: DataSet) -> list[str]:
 
 
 def resized(arrays: Arrays, size: Size, fit: Fit) -> Arrays:
-    """Images of arrays in another size, antialiased; label maps by the nearest pixel."""
+    """Resize arrays of images, antialiased; label maps by nearest neighbour."""
     images, labels = arrays.inputs, arrays.labels
     if images.ndim != 4 or images.shape[2:] == size:
         return arrays

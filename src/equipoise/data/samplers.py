@@ -1,7 +1,7 @@
-r"""Samplers that choose how often each class is seen, the same under any number of processes.
+r"""Samplers that control the frequency of each class, with any number of processes.
 
-Every process draws the whole epoch from the same seed and takes its share, so that shares are disjoint and of one
-length. Call ``set_epoch(e)`` before each epoch.
+Every process draws the whole epoch from the same seed and takes its part; the parts are disjoint and equally long. Call
+``set_epoch(e)`` before each epoch.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ __all__ = ["SAMPLERS", "ClassSampler", "DeferredSampler", "EpochSampler", "Repea
 
 
 class EpochSampler(Sampler[int], ABC):
-    """A sampler whose epochs are functions of the seed and of their number, shared out among processes.
+    """A sampler whose epochs depend on the seed and the epoch only, distributed among processes.
 
     Args:
-        length: indices of an epoch before they are shared out, None where that changes with the epoch.
-        seed: of all draws.
-        rank: number of this process, None asks ``torch.distributed``.
-        world_size: number of processes, None asks ``torch.distributed``.
+        length: number of indices per epoch over all processes, None if it changes with the epoch.
+        seed: random seed.
+        rank: rank of this process, None for that of ``torch.distributed``.
+        world_size: number of processes, None for that of ``torch.distributed``.
     """
 
     samples: int | None = None
-    """Samples of the data that are drawn from, where the sampler knows."""
+    """Number of samples in the data, if known."""
 
     def __init__(self, length: int, *, seed: int, rank: int | None, world_size: int | None) -> None:
         running = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -40,13 +40,13 @@ class EpochSampler(Sampler[int], ABC):
         self.world_size = world_size if world_size is not None else torch.distributed.get_world_size() if running else 1
         if not 0 <= self.rank < self.world_size:
             raise ValueError(
-                f"rank must be in [0, world_size), got rank {self.rank} of {self.world_size}; leave both out under "
+                f"rank must be in [0, world_size), got rank {self.rank} of {self.world_size}; omit both under "
                 "torch.distributed"
             )
         self.length, self.seed, self.epoch = length, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Move to an epoch, counted from 0."""
+        """Set the epoch, counted from 0."""
         self.epoch = int(epoch)
 
     @abstractmethod
@@ -56,7 +56,7 @@ class EpochSampler(Sampler[int], ABC):
     def __iter__(self) -> Iterator[int]:
         indices = self.draw(np.random.default_rng([self.seed, self.epoch]))
         size = len(self) * self.world_size
-        indices = np.resize(indices, size) if len(indices) < size else indices[:size]  # all processes take as many
+        indices = np.resize(indices, size) if len(indices) < size else indices[:size]  # equal length for all processes
         yield from indices[self.rank :: self.world_size].tolist()
 
     def __len__(self) -> int:
@@ -66,21 +66,21 @@ class EpochSampler(Sampler[int], ABC):
 class ClassSampler(EpochSampler):
     r"""Each class with probability :math:`\propto n_c^q`, its samples in turn.
 
-    q = 1 is the data as they are, 1/2 the square root, 0 balanced classes (Kang et al. 2020), -1 the reversed sampler
-    of Zhou et al. 2020. With ``epochs`` the probabilities move over the training from those of q = 1 to those of q
-    (progressively balanced, Kang et al. 2020).
+    q = 1 keeps the distribution of the data, 1/2 is the square root, 0 balanced classes (Kang et al. 2020), -1 the
+    reversed sampler of Zhou et al. 2020. With ``epochs`` the probabilities change over the training from those of q = 1
+    to those of q (progressively balanced, Kang et al. 2020).
 
-    An epoch holds of each class as many as its probability says, to within one, and no sample of a class comes a second
-    time before all of them came once.
+    The number of samples of each class in an epoch matches its probability to within one, and no sample of a class is
+    repeated before all of them were drawn once.
 
     Args:
-        labels: (N,) class indices, or (N, C) of 0 and 1: a sample with several labels is drawn for any of them.
+        labels: (N,) class indices, or (N, C) of 0 and 1: a multi-label sample is drawn for any of its labels.
         power: q.
         epochs: number of epochs over which the probabilities move; None for no movement.
         length: samples of an epoch over all processes, None for N.
-        seed: of all draws.
-        rank: number of this process, None asks ``torch.distributed``.
-        world_size: number of processes, None asks ``torch.distributed``.
+        seed: random seed.
+        rank: rank of this process, None for that of ``torch.distributed``.
+        world_size: number of processes, None for that of ``torch.distributed``.
 
     >>> sampler = ClassSampler([0, 0, 0, 0, 0, 0, 1, 1], power=0.0)
     >>> sorted([0, 0, 0, 0, 0, 0, 1, 1][i] for i in sampler)
@@ -120,7 +120,7 @@ class ClassSampler(EpochSampler):
     def draw(self, generator: np.random.Generator) -> NDArray[np.int64]:
         """Indices of the whole epoch."""
         ends = np.cumsum(self.probabilities()) * self.length
-        # systematic sampling: whole numbers whose means are the shares exactly
+        # systematic sampling: integers whose means are exactly the expected counts
         quotas = np.diff(np.floor(np.concatenate([[0.0], ends]) + generator.random())).astype(np.int64)
         quotas[np.argmax(quotas)] += self.length - quotas.sum()
         drawn = [_in_turn(own, quota, generator) for own, quota in zip(self.members, quotas, strict=True) if quota]
@@ -128,17 +128,17 @@ class ClassSampler(EpochSampler):
 
 
 class RepeatFactorSampler(EpochSampler):
-    r"""Every sample, those of rare classes several times (Gupta et al. 2019).
+    r"""Repeat samples of rare classes (Gupta et al. 2019).
 
-    A sample is repeated :math:`r_i = \max_{c \in i} \max(1, \sqrt{t / f_c})` times, f_c the share of the samples that
-    hold c; fractions are rounded at random in each epoch. The length is that of the mean epoch.
+    A sample is repeated :math:`r_i = \max_{c \in i} \max(1, \sqrt{t / f_c})` times, f_c the fraction of samples with
+    class c; fractions are rounded at random in each epoch. The length is the mean over epochs.
 
     Args:
         labels: (N,) class indices, or (N, C) of 0 and 1.
-        threshold: t, the share below which classes are repeated.
-        seed: of all draws.
-        rank: number of this process, None asks ``torch.distributed``.
-        world_size: number of processes, None asks ``torch.distributed``.
+        threshold: t, the fraction below which classes are repeated.
+        seed: random seed.
+        rank: rank of this process, None for that of ``torch.distributed``.
+        world_size: number of processes, None for that of ``torch.distributed``.
 
     >>> len(RepeatFactorSampler([0] * 99 + [1], threshold=0.04))
     101
@@ -164,7 +164,7 @@ class RepeatFactorSampler(EpochSampler):
 
     def draw(self, generator: np.random.Generator) -> NDArray[np.int64]:
         """Indices of the whole epoch."""
-        # systematic rounding: every sample floor or ceil of its factor times, the sum always that of the factors
+        # systematic rounding: floor or ceil of each factor, with a constant sum
         ends = np.cumsum(self.factors[(order := generator.permutation(len(self.factors)))])
         times = np.diff(np.floor(np.concatenate([[0.0], ends]) + generator.random())).astype(np.int64)
         indices = np.repeat(order, times)
@@ -172,15 +172,15 @@ class RepeatFactorSampler(EpochSampler):
 
 
 class DeferredSampler(EpochSampler):
-    """One sampler at first, another from ``start`` on: deferred re-sampling, DRS (Cao et al. 2019).
+    """Deferred re-sampling (DRS, Cao et al. 2019): switch to another sampler at ``start``.
 
-    All epochs are as long as those of ``before`` and drawn from its seed.
+    All epochs have the length and the seed of ``before``.
 
     Args:
-        before: sampler of the first epochs, ``sampler_for("none", labels)`` for the data as they are.
+        before: sampler of the first epochs, ``sampler_for("none", labels)`` for the original distribution.
         after: sampler of the last epochs, of the same process.
         epochs: number of epochs of the training.
-        start: fraction of the training at which ``after`` takes over, as in ``equipoise.weights.Deferred``.
+        start: fraction of the training at which ``after`` starts, as in ``equipoise.weights.Deferred``.
 
     >>> labels = [0, 0, 0, 0, 0, 0, 1, 1]
     >>> sampler = DeferredSampler(sampler_for("none", labels), sampler_for("balanced", labels), epochs=200)
@@ -204,11 +204,11 @@ class DeferredSampler(EpochSampler):
         if None not in (before.samples, after.samples) and before.samples != after.samples:
             raise ValueError(
                 f"before and after must draw from the same samples, got {before.samples} and {after.samples} samples; "
-                "make both with the labels of the training data"
+                "create both with the labels of the training data"
             )
         if (before.rank, before.world_size) != (after.rank, after.world_size):
             raise ValueError(
-                "before and after must be of the same process, got rank "
+                "before and after must belong to the same process, got rank "
                 f"{before.rank} of {before.world_size} and {after.rank} of {after.world_size}; give both the same rank "
                 "and world_size"
             )
@@ -217,7 +217,7 @@ class DeferredSampler(EpochSampler):
         self.samples = before.samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Move to an epoch, counted from 0."""
+        """Set the epoch, counted from 0."""
         super().set_epoch(epoch)
         self.before.set_epoch(epoch)
         self.after.set_epoch(epoch)
@@ -229,7 +229,7 @@ class DeferredSampler(EpochSampler):
 
 
 SAMPLERS = ("none", "balanced", "square-root", "progressive", "reversed", "repeat-factor")
-"""Names that ``sampler_for`` knows."""
+"""Names accepted by ``sampler_for``."""
 
 
 def sampler_for(
@@ -241,9 +241,9 @@ def sampler_for(
     rank: int | None = None,
     world_size: int | None = None,
 ) -> EpochSampler:
-    """The sampler of that name; ``"none"`` shuffles the data as they are, ``"progressive"`` needs ``epochs``."""
+    """The sampler of that name; ``"none"`` shuffles only, ``"progressive"`` requires ``epochs``."""
     options: dict[str, Any] = {"seed": seed, "rank": rank, "world_size": world_size}
-    if name == "none":  # one class of all: a sample with several labels comes as often as one without any
+    if name == "none":  # a single class: all samples are drawn equally often, whatever their number of labels
         return ClassSampler(np.zeros(len(labels), np.int64), **options)
     powers = {"balanced": 0.0, "square-root": 0.5, "reversed": -1.0}
     if name in powers:
@@ -254,7 +254,7 @@ def sampler_for(
         return ClassSampler(labels, power=0.0, epochs=epochs, **options)
     if name == "repeat-factor":
         return RepeatFactorSampler(labels, **options)
-    raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {name!r}; pick one of these words")
+    raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {name!r}; choose one of these names")
 
 
 def _members(labels: Sequence[int] | NDArray[Any]) -> list[NDArray[np.int64]]:
@@ -268,12 +268,12 @@ def _members(labels: Sequence[int] | NDArray[Any]) -> list[NDArray[np.int64]]:
     if array.ndim == 2:
         return [np.flatnonzero(column == 1) for column in array.T]
     if array.min() < 0:
-        raise ValueError(f"labels must not be negative, got {array.min()}; leave ignored samples out")
+        raise ValueError(f"labels must not be negative, got {array.min()}; remove ignored samples")
     order = np.argsort(array, kind="stable")
     return np.split(order, np.cumsum(np.bincount(array))[:-1])
 
 
 def _in_turn(own: NDArray[np.int64], quota: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """As many indices as the quota says, each once before any comes again."""
+    """Draw as many indices as the quota, without repeating any before all were drawn."""
     rounds = -(-quota // len(own))
     return np.concatenate([generator.permutation(own) for _ in range(rounds)])[:quota]

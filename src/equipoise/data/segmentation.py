@@ -1,7 +1,7 @@
 """Images with masks: plain folders, the Cityscapes layout and the VOC layout.
 
-Masks are read once when the data are opened: their values are checked and their pixels counted, by which splits are
-made and classes weighted.
+Masks are read once when the data are opened, to check their values and count their pixels, which are used for splits
+and class weights.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._nearest import some
+from equipoise._suggestions import some
 from equipoise.data.errors import UndecodableError, refuse
 from equipoise.data.files import FileImages, Masks, in_threads, mask_histogram, path_array
 from equipoise.data.source import (
@@ -31,7 +31,7 @@ from equipoise.data.source import (
 __all__ = ["mask_folders", "read_cityscapes", "read_mask_folders", "read_voc"]
 
 IGNORED = 255
-"""Value of a pixel without a class, where nothing else is said."""
+"""Default value of pixels without a class."""
 
 VOC_CLASSES = (
     "background",
@@ -96,7 +96,7 @@ def mask_folders(path: Path) -> dict[str, tuple[Path, Path]]:
 
 
 def read_mask_folders(path: Path, options: Options) -> Source:
-    """``images/*`` and ``masks/*`` with equal stems."""
+    """``images/*`` and ``masks/*`` with the same stems."""
     folders = mask_folders(path)
     need_train(path, folders)
     notes: list[str] = []
@@ -114,7 +114,7 @@ def read_voc(path: Path, options: Options) -> Source:
         stems = file.read_text(encoding="utf-8").split()
         own = [(path / "JPEGImages" / f"{stem}.jpg", path / "SegmentationClass" / f"{stem}.png") for stem in stems]
         if split == "test" and own and not any(mask.is_file() for _, mask in own):
-            notes.append(f"{file} has no masks and was left out.")
+            notes.append(f"{file} has no masks and was skipped.")
             continue
         pairs[split] = own
     return _source(path, pairs, options, options.class_names or VOC_CLASSES, notes=notes)
@@ -123,12 +123,12 @@ def read_voc(path: Path, options: Options) -> Source:
 def read_cityscapes(path: Path, options: Options) -> Source:
     """``leftImg8bit/SPLIT/CITY/*_leftImg8bit.png`` with ``gtFine/SPLIT/CITY/*_gtFine_labelTrainIds.png``.
 
-    Where there are no such masks, those called ``labelIds`` are mapped to the 19 classes. The test masks of Cityscapes
-    are empty, so its test split is left out.
+    Without such masks, ``labelIds`` are mapped to the 19 classes. The test masks of Cityscapes are empty, so the test
+    split is skipped.
     """
     folders = split_paths(path / "leftImg8bit")
     need_train(path / "leftImg8bit", folders)
-    notes = ["The test split of Cityscapes has no public masks and was left out."] if folders.pop("test", None) else []
+    notes = ["The test split of Cityscapes has no public masks and was skipped."] if folders.pop("test", None) else []
     files = {split: image_files(folder) for split, folder in folders.items()}
     kind = "labelTrainIds" if next((path / "gtFine").rglob("*_gtFine_labelTrainIds.png"), None) else "labelIds"
 
@@ -146,7 +146,7 @@ def read_cityscapes(path: Path, options: Options) -> Source:
 
 
 def _by_stem(images: Path, masks: Path, notes: list[str]) -> Pairs:
-    """Images and masks with the same path but for the ending."""
+    """Images and masks with the same path except for the suffix."""
 
     def stems(folder: Path) -> dict[str, Path]:
         found: dict[str, Path] = {}
@@ -169,11 +169,11 @@ def _by_stem(images: Path, masks: Path, notes: list[str]) -> Pairs:
             images,
             f"every image must have a mask of the same stem in {masks}",
             f"none for {some(without, 3)}",
-            "add the masks or move the images away",
+            "add the masks or remove the images",
         )
     lone = [stem for stem in maps if stem not in pictures]
     if lone:
-        notes.append(f"{len(lone)} masks in {masks} have no image and were left alone, e.g. {lone[0]}.")
+        notes.append(f"{len(lone)} masks in {masks} have no image and were ignored, e.g. {lone[0]}.")
     return [(picture, maps[stem]) for stem, picture in pictures.items()]
 
 
@@ -197,7 +197,7 @@ def _source(
     pairs, histograms = _histograms(path, pairs, options, notes)
     flat = [(split, image, mask) for split, own in pairs.items() for image, mask in own]
     wanted = options.class_names if names is None else names
-    if wanted is not None:  # before pixels are counted, one column a class
+    if wanted is not None:  # before pixels are counted, one column per class
         wanted, said = without_ignored(wanted, ignored)
         notes.extend(said)
     highest = -1
@@ -221,7 +221,7 @@ def _source(
             path,
             "masks must hold at least two classes",
             f"class 0 and the ignored {ignored} alone" if highest == 0 else "no class at all",
-            "number the classes from 0, or say which value is ignored with ignore_index",
+            "number the classes from 0, or set the value to ignore with ignore_index",
         )
     class_names = numbered_names(path, highest, wanted, MOST_CLASSES_OF_MAPS)
     pixels = np.zeros((len(flat), len(class_names)), np.int64)

@@ -1,4 +1,4 @@
-"""What a reader of some format is asked and what it finds."""
+"""Input and output of the readers of all formats."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise._nearest import nearest, shortened, some
+from equipoise._suggestions import nearest, shortened, some
 from equipoise.data.arrays import Split, Task
 from equipoise.data.errors import refuse
 from equipoise.data.files import IMAGE_ENDINGS, FileImages, Fit, Paths, Progress, Size, path_array
@@ -23,15 +23,15 @@ SPLITS: Mapping[str, tuple[str, ...]] = {
     "val": ("val", "valid", "validation", "dev"),
     "test": ("test", "testing"),
 }
-"""The splits and the names that files and folders may have for them."""
+"""The splits and the names of their files and folders."""
 MOST_CLASSES = 1_000_000
 MOST_CLASSES_OF_MAPS = 10_000
-"""Classes that are numbers in the data: there are as many as the largest number says, in memory too."""
+"""Maximum number of classes given as indices: the largest index determines it, and the memory."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user said; None where nothing was said."""
+    """Settings by the user; None for the default."""
 
     task: Task | None = None
     image_size: Size | None = None
@@ -56,7 +56,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Source:
-    """What lies on disk: the splits that are given, ``train`` always among them."""
+    """The data on disk: the existing splits, ``train`` always among them."""
 
     task: Task
     class_names: tuple[str, ...]
@@ -66,9 +66,9 @@ class Source:
 
 
 def agree(where: Path, told: Task, wanted: Task | None) -> Task:
-    """The task that the data tell; raise where another was asked for."""
+    """The task of the data; raise if another was requested."""
     if wanted is not None and wanted != told:
-        raise refuse(where, f"data for task {wanted!r} were asked for", f"data for {told!r}", f"pass task={told!r}")
+        raise refuse(where, f"data for task {wanted!r} were requested", f"data for {told!r}", f"pass task={told!r}")
     return told
 
 
@@ -88,7 +88,7 @@ def note_of_bad_images(where: Path, files: Sequence[str | Path], images: int, sk
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Class names without repeats: whole numbers by value where all are, otherwise by character.
+    """Unique class names: sorted numerically if all are integers, otherwise alphabetically.
 
     >>> in_order(["10", "9", "10"]), in_order(["b", "a", "10", "9"])
     (('9', '10'), ('10', '9', 'a', 'b'))
@@ -99,7 +99,7 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def settle_names(where: Path, found: Sequence[str], wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The classes: those found, or in the order of those asked for, which must hold them all."""
+    """The classes: those in the data, or the requested ones in order, which must include them all."""
     if wanted is None:
         return tuple(found)
     for name in found:
@@ -116,12 +116,12 @@ def settle_names(where: Path, found: Sequence[str], wanted: tuple[str, ...] | No
 def numbered_names(
     where: Path, highest: int, wanted: tuple[str, ...] | None, most: int = MOST_CLASSES
 ) -> tuple[str, ...]:
-    """Names of classes that are numbers in the data: those asked for, or the numbers, ``most`` at most."""
+    """Names of classes given as indices: the requested names, or the indices, at most ``most``."""
     if wanted is None:
         if highest >= most:
             raise refuse(
                 where,
-                f"labels must be class numbers from 0 to {most - 1} at most",
+                f"labels must be class indices from 0 to at most {most - 1}",
                 shortened(str(highest)),
                 "number the classes without gaps: np.unique(labels, return_inverse=True)",
             )
@@ -137,11 +137,11 @@ def numbered_names(
 
 
 def without_ignored(names: tuple[str, ...], ignore_index: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Class names without the ignored one, where it is the last and no number changes by that; and a note."""
+    """Class names without the ignored one, if it is the last and no index changes; and a note."""
     if len(names) < 2 or ignore_index != len(names) - 1:
         return names, ()
     return names[:-1], (
-        f"{names[-1]} is the ignored label {ignore_index} and no class: {len(names) - 1} classes are left.",
+        f"{names[-1]} is the ignored label {ignore_index} and not a class: {len(names) - 1} classes remain.",
     )
 
 
@@ -158,7 +158,7 @@ def split_paths(folder: Path, *, ending: str = "") -> dict[str, Path]:
 
 
 def one_for_each_split(folder: Path, named: Mapping[Path, str], what: str, advice: str) -> dict[str, Path]:
-    """The file of each split, by the word in its name; raise where several say they are it."""
+    """The file of each split by its name; raise if there are several."""
     found: dict[str, Path] = {}
     for split, words in SPLITS.items():
         there = [file for file, word in named.items() if word in words]
@@ -173,11 +173,11 @@ def one_for_each_split(folder: Path, named: Mapping[Path, str], what: str, advic
 def need_train(where: Path, splits: Mapping[str, Any]) -> None:
     """Raise unless there is a training split."""
     if "train" not in splits:
-        raise refuse(where, "there must be a train split", some(splits) or "none", "name the training data train")
+        raise refuse(where, "there must be a train split", some(splits) or "none", "call the training data train")
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Images below a folder by their endings, in the order of their names."""
+    """Image files below a folder by suffix, sorted by name."""
     return sorted(
         path
         for path in folder.rglob("*")
@@ -191,7 +191,7 @@ def check_files(where: Path, paths: Paths) -> None:
     if missing:
         raise refuse(
             where,
-            "every file that it names must exist",
+            "every listed file must exist",
             f"{len(missing)} of {len(paths)} missing, e.g. {missing[0]}",
-            "check the paths, or say with image_root which folder they start from",
+            "check the paths, or set image_root to the folder they are relative to",
         )

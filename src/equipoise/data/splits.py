@@ -1,7 +1,7 @@
-r"""Random splits with the same share of every class in each.
+r"""Stratified random splits.
 
-One label: whole numbers next to the shares. Several labels: iterative stratification (Sechidis et al. 2011, *On the
-stratification of multi-label data*).
+Single-label data: counts within one of the exact fractions. Multi-label data: iterative stratification (Sechidis et al.
+2011, *On the stratification of multi-label data*).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Indices = NDArray[np.int64]
 def stratified_split(
     labels: Sequence[int] | NDArray[Any], shares: Sequence[float], *, seed: int = 0
 ) -> tuple[Indices, ...]:
-    """Indices of disjoint splits that hold every sample, each in the order of the data.
+    """Indices of disjoint splits that cover all samples, each in the order of the data.
 
-    With one label the samples of a class in a split are its share of them, rounded up or down. A class with fewer
-    samples than there are splits is whole in the first split (see ``scarce_classes``).
+    With single-label data, the number of samples of a class in a split is its exact fraction, rounded up or down. A
+    class with fewer samples than splits is entirely in the first split (see ``scarce_classes``).
 
     Args:
-        labels: (N,) integers, or (N, L) where 1 is a label that the sample has.
-        shares: one for each split, the first that of training; they add up to 1.
-        seed: of the draws.
+        labels: (N,) integers, or (N, L) with 1 for positive labels.
+        shares: fraction of each split, training first; they sum to 1.
+        seed: random seed.
 
     >>> train, val = stratified_split([0, 0, 0, 0, 1, 1, 1, 1], [0.75, 0.25])
     >>> len(train), len(val)
@@ -42,10 +42,10 @@ def stratified_split(
         )
     parts = np.asarray(shares, dtype=np.float64)
     if parts.ndim != 1 or not len(parts) or not np.isfinite(parts).all() or (parts < 0).any():
-        raise ValueError(f"shares must be numbers >= 0, one for each split, got {list(shares)}; e.g. [0.7, 0.15, 0.15]")
+        raise ValueError(f"shares must be numbers >= 0, one per split, got {list(shares)}; e.g. [0.7, 0.15, 0.15]")
     if parts[0] == 0 or abs(parts.sum() - 1.0) > 1e-6:
         raise ValueError(
-            f"shares must add up to 1 and leave something for training, got {list(shares)}; e.g. [0.7, 0.15, 0.15]"
+            f"shares must sum to 1 and leave samples for training, got {list(shares)}; e.g. [0.7, 0.15, 0.15]"
         )
     draw = np.random.default_rng(seed)
     assigned = _by_class(array, parts, draw) if array.ndim == 1 else _iterative(array == 1, parts, draw)
@@ -53,7 +53,7 @@ def stratified_split(
 
 
 def scarce_classes(labels: Sequence[int] | NDArray[Any], splits: int) -> list[int]:
-    """Classes that occur, but in fewer samples than there are splits."""
+    """Classes with samples, but fewer than splits."""
     array = np.asarray(labels)
     if array.ndim == 2:
         counts = (array == 1).sum(0)
@@ -65,7 +65,7 @@ def scarce_classes(labels: Sequence[int] | NDArray[Any], splits: int) -> list[in
 def _by_class(labels: NDArray[Any], shares: NDArray[np.float64], draw: np.random.Generator) -> NDArray[np.int64]:
     """The split of each sample."""
     assigned = np.zeros(len(labels), np.int64)
-    owed = np.zeros(len(shares))  # what rounding has taken from each split so far
+    owed = np.zeros(len(shares))  # accumulated rounding error of each split
     used = int((shares > 0).sum())
     _, inverse = np.unique(labels, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
@@ -75,8 +75,8 @@ def _by_class(labels: NDArray[Any], shares: NDArray[np.float64], draw: np.random
         quotas = shares * len(own)
         counts = np.floor(quotas + 1e-9).astype(np.int64)
         left = len(own) - int(counts.sum())
-        # One more for `left` splits: training must not be empty, then whom rounding would lift from nothing, then
-        # whom earlier classes owe most.
+        # Round up `left` splits: training first if it would be empty, then splits that would have none, then
+        # those with the largest accumulated error.
         fraction = quotas - counts
         first = np.where(counts == 0, np.where(np.arange(len(shares)) == 0, 2, fraction >= 0.5), 0)
         ranked = np.lexsort((np.arange(len(shares)), -(owed + fraction), -first, fraction <= 1e-9))
@@ -87,11 +87,11 @@ def _by_class(labels: NDArray[Any], shares: NDArray[np.float64], draw: np.random
 
 
 def _iterative(present: NDArray[np.bool_], shares: NDArray[np.float64], draw: np.random.Generator) -> NDArray[np.int64]:
-    """The split of each sample: always the rarest label first, to the split that wants it most.
+    """The split of each sample: the rarest label first, assigned to the split with the largest demand.
 
-    While one label is dealt out, the wishes for it and for samples fall by one with each sample, whichever it is. So
-    the sequence of splits is found first and the samples of the label are dealt in random order: the result is that of
-    the published algorithm, with one pass of arrays for each label.
+    While one label is assigned, its demand and that for samples decrease by one with each sample, whichever it is. So
+    the sequence of splits is computed first and the samples of the label are assigned in random order. The result is
+    that of the published algorithm, with one vectorised pass per label.
     """
     samples, labels = present.shape
     assigned = np.full(samples, -1, np.int64)
@@ -127,9 +127,9 @@ def _deal(
     draw: np.random.Generator,
     by_label: bool = True,
 ) -> NDArray[np.int64]:
-    """Splits for ``count`` samples, one by one to the largest wish; equal wishes by that for samples, then by chance.
+    """Assign ``count`` samples one by one to the split with the largest demand.
 
-    ``wanted_samples`` is written.
+    Ties are resolved by the demand for samples, then at random. Modifies ``wanted_samples``.
     """
     parts = [part for part in range(len(shares)) if shares[part] > 0]
     by_sample = wanted_samples.tolist()

@@ -1,4 +1,4 @@
-"""CSV or parquet with a path, a text or numbers in each row and one label or several."""
+"""CSV or parquet tables with a path, a text or numeric features per row and one or more labels."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._extras import missing
-from equipoise._nearest import nearest, repeated, shortened, some
 from equipoise._reading import check_memory, reading
+from equipoise._suggestions import nearest, repeated, shortened, some
 from equipoise._text_files import SAVE_AS_UTF8, header_of, no_text, read_options
 from equipoise.data.arrays import Arrays, Split, Task
 from equipoise.data.errors import DataError, refuse
@@ -40,18 +40,18 @@ TEXT_NAMES = ("text", "sentence", "comment", "review")
 LABEL_NAMES = ("label", "labels", "class", "target", "category", "y")
 SEPARATORS = (";", "|")
 NUMBERS_OF_ROWS = ("", "id", "index", "Unnamed: 0")
-"""Columns that only count the rows, the first and the last as pandas writes them: no features."""
+"""Index columns, the first and the last as written by pandas: not features."""
 
 MOST_NUMBERS = 20
-"""Different numbers as labels that are classes in any case, however few rows there are."""
+"""Number of distinct numeric labels that are always accepted as classes."""
 MOST_CELLS = 2**34
-"""Rows times labels of data with several labels, each a byte."""
+"""Maximum of rows times labels of multi-label data, one byte each."""
 
 Table = dict[str, list[Any]]
 
 
 def table_files(folder: Path) -> dict[str, Path]:
-    """``train.csv`` or ``train.parquet`` and their kin."""
+    """``train.csv`` or ``train.parquet`` and similar files."""
     return next((found for ending in ENDINGS if "train" in (found := split_paths(folder, ending=ending))), {})
 
 
@@ -90,20 +90,22 @@ def read_tables(path: Path, options: Options) -> Source:
 
 
 class _Columns:
-    """Which columns hold what: those the user named, or those with a usual name."""
+    """The role of each column: set by the user, or by its usual name."""
 
     def __init__(self, path: Path, file: Path, options: Options) -> None:
         known = _names(file)
         twice = repeated(known)
         if twice is not None:
-            raise refuse(file, "every column must have a name of its own", f"{twice!r} twice", "rename one")
+            raise refuse(file, "every column must have a unique name", f"{twice!r} twice", "rename one")
         labels = options.label_column
         asked = [options.path_column, options.text_column, options.split_column]
         for name in [*asked, *([labels] if isinstance(labels, str) else labels or ())]:
             if name is not None and name not in known:
                 raise refuse(file, f"there must be a column {name!r}", some(known), nearest(name, known))
         if options.path_column and options.text_column:
-            raise refuse(file, "rows must hold an image or a text", "path_column and text_column", "name one of them")
+            raise refuse(
+                file, "rows must contain an image or a text", "path_column and text_column", "name one of them"
+            )
         several = [name for name in known if name.startswith("label_")]
         if labels is None:
             usual = [name for name in known if name in LABEL_NAMES and name not in asked]
@@ -134,17 +136,17 @@ class _Columns:
                 file,
                 f"there must be one column of paths ({some(PATH_NAMES)}) or of texts ({some(TEXT_NAMES)}), or numbers",
                 some(usual or known),
-                "say path_column or text_column",
+                "set path_column or text_column",
             )
         left = [name for name in known if name in NUMBERS_OF_ROWS and name not in own]
         self.notes = (
             f"The features are {len(self.features)} columns of numbers: {some(self.features)}."
-            + (f" Left out: {some(map(repr, left))}." if left else ""),
+            + (f" Ignored: {some(map(repr, left))}." if left else ""),
         )
 
     @property
     def needed(self) -> list[str]:
-        """All columns that are read as words."""
+        """All columns that are read as strings."""
         labels = [self.labels] if isinstance(self.labels, str) else list(self.labels)
         return [*dict.fromkeys(name for name in (self.input, *labels, self.split) if name is not None)]
 
@@ -162,7 +164,7 @@ def _all_labels(
             names = settle_names(where, names, options.class_names)
             if len(names) != len(column):
                 raise refuse(
-                    where, "there must be a column for each of class_names", some(column), "name the columns' classes"
+                    where, "there must be one column for each of class_names", some(column), "name the columns' classes"
                 )
         ordered = [prefix + name for name in names]
         labels = {
@@ -188,9 +190,9 @@ def _all_labels(
     if cells > MOST_CELLS:
         raise refuse(
             where,
-            f"several labels must fit into memory, at most {MOST_CELLS:,} of rows times labels",
+            f"multi-label data must fit into memory, at most {MOST_CELLS:,} rows times labels",
             f"{cells:,}, with {len(names):,} different labels in column {column!r}",
-            "check the column, or leave out labels that hardly occur",
+            "check the column, or remove very rare labels",
         )
     labels = {}
     for split, own in rows.items():
@@ -201,7 +203,7 @@ def _all_labels(
 
 
 def _separator(where: Path, column: str, values: list[Any], options: Options) -> tuple[str | None, tuple[str, ...]]:
-    """What stands between several labels, None for one label a row; lists in parquet need none (an empty word)."""
+    """Separator of multi-label data, None for single-label data; empty for lists in parquet."""
     if any(isinstance(value, list) for value in values):
         return "", ()
     if options.separator is not None:
@@ -211,20 +213,20 @@ def _separator(where: Path, column: str, values: list[Any], options: Options) ->
     used = [mark for mark in SEPARATORS if any(mark in str(value) for value in values)]
     if len(used) > 1:
         raise refuse(
-            where, f"labels of column {column!r} must be separated by one of ; and |", "both", "say separator or task"
+            where, f"labels of column {column!r} must be separated by one of ; and |", "both", "set separator or task"
         )
     if options.task == "multi":
         return (used or [SEPARATORS[0]])[0], ()
     if used:
         note = (
-            f"Column {column!r} holds several labels separated by {used[0]!r}; task='single' would take them as names."
+            f"Column {column!r} holds several labels separated by {used[0]!r}; task='single' would treat them as names."
         )
         return used[0], (note,)
     return None, ()
 
 
 def _several(value: Any, separator: str) -> list[str]:  # noqa: ANN401
-    """The labels of a cell; an empty one has none."""
+    """The labels of a cell; an empty cell has none."""
     if value is None:
         return []
     parts = value if isinstance(value, list) else str(value).split(separator)
@@ -244,12 +246,12 @@ def _words(file: Path, column: str, values: list[Any]) -> list[str]:
 
 
 def _classes(where: Path, column: str, words: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The words, 1.0 and 2.0 as 1 and 2; raise where they are measurements and no classes."""
+    """The labels, with 1.0 and 2.0 as 1 and 2; raise for measurements that are not classes."""
     different = {word for own in words.values() for word in own}
     if not all(map(_is_float, different)):
         return words
     rows = sum(map(len, words.values()))
-    digits = {word for word in different if re.fullmatch(r"-?\d+", word)}  # of any length, which a float has not
+    digits = {word for word in different if re.fullmatch(r"-?\d+", word)}  # of any length, unlike a float
     fraction = next((word for word in sorted(different - digits) if not float(word).is_integer()), None)
     if fraction is not None or len(different) > max(MOST_NUMBERS, rows / 2):
         raise refuse(
@@ -272,21 +274,21 @@ def _is_float(word: str) -> bool:
 
 
 def _is_like_labels(name: str) -> bool:
-    import difflib  # not at the top: seldom needed
+    import difflib  # not at the top: rarely needed
 
     parts = re.split(r"[\W_]+", name)
     return any(part in LABEL_NAMES for part in parts) or bool(difflib.get_close_matches(name, LABEL_NAMES, 1, 0.75))
 
 
 def _label_advice(usual: list[str], known: list[str]) -> str:
-    """How to say which column holds the labels; those that are nearly called so come first."""
+    """Advice on setting the label column, with similar names first."""
     near = usual or [name for name in known[:1000] if _is_like_labels(name.lower())]
     which = f"did you mean {' or '.join(map(repr, near[:3]))}? " if near else ""
     return f"{which}say label_column (--label-column {shlex.quote(near[0]) if near else 'NAME'})"
 
 
 def _numbering(where: Path, words: list[str], wanted: tuple[str, ...] | None) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Class names and the number of each word; words may be numbers of ``class_names`` that are none themselves."""
+    """Class names and the index of each label; labels can be indices of ``class_names`` that are not numeric."""
     found = in_order(words)
     if wanted is not None and not any(name.isdecimal() for name in wanted) and all(w.isdecimal() for w in found):
         outside = next((word for word in found if int(word) >= len(wanted)), None)
@@ -303,7 +305,7 @@ def _numbering(where: Path, words: list[str], wanted: tuple[str, ...] | None) ->
 
 
 def _flags(file: Path, column: str, values: list[Any]) -> NDArray[np.int8]:
-    """0, 1, and -1 where nothing is said."""
+    """0, 1, and -1 for empty cells."""
     known = {"": -1, "none": -1, "nan": -1, "0": 0, "1": 1, "0.0": 0, "1.0": 1, "false": 0, "true": 1, "-1": -1}
     flags = np.empty(len(values), np.int8)
     for row, value in enumerate(values):
@@ -317,7 +319,7 @@ def _flags(file: Path, column: str, values: list[Any]) -> NDArray[np.int8]:
 
 
 def _features(file: Path, table: Any, columns: list[str]) -> NDArray[np.float32]:  # noqa: ANN401
-    """(N, D), each column a feature."""
+    """(N, D), one feature per column."""
     compute = _arrow(file).compute
     found = np.empty((table.num_rows, len(columns)), np.float32)
     for number, name in enumerate(columns):
@@ -333,7 +335,7 @@ def _features(file: Path, table: Any, columns: list[str]) -> NDArray[np.float32]
             value = cells[int(wrong[0])].as_py()
             raise refuse(
                 f"{file}, {_row(int(wrong[0]))}",
-                f"column {name!r} must hold a finite number, as a table without paths or texts has features alone",
+                f"column {name!r} must hold a finite number, because a table without paths or texts has features only",
                 repr(value) if value not in (None, "") else "nothing",
                 "make numbers of its words or drop the column, fill the gap or drop the row, or say path_column or "
                 "text_column",
@@ -381,9 +383,9 @@ def _arrow(path: Path) -> Any:  # noqa: ANN401  (pyarrow has no types)
 
 
 def _dialect(arrow: Any, file: Path) -> dict[str, Any]:  # noqa: ANN401
-    """Columns stand between commas, or between what the header has more of: spreadsheets write semicolons or tabs."""
+    """Detect the separator from the header: a comma, or the semicolon or tab of spreadsheets."""
     header = header_of(file)
-    mark = max(",;\t", key=header.count)  # of equally many the first
+    mark = max(",;\t", key=header.count)  # the first in a tie
     return {
         "read_options": read_options(arrow, file, header, mark),
         "parse_options": arrow.csv.ParseOptions(delimiter=mark, newlines_in_values=True),
@@ -392,7 +394,7 @@ def _dialect(arrow: Any, file: Path) -> dict[str, Any]:  # noqa: ANN401
 
 @contextmanager
 def _readable(file: Path, problem: str, advice: str) -> Iterator[None]:
-    """One line about a table that cannot be read; most often it is not in UTF-8."""
+    """One-line error for an unreadable table; most often it is not UTF-8."""
     with reading(file, problem, advice, DataError):
         try:
             yield
@@ -400,7 +402,9 @@ def _readable(file: Path, problem: str, advice: str) -> Iterator[None]:
             found = None if file.suffix.lower() == ".parquet" or not file.is_file() else no_text(file)
             if found is None:
                 raise
-            raise refuse(file, "a table must be in UTF-8, or in UTF-16 with its mark", found, SAVE_AS_UTF8) from None
+            raise refuse(
+                file, "a table must be in UTF-8, or in UTF-16 with a byte order mark", found, SAVE_AS_UTF8
+            ) from None
 
 
 def _names(file: Path) -> list[str]:
@@ -413,7 +417,7 @@ def _names(file: Path) -> list[str]:
 
 
 def _read(file: Path, columns: list[str]) -> Any:  # noqa: ANN401  (pyarrow has no types)
-    """These columns; of a CSV file as strings."""
+    """Read columns; of a CSV file as strings."""
     arrow = _arrow(file)
     known = dict.fromkeys(_names(file))
     absent = next((name for name in columns if name not in known), None)
@@ -424,7 +428,7 @@ def _read(file: Path, columns: list[str]) -> Any:  # noqa: ANN401  (pyarrow has 
             rows = arrow.parquet.read_metadata(file).num_rows
             check_memory(file, f"the table of {rows:,} rows", 8 * rows * len(columns), DataError)
             return arrow.parquet.read_table(file, columns=columns)
-        convert = arrow.csv.ConvertOptions(  # as strings: 007 stays a name
+        convert = arrow.csv.ConvertOptions(  # as strings: 007 remains a name
             column_types=dict.fromkeys(columns, arrow.string()), include_columns=columns, strings_can_be_null=False
         )
         return arrow.csv.read_csv(file, convert_options=convert, **_dialect(arrow, file))

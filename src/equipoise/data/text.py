@@ -1,4 +1,4 @@
-"""Texts, and the words that a model knows."""
+"""Texts and vocabularies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Texts:
     """One split of texts.
 
     Args:
-        texts: N strings, as they lie in the table.
+        texts: N strings, as in the table.
         labels: (N,) class indices, or (N, C) of 0, 1 and -1 (unknown).
     """
 
@@ -33,12 +33,12 @@ class Texts:
         return len(self.texts)
 
     def take(self, indices: NDArray[np.int64]) -> Texts:
-        """These samples."""
+        """Select samples."""
         return Texts(tuple(self.texts[i] for i in indices), self.labels[indices])
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-cased words; an apostrophe inside a word belongs to it.
+    """Lower-case words; apostrophes inside a word belong to it.
 
     >>> words_of("Isn't it 5 o'clock?")
     ["isn't", 'it', '5', "o'clock"]
@@ -48,10 +48,10 @@ def words_of(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Words with numbers. Number 0 fills short texts up, number 1 stands for every unknown word.
+    """A vocabulary. Index 0 is padding, index 1 stands for all unknown words.
 
     Args:
-        words: the known words, the first of them with number 2.
+        words: the known words; the first has index 2.
 
     >>> known = Vocabulary.fit(["the cat", "the dog", "the cat sat"], min_count=2)
     >>> known.words
@@ -68,14 +68,14 @@ class Vocabulary:
 
     @classmethod
     def fit(cls, texts: Iterable[str], *, min_count: int = 2, max_size: int = 30_000) -> Vocabulary:
-        """The words that occur ``min_count`` times or more, the most frequent first; equals in alphabetical order.
+        """Build a vocabulary of words that occur at least ``min_count`` times, most frequent first, ties alphabetical.
 
-        Fit it on training texts alone: a word that only the test knows is unknown.
+        Fit it on training texts only: a word that occurs only in the test data is unknown.
 
         Args:
             texts: training texts.
-            min_count: how often a word must occur.
-            max_size: numbers at most, with those of padding and of unknown words.
+            min_count: minimum number of occurrences.
+            max_size: maximum size, including padding and unknown.
         """
         min_count = check_whole("min_count", min_count, low=1)
         max_size = check_whole("max_size", max_size, low=2)
@@ -84,15 +84,15 @@ class Vocabulary:
         return cls(tuple(ranked[: max_size - 2]))
 
     def __len__(self) -> int:
-        """Numbers in use: the words, padding and unknown."""
+        """Size: the words, padding and unknown."""
         return len(self.words) + 2
 
     def encode(self, texts: Sequence[str], *, length: int | None = None) -> NDArray[np.int64]:
-        """Numbers of the words, (N, length), filled up with 0; longer texts are cut.
+        """Indices of the words, (N, length), padded with 0; longer texts are truncated.
 
         Args:
             texts: N strings.
-            length: words of each text; None takes the longest, at least 1.
+            length: number of words per text; None for the longest text, at least 1.
         """
         if length is not None:
             length = check_whole("length", length, low=1)

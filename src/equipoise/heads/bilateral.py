@@ -1,7 +1,7 @@
 """The bilateral-branch network, BBN (Zhou et al. 2020): two branches over a shared trunk.
 
-One branch learns from the data as they are, the other from classes drawn in reverse proportion to their counts; their
-features are mixed with a share that moves from the first to the second::
+One branch is trained on the original distribution, the other on classes drawn in reverse proportion to their counts;
+their features are mixed with a factor that moves from the first to the second::
 
     inputs ──────────► trunk ─► branch 1 ─► features ─► × 2 a ──────┐
                                                                     ├─► one classifier ─► logits
@@ -34,12 +34,12 @@ __all__ = ["BilateralModel", "BranchMixing", "bilateral", "find_last_block"]
 
 @dataclass(frozen=True)
 class BranchMixing(Parabolic):
-    r"""The share a of the first branch, :math:`1 - (e / D)^2` at epoch e counted from 0 (Zhou et al. 2020, eq. 5).
+    r"""The weight a of the first branch, :math:`1 - (e / D)^2` at epoch e counted from 0 (Zhou et al. 2020, eq. 5).
 
     Args:
-        start: share at the first epoch.
-        stop: share where progress is 1.
-        end: where progress is 1: ``"last_epoch"``, D = E - 1, so that the share of the last epoch is ``stop``;
+        start: weight in the first epoch.
+        stop: weight at progress 1.
+        end: the epoch with progress 1: ``"last_epoch"``, D = E - 1, so that the weight in the last epoch is ``stop``;
             ``"published"``, D = E except 100 for 90 epochs and 200 for 180, as in the published code.
 
     >>> [round(BranchMixing()(BranchMixing().progress_at(epoch, 201)), 2) for epoch in (0, 100, 200)]
@@ -60,7 +60,7 @@ class BranchMixing(Parabolic):
 
 
 class BilateralModel(PreciseBuffers):
-    """A model with two branches; made by :func:`bilateral`. It holds the model itself, of which a block is doubled.
+    """A model with two branches, created by :func:`bilateral`. It contains the original model with a duplicated block.
 
     Shape: in training two batches of one shape to logits of that batch size; in evaluation one batch to its logits.
     """
@@ -73,11 +73,11 @@ class BilateralModel(PreciseBuffers):
         super().__init__()
         self.model, self.name, self.epochs, self.mixing = model, name, epochs, mixing
         self.blocks = tuple(blocks)
-        self.advice = advice  # for a wrong name: the layers as they were called before a block was doubled
+        self.advice = advice  # layer names before a block was duplicated, for error messages
         self.register_buffer("share", torch.tensor(mixing(0.0), dtype=torch.float64))
 
     def set_epoch(self, epoch: float) -> None:
-        """Move the mixing to ``epoch``, counted from 0."""
+        """Set the mixing to ``epoch``, counted from 0."""
         check_number("epoch", epoch)
         if not 0 <= epoch < self.epochs:
             raise ValueError(
@@ -87,26 +87,26 @@ class BilateralModel(PreciseBuffers):
         self._set(self.mixing(min(self.mixing.progress_at(epoch, self.epochs), 1.0)))
 
     def set_progress(self, fraction: float) -> None:
-        """Move the mixing to a fraction of the training in [0, 1]."""
+        """Set the mixing to a fraction of the training in [0, 1]."""
         self._set(self.mixing(check_number("fraction", fraction, low=0.0, high=1.0)))
 
     def _set(self, share: float) -> None:
-        self.share.fill_(check_number("share of the first branch", share, low=0.0, high=1.0))
+        self.share.fill_(check_number("weight of the first branch", share, low=0.0, high=1.0))
 
     def get_classifier(self) -> nn.Module:
         """The classifier of both branches, for ``find_classifier``."""
         return self.model.get_submodule(self.name)
 
     def forward(self, inputs: Tensor, reversed_inputs: Tensor | None = None, **named: Any) -> Tensor:  # noqa: ANN401
-        """Logits of the mixed features: with the share of the epoch in training, half and half in evaluation.
+        """Logits of the mixed features: with the scheduled weight in training, with equal weights in evaluation.
 
-        Each branch has its own pass through the trunk, as published, so that batch norm sees each batch alone and any
-        model will do. In evaluation, where one batch goes through both, that costs the trunk twice.
+        Each branch has its own pass through the trunk, as published, so that batch norm uses each batch separately and
+        any model is supported. In evaluation the trunk runs twice on the same batch.
 
         Args:
-            inputs: a batch of the data as they are; in evaluation the only one.
+            inputs: a batch of the original distribution; the only one in evaluation.
             reversed_inputs: a batch of the reversed sampler, for training.
-            named: further arguments of the model, the same for both passes.
+            named: further arguments of the model for both passes.
         """
         if self.training and reversed_inputs is None:
             raise ValueError(
@@ -119,7 +119,7 @@ class BilateralModel(PreciseBuffers):
         if others.shape[0] != inputs.shape[0]:
             raise ValueError(
                 f"reversed_inputs must have as many samples as inputs, got {others.shape[0]} for {inputs.shape[0]}; "
-                "use the same batch size, and leave out short last batches"
+                "use the same batch size, and drop short last batches"
             )
         classifier = self.get_classifier()
         if not isinstance(classifier, _MixingClassifier):
@@ -166,19 +166,19 @@ def bilateral(
     preset: str | None = None,
     name: str | None = None,
 ) -> BilateralModel:
-    """A bilateral-branch network of any model: its last block is doubled, its classifier sees both branches.
+    """A bilateral-branch network of any model: its last block is duplicated, and its classifier uses both branches.
 
-    The model is changed in place and nothing else of it is copied: make the optimiser afterwards. The second branch
-    starts as a copy of the first; the classifier, which sees 2 D features, starts anew.
+    The model is modified in place, without other copies: create the optimiser afterwards. The second branch
+    starts as a copy of the first; the classifier, with 2 D input features, is reinitialised.
 
     Args:
         model: any module whose classifier is a linear layer or a 1x1 convolution, and which returns logits.
         epochs: E.
-        block: qualified name of the block to double, or several for layers side by side; None for what
-            :func:`find_last_block` finds.
-        mixing: share of the first branch over the training; None for :class:`BranchMixing`.
+        block: qualified name of the block to duplicate, or several for parallel layers; None for
+            :func:`find_last_block`.
+        mixing: weight of the first branch over the training; None for :class:`BranchMixing`.
         preset: ``"published"`` for the divisor of the published code; see :class:`BranchMixing`.
-        name: qualified name of the classifier where it is not found.
+        name: qualified name of the classifier if it is not found.
 
     >>> from equipoise.models import MLP
     >>> from equipoise import CrossEntropyLoss
@@ -198,14 +198,14 @@ def bilateral(
     epochs = check_whole("epochs", epochs, low=1)
     check_choice("preset", preset or "published", ("published",))
     if preset is not None and mixing is not None:
-        raise ValueError(f"mixing must be left out with preset={preset!r}, got {mixing}; give one of them")
+        raise ValueError(f"mixing must be omitted with preset={preset!r}, got {mixing}; give one of them")
     if mixing is not None and not isinstance(mixing, Schedule):
         raise TypeError(
             f"mixing must be one of equipoise.schedules, got {type(mixing).__name__} {mixing!r}; pass e.g. "
-            "Constant(0.5), or leave it out"
+            "Constant(0.5), or omit it"
         )
     found, advice = sized_classifier(model, name), known_classifiers(model)
-    linear_weight(found, "put such a layer in with replace_classifier, or choose another with name=...")
+    linear_weight(found, "install such a layer with replace_classifier, or choose another with name=...")
     classifier = _MixingClassifier(found.module)
     chosen = (block,) if isinstance(block, str) else tuple(block or find_last_block(model, found.name))
     parts = {each: _block(model, each, found.module) for each in chosen}
@@ -219,16 +219,16 @@ def bilateral(
 
 
 def find_last_block(model: nn.Module, name: str | None = None) -> tuple[str, ...]:
-    """Names of what comes last before the classifier: the last residual block of a ResNet, as published.
+    """Names of the last block before the classifier: the last residual block of a ResNet, as published.
 
-    The last part with parameters that is defined before the classifier and is no normalisation. A part that holds more
-    than half of the parameters before the classifier is a trunk and not a block: it is entered, and so is a sequence of
-    blocks. Of a list of single layers, which a model calls side by side, all are meant. This follows the order of
-    definition; where a model calls its parts in another order, name the block.
+    The last part with parameters that is defined before the classifier and is not a normalisation layer. A part that
+    holds more than half of the parameters before the classifier is a trunk and not a block: its children are searched,
+    as are those of a sequence of blocks. From a list of parallel single layers all are returned. This follows the order
+    of definition; if a model calls its parts in another order, name the block.
 
     Args:
         model: any module.
-        name: qualified name of the classifier where it is not found.
+        name: qualified name of the classifier if it is not found.
 
     >>> from equipoise.models import CifarResNet, UNet
     >>> find_last_block(CifarResNet(num_classes=10)), find_last_block(UNet(num_classes=10))
@@ -257,7 +257,7 @@ def find_last_block(model: nn.Module, name: str | None = None) -> tuple[str, ...
 
 
 def _last_part(module: nn.Module, path: str, classifier: str) -> tuple[str, nn.Module] | None:
-    """The last part with parameters that is no normalisation, of those before the classifier."""
+    """The last part with parameters before the classifier that is not a normalisation layer."""
     parts = [(f"{path}.{name}" if path else name, child) for name, child in module.named_children()]
     holders = [at for at, (where, _) in enumerate(parts) if f"{classifier}.".startswith(f"{where}.")]
     for where, part in reversed(parts[: holders[0] + 1] if holders else parts):
@@ -275,7 +275,7 @@ def _size(module: nn.Module) -> int:
 
 
 class _Branches(nn.Module):
-    """A block and its double; ``branch`` says which one works."""
+    """A block and its copy; ``branch`` selects one."""
 
     def __init__(self, first: nn.Module, second: nn.Module) -> None:
         super().__init__()
@@ -287,7 +287,7 @@ class _Branches(nn.Module):
 
 
 class _MixingClassifier(DoubledClassifier):
-    """Keeps the features of the first branch until those of the second come; then one linear layer sees both."""
+    """Stores the features of the first branch until those of the second arrive; then one linear layer uses both."""
 
     state = "is that of two branches"
     undo = "use it as it is or take a fresh model"
@@ -320,14 +320,14 @@ class _MixingClassifier(DoubledClassifier):
 
 
 def mixed_features(first: Tensor, second: Tensor, share: Tensor | float | None, dim: int = -1) -> Tensor:
-    """``2 a`` times the features of the first branch beside ``2 (1 - a)`` times those of the second; None: a = 1/2."""
+    """Concatenate ``2 a`` times the features of the first branch and ``2 (1 - a)`` times those of the second."""
     if share is None:
         return torch.cat([first, second], dim)
     return torch.cat([2.0 * share * first, 2.0 * (1.0 - share) * second], dim)
 
 
 def _block(model: nn.Module, name: str, classifier: nn.Module) -> nn.Module:
-    """The block of that name; raises unless it lies before the classifier."""
+    """The block of that name; raises unless it is before the classifier."""
     try:
         block = model.get_submodule(name)
     except AttributeError:
@@ -344,7 +344,7 @@ def _block(model: nn.Module, name: str, classifier: nn.Module) -> nn.Module:
 
 
 def _fork(model: nn.Module, name: str, block: nn.Module) -> None:
-    """Put a block and a copy of it in the place of the block."""
+    """Replace a block by itself and a copy of it."""
     parent, _, attribute = name.rpartition(".")
     forked = _Branches(block, copy.deepcopy(block))
     forked.training = block.training

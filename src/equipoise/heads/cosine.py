@@ -1,4 +1,4 @@
-"""Cosine classifiers, whose logits do not depend on how long features and rows are."""
+"""Cosine classifiers, whose logits do not depend on the norms of features and weights."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from equipoise.models.classifier import find_classifier, replace_classifier
 __all__ = ["CosineClassifier", "normalize_classifier"]
 
 TINY = 1e-12
-"""Vectors shorter than this have no direction."""
+"""Minimum norm of a vector with a direction."""
 
 
 class CosineClassifier(nn.Module):
-    r"""Logits :math:`s \, x \cdot W_c / (\|x\| \|W_c\|)`: short rows cannot hold rare classes down (Cao et al. 2019).
+    r"""Logits :math:`s \, x \cdot W_c / (\|x\| \|W_c\|)`: independent of weight norms.
 
-    A zero vector has cosine 0 with everything. Half precision is worked out in float32, also under autocast: the
-    margins of LDAM are a few of its steps.
+    Small weight norms do not penalise rare classes (Cao et al. 2019). A zero vector has cosine 0 with everything. Half
+    precision is computed in float32, also under autocast: the margins of LDAM are only a few units of precision.
 
-    The scale is to be applied once. ``LDAMLoss`` has a scale of its own, 30, which multiplies logits and margins
-    alike: leave s = 1 in training with it. Losses without a scale need one here, 16 to 30, as cosines alone lie too
-    close together for a softmax. After a training with LDAM, ``classifier.scale.fill_(30.0)`` makes the logits those of
-    the loss without its margins, so that their softmax means something.
+    Apply the scale only once. ``LDAMLoss`` has its own scale, 30, for logits and margins: keep s = 1 when training with
+    it. Losses without a scale need one here, 16 to 30, because cosines alone are too close together for a softmax.
+    After a training with LDAM, ``classifier.scale.fill_(30.0)`` makes the logits those of the loss without its margins,
+    so that their softmax is meaningful.
 
     Args:
         in_features: D.
@@ -66,7 +66,7 @@ class CosineClassifier(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Directions of uniform draws, each row of length 1, as published."""
+        """Initialise rows to random unit vectors, as published."""
         self.weight.copy_(_directions(nn.init.uniform_(self.weight, -1.0, 1.0)))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -83,15 +83,15 @@ class CosineClassifier(nn.Module):
 
 
 def normalize_classifier(model: nn.Module, *, scale: float = 1.0, name: str | None = None) -> CosineClassifier:
-    """Put a cosine classifier in the place of the classifier of ``model``, and return it.
+    """Replace the classifier of ``model`` by a cosine classifier, and return it.
 
     It has the sizes, the device and the dtype of the old one, and starts with the directions of its rows; a bias is
-    dropped. The model is changed in place: make the optimiser afterwards.
+    dropped. The model is modified in place: create the optimiser afterwards.
 
     Args:
         model: any module whose classifier is a linear layer or a 1x1 convolution.
         scale: see :class:`CosineClassifier`; 1 for ``LDAMLoss``, which has one of its own.
-        name: qualified name of the classifier where it is not found.
+        name: qualified name of the classifier if it is not found.
 
     LDAM-DRW with any model:
 
@@ -106,7 +106,7 @@ def normalize_classifier(model: nn.Module, *, scale: float = 1.0, name: str | No
     >>> loss(model(torch.randn(8, 4)), torch.arange(8) % 3).backward()
     """
     found = find_classifier(model, name)
-    weight = linear_weight(found, "choose another with name=..., or put a CosineClassifier in with replace_classifier")
+    weight = linear_weight(found, "choose another with name=..., or install a CosineClassifier with replace_classifier")
     cosine = CosineClassifier(
         found.in_features,
         found.num_classes,
@@ -123,9 +123,9 @@ def normalize_classifier(model: nn.Module, *, scale: float = 1.0, name: str | No
 
 
 def _directions(vectors: Tensor) -> Tensor:
-    """Vectors of length 1 along the last dimension; those without a direction stay as they are.
+    """Vectors of length 1 along the last dimension; zero vectors are unchanged.
 
-    ``F.normalize`` would multiply the gradient of a zero vector, a sample whose features a ReLU has all cut, by 1e12.
+    ``F.normalize`` would multiply the gradient of a zero vector, such as features that are all cut by a ReLU, by 1e12.
     """
     norm = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
     return vectors / torch.where(norm > TINY, norm, 1.0)

@@ -1,6 +1,6 @@
 """The Simple Decoupled Network (Tian et al. 2021, section 3.5): two heads on shared features.
 
-A loss that suits the features trains the one, a loss that suits the classes the other::
+One head trains the features, the other is a classifier with its own loss::
 
                     ┌─► feature head ────► its loss, whose gradient reaches the features
     features ───────┤
@@ -42,16 +42,16 @@ class DecoupledLogits(NamedTuple):
 
 
 class DoubledClassifier(nn.Module):
-    """What stands in a model for its classifier and answers twice; a model can hold one of them."""
+    """A replacement of the classifier of a model with two outputs; a model can have only one."""
 
     state: ClassVar[str]
-    """What is true of the classifier."""
+    """State of the classifier, for error messages."""
     undo: ClassVar[str]
-    """How to come by a model without it."""
+    """Advice on removing it."""
 
 
 def check_single(model: nn.Module) -> None:
-    """Raise where a model holds a classifier that is doubled already, also one that it never calls."""
+    """Raise if a model already has such a classifier, even an unused one."""
     for name, part in model.named_modules():
         if isinstance(part, DoubledClassifier):
             raise ValueError(
@@ -61,11 +61,11 @@ def check_single(model: nn.Module) -> None:
 
 
 class DecoupledHead(DoubledClassifier):
-    """Two classifiers of the same features; what the second one learns never reaches the features.
+    """Two classifiers on the same features; the gradient of the second does not reach the features.
 
-    In training both answer, joined along the batch: whatever the model does to the logits of a sample afterwards
-    (upsampling, pooling, reshaping) it does to both. In evaluation the second one answers alone, and is then no
-    different from a plain layer, gradients with respect to the input included.
+    In training the outputs are concatenated along the batch, so that later operations of the model (upsampling,
+    pooling, reshaping) apply to both. In evaluation only the second is used, like a plain layer, including gradients
+    with respect to the input.
 
     Args:
         feature: the classifier that trains the features, g in the paper.
@@ -102,7 +102,7 @@ class DecoupledHead(DoubledClassifier):
 
 
 class DecoupledModel(nn.Module):
-    """A model with a :class:`DecoupledHead`; made by :func:`decouple`. It holds the model itself, not a copy."""
+    """A model with a :class:`DecoupledHead`, created by :func:`decouple`. It contains the model, not a copy."""
 
     def __init__(self, model: nn.Module, name: str) -> None:
         super().__init__()
@@ -130,9 +130,9 @@ class DecoupledModel(nn.Module):
         return _split(logits, head, self.name) if head.training else logits
 
     def merge(self) -> nn.Module:
-        """The model again, with the second head as its classifier: a plain model with the same outputs bit for bit.
+        """The plain model with the second head as its classifier, with bitwise identical outputs.
 
-        Nothing is copied, so that this object is of no use afterwards; ``copy.deepcopy(decoupled).merge()`` leaves it.
+        Nothing is copied, so do not use this object afterwards; ``copy.deepcopy(decoupled).merge()`` preserves it.
         """
         replace_classifier(self.model, self.head.classifier, self.name)
         return self.model
@@ -141,16 +141,16 @@ class DecoupledModel(nn.Module):
 def decouple(model: nn.Module, name: str | None = None, *, classifier: nn.Module | None = None) -> DecoupledModel:
     """A Simple Decoupled Network of any model: a second head beside its classifier, on detached features.
 
-    The model is changed in place and nothing but its classifier is copied. Make the optimiser afterwards, so that it
-    knows the second head. In training the result gives the logits of both heads, for :class:`DecoupledLoss`; in
-    evaluation those of the second head; ``merge()`` ends with a plain model.
+    The model is modified in place and only its classifier is copied. Create the optimiser afterwards, so that it
+    includes the second head. In training the result returns the logits of both heads, for :class:`DecoupledLoss`; in
+    evaluation those of the second head; ``merge()`` returns a plain model.
 
     Args:
         model: any module whose classifier is found by :func:`equipoise.models.find_classifier`, a linear layer or a
             1x1 convolution, and which returns logits.
-        name: qualified name of the classifier where it is not found.
-        classifier: the second head, on the device of the model; None for a copy of the first, so that at first the
-            model answers as before.
+        name: qualified name of the classifier if it is not found.
+        classifier: the second head, on the device of the model; None for a copy of the first, which keeps the outputs
+            of the model.
 
     >>> from equipoise.models import MLP
     >>> inputs, targets = torch.randn(32, 4), torch.arange(32) % 3
@@ -176,7 +176,7 @@ def decouple(model: nn.Module, name: str | None = None, *, classifier: nn.Module
 
 
 def sized_classifier(model: nn.Module, name: str | None) -> Classifier:
-    """The classifier of a model that has one head; raises for a layer that is none."""
+    """The classifier of a model with one head; raises for other layers."""
     found = find_classifier(model, name)
     check_single(model)
     try:
@@ -192,10 +192,10 @@ def sized_classifier(model: nn.Module, name: str | None) -> Classifier:
 class DecoupledLoss(nn.Module):
     r"""The losses of both heads, :math:`L_g + L_h`.
 
-    The second one reaches nothing but its own head, so that a factor between them is a factor on its learning rate.
-    Logits of one head alone, as a model in evaluation gives, are judged by the loss of the second head.
+    The second loss only trains its own head, so a factor between them only scales its learning rate. Logits of a single
+    head, as returned in evaluation, use the loss of the second head.
 
-    The paper takes :meth:`from_counts`; with ``feature=CrossEntropyLoss()`` this is its ablation SDN-CE.
+    The paper uses :meth:`from_counts`; with ``feature=CrossEntropyLoss()`` this is its ablation SDN-CE.
 
     Args:
         feature: loss of the head that trains the features.
@@ -227,12 +227,12 @@ class DecoupledLoss(nn.Module):
         """The losses of the paper: recall loss with a moving average, and class-balanced cross-entropy.
 
         Args:
-            counts: training samples of each class; of label maps their pixels.
+            counts: training samples of each class; for label maps the pixels.
             momentum: alpha of the moving average. In batches of 128 the paper found little difference between .1 and
                 .9 for 365 classes, and .001 best for 8142.
             beta: of the class-balanced weights, which the paper leaves open.
-            ignore_index: label that counts for nothing.
-            sync: share recalls and denominators among processes.
+            ignore_index: label to ignore.
+            sync: synchronise recalls and denominators between processes.
         """
         checked = check_counts("counts", counts)
         return cls(
@@ -255,11 +255,11 @@ class DecoupledLoss(nn.Module):
         return total
 
     def set_epoch(self, epoch: float) -> None:
-        """Move the schedules of both losses to ``epoch``, counted from 0."""
+        """Set the schedules of both losses to ``epoch``, counted from 0."""
         self._move("set_epoch", epoch)
 
     def set_progress(self, fraction: float) -> None:
-        """Move the schedules of both losses to a fraction of the training in [0, 1]."""
+        """Set the schedules of both losses to a fraction of the training in [0, 1]."""
         self._move("set_progress", fraction)
 
     def _move(self, how: str, where: float) -> None:
@@ -279,14 +279,14 @@ def check_loss(name: str, loss: object) -> None:
 
 
 def _copied(layer: nn.Module, model: nn.Module) -> nn.Module:
-    """A layer like this one to be trained; what its hooks know of the rest of the model is shared, not copied."""
+    """A trainable copy of a layer; state of its hooks is shared, not copied."""
     own = set(layer.modules())
     shared = {id(part): part for part in model.modules() if part not in own}
     return copy.deepcopy(layer, shared).requires_grad_(True)
 
 
 def _split(logits: object, head: DecoupledHead, name: str) -> DecoupledLogits:
-    """What the model made of the joined logits of its head, apart again."""
+    """Split the output of the model for both heads."""
     if not isinstance(logits, Tensor):
         raise TypeError(
             f"model must return logits, got {type(logits).__name__}; wrap it in a module whose forward returns the "

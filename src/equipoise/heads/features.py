@@ -1,4 +1,4 @@
-"""What the classifier of a trained model sees, computed once and kept: classifiers are made of it in seconds."""
+"""Features of a trained model, computed once and stored, to train classifiers in seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from equipoise._checks import check_whole
-from equipoise._nearest import some
+from equipoise._suggestions import some
 from equipoise.models.classifier import Classifier, check_sized, features_of, find_classifier
 
 __all__ = ["KeptFeatures", "as_rows", "check_kept", "features_dim", "from_rows", "keep_features", "labels_at"]
@@ -21,13 +21,13 @@ __all__ = ["KeptFeatures", "as_rows", "check_kept", "features_dim", "from_rows",
 
 @dataclass(frozen=True)
 class KeptFeatures:
-    """Features of a data set with their labels; made by :func:`keep_features`.
+    """Features of a data set with their labels, created by :func:`keep_features`.
 
     Args:
-        features: (N, D); of label maps one row for each pixel of the feature map.
-        labels: (N,) class indices, or (N, C) of 0, 1 and -1 (unknown) for several labels.
+        features: (N, D); for label maps one row per pixel of the feature map.
+        labels: (N,) class indices, or (N, C) of 0, 1 and -1 (unknown) for multi-label data.
         num_classes: C.
-        dim: where features are in what the classifier of the model sees: -1, or -3 for maps (N, D, h, w).
+        dim: dimension of the features in the input of the classifier: -1, or -3 for maps (N, D, h, w).
     """
 
     features: Tensor
@@ -62,7 +62,7 @@ class KeptFeatures:
         return (self.labels == 1).sum(0)
 
     def check_classifier(self, classifier: Classifier) -> None:
-        """Raise unless these are features and classes of that classifier."""
+        """Raise unless the features and classes match the classifier."""
         if (self.features.shape[1], self.num_classes) != (classifier.in_features, classifier.num_classes):
             raise ValueError(
                 f"kept must hold features of width {classifier.in_features} and {classifier.num_classes} classes for "
@@ -75,7 +75,7 @@ class KeptFeatures:
         if self.labels.ndim != 1:
             raise ValueError(
                 f"labels must be one class for each sample to have class means, got several, shape "
-                f"{tuple(self.labels.shape)}; use retrain_classifier for several labels"
+                f"{tuple(self.labels.shape)}; use retrain_classifier for multi-label data"
             )
         sums = self.features.new_zeros(self.num_classes, self.features.shape[1], dtype=torch.float64)
         sums.index_add_(0, self.labels, self.features.double())
@@ -83,7 +83,7 @@ class KeptFeatures:
 
 
 def check_kept(kept: object) -> None:
-    """Raise unless these are features that were kept."""
+    """Raise unless these are features of :func:`keep_features`."""
     if not isinstance(kept, KeptFeatures):
         raise TypeError(
             f"kept must be features from keep_features, got {type(kept).__name__}; pass keep_features(model, batches)"
@@ -101,18 +101,18 @@ def keep_features(
     device: torch.device | str | None = None,
     seed: int = 0,
 ) -> KeptFeatures:
-    """Run the model once over the data, without augmentation and in evaluation mode, and keep what its classifier sees.
+    """Run the model once over the data, without augmentation and in evaluation mode, and store the classifier inputs.
 
-    Of maps (N, D, h, w) every pixel is a row, and labels are brought to (h, w) by nearest neighbours; of pooled ones,
-    (N, D, 1, 1), every sample, with its label in (N,). Rows whose label is ``ignore_index`` are left out. Under several
-    processes give each the whole data: they then keep the same.
+    In maps (N, D, h, w) every pixel is a row, and labels are resized to (h, w) by nearest neighbour; in pooled
+    features, (N, D, 1, 1), every sample is a row, with labels (N,). Rows with label ``ignore_index`` are excluded. With
+    several processes pass the whole data to each: they then store the same.
 
     Args:
         model: any module whose classifier is found by :func:`equipoise.models.find_classifier`.
-        batches: pairs of inputs, of any device, and labels; a data loader for example.
-        name: qualified name of the classifier where it is not found.
-        ignore_index: label of rows that are left out.
-        rows_per_batch: keep so many rows of each batch, drawn at random; for label maps, which have many pixels.
+        batches: pairs of inputs, of any device, and labels; for example a data loader.
+        name: qualified name of the classifier if it is not found.
+        ignore_index: label of rows that are excluded.
+        rows_per_batch: number of rows to keep per batch, drawn at random; for label maps, which have many pixels.
         device: where to keep them, None for that of the model. What would not fit is an error at the first batch.
         seed: of the draws.
 
@@ -139,7 +139,9 @@ def keep_features(
                 rows, own = rows[chosen], own[chosen]
             rows = rows if rows.dtype is torch.float64 else rows.float()
             if not parts:
-                _check_room(2 * rows.nbytes * _length(batches), target)  # twice: they are joined at the end
+                _check_room(
+                    2 * rows.nbytes * _length(batches), target
+                )  # twice, because they are concatenated at the end
             parts.append((rows.to(target), own.to(target)))
     if not parts:
         raise ValueError("batches must yield pairs of inputs and labels, got none; a generator can be read only once")
@@ -148,7 +150,7 @@ def keep_features(
 
 
 def features_dim(classifier: Classifier) -> int:
-    """Where features are in what a classifier sees, from the end: -1, or -3 for maps (N, D, h, w)."""
+    """Dimension of the features in the input of a classifier: -1, or -3 for maps (N, D, h, w)."""
     own = getattr(classifier.module, "dim", None)
     if isinstance(own, int):
         return own
@@ -163,13 +165,13 @@ def as_rows(features: Tensor, dim: int) -> Tensor:
 
 
 def from_rows(rows: Tensor, like: Tensor, dim: int) -> Tensor:
-    """Rows (M, K) back in the places of features (..., D, ...): (..., K, ...)."""
+    """Reshape rows (M, K) to the layout of features (..., D, ...): (..., K, ...)."""
     places = like.movedim(dim, -1).shape[:-1]
     return rows.view(*places, rows.shape[1]).movedim(-1, dim)
 
 
 def _labelled_rows(features: Tensor, labels: Tensor, dim: int, ignore_index: int) -> tuple[Tensor, Tensor]:
-    """Rows of features that have a label, and their labels."""
+    """Labelled rows of features, and their labels."""
     places = features.movedim(dim, -1).shape[:-1]
     if math.prod(places[1:]) == 1 and labels.ndim < 3 and labels.shape != places:  # pooled: labels are of samples
         features, dim, places = as_rows(features, dim), -1, places[:1]
@@ -177,7 +179,7 @@ def _labelled_rows(features: Tensor, labels: Tensor, dim: int, ignore_index: int
         return features, labels.float()
     if labels.is_floating_point():
         raise TypeError(
-            f"labels must be integer class indices, or (N, C) for several labels, got {labels.dtype} of shape "
+            f"labels must be integer class indices, or (N, C) for multi-label data, got {labels.dtype} of shape "
             f"{tuple(labels.shape)}; call labels.long()"
         )
     labels = labels_at(features, labels, dim)
@@ -192,7 +194,7 @@ def _labelled_rows(features: Tensor, labels: Tensor, dim: int, ignore_index: int
 
 
 def labels_at(features: Tensor, labels: Tensor, dim: int) -> Tensor:
-    """Label maps (N, H, W) at the places of features (N, D, h, w), by nearest neighbours; other labels as they are."""
+    """Label maps (N, H, W) resized to features (N, D, h, w) by nearest neighbour; other labels unchanged."""
     places = features.movedim(dim, -1).shape[:-1]
     if labels.ndim != 3 or len(places) != 3 or labels.shape == places or len(labels) != len(features):
         return labels
@@ -202,7 +204,7 @@ def labels_at(features: Tensor, labels: Tensor, dim: int) -> Tensor:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards every module in the mode it had."""
+    """Evaluation mode inside the context; restores the mode of every module."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -213,7 +215,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def _pairs(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches; raises for one that is no pair of inputs and labels."""
+    """The batches; raises for one that is not a pair of inputs and labels."""
     try:
         each = iter(batches)
     except TypeError:
@@ -232,7 +234,7 @@ def _pairs(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, T
 
 
 def _kind(batch: object) -> str:
-    """What a batch is made of."""
+    """Description of a batch."""
     if isinstance(batch, Mapping):
         return f"{type(batch).__name__} of {some(map(repr, batch))}"
     if isinstance(batch, (tuple, list)):
@@ -241,11 +243,11 @@ def _kind(batch: object) -> str:
 
 
 def _usable_device(device: torch.device | str) -> torch.device:
-    """That device; raises where torch does not know it or cannot use it here."""
+    """The device; raises if torch cannot use it."""
     try:
         found = torch.device(device)
         torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, TypeError):  # torch raises the second where it was built without CUDA
+    except (RuntimeError, AssertionError, TypeError):  # torch raises the second if built without CUDA
         raise ValueError(
             f"device must be one that torch can use on this machine, got {str(device)!r}; pass 'cpu', or None for that "
             "of the model"
@@ -254,7 +256,7 @@ def _usable_device(device: torch.device | str) -> torch.device:
 
 
 def _length(batches: Iterable[object]) -> int:
-    """Number of batches, 1 where it is not known: a loader of a stream has a length and raises when asked for it."""
+    """Number of batches, 1 if unknown: the length of a streaming loader raises an error."""
     try:
         return len(batches) if isinstance(batches, Sized) else 1
     except TypeError:
@@ -272,7 +274,7 @@ def _check_room(needed: int, device: torch.device) -> None:
 
 
 def _free_bytes(device: torch.device) -> float:
-    """What is free, as far as it is known."""
+    """Free memory, if known."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type == "cpu" and "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {}):

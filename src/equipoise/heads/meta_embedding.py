@@ -1,12 +1,12 @@
 """Open long-tailed recognition, OLTR (Liu et al. 2019): features enriched by a memory of class centroids.
 
-Stage one trains a model as usual. Stage two puts a :class:`MetaEmbedding` in the place of its classifier::
+Stage one trains a model as usual. Stage two replaces its classifier by a :class:`MetaEmbedding`::
 
     v (direct feature) ──┬─► query ─► softmax ─► × centroids = v_memory ─┐
                          ├─► selector ─► tanh = e ───────────────────────┤
                          └───────────────────────────────────────────────┴─► (10 / d) (v + e v_memory) ─► cosines
 
-with d the distance of v to the nearest centroid: what is far from every class gets little confidence.
+with d the distance of v to the nearest centroid: samples far from every class get low confidence.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ __all__ = ["CentroidMemory", "MetaEmbedding", "open_set_prediction"]
 
 
 class CentroidMemory(nn.Module):
-    r"""The memory: one centroid for each class, learned with its own loss (Liu et al. 2019, section 3.2).
+    r"""The memory: one centroid per class, trained with its own loss (Liu et al. 2019, section 3.2).
 
     .. math::
         L = \frac{1}{2 N} \sum_i \|v_i - c_{y_i}\|^2
             + \lambda \max\Big(0, m - \frac{1}{N C} \sum_i \sum_{j \ne y_i} \|v_i - c_j\|^2\Big)
 
-    It draws features and their centroids together, and all other centroids away. As in the published code the gradient
+    It pulls features to their centroids and pushes other centroids away. As in the published code the gradient
     of the first term to the centroid of class j is divided by :math:`1 + n_j`, the samples of j in the batch, so that
-    frequent classes do not move faster. Published: this loss times .01 beside that of the logits.
+    frequent classes do not change faster. In the paper this loss is multiplied by .01 and added to that of the logits.
 
     Args:
         in_features: D.
@@ -42,7 +42,7 @@ class CentroidMemory(nn.Module):
         margin: m, on the mean squared distance.
         repel: lambda.
         dim: where the features of a sample are: -1, or -3 for maps (N, D, h, w).
-        ignore_index: label that counts for nothing.
+        ignore_index: label to ignore.
 
     Shape: features (N, D, ...) and labels (N, ...) to a scalar.
 
@@ -72,13 +72,13 @@ class CentroidMemory(nn.Module):
         self.dim, self.ignore_index = dim, ignore_index
         self.centroids = nn.Parameter(torch.zeros(num_classes, in_features))
         self.register_buffer("filled", torch.tensor(False))
-        self._is_filled = False  # the same on the host, so that asking waits for no device
+        self._is_filled = False  # a copy on the host, so that reading it does not wait for a device
 
     @torch.no_grad()
     def fill(self, centroids: Tensor) -> None:
-        """Begin with these centroids, (C, D): the mean features of the classes after stage one.
+        """Initialise the centroids, (C, D), with the mean features of the classes after stage one.
 
-        A class without samples (a row of NaN) begins at the mean of the others.
+        A class without samples (a row of NaN) starts at the mean of the others.
         """
         if centroids.shape != self.centroids.shape:
             raise ValueError(
@@ -118,7 +118,7 @@ class CentroidMemory(nn.Module):
             valid = classes != self.ignore_index
             mine = classes.unsqueeze(1) == torch.arange(len(centroids), device=rows.device)  # (N, C)
             slow = 1.0 / (1.0 + mine.sum(0).unsqueeze(1))
-            near = centroids * slow + (centroids * (1.0 - slow)).detach()  # the centroids, with less gradient
+            near = centroids * slow + (centroids * (1.0 - slow)).detach()  # the centroids, with a scaled gradient
             pull = ((rows - near[torch.where(valid, classes, 0)]) ** 2).sum(1)
             count = valid.sum().clamp_min(1)
             attract = torch.where(valid, pull, 0.0).sum() / (2 * count)
@@ -135,16 +135,16 @@ class CentroidMemory(nn.Module):
 
 
 class MetaEmbedding(nn.Module):
-    r"""The classifier of stage two (Liu et al. 2019, sections 3.1 and 3.2), to stand where that of stage one stood.
+    r"""The classifier of stage two (Liu et al. 2019, sections 3.1 and 3.2), which replaces that of stage one.
 
     .. math::
         v^{meta} = \frac{10}{d} (v + e \otimes v^{memory}), \quad
         v^{memory} = \mathrm{softmax}(Q v)^\top M, \quad
         e = \tanh(S v), \quad d = \min_c \|v - c\|
 
-    and logits :math:`16 \cos(v^{meta}, W_c) \|v^{meta}\| / (1 + \|v^{meta}\|)`. The centroids M learn from
-    :class:`CentroidMemory` alone: no gradient of the logits reaches them, as published. The attention inside the
-    backbone of the published code is not part of this.
+    and logits :math:`16 \cos(v^{meta}, W_c) \|v^{meta}\| / (1 + \|v^{meta}\|)`. The centroids M are trained by
+    :class:`CentroidMemory` only: no gradient of the logits reaches them, as published. The attention inside the
+    backbone of the published code is not implemented.
 
     Args:
         in_features: D.
@@ -194,7 +194,7 @@ class MetaEmbedding(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Uniform draws of the size of a linear layer's; the memory stays as it is."""
+        """Initialise like a linear layer; the memory is not modified."""
         self.query.reset_parameters()
         self.selector.reset_parameters()
         bound = self.in_features**-0.5
@@ -205,9 +205,9 @@ class MetaEmbedding(nn.Module):
         """The head of stage two after stage one: centroids are class means, the query is its classifier.
 
         Args:
-            model: trained in stage one; it stays as it is.
+            model: trained in stage one; it is not modified.
             kept: features of its training data, from :func:`keep_features`.
-            name: qualified name of the classifier where it is not found.
+            name: qualified name of the classifier if it is not found.
             options: see the class.
         """
         check_kept(kept)

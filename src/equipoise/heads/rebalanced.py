@@ -82,7 +82,7 @@ def choose_tau(
         weight: of the classifier, (C, D), or (C, D, 1, 1) of a 1x1 convolution.
         bias: (C,) to keep it as it is, None to drop it as the paper does.
         taus: values to try.
-        ignore_index: targets that do not count.
+        ignore_index: targets to ignore.
 
     >>> weight = torch.tensor([[4.0, 0.0], [0.0, 0.5]])  # a frequent and a rare class
     >>> features = torch.tensor([[1.0, 0.2], [0.3, 1.0]])
@@ -91,7 +91,7 @@ def choose_tau(
     """
     tried = tuple(check_number("taus", tau, low=0.0) for tau in taus)
     if not tried:
-        raise ValueError("taus must hold at least one value, got none; leave it out for 0, 0.1, ..., 2")
+        raise ValueError("taus must hold at least one value, got none; omit it for 0, 0.1, ..., 2")
     rows = weight.flatten(1) if weight.ndim > 1 and math.prod(weight.shape[2:]) == 1 else weight
     if features.ndim != 2 or rows.ndim != 2 or features.shape[1] != rows.shape[1]:
         raise ValueError(
@@ -118,7 +118,7 @@ def tau_normalized(classifier: nn.Module, tau: float, *, keep_bias: bool = False
     Take tau from :func:`choose_tau` on validation data, never on the test set.
 
     Args:
-        classifier: a linear layer or a 1x1 convolution; it stays as it is.
+        classifier: a linear layer or a 1x1 convolution; it is not modified.
         tau: 0 changes no row, 1 makes all rows equally long.
         keep_bias: leave the bias as it is; False drops it as the paper does.
 

@@ -40,7 +40,7 @@ def retrain_classifier(
     of the paper for ImageNet-LT. The same seed gives the same head.
 
     Args:
-        model: whose classifier says which kind of head to make; it stays as it is.
+        model: whose classifier says which kind of head to make; it is not modified.
         kept: features of its training data, from :func:`keep_features`.
         head: what to train instead of a fresh classifier, in place: a :class:`LearnableWeightScaling`, or a
             ``CosineClassifier``. It sees what the classifier of the model sees.
@@ -52,7 +52,7 @@ def retrain_classifier(
         weight_decay: of SGD.
         power: classes are drawn in proportion to their counts to this power: 0 balanced, 1 as they are.
         seed: of the fresh head and of the draws.
-        name: qualified name of the classifier where it is not found.
+        name: qualified name of the classifier if it is not found.
 
     Returns:
         The trained head, on the device and in the dtype of the model.
@@ -78,12 +78,12 @@ def retrain_classifier(
     parameters = [parameter for parameter in trained.parameters() if parameter.requires_grad]
     if not parameters:
         raise ValueError(
-            f"head must have parameters that need a gradient, got {type(head).__name__} without; leave it out for cRT"
+            f"head must have parameters that need a gradient, got {type(head).__name__} without; omit it for cRT"
         )
     _check_answers(trained.eval(), kept)
     trained.train()
     optimizer = torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
-    steps = max(len(kept.features) // batch_size, 1)  # of an epoch, whose rest is left out
+    steps = max(len(kept.features) // batch_size, 1)  # of an epoch, whose rest is excluded
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
     with torch.enable_grad():
         for epoch, order in enumerate(_orders(kept, epochs, power, seed)):

@@ -1,1 +1,1 @@
-"""The little that other trainers need to know of losses with a schedule or a state; each module needs its library."""
+"""Callbacks for other trainers, for losses with schedules or state; each module requires its library."""

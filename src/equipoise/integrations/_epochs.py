@@ -1,4 +1,4 @@
-"""Whether losses and a trainer agree on the number of epochs: asked at the start of a training, not at its end."""
+"""Check at the start of a training that losses and trainer agree on the number of epochs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__: list[str] = []
 
 
 def check_epochs(losses: Iterable[Loss], epochs: int) -> None:
-    """Raise where the schedules of a loss end before the training, warn where the training ends before them."""
+    """Raise if the schedules of a loss end before the training, warn if the training ends before them."""
     for loss in losses:
         if loss.epochs is None or loss.epochs == epochs:
             continue
@@ -22,4 +22,4 @@ def check_epochs(losses: Iterable[Loss], epochs: int) -> None:
         if loss.epochs < epochs:
             raise ValueError(told)
         if loss.scheduled:
-            warnings.warn(f"{told}, unless the training goes on later: its schedules will not end", stacklevel=3)
+            warnings.warn(f"{told}, unless the training is resumed later: its schedules will not end", stacklevel=3)

@@ -1,4 +1,4 @@
-"""Losses in a ``LightningModule`` of one's own: a callback moves their schedules and logs what they are set to."""
+"""Losses in a ``LightningModule``: a callback that updates their schedules and logs their settings."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from equipoise.losses import Loss, current_settings
 if TYPE_CHECKING or "lightning.pytorch" not in sys.modules:
     check_installed("equipoise.integrations.lightning", "pytorch_lightning")
     from pytorch_lightning import Callback, LightningModule, Trainer
-else:  # the same library under its other name, whose trainer refuses the classes of this one
+else:  # the same library under its other name, whose trainer rejects these classes
     from lightning.pytorch import Callback, LightningModule, Trainer
 
 __all__ = ["LossSchedule"]
 
 LOGGED = 100
-"""Classes up to which each gets a number in the log."""
+"""Maximum number of classes that are logged individually."""
 
 
 class LossSchedule(Callback):
-    """Moves the schedules of all losses in the module, under whatever name they stand there, and logs their settings.
+    """Update the schedules of all losses in the module, and log their settings.
 
     Logged after each epoch as ``loss/gamma``, ``loss/xi``, ``loss/recall_weights/3`` ...: values of schedules, adaptive
-    exponents and moving recalls. A loss that is an attribute of the module is saved in its checkpoints, with its state.
+    exponents and running recalls. A loss that is an attribute of the module is saved in its checkpoints, with its
+    state.
 
     Args:
-        every: ``"epoch"`` calls ``set_epoch`` before each epoch, so that the losses need ``epochs=``; ``"step"`` calls
-            ``set_progress`` before each batch, for trainings of few epochs or of a number of steps.
-        log: whether settings are logged.
+        every: ``"epoch"`` calls ``set_epoch`` before each epoch, which requires ``epochs=``; ``"step"`` calls
+            ``set_progress`` before each batch, for trainings of few epochs or a fixed number of steps.
+        log: whether to log settings.
 
     Example::
 
@@ -43,31 +44,31 @@ class LossSchedule(Callback):
     def __init__(self, every: Literal["epoch", "step"] = "epoch", *, log: bool = True) -> None:
         if isinstance(every, nn.Module):
             raise TypeError(
-                f"every must be 'epoch' or 'step', got a {type(every).__name__}; write LossSchedule(), which finds the "
+                f"every must be 'epoch' or 'step', got a {type(every).__name__}; use LossSchedule(), which finds the "
                 "losses that are attributes of the module"
             )
         check_choice("every", every, ("epoch", "step"))
         self.every, self.logs = every, log
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compare the epochs of the losses with those of the training, where these are known."""
+        """Compare the epochs of the losses with those of the training, if known."""
         if self.every == "epoch" and trainer.max_steps == -1 and (trainer.max_epochs or -1) > 0:
             check_epochs(_losses(pl_module), trainer.max_epochs or 0)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Tell the losses the epoch."""
+        """Set the epoch of the losses."""
         if self.every == "epoch":
             for loss in _losses(pl_module):
                 loss.set_epoch(trainer.current_epoch)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Tell the losses the share of the training that is over."""
+        """Set the progress of the losses."""
         if self.every == "step":
             for loss in _losses(pl_module):
                 loss.set_progress(min(trainer.global_step / trainer.estimated_stepping_batches, 1.0))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log what they are set to."""
+        """Log the current settings."""
         if self.logs:
             for name, value in current_settings(pl_module).items():
                 if isinstance(value, float):

@@ -1,8 +1,8 @@
-"""Losses in the ``Trainer`` of Hugging Face: a callback moves their schedules and saves their state.
+"""Losses in the Hugging Face ``Trainer``: a callback that updates their schedules and saves their state.
 
-The loss itself goes to the trainer as ``compute_loss_func``. ``num_items_in_batch`` is the number of labels other than
+Pass the loss to the trainer as ``compute_loss_func``. ``num_items_in_batch`` is the number of labels other than
 -100 in all batches of a step of the optimiser and in all processes: the denominator of ``reduction="valid_mean"``, and
-of ``"mean"`` where the loss has no class weights::
+of ``"mean"`` if the loss has no class weights::
 
     def compute_loss(outputs, labels, num_items_in_batch=None):
         return loss(outputs.logits, labels, normalizer=num_items_in_batch)
@@ -28,16 +28,16 @@ from equipoise.losses import Loss
 __all__ = ["LossSchedule"]
 
 FILE = "loss.pt"
-"""In each checkpoint."""
+"""File name in each checkpoint."""
 
 
 class LossSchedule(TrainerCallback):
-    """Moves the schedules of a loss, and keeps its state (moving recalls, adaptive exponents) in the checkpoints.
+    """Update the schedules of a loss, and save its state (running recalls, adaptive exponents) in the checkpoints.
 
     Args:
-        loss: that the trainer's ``compute_loss_func`` calls, or a module with several.
-        every: ``"epoch"`` calls ``set_epoch`` before each epoch, so that the loss needs ``epochs=``; ``"step"`` calls
-            ``set_progress`` before each step of the optimiser, for trainings of few epochs or of a number of steps.
+        loss: the loss called by ``compute_loss_func``, or a module that contains several.
+        every: ``"epoch"`` calls ``set_epoch`` before each epoch, which requires ``epochs=``; ``"step"`` calls
+            ``set_progress`` before each step of the optimiser, for trainings of few epochs or a fixed number of steps.
 
     Example::
 
@@ -51,23 +51,23 @@ class LossSchedule(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Compare epochs, and take up the state of the loss where a training goes on."""
+        """Compare epochs, and load the state of the loss if a training is resumed."""
         if self.every == "epoch" and args.max_steps <= 0:
             check_epochs(self._losses(), math.ceil(args.num_train_epochs))
         if state.global_step > 0:
             file = _checkpoint(args, state) / FILE
             if file.is_file():
                 self.loss.load_state_dict(read_checkpoint(file, advice="resume from another checkpoint"))
-            elif any(not name.endswith("position") for name in self.loss.state_dict()):  # that one is told anyway
+            elif any(not name.endswith("position") for name in self.loss.state_dict()):  # reported anyway
                 raise FileNotFoundError(
-                    f"the state of the loss must be in {file} to go on at step {state.global_step}, got no such file; "
+                    f"the state of the loss must be in {file} to resume at step {state.global_step}, got no such file; "
                     "put it there from the checkpoint you resume from, with the same output_dir"
                 )
 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Tell the loss the epoch."""
+        """Set the epoch of the loss."""
         if self.every == "epoch":
             for loss in self._losses():
                 loss.set_epoch(int(state.epoch or 0))
@@ -75,13 +75,13 @@ class LossSchedule(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        """Tell the loss the share of the training that is over."""
+        """Set the progress of the loss."""
         if self.every == "step":
             for loss in self._losses():
                 loss.set_progress(state.global_step / state.max_steps)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
-        """Put the state of the loss into the checkpoint."""
+        """Save the state of the loss in the checkpoint."""
         if state.is_world_process_zero and self.loss.state_dict():
             with appearing(_checkpoint(args, state) / FILE) as draft:
                 torch.save(self.loss.state_dict(), draft)

@@ -19,9 +19,9 @@ class Adjustment:
     r"""Softmax link: :math:`z' = \text{scale}\,(z + \tau\, a - t\, \Delta)`.
 
     Args:
-        offset: a, one number for each class, added to the logits of every row.
+        offset: a, one number per class, added to the logits of every row.
         tau: strength of the offset.
-        margin: Delta up to its scale, one number for each class, largest 1; taken from the logit of the true class.
+        margin: Delta up to its scale, one number per class, largest 1; taken from the logit of the true class.
         max_margin: the largest margin.
         scale: factor on the adjusted logits, above 0.
         called: how a named loss calls what offset and margin come from, for messages.

@@ -59,7 +59,7 @@ class ByConfidence:
 
 
 Gamma: TypeAlias = Number | ByConfidence | Sequence[float] | Tensor
-"""A focusing exponent: a number, a schedule, one number for each class, or one by confidence."""
+"""A focusing exponent: a number, a schedule, one number per class, or one per range of confidence."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Modulation:
         gamma_pos: exponent of ``1 - p`` for the true class.
         gamma_neg: exponent of ``p`` for the other classes (softmax: those smoothing gives mass to; sigmoid: negatives).
             None: they are focused like the true class, which is what a focal loss does.
-        xi: share of the high-confidence term.
+        xi: weight of the high-confidence term.
         gamma_hc: exponent of ``1 + p`` in that term.
         called: how a named loss calls both exponents, for messages.
     """

@@ -18,17 +18,17 @@ from equipoise._checks import check_counts, check_number
 from equipoise.losses.adjust import NegativeTolerance, logit_adjustment, margin_adjustment
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
 from equipoise.losses.base import Scalar, check_preset, retire_preset
+from equipoise.losses.class_weights import Weight, split_weights
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
-from equipoise.losses.options import (
+from equipoise.losses.sigmoid import SigmoidLoss
+from equipoise.losses.softmax import SoftmaxLoss
+from equipoise.losses.typed_kwargs import (
     BinaryCrossEntropyOptions,
     CrossEntropyOptions,
     CyclicalOptions,
     SigmoidOptions,
     SoftmaxOptions,
 )
-from equipoise.losses.parts import Weight, split_weights
-from equipoise.losses.sigmoid import SigmoidLoss
-from equipoise.losses.softmax import SoftmaxLoss
 from equipoise.schedules import Cyclical, Number
 from equipoise.weights.deferred import ClassWeights
 from equipoise.weights.rebalanced import Rebalanced
@@ -93,7 +93,7 @@ class FocalLoss(SoftmaxLoss):
     gamma 0 is cross-entropy.
 
     Args:
-        gamma: exponent >= 0: a number, one for each class, or a schedule. FLSc-531 is
+        gamma: exponent >= 0: a number, one per class, or a schedule. FLSc-531 is
             ``FocalLoss(gamma=Steps((5, 3, 1), at=(100 / 350, 250 / 350)), epochs=350)``.
         preset: ``"published"`` sums instead of averaging.
         options: see the top of the module.
@@ -441,10 +441,10 @@ class BalancedSoftmaxLoss(LogitAdjustedLoss):
 
 
 class BinaryCrossEntropyLoss(SigmoidLoss):
-    r"""Binary cross-entropy :math:`-t \log p - (1 - t) \log(1 - p)`: ``BCEWithLogitsLoss`` that knows unknown labels.
+    r"""Binary cross-entropy :math:`-t \log p - (1 - t) \log(1 - p)`: ``BCEWithLogitsLoss`` with unknown labels.
 
     Args:
-        weight: (C,) a weight for each label.
+        weight: (C,) one weight per label.
         pos_weight: (C,) factor on the positives.
         options: see the top of the module.
 
@@ -468,7 +468,7 @@ class BinaryFocalLoss(SigmoidLoss):
 
     Args:
         gamma: exponent >= 0 (Lin et al. 2017).
-        alpha: share of the positives, None for no such factor; detection uses 0.25.
+        alpha: weight of the positives, 1 - alpha for negatives; None for no weighting; detection uses 0.25.
         options: see the top of the module.
 
     >>> import torch
@@ -488,17 +488,17 @@ class AsymmetricLoss(SigmoidLoss):
 
     Args:
         gamma_pos: exponent of the positives.
-        gamma_neg: exponent of the negatives; the start value when ``target_gap`` is given.
-        margin: negatives below this probability count for nothing.
+        gamma_neg: exponent of the negatives; the initial value if ``target_gap`` is set.
+        margin: negatives with a probability below this value are ignored.
         detach_focus: stop the gradient through the focusing factors; by default it flows.
-        target_gap: steer gamma_neg towards this probability gap, see ``AdaptiveAsymmetry``; ``sync`` is then True by
+        target_gap: adapt gamma_neg towards this probability gap, see ``AdaptiveAsymmetry``; ``sync`` is then True by
             default.
         gap_step: step of that rule.
         gamma_max: its upper end.
-        per_class: one exponent for each label.
+        per_class: one exponent per label.
         preset: ``"published"``: ``detach_focus=True`` and ``reduction="sum"``.
         options: see the top of the module; ``reduction`` is ``"batch_mean"`` by default, the sum over labels averaged
-            over the batch, and ``sync`` is True when gamma_neg is steered, so that all processes have the same one.
+            over the batch, and ``sync`` is True when gamma_neg is adaptive, so that all processes have the same one.
 
     >>> import torch
     >>> AsymmetricLoss()(torch.tensor([[2.0, 0.5, -4.0]]), torch.tensor([[1.0, 0.0, 0.0]]))

@@ -12,8 +12,8 @@ from equipoise._checks import check_choice, check_whole, is_traced
 from equipoise.distributed import all_rows, all_sum, sum_before, world_size
 from equipoise.kernels.hyper import Hyper
 from equipoise.losses.base import Scalar, retire_preset
-from equipoise.losses.options import SoftmaxOptions
 from equipoise.losses.softmax import RowLoss, Rows, SoftmaxLoss
+from equipoise.losses.typed_kwargs import SoftmaxOptions
 from equipoise.schedules import Number
 
 __all__ = ["BrierLoss", "MMCELoss", "OHEMLoss", "calibration_term", "keep_hardest", "mmce"]
@@ -42,7 +42,7 @@ class OHEMLoss(RowLoss):
     this process or, with ``sync=True``, of all. Denominators count the kept rows.
 
     Args:
-        keep: share of the valid rows to keep.
+        keep: fraction of the valid rows to keep.
         min_kept: least number of rows to keep.
         preset: deprecated; the published selection keeps 0.5 % of the pixels by mistake and is not offered.
         options: see the top of ``losses.named``.

@@ -21,8 +21,8 @@ from equipoise.kernels.hyper import Hyper, Layout, Piece, check_layout
 from equipoise.losses.adjust import NegativeTolerance
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
 from equipoise.losses.base import Loss, Part, Scalar
+from equipoise.losses.class_weights import Weight, check_part, split_weights
 from equipoise.losses.modulate import Modulation
-from equipoise.losses.parts import Weight, check_part, split_weights
 from equipoise.losses.reduce import check_reduction, reduce_loss
 from equipoise.schedules import Number, Schedule
 from equipoise.weights.deferred import ClassWeights
@@ -155,18 +155,18 @@ class SigmoidLoss(Loss):
 
     Args:
         modulation: how strongly a term counts given its probability; None is binary cross-entropy.
-        weight: (C,) a weight for each label, ``Deferred(...)``, or a list of these, which are multiplied.
+        weight: (C,) one weight per label, ``Deferred(...)``, or a list of these, which are multiplied.
         pos_weight: (C,) factor on the positives.
         alpha: factor alpha on the positives and 1 - alpha on the negatives.
-        margin: probability below which a negative counts for nothing.
+        margin: negatives with a probability below this value are ignored.
         adjustment: what is done to the logits before the sigmoid.
         detach_focus: stop the gradient through the modulation.
         rebalanced: ``Rebalanced(...)``, weights of the elements that undo repeated sampling of common labels.
-        asymmetry: ``AdaptiveAsymmetry(...)``, which steers gamma_neg during training.
-        ignore_value: targets of this value are unknown and count for nothing.
+        asymmetry: ``AdaptiveAsymmetry(...)``, which adapts gamma_neg during training.
+        ignore_value: targets with this value are unknown and ignored.
         reduction: ``"mean"``, ``"valid_mean"``, ``"batch_mean"``, ``"sum"`` or ``"none"``, see ``losses.reduce``.
-        sync: under ``torch.distributed``, share statistics and denominators among the processes (training mode only).
-        validate: look at the values of the targets also where that synchronises or breaks a graph.
+        sync: under ``torch.distributed``, synchronise statistics and denominators (training mode only).
+        validate: check the values of the targets even if this synchronises or breaks a graph.
         epochs: number of epochs, for ``set_epoch``.
 
     Shape:

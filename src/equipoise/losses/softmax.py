@@ -26,8 +26,8 @@ from equipoise.kernels.hyper import Layout, accumulation_dtype, check_layout, vi
 from equipoise.kernels.softmax_reference import has_target
 from equipoise.losses.adjust import Adjustment
 from equipoise.losses.base import Loss, Part, Scalar
+from equipoise.losses.class_weights import Weight, check_part, split_weights
 from equipoise.losses.modulate import Modulation
-from equipoise.losses.parts import Weight, check_part, split_weights
 from equipoise.losses.reduce import check_reduction, reduce_loss
 from equipoise.schedules import Number
 from equipoise.weights.recall import BatchRecall, RecallWeights, count_hits
@@ -226,10 +226,10 @@ class SoftmaxLoss(Loss):
         weight: (C,) numbers, ``Deferred(...)``, ``RecallWeights(...)``, or a list of these, which are multiplied.
         adjustment: what is done to the logits before the softmax.
         label_smoothing: epsilon in [0, 1].
-        ignore_index: rows with this target count for nothing.
+        ignore_index: rows with this target are ignored.
         reduction: ``"mean"``, ``"valid_mean"``, ``"batch_mean"``, ``"sum"`` or ``"none"``, see ``losses.reduce``.
-        sync: under ``torch.distributed``, share statistics and denominators among the processes (training mode only).
-        validate: look at the values of the targets also where that synchronises or breaks a graph.
+        sync: under ``torch.distributed``, synchronise statistics and denominators (training mode only).
+        validate: check the values of the targets even if this synchronises or breaks a graph.
         epochs: number of epochs, for ``set_epoch``.
         more_parts: hyper-parameters that a derived loss adds.
 

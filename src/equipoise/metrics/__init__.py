@@ -1,8 +1,9 @@
-"""Metrics of accuracy on rare classes and of calibration: streaming, merged over batches and processes.
+"""Metrics of accuracy on rare classes and of calibration, accumulated over batches and processes.
 
-``metric.update(scores, targets)`` adds a batch and ``metric.compute()`` gives the value in float64. Scores are logits
-unless ``from_logits=False`` declares probabilities; nothing is guessed from values. The state has a fixed size, except
-where a value needs a sort and ``exact=True``. Sums are float64 and counts int64, so any batching gives the same value.
+``metric.update(scores, targets)`` adds a batch and ``metric.compute()`` returns the value in float64. Scores are logits
+unless ``from_logits=False`` declares probabilities; values are never used to guess. The state has a fixed size, except
+for metrics that need a sort with ``exact=True``. Sums are float64 and counts int64, so the value does not depend on the
+batch size.
 """
 
 from __future__ import annotations

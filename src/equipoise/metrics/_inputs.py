@@ -1,11 +1,11 @@
-"""What every metric reads: scores and targets, checked and cut into blocks whose temporaries stay small.
+"""Inputs of metrics: scores and targets, checked and split into blocks to keep temporaries small.
 
-Scores are (N, C, d1, ..., dk), the classes or labels in dimension 1. A block is a few samples, or some places of one
-sample, as (n, C) or (n, C, p). float16 and bfloat16 are read as float32. What does not count is masked rather than
-left out, so that nothing waits for a device.
+Scores are (N, C, d1, ..., dk), the classes or labels in dimension 1. A block is a few samples, or some locations of one
+sample, as (n, C) or (n, C, p). float16 and bfloat16 are read as float32. Ignored elements are masked rather than
+removed, so that nothing waits for a device.
 
-Logits may be infinite where that is a probability: -inf is 0, as of a class that is masked, and +inf of a label is 1.
-NaN, +inf before a softmax and a row whose classes are all masked are refused; what is ignored may hold anything.
+Logits may be infinite: -inf is a probability of 0, as for a masked class, and +inf of a label is 1. NaN, +inf before a
+softmax and rows with all classes masked raise an error; ignored elements may hold any values.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from equipoise._checks import FLOATS, check_sigmoid_targets, check_softmax_targe
 __all__: list[str] = []
 
 BLOCK = 2**20
-"""Scores in a block on the CPU: few enough for the cache, many enough for several threads."""
+"""Scores per block on the CPU: small enough for the cache, large enough for several threads."""
 DEVICE_BLOCK = 2**25
-"""Scores in a block elsewhere: large enough to keep a device busy."""
+"""Scores per block on other devices: large enough to use them fully."""
 
 
 class ClassBlock(NamedTuple):
-    """Scores (n, C[, p]) with labels and validity (n[, p]); a label that does not count is 0."""
+    """Scores (n, C[, p]) with labels and validity (n[, p]); ignored labels are 0."""
 
     scores: Tensor
     labels: Tensor
@@ -36,7 +36,7 @@ class ClassBlock(NamedTuple):
 
 
 class LabelBlock(NamedTuple):
-    """Scores (n, L[, p]) with what is positive and what is known, both like the scores."""
+    """Scores (n, L[, p]) with masks of positive and of known labels, in the shape of the scores."""
 
     scores: Tensor
     positive: Tensor
@@ -46,7 +46,7 @@ class LabelBlock(NamedTuple):
 def class_blocks(
     scores: Tensor, targets: Tensor, *, from_logits: bool, ignore_index: int, validate: bool = False
 ) -> Iterator[ClassBlock]:
-    """Check single-label input and walk over it."""
+    """Check single-label input and iterate over its blocks."""
     check_scores(scores)
     scores = scores.detach()
     if targets.is_floating_point():
@@ -65,7 +65,7 @@ def class_blocks(
 def label_blocks(
     scores: Tensor, targets: Tensor, *, from_logits: bool, ignore_value: int, validate: bool = False
 ) -> Iterator[LabelBlock]:
-    """Check multi-label input and walk over it."""
+    """Check multi-label input and iterate over its blocks."""
     check_scores(scores)
     scores = scores.detach()
     may_be_unknown = check_sigmoid_targets(scores, targets, ignore_value, validate)
@@ -83,7 +83,7 @@ def label_blocks(
 
 
 def check_scores(scores: Tensor) -> None:
-    """Raise unless scores are floating point with classes in dimension 1."""
+    """Raise unless scores are floating-point with classes in dimension 1."""
     if scores.dtype not in FLOATS:
         raise TypeError(
             f"scores must be float16, bfloat16, float32 or float64, got {scores.dtype}; pass logits, or probabilities "
@@ -97,7 +97,7 @@ def check_scores(scores: Tensor) -> None:
 
 
 def check_classes(scores: Tensor, expected: int, name: str) -> None:
-    """Raise unless dimension 1 of the scores has the size that an argument said."""
+    """Raise unless dimension 1 of the scores has the size given by an argument."""
     if scores.ndim > 1 and scores.shape[1] != expected:
         raise ValueError(
             f"scores must have {expected} entries in dimension 1, as {name} says, got shape {tuple(scores.shape)}; "
@@ -106,17 +106,17 @@ def check_classes(scores: Tensor, expected: int, name: str) -> None:
 
 
 def check_groups(groups: Sequence[int] | Tensor) -> Tensor:
-    """Group numbers as a tensor (C,) of int64; raise where they are none."""
+    """Group indices as a tensor (C,) of int64; raise if invalid."""
     try:
         numbers = torch.as_tensor(groups)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
-            f"groups must be one group number from 0 for each class, shape (C,), got {groups!r}; "
+            f"groups must be one group index from 0 per class, shape (C,), got {groups!r}; "
             "pass e.g. shot_groups(train_counts), in which 0 is many, 1 medium and 2 few"
         ) from error
     if numbers.ndim != 1 or not len(numbers) or numbers.is_floating_point() or bool((numbers < 0).any()):
         raise ValueError(
-            "groups must be one group number from 0 for each class, shape (C,), got "
+            "groups must be one group index from 0 per class, shape (C,), got "
             f"{numbers.dtype} of shape {tuple(numbers.shape)} with values {numbers.flatten().tolist()[:8]}; "
             "pass e.g. shot_groups(train_counts) or torch.arange(C)"
         )
@@ -124,15 +124,15 @@ def check_groups(groups: Sequence[int] | Tensor) -> Tensor:
 
 
 def check_values(block: Tensor, counted: Tensor, from_logits: bool, one_label: bool, validate: bool) -> None:
-    """Raise where what is ``counted`` is no logit or no probability, or no row of them (``one_label``)."""
+    """Raise if ``counted`` elements are not valid logits or probabilities, or rows of them (``one_label``)."""
     if not checks_values(block, validate) or not block.numel():
         return
     if from_logits:
-        if not math.isfinite(float(block.sum())):  # a sum finds NaN and infinity; it may also overflow
+        if not math.isfinite(float(block.sum())):  # a sum detects NaN and infinity; it may also overflow
             _check_logits(block, counted, one_label)
         return
     low, high = (float(bound) for bound in block.aminmax())
-    if not (low >= 0.0 and high <= 1.0):  # a second look, without what is ignored
+    if not (low >= 0.0 and high <= 1.0):  # check again without ignored elements
         low, high = (float(bound) for bound in block.where(counted, 0.0).aminmax())
     if not (low >= 0.0 and high <= 1.0):
         raise ValueError(
@@ -142,7 +142,7 @@ def check_values(block: Tensor, counted: Tensor, from_logits: bool, one_label: b
     if one_label:
         sums = block.sum(1, keepdim=True).where(counted, 1.0)
         off = (sums - 1).abs().argmax()
-        if abs(float(sums.flatten()[off]) - 1) > 1e-2:  # room for probabilities that were rounded to bfloat16
+        if abs(float(sums.flatten()[off]) - 1) > 1e-2:  # tolerance for probabilities rounded to bfloat16
             raise ValueError(
                 f"scores must be probabilities that sum to 1 over dimension 1, got a sum of "
                 f"{float(sums.flatten()[off]):g}; normalise them, or use a multi-label metric"
@@ -150,7 +150,7 @@ def check_values(block: Tensor, counted: Tensor, from_logits: bool, one_label: b
 
 
 def _check_logits(block: Tensor, counted: Tensor, one_label: bool) -> None:
-    """Raise for NaN, and before a softmax for +inf and for rows that are all -inf."""
+    """Raise for NaN and, before a softmax, for +inf and rows of -inf."""
     wrong = counted & (block.isnan() | (block == torch.inf) if one_label else block.isnan())
     if bool(wrong.any()):
         allowed = "-inf for a masked class" if one_label else "-inf and inf for probabilities of 0 and 1"
@@ -166,12 +166,12 @@ def _check_logits(block: Tensor, counted: Tensor, one_label: bool) -> None:
 
 
 def cut(scores: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Blocks of the scores and the targets that belong to them; targets may have a class dimension or not."""
+    """Blocks of scores and targets; targets may have a class dimension or not."""
     by_class = targets.ndim == scores.ndim
     size = BLOCK if scores.device.type == "cpu" else DEVICE_BLOCK
     for samples in _samples(scores, size):
         block, given = scores[samples], targets[samples]
-        if scores.ndim > 2:  # samples before places, so that a copy, where memory is not in order, is one of a sample
+        if scores.ndim > 2:  # samples before locations, so that a copy of strided memory is limited to one sample
             block, given = block.flatten(2), given.flatten(2 if by_class else 1)
         for places in _places(block, size):
             part = block[places]
@@ -181,14 +181,14 @@ def cut(scores: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _samples(scores: Tensor, size: int) -> Iterator[slice]:
-    """Some samples at a time, at least one."""
+    """Slices of samples, at least one."""
     each = scores[:1].numel()
     step = max(1, size // max(1, each))
     return (slice(start, start + step) for start in range(0, len(scores) if each else 0, step))
 
 
 def _places(block: Tensor, size: int) -> Iterator[tuple[slice, ...]]:
-    """All of a block (n, C[, p]), or some places at a time where it is too large."""
+    """A whole block (n, C[, p]), or slices of locations if it is too large."""
     if block.ndim == 2:
         return iter([(slice(None),)])
     step = max(1, size // (len(block) * block.shape[1])) if block.numel() > size else block.shape[2]
@@ -216,11 +216,11 @@ def tally_into(counts: Tensor, slots: Tensor) -> Tensor:
 
 
 def predictions(scores: Tensor) -> Tensor:
-    """Index of the largest score in dimension 1, the first of equal ones; (n[, p])."""
+    """Index of the largest score in dimension 1, the first in a tie; (n[, p])."""
     if scores.ndim == 2 or scores.device.type != "cpu" or scores.numel() == 0:
         return scores.argmax(1)
-    # the same, several times as fast where the classes are not next to each other in memory: mark the largest scores
-    # by how far they stand from the last class
+    # the same, several times as fast if the classes are not contiguous in memory: mark the largest scores by their
+    # distance from the last class
     classes = scores.shape[1]
     distance = torch.arange(classes - 1, -1, -1, dtype=torch.float32).view(-1, 1)
     marks = torch.eq(scores, scores.amax(1, keepdim=True), out=torch.empty(scores.shape, dtype=torch.float32))
@@ -228,13 +228,13 @@ def predictions(scores: Tensor) -> Tensor:
 
 
 def top_match(scores: Tensor, labels: Tensor, from_logits: bool) -> tuple[Tensor, Tensor]:
-    """Largest probability of each row, and whether the label is the prediction; both (n[, p])."""
+    """Largest probability of each row, and whether the label is predicted; both (n[, p])."""
     probs = scores.softmax(1) if from_logits else scores.clone()
     column = labels.unsqueeze(1)
     own = probs.gather(1, column).squeeze(1)
     others = probs.scatter_(1, column, -1.0).amax(1)
     confidence, hit = torch.maximum(own, others), own > others
-    # where they are so near that rounding may have made or broken a tie, the scores themselves have to say
+    # if they are so close that rounding may create or break a tie, compare the scores
     close = (own - others).abs() <= 1e-5 * confidence
     if scores.device.type != "cpu":
         return confidence, hit.where(~close, scores.argmax(1) == labels)

@@ -1,4 +1,4 @@
-"""What all metrics share: how they merge over batches and processes."""
+"""Base class of metrics: merging over batches and processes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class MetricOptions(TypedDict, total=False):
 class StreamingMetric(Metric):
     """A metric whose states are sums, added over batches and processes, or lists of scores, joined.
 
-    Two things go beyond ``torchmetrics.Metric``. A process that saw no batch takes part: its lists are empty tensors of
-    the type and shape of the others', and sums that learn the number of classes from the first batch, marked by
-    ``by_class``, take the size they have elsewhere. And lists of scores travel as float64 whatever type they came in.
+    This extends ``torchmetrics.Metric`` in two ways. A process without batches takes part: its lists are empty tensors
+    of the type and shape of the other processes, and sums that get the number of classes from the first batch, marked
+    by ``by_class``, use the size of the others. Lists of scores are exchanged as float64 for any input type.
     """
 
     __signature__ = RealSignature()
@@ -51,10 +51,10 @@ class StreamingMetric(Metric):
     is_differentiable = False
     full_state_update = False
     by_order = False
-    """Whether only the order of the scores counts, so that probabilities taken for logits do no harm."""
+    """Whether only the order of the scores matters, so that probabilities can be passed as logits."""
 
     def __new__(cls, *args: object, **options: object) -> Self:
-        """Refuse what a metric does not know in its own name."""
+        """Reject unknown arguments in the name of the metric."""
         check_keywords(cls, options)
         return super().__new__(cls)
 
@@ -66,36 +66,36 @@ class StreamingMetric(Metric):
         self._by_class: list[str] = []
 
     def add_sum(self, name: str, *shape: int, dtype: torch.dtype = torch.int64, by_class: bool = False) -> None:
-        """A state that is added up; with ``by_class`` the first of ``shape`` is 1 until a batch says how many."""
+        """Add a summed state; with ``by_class`` the first dimension of ``shape`` is 1 until the first batch."""
         self.add_state(name, torch.zeros(shape, dtype=dtype), dist_reduce_fx="sum")
         if by_class:
             self._by_class.append(name)
 
     def add_kept(self, name: str, *shape: int, dtype: torch.dtype = torch.float64) -> None:
-        """A state that keeps a tensor (n, *shape) of each batch."""
+        """Add a state that stores a tensor (n, *shape) of each batch."""
         self.add_state(name, [], dist_reduce_fx="cat")
         self._kept[name] = (shape, dtype)
 
     def joined(self, name: str) -> Tensor:
-        """All that a kept state holds, (n, *shape)."""
+        """Concatenated content of a stored state, (n, *shape)."""
         state = getattr(self, name)
-        if isinstance(state, Tensor):  # joined already, by a synchronisation
+        if isinstance(state, Tensor):  # already concatenated by a synchronisation
             return state
         shape, dtype = self._kept[name]
         return torch.cat(state) if state else torch.zeros(0, *shape, dtype=dtype, device=self.device)
 
     def parts(self, name: str) -> list[Tensor]:
-        """What a kept state holds in the tensors it came in, at least one."""
+        """Tensors of a stored state, at least one."""
         state = getattr(self, name)
         return state if isinstance(state, list) and state else [self.joined(name)]
 
     def add_to(self, **increments: Tensor) -> None:
-        """Add to the sums; a sum by class grows to the number of classes with the first batch."""
+        """Add to the sums; a sum by class is resized to the number of classes by the first batch."""
         for name, increment in increments.items():
             setattr(self, name, getattr(self, name) + increment)
 
     def update(self, scores: Tensor, targets: Tensor) -> None:
-        """Add a batch; one that is refused leaves the metric as it was."""
+        """Add a batch; an invalid one leaves the metric unchanged."""
         before = {
             name: state if isinstance(state, Tensor) else list(state) for name, state in self.metric_state.items()
         }
@@ -113,11 +113,11 @@ class StreamingMetric(Metric):
 
     @abstractmethod
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:
-        """What ``update`` does with a batch; states are replaced, not written to."""
+        """Update the state with a batch; states are replaced, not modified."""
 
     @contextmanager
     def synced(self) -> Iterator[None]:
-        """States of all processes inside, those of this one after; what ``compute`` does by itself."""
+        """Use the states of all processes inside the context, as ``compute`` does."""
         with self.sync_context(should_sync=self.sync_on_compute and not self._is_synced, should_unsync=True):
             yield
 

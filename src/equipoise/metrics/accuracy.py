@@ -1,4 +1,4 @@
-"""Accuracy over all samples, by class, and by how often a class was seen in training."""
+"""Accuracy over all samples, by class, and by the number of training samples of a class."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ClassCounts(NamedTuple):
 
 
 def class_counts(predicted: Tensor, labels: Tensor, valid: Tensor, num_classes: int) -> ClassCounts:
-    """Counts of one block; what is not valid counts nowhere."""
+    """Counts of one block, ignoring invalid rows."""
     right = valid & (predicted == labels)
     kinds = ((labels, valid), (predicted, valid), (labels, right))
     found = (tally(values.where(mask, num_classes), num_classes + 1)[:num_classes] for values, mask in kinds)
@@ -48,7 +48,7 @@ def f1_scores(counts: ClassCounts) -> Tensor:
 
 
 def ranks(block: ClassBlock) -> Tensor:
-    """How many classes come before the true one, (n[, p]): those with a higher score, of equal ones those before it."""
+    """Number of classes ranked before the true one, (n[, p]); ties are ranked by index."""
     scores, labels, _ = block
     own = true_scores(scores, labels).unsqueeze(1)
     numbers = torch.arange(scores.shape[1], device=scores.device).view(-1, *(1 for _ in scores.shape[2:]))
@@ -56,19 +56,21 @@ def ranks(block: ClassBlock) -> Tensor:
 
 
 class Accuracy(StreamingMetric):
-    """Accuracy among the first k, mean and per class, and macro F1.
+    """Top-k accuracy, mean and per class, and macro F1.
 
     Args:
         num_classes: C.
-        top_k: the k of ``top1``, ``top5`` and so on; 1 where k exceeds C. Of equal scores the lower class comes first.
-        from_logits: False where scores are probabilities.
-        ignore_index: target that does not count.
-        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        top_k: the k of ``top1``, ``top5`` and so on; 1 where k exceeds C. Ties are resolved in favour of the lower
+            class.
+        from_logits: False if scores are probabilities.
+        ignore_index: target to ignore.
+        validate: check values even if this waits for a device; on the CPU they are always checked.
         options: of ``torchmetrics.Metric``.
 
-    Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk). Result: a dict of ``top1``, ``top5``, ... (as ``top_k``
-    says), ``mean_class`` (accuracy averaged over the classes that occur), ``macro_f1`` (averaged over the classes that
-    occur or are predicted), and ``per_class`` (accuracy), ``f1`` of shape (C,), NaN where nothing was seen.
+    Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk). Result: a dict of ``top1``, ``top5``, ... (by
+        ``top_k``), ``mean_class`` (accuracy averaged over the classes that occur), ``macro_f1`` (averaged over the
+        classes that
+    occur or are predicted), and ``per_class`` (accuracy), ``f1`` of shape (C,), NaN without data.
 
     >>> metric = Accuracy(3, top_k=(1, 2))
     >>> found = metric(torch.tensor([[3.0, 2, 1], [1, 3, 2], [2, 3, 1]]), torch.tensor([0, 1, 0]))
@@ -101,7 +103,7 @@ class Accuracy(StreamingMetric):
         self.add_sum("among", len(self.top_k))
 
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:
-        """What ``update`` does with a batch."""
+        """Update the state with a batch."""
         check_classes(scores, self.num_classes, "num_classes")
         for block in class_blocks(
             scores, targets, from_logits=self.from_logits, ignore_index=self.ignore_index, validate=self.validate
@@ -112,7 +114,7 @@ class Accuracy(StreamingMetric):
             self.add_to(counts=torch.stack(counts), among=torch.stack(among) if among else self.among)
 
     def compute(self) -> dict[str, Tensor]:
-        """All values in float64; NaN where nothing was seen."""
+        """All values in float64; NaN without data."""
         counts = ClassCounts(*self.counts)
         per_class, f1 = counts.hits / counts.support.double(), f1_scores(counts)
         among = self.among / counts.support.sum().double()
@@ -134,7 +136,7 @@ def shot_groups(
         train_counts: (C,) training samples of each class.
         convention: ``"kang"``: many > 100, few < 20 (Kang et al. 2020; also Tian et al. 2021). ``"oltr"``: many >= 100,
             few <= 20 (Liu et al. 2019).
-        cuts: the two numbers, (few, many), to be used in place of 20 and 100.
+        cuts: two numbers, (few, many), used instead of 20 and 100.
 
     >>> shot_groups([500, 100, 20, 3]), shot_groups([500, 100, 20, 3], convention="oltr")
     (tensor([0, 1, 1, 2]), tensor([0, 0, 2, 2]))
@@ -154,7 +156,7 @@ def shot_groups(
 
 
 def group_means(per_class: Tensor, groups: Tensor, count: int | None = None) -> Tensor:
-    """Mean of ``per_class`` (C,) over the classes of each group, those that are NaN left out; (count,)."""
+    """Mean of ``per_class`` (C,) over the classes of each group, ignoring NaN; (count,)."""
     size = int(groups.max()) + 1 if count is None else count
     seen = ~per_class.isnan()
     return tally(groups, size, per_class.where(seen, 0.0)) / tally(groups, size, seen)
@@ -163,16 +165,16 @@ def group_means(per_class: Tensor, groups: Tensor, count: int | None = None) -> 
 class ShotAccuracy(StreamingMetric):
     """Accuracy of classes with many, a medium number of and few training samples.
 
-    The value of a group is the mean over its classes of the accuracy of each, classes without test samples left out
+    The value of a group is the mean over its classes of the accuracy of each, excluding classes without test samples
     (Liu et al. 2019). ``all`` is the accuracy over all samples.
 
     Args:
         train_counts: (C,) training samples of each class.
         convention: ``"kang"`` (many > 100, few < 20) or ``"oltr"`` (many >= 100, few <= 20).
-        cuts: the two numbers, (few, many), to be used in place of 20 and 100.
-        from_logits: False where scores are probabilities.
-        ignore_index: target that does not count.
-        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        cuts: two numbers, (few, many), used instead of 20 and 100.
+        from_logits: False if scores are probabilities.
+        ignore_index: target to ignore.
+        validate: check values even if this waits for a device; on the CPU they are always checked.
         options: of ``torchmetrics.Metric``.
 
     Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk). Result: a dict of ``many``, ``medium``, ``few``
@@ -207,7 +209,7 @@ class ShotAccuracy(StreamingMetric):
         self.add_sum("counts", 3, self.num_classes)
 
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:
-        """What ``update`` does with a batch."""
+        """Update the state with a batch."""
         check_classes(scores, self.num_classes, "train_counts")
         for block in class_blocks(
             scores, targets, from_logits=self.from_logits, ignore_index=self.ignore_index, validate=self.validate

@@ -1,4 +1,4 @@
-"""Average precision of many labels."""
+"""Average precision for multi-label data."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ TOGETHER = 2**23
 
 
 def average_precision(scores: Tensor, positive: Tensor, known: Tensor | None = None) -> Tensor:
-    r"""Average precision of each row, (L,) float64; NaN where nothing is positive.
+    r"""Average precision of each row, (L,) float64; NaN without positives.
 
     .. math:: \text{AP} = \frac{1}{P} \sum_{i : y_i = 1} \frac{|\{j : y_j = 1, s_j \ge s_i\}|}{|\{j : s_j \ge s_i\}|}
 
-    Equal scores share one threshold, so their order does not matter. Only values are sorted and their order is
-    not kept: the counts are found by bisection for the positive ones, which are few where data is imbalanced.
+    Tied scores have the same threshold, so their order does not matter. Only values are sorted, without indices: the
+    counts are found by bisection for the positives, which are few for imbalanced data.
 
     Args:
-        scores: (L, n), one row for each label; -inf and inf are the lowest and the highest score.
+        scores: (L, n), one row per label; -inf and inf are the lowest and the highest score.
         positive: (L, n) bool.
-        known: (L, n) bool; False leaves an entry out.
+        known: (L, n) bool; False excludes an entry.
 
     >>> average_precision(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[True, False, True]]))
     tensor([0.8333], dtype=torch.float64)
     """
-    low = -torch.inf  # below or beside all scores: what does not count, and padding
+    low = -torch.inf  # ignored entries and padding, below all scores
     counted = torch.full_like(positive[:, :1], scores.shape[1], dtype=torch.int64)
     if known is not None:
         scores, positive, counted = scores.where(known, low), positive & known, known.sum(1, keepdim=True)
@@ -54,7 +54,7 @@ def average_precision(scores: Tensor, positive: Tensor, known: Tensor | None = N
     before = (positives.cumsum(0) - positives).squeeze(1)
     own[row, torch.arange(len(row), device=row.device) - before[row]] = scores[row, place]
     own = _sorted(own)
-    # at a score of -inf these counts hold the padding too, and are no more than what there is
+    # at a score of -inf these counts include padding and are limited to the valid entries
     not_below = (scores.shape[1] - torch.searchsorted(_sorted(scores), own)).minimum(counted)
     positive_not_below = (most - torch.searchsorted(own, own)).minimum(positives)
     precision = positive_not_below.double() / not_below.clamp(min=1)
@@ -70,13 +70,13 @@ def _sorted(values: Tensor) -> Tensor:
     if threads < 2:
         array.sort(axis=1)
     else:
-        with ThreadPoolExecutor(threads) as pool:  # numpy sorts without the interpreter's lock
+        with ThreadPoolExecutor(threads) as pool:  # numpy releases the GIL while sorting
             list(pool.map(lambda rows: rows.sort(axis=1), np.array_split(array, threads)))
     return torch.from_numpy(array)
 
 
 def label_average_precision(scores: Sequence[Tensor], outcomes: Sequence[Tensor]) -> Tensor:
-    """Average precision of each label, (L,), some labels at a time.
+    """Average precision of each label, (L,), in blocks of labels.
 
     Args:
         scores: tensors (n, L), which are one table when put together; fast where each is (L, n) in memory.
@@ -115,11 +115,11 @@ def histogram_average_precision(positives: Tensor, negatives: Tensor) -> tuple[T
 
 
 class MultilabelAveragePrecision(StreamingMetric):
-    r"""Mean over the labels of average precision (mAP); labels without a positive are left out.
+    r"""Mean over the labels of average precision (mAP); labels without a positive are excluded.
 
     .. math:: \text{AP} = \frac{1}{P} \sum_{i : y_i = 1} \text{precision at the threshold } s_i
 
-    Equal scores share one threshold. Logits are compared as they are, so that none become equal by rounding to 1.
+    Tied scores have the same threshold. Logits are compared directly, so none become equal by rounding to 1.
 
     Args:
         num_labels: L.
@@ -128,9 +128,9 @@ class MultilabelAveragePrecision(StreamingMetric):
         exact: True keeps all scores; False keeps a histogram of ``resolution`` cells for each label. The value then is
             the middle of ``bounds()``, between which the exact one lies, so it is off by half their distance at most.
         resolution: cells of the histogram, of equal width on the scale of logits from -16 to 16.
-        from_logits: False where scores are probabilities.
-        ignore_value: target that does not count.
-        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        from_logits: False if scores are probabilities.
+        ignore_value: target to ignore.
+        validate: check values even if this waits for a device; on the CPU they are always checked.
         options: of ``torchmetrics.Metric``.
 
     Shape: scores (N, L, d1, ..., dk) and targets of the same shape, 0, 1 or ``ignore_value``.
@@ -172,7 +172,7 @@ class MultilabelAveragePrecision(StreamingMetric):
             self.add_sum("cells", 2, num_labels, resolution)  # negatives, positives
 
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:
-        """What ``update`` does with a batch."""
+        """Update the state with a batch."""
         check_classes(scores, self.num_labels, "num_labels")
         blocks = label_blocks(
             scores, targets, from_logits=self.from_logits, ignore_value=self.ignore_value, validate=self.validate
@@ -190,7 +190,7 @@ class MultilabelAveragePrecision(StreamingMetric):
 
     def _slots(self, block: LabelBlock) -> Tensor:
         cells = self.resolution
-        if self.from_logits:  # the same cells, without the rounding of the sigmoid
+        if self.from_logits:  # the same cells, without rounding by the sigmoid
             place = ((block.scores.double() + 16.0) * (cells / 32.0)).ceil_().sub_(1).clamp_(0, cells - 1).long()
         else:
             place = bin_index(block.scores, fine_edges(cells, block.scores.device))
@@ -199,7 +199,7 @@ class MultilabelAveragePrecision(StreamingMetric):
         return (place + cells * numbers + size * block.positive).where(block.known, 2 * size)
 
     def compute(self) -> Tensor:
-        """The value in float64; NaN where no label has a positive."""
+        """The value in float64; NaN if no label has a positive."""
         low, high = self._bounds()
         return (low + high) / 2
 

@@ -1,8 +1,8 @@
-r"""Confidence in bins: sums, equal-mass bins, and the errors made of them.
+r"""Binned confidence: sums, equal-mass bins, and calibration errors.
 
 Bins are right-closed, :math:`(e_{b-1}, e_b]`; confidence 0 belongs to the first and 1 to the last, so every sample is
-in exactly one bin. Edges of equal width are :math:`b / B`, rounded to the type of the confidences: a value that was
-meant to be an edge, such as 0.2 for B = 15, is in the bin below it in float32 and in float64.
+in exactly one bin. Edges of equal width are :math:`b / B`, rounded to the type of the confidences: a value that
+represents an edge, such as 0.2 for B = 15, is in the bin below it in float32 and in float64.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NORMS = ("l1", "l2", "max")
 
 
 class BinSums(NamedTuple):
-    """What a calibration error is made of, each (..., bins): how many, and sums of confidence and of correctness."""
+    """Sums for a calibration error, each (..., bins): counts, and sums of confidence and of correctness."""
 
     count: Tensor  # type: ignore[assignment]
     confidence: Tensor
@@ -34,8 +34,8 @@ class ReliabilityCurve(NamedTuple):
     Args:
         edges: of the bins, (bins + 1,); with equal-mass bins and groups (groups, bins + 1).
         count: samples in each bin, (bins,) or (groups, bins).
-        confidence: their mean confidence, NaN where a bin is empty; shaped as ``count``.
-        accuracy: the share that is right, NaN where a bin is empty; shaped as ``count``.
+        confidence: their mean confidence, NaN for empty bins; shaped as ``count``.
+        accuracy: fraction of correct samples, NaN for empty bins; shaped as ``count``.
     """
 
     edges: Tensor
@@ -77,7 +77,7 @@ def bin_sums(
         bins: number of bins of equal width, or their edges (bins + 1,).
         groups: number of the group of each confidence, in [0, num_groups).
         num_groups: number of groups.
-        valid: bool; False leaves an entry out.
+        valid: bool; False excludes an entry.
         weight: (..., n) for n confidences in one dimension: how often each counts. The result then has the leading
             dimensions of ``weight``, in float64, which is what ``bootstrap`` asks for.
 
@@ -94,7 +94,7 @@ def bin_sums(
     if groups is not None:
         slots = slots + width * groups
     if valid is not None:
-        slots = slots.where(valid, size)  # one slot more, for what does not count
+        slots = slots.where(valid, size)  # one more slot, for ignored entries
     shape = (width,) if groups is None else (num_groups, width)
     if weight is not None:
         return _weighted_sums(slots, confidence, correct, weight, size, shape)
@@ -138,7 +138,7 @@ def binned_error(sums: BinSums, norm: str = "l1") -> Tensor:
 
 
 class Cells(NamedTuple):
-    """Samples that cannot be told apart, in order of confidence and row by row; all of shape (cells,).
+    """Groups of tied samples, by confidence and row by row; all of shape (cells,).
 
     Each holds at least the sums of :class:`BinSums`, and the range of confidence that it stands for.
     """
@@ -177,8 +177,8 @@ def equal_mass(cells: Cells, rows: int, bins: int) -> tuple[BinSums, Tensor]:
     r"""Sums (rows, bins) of bins that hold equally many samples, and their edges (rows, bins + 1).
 
     The sample of rank i (from 0) of n is in bin :math:`\lfloor i B / n \rfloor`, so sizes differ by one at most and
-    every sample is in a bin. A cell that a cut falls in is shared out evenly: each part has its share of the correct
-    ones and of the confidence. The result so does not depend on the order in which equal confidences came.
+    every sample is in a bin. A cell that contains a cut is split proportionally in counts, correct samples and
+    confidence. So the result does not depend on the order of equal confidences.
     """
     count = cells.sums.count
     device = count.device
@@ -190,7 +190,7 @@ def equal_mass(cells: Cells, rows: int, bins: int) -> tuple[BinSums, Tensor]:
     starts = totals.cumsum(0) - totals
     steps = torch.arange(bins + 1, device=device)
     cuts = starts.unsqueeze(1) + (steps * totals.unsqueeze(1) + bins - 1).div(bins, rounding_mode="floor")
-    cell = torch.searchsorted(ends, cuts).clamp(max=len(count) - 1)  # the one that the last sample before a cut is in
+    cell = torch.searchsorted(ends, cuts).clamp(max=len(count) - 1)  # the cell of the last sample before a cut
     inside = 1.0 - (ends[cell] - cuts).double() / count[cell].clamp(min=1)
 
     def between_cuts(sums: Tensor) -> Tensor:

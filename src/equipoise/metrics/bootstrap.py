@@ -1,4 +1,4 @@
-"""How far a metric would move if other samples had been drawn: percentile intervals by resampling (Efron 1979)."""
+"""Bootstrap: percentile intervals of metrics by resampling (Efron 1979)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from equipoise._checks import check_number, check_whole
 __all__ = ["Interval", "bootstrap"]
 
 TOGETHER = 2**22
-"""Entries of the matrix of counts that is made at a time."""
+"""Maximum size of the matrix of counts."""
 
 
 class Interval(NamedTuple):
@@ -37,14 +37,15 @@ def bootstrap(
     Args:
         function: of the arrays, to a number or a tensor. With ``weighted`` it is called as
             ``function(*arrays, weight=counts)`` with counts (d, n), float64: how often each sample is in each of d
-            draws; it returns one value for each, (d, ...). Nothing is copied then and all d are done at once.
+            draws; it returns one value for each, (d, ...). Then nothing is copied and all d draws are computed
+            together.
         arrays: tensors with n samples in dimension 0.
         draws: number of resamplings.
         level: share of the values between the limits.
-        seed: of the draws; the same seed gives the same interval.
+        seed: random seed; the same seed gives the same interval.
         weighted: see ``function``.
 
-    A value that is NaN in some draws, such as that of a group that was not drawn, is left out of those draws.
+    A value that is NaN in some draws, such as that of a group that was not drawn, is excluded from those draws.
 
     >>> from equipoise.metrics import bin_sums, binned_error
     >>> confidence = torch.linspace(0.5, 1.0, 200)
@@ -84,7 +85,7 @@ def bootstrap(
 
 
 def _quantiles(values: Tensor, limits: Tensor) -> Tensor:
-    """Quantiles over dimension 0, NaN left out; between two values of which one is infinite it is that one."""
+    """Quantiles over dimension 0, ignoring NaN; infinite values are not interpolated."""
     between = values.nanquantile(limits, dim=0)
     if not bool(values.isinf().any()):
         return between
@@ -97,7 +98,7 @@ def _sizes(total: int, most: int) -> list[int]:
 
 
 def _counts(draws: int, n: int, generator: torch.Generator) -> Tensor:
-    """How often each of n samples is drawn in n draws with replacement, (draws, n) float64."""
+    """Counts of each of n samples in n draws with replacement, (draws, n) float64."""
     picks = torch.randint(n, (draws, n), generator=generator)
     counts = torch.zeros(draws, n, dtype=torch.float64)
     return counts.scatter_add_(1, picks, torch.ones_like(counts))

@@ -1,4 +1,4 @@
-"""Calibration error: of the top label, by class, of many labels, by group."""
+"""Calibration error: of the top label, by class, for multi-label data, by group."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from equipoise.metrics.binning import (
 
 __all__ = ["CalibrationError", "binary_events", "class_events", "top_events"]
 
-# An event is something that happened or not, announced with a confidence: (confidence, correct, row, valid), all of one
-# shape. The row says which error it belongs to: the group of a class, or the class that is asked about.
+# An event is a prediction with a confidence and an outcome: (confidence, correct, row, valid), all of one shape. The
+# row is the error it belongs to: the group of a class, or a class.
 Events: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 TOGETHER = 2**18
-"""Events that are put into bins at a time, at least."""
+"""Minimum number of events that are binned together."""
 
 
 def top_events(block: ClassBlock, *, from_logits: bool, groups: Tensor | None = None, by: str = "true") -> Events:
@@ -71,18 +71,20 @@ def _numbers(scores: Tensor) -> Tensor:
 
 
 class CalibrationError(StreamingMetric):
-    r"""How far confidence is from accuracy, in bins of confidence (Naeini et al. 2015; Mukhoti et al. 2020, sec. 3).
+    r"""Calibration error: the difference between confidence and accuracy in bins of confidence.
+
+    See Naeini et al. 2015 and Mukhoti et al. 2020, sec. 3.
 
     .. math:: \text{ECE} = \sum_b \frac{n_b}{n} \, |\,\text{accuracy}_b - \text{confidence}_b|
 
-    Bins are right-closed; confidence 0 is in the first and 1 in the last, so every sample counts. The largest of equal
-    scores is the one of the lowest class.
+    Bins are right-closed; confidence 0 is in the first and 1 in the last, so every sample counts. Ties are resolved in
+    favour of the lowest class.
 
     Args:
         bins: number of bins.
         norm: ``"l1"`` (ECE), ``"l2"`` (root of the mean square) or ``"max"`` (MCE).
         binning: ``"width"``, or ``"mass"`` for bins that hold equally many samples (AdaECE); equal confidences are
-            shared out evenly between the bins they fall in, so the order of the samples does not matter.
+            split evenly between their bins, so the order of the samples does not matter.
         kind: ``"top"``: the predicted class. ``"classwise"``: every class against the rest, the mean of C errors.
             ``"multilabel"``: sigmoid scores, the events of all labels pooled.
         groups: (C,) number of the group of each class from 0, e.g. ``shot_groups(train_counts)``; the result is one
@@ -94,10 +96,10 @@ class CalibrationError(StreamingMetric):
             That is exact but for the cells that a cut between bins falls in: with ``norm="l1"`` it is off by at most
             the share of the samples that are in those cells, of which there are fewer than ``bins``.
         resolution: cells of that histogram; they are narrow near 0 and 1.
-        from_logits: False where scores are probabilities.
-        ignore_index: target that does not count (``"top"`` and ``"classwise"``).
-        ignore_value: target that does not count (``"multilabel"``).
-        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        from_logits: False if scores are probabilities.
+        ignore_index: target to ignore (``"top"`` and ``"classwise"``).
+        ignore_value: target to ignore (``"multilabel"``).
+        validate: check values even if this waits for a device; on the CPU they are always checked.
         options: of ``torchmetrics.Metric``.
 
     Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk), for ``"multilabel"`` 0 or 1 and shaped as the scores.
@@ -170,14 +172,14 @@ class CalibrationError(StreamingMetric):
         return self.bins if self.binning == "width" else self.resolution
 
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:
-        """What ``update`` does with a batch."""
+        """Update the state with a batch."""
         if self.groups is not None:
             check_classes(scores, len(self.groups), "groups")
         elif self.kind != "top" and self._classes is not None:
             check_classes(scores, self._classes, "the first batch")
         rows = (self.num_groups or 1) if self.kind == "top" else scores.shape[1] if scores.ndim > 1 else 1
         edges = self.bins if self.binning == "width" else fine_edges(self.resolution, scores.device)
-        size = max(TOGETHER, rows * self._width // 4)  # not many fewer events than slots
+        size = max(TOGETHER, rows * self._width // 4)  # unless there are far fewer events than slots
         for confidence, correct, row, valid in _together(self._events(scores, targets), size):
             if self._keeps:
                 self._keep(confidence[valid], correct[valid], row[valid])
@@ -203,13 +205,13 @@ class CalibrationError(StreamingMetric):
 
     def _keep(self, confidence: Tensor, correct: Tensor, row: Tensor) -> None:
         self.confidences.append(confidence)
-        self.labels.append(2 * row + correct)  # row and outcome in one number
+        self.labels.append(2 * row + correct)  # row and outcome as one index
 
     confidences: list[Tensor]
     labels: list[Tensor]
 
     def compute(self) -> Tensor:
-        """The error: a scalar, or (groups,) where groups are given; float64, NaN where nothing was seen."""
+        """The error: a scalar, or (groups,) where groups are given; float64, NaN without data."""
         if self.kind != "classwise":
             sums, _ = self._sums(self._pooling())
             errors = binned_error(sums, self.norm)
@@ -232,7 +234,7 @@ class CalibrationError(StreamingMetric):
             return binned_error(self._sums(None)[0], self.norm)
 
     def curve(self) -> ReliabilityCurve:
-        """The reliability diagram that the error is made of; one for each group where groups are given.
+        """The reliability diagram of the error; one per group with ``groups``.
 
         Classes and labels are pooled: ``kind="classwise"`` shows all classes in one diagram, or those of a group.
         """
@@ -282,7 +284,7 @@ class CalibrationError(StreamingMetric):
 
 
 def _together(events: Iterator[Events], size: int) -> Iterator[Events]:
-    """The same events in larger pieces, flat: a block of many classes has few rows."""
+    """The same events, flattened into larger pieces: a block of many classes has few rows."""
     pieces: list[Events] = []
     held = 0
     for piece in events:

@@ -1,4 +1,4 @@
-"""Where confidence lies: how much of it is near certain, and how sure right and wrong predictions are."""
+"""Distribution of confidence: very confident predictions, and confidence of correct and wrong predictions."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def entropy(block: ClassBlock, *, from_logits: bool) -> Tensor:
 
 
 class ConfidentShare(StreamingMetric):
-    r"""Share of the samples with a confidence above the threshold, and how many of them are right.
+    r"""Fraction of samples with a confidence above the threshold, and their accuracy.
 
     With 0.99 these are :math:`|S_{99}|` and its accuracy (Mukhoti et al. 2020, sec. 5).
 
     Args:
-        threshold: confidence that a sample has to exceed.
-        from_logits: False where scores are probabilities.
-        ignore_index: target that does not count.
-        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        threshold: confidence to exceed.
+        from_logits: False if scores are probabilities.
+        ignore_index: target to ignore.
+        validate: check values even if this waits for a device; on the CPU they are always checked.
         options: of ``torchmetrics.Metric``.
 
     Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk). Result: a dict of ``share`` and ``accuracy``, scalars.
@@ -56,10 +56,10 @@ class ConfidentShare(StreamingMetric):
         super().__init__(from_logits=from_logits, validate=validate, **options)
         self.threshold = check_number("threshold", threshold, low=0.0, high=1.0)
         self.ignore_index = ignore_index
-        self.add_sum("counts", 3)  # seen, confident, confident and right
+        self.add_sum("counts", 3)  # all, confident, confident and correct
 
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:
-        """What ``update`` does with a batch."""
+        """Update the state with a batch."""
         for block in class_blocks(
             scores, targets, from_logits=self.from_logits, ignore_index=self.ignore_index, validate=self.validate
         ):
@@ -69,21 +69,21 @@ class ConfidentShare(StreamingMetric):
             self.add_to(counts=torch.stack([block.valid.sum(), sure.sum(), right.sum()]))
 
     def compute(self) -> dict[str, Tensor]:
-        """``share`` of the confident and their ``accuracy``; NaN where there are none."""
+        """``share`` of confident samples and their ``accuracy``; NaN without any."""
         seen, sure, right = self.counts.double()
         return {"share": sure / seen, "accuracy": right / sure}
 
 
 class ConfidenceProfile(StreamingMetric):
-    r"""Mean confidence, entropy and negative log-likelihood of right and of wrong predictions.
+    r"""Mean confidence, entropy and negative log-likelihood of correct and of wrong predictions.
 
-    Shows what a loss does to the predictions that are wrong (Mukhoti et al. 2020, fig. 2 and 3): cross-entropy lowers
+    Shows the effect of a loss on wrong predictions (Mukhoti et al. 2020, fig. 2 and 3): cross-entropy lowers
     the entropy of both, focal loss keeps that of the wrong ones.
 
     Args:
-        from_logits: False where scores are probabilities.
-        ignore_index: target that does not count.
-        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        from_logits: False if scores are probabilities.
+        ignore_index: target to ignore.
+        validate: check values even if this waits for a device; on the CPU they are always checked.
         options: of ``torchmetrics.Metric``.
 
     Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk). Result: a dict of ``confidence_right``,
@@ -113,7 +113,7 @@ class ConfidenceProfile(StreamingMetric):
         self.add_sum("sums", 2, len(self.MEANS), dtype=torch.float64)
 
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:
-        """What ``update`` does with a batch."""
+        """Update the state with a batch."""
         for block in class_blocks(
             scores, targets, from_logits=self.from_logits, ignore_index=self.ignore_index, validate=self.validate
         ):

@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of many labels, over all pairs and as means over labels."""
+"""Precision, recall and F1 for multi-label data, over all pairs and as means over labels."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["MultilabelScores", "label_counts", "label_scores", "top_labels"]
 
 
 def top_labels(scores: Tensor, k: int) -> Tensor:
-    """Bool, True for the k highest scores of each row in dimension 1; of equal ones the lower label comes first."""
+    """Bool, True for the k highest scores of each row in dimension 1; ties in favour of the lower label."""
     order = scores.argsort(stable=True, dim=1, descending=True).narrow(1, 0, min(k, scores.shape[1]))
     return torch.zeros_like(scores, dtype=torch.bool).scatter_(1, order, True)
 
 
 def label_counts(chosen: Tensor, block: LabelBlock) -> Tensor:
-    """For each label how often it is predicted, positive, and both, (3, L) int64; of what is known."""
+    """Counts per label of predicted, positive, and both, (3, L) int64, over known labels."""
     chosen = chosen & block.known
     kinds = torch.stack([chosen, block.positive, chosen & block.positive])
     return kinds.movedim(2, 1).flatten(2).sum(2)
 
 
 def label_scores(counts: Tensor) -> dict[str, Tensor]:
-    """Values from counts (3, L): CP, CR, CF1, OP, OR, OF1 and the number of labels left out."""
+    """Values from counts (3, L): CP, CR, CF1, OP, OR, OF1 and the number of labels excluded."""
     predicted, positive, hits = counts.double()
     counted = positive > 0
     precision, recall = _ratio(hits, predicted)[counted].mean(), (hits / positive)[counted].mean()
@@ -46,7 +46,7 @@ def label_scores(counts: Tensor) -> dict[str, Tensor]:
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """Part of the whole, 0 of nothing."""
+    """Ratio, 0 for an empty denominator."""
     return part / whole.clamp(min=1)
 
 
@@ -58,16 +58,16 @@ class MultilabelScores(StreamingMetric):
     """Per-class and overall precision, recall and F1: CP, CR, CF1, OP, OR, OF1.
 
     CP and CR are means over the labels, CF1 is the harmonic mean of CP and CR (as in the tables of Ridnik et al. 2021,
-    not the mean of the F1 of each label). Labels without a positive are left out of CP and CR and counted in
+    not the mean of the F1 of each label). Labels without a positive are excluded from CP and CR and counted in
     ``left_out``; their predictions still count in OP. The precision of a label that is never predicted is 0.
 
     Args:
         num_labels: L.
-        threshold: probability above which a label is predicted; one number, or (L,) for each label its own.
-        top_k: predict the k labels with the highest scores of each sample in place of those above the threshold.
-        from_logits: False where scores are probabilities.
-        ignore_value: target that does not count.
-        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        threshold: probability above which a label is predicted; one number, or (L,) one per label.
+        top_k: predict the k labels with the highest scores of each sample instead of those above the threshold.
+        from_logits: False if scores are probabilities.
+        ignore_value: target to ignore.
+        validate: check values even if this waits for a device; on the CPU they are always checked.
         options: of ``torchmetrics.Metric``.
 
     Shape: scores (N, L, d1, ..., dk) and targets of the same shape, 0, 1 or ``ignore_value``. Result: a dict of
@@ -102,7 +102,7 @@ class MultilabelScores(StreamingMetric):
         self.add_sum("counts", 3, num_labels)
 
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:
-        """What ``update`` does with a batch."""
+        """Update the state with a batch."""
         check_classes(scores, self.num_labels, "num_labels")
         for block in label_blocks(
             scores, targets, from_logits=self.from_logits, ignore_value=self.ignore_value, validate=self.validate
@@ -112,7 +112,7 @@ class MultilabelScores(StreamingMetric):
     def _chosen(self, scores: Tensor) -> Tensor:
         if self.top_k is not None:
             return top_labels(scores, self.top_k)
-        # a threshold is moved to the scale of the scores, where no rounding of a sigmoid is in the way
+        # a threshold is converted to the scale of the scores, to avoid rounding by the sigmoid
         limit = self.threshold.logit() if self.from_logits else self.threshold
         return scores > limit.to(scores.dtype).view(-1, *(1 for _ in scores.shape[2:]))
 

@@ -1,4 +1,4 @@
-"""Open set: samples of classes that training did not have should be rejected."""
+"""Open-set metrics: samples of unknown classes should be rejected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["OpenSetScores", "auroc", "histogram_auroc"]
 
 
 def auroc(known: Tensor, unknown: Tensor) -> Tensor:
-    """Chance that a known sample has more confidence than an unknown one, equal ones count half; float64 scalar."""
+    """AUROC: probability that a known sample has more confidence than an unknown one, ties count half; float64."""
     if not len(known) or not len(unknown):
         return torch.full((), torch.nan, dtype=torch.float64, device=known.device)
     ordered = unknown.double().sort().values
@@ -29,7 +29,7 @@ def auroc(known: Tensor, unknown: Tensor) -> Tensor:
 
 
 def histogram_auroc(known: Tensor, unknown: Tensor) -> Tensor:
-    """The same from counts in cells of ascending confidence, (cells,); confidences of a cell are taken for equal."""
+    """The same from counts in cells of ascending confidence, (cells,); ties within a cell."""
     known, unknown = known.double(), unknown.double()
     below = unknown.cumsum(0) - unknown
     return (known * (below + 0.5 * unknown)).sum() / (known.sum() * unknown.sum())
@@ -38,7 +38,7 @@ def histogram_auroc(known: Tensor, unknown: Tensor) -> Tensor:
 class OpenSetScores(StreamingMetric):
     r"""F-measure with rejection below a confidence (Liu et al. 2019), and AUROC of the largest probability.
 
-    A sample is rejected where its largest probability is below the threshold. :math:`TP`: known samples predicted
+    A sample is rejected if its largest probability is below the threshold. :math:`TP`: known samples predicted
     right; :math:`FN`: unknown ones accepted; :math:`FP`: known ones predicted wrong. :math:`F = 2PR / (P + R)` with
     :math:`P = TP / (TP + FP)` and :math:`R = TP / (TP + FN)`.
 
@@ -46,15 +46,15 @@ class OpenSetScores(StreamingMetric):
         threshold: confidence below which a sample is rejected.
         convention: ``"oltr"``: a known sample that is rejected is a false positive (the code of Liu et al. since 2020);
             ``"kang"``: it is none (Kang et al. 2020).
-        unknown: target of samples that belong to no class of training.
+        unknown: target of samples that belong to no training class.
         groups: (C,) number of the group of each class from 0, e.g. ``shot_groups(train_counts)``; the result then has
             ``groups`` and ``closed_groups``, (groups,).
         exact: for AUROC: True keeps all confidences; False keeps a histogram of ``resolution`` cells. That is off by at
             most half the share of the pairs of a known and an unknown sample that are in the same cell.
         resolution: cells of that histogram; they are narrow near 0 and 1.
-        from_logits: False where scores are probabilities.
-        ignore_index: target that does not count.
-        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        from_logits: False if scores are probabilities.
+        ignore_index: target to ignore.
+        validate: check values even if this waits for a device; on the CPU they are always checked.
         options: of ``torchmetrics.Metric``.
 
     Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk). Result: a dict of ``f_measure``, ``precision``,
@@ -95,11 +95,11 @@ class OpenSetScores(StreamingMetric):
         self.threshold = check_number("threshold", threshold, low=0.0, high=1.0)
         check_choice("convention", convention, CONVENTIONS)
         if unknown == ignore_index:
-            raise ValueError(f"unknown must differ from ignore_index, got {unknown} for both; choose another number")
+            raise ValueError(f"unknown must differ from ignore_index, got {unknown} for both; choose another value")
         self.convention, self.unknown, self.exact = convention, unknown, exact
         self.resolution, self.ignore_index = check_whole("resolution", resolution, low=2), ignore_index
         self.register_buffer("groups", None if groups is None else check_groups(groups), persistent=False)
-        # known: right, wrong, rejected though right, rejected and wrong; unknown: accepted, rejected
+        # known: correct, wrong, rejected and correct, rejected and wrong; unknown: accepted, rejected
         self.add_sum("counts", 6)
         if self.groups is not None:
             self.add_sum("by_class", 3, len(self.groups))  # known, right, right and accepted
@@ -110,7 +110,7 @@ class OpenSetScores(StreamingMetric):
             self.add_sum("cells", 2, resolution)  # known, unknown
 
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:
-        """What ``update`` does with a batch."""
+        """Update the state with a batch."""
         if self.groups is not None:
             check_classes(scores, len(self.groups), "groups")
         strange = targets == self.unknown
@@ -148,7 +148,7 @@ class OpenSetScores(StreamingMetric):
             self.add_to(cells=tally(slots, 2 * self.resolution + 1)[:-1].view(2, -1))
 
     def compute(self) -> dict[str, Tensor]:
-        """All values in float64; NaN where nothing was seen."""
+        """All values in float64; NaN without data."""
         right, wrong, lost, spared, accepted, refused = self.counts.double()
         rejected, known = lost + spared, right + wrong + lost + spared
         false_positives = wrong + rejected if self.convention == "oltr" else wrong

@@ -1,4 +1,4 @@
-"""Samples of no known class, rejected below a confidence: what that costs at each threshold, and which to choose."""
+"""Rejection of unknown samples below a confidence: its cost at each threshold, and the choice of one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CONVENTIONS = ("oltr", "kang")
 
 
 class RejectionCurve(NamedTuple):
-    """What each threshold brings; all (T,) in float64, NaN where nothing was seen.
+    """Results at each threshold; all (T,) in float64, NaN without data.
 
     Args:
         threshold: confidence below which a sample is rejected.
         f_measure: see :class:`OpenSetScores`.
-        accuracy: of the known samples; a rejected one is wrong.
-        known_rejected: share of the known samples that is rejected.
-        unknown_rejected: share of the unknown samples that is rejected.
+        accuracy: accuracy on known samples; rejected ones are wrong.
+        known_rejected: fraction of known samples that are rejected.
+        unknown_rejected: fraction of unknown samples that are rejected.
     """
 
     threshold: Tensor
@@ -55,13 +55,13 @@ def rejection_curve(
     *,
     convention: str = "oltr",
 ) -> RejectionCurve:
-    """What rejection below each threshold brings.
+    """Results of rejection below each threshold.
 
     Args:
         confidence: (N,) of known samples, e.g. their largest probability.
-        right: (N,) of bool, whether each is predicted right.
-        unknown: (M,) confidence of samples of no known class.
-        thresholds: (T,); a sample is rejected where its confidence is below.
+        right: (N,) bool, whether each is predicted correctly.
+        unknown: (M,) confidence of samples of unknown classes.
+        thresholds: (T,); a sample is rejected if its confidence is below.
         convention: of the F-measure, see :class:`OpenSetScores`.
 
     >>> sure, right = torch.tensor([0.9, 0.6, 0.3]), torch.tensor([True, False, True])
@@ -91,11 +91,11 @@ def rejection_curve(
 
 
 def accepting_threshold(confidence: Tensor, *, share: float = 0.95) -> float:
-    """The highest threshold that accepts at least ``share`` of the known samples; it asks for no unknown ones.
+    """The highest threshold that accepts at least a fraction ``share`` of known samples, without unknown ones.
 
     Args:
         confidence: (N,) of known samples, of validation data.
-        share: of them that is accepted.
+        share: fraction to accept.
 
     >>> accepting_threshold(torch.tensor([0.9, 0.8, 0.3, 0.5]), share=0.75)
     0.5
@@ -107,11 +107,11 @@ def accepting_threshold(confidence: Tensor, *, share: float = 0.95) -> float:
 
 
 def best_threshold(confidence: Tensor, right: Tensor, unknown: Tensor, *, convention: str = "oltr") -> float:
-    """The threshold with the highest F-measure, the lowest of equal ones; it asks for unknown samples too.
+    """The threshold with the highest F-measure, the lowest in a tie; requires unknown samples.
 
-    Arguments as those of :func:`rejection_curve`, of validation data: chosen on the data that it is judged on, it looks
-    better than it is. By the convention ``"kang"`` rejection of known samples costs nothing, and the best threshold may
-    be one that accepts hardly any.
+    Arguments as those of :func:`rejection_curve`, on validation data: a threshold chosen on test data gives optimistic
+    results. With the convention ``"kang"`` rejecting known samples is free, and the best threshold may accept hardly
+    any.
 
     >>> best_threshold(torch.tensor([0.9, 0.5]), torch.tensor([True, True]), torch.tensor([0.4, 0.2]))
     0.5

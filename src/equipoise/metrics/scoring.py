@@ -19,7 +19,7 @@ KINDS = ("single", "multilabel")
 
 
 def nll(block: ClassBlock, *, from_logits: bool) -> Tensor:
-    r""":math:`-\log p_y` of each row, (n[, p]); infinite where a given probability is 0."""
+    r""":math:`-\log p_y` of each row, (n[, p]); infinite if the given probability is 0."""
     own = true_scores(block.scores, block.labels)
     return block.scores.logsumexp(1) - own if from_logits else -own.log()
 
@@ -35,7 +35,7 @@ def brier(block: ClassBlock, *, from_logits: bool) -> Tensor:
     r""":math:`\sum_c (p_c - [c = y])^2` of each row, (n[, p]); from 0 to 2."""
     probs = block.scores.softmax(1) if from_logits else block.scores
     own = true_scores(probs, block.labels)
-    # p_y leaves the sum before its complement enters: 1 - 2 p_y + p_y^2 would cancel where p_y is near 1
+    # replace p_y by its complement in the sum: 1 - 2 p_y + p_y^2 would cancel for p_y near 1
     others = probs.scatter(1, block.labels.unsqueeze(1), 0.0)
     return others.square_().sum(1) + (1.0 - own).square()
 
@@ -70,7 +70,7 @@ class _MeanScore(StreamingMetric):
         self.add_sum("seen")
 
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:
-        """What ``update`` does with a batch."""
+        """Update the state with a batch."""
         common = {"from_logits": self.from_logits, "validate": self.validate}
         if self.kind == "multilabel":
             for labelled in label_blocks(scores, targets, ignore_value=self.ignore_value, **common):
@@ -83,7 +83,7 @@ class _MeanScore(StreamingMetric):
         self.add_to(total=values.where(valid, 0.0).sum(dtype=torch.float64), seen=valid.sum())
 
     def compute(self) -> Tensor:
-        """The mean, float64; NaN where nothing was seen."""
+        """The mean, float64; NaN without data."""
         return self.total / self.seen
 
     @abstractmethod
@@ -100,10 +100,10 @@ class NegativeLogLikelihood(_MeanScore):
 
     Args:
         kind: ``"single"`` (softmax, class indices) or ``"multilabel"`` (sigmoid, the mean over all known labels).
-        from_logits: False where scores are probabilities; a true class of probability 0 makes the result infinite.
-        ignore_index: target that does not count (``"single"``).
-        ignore_value: target that does not count (``"multilabel"``).
-        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        from_logits: False if scores are probabilities; a true class of probability 0 makes the result infinite.
+        ignore_index: target to ignore (``"single"``).
+        ignore_value: target to ignore (``"multilabel"``).
+        validate: check values even if this waits for a device; on the CPU they are always checked.
         options: of ``torchmetrics.Metric``.
 
     Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk), for ``"multilabel"`` 0 or 1 and shaped as the scores.
@@ -126,10 +126,10 @@ class BrierScore(_MeanScore):
     Args:
         kind: ``"single"`` (softmax, class indices), or ``"multilabel"`` (sigmoid, the mean of :math:`(p - y)^2` over
             all known labels, from 0 to 1).
-        from_logits: False where scores are probabilities.
-        ignore_index: target that does not count (``"single"``).
-        ignore_value: target that does not count (``"multilabel"``).
-        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        from_logits: False if scores are probabilities.
+        ignore_index: target to ignore (``"single"``).
+        ignore_value: target to ignore (``"multilabel"``).
+        validate: check values even if this waits for a device; on the CPU they are always checked.
         options: of ``torchmetrics.Metric``.
 
     Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk), for ``"multilabel"`` 0 or 1 and shaped as the scores.

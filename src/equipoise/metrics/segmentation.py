@@ -1,4 +1,4 @@
-"""Scores of label maps, all from one confusion matrix."""
+"""Segmentation metrics from one confusion matrix."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["SegmentationScores", "confusion", "segmentation_scores"]
 
 
 def confusion(predicted: Tensor, labels: Tensor, valid: Tensor, num_classes: int) -> Tensor:
-    """How often class i is predicted as j, (C, C) int64; all arguments of one shape."""
+    """Confusion matrix: counts of class i predicted as j, (C, C) int64; all arguments of one shape."""
     size = num_classes * num_classes
-    slots = (num_classes * labels + predicted).where(valid, size)  # one slot more, for what does not count
+    slots = (num_classes * labels + predicted).where(valid, size)  # one more slot, for ignored elements
     return tally(slots, size + 1)[:size].view(num_classes, num_classes)
 
 
@@ -46,15 +46,15 @@ def segmentation_scores(matrix: Tensor) -> dict[str, Tensor]:
 class SegmentationScores(StreamingMetric):
     """IoU, accuracy and precision of each class, and their means.
 
-    A class that neither occurs nor is predicted has no IoU (NaN) and is in no mean; one that is predicted but never
-    occurs has IoU 0.
+    A class that neither occurs nor is predicted has no IoU (NaN) and is excluded from means; one that is predicted but
+    never occurs has IoU 0.
 
     Args:
         num_classes: C.
-        ignore_index: target that does not count.
+        ignore_index: target to ignore.
         predictions: ``"scores"`` (N, C, d1, ..., dk), or ``"labels"``, maps of class indices shaped as the targets.
-        from_logits: False where scores are probabilities.
-        validate: look at values also where that waits for a device; on the CPU they are always checked.
+        from_logits: False if scores are probabilities.
+        validate: check values even if this waits for a device; on the CPU they are always checked.
         options: of ``torchmetrics.Metric``.
 
     Shape: targets (N, d1, ..., dk). Result: a dict of ``mean_iou``, ``mean_accuracy``, ``mean_precision``,
@@ -88,7 +88,7 @@ class SegmentationScores(StreamingMetric):
         self.add_sum("confusion", num_classes, num_classes)
 
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:
-        """What ``update`` does with a batch."""
+        """Update the state with a batch."""
         if self.predictions == "labels":
             self._update_labels(scores, targets)
             return
@@ -133,5 +133,5 @@ class SegmentationScores(StreamingMetric):
             )
 
     def compute(self) -> dict[str, Tensor]:
-        """All values in float64; NaN where nothing was seen."""
+        """All values in float64; NaN without data."""
         return segmentation_scores(self.confusion)

@@ -1,4 +1,4 @@
-"""Models by name, and the classifier of any model: found, replaced, looked behind."""
+"""Models by name, and tools for the classifier of any model: find it, replace it, extract its features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The classifier of any model: find it, replace it, see the features that it sees, set its bias."""
+"""The classifier of any model: find it, replace it, extract its features, set its bias."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _width(classifier: Classifier, *attributes: str) -> int:
 
 
 def check_sized(classifier: Classifier) -> None:
-    """Raise where a lazy layer has seen no batch yet, from which it takes its width."""
+    """Raise if a lazy layer is uninitialised and has no width yet."""
     if any(map(is_lazy, classifier.module.parameters())):
         raise ValueError(
             f"the classifier {classifier.name!r} must know its width, got {type(classifier.module).__name__} that has "
@@ -75,12 +75,12 @@ def check_module(name: str, value: object, advice: str) -> None:
 
 
 def find_classifier(model: nn.Module, name: str | None = None, *, num_classes: int | None = None) -> Classifier:
-    """The layer that makes logits of features, with its qualified name.
+    """The layer that computes logits from features, with its qualified name.
 
-    In this order: ``name``; what :func:`replace_classifier` put in; what ``model.get_classifier()`` returns (timm's
+    In this order: ``name``; what :func:`replace_classifier` installed; what ``model.get_classifier()`` returns (timm's
     convention, and that of the models here); the last layer in the order of definition that is an ``nn.Linear`` or a
-    1x1 convolution. The last rule is a guess. It raises where another layer could be meant as well: one with as many
-    outputs, an auxiliary head for example, or one beside it that sees as many features and leads to no other layer.
+    1x1 convolution. The last rule is a heuristic. It raises if another layer is possible: one with the same number of
+    outputs, such as an auxiliary head, or one beside it with the same number of features that leads to no other layer.
 
     Args:
         model: any module.
@@ -118,10 +118,10 @@ def find_classifier(model: nn.Module, name: str | None = None, *, num_classes: i
 
 
 def replace_classifier(model: nn.Module, module: nn.Module, name: str | None = None) -> nn.Module:
-    """Put ``module`` in the place of the classifier of ``model`` and return the old one; all else stays as it is.
+    """Replace the classifier of ``model`` by ``module`` and return the old one.
 
-    The model is changed in place and remembers where its classifier is. The new module takes over the mode of the old
-    one (training or not) but is not moved: give it the device and the dtype of the model. A layer that the model holds
+    The model is modified in place and stores the name of its classifier. The new module gets the mode of the old one
+    (training or not) but is not moved: create it on the device and with the dtype of the model. A layer that occurs
     under several names is replaced under all of them.
 
     >>> net = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
@@ -150,14 +150,14 @@ def replace_classifier(model: nn.Module, module: nn.Module, name: str | None = N
 
 
 class FeaturesAndLogits(NamedTuple):
-    """What the classifier saw, (N, D) or (N, D, h, w), and what the model returned."""
+    """Input of the classifier, (N, D) or (N, D, h, w), and output of the model."""
 
     features: Tensor
     logits: Any
 
 
 class FeatureView(nn.Module):
-    """A model that returns its features beside its logits; made by :func:`features_of`."""
+    """A model that returns features and logits, created by :func:`features_of`."""
 
     def __init__(self, model: nn.Module, name: str | None = None) -> None:
         super().__init__()
@@ -189,11 +189,11 @@ class FeatureView(nn.Module):
         return FeaturesAndLogits(self._seen.pop(), logits)
 
     def get_classifier(self) -> nn.Module:
-        """That of the model, for ``find_classifier``."""
+        """The classifier of the model, for ``find_classifier``."""
         return self.model.get_submodule(self.name)
 
     def close(self) -> None:
-        """Take the view off the model again."""
+        """Remove the hook from the model."""
         self._hook.remove()
 
     def __enter__(self) -> Self:
@@ -204,15 +204,15 @@ class FeatureView(nn.Module):
 
 
 def features_of(model: nn.Module, name: str | None = None) -> FeatureView:
-    """A view of the model that returns ``(features, logits)``, where features are what the classifier sees.
+    """A view of the model that returns ``(features, logits)``, where features are the input of the classifier.
 
-    The view shares everything with the model, which itself goes on as before. Both are part of one graph: gradients
-    flow through features and logits, and the view may be compiled. It looks through a hook on the classifier, which
-    ``close()`` or the end of a ``with`` block takes off.
+    The view shares everything with the model, which works as before. Both are part of one graph: gradients
+    flow through features and logits, and the view can be compiled. It uses a hook on the classifier, which
+    ``close()`` or the end of a ``with`` block removes.
 
     Args:
         model: any module whose classifier is found by :func:`find_classifier`.
-        name: qualified name of the classifier where it is not found.
+        name: qualified name of the classifier if it is not found.
 
     >>> net = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
     >>> with features_of(net) as view:
@@ -227,16 +227,16 @@ def features_of(model: nn.Module, name: str | None = None) -> FeatureView:
 def set_prior_bias(
     model: nn.Module, prior: float | Sequence[float] | Tensor | None = None, *, name: str | None = None
 ) -> None:
-    r"""Start every sigmoid at its prior: the bias of the classifier becomes :math:`\log(\pi_c / (1 - \pi_c))`.
+    r"""Initialise every sigmoid at its prior: the bias of the classifier becomes :math:`\log(\pi_c / (1 - \pi_c))`.
 
-    A sigmoid loss otherwise starts with C - 1 wrong halves a sample, and the first steps only learn that labels are
-    rare. Weights stay as they are: near the start their part of the logits is small.
+    Otherwise a sigmoid loss starts with about C - 1 wrong probabilities of 1/2 per sample, and the first steps only
+    learn that labels are rare. Weights are unchanged: initially their part of the logits is small.
 
     Args:
         model: a model, or the classifier itself.
         prior: frequency of each label in training, (C,), or one for all: 0.01 as in RetinaNet (Lin et al. 2017,
             section 4.1). None for 1/C, that is :math:`b = -\log(C - 1)` (Cui et al. 2019).
-        name: qualified name of the classifier where it is not found.
+        name: qualified name of the classifier if it is not found.
 
     >>> layer = nn.Linear(4, 3)
     >>> set_prior_bias(layer)
@@ -254,7 +254,7 @@ def set_prior_bias(
     chance = torch.as_tensor(1 / len(bias) if prior is None else prior, dtype=torch.float64)
     if chance.ndim > 1:
         raise ValueError(
-            f"prior must be one number or one for each class, shape (C,), got shape {tuple(chance.shape)}; "
+            f"prior must be one number or one per class, shape (C,), got shape {tuple(chance.shape)}; "
             "pass the mean of the training labels over the samples"
         )
     if chance.ndim == 1:
@@ -277,12 +277,12 @@ def _submodule(model: nn.Module, name: str) -> nn.Module:
 
 
 def known_classifiers(model: nn.Module) -> str:
-    """How a message about a wrong name ends: with the layers that could be the classifier."""
+    """Advice for a wrong name: the layers that could be the classifier."""
     return f"layers that could be a classifier: {', '.join(found.name for found in _candidates(model)) or 'none'}"
 
 
 def _declared(model: nn.Module) -> Classifier | None:
-    """The classifier that was put in by name, or that the model says to have."""
+    """The classifier that was installed by name, or that the model declares."""
     parts = dict(model.named_modules())
     chosen = getattr(model, _CHOSEN, None)
     if isinstance(chosen, str) and chosen in parts:
@@ -318,8 +318,8 @@ def _is_pointwise(module: nn.Module) -> bool:
 def _is_rival(model: nn.Module, found: Classifier, last: Classifier) -> bool:
     """Whether ``found`` could be the classifier as well as the last candidate.
 
-    It could not where it is of another kind, lacks the bias that the last one has (it is followed by a norm then), or
-    stands before the last one in a sequence. With other outputs it could only where it ends beside the last one.
+    It could not if it has another type, lacks the bias of the last one (it is then followed by a norm), or precedes the
+    last one in a sequence. With other outputs it could only if it is parallel to the last one.
     """
     one, other = found.module, last.module
     if one is other or isinstance(one, nn.Linear) != isinstance(other, nn.Linear):
@@ -332,10 +332,10 @@ def _is_rival(model: nn.Module, found: Classifier, last: Classifier) -> bool:
 
 
 def _ends_beside(model: nn.Module, found: Classifier, last: Classifier) -> bool:
-    """Whether a layer sees as many features as the last one, and no other layer is of the width of its outputs.
+    """Whether a layer has the same number of features as the last one, and no other layer has the width of its outputs.
 
-    One output is no class but the weight of a place, as in pooling by attention. Only of layers that stand beside the
-    last one or what holds it: deeper in a model outputs are split and joined, so that a width says little.
+    A single output is not a class but a weight, as in attention pooling. Only for layers parallel to the last one or
+    its parents: deeper in a model outputs are split and concatenated, so the width is not informative.
     """
     if found.num_classes == 1:
         return False
@@ -348,7 +348,7 @@ def _ends_beside(model: nn.Module, found: Classifier, last: Classifier) -> bool:
 
 
 def _meeting(model: nn.Module, one: str, other: str) -> nn.Module:
-    """The innermost module that holds both."""
+    """The innermost module that contains both."""
     shared = []
     for left, right in zip(one.split("."), other.split("."), strict=False):
         if left != right:

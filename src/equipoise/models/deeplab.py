@@ -18,7 +18,7 @@ BACKBONES = {"resnet18": 18, "resnet34": 34, "resnet50": 50, "resnet101": 101}
 
 
 def normed(inputs: int, outputs: int, size: int, dilation: int = 1) -> nn.Sequential:
-    """Convolution, batch norm, ReLU; the size stays."""
+    """Convolution, batch norm, ReLU; keeps the size."""
     padding = dilation * (size // 2)
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, size, padding=padding, dilation=dilation, bias=False),
@@ -30,10 +30,10 @@ def normed(inputs: int, outputs: int, size: int, dilation: int = 1) -> nn.Sequen
 class SpatialPyramid(nn.Module):
     """Atrous spatial pyramid pooling with image-level features (Chen et al. 2017, section 3.3 and figure 5).
 
-    A 1x1 convolution, 3x3 convolutions of several dilations, and the mean of the whole image, side by side.
+    A 1x1 convolution, 3x3 convolutions of several dilations, and the mean of the whole image, in parallel.
 
     Args:
-        inputs: channels that come in.
+        inputs: input channels.
         width: channels of each branch and of the result.
         rates: dilations.
 
@@ -52,8 +52,8 @@ class SpatialPyramid(nn.Module):
         """Features of all scales."""
         if self.training and len(x) == 1:
             raise ValueError(
-                "a batch must hold at least 2 images in training, because one value for each image is normalised over "
-                "the batch, got 1 image; raise the batch size or leave out a short last batch (drop_last=True)"
+                "a batch must hold at least 2 images in training, because one value per image is normalised over "
+                "the batch, got 1 image; increase the batch size or drop a short last batch (drop_last=True)"
             )
         image = self.image(x.mean((2, 3), keepdim=True)).expand(-1, -1, *x.shape[-2:])
         features: Tensor = self.project(torch.cat([*(branch(x) for branch in self.branches), image], dim=1))

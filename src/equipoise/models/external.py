@@ -1,4 +1,4 @@
-"""Models from elsewhere: timm, torchvision, and functions in the user's own files."""
+"""External models: timm, torchvision, and functions in user code."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 from equipoise.models.classifier import find_classifier, replace_classifier
-from equipoise.own_files import made_by
+from equipoise.user_code import made_by
 
 __all__ = ["from_file", "from_timm", "from_torchvision"]
 
@@ -19,7 +19,7 @@ __all__ = ["from_file", "from_timm", "from_torchvision"]
 def from_timm(
     name: str, *, num_classes: int, input_shape: tuple[int, ...] | None = None, options: Mapping[str, Any]
 ) -> nn.Module:
-    """``timm.create_model(name)`` with this many classes and channels; ``pretrained=True`` and the like as options."""
+    """``timm.create_model(name)`` with this number of classes and channels; options such as ``pretrained=True``."""
     timm = _package("timm", name)
     if ":" not in name and not timm.is_model(name):  # hf-hub:... and local-dir:... are found by timm itself
         raise ValueError(f"name must be a model of timm, got {name!r}; {nearest(name, timm.list_models())}")
@@ -32,7 +32,7 @@ def from_timm(
 def from_torchvision(
     name: str, *, num_classes: int, input_shape: tuple[int, ...] | None = None, options: Mapping[str, Any]
 ) -> nn.Module:
-    """``torchvision.models.get_model(name)`` with this many classes; with ``weights="DEFAULT"`` pretrained.
+    """``torchvision.models.get_model(name)`` with this number of classes; pretrained with ``weights="DEFAULT"``.
 
     Pretrained models get a new last layer. Of a segmentation model, which returns a dict, the logits in ``"out"`` are
     returned.
@@ -79,10 +79,10 @@ def from_file(
     vocabulary: int | None = None,
     options: Mapping[str, Any],
 ) -> nn.Module:
-    """What ``function`` of ``FILE.py:function`` returns.
+    """The model returned by ``function`` of ``FILE.py:function``.
 
-    It is called by keyword with ``num_classes``, with ``input_shape`` and ``vocabulary`` where these are known and it
-    accepts them, and with the options, which it has to accept. A class does as well as a function.
+    It is called with the keywords ``num_classes``, ``input_shape`` and ``vocabulary`` if these are known and accepted,
+    and with the options, which it must accept. A class can be used instead of a function.
     """
     known = {"input_shape": input_shape, "vocabulary": vocabulary}
     return made_by(
@@ -115,7 +115,7 @@ def _package(package: str, name: str) -> ModuleType:
 
 
 def _with_outputs(old: nn.Module, num_classes: int) -> nn.Module:
-    """A fresh layer like ``old`` for this many classes."""
+    """A new layer like ``old`` for this number of classes."""
     if isinstance(old, nn.Conv2d):
         return nn.Conv2d(old.in_channels, num_classes, 1, bias=old.bias is not None)
     assert isinstance(old, nn.Linear)

@@ -1,4 +1,4 @@
-"""Weights before the first step."""
+"""Weight initialisation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def he_initialize(module: nn.Module) -> None:
     r"""He normal weights :math:`\mathcal N(0, 2 / \text{fan\_out})` and no bias for every convolution in ``module``.
 
     He et al. 2015 (Delving deep into rectifiers), eq. 14, the backward form, as published residual networks have it.
-    Everything else keeps the initialisation of PyTorch: batch norms are the identity, linear layers uniform.
+    All other layers keep the initialisation of PyTorch: batch norms are the identity, linear layers uniform.
     """
     for part in module.modules():
         if isinstance(part, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):

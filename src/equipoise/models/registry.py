@@ -14,7 +14,7 @@ from typing import Any, Literal
 from torch import nn
 
 from equipoise._checks import check_whole, check_wholes
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 from equipoise.models.deeplab import DeepLabV3
 from equipoise.models.external import from_file, from_timm, from_torchvision
 from equipoise.models.mlp import MLP, LinearClassifier
@@ -25,7 +25,7 @@ from equipoise.models.unet import UNet
 __all__ = ["MODELS", "ModelEntry", "build_model", "check_name"]
 
 SMALL = 64
-"""Images up to this side get the stem for small images unless another is asked for."""
+"""Images up to this size use the stem for small images by default."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ModelEntry:
     """A named model.
 
     Args:
-        name: by which :func:`build_model` knows it.
+        name: name for :func:`build_model`.
         make: its class.
         takes: ``"values"`` (arrays of any shape, flattened), ``"images"`` or ``"tokens"``.
         gives: ``"labels"`` (N, C) or ``"maps"`` (N, C, H, W).
@@ -163,7 +163,7 @@ def build_model(
 
 
 def check_name(name: str) -> None:
-    """Raise where no model of this package has the name; those from elsewhere show when they are made."""
+    """Raise if no model of this package has the name; external models are checked when they are built."""
     if ":" not in name:
         _entry(name)
 
@@ -185,7 +185,7 @@ def _key(name: str) -> str:
 def _inputs(
     entry: ModelEntry, input_shape: Sequence[int] | None, vocabulary: int | None, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What the model has to know of its inputs."""
+    """Arguments of the model that depend on its inputs."""
     if entry.takes == "tokens":
         if vocabulary is None:
             raise TypeError(
@@ -212,4 +212,4 @@ def _inputs(
 
 def _refuse_vocabulary(name: str, vocabulary: int | None) -> None:
     if vocabulary is not None:
-        raise TypeError(f"vocabulary must be left out for {name!r}, got {vocabulary}; take 'text-bow' or 'text-cnn'")
+        raise TypeError(f"vocabulary must be excluded for {name!r}, got {vocabulary}; take 'text-bow' or 'text-cnn'")

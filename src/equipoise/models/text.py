@@ -34,7 +34,7 @@ class TextBow(nn.Module):
         width: of a word vector.
         hidden: widths of the hidden layers.
         dropout: after each hidden layer.
-        padding: token that fills short rows; it does not count.
+        padding: token that pads short rows; it is ignored.
 
     Shape: tokens (N, T) of int64 or int32 to (N, C). A row of padding alone has the mean 0.
     """
@@ -100,7 +100,7 @@ class TextCNN(nn.Module):
         check_whole("maps", maps, low=1)
         check_wholes("windows", windows)
         if not windows:
-            raise ValueError("windows must hold at least one size, got none; leave it out for (3, 4, 5)")
+            raise ValueError("windows must hold at least one size, got none; omit it for (3, 4, 5)")
         self.padding, self.windows = padding, tuple(windows)
         self.embedding = nn.Embedding(vocabulary, width, padding_idx=padding)
         self.convolutions = nn.ModuleList(nn.Conv1d(width, maps, window) for window in windows)

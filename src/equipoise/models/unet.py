@@ -13,7 +13,7 @@ __all__ = ["UNet"]
 
 
 def two_convolutions(inputs: int, outputs: int) -> nn.Sequential:
-    """3x3 convolution, batch norm and ReLU, twice; the size stays."""
+    """3x3 convolution, batch norm and ReLU, twice; keeps the size."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
         nn.BatchNorm2d(outputs),
@@ -27,8 +27,8 @@ def two_convolutions(inputs: int, outputs: int) -> nn.Sequential:
 class UNet(nn.Module):
     """U-Net (Ronneberger et al. 2015) behind a stem of stride 2, which quarters its cost.
 
-    A contracting path whose levels halve the size and double the channels, and an expanding path that joins each level
-    with what the contracting path knew there. Unlike the original: padded convolutions with batch norm, and bilinear
+    A contracting path whose levels halve the size and double the channels, and an expanding path that combines each
+    level with that of the contracting path. Unlike the original: padded convolutions with batch norm, and bilinear
     upsampling to the size of the level instead of transposed convolutions and cropping, so that every size fits. The
     classifier works at half the resolution; its logits are upsampled, which costs less than to classify every pixel.
 
@@ -59,7 +59,7 @@ class UNet(nn.Module):
         self.down = nn.ModuleList(
             two_convolutions(inputs, outputs) for inputs, outputs in zip([width, *widths], widths, strict=False)
         )
-        # Rounded up, so that a level never vanishes.
+        # Rounded up, so that no level is empty.
         self.pool = nn.MaxPool2d(2, ceil_mode=True)
         self.dropout = nn.Dropout2d(dropout)
         self.up = nn.ModuleList(

@@ -1,7 +1,7 @@
-"""Saved predictions of any framework, read and written some samples at a time.
+"""Saved predictions of any framework, read and written in chunks.
 
-``open_predictions(path)`` takes an ``.npz``, a folder of ``.npy`` files, a ``.csv`` or a ``.parquet``; what comes out
-is the same for all of them. Numbers are checked as they are read.
+``open_predictions(path)`` reads an ``.npz``, a folder of ``.npy`` files, a ``.csv`` or a ``.parquet`` into the same
+representation. Values are checked as they are read.
 """
 
 from equipoise.predictions.files import FORMATS, open_predictions

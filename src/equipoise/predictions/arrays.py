@@ -1,4 +1,4 @@
-"""Predictions as arrays: an ``.npz``, or a folder of ``.npy`` files that are mapped into memory."""
+"""Predictions as arrays: an ``.npz``, or a folder of ``.npy`` files that are memory-mapped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["hold_arrays", "open_arrays", "open_folder"]
 
 SCORES = ("logits", "probs")
 NAMES = (*SCORES, "targets", "train_counts", "class_names")
-"""What is read; other arrays are left alone."""
+"""Names of the arrays that are read; others are ignored."""
 
 
 def hold_arrays(
@@ -25,7 +25,7 @@ def hold_arrays(
     """Predictions of arrays, tensors or lists in memory, by their names in an ``.npz``."""
     unknown = next((name for name in given if name not in NAMES), None)
     if unknown is not None:
-        raise InputError(f"arrays: names must be among {', '.join(NAMES)}, got {unknown!r}; rename it or leave it out")
+        raise InputError(f"arrays: names must be among {', '.join(NAMES)}, got {unknown!r}; rename it or omit it")
     arrays = {
         name: np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
         for name, values in given.items()
@@ -37,7 +37,7 @@ def hold_arrays(
 def open_arrays(
     path: Path, task: Task | None, ignore_index: int, unlabelled: Task | None = None, targets: bool = True
 ) -> Predictions:
-    """Predictions of an ``.npz``, held in memory; ``targets``: whether to look at them."""
+    """Predictions of an ``.npz``, held in memory; ``targets``: whether to read them."""
     wanted = [name for name in NAMES if targets or name != "targets"]
     return _predictions(path, *read_arrays(path, wanted), task, ignore_index, unlabelled)
 
@@ -45,7 +45,7 @@ def open_arrays(
 def open_folder(
     path: Path, task: Task | None, ignore_index: int, unlabelled: Task | None = None, targets: bool = True
 ) -> Predictions:
-    """Predictions of a folder; what is read of them at a time is all that is in memory."""
+    """Predictions of a folder; only the current chunk is in memory."""
     names = sorted(file.stem for file in path.glob("*.npy"))
     wanted = [name for name in NAMES if name in names and (targets or name != "targets")]
     arrays = {name: map_array(path / f"{name}.npy") for name in wanted}

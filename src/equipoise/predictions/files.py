@@ -1,4 +1,4 @@
-"""Opens a file or folder by its kind."""
+"""Open a file or folder by its type."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["FORMATS", "open_predictions"]
 FORMATS = (
     ".npz with logits or probs, targets, and optionally train_counts and class_names; a folder with the same as .npy "
     "files, which may be larger than memory; .csv or .parquet with columns logit_<class> or prob_<class> and target, "
-    "or target_<class> for several labels"
+    "or target_<class> for multi-label data"
 )
 
 
@@ -33,15 +33,14 @@ def open_predictions(
     open_label: int | None = None,
     others: bool = False,
 ) -> Predictions:
-    """Open saved predictions; shapes and names are checked at once, numbers as they are read.
+    """Open saved predictions; shapes and names are checked immediately, values as they are read.
 
     Args:
         path: an ``.npz``, a folder of ``.npy`` files, a ``.csv`` or a ``.parquet`` (see ``FORMATS``); or arrays or
-            tensors in memory under the names they have in an ``.npz``, such as
-            ``{"logits": logits, "targets": targets}``.
-        task: ``"single"``, ``"multi"`` or ``"segmentation"``, where the shapes do not tell it.
-        train_counts: training samples of each class; wins over those of the file.
-        ignore_index: target that counts for nothing.
+            tensors in memory by their names in an ``.npz``, such as ``{"logits": logits, "targets": targets}``.
+        task: ``"single"``, ``"multi"`` or ``"segmentation"``, inferred from the shapes by default.
+        train_counts: training samples per class; overrides those of the file.
+        ignore_index: target to ignore.
         unlabelled: task of a file without targets, ``"single"`` or ``"multi"``; None: there must be targets.
         targets: False to leave them aside where there are some, as if the file were unlabelled.
         open_label: target of samples that belong to no class; ``split_open`` parts them from the others.

@@ -1,4 +1,4 @@
-"""Predictions of samples that belong to no class of training: in a file of their own, or marked by a target."""
+"""Predictions on samples of unknown classes: in a separate file, or marked by a target."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["check_open_label", "split_open"]
 
 
 def check_open_label(source: Predictions, label: int) -> None:
-    """Raise unless ``label`` can mark samples of no class."""
+    """Raise unless ``label`` can mark samples of unknown classes."""
     if source.task != "single":
         raise InputError(
-            f"{source.path}: an open label is for one label a sample, found {source.task!r} predictions, of which no "
-            "open set is defined; leave it out"
+            f"{source.path}: an open label is for single-label data, found {source.task!r} predictions, of which no "
+            "open set is defined; omit it"
         )
     if 0 <= label < source.num_classes:
         raise InputError(
@@ -30,7 +30,7 @@ def check_open_label(source: Predictions, label: int) -> None:
 
 
 def split_open(source: Predictions) -> tuple[Predictions, Predictions]:
-    """Samples of the classes, and those of none: the targets that are the ``open_label`` the source was opened with."""
+    """Split samples into known and unknown: unknown ones have the ``open_label`` of the source."""
     label = source.open_label
     if label is None:
         raise InputError(

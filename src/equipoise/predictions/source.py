@@ -1,4 +1,4 @@
-"""What saved predictions are, whatever file they come from, and the checks of their numbers."""
+"""Saved predictions of any file format, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ Task = Literal["single", "multi", "segmentation"]
 TASKS: tuple[Task, ...] = ("single", "multi", "segmentation")
 
 CHUNK_ELEMENTS = 4_000_000
-"""Scores that are held at a time."""
+"""Maximum number of scores in memory."""
 EXACT = 1e-5
-"""How far from 1 sums of probabilities in single precision lie, at most."""
+"""Tolerance of sums of single-precision probabilities."""
 ROUNDED = 0.1
-"""How far from 1 a sum may lie by rounding and still be mended; more is lost than a division brings back."""
+"""Maximum deviation of a sum from 1 by rounding that normalisation corrects."""
 DECIMALS = range(1, 7)
-"""What a table is rounded to."""
+"""Numbers of decimals of rounded tables."""
 UNKNOWN = -1
-"""Target of a label that nobody has looked at (multi-label)."""
+"""Target of an unknown label (multi-label)."""
 
 
 class Chunk(NamedTuple):
-    """Some samples: scores (n, C, d1, ..., dk) and targets (n, d1, ..., dk), or (n, C) for several labels."""
+    """A chunk of samples: scores (n, C, d1, ..., dk) and targets (n, d1, ..., dk), or (n, C) for multi-label data."""
 
     scores: Array
     targets: Array
     rounded: int = 0
-    """Rows of probabilities that were divided by their sum, since rounding had left it away from 1."""
+    """Number of rows that were normalised because of rounding."""
     others: Any = None
     """A table of the columns that are neither scores nor targets, where they were asked for."""
     decisions: Array | None = None
-    """What thresholds have chosen, of those to be written: bool, in the shape of the scores."""
+    """Decisions of thresholds, for writing: bool, in the shape of the scores."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,17 @@ class Predictions:
     """Scores and targets of one file or folder.
 
     Args:
-        path: where they lie.
-        task: ``"single"`` label, ``"multi"`` label, or ``"segmentation"``.
+        path: path of the file or folder.
+        task: ``"single"``-label, ``"multi"``-label, or ``"segmentation"``.
         from_logits: whether the scores are logits; otherwise they are probabilities.
         num_classes: C.
-        samples: N, or None where only reading tells (CSV).
+        samples: N, or None if unknown before reading (CSV).
         read: number of samples to the chunks, in order.
-        class_names: one for each class; their numbers where the file has no names.
-        train_counts: training samples of each class, where the file has them.
-        ignore_index: target that counts for nothing (single label and segmentation).
+        class_names: one per class; indices if the file has no names.
+        train_counts: training samples per class, if the file has them.
+        ignore_index: target to ignore (single-label and segmentation).
         places: d1 * ... * dk.
-        labelled: False where there are no targets; chunks then hold those that count for nothing.
+        labelled: False where there are no targets; chunks then hold ignored targets.
         open_label: target of samples that belong to no class, to be parted from the others by ``split_open``.
     """
 
@@ -77,11 +77,11 @@ class Predictions:
 
     @property
     def named(self) -> bool:
-        """Whether the classes have names, and not only their numbers."""
+        """Whether the classes have names."""
         return self.class_names != tuple(str(number) for number in range(self.num_classes))
 
     def chunks(self) -> Iterator[Chunk]:
-        """All samples in order, checked, some at a time."""
+        """All samples in order, checked, in chunks."""
         size = max(1, CHUNK_ELEMENTS // (self.num_classes * self.places))
         seen = 0
         with reading(self.path):
@@ -93,7 +93,7 @@ class Predictions:
             raise InputError(f"{self.path}: there must be at least one sample, found none; check what wrote the file")
 
     def _check(self, chunk: Chunk, first: int) -> None:
-        """Raise for numbers that no metric can be computed of."""
+        """Raise for invalid values."""
         scores, targets = chunk.scores, chunk.targets
         if not np.isfinite(scores).all():
             self._check_infinite(scores, targets, first)
@@ -105,7 +105,7 @@ class Predictions:
                 found = targets[wrong][0]
                 what = f"write {UNKNOWN} for unknown" if np.isnan(found) else "for class indices use --task single"
                 raise InputError(
-                    f"{self.path}: targets must be 0, 1 or {UNKNOWN} (unknown) for several labels a sample, found "
+                    f"{self.path}: targets must be 0, 1 or {UNKNOWN} (unknown) for multi-label data, found "
                     f"{found} at {_place(wrong, first)}; {what}"
                 )
             return
@@ -118,7 +118,7 @@ class Predictions:
             )
 
     def _check_infinite(self, scores: Array, targets: Array, first: int) -> None:
-        """Raise but for logits of probability 0 or 1: -inf, of a label also inf, not in all classes of a row."""
+        """Raise for non-finite scores, except logits of probability 0 or 1 (-inf, for labels also inf)."""
         several = self.task == "multi"
         allowed = np.isinf(scores) & (several | (scores < 0)) & self.from_logits
         wrong = ~(np.isfinite(scores) | allowed)
@@ -139,7 +139,7 @@ class Predictions:
             )
 
     def _normalised(self, chunk: Chunk) -> Chunk:
-        """Probabilities in [0, 1], which a softmax may leave by rounding; those of one label with a sum of 1."""
+        """Probabilities clipped to [0, 1] after rounding; normalised to a sum of 1 for single-label data."""
         scores = chunk.scores.clip(0.0, 1.0)
         if self.task == "multi":
             return chunk._replace(scores=scores)
@@ -178,7 +178,7 @@ class Predictions:
 
 
 def _rounding(scores: Array) -> float:
-    """How far a score may lie from what it was before it was written with as many decimals; 0 where it was not."""
+    """Maximum rounding error of a score written with this number of decimals; 0 if not rounded."""
     for decimals in DECIMALS:
         units = scores.astype(np.float64) * 10.0**decimals
         if (np.abs(units - units.round()) <= 10.0**decimals * np.finfo(scores.dtype).eps).all():
@@ -187,21 +187,21 @@ def _rounding(scores: Array) -> float:
 
 
 def _place(wrong: Array, first: int) -> str:
-    """The first place where ``wrong`` holds, in words."""
+    """Description of the first location where ``wrong`` holds."""
     index = [int(i) for i in np.argwhere(wrong)[0]]
     index[0] += first
     return f"sample {index[0]}" + (f", position {tuple(index[1:])}" if index[1:] else "")
 
 
 def no_targets(scores: Array, task: Task, ignore_index: int) -> Array:
-    """Targets that count for nothing, for scores without any."""
+    """Ignored targets, for scores without targets."""
     if task == "multi":
         return np.full(scores.shape, UNKNOWN, np.int64)
     return np.full((scores.shape[0], *scores.shape[2:]), ignore_index, np.int64)
 
 
 def told_task(path: Path, scores: tuple[int, ...], targets: tuple[int, ...], wanted: Task | None) -> Task:
-    """The task that the shapes tell, or that was asked for; raise where they do not fit."""
+    """The task inferred from the shapes, or the requested one; raise if they do not match."""
     shapes = f"scores {scores} and targets {targets}"
     if len(scores) < 2:
         raise InputError(
@@ -224,7 +224,7 @@ def told_task(path: Path, scores: tuple[int, ...], targets: tuple[int, ...], wan
     told = [task for task, fit in fits.items() if fit]
     if len(told) != 1:
         raise InputError(
-            f"{path}: the shapes tell no task, found {shapes}; expected targets (N,) for one label a sample, (N, C) "
+            f"{path}: the shapes tell no task, found {shapes}; expected targets (N,) for single-label data, (N, C) "
             "for several, (N, d1, ..., dk) for segmentation with scores (N, C, d1, ..., dk)"
         )
     return told[0]

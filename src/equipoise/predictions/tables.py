@@ -1,7 +1,7 @@
 """Predictions as a table: ``.csv`` or ``.parquet``, one row a sample, read block by block.
 
 Columns ``logit_<class>`` or ``prob_<class>`` are the scores, in the order of the classes. ``target`` is the name of a
-class, or its number from 0 where the names are no numbers themselves; for several labels ``target_<class>`` are 0, 1,
+class, or its number from 0 where the names are no numbers themselves; for multi-label data ``target_<class>`` are 0, 1,
 or nothing where a label is unknown. Other columns are left alone, and handed on where that is asked for; not so
 ``decision_<class>``, which belongs to the scores.
 """
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from equipoise._extras import missing
-from equipoise._nearest import nearest, repeated, shortened
 from equipoise._reading import reading
+from equipoise._suggestions import nearest, repeated, shortened
 from equipoise._text_files import SAVE_AS_UTF8, header_of, no_text, read_options
 from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, Task, no_targets, told_task
 

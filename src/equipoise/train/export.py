@@ -15,19 +15,19 @@ from torch import Tensor, nn
 
 import equipoise
 from equipoise._extras import missing
-from equipoise._nearest import some
 from equipoise._reading import check_shape, read_checkpoint, read_json, reading
+from equipoise._suggestions import some
 from equipoise._writing import appearing
 from equipoise.calibration import Fitted, Thresholds
 from equipoise.calibration.storage import from_json
 from equipoise.models import build_model
 from equipoise.predictions import InputError
 from equipoise.predictions.source import TASKS
-from equipoise.train.card import model_card
 from equipoise.train.folder import FORMAT as RUN_FORMAT
 from equipoise.train.folder import UNFINISHED, RunFolder, write_json
 from equipoise.train.loss_text import default_loss
 from equipoise.train.methods import parse_method
+from equipoise.train.model_card import model_card
 from equipoise.train.preparation import Preparation
 
 __all__ = ["Exported", "export_run", "load_exported"]

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from equipoise import losses
 from equipoise._checks import check_number
 from equipoise._keywords import arguments_of
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 from equipoise.catalogue import CATALOGUE, Entry, Link, find
 from equipoise.data import Task
 from equipoise.expressions import Call, Choices, Sum, Value, expand, is_own, parse
@@ -38,8 +38,8 @@ from equipoise.expressions import check_loss_names as check_names
 from equipoise.kernels.hyper import check_layout
 from equipoise.losses import Loss, SumOfLosses
 from equipoise.losses.base import merge_values
-from equipoise.own_files import made_by
 from equipoise.schedules import Cosine, Linear, Moment, Parabolic, Schedule, Steps
+from equipoise.user_code import made_by
 from equipoise.weights import Deferred, effective_number, inverse_frequency, median_frequency, square_root
 
 __all__ = [

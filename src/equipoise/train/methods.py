@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise._checks import check_choice, check_number
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 from equipoise.data import Task
 from equipoise.expressions import Call, Choices, Sum, Value, check_method_name, expand, is_method, parse
 from equipoise.heads import (

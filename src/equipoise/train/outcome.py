@@ -17,7 +17,7 @@ from equipoise.evaluation import evaluate, evaluate_open_set
 from equipoise.evaluation.split import Picker
 from equipoise.evaluation.split import Split as Halves
 from equipoise.predictions import open_predictions
-from equipoise.train.feeds import Feeds
+from equipoise.train.datamodule import Feeds
 from equipoise.train.folder import RunFolder, write_json
 from equipoise.train.module import Learner
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise._checks import check_choice
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 from equipoise.data.arrays import Arrays, Split
 from equipoise.data.errors import DataError
 from equipoise.data.files import FileImages, Fit, Size, in_threads, pixels_of, read_image

@@ -24,16 +24,7 @@ from equipoise._visible import visible
 from equipoise._writing import appearing, clear_drafts, no_empty_folders, open_unlinked
 from equipoise.data import DataSet, Split
 from equipoise.report.words import things
-from equipoise.train.callbacks import ProgressBar, Recorder, save
-from equipoise.train.errors import TrainingError
-from equipoise.train.feeds import Feeds, seen_features
-from equipoise.train.folder import AGAIN, FORMAT, RunFolder, write_json
-from equipoise.train.loss_text import default_loss
-from equipoise.train.machine import device_name, environment, quiet, trainer_for
-from equipoise.train.methods import Around, Method, Plain, TwoStages
-from equipoise.train.module import Learner
-from equipoise.train.outcome import judge, keep_examples, predict
-from equipoise.train.parts import (
+from equipoise.train.builders import (
     as_trained,
     check_method,
     check_model,
@@ -47,10 +38,19 @@ from equipoise.train.parts import (
     ready,
     sampler_of,
 )
+from equipoise.train.callbacks import ProgressBar, Recorder, save
+from equipoise.train.datamodule import Feeds, seen_features
+from equipoise.train.errors import TrainingError
+from equipoise.train.folder import AGAIN, FORMAT, RunFolder, write_json
+from equipoise.train.loss_text import default_loss
+from equipoise.train.methods import Around, Method, Plain, TwoStages
+from equipoise.train.module import Learner
+from equipoise.train.outcome import judge, keep_examples, predict
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import FREE, RunSpec, told_apart
 from equipoise.train.stage_one import begin_from, kept_by, named_stage_one
 from equipoise.train.task import TrainingTask, task_of
+from equipoise.train.trainer import device_name, environment, quiet, trainer_for
 
 __all__ = ["run"]
 

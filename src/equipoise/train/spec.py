@@ -1,4 +1,4 @@
-"""What defines a run: one flat list of settings, the same from flags, from YAML and from Python."""
+"""The settings of a run: one flat list, the same for options, YAML and Python."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
-from equipoise._nearest import nearest, shortened, some
-from equipoise._places import nothing_there, same_place
+from equipoise._paths import nothing_there, same_place
 from equipoise._reading import read_yaml
+from equipoise._suggestions import nearest, shortened, some
 from equipoise.expressions import METHOD_NAMES, canonical, check_loss_names, check_method_name, is_method, parse, same
 from equipoise.train.folder import plain
 
@@ -19,7 +19,7 @@ __all__ = ["FREE", "GROUPS", "RunSpec", "SharedSpec", "SpecError", "is_quick", "
 
 
 class SpecError(ValueError):
-    """Settings that cannot be used; ``mistakes`` names them all."""
+    """Invalid settings; ``mistakes`` lists all of them."""
 
     def __init__(self, where: str, mistakes: Sequence[str]) -> None:
         self.mistakes = tuple(mistakes)
@@ -28,7 +28,7 @@ class SpecError(ValueError):
 
 
 def _listed(value: object) -> object:
-    """``a,b`` as flags give it is a list of two, a single number a list of one."""
+    """Parse ``a,b`` into a list of two and a single number into a list of one."""
     value = _words(value)
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 
@@ -43,7 +43,7 @@ def _size(value: object) -> object:
 
 
 def _words(value: object) -> object:
-    """A number where a word is expected, as YAML reads ``precision: 32``."""
+    """Convert a number to text, because YAML reads ``precision: 32`` as one."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -58,11 +58,11 @@ Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
 GROUPS = ("Data", "Model and loss", "Training", "Machine", "Record")
 """Headings under which help pages list the settings."""
 FREE = ("accelerator", "devices", "nodes", "strategy", "workers", "cache", "logger", "stage_one")
-"""Settings that may change when something goes on that was interrupted."""
+"""Settings that may differ when an interrupted run is resumed."""
 PLACES = ("data", "open_set", "image_root")
-"""Settings that are paths: the same wherever they lead to the same place."""
+"""Settings that are paths: equal if they lead to the same file or folder."""
 EXPRESSIONS = ("loss", "method")
-"""Settings that are expressions: the same where they mean the same."""
+"""Settings that are expressions: equal if they mean the same."""
 
 
 def _setting(group: str, default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN401
@@ -90,96 +90,108 @@ def _record(default: Any, description: str, **limits: Any) -> Any:  # noqa: ANN4
 
 
 def is_quick(info: ValidationInfo) -> bool:
-    """Whether only that is to be checked which needs no torch."""
+    """Whether to skip checks that need torch."""
     return bool((info.context or {}).get("quick"))
 
 
 class SharedSpec(BaseModel):
-    """What runs that are compared with each other share. Where None stands, data, task or optimiser decide."""
+    """Settings shared by the runs of a comparison. None means that data, task or optimiser decide."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
     data: str = _data(..., "Embedded data set (digits-lt, digit-scenes, digit-maps), a file or a folder.")
     task: Literal["single", "multi", "segmentation"] | None = _data(
-        None, "Insist on single, multi or segmentation; without it the data tell."
+        None, "single, multi or segmentation; inferred from the data by default."
     )
-    image_size: Size | None = _data(None, "Height and width, 224 or 240x320; None leaves images as they are.")
-    fit: Literal["stretch", "crop"] = _data("stretch", "How images come to that size: stretch or crop.")
-    val_share: float = _data(0.15, "Share of the training data for validation, where none is given.", gt=0, lt=1)
-    test_share: float = _data(0.15, "Share of the training data for the test, where none is given.", gt=0, lt=1)
-    data_seed: int = _data(0, "Seed of splits and long tails; runs that are compared share it.", ge=0, lt=2**64)
-    longtail: str | None = _data(None, "Thin the training data out: exponential:100, step:10, first-4000:6/2.")
+    image_size: Size | None = _data(None, "Height and width of images, 224 or 240x320; None keeps their size.")
+    fit: Literal["stretch", "crop"] = _data("stretch", "How images are resized: stretch or crop.")
+    val_share: float = _data(
+        0.15, "Fraction of the training data for validation, if there is no validation split.", gt=0, lt=1
+    )
+    test_share: float = _data(
+        0.15, "Fraction of the training data for the test, if there is no test split.", gt=0, lt=1
+    )
+    data_seed: int = _data(0, "Seed of splits and long tails; shared by the runs of a comparison.", ge=0, lt=2**64)
+    longtail: str | None = _data(
+        None, "Subsample the training data to a long tail: exponential:100, step:10, first-4000:6/2."
+    )
     open_set: str | None = _data(
-        None, "Samples of no known class, to see whether they are rejected: an .npz or a folder of images."
+        None, "Samples of unknown classes, to test whether they are rejected: an .npz or a folder of images."
     )
     open_classes: Names | None = _data(
-        None, "The same from the data: classes to hold out, names or numbers with commas."
+        None, "Classes of the data to hold out as unknown, comma-separated names or indices."
     )
-    class_names: Names | None = _data(None, "Classes in their order, with commas.")
-    ignore_index: int | None = _data(None, "Label that counts for nothing.")
-    label_column: Names | None = _data(None, "Of a table: the column of labels, or several of 0 and 1.")
-    path_column: str | None = _data(None, "Of a table: the column of image paths.")
-    text_column: str | None = _data(None, "Of a table: the column of texts.")
-    split_column: str | None = _data(None, "Of a table: the column that says train, val or test.")
-    separator: str | None = _data(None, "Between several labels of one column.")
-    image_root: str | None = _data(None, "Folder from which paths in tables, lists and COCO files start.")
-    skip_bad_images: bool = _data(False, "Skip image files that cannot be decoded; without it they are an error.")
-    cache: bool = _data(False, "Decode all image files once and keep them in memory.")
+    class_names: Names | None = _data(None, "Class names in order, comma-separated.")
+    ignore_index: int | None = _data(None, "Label to ignore.")
+    label_column: Names | None = _data(None, "Table column of labels, or several columns of 0 and 1.")
+    path_column: str | None = _data(None, "Table column of image paths.")
+    text_column: str | None = _data(None, "Table column of texts.")
+    split_column: str | None = _data(None, "Table column with train, val or test.")
+    separator: str | None = _data(None, "Separator of several labels in one column.")
+    image_root: str | None = _data(None, "Folder that paths in tables, lists and COCO files are relative to.")
+    skip_bad_images: bool = _data(False, "Skip image files that cannot be decoded, instead of raising an error.")
+    cache: bool = _data(False, "Decode all image files once and cache them in memory.")
     workers: int | None = _data(
-        None, "Processes that decode image files; None for one less than cores, 8 at most.", ge=0, le=256
+        None, "Processes that decode image files; None for the number of cores minus one, at most 8.", ge=0, le=256
     )
-    allow_empty: bool = _data(False, "Go on where a class has no training sample, or validation data one class only.")
+    allow_empty: bool = _data(False, "Allow classes without training samples, and validation data with a single class.")
     augment: str = _data(
         "",
-        "Augmentation of images in training, with commas: flip, crop:4, colour:0.4, erase:0.5, mixup:0.2, cutmix:1, "
+        "Augmentation of training images, comma-separated: flip, crop:4, colour:0.4, erase:0.5, mixup:0.2, cutmix:1, "
         "randaugment:2:0.3.",
     )
-    sampler: Sampler = _data("none", f"How often classes are drawn: {', '.join(get_args(Sampler))}.")
+    sampler: Sampler = _data("none", f"Sampling of classes: {', '.join(get_args(Sampler))}.")
 
     model: str = _model(
         "auto",
         "linear, mlp, resnet32, resnet18, resnet50, unet, deeplabv3, text-bow, text-cnn; timm:NAME, torchvision:NAME, "
         "FILE.py:function.",
     )
-    model_options: dict[str, Any] = _model({}, "Further arguments of the model.")
-    prior_bias: bool = _model(False, "Several labels: start every sigmoid at the frequency of its label.")
+    model_options: dict[str, Any] = _model({}, "Additional arguments of the model.")
+    prior_bias: bool = _model(False, "Multi-label: initialise the bias of each label from its frequency.")
 
-    epochs: int = _train(30, "Epochs.", ge=1, le=1_000_000)
+    epochs: int = _train(30, "Number of epochs.", ge=1, le=1_000_000)
     batch_size: int | None = _train(
         None,
-        "Samples of a step over all devices; None for 128, in segmentation 8, less where data are few.",
+        "Samples per step over all devices; None for 128 (segmentation 8), less for small data.",
         ge=1,
         le=2**24,
     )
-    optimizer: Literal["sgd", "adamw"] = _train("adamw", "sgd (Nesterov) or adamw.")
-    lr: float | None = _train(None, "Highest learning rate; None for 0.1 (sgd) or 0.001 (adamw).", gt=0)
-    weight_decay: float | None = _train(None, "None for 0.0005 (sgd) or 0.01 (adamw).", ge=0)
-    momentum: float = _train(0.9, "Of sgd.", ge=0, lt=1)
+    optimizer: Literal["sgd", "adamw"] = _train("adamw", "sgd (with Nesterov momentum) or adamw.")
+    lr: float | None = _train(None, "Maximum learning rate; None for 0.1 (sgd) or 0.001 (adamw).", gt=0)
+    weight_decay: float | None = _train(None, "Weight decay; None for 0.0005 (sgd) or 0.01 (adamw).", ge=0)
+    momentum: float = _train(0.9, "SGD momentum.", ge=0, lt=1)
     schedule: Literal["cosine", "step", "one-cycle", "constant"] = _train(
-        "cosine", "Of the learning rate: cosine, step, one-cycle or constant."
+        "cosine", "Learning rate schedule: cosine, step, one-cycle or constant."
     )
-    warmup: float = _train(0.05, "Share of the training in which the learning rate grows from 0.", ge=0, lt=1)
-    milestones: Shares = _train((0.8, 0.9), "Of schedule step: shares of the training at which the rate falls.")
-    step_factor: float = _train(0.1, "Of schedule step: by which factor.", gt=0, lt=1)
-    clip: float | None = _train(None, "Largest norm of the gradient.", gt=0)
+    warmup: float = _train(0.05, "Fraction of the training over which the learning rate increases from 0.", ge=0, lt=1)
+    milestones: Shares = _train(
+        (0.8, 0.9), "Schedule step: fractions of the training at which the learning rate decreases."
+    )
+    step_factor: float = _train(0.1, "Schedule step: factor of the decrease.", gt=0, lt=1)
+    clip: float | None = _train(None, "Maximum norm of the gradient.", gt=0)
     ema: float | None = _train(
-        None, "Decay of an average of the weights, e.g. 0.999, which is then what counts.", gt=0, lt=1
+        None,
+        "Decay of an exponential moving average of the weights, e.g. 0.999, which is then evaluated and saved.",
+        gt=0,
+        lt=1,
     )
     monitor: str | None = _train(
         None,
-        "Validation number that chooses the checkpoint, e.g. nll, ece, accuracy; None for mean_class_accuracy, "
-        "mean_average_precision (several labels), mean_iou (segmentation).",
+        "Validation metric that selects the checkpoint, e.g. nll, ece, accuracy; None for mean_class_accuracy, "
+        "mean_average_precision (multi-label), mean_iou (segmentation).",
     )
-    checkpoint: Literal["best", "last"] = _train("best", "Keep the epoch that is best on validation data, or the last.")
+    checkpoint: Literal["best", "last"] = _train("best", "Keep the best epoch on validation data, or the last.")
 
     accelerator: str = _machine("auto", "cpu, gpu, ...; passed on to Lightning.")
-    devices: Text = _machine("1", "Number of devices, or which; passed on to Lightning.")
+    devices: Text = _machine("1", "Number or list of devices; passed on to Lightning.")
     nodes: int = _machine(1, "Number of machines; passed on to Lightning.", ge=1, le=100_000)
     strategy: str = _machine("auto", "ddp, ...; passed on to Lightning.")
     precision: Text = _machine("32-true", "32-true, bf16-mixed, 16-mixed, ...; passed on to Lightning.")
-    deterministic: bool = _machine(False, "Only algorithms that repeat to the last digit; slower on GPUs.")
+    deterministic: bool = _machine(False, "Use deterministic algorithms only; slower on GPUs.")
     compile: Compile = _machine(
-        "none", f"Mode of torch.compile for the training steps: {', '.join(get_args(Compile))}; a first step waits."
+        "none",
+        f"Mode of torch.compile for the training steps: {', '.join(get_args(Compile))}; the first step compiles.",
     )
 
     logger: str = _record("csv", "csv, tensorboard, none, wandb, mlflow, ..., or module:Class.")
@@ -189,8 +201,8 @@ class SharedSpec(BaseModel):
     def _one_open_set(cls, classes: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
         if classes is not None and info.data.get("open_set") is not None:
             raise ValueError(
-                f"samples of no known class come from one place, got classes to hold out and open_set "
-                f"{info.data['open_set']}; give one of the two"
+                f"open_classes and open_set exclude each other, got both (open_set "
+                f"{info.data['open_set']}); give one of the two"
             )
         return classes
 
@@ -221,7 +233,7 @@ class SharedSpec(BaseModel):
         return name
 
     def differing(self, stored: Mapping[str, Any], but: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:
-        """Recorded settings that are others, ``but`` for some, each with the recorded value and that of this spec."""
+        """Recorded settings that differ from this spec, each with both values; ``but`` names those to skip."""
         differing = {}
         for name, wanted in plain(self.model_dump()).items():
             known = stored.get(name, plain(type(self).model_fields[name].get_default()))  # recorded before it was there
@@ -235,13 +247,13 @@ class SharedSpec(BaseModel):
     def check(
         cls, settings: Mapping[str, Any], where: str = "settings", *, quick: bool = False, here: bool = False
     ) -> Self:
-        """The spec of these settings; a ``SpecError`` names all that is wrong with them.
+        """Validate settings; a ``SpecError`` lists all errors.
 
         Args:
             settings: by name.
-            where: what they are called in the error.
-            quick: check only what needs no torch, so that a slip is answered at once.
-            here: the data have to be there.
+            where: name of the settings in the error.
+            quick: skip checks that need torch, to report simple errors immediately.
+            here: check that the data exist.
         """
         try:
             return cls.model_validate(
@@ -261,16 +273,18 @@ class RunSpec(SharedSpec):
     loss: str = _model(
         "auto",
         "A loss of `equipoise losses`, e.g. focal(gamma=3), ldam(weight=drw), ce + 0.5 * dice; or your own, "
-        "FILE.py:function(key=value); auto is ce, with several labels bce.",
+        "FILE.py:function(key=value); auto is ce, or bce for multi-label data.",
     )
     method: str = _model(
         "none",
-        f"A system in place of a loss: {', '.join(METHOD_NAMES[1:])}, e.g. sdn(feature=ce).",
+        f"A method instead of a loss: {', '.join(METHOD_NAMES[1:])}, e.g. sdn(feature=ce).",
     )
     stage_one: str | None = _model(
-        None, "Of methods with two stages: a finished run to start from; None trains one inside this run."
+        None, "Methods with two stages: a finished run to start from; None trains the first stage inside this run."
     )
-    seed: int = _train(0, "Of the weights, the order of samples and the augmentation.", ge=0, lt=2**32)
+    seed: int = _train(
+        0, "Random seed of the initial weights, the order of samples and the augmentation.", ge=0, lt=2**32
+    )
 
     @field_validator("loss")
     @classmethod
@@ -311,12 +325,12 @@ class RunSpec(SharedSpec):
         method = info.data.get("method")
         if method is not None and not isinstance(parse_method(method), TwoStages):
             two = ", ".join(name for name, kind in METHODS.items() if issubclass(kind, TwoStages))
-            raise ValueError(f"it is for methods with two stages ({two}), got method {method}; leave it out")
+            raise ValueError(f"it applies to methods with two stages only ({two}), got method {method}; omit it")
         return run
 
 
 def told_apart(differing: Mapping[str, tuple[Any, Any]]) -> str:
-    """Settings that differ, in words.
+    """Describe settings that differ.
 
     >>> told_apart({"lr": (0.1, 0.01), "classes": (["a", "b"], None)})
     'lr=0.1 (this one has 0.01), classes=a,b (this one has None)'

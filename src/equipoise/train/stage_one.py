@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from equipoise._nearest import some
 from equipoise._reading import InputError, Shape, check_shape, read_checkpoint
+from equipoise._suggestions import some
 from equipoise.data import DataSet
 from equipoise.train.folder import AGAIN, RunFolder
 from equipoise.train.methods import is_same_loss

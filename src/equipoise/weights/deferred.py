@@ -1,4 +1,4 @@
-"""Deferred class weights: any weights that start late in training (LDAM-DRW starts them at .8 of it)."""
+"""Deferred class weights: any weights, applied late in training (from .8 of it in LDAM-DRW)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ClassWeights", "Deferred"]
 
 @dataclass(frozen=True)
 class ClassWeights:
-    """One fixed weight for each class; ``name`` tells the kernels what they weigh, ``called`` is for messages."""
+    """One fixed weight per class; ``name`` identifies the weights for the kernels, ``called`` for messages."""
 
     weight: tuple[float, ...]
     name: str = "weight"
@@ -27,18 +27,18 @@ class ClassWeights:
         object.__setattr__(self, "called", called)
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
-        """Hyper-parameters of this moment by name."""
+        """Current hyper-parameters by name."""
         return {self.name: self.weight}
 
 
 @dataclass(frozen=True)
 class Deferred:
-    """Weight 1 for all classes at first, ``weight`` from ``start`` on.
+    """Weight 1 for all classes until ``start``, then ``weight``.
 
     Args:
         weight: (C,) weights, for example from ``effective_number``.
-        start: fraction of the training at which they start.
-        start_epoch: the epoch at which they start, instead of ``start``; epochs count from 0.
+        start: fraction of the training at which they take effect.
+        start_epoch: the epoch at which they take effect, instead of ``start``; epochs count from 0.
     """
 
     weight: tuple[float, ...]
@@ -52,11 +52,11 @@ class Deferred:
         object.__setattr__(self, "start_epoch", late)
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
-        """Hyper-parameters of this moment by name."""
+        """Current hyper-parameters by name."""
         return {"weight": self.weight if self.started(moment) else (1.0,) * len(self.weight)}
 
     def started(self, moment: Moment) -> bool:
-        """Whether the weights hold at this moment."""
+        """Whether the weights are active."""
         start = self.start
         if self.start_epoch is not None:
             if moment.epochs is None:

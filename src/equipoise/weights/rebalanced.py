@@ -1,7 +1,7 @@
 r"""Rebalanced weights of the distribution-balanced loss (Wu et al. 2020): multi-label data cannot be sampled evenly.
 
-A sample drawn for one of its labels brings its other labels along. With the share of label k among what drew sample
-i, :math:`r_{ik} = (1/n_k) / \sum_{j \in i} 1/n_j`, its elements are weighted by
+A sample drawn for one of its labels also adds its other labels. With the probability that sample i was drawn for label
+k, :math:`r_{ik} = (1/n_k) / \sum_{j \in i} 1/n_j`, its elements are weighted by
 :math:`\sigma(\beta (r_{ik} - \mu)) + \alpha`.
 """
 
@@ -20,21 +20,21 @@ __all__ = ["Rebalanced", "rebalanced_weight"]
 
 @dataclass(frozen=True)
 class Rebalanced:
-    """Arguments of the weights: training counts of the labels, and the smooth step's height, steepness and middle."""
+    """Parameters of the weights: training counts of the labels, and offset, steepness and centre of the sigmoid."""
 
     counts: tuple[float, ...]
     alpha: Number = 0.1
     beta: Number = 10.0
     mu: Number = 0.2
 
-    called: ClassVar[str] = "counts"  # what its numbers for each class come from, for messages
+    called: ClassVar[str] = "counts"  # argument that its values per class come from, for messages
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "counts", check_counts("counts", self.counts))
         self.values(Moment())
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
-        """Hyper-parameters of this moment by name."""
+        """Current hyper-parameters by name."""
         alpha = check_number("alpha", moment.value(self.alpha), low=0.0)
         beta, mu = check_number("beta", moment.value(self.beta)), check_number("mu", moment.value(self.mu))
         return {
@@ -46,8 +46,7 @@ class Rebalanced:
 def rebalanced_weight(targets: Tensor, inverse_counts: Tensor, rebalance: Tensor, ignore_value: float | None) -> Tensor:
     """Weights of the elements, shaped like ``targets`` (N, C, d1, ..., dk); ``ignore_value`` None: all are known.
 
-    A sample without positives was drawn for none of its labels: r is as good as infinite there, the weight
-    ``1 + alpha``.
+    For a sample without positives r is treated as infinite: the weight is ``1 + alpha``.
     """
     alpha, beta, mu = rebalance
     inverse = inverse_counts.view(-1, *(1 for _ in range(targets.ndim - 2)))

@@ -1,4 +1,4 @@
-r"""Weights that follow how well each class is recognised: :math:`w_c = 1 - R_c`, counted on the batches themselves.
+r"""Weights from the recall of each class, :math:`w_c = 1 - R_c`, computed on the training batches.
 
 Predictions are the argmax of the raw logits, lowest index on ties; no gradient flows through the counts.
 """
@@ -28,7 +28,9 @@ from equipoise.kernels.temporaries import may_overwrite
 
 __all__ = ["PrecisionWeights", "RecallWeights"]
 
-SPOILED = -(2**40)  # rows of each class in a batch with NaN: no class is there, also in the sum over many processes
+SPOILED = -(
+    2**40
+)  # rows per class of a batch with NaN: marks all classes as absent, also when summed over many processes
 
 
 class RecallWeights(PreciseBuffers):
@@ -42,13 +44,13 @@ class RecallWeights(PreciseBuffers):
         num_classes: C.
         momentum: alpha in (0, 1], or None for the batch alone.
         min_errors: least number of errors counted in batch mode; 1 keeps a perfectly recalled class at 1/N_c.
-        init: ``"first"``: alpha_c = max(alpha, 1 / number of batches that held c), so that the first sightings are a
-            plain average; ``"published"``: the first batch sets the recall of its classes, all others start at 0.
+        init: ``"first"``: alpha_c = max(alpha, 1 / number of batches that held c), so that the first batches of a class
+            are a plain average; ``"published"``: the first batch sets the recall of its classes, all others start at 0.
         floor_average: apply ``min_errors`` in the moving average too, as the published code does.
 
     Buffers of the moving average, in ``state_dict``: ``recall`` (C,) float32 (float64 once float64 logits came) and
-    ``batches`` (C,) int64. They change only in training mode with gradients enabled, and not by a batch
-    with NaN nor while a trace is made.
+    ``batches`` (C,) int64. They are updated only in training mode with gradients enabled, and neither by a batch with
+    NaN nor during tracing.
 
     Shape: called with ``logits`` (N, C, d1, ..., dk), ``labels`` and ``valid`` (N, d1, ..., dk); result (C,).
     """
@@ -79,7 +81,7 @@ class RecallWeights(PreciseBuffers):
             self.register_buffer("batches", torch.zeros(self.num_classes, dtype=torch.int64, device="cpu"))
 
     def forward(self, logits: Tensor, labels: Tensor, valid: Tensor, sync: bool = False) -> Tensor:
-        """Weights of this batch; in training the moving average is updated, with ``sync`` by all processes."""
+        """Weights of this batch; in training this updates the moving average, with ``sync`` over all processes."""
         check_num_classes(self.num_classes, logits.shape[1])
         counts = support_and_hits(logits, labels, valid) if self.looks() else None
         return self.weigh(counts, logits, sync)
@@ -90,12 +92,12 @@ class RecallWeights(PreciseBuffers):
 
     @torch.no_grad()
     def weigh(self, counts: Tensor | None, logits: Tensor, sync: bool) -> Tensor:
-        """Weights (C,) given rows and hits of each class in this process, (2, C), where the batch matters."""
+        """Weights (C,) from rows and true positives per class in this process, (2, C), if they depend on the batch."""
         if self.momentum is None:
             assert counts is not None
             return _batch_weights(counts, logits, self.min_errors, sync and self.training)
         dtype = accumulation_dtype(logits)
-        if is_traced(logits):  # the average stays as it is
+        if is_traced(logits):  # the average is not updated
             return (1.0 - self._constant("recall", logits)).to(dtype)
         recall = self._widen("recall", dtype, logits.device)
         if counts is not None:
@@ -150,7 +152,7 @@ class BatchRecall:
         return True
 
     def weigh(self, counts: Tensor, logits: Tensor, sync: bool) -> Tensor:
-        """Weights (C,) given rows and hits of each class in this process, (2, C)."""
+        """Weights (C,) from rows and true positives per class in this process, (2, C)."""
         return _batch_weights(counts, logits, self.min_errors, sync)
 
 
@@ -165,14 +167,14 @@ def _batch_weights(counts: Tensor, logits: Tensor, min_errors: float, sync: bool
 
 
 def _by_kernel(logits: Tensor) -> bool:
-    """Whether one kernel does what else are a dozen operations on a few numbers; the compiler joins them itself."""
+    """Whether to use one kernel instead of a dozen small operations; the compiler fuses them itself."""
     return not torch.compiler.is_compiling() and triton_serves(logits)
 
 
 class PrecisionWeights(PreciseBuffers):
     r"""Precision weights :math:`w_c = 1 - P_c = FP_c / (FP_c + TP_c)` of the batch; 1 where c is never predicted.
 
-    The counter-example of Tian et al. 2021: a class that is over-predicted is trained even harder.
+    The counter-example of Tian et al. 2021: an over-predicted class gets even more weight.
     """
 
     def __init__(self, num_classes: int) -> None:
@@ -201,7 +203,7 @@ def batch_precision_weights(logits: Tensor, labels: Tensor, valid: Tensor, sync:
 @torch.no_grad()
 def support_and_hits(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     """Rows of each class and how many of them are predicted, in this process; (2, C) int64."""
-    labels = torch.where(valid, labels, 0)  # what does not count may be no class at all
+    labels = torch.where(valid, labels, 0)  # ignored labels may be out of range
     classes = logits.shape[1]
     parts = (
         count_hits(hit, labels[part], valid[part], (peak - peak).masked_fill(~valid[part], 0.0), classes)
@@ -212,11 +214,11 @@ def support_and_hits(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
 
 @torch.no_grad()
 def count_hits(hit: Tensor, labels: Tensor, valid: Tensor, losses: Tensor, num_classes: int) -> Tensor:
-    """Rows of each class and its hits, (2, C) int64; all arguments (N, d1, ..., dk).
+    """Rows and true positives per class, (2, C) int64; all arguments (N, d1, ..., dk).
 
-    Where any of the ``losses``, 0 in rows that do not count, is NaN, ``SPOILED``: such a batch says nothing.
+    If any of the ``losses``, which are 0 in ignored rows, is NaN, the counts are ``SPOILED`` and the batch is not used.
     """
-    # one sweep: misses in the first C bins, hits in the next, what does not count in the last
+    # one pass: misses in the first C bins, true positives in the next, ignored rows in the last
     slots = torch.where(valid, labels + num_classes * hit, 2 * num_classes).flatten()
     bins = torch.zeros(2 * num_classes + 1, dtype=torch.int64, device=slots.device)
     misses, hits = bins.scatter_add(0, slots, torch.ones_like(slots))[:-1].view(2, num_classes)
@@ -224,16 +226,16 @@ def count_hits(hit: Tensor, labels: Tensor, valid: Tensor, losses: Tensor, num_c
 
 
 def _may_look(logits: Tensor) -> bool:
-    """Whether values may decide what is computed."""
+    """Whether control flow may depend on values."""
     return may_overwrite() and not is_traced(logits)
 
 
 def _hits(logits: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Whether the label is the prediction, and the largest logit, (n, d1, ..., dk), for some samples at a time."""
+    """Whether the label is predicted, and the largest logit, (n, d1, ..., dk), in chunks of samples."""
     if logits.device.type != "cpu" or logits.ndim > 2 or logits.numel() == 0 or not _may_look(logits):
         yield from ((part, chosen == labels[part], peak) for part, chosen, peak in _predictions(logits))
         return
-    # on the CPU it is faster to look for the index only in the rows where the label has the largest logit
+    # on the CPU it is faster to find the index only in rows where the label has the largest logit
     peak = logits.amax(1)
     hit = logits.gather(1, labels.unsqueeze(1)).squeeze(1) == peak
     rows = hit.nonzero().squeeze(1)
@@ -242,17 +244,17 @@ def _hits(logits: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor, Tenso
 
 
 def _predictions(logits: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Index of the largest logit, the first of equal ones, and that logit, for some samples at a time."""
+    """Index of the largest logit (the first in a tie) and that logit, in chunks of samples."""
     if logits.device.type != "cpu" or logits.ndim == 2 or logits.numel() == 0 or not _may_look(logits):
         peak, chosen = logits.max(1)
         yield slice(None), chosen, peak
         return
-    # the same, several times as fast where the classes are not next to each other in memory: mark the largest logits
-    # of each place by how far they stand from the last class, in blocks that stay in the cache
+    # the same, several times as fast if the classes are not contiguous in memory: mark the largest logits of each
+    # location by their distance from the last class, in blocks that fit into the cache
     classes = logits.shape[1]
     distance = torch.arange(classes - 1, -1, -1, dtype=torch.float32).view(-1, *(1 for _ in logits.shape[2:]))
     size = max(1, 1_000_000 // logits[0].numel())
-    buffer = torch.empty(logits[:size].shape, dtype=torch.float32)  # one for all blocks: fresh memory is slow
+    buffer = torch.empty(logits[:size].shape, dtype=torch.float32)  # reused by all blocks: allocation is slow
     for start in range(0, len(logits), size):
         part = slice(start, start + size)
         block = logits[part]
@@ -262,10 +264,10 @@ def _predictions(logits: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
 
 
 def _count(classes: Tensor, masks: Sequence[Tensor], num_classes: int) -> Tensor:
-    """How often each class occurs where a mask holds, (masks, C), without a host sync (unlike ``bincount``)."""
+    """Occurrences of each class within each mask, (masks, C), without a host sync (unlike ``bincount``)."""
     counts = []
     for mask in masks:
-        slots = torch.where(mask, classes, num_classes).flatten()  # one bin more, for what does not count
+        slots = torch.where(mask, classes, num_classes).flatten()  # one more bin, for ignored rows
         bins = torch.zeros(num_classes + 1, dtype=torch.int64, device=slots.device)
         counts.append(bins.scatter_add(0, slots, torch.ones_like(slots))[:num_classes])
     return torch.stack(counts)

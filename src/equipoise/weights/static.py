@@ -76,7 +76,7 @@ def median_frequency(counts: Sequence[float] | Tensor, normalize: Normalize = No
 
 
 def normalized(weights: Tensor) -> Tensor:
-    """``w / sum w``: shares that sum to 1, for plots.
+    """``w / sum w``: weights that sum to 1, for plots.
 
     >>> normalized(torch.tensor([1.0, 3.0]))
     tensor([0.2500, 0.7500])

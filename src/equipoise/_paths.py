@@ -1,20 +1,20 @@
-"""Whether there is something where data are said to be; without torch, so that a slip is answered at once."""
+"""Checks of data paths, without torch, so that mistakes are reported immediately."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
 
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 
 __all__ = ["EMBEDDED_NAMES", "nothing_there", "same_place"]
 
 EMBEDDED_NAMES = ("digits-lt", "digit-scenes", "digit-maps")
-"""Data sets that come with the package."""
+"""Embedded data sets."""
 
 
 def nothing_there(path_or_name: str | Path) -> str | None:
-    """What to say where no data can be; None where there is something of that name.
+    """Error message for a path without data; None if it exists.
 
     >>> nothing_there("digit-lt")
     "digit-lt: there must be a file, a folder or an embedded data set ... did you mean 'digits-lt'?"
@@ -27,7 +27,7 @@ def nothing_there(path_or_name: str | Path) -> str | None:
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two texts lead to the same file or folder, seen from here: ``photos``, ``./photos/``, an absolute path.
+    """Whether two paths refer to the same file or folder: ``photos``, ``./photos/``, an absolute path.
 
     >>> same_place("photos", "./photos/"), same_place("digits-lt", "./digits-lt")
     (True, False)
@@ -38,7 +38,7 @@ def same_place(one: str, other: str) -> bool:
 
 
 def _meant(path: Path) -> str:
-    """What may have been meant by a path at which nothing lies."""
+    """Suggestion for a path that does not exist."""
     known = list(EMBEDDED_NAMES) if len(path.parts) == 1 else []
     with suppress(OSError):
         known += [str(path.with_name(one.name)) for one in path.parent.iterdir() if not one.name.startswith(".")]

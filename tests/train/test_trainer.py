@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from equipoise.train.folder import RunFolder
-from equipoise.train.machine import environment, trainer_for
 from equipoise.train.spec import RunSpec
+from equipoise.train.trainer import environment, trainer_for
 
 
 def trainer(tmp_path, **settings):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from equipoise._nearest import some
+from equipoise._suggestions import some
 from equipoise.metric_registry import metric_info
 from equipoise.tasks import MULTICLASS, MULTILABEL, SEGMENTATION, find_task
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from equipoise.losses.parts import Weight
+from equipoise.losses.class_weights import Weight
 from equipoise.schedules import Number
 
 __all__ = [

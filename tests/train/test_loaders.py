@@ -22,8 +22,8 @@ from torch.testing import assert_close
 
 from equipoise.data import Arrays, DataError, FileImages, Masks, Texts, digit_maps, sampler_for
 from equipoise.data.files import path_array
-from equipoise.train import feeding
-from equipoise.train.feeding import Handfuls, evaluation_feed, fits, labels_for_sampling, training_feed
+from equipoise.train import loaders
+from equipoise.train.loaders import Handfuls, evaluation_feed, fits, labels_for_sampling, training_feed
 
 CPU = torch.device("cpu")
 
@@ -195,9 +195,9 @@ def test_what_fits():
 
 def test_what_does_not_fit_is_gathered_on_the_host(monkeypatch):
     expected = samples(training())
-    monkeypatch.setattr(feeding, "_free_memory", lambda device: 0)
+    monkeypatch.setattr(loaders, "_free_memory", lambda device: 0)
     feed = training()
-    assert type(feed) is feeding.HostFeed
+    assert type(feed) is loaders.HostFeed
     assert samples(feed) == expected
     labels = np.full((23, 2, 2), 255, np.uint8)
     ((_, targets),) = training(3, 8, split=numbered(3, labels[:3]))
@@ -300,7 +300,7 @@ def test_other_mistakes_of_a_worker_keep_their_traceback(tmp_path, monkeypatch):
 
 
 def test_decoders_travel_to_processes_that_start_anew(tmp_path):
-    decoder = pickle.loads(pickle.dumps(feeding.Decoder(pictures(tmp_path), threads=1)))
+    decoder = pickle.loads(pickle.dumps(loaders.Decoder(pictures(tmp_path), threads=1)))
     inputs, labels = decoder[np.array([4, 1])]
     assert inputs[:, 0, 0, 0].tolist() == [4, 1]
     assert labels.tolist() == [1, 1]
@@ -377,9 +377,9 @@ class TestOnGPU:
     def test_the_batches_are_those_of_the_cpu_and_nothing_waits(self, monkeypatch, fitting):
         expected = samples(training(1000, 32))
         if not fitting:
-            monkeypatch.setattr(feeding, "_free_memory", lambda device: 0)
+            monkeypatch.setattr(loaders, "_free_memory", lambda device: 0)
         feed = training(1000, 32, device="cuda")
-        assert type(feed) is (feeding.ResidentFeed if fitting else feeding.HostFeed)
+        assert type(feed) is (loaders.ResidentFeed if fitting else loaders.HostFeed)
         samples(feed)  # memory of the host is pinned now
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")
@@ -416,7 +416,7 @@ WAITING = """
 import sys
 import numpy as np
 from equipoise.data.files import FileImages
-from equipoise.train.feeding import evaluation_feed
+from equipoise.train.loaders import evaluation_feed
 
 if __name__ == "__main__":
     images = FileImages(np.array([sys.argv[1]] * 2), np.zeros(2, np.int64), size=(2, 2))

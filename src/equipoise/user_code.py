@@ -1,4 +1,4 @@
-"""Models and losses of the user's own: what a class or function of ``FILE.py:NAME`` makes."""
+"""Models and losses from user code, given as ``FILE.py:NAME``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from equipoise._nearest import nearest
+from equipoise._suggestions import nearest
 
 __all__ = ["made_by"]
 
@@ -30,24 +30,24 @@ def made_by(
     offer_all: bool = False,
     called_with: int = 0,
 ) -> nn.Module:
-    """What ``NAME`` of ``FILE.py:NAME`` makes, a class or a function, called by keyword.
+    """Call the class or function ``NAME`` of ``FILE.py:NAME`` with keyword arguments.
 
-    The folder of the file is on the path while the file is read and the function runs.
+    The folder of the file is on the path while the file is imported and the function runs.
 
     Args:
         name: ``FILE.py:NAME``.
-        what: what it makes, in a word.
-        needed: arguments that it has to accept.
-        offered: arguments that it gets if it names them.
-        options: arguments that the user gave; it has to accept them.
-        offer_all: offer everything to one that takes ``**anything``.
-        called_with: a function that needs exactly so many arguments more is no maker but what is asked for itself.
+        what: kind of result, for messages.
+        needed: arguments that it must accept.
+        offered: arguments that are passed if its signature has them.
+        options: arguments given by the user, which it must accept.
+        offer_all: pass everything to a function with ``**kwargs``.
+        called_with: a function with exactly this number of further arguments is the result itself, not a builder.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: there is nothing of that name in it.
-        TypeError: it does not accept an argument, or makes no ``nn.Module``.
-        RuntimeError: it fails; the message names the line.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file does not define the name.
+        TypeError: it does not accept an argument, or does not return an ``nn.Module``.
+        RuntimeError: it raises an error; the message names the line.
     """
     path, _, inside = name.rpartition(":")
     if not path.endswith(".py"):
@@ -81,14 +81,14 @@ def made_by(
 
 
 class _Function(nn.Module):
-    """A function as a module: it gets what comes, and behind that what is known beforehand."""
+    """A function as a module, with keyword arguments bound in advance."""
 
     def __init__(self, function: Callable[..., Any], known: Mapping[str, Any]) -> None:
         super().__init__()
         self.function, self.known = function, known
 
     def forward(self, *values: Any) -> Any:  # noqa: ANN401
-        """What the function makes of the values."""
+        """Apply the function."""
         return self.function(*values, **self.known)
 
 
@@ -100,7 +100,7 @@ def _arguments(
     options: Mapping[str, Any],
     offer_all: bool,
 ) -> tuple[dict[str, Any], list[str]]:
-    """What it is given, by name, and the names of what it needs beside that."""
+    """Its keyword arguments, and the names of missing ones."""
     parameters = inspect.signature(maker).parameters.values()
     named = {one.name: one for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}
     takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters)
@@ -108,7 +108,7 @@ def _arguments(
         if key not in named and not takes_all:
             raise TypeError(
                 f"{name} must accept {key!r} as a keyword, got a function of ({', '.join(named)}); add the argument"
-                + ("" if key in needed else f" or leave the option out; {nearest(key, named)}")
+                + ("" if key in needed else f" or omit the option; {nearest(key, named)}")
             )
     taken = {key: value for key, value in offered.items() if key in named or (takes_all and offer_all)}
     given = {**needed, **taken, **options}
@@ -116,7 +116,7 @@ def _arguments(
 
 
 def _module_of(file: Path) -> ModuleType:
-    """The file as a module of its own name, so that what it defines can be pickled and inspected."""
+    """Import the file as a module of its own name, so that its definitions can be pickled and inspected."""
     name = f"_equipoise_{file.stem}_{hashlib.sha256(bytes(file)).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
@@ -144,7 +144,7 @@ def _on_path(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _blaming(what: str, file: Path) -> Iterator[None]:
-    """Whatever fails inside is reported as a failure of the user's file, with its line."""
+    """Report any error inside as an error of the user's file, with its line."""
     try:
         yield
     except Exception as error:
@@ -153,4 +153,4 @@ def _blaming(what: str, file: Path) -> Iterator[None]:
         else:
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
             where = f"{file}, line {lines[-1]}" if lines else str(file)
-        raise RuntimeError(f"{what} failed with {type(error).__name__}: {error} ({where}); mend it there") from error
+        raise RuntimeError(f"{what} failed with {type(error).__name__}: {error} ({where}); fix it there") from error

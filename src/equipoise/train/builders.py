@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from equipoise._checks import check_choice
-from equipoise._nearest import some
+from equipoise._suggestions import some
 from equipoise.data import Arrays, DataError, DataSet, FileImages, Split, hold_out, open_data, open_samples, sampler_for
 from equipoise.data.arrays import class_counts
 from equipoise.data.augment import augmentations_from
@@ -23,7 +23,7 @@ from equipoise.data.opening import resized, without_bad_images
 from equipoise.data.samplers import EpochSampler
 from equipoise.heads.rebalanced import empty_linear
 from equipoise.models import build_model, find_classifier, set_prior_bias
-from equipoise.train.feeding import labels_for_sampling
+from equipoise.train.loaders import labels_for_sampling
 from equipoise.train.loss_text import build_loss, default_loss, python_call
 from equipoise.train.methods import LossText, Method, Plain, parse_method
 from equipoise.train.module import Learner

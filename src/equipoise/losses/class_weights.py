@@ -25,7 +25,7 @@ Weight: TypeAlias = Tensor | Sequence[float] | FixedWeights | BatchWeights
 def check_part(name: str, part: object, kind: type, made_by: str) -> None:
     """Raise unless a part of a loss is None or of its kind."""
     if part is not None and not isinstance(part, kind):
-        raise TypeError(f"{name} must be {made_by}, got {_came(part)}; leave it out for none")
+        raise TypeError(f"{name} must be {made_by}, got {_came(part)}; omit it for none")
 
 
 def _came(part: object) -> str:

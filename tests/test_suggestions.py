@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from equipoise._nearest import LISTED, nearest, some
+from equipoise._suggestions import LISTED, nearest, some
 
 
 @pytest.mark.parametrize(
@@ -52,6 +52,6 @@ def test_other_words_stand_only_where_nothing_is_near():
 
 
 def test_it_loads_nothing_before_a_name_is_wrong():
-    code = "import sys, equipoise._nearest; print({'torch', 'difflib'} & set(sys.modules))"
+    code = "import sys, equipoise._suggestions; print({'torch', 'difflib'} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from equipoise.data import DataSet, Split
 from equipoise.heads import KeptFeatures, keep_features
-from equipoise.train.feeding import Feed, Handfuls, SideBySide, evaluation_feed, training_feed
-from equipoise.train.parts import sampler_of
+from equipoise.train.builders import sampler_of
+from equipoise.train.loaders import Feed, Handfuls, SideBySide, evaluation_feed, training_feed
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import RunSpec
 

@@ -1,4 +1,4 @@
-"""Names in messages: those nearest to one that nobody knows, or a few of many. Without torch."""
+"""Suggestions for unknown names, and short lists of names in messages. Does not import torch."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ Name = TypeVar("Name", bound=Hashable)
 __all__: list[str] = []
 
 LISTED = 20
-"""Known names that are listed where none is near."""
+"""Maximum number of known names to list if none is similar."""
 ALONE = 0.85
-"""Likeness (difflib's ratio) from which on the nearest name is named alone."""
+"""Similarity (difflib's ratio) above which only the nearest name is suggested."""
 
 
 def nearest(word: str, known: Iterable[str], *, shown: Callable[[str], str] = str, otherwise: str | None = None) -> str:
-    """How a message about an unknown name ends: with the known ones that are near, or else with all of them.
+    """Advice about an unknown name: similar names, or else all known names.
 
     Args:
         word: the unknown name.
-        known: names it is compared with.
-        shown: what is written for a known name.
-        otherwise: what is said where none is near, instead of which are known.
+        known: the valid names.
+        shown: formats a name.
+        otherwise: text if none is similar, instead of the known names.
 
     >>> nearest("focl", ["ce", "focal"])
     "did you mean 'focal'?"
@@ -42,7 +42,7 @@ def nearest(word: str, known: Iterable[str], *, shown: Callable[[str], str] = st
 
 
 def some(names: Iterable[object], most: int = 8) -> str:
-    """A few names in a row.
+    """The first names, and the number of the others.
 
     >>> some(["cat", "dog", "emu"], 2)
     'cat, dog and 1 more'
@@ -52,7 +52,7 @@ def some(names: Iterable[object], most: int = 8) -> str:
 
 
 def shortened(text: str, most: int = 80) -> str:
-    """The beginning of a long text.
+    """A long text, truncated.
 
     >>> shortened("a" * 100, 8)
     'aaaaaaaa... (100 characters)'
@@ -61,7 +61,7 @@ def shortened(text: str, most: int = 80) -> str:
 
 
 def repeated(names: Iterable[Name]) -> Name | None:
-    """The first that occurs twice, None where all differ.
+    """The first value that occurs twice, None if all differ.
 
     >>> repeated(["cat", "dog", "emu", "dog"])
     'dog'
@@ -71,11 +71,11 @@ def repeated(names: Iterable[Name]) -> Name | None:
 
 
 def _near(word: str, known: Iterable[str]) -> list[str]:
-    """The known name that is nearly the same, or else up to three that are near, the nearest first.
+    """The best match, or else up to three similar names, the nearest first.
 
-    Capitals do not matter, nor whether it is a dash or an underscore.
+    Case, dashes and underscores are ignored.
     """
-    import difflib  # not at the top: names are seldom wrong
+    import difflib  # not at the top: names are rarely wrong
 
     spelt, plain = {_plain(name): name for name in known}, _plain(word)
     close = difflib.get_close_matches(plain, spelt, 1, ALONE) or difflib.get_close_matches(plain, spelt, 3)
