@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from equipoise._formatting import verdicts
 from equipoise.doctor import Finding, look_at_counts, look_at_predictions, look_at_setup, suggest
 from equipoise.doctor.corrections import try_corrections
 from equipoise.doctor.predictions import calibration_noise, mean_gap
 from equipoise.evaluation import evaluate
 from equipoise.predictions import open_predictions
-from equipoise.report.words import verdicts
 from equipoise.train.loss_text import parse_loss
 
 

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 
+from equipoise._formatting import verdicts
 from equipoise.cli.inputs import json_text
 from equipoise.doctor import look_at_predictions
 from equipoise.doctor.corrections import try_corrections
@@ -13,7 +14,6 @@ from equipoise.evaluation import evaluate
 from equipoise.evaluation.open_set import evaluate_open_set
 from equipoise.predictions import InputError, open_predictions
 from equipoise.predictions.write import write_predictions
-from equipoise.report.words import verdicts
 from tests.predictions.saved import CASES, TASKS, arrays_of, save
 
 FAR = 1e4  # a logit of -1e4 is a probability of exactly 0

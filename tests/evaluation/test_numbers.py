@@ -15,10 +15,10 @@ from sklearn.metrics import (
     top_k_accuracy_score,
 )
 
+from equipoise._formatting import described
 from equipoise.evaluation import evaluate
 from equipoise.metrics import CalibrationError, ConfidentShare, ShotAccuracy
 from equipoise.predictions import InputError, open_predictions, source
-from equipoise.report.words import described
 from tests.predictions.saved import CASES, arrays_of, save, softmax
 
 

@@ -305,9 +305,9 @@ def _corrected(fitted: Fitted, source: Predictions, rounding: Rounding) -> Itera
 
 
 def _print(report: dict[str, Any]) -> None:
+    from equipoise._formatting import LABELS, group_notes, shown, things
     from equipoise.cli.console import Console
     from equipoise.cli.summary import plain_table
-    from equipoise.report.words import LABELS, group_notes, shown, things
 
     console = Console()
     console.print(report["judged"])

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
+from equipoise._formatting import LABELS, class_label, described, group_notes, shown, things, verdicts, worst_classes
 from equipoise._visible import visible
 from equipoise.cli.console import Console
-from equipoise.report.words import LABELS, class_label, described, group_notes, shown, things, verdicts, worst_classes
 from equipoise.train.folder import RunFolder
 
 __all__ = ["plain_table", "print_evaluation", "print_open_set", "print_run"]
@@ -75,12 +75,12 @@ def print_open_set(found: Mapping[str, Any]) -> None:
 
 def print_run(folder: RunFolder) -> None:
     """Print what a finished run reached on its test data, and where it lies."""
-    about, results = folder.about, folder.results
-    print_evaluation({**results["test"], "file": f"test data of {about['data']['name']}"}, worst=3)
+    record, results = folder.record, folder.results
+    print_evaluation({**results["test"], "file": f"test data of {record.data.name}"}, worst=3)
     if "open" in results:
         print_open_set(results["open"])
-    chosen = f"epoch {about['best_epoch'] + 1} of {about['epochs']}, {LABELS[about['monitor']]} "
-    Console().print(f"{folder.path}: {chosen}{shown(about['monitor'], about['monitor_value'])} on validation data")
+    value = f"{LABELS[record.monitor]} {shown(record.monitor, record.monitor_value)} on validation data"
+    Console().print(f"{folder.path}: epoch {record.best_epoch + 1} of {record.epochs}, {value}")
 
 
 def plain_table(first: str, *others: str) -> Table:

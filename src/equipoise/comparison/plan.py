@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equipoise._formatting import things
 from equipoise.comparison.folder import Entry, PlannedRun
 from equipoise.comparison.spec import CompareSpec
-from equipoise.report.words import things
 from equipoise.train.folder import RunFolder
 from equipoise.train.names import is_method
 from equipoise.train.spec import RunSpec, SharedSpec

@@ -11,8 +11,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from equipoise._formatting import LABELS, duration, shown
 from equipoise.comparison.folder import PlannedRun
-from equipoise.report.words import LABELS, duration, shown
 
 __all__ = ["Display", "Pace"]
 
@@ -105,8 +105,8 @@ class Display:
 
     def finished(self, run: PlannedRun) -> None:
         """A run came to its end."""
-        about = run.folder.about
-        name, value = about["monitor"], about["monitor_value"]
+        record = run.folder.record
+        name, value = record.monitor, record.monitor_value
         self._over(run, f"{LABELS.get(name, name)} {shown(name, value)} on validation data")
 
     def failed(self, run: PlannedRun, error: str, log: Path) -> None:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from equipoise._formatting import announced_as_present
 from equipoise.doctor.finding import Finding, listed
-from equipoise.report.words import announced_as_present
 
 if TYPE_CHECKING:
     from equipoise.doctor.corrections import Correction

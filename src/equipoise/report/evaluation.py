@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from equipoise._formatting import LABELS, class_label, described, group_notes, shown, things, verdicts
 from equipoise.report.figures import EVERY_LABEL, TOP_LABEL, class_bars, confidence_histogram, reliability_diagram
 from equipoise.report.open_set import open_set_section, open_set_sentences
 from equipoise.report.page import Picture, Section, Table, render
-from equipoise.report.words import LABELS, class_label, described, group_notes, shown, things, verdicts
 
 __all__ = ["evaluation_page"]
 

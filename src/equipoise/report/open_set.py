@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from equipoise._formatting import LABELS, shown
 from equipoise.report.page import Cell, Picture, Section, Table
 from equipoise.report.theme import INK, SERIES, Stroke, as_svg, page_style, panel, percent, titled
-from equipoise.report.words import LABELS, shown
 
 __all__ = [
     "SCORES",

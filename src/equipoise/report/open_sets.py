@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise._formatting import LABELS, shown
+from equipoise.comparison.kinds import kind_of
 from equipoise.report.open_set import SCORES, SHOWN, confidence_figure
 from equipoise.report.page import Cell, Head, Key, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.theme import INK, as_svg, css, page_style, panel, percent, titled
 from equipoise.report.time_figures import PANEL
-from equipoise.report.words import LABELS, kind_of, shown
 
 __all__ = ["open_sets_section"]
 

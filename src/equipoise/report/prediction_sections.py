@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
+from equipoise._formatting import capital, things
+from equipoise.comparison.verdict import Verdict
 from equipoise.report.class_figures import class_profile
 from equipoise.report.examples import examples
 from equipoise.report.figures import EVERY_LABEL, TOP_LABEL, reliability_diagram
@@ -14,7 +15,6 @@ from equipoise.report.page import Cell, Head, Key, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import kind_of_rows, label
 from equipoise.report.theme import INK, SERIES, SOFT, Stroke, css
-from equipoise.report.words import capital, things
 
 __all__ = ["classes_section", "examples_section", "reliability_section"]
 
@@ -23,9 +23,9 @@ ROWS = 300
 """Classes of the table of classes at most."""
 
 
-def reliability_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section:
+def reliability_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section:
     """Reliability diagrams of each loss, of all samples and by how many training samples their classes have."""
-    task = verdict["data"]["task"]
+    task = verdict.data.task
     words = EVERY_LABEL if task == "multi" else TOP_LABEL
     unit = "pixels" if task == "segmentation" else "samples"
 
@@ -54,14 +54,14 @@ def reliability_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, An
     )
 
 
-def classes_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section:
+def classes_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section:
     """How well each class is found, from common to rare, against the baseline."""
     per_class = losses[0].tests[0]["per_class"]
     key = losses[0].tests[0]["main"]
-    counts = verdict["data"]["train_counts"]
+    counts = verdict.data.train_counts
     order = np.argsort([-count for count in counts], kind="stable")
     names = [per_class[k]["name"] for k in order]
-    kinds = things(verdict["data"]["task"])
+    kinds = things(verdict.data.task)
     values = {loss.name: loss.class_values(key)[order] for loss in losses}
     baseline = next((values[loss.name] for loss in losses if loss.baseline), np.full(len(names), np.nan))
     figures = [
@@ -72,7 +72,7 @@ def classes_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) 
                 baseline,
                 names,
                 Stroke(SOFT) if loss.baseline else loss.stroke,
-                compared=verdict["baseline"],
+                compared=verdict.baseline,
                 things=kinds,
             )
         )
@@ -88,13 +88,13 @@ def classes_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) 
         for place in places
     ]
     what = f"all {len(names)} {kinds} in numbers" if len(rows) == len(names) else f"the {ROWS} rarest in numbers"
-    unit = "training pixels" if verdict["data"]["task"] == "segmentation" else "training samples"
+    unit = "training pixels" if verdict.data.task == "segmentation" else "training samples"
     missing = [row["name"] for row in per_class if row["support"] == 0]
     notes = [f"Without test samples, and in no mean: {', '.join(missing[:10])}{' …' * (len(missing) > 10)}."]
     return Section(
         kinds.capitalize(),
         f"{capital(label(key))} of each on test data, mean over the seeds, "
-        f"from the most common to the rarest. Lines: {verdict['baseline']}.",
+        f"from the most common to the rarest. Lines: {verdict.baseline}.",
         figures=figures,
         tables=[
             Table([kinds, Head(unit), *(Head(loss.name) for loss in losses)], rows, folded=what, sortable=True),
@@ -107,12 +107,12 @@ def _share(value: float) -> Cell:
     return Cell("–") if np.isnan(value) else Cell(f"{100 * value:.1f}", value=float(value))
 
 
-def examples_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section | None:
+def examples_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section | None:
     """Label maps side by side (Tian et al. 2021, fig. 3); None in other tasks."""
-    if verdict["data"]["task"] != "segmentation":
+    if verdict.data.task != "segmentation":
         return None
-    counts = verdict["data"]["train_counts"]
-    shown = examples(losses, verdict["data"]["class_names"], counts)
+    counts = verdict.data.train_counts
+    shown = examples(losses, verdict.data.class_names, counts)
     if shown is None:
         return None
     grid, keys = shown

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from equipoise._formatting import LABELS, TITLES, shown
 from equipoise._nearest import some
-from equipoise.report.words import LABELS, TITLES, shown
 
 __all__ = ["model_card"]
 

@@ -1,28 +1,22 @@
-"""How numbers and names of an evaluation are said to people."""
+"""Labels of metrics, and numbers and names as text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-from equipoise.train.names import is_method
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 __all__ = [
-    "DISTANCES",
     "LABELS",
     "LESS_IS_BETTER",
-    "MADE_AFTERWARDS",
     "NATURAL",
     "TITLES",
-    "Kind",
     "announced_as_present",
     "class_label",
     "described",
     "duration",
     "group_notes",
     "joined",
-    "kind_of",
     "shown",
     "things",
     "verdicts",
@@ -108,26 +102,6 @@ TITLES: Mapping[str, str] = {
     "multi": "several labels a sample",
     "segmentation": "segmentation",
 }
-MADE_AFTERWARDS = ("crt", "lws", "tau-norm", "ncm")
-"""Methods that give a trained model another classifier: they have no epochs of their own."""
-DISTANCES = ("ncm",)
-"""Methods whose scores are distances and no probabilities."""
-
-
-class Kind(NamedTuple):
-    """What the rows of a comparison are called: one of them, and many."""
-
-    one: str
-    many: str
-
-
-def kind_of(names: Iterable[str]) -> Kind:
-    """Losses, or methods where any row is one.
-
-    >>> kind_of(["ce", "recall"]).many, kind_of(["ce", "sdn:feature=ce"]).many
-    ('losses', 'methods')
-    """
-    return Kind("method", "methods") if any(map(is_method, names)) else Kind("loss", "losses")
 
 
 def joined(names: Sequence[str]) -> str:

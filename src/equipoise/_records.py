@@ -1,0 +1,153 @@
+"""Results as frozen dataclasses with JSON as their serialisation, checked against their types. Without torch."""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+
+from equipoise._reading import InputError
+
+__all__ = ["INLINED", "Record"]
+
+WORDS = {float: "a number", int: "an integer", str: "a string", bool: "a boolean", list: "a list", dict: "an object"}
+INLINED = "inlined"
+"""Metadata of a field whose entries stand beside the other fields in JSON."""
+HINT = "read attributes instead: items of results are deprecated"
+
+
+class MisfitError(ValueError):
+    """Content of another type than declared; the message names the place."""
+
+
+class Record:
+    """Base of frozen dataclasses that are objects in JSON.
+
+    Fields with None as their default are left out of the JSON where they are None; keys without a field are ignored
+    when it is read. Items, ``result["overall"]``, are deprecated in favour of attributes.
+    """
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain dicts, lists and values."""
+        content: dict[str, Any] = {}
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            if one.metadata.get(INLINED):
+                content |= value
+            elif value is not None or one.default is MISSING:
+                content[one.name] = _plain(value)
+        return content
+
+    @classmethod
+    def from_json(
+        cls, content: object, *, where: str | Path = "the content", place: str = "", advice: str = "write it again"
+    ) -> Self:
+        """The record of what ``to_json`` gave.
+
+        Args:
+            content: JSON.
+            where: what errors name, usually the file.
+            place: of the content in the file, where it is a part of it.
+            advice: what to do about a damaged file.
+
+        Raises:
+            InputError: a value is missing or of another type.
+        """
+        try:
+            record: Self = _parsed(cls, content, place)
+        except MisfitError as misfit:
+            raise InputError(f"{where}: {misfit}; {advice}") from None
+        return record
+
+    def keys(self) -> list[str]:
+        """The keys of ``to_json``."""
+        return list(self.to_json())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
+
+    def __getitem__(self, key: str) -> Any:  # noqa: ANN401
+        warnings.warn(f"[{key!r}]: {HINT}", DeprecationWarning, stacklevel=2)
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            if one.metadata.get(INLINED) and key in value:
+                return value[key]
+            if one.name == key and not (value is None and one.default is None):
+                return value
+        raise KeyError(key)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, Record):
+        return value.to_json()
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+@lru_cache
+def _fields(kind: type) -> list[tuple[str, Any, bool, bool]]:
+    """Name and type of the fields of a dataclass, whether they may be missing, and whether they are inlined."""
+    hints = get_type_hints(kind)
+    return [
+        (one.name, hints[one.name], (one.default, one.default_factory) != (MISSING, MISSING), INLINED in one.metadata)
+        for one in fields(kind)
+    ]
+
+
+def _parsed(kind: Any, content: Any, place: str) -> Any:  # noqa: ANN401
+    """Content as a value of a type."""
+    if kind is Any:
+        return content
+    origin, inside = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        if content is None and type(None) in inside:
+            return None
+        return _parsed(next(one for one in inside if one is not type(None)), content, place)
+    if origin is Literal:
+        return content if content in inside else _refuse(f"one of {', '.join(map(str, inside))}", content, place)
+    if origin is dict:
+        if not isinstance(content, dict):
+            _refuse(WORDS[dict], content, place)
+        return {key: _parsed(inside[1], value, f"{place}.{key}") for key, value in content.items()}
+    if origin in (list, tuple):
+        if not isinstance(content, (list, tuple)):
+            _refuse(WORDS[list], content, place)
+        kinds = inside if origin is tuple and inside[-1] is not ... else inside[:1] * len(content)
+        if len(kinds) != len(content):
+            _refuse(f"a list of {len(kinds)}", content, place)
+        return origin(
+            _parsed(one, value, f"{place}.{k}") for k, (one, value) in enumerate(zip(kinds, content, strict=True))
+        )
+    if is_dataclass(kind):
+        return _record(kind, content, place)  # type: ignore[arg-type]
+    if kind is float and content in ("inf", "-inf"):  # as --json writes what JSON has no number for
+        return float(content)
+    fits = isinstance(content, (int, float) if kind is float else kind) and isinstance(content, bool) == (kind is bool)
+    return content if fits else _refuse(WORDS[kind], content, place)
+
+
+def _record(kind: type, content: Any, place: str) -> Any:  # noqa: ANN401
+    if not isinstance(content, dict):
+        _refuse(WORDS[dict], content, place)
+    known = {name for name, *_ in _fields(kind)}
+    values = {}
+    for name, own, optional, inline in _fields(kind):
+        if inline:
+            others = {key: value for key, value in content.items() if key not in known}
+            values[name] = _parsed(own, others, place)
+        elif name in content:
+            values[name] = _parsed(own, content[name], f"{place}.{name}")
+        elif not optional:
+            raise MisfitError(f"{place}.{name} is missing".lstrip("."))
+    return kind(**values)
+
+
+def _refuse(expected: str, content: object, place: str) -> Any:  # noqa: ANN401
+    text = repr(content)
+    shown = text if len(text) <= 40 else f"{text[:40]} ..."
+    raise MisfitError(f"{place.lstrip('.') or 'the content'} must be {expected}, found {shown}")
