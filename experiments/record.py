@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.comparison.folder import ComparisonFolder, PlannedRun
-from equipoise.report.tables import as_markdown
+from equipoise.comparison.verdict import as_verdict
+from equipoise.report.tables import as_markdown, with_metrics
 from equipoise.train.folder import write_json
 
 HERE = Path(__file__).parent
@@ -27,7 +28,7 @@ def record(folder: ComparisonFolder, out: Path = HERE) -> dict[str, Any]:
     runs = folder.finished
     found = {
         "spec": folder.spec,
-        "environment": runs[0].folder.about["environment"],
+        "environment": runs[0].folder.record.environment,
         "verdict": json.loads(folder.verdict.read_text(encoding="utf-8")),
         "runs": [_numbers(run) for run in runs],
     }
@@ -40,14 +41,14 @@ def record(folder: ComparisonFolder, out: Path = HERE) -> dict[str, Any]:
 
 
 def _numbers(run: PlannedRun) -> dict[str, Any]:
-    about, test = run.folder.about, run.folder.results["test"]
+    about, test = run.folder.record, run.folder.results["test"]
     rows = list(run.folder.history())  # none where a classifier was made of another run's features
     return {
         "loss": run.loss,
         "seed": run.seed,
-        "best_epoch": about["best_epoch"],
-        "monitor_value": about["monitor_value"],
-        "last_epoch": {split: rows[-1][split] for split in ("train", "val")} if rows else None,
+        "best_epoch": about.best_epoch,
+        "monitor_value": about.monitor_value,
+        "last_epoch": {split: rows[-1].split(split) for split in ("train", "val")} if rows else None,
         "test": test["overall"],
         "test_calibrated": test["calibration"]["after"],
         "temperature": test["calibration"]["fits"],
@@ -58,9 +59,9 @@ def _numbers(run: PlannedRun) -> dict[str, Any]:
 
 def table(found: Mapping[str, Any]) -> str:
     """The table of what was recorded, in Markdown."""
-    verdict = found["verdict"]
-    kept = [name for name in verdict["metrics"] if name not in LEFT_OUT]
-    return as_markdown(verdict | {"metrics": kept}).partition("\n\n")[0]
+    verdict = as_verdict(found["verdict"])
+    kept = [name for name in verdict.metrics if name not in LEFT_OUT]
+    return as_markdown(with_metrics(verdict, kept)).partition("\n\n")[0]
 
 
 def main() -> None:

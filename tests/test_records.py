@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from statistics import mean
 
 import pytest
 
+from equipoise.comparison.verdict import FORMAT, as_verdict
 from experiments.record import record, table
 from tests.pages import ROOT
 from tests.report.comparisons import read_verdict, write_comparison
@@ -40,7 +42,7 @@ def test_a_comparison_is_recorded_with_its_page(tmp_path):
     assert (tmp_path / "kept/reports/compared.html").read_text(encoding="utf-8") == "the page"
     assert found["spec"]["seeds"] == [0, 1]
     assert found["environment"]["device"] == "cpu"
-    assert found["verdict"] == read_verdict(folder)
+    assert as_verdict(found["verdict"]) == read_verdict(folder)
     assert len(found["runs"]) == len(folder.runs)
     assert {(run["loss"], run["seed"]) for run in found["runs"]} == {(run.loss, run.seed) for run in folder.runs}
     rows = table(found).splitlines()
@@ -68,12 +70,9 @@ def test_the_tables_of_the_page_are_the_recorded_ones(section, name):
 
 def test_the_methods_on_digits_are_the_recorded_ones():
     text = (ROOT / "docs" / "systems.md").read_text(encoding="utf-8")
-    for row in read("digits_lt_methods")["verdict"]["rows"]:
-        cells = [
-            f"{100 * row['values'][name]['mean']:.1f} ± {100 * row['values'][name]['std']:.1f}"
-            for name in ("mean_class_accuracy", "few")
-        ]
-        assert f"| `{row['loss']}` | {' | '.join(cells)} |\n" in text
+    for row in as_verdict(read("digits_lt_methods")["verdict"]).rows:
+        cells = [f"{100 * row.mean(name):.1f} ± {100 * row.std(name):.1f}" for name in ("mean_class_accuracy", "few")]
+        assert f"| `{row.loss}` | {' | '.join(cells)} |\n" in text
     assert (ROOT / "experiments" / "reports" / "digits_lt_methods.html").is_file()
 
 
@@ -88,9 +87,9 @@ def test_intervals_of_the_page_are_recorded_ones(section, name):
     text = PAGE.read_text(encoding="utf-8").partition(f"## {section}\n")[2].partition("\n## ")[0]
     cited = re.findall(r"([+−][\d.]+)(?: points)?\s\(([+−][\d.]+)\sto\s([+−][\d.]+)\)", text)
     known = set()
-    for one in read(name)["verdict"]["differences"]:
-        scale, digits = (1, 3) if one["metric"].startswith("nll") else (100, 1)
-        known.add(tuple(signed(scale * one[key], digits) for key in ("mean", "low", "high")))
+    for one in as_verdict(read(name)["verdict"]).differences:
+        scale, digits = (1, 3) if one.metric.startswith("nll") else (100, 1)
+        known.add(tuple(signed(scale * value, digits) for value in (one.mean, *one.interval)))
     assert len(cited) >= 5
     assert set(cited) <= known
 
@@ -139,6 +138,23 @@ def test_the_costs_of_training_are_the_recorded_ones(device):
         told = text.partition("The other losses")[2].partition("\n##")[0]
         assert f"{min(others):.2f}" in told
         assert f"{max(others):.2f}" in told
+
+
+@pytest.mark.parametrize("name", [*COMPARED.values(), "digits_lt_methods"])
+def test_recorded_verdicts_of_earlier_formats_are_read(name):
+    recorded = read(name)["verdict"]
+    verdict = as_verdict(recorded)
+    assert verdict.format == recorded["format"] < FORMAT
+    assert verdict.rule == "Student's t"
+    assert verdict.main_metric == recorded["main"]
+    assert verdict.test_samples == recorded["tested"]
+    assert [(row.loss, row.mean(verdict.main_metric)) for row in verdict.rows] == [
+        (row["loss"], row["values"][recorded["main"]]["mean"]) for row in recorded["rows"]
+    ]
+    assert [(one.p_adjusted, one.significant) for one in verdict.differences] == [
+        (one["p_corrected"], one["real"]) for one in recorded["differences"]
+    ]
+    assert as_verdict(replace(verdict, format=FORMAT).to_json()) == replace(verdict, format=FORMAT)
 
 
 @pytest.mark.parametrize("name", [*COMPARED.values(), "digits_lt_methods"])

@@ -225,5 +225,5 @@ def test_damaged_checkpoints_start_a_run_again(folder):
     (unfinished.draft / "history.jsonl").write_text('{"epoch": 0}\n')
     run(spec, unfinished.path, say=said.append)
     assert any("resume.ckpt: the file must be the checkpoint of a run" in line for line in said)
-    assert [row["epoch"] for row in unfinished.history()] == [0, 1]
+    assert [row.epoch for row in unfinished.history()] == [0, 1]
     assert not any(unfinished.path.rglob(".*"))

@@ -101,6 +101,8 @@ def _fields(kind: type) -> list[tuple[str, Any, bool, bool]]:
 
 def _parsed(kind: Any, content: Any, place: str) -> Any:  # noqa: ANN401
     """Content as a value of a type."""
+    if kind is Any:
+        return content
     origin, inside = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         if content is None and type(None) in inside:

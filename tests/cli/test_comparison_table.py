@@ -7,42 +7,30 @@ import pytest
 from rich.console import Console
 
 from equipoise.cli.comparison_table import print_comparison
+from tests.comparison.verdicts import difference_of, result_of, summary, unfinished, verdict_of
 
 
-def value(mean, std=0.01):
-    return {"mean": mean, "std": std, "per_seed": [mean]}
-
-
-def found(*, several=True):
+def verdict(*, several=True):
     metrics = ["accuracy", "mean_class_accuracy", "few", "macro_f1", "ece", "nll", "ece_after", "seconds_per_step"]
-    std = 0.01 if several else None
-    rows = [
-        {"loss": loss, "chosen": loss, "seeds": [0, 1], "values": {name: value(mean, std) for name in metrics}}
-        for loss, mean in (("ce", 0.5), ("[red]focal[/red]:gamma=1,3", 0.75), ("recall", 0.25))
-    ]
-    rows.append({"loss": "gone", "chosen": None, "seeds": [], "values": {}})
-    differences = [
-        {
-            "loss": row["loss"],
-            "metric": metric,
-            "mean": row["values"][metric]["mean"] - 0.5,
-            "low": 0.1 if several else None,
-            "high": 0.4 if several else None,
-            "p": 0.01 if several else None,
-            "real": several and row["loss"] != "recall",
-        }
-        for row in rows[1:3]
-        for metric in metrics
-    ]
-    return {
-        "main": "mean_class_accuracy",
-        "baseline": "ce",
-        "seeds": [0, 1] if several else [0],
-        "metrics": metrics,
-        "rows": rows,
-        "differences": differences,
-        "sentences": ["The class [bold]x[/bold] is missing."],
-    }
+    std, seeds = (0.01, (0, 1)) if several else (None, (0,))
+    means = {"ce": 0.5, "[red]focal[/red]:gamma=1,3": 0.75, "recall": 0.25}
+    interval = {"low": 0.1, "high": 0.4, "p": 0.01} if several else {}
+    return verdict_of(
+        [
+            *(result_of(loss, dict.fromkeys(metrics, summary(mean, std)), seeds=seeds) for loss, mean in means.items()),
+            unfinished("gone"),
+        ],
+        [
+            difference_of(loss, metric, mean - 0.5, several and loss != "recall", **interval)
+            for loss, mean in means.items()
+            if loss != "ce"
+            for metric in metrics
+        ],
+        metrics=metrics,
+        seeds=seeds,
+        main="mean_class_accuracy",
+        sentences=("The class [bold]x[/bold] is missing.",),
+    )
 
 
 def printed(verdict, width=100):
@@ -52,7 +40,7 @@ def printed(verdict, width=100):
 
 
 def test_every_number_is_there():
-    text = printed(found(), 200)
+    text = printed(verdict(), 200)
     for label in ("accuracy", "mean class accuracy", "macro F1", "ECE", "ECE after", "NLL", "ms a step"):
         assert label in text
     assert "75.00 ± 1.00 ▲" in text  # more accuracy is better
@@ -72,30 +60,30 @@ BOLD = "Bold: the best mean."
 
 
 def test_bold_is_spoken_of_where_something_is_bold():
-    assert BOLD not in printed(found())
+    assert BOLD not in printed(verdict())
     terminal = io.StringIO()
-    print_comparison(found(), Console(file=terminal, width=200, force_terminal=True, _environ={"TERM": "xterm"}))
+    print_comparison(verdict(), Console(file=terminal, width=200, force_terminal=True, _environ={"TERM": "xterm"}))
     assert BOLD in terminal.getvalue()
     assert "\x1b[1m75.00" in terminal.getvalue()
 
 
 def test_markup_in_names_is_text():
-    text = printed(found())
+    text = printed(verdict())
     assert "[red]focal[/red]:gamma=1,3" in text
     assert "The class [bold]x[/bold] is missing." in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_tables_are_broken_where_they_do_not_fit(width):
-    text = printed(found(), width)
+    text = printed(verdict(), width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
-    assert text.count("[red]focal") > printed(found(), 400).count("[red]focal")
+    assert text.count("[red]focal") > printed(verdict(), 400).count("[red]focal")
     assert "75.00 ± 1.00 ▲" in text
 
 
 def test_one_seed_has_neither_deviation_nor_interval():
-    text = printed(found(several=False))
+    text = printed(verdict(several=False))
     assert "±" not in text
     assert "95 % CI" not in text
     assert "▲" not in text

@@ -1,8 +1,10 @@
 """``equipoise export`` as a user types it."""
 
 import sys
+from dataclasses import replace
 
 from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
+from equipoise.comparison.judge import _inputs
 from equipoise.comparison.verdict import FORMAT
 from equipoise.train.export import load_exported
 from equipoise.train.folder import RunFolder, write_json
@@ -50,12 +52,12 @@ def test_a_comparison_is_no_run(tmp_path):
 
 def test_of_a_comparison_that_was_judged_the_recommended_run_is_named(tmp_path):
     comparison = compared(tmp_path)
-    verdict = judged(("good", "accuracy", 0.1)) | {"format": FORMAT}
-    write_json(comparison.verdict, verdict)
+    verdict = replace(judged(("good", "accuracy", 0.1)), inputs=_inputs(comparison))
+    write_json(comparison.verdict, verdict.to_json())
     why = "good is significantly better than ce in accuracy"
     named = f"the recommended one: equipoise export {tmp_path}/runs/good-0 ({why})"
     refused(run("export", tmp_path), named)
-    write_json(comparison.verdict, verdict | {"format": FORMAT - 1})
+    write_json(comparison.verdict, replace(verdict, format=FORMAT - 1).to_json())
     refused(run("export", tmp_path), "the best so far on validation data", "other-0")
 
 

@@ -5,10 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from equipoise.comparison.folder import ComparisonFolder
+from equipoise.comparison.verdict import FORMAT
+from equipoise.train.folder import write_json
 from tests.cli.test_evaluate import refused, run
 from tests.report.comparisons import read_verdict, write_comparison
 
@@ -53,13 +56,9 @@ def test_metrics_of_the_tables(folder, tmp_path):
     refused(run("report", folder.path, "--metrics", "ece"), "--metrics must have a table to be in")
 
 
-@pytest.mark.parametrize("older", [False, True])
-def test_a_verdict_on_these_runs_is_taken_as_it_is(folder, older):
-    """Whatever the times of the files say; also one that does not say what it was made of."""
-    verdict = read_verdict(folder) | {"sentences": ["Read, not made."]}
-    if older:
-        del verdict["inputs"]
-    folder.verdict.write_text(json.dumps(verdict), encoding="utf-8")
+def test_a_verdict_on_these_runs_is_taken_as_it_is(folder):
+    """Whatever the times of the files say."""
+    write_json(folder.verdict, replace(read_verdict(folder), sentences=("Read, not made.",)).to_json())
     os.utime(folder.verdict, (0, 0))
     assert run("report", folder.path).exit_code == 0
     assert "Read, not made." in folder.report.read_text(encoding="utf-8")
@@ -69,25 +68,24 @@ def test_a_verdict_of_an_earlier_version_is_made_anew(folder):
     folder.verdict.write_text(json.dumps({"format": 1, "sentences": ["Of an earlier version."]}), encoding="utf-8")
     assert run("report", folder.path).exit_code == 0
     assert "Of an earlier version." not in folder.report.read_text(encoding="utf-8")
-    assert "unjudged" in read_verdict(folder)
+    assert read_verdict(folder).format == FORMAT
 
 
 def test_runs_that_were_finished_later_are_judged(folder):
-    verdict = read_verdict(folder) | {"sentences": ["Of an earlier day."]}
-    folder.verdict.write_text(json.dumps(verdict), encoding="utf-8")
+    write_json(folder.verdict, replace(read_verdict(folder), sentences=("Of an earlier day.",)).to_json())
     file = folder.runs[0].folder.path / "run.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"monitor_value": 0.25}))
     os.utime(file, (0, 0))
     assert run("report", folder.path).exit_code == 0
     assert "Of an earlier day." not in folder.report.read_text(encoding="utf-8")
-    assert "Of an earlier day." not in read_verdict(folder)["sentences"]
+    assert "Of an earlier day." not in read_verdict(folder).sentences
 
 
-@pytest.mark.parametrize("content", ["{", '{"format": 2, "rows": 3}'])
+@pytest.mark.parametrize("content", ["{", '{"format": 2, "rows": 3}', '{"format": 4, "rows": 3}', '{"format": "4"}'])
 def test_a_damaged_verdict_is_made_anew(folder, content):
     folder.verdict.write_text(content)
     assert run("report", folder.path).exit_code == 0
-    assert read_verdict(folder)["rows"]
+    assert read_verdict(folder).rows
 
 
 @pytest.mark.parametrize(

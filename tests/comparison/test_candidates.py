@@ -2,18 +2,21 @@
 
 import pytest
 
-from equipoise.comparison.verdict import _candidate, _chosen
+from equipoise.comparison.judge import FinishedRun, _candidate, _chosen
+from tests.comparison.verdicts import record_of
 
 
 def chosen(monitor="mean_class_accuracy", **values):
     """The candidate of these values of the monitored metric, one for each seed; a seed that failed has none."""
-    about = {
-        (text, seed): {"monitor": monitor, "monitor_value": value}
+    runs = {
+        text: [
+            FinishedRun(None, record_of(monitor=monitor, monitor_value=value), {})
+            for value in each
+            if value != "failed"
+        ]
         for text, each in values.items()
-        for seed, value in enumerate(each)
-        if value != "failed"
     }
-    return _chosen([_candidate(text, range(3), about) for text in values])
+    return _chosen([_candidate(text, own) for text, own in runs.items()])
 
 
 @pytest.mark.parametrize(

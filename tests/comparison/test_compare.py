@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from equipoise.comparison.plan import run_name
 from equipoise.comparison.spec import CompareSpec
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, write_json
+from tests.comparison.verdicts import DATA, record_of
 
 SPEC = {"data": "digits-lt", "losses": ["ce", "focal(gamma=[1, 2])"], "seeds": 2, "epochs": 2}
 
@@ -25,7 +27,7 @@ class Here:
     def __init__(self, monkeypatch):
         self.trained, self.wrong, self.started, self.data = [], {}, 0, {}
         monkeypatch.setattr(module, "_jobs", self.start)
-        monkeypatch.setattr(module, "_judge", lambda folder: None)
+        monkeypatch.setattr(module, "_judge", lambda folder, page: None)
         monkeypatch.setattr(module, "train_one", self.train_one)
         monkeypatch.setattr(module, "damage_of", lambda run: None)
 
@@ -53,10 +55,8 @@ class Here:
             raise self.wrong[spec.loss, spec.seed]
         draft = RunFolder(out).draft
         draft.mkdir()
-        write_json(
-            draft / "run.json",
-            {"spec": spec.model_dump(), "data": self.data, "monitor": "accuracy", "monitor_value": 0.5, "seconds": 1.0},
-        )
+        record = record_of(spec=spec.model_dump(), data=replace(DATA, **self.data), seconds=1.0)
+        write_json(draft / "run.json", record.to_json())
         draft.rename(out)
 
 
@@ -173,7 +173,7 @@ def test_a_failure_that_cannot_be_written_is_told(here, out, monkeypatch):
 
 
 def test_a_full_disk_in_the_end_costs_no_run(here, out, monkeypatch):
-    def full(folder):
+    def full(folder, page):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module, "_judge", full)

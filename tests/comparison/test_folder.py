@@ -5,6 +5,7 @@ import sys
 
 from equipoise.comparison.folder import ComparisonFolder, Entry, Failure, PlannedRun
 from equipoise.train.folder import RunFolder, write_json
+from tests.comparison.verdicts import record_of
 
 
 def made(path):
@@ -57,7 +58,8 @@ def test_the_run_to_use(tmp_path):
         folder.write_plan({}, [Entry("ce", ("ce",)), Entry("focal", ("focal",))], "ce", runs)
         for run in runs:
             run.folder.path.mkdir()
-            write_json(run.folder.path / "run.json", {"monitor": monitor, "monitor_value": values[run.loss, run.seed]})
+            record = record_of(monitor, values[run.loss, run.seed])
+            write_json(run.folder.path / "run.json", record.to_json())
         return folder.best and folder.best.name
 
     values = {("ce", 0): 0.9, ("ce", 1): 0.1, ("focal", 0): 0.6, ("focal", 1): 0.7, ("bce", 0): 1.0}

@@ -13,6 +13,7 @@ from equipoise.comparison.folder import ComparisonFolder, Entry
 from equipoise.comparison.jobs import attempt, take_ready
 from equipoise.comparison.plan import baseline_of, entries_of, planned_runs, run_spec, surveyed_entries
 from equipoise.comparison.spec import CompareSpec
+from equipoise.report.comparison import comparison_page
 from equipoise.train.errors import TrainingError
 from equipoise.train.spec import SpecError
 from tests.e2e.commands import assert_same_run, contents
@@ -138,7 +139,7 @@ class Here:
         monkeypatch.setattr(module, "_jobs", lambda *arguments: self)
         monkeypatch.setattr(pl.Trainer, "fit", self.counted(pl.Trainer.fit))
         self.judge = module._judge  # half of the time
-        monkeypatch.setattr(module, "_judge", lambda folder: None)
+        monkeypatch.setattr(module, "_judge", lambda folder, page: None)
         train_one = module.train_one
 
         def one(spec, out):
@@ -204,7 +205,7 @@ def test_a_backbone_that_is_not_compared_is_no_row(here, tmp_path):
     folder = compared(tmp_path / "out", methods="crt,ncm,sdn")
     assert here.asked == [["auto-0", "crt-0", "ncm-0", "sdn-0"]]
     assert [entry.text for entry in folder.entries] == ["crt", "ncm", "sdn"]
-    here.judge(folder)
+    here.judge(folder, comparison_page)
     found = json.loads(folder.verdict.read_text())
     assert [row["loss"] for row in found["rows"]] == ["crt", "ncm", "sdn"]
     page = folder.report.read_text()
@@ -227,7 +228,7 @@ def test_a_backbone_that_fails_does_not_stop_the_others(here, tmp_path):
         "ce": "the loss became nan",
         "crt": "--stage-one must be the folder of a finished run",
     }
-    here.judge(folder)
+    here.judge(folder, comparison_page)
     assert "sdn" in folder.report.read_text()
     del here.wrong["ce-0"]
     folder = compared(out, methods="ce crt sdn")
@@ -255,7 +256,7 @@ def test_a_comparison_of_nothing_but_a_backbone_that_is_finished(here, tmp_path)
 @pytest.mark.slow
 def test_two_at_a_time_find_what_one_finds(tmp_path, monkeypatch):
     """Real processes: no run of stage two begins before its stage one is finished."""
-    monkeypatch.setattr(module, "_judge", lambda folder: None)
+    monkeypatch.setattr(module, "_judge", lambda folder, page: None)
     settings = SMALL | {"methods": "ce,crt,oltr,tau-norm"}
     one, two = (compare(CompareSpec(**settings), tmp_path / f"jobs-{jobs}", jobs=jobs) for jobs in (1, 2))
     assert [run.name for run in one.runs] == [run.name for run in two.runs]

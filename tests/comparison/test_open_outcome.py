@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from equipoise.comparison.judge import judge
 from equipoise.comparison.open_outcome import OPEN_METRICS, OpenOutcome
 from equipoise.comparison.outcomes import METRICS, outcome_of, resample, values_of
 from equipoise.comparison.statistics import paired_difference
-from equipoise.comparison.verdict import verdict
 from equipoise.evaluation import evaluate_open_set
 from equipoise.predictions import Chunk, Predictions, open_predictions
 from tests.comparison.made import make_comparison, make_run
@@ -117,30 +117,30 @@ def predict(factor):
 
 
 def test_a_comparison_has_columns_and_tests_them(tmp_path):
-    found = verdict(make_comparison(tmp_path / "c", {"a": ["a"], "b": ["b"]}, [0, 1, 2], predict(4.0)), draws=200)
-    assert found["metrics"] == [*METRICS["single"], *OPEN_METRICS, "seconds_per_step"]
-    one = {one["metric"]: one for one in found["differences"]}
+    verdict = judge(make_comparison(tmp_path / "c", {"a": ["a"], "b": ["b"]}, [0, 1, 2], predict(4.0)), draws=200)
+    assert verdict.metrics == (*METRICS["single"], *OPEN_METRICS, "seconds_per_step")
+    difference = {one.metric: one for one in verdict.differences}
     for name in ("f_measure", "auroc", "unknown_rejected"):
-        assert one[name]["high"] < 0
-        assert one[name]["real"]
-    assert not one["open_accuracy"]["real"]
-    row = found["rows"][1]["values"]["auroc"]
-    assert row["mean"] == pytest.approx(np.mean(row["per_seed"]))
-    assert row["std"] == pytest.approx(np.std(row["per_seed"], ddof=1))
-    text = " ".join(found["sentences"])
+        assert difference[name].high < 0
+        assert difference[name].significant
+    assert not difference["open_accuracy"].significant
+    auroc = verdict.rows[1].metrics["auroc"]
+    assert auroc.mean == pytest.approx(np.mean(auroc.per_seed))
+    assert auroc.std == pytest.approx(np.std(auroc.per_seed, ddof=1))
+    text = " ".join(verdict.sentences)
     assert "Significantly worse than a in F-measure with unknown classes: b −" in text
     assert "Highest AUROC of known vs unknown samples: a, " in text
-    json.dumps(found, allow_nan=False)
+    json.dumps(verdict.to_json(), allow_nan=False)
 
 
 def test_without_an_open_set_nothing_is_said_of_one(tmp_path):
     def closed(loss, seed):
         return (*predict(1.0)(loss, seed)[:2], {})
 
-    found = verdict(make_comparison(tmp_path / "c", {"a": ["a"], "b": ["b"]}, [0, 1], closed), draws=20)
-    assert not set(found["metrics"]) & set(OPEN_METRICS)
-    assert not {one["metric"] for one in found["differences"]} & set(OPEN_METRICS)
-    assert [row for row in found["rows"] if set(row["values"]) & set(OPEN_METRICS)] == []
+    verdict = judge(make_comparison(tmp_path / "c", {"a": ["a"], "b": ["b"]}, [0, 1], closed), draws=20)
+    assert not set(verdict.metrics) & set(OPEN_METRICS)
+    assert not {one.metric for one in verdict.differences} & set(OPEN_METRICS)
+    assert not any(set(row.metrics) & set(OPEN_METRICS) for row in verdict.rows)
 
 
 def test_runs_with_other_unknown_samples_are_not_compared(tmp_path):
@@ -149,7 +149,7 @@ def test_runs_with_other_unknown_samples_are_not_compared(tmp_path):
         return val, test, {"unknown": own["unknown"][: 150 if (loss, seed) == ("b", 1) else 200]}
 
     with pytest.raises(ValueError, match="tested on the same samples"):
-        verdict(make_comparison(tmp_path / "c", {"a": ["a"], "b": ["b"]}, [0, 1], other), draws=20)
+        judge(make_comparison(tmp_path / "c", {"a": ["a"], "b": ["b"]}, [0, 1], other), draws=20)
 
 
 # What intervals promise -----------------------------------------------------------------------------------------------

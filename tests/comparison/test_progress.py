@@ -8,6 +8,7 @@ from rich.console import Console
 from equipoise.comparison.folder import PlannedRun
 from equipoise.comparison.progress import Display, Pace
 from equipoise.train.folder import RunFolder, write_json
+from tests.comparison.verdicts import record_of
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def row(run):
 
 def finish(run):
     run.folder.draft.mkdir(exist_ok=True)
-    write_json(run.folder.draft / "run.json", {"monitor": "mean_iou", "monitor_value": 0.123})
+    write_json(run.folder.draft / "run.json", record_of("mean_iou", 0.123).to_json())
     run.folder.finish()
 
 

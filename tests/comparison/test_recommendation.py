@@ -1,10 +1,13 @@
 """Which run is named at the end of a comparison, and with which reason."""
 
+from dataclasses import replace
+
 import pytest
 
 from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
 from equipoise.comparison.recommendation import recommended
 from equipoise.train.folder import RunFolder, write_json
+from tests.comparison.verdicts import difference_of, record_of, result_of, verdict_of
 
 VALUES = {("ce", 0): 0.5, ("ce", 1): 0.6, ("good", 0): 0.7, ("good", 1): 0.65, ("other", 0): 0.9, ("other", 1): 0.8}
 """Accuracy on validation data, of which ``other`` has the most."""
@@ -21,28 +24,24 @@ def compared(path, values=VALUES, monitor="accuracy"):
     )
     for run in runs:
         run.folder.path.mkdir()
-        write_json(run.folder.path / "run.json", {"monitor": monitor, "monitor_value": values[run.loss, run.seed]})
+        record = record_of(monitor, values[run.loss, run.seed])
+        write_json(run.folder.path / "run.json", record.to_json())
     return folder
 
 
-def judged(*real, seeds=(0, 1), losses=("ce", "good", "other"), main="accuracy"):
+def judged(*significant, seeds=(0, 1), losses=("ce", "good", "other"), main="accuracy"):
     """A verdict in which these (loss, metric, mean) are significant."""
-    return {
-        "main": main,
-        "baseline": "ce",
-        "seeds": list(seeds),
-        "rows": [{"loss": loss, "chosen": loss, "seeds": list(seeds)} for loss in losses],
-        "differences": [{"loss": loss, "metric": metric, "mean": mean, "real": True} for loss, metric, mean in real],
-    }
+    rows = [result_of(loss, seeds=seeds) for loss in losses]
+    differences = [difference_of(*one, True) for one in significant]
+    return verdict_of(rows, differences, baseline="ce", seeds=seeds, main=main)
 
 
 def undecided(*needs, seeds=(0, 1, 2)):
     """A verdict with differences of (loss, mean, seeds needed, limit) that are not significant."""
-    rows = [
-        {"loss": loss, "metric": "accuracy", "mean": mean, "real": False, "seeds_needed": number, "limit": limit}
-        for loss, mean, number, limit in needs
+    differences = [
+        difference_of(loss, "accuracy", mean, seeds_needed=number, limit=limit) for loss, mean, number, limit in needs
     ]
-    return judged(seeds=seeds) | {"differences": rows}
+    return replace(judged(seeds=seeds), differences=tuple(differences))
 
 
 def test_where_nothing_is_better_the_baseline_stays(tmp_path):
@@ -85,12 +84,11 @@ def test_its_loss_for_a_loop_of_ones_own(tmp_path):
     folder = compared(tmp_path)
     assert recommended(folder, judged()).in_your_loop == ""  # a run of an older version
     run = tmp_path / "runs" / "ce-1" / "run.json"
-    about = {"monitor": "accuracy", "monitor_value": 0.6}
-    write_json(run, about | {"loss_in_python": "equipoise.CrossEntropyLoss()"})
+    write_json(run, record_of(monitor_value=0.6, loss_in_python="equipoise.CrossEntropyLoss()").to_json())
     assert recommended(folder, judged()).in_your_loop == (
         "In your own training loop: loss = equipoise.CrossEntropyLoss()."
     )
-    write_json(run, about | {"loss_in_python": "equipoise.BalancedSoftmaxLoss(counts)"})
+    write_json(run, record_of(monitor_value=0.6, loss_in_python="equipoise.BalancedSoftmaxLoss(counts)").to_json())
     assert recommended(folder, judged()).in_your_loop == (
         "In your own training loop: loss = equipoise.BalancedSoftmaxLoss(counts), where counts are your training "
         "samples of each class."

@@ -1,6 +1,5 @@
 """What is said of comparisons whose predictions were made to be better, equal or worse."""
 
-import json
 import re
 import subprocess
 import sys
@@ -8,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 
+from equipoise.comparison.judge import judge
 from equipoise.comparison.outcomes import METRICS
 from equipoise.comparison.sentences import _at_the_edge
-from equipoise.comparison.verdict import verdict
+from equipoise.comparison.verdict import RareClass, read_verdict
 from equipoise.report.tables import results_of
 from equipoise.train.folder import write_json
 from tests.comparison.made import make_comparison
@@ -46,84 +46,84 @@ def compared(folder, losses, seeds=3, **options):
 STEPS = "A step takes"
 
 
-def said(found, part):
-    return [sentence for sentence in found["sentences"] if part in sentence]
+def sentences_with(verdict, part):
+    return [sentence for sentence in verdict.sentences if part in sentence]
 
 
-def difference(found, loss, metric):
-    (one,) = (one for one in found["differences"] if (one["loss"], one["metric"]) == (loss, metric))
+def difference(verdict, loss, metric):
+    (one,) = (one for one in verdict.differences if (one.loss, one.metric) == (loss, metric))
     return one
 
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
-    return verdict(compared(tmp_path_factory.mktemp("three"), ["ce", "good", "like", "bad"]))
+    return judge(compared(tmp_path_factory.mktemp("three"), ["ce", "good", "like", "bad"]))
 
 
 def test_the_table_has_every_number_of_every_loss(three):
-    assert three["metrics"] == [*(name for name in METRICS["single"] if name != "accuracy"), "seconds_per_step"]
-    assert three["same"] == {"accuracy": "mean_class_accuracy"}  # every class has 80 test samples
-    assert [row["loss"] for row in three["rows"]] == ["ce", "good", "like", "bad"]
-    assert three["baseline"] == "ce"
-    assert three["seeds"] == [0, 1, 2]
-    for row in three["rows"]:
-        assert row["failed"] == []
-        for name in three["metrics"]:
-            value = row["values"][name]
-            assert value["mean"] == pytest.approx(np.mean(value["per_seed"]))
-            assert value["std"] == pytest.approx(np.std(value["per_seed"], ddof=1))
-        assert row["groups"]["few"]["classes"] == 2
-        assert row["groups"]["few"]["value"] == row["values"]["few"]
-    assert three["tested"] == three["data"]["samples"]["test"] == 400
-    assert three["data"]["class_names"] == NAMES.tolist()
+    assert three.metrics == (*(name for name in METRICS["single"] if name != "accuracy"), "seconds_per_step")
+    assert three.equal_metrics == {"accuracy": "mean_class_accuracy"}  # every class has 80 test samples
+    assert [row.loss for row in three.rows] == ["ce", "good", "like", "bad"]
+    assert three.baseline == "ce"
+    assert three.seeds == (0, 1, 2)
+    for row in three.rows:
+        assert row.failed_seeds == ()
+        for name in three.metrics:
+            value = row.metrics[name]
+            assert value.mean == pytest.approx(np.mean(value.per_seed))
+            assert value.std == pytest.approx(np.std(value.per_seed, ddof=1))
+        assert row.groups["few"].classes == 2
+        assert row.groups["few"].value == row.metrics["few"]
+    assert three.test_samples == three.data.samples["test"] == 400
+    assert three.data.class_names == NAMES.tolist()
 
 
 def test_real_differences_are_told_and_others_are_not(three):
-    main = three["main"]
-    assert {one["loss"] for one in three["differences"]} == {"good", "like", "bad"}
-    assert [difference(three, loss, main)["real"] for loss in ("good", "like", "bad")] == [True, False, True]
+    main = three.main_metric
+    assert {one.loss for one in three.differences} == {"good", "like", "bad"}
+    assert [difference(three, loss, main).significant for loss in ("good", "like", "bad")] == [True, False, True]
     good, like = difference(three, "good", main), difference(three, "like", main)
-    means = {row["loss"]: row["values"][main]["mean"] for row in three["rows"]}
-    assert good["mean"] == pytest.approx(means["good"] - means["ce"])
-    assert 0 < good["low"] < good["mean"] < good["high"]
-    assert like["low"] < 0 < like["high"]
-    assert good["p"] < good["p_corrected"] < 0.05 < like["p_corrected"]
-    assert good["seeds_needed"] is good["limit"] is None
-    assert like["limit"] in ("seeds", "samples")
-    assert difference(three, "good", "few")["mean"] > good["mean"]
+    means = {row.loss: row.metrics[main].mean for row in three.rows}
+    assert good.mean == pytest.approx(means["good"] - means["ce"])
+    assert 0 < good.low < good.mean < good.high
+    assert like.low < 0 < like.high
+    assert good.p < good.p_adjusted < 0.05 < like.p_adjusted
+    assert good.seeds_needed is good.limit is None
+    assert like.limit in ("seeds", "samples")
+    assert difference(three, "good", "few").mean > good.mean
 
 
 def test_the_sentences_say_so_with_numbers(three):
-    (better,) = said(three, "Significantly better than ce in mean class accuracy")
-    good = difference(three, "good", three["main"])
-    shown = [f"{100 * good[key]:.1f}" for key in ("mean", "low", "high")]
+    (better,) = sentences_with(three, "Significantly better than ce in mean class accuracy")
+    good = difference(three, "good", three.main_metric)
+    shown = [f"{100 * value:.1f}" for value in (good.mean, *good.interval)]
     assert better.endswith("good +{} points (95 % CI {} to {}).".format(*shown))
-    assert said(three, "Significantly worse than ce in mean class accuracy: bad −")
-    (rest,) = said(three, "No significant difference from ce in mean class accuracy")
+    assert sentences_with(three, "Significantly worse than ce in mean class accuracy: bad −")
+    (rest,) = sentences_with(three, "No significant difference from ce in mean class accuracy")
     assert "(Holm-adjusted, 3 comparisons): like " in rest
-    assert said(three, "Highest mean class accuracy: good, ")[0].endswith("(significant).")
-    assert "good" in said(three, "Highest accuracy of classes with few training samples")[0]
-    assert said(three, "Lowest ECE before calibration")
-    assert said(three, "Lowest ECE after temperature scaling")
-    assert said(three, "A step takes 10.0 ms with ce")
-    assert said(three, "accuracy equals mean class accuracy")
-    assert three["failures"] == three["missing"] == []
+    assert sentences_with(three, "Highest mean class accuracy: good, ")[0].endswith("(significant).")
+    assert "good" in sentences_with(three, "Highest accuracy of classes with few training samples")[0]
+    assert sentences_with(three, "Lowest ECE before calibration")
+    assert sentences_with(three, "Lowest ECE after temperature scaling")
+    assert sentences_with(three, "A step takes 10.0 ms with ce")
+    assert sentences_with(three, "accuracy equals mean class accuracy")
+    assert three.failures == three.missing_classes == ()
 
 
 def test_worse_in_other_metrics_is_called_worse(three):
     for metric, name in (("few", "accuracy of classes with few training samples"), ("ece", "ECE before calibration")):
         bad = difference(three, "bad", metric)
-        if bad["real"]:
-            assert "bad" in said(three, f"Significantly worse than ce in {name}")[0]
-    assert difference(three, "bad", "few")["real"] or difference(three, "bad", "ece")["real"]
+        if bad.significant:
+            assert "bad" in sentences_with(three, f"Significantly worse than ce in {name}")[0]
+    assert difference(three, "bad", "few").significant or difference(three, "bad", "ece").significant
 
 
 def test_a_tie_is_a_tie(tmp_path):
     def same(loss, seed):
         return predict("bad" if loss == "bad" else "ce", seed)
 
-    found = verdict(compared(tmp_path, ["ce", "twin", "bad"], predict=same))
-    (best,) = said(found, "Highest mean class accuracy")
+    verdict = judge(compared(tmp_path, ["ce", "twin", "bad"], predict=same))
+    (best,) = sentences_with(verdict, "Highest mean class accuracy")
     assert re.fullmatch(r"Highest mean class accuracy: ce and twin, \d\d\.\d\d %\.", best)
 
 
@@ -133,11 +133,11 @@ def test_no_interval_goes_beyond_what_shares_can_differ_by(tmp_path):
     def wild(loss, seed):
         return predict("bad" if (loss == "other") == bool(seed) else "good", seed)
 
-    found = verdict(compared(tmp_path, ["ce", "other"], seeds=2, predict=wild))
-    one = difference(found, "other", "mean_class_accuracy")
-    assert (one["low"], one["high"], one["usable"]) == (-1.0, 1.0, False)
-    assert said(found, "(no usable interval)")
-    assert difference(found, "other", "nll")["high"] > 1  # which is no share
+    verdict = judge(compared(tmp_path, ["ce", "other"], seeds=2, predict=wild))
+    one = difference(verdict, "other", "mean_class_accuracy")
+    assert (one.low, one.high, one.usable) == (-1.0, 1.0, False)
+    assert sentences_with(verdict, "(no usable interval)")
+    assert difference(verdict, "other", "nll").high > 1  # which is no share
 
 
 def test_times_that_vary_between_seeds_are_said_to_tell_nothing(tmp_path):
@@ -145,21 +145,21 @@ def test_times_that_vary_between_seeds_are_said_to_tell_nothing(tmp_path):
         *arrays, _ = predict(loss, seed)
         return *arrays, {"seconds_per_step": 0.03 if (loss, seed) == ("good", 0) else 0.01}
 
-    found = verdict(compared(tmp_path, ["ce", "good"], seeds=2, predict=predict_slowly), draws=20)
-    assert said(found, "A step takes") == [
+    verdict = judge(compared(tmp_path, ["ce", "good"], seeds=2, predict=predict_slowly), draws=20)
+    assert sentences_with(verdict, "A step takes") == [
         "A step takes 10.0 ms with ce and 20.0 ms with good; timings are not comparable: they vary by 71 % between "
         "seeds of good."
     ]
-    assert times_are_not_compared(found)
+    assert times_are_not_compared(verdict)
 
 
-def times_are_not_compared(found):
+def times_are_not_compared(verdict):
     """They stand in the table, without a mark, the best one, or a difference."""
-    results = [row["seconds_per_step"] for row in results_of(found)]
+    results = [row["seconds_per_step"] for row in results_of(verdict)]
     return (
-        "seconds_per_step" in found["metrics"]
+        "seconds_per_step" in verdict.metrics
         and all(result.mean is not None and not result.best and not result.mark for result in results)
-        and not [one for one in found["differences"] if one["metric"] == "seconds_per_step"]
+        and not [one for one in verdict.differences if one.metric == "seconds_per_step"]
     )
 
 
@@ -180,13 +180,13 @@ def timed(begin, end):
 
 
 def test_times_of_runs_side_by_side_are_not_compared(tmp_path):
-    alone = verdict(compared(tmp_path / "alone", ["ce", "good"], predict=timed(2, 2)), draws=20)
-    assert difference(alone, "good", "seconds_per_step")["mean"] == pytest.approx(0.01)
+    alone = judge(compared(tmp_path / "alone", ["ce", "good"], predict=timed(2, 2)), draws=20)
+    assert difference(alone, "good", "seconds_per_step").mean == pytest.approx(0.01)
     assert results_of(alone)[0]["seconds_per_step"].best
-    assert said(alone, STEPS) == [f"{STEPS} 10.0 ms with ce and 20.0 ms with good."]
-    shared = verdict(compared(tmp_path / "shared", ["ce", "good"], predict=timed(2, 3)), draws=20)
+    assert sentences_with(alone, STEPS) == [f"{STEPS} 10.0 ms with ce and 20.0 ms with good."]
+    shared = judge(compared(tmp_path / "shared", ["ce", "good"], predict=timed(2, 3)), draws=20)
     assert times_are_not_compared(shared)
-    assert said(shared, STEPS)[0].endswith("; timings are not comparable: runs shared the machine.")
+    assert sentences_with(shared, STEPS)[0].endswith("; timings are not comparable: runs shared the machine.")
 
 
 def test_what_took_no_steps_of_its_own_has_no_time(tmp_path):
@@ -194,9 +194,9 @@ def test_what_took_no_steps_of_its_own_has_no_time(tmp_path):
         *arrays, _ = predict(loss, seed)
         return *arrays, {"epochs": 0 if loss == "crt" else 3}
 
-    found = verdict(compared(tmp_path, ["ce", "crt"], 2, predict=without_steps), draws=20)
-    assert [row["values"]["seconds_per_step"]["mean"] for row in found["rows"]] == [0.01, None]
-    assert not said(found, STEPS)
+    verdict = judge(compared(tmp_path, ["ce", "crt"], 2, predict=without_steps), draws=20)
+    assert [row.metrics["seconds_per_step"].mean for row in verdict.rows] == [0.01, None]
+    assert not sentences_with(verdict, STEPS)
 
 
 def test_groups_with_next_to_no_test_samples_are_not_judged(tmp_path):
@@ -206,32 +206,32 @@ def test_groups_with_next_to_no_test_samples_are_not_judged(tmp_path):
         test["targets"][rare] = rare % 3
         return val, test, options
 
-    found = verdict(compared(tmp_path, ["ce", "good"], 2, predict=nearly_without_the_rare), draws=20)
-    assert said(found, "Few:") == [
+    verdict = judge(compared(tmp_path, ["ce", "good"], 2, predict=nearly_without_the_rare), draws=20)
+    assert sentences_with(verdict, "Few:") == [
         "Few: 2 classes, 3 test samples, too few to judge; use more test data, or a larger --test-share where the data "
         "have no test split of their own."
     ]
-    assert "few" in found["metrics"]
-    assert not [one for one in found["differences"] if one["metric"] == "few"]
-    assert not any(row["few"].best for row in results_of(found))
+    assert "few" in verdict.metrics
+    assert not [one for one in verdict.differences if one.metric == "few"]
+    assert not any(row["few"].best for row in results_of(verdict))
 
 
 def test_where_all_are_equal_none_is_best(tmp_path):
-    found = verdict(compared(tmp_path, ["ce", "twin"], 2, predict=lambda loss, seed: predict("ce", seed)), draws=20)
-    (sentence,) = said(found, "No difference in mean class accuracy")
+    verdict = judge(compared(tmp_path, ["ce", "twin"], 2, predict=lambda loss, seed: predict("ce", seed)), draws=20)
+    (sentence,) = sentences_with(verdict, "No difference in mean class accuracy")
     assert sentence.endswith(" % with all.")
-    assert not any(result.best for row in results_of(found) for result in row.values())
+    assert not any(result.best for row in results_of(verdict) for result in row.values())
 
 
 def test_what_seeds_cannot_tell_is_said(three):
-    limit = difference(three, "like", three["main"])
-    sentence = said(three, "seeds would detect like vs ce")[0]
-    if limit["limit"] == "samples":
+    limit = difference(three, "like", three.main_metric)
+    sentence = sentences_with(three, "seeds would detect like vs ce")[0]
+    if limit.limit == "samples":
         assert "No number of seeds" in sentence
         assert "400 test samples" in sentence
         assert "--test-share" in sentence
     else:
-        assert f"about {limit['seeds_needed']} seeds" in sentence or "more than 1,000" in sentence
+        assert f"about {limit.seeds_needed} seeds" in sentence or "more than 1,000" in sentence
         assert "80 % power" in sentence
 
 
@@ -242,40 +242,40 @@ def test_a_rare_class_is_named_as_the_bottleneck(tmp_path):
         test["targets"][rare] = rare % 4
         return val, test, options
 
-    found = verdict(compared(tmp_path, ["ce", "like"], predict=with_a_rare_class), draws=50)
-    assert found["rarest"] == {"name": "[b]eel", "support": 5}
-    assert found["same"] == {}
-    assert "accuracy" in found["metrics"]
-    assert difference(found, "like", found["main"])["limit"] == "samples"
-    (sentence,) = said(found, "No number of seeds")
+    verdict = judge(compared(tmp_path, ["ce", "like"], predict=with_a_rare_class), draws=50)
+    assert verdict.rarest_class == RareClass("[b]eel", 5)
+    assert verdict.equal_metrics == {}
+    assert "accuracy" in verdict.metrics
+    assert difference(verdict, "like", verdict.main_metric).limit == "samples"
+    (sentence,) = sentences_with(verdict, "No number of seeds")
     assert "5 test samples of [b]eel among 400 are too few" in sentence
     assert "--test-share" in sentence
 
 
 def test_it_is_json_and_the_same_again(three, tmp_path):
-    write_json(tmp_path / "verdict.json", three)
-    assert json.loads((tmp_path / "verdict.json").read_text()) == three
+    write_json(tmp_path / "verdict.json", three.to_json())
+    assert read_verdict(tmp_path / "verdict.json") == three
 
 
 def test_the_same_folder_gives_the_same_verdict(tmp_path):
     folder = compared(tmp_path, ["ce", "good"], 2)
-    assert verdict(folder) == verdict(folder)
+    assert judge(folder) == judge(folder)
 
 
 def test_one_seed_has_no_interval_and_that_is_said(tmp_path):
-    found = verdict(compared(tmp_path, ["ce", "good"], 1))
-    assert all(one["low"] is one["high"] is one["p"] is None and not one["real"] for one in found["differences"])
-    assert difference(found, "good", "few")["mean"] > 0.2
-    assert found["rows"][0]["values"]["accuracy"]["std"] is None
-    assert said(found, "One seed: no interval and no significance test")
-    assert not said(found, "ignificant")
-    assert said(found, "Highest mean class accuracy: good")
+    verdict = judge(compared(tmp_path, ["ce", "good"], 1))
+    assert all(one.low is one.high is one.p is None and not one.significant for one in verdict.differences)
+    assert difference(verdict, "good", "few").mean > 0.2
+    assert verdict.rows[0].metrics["accuracy"].std is None
+    assert sentences_with(verdict, "One seed: no interval and no significance test")
+    assert not sentences_with(verdict, "ignificant")
+    assert sentences_with(verdict, "Highest mean class accuracy: good")
 
 
 def test_two_seeds_are_a_warning(tmp_path):
-    found = verdict(compared(tmp_path, ["ce", "good", "like"], 2))
-    assert said(found, "Two seeds: all intervals are provisional")
-    assert difference(found, "good", "few")["low"] is not None
+    verdict = judge(compared(tmp_path, ["ce", "good", "like"], 2))
+    assert sentences_with(verdict, "Two seeds: all intervals are provisional")
+    assert difference(verdict, "good", "few").low is not None
 
 
 def test_candidates_are_chosen_by_validation_never_by_the_test(tmp_path):
@@ -286,12 +286,12 @@ def test_candidates_are_chosen_by_validation_never_by_the_test(tmp_path):
         return val, test, {"monitor_value": monitors.get(loss, 0.5) + 0.01 * seed}
 
     losses = {"ce": ["ce"], "a,b,c": ["good", "like", "bad"]}
-    found = verdict(compared(tmp_path, losses, predict=with_monitor))
-    row = found["rows"][1]
-    assert row["chosen"] == "like"
-    assert [one["monitor_mean"] for one in row["candidates"]] == pytest.approx([0.51, 0.71, 0.61])
-    assert not difference(found, "a,b,c", found["main"])["real"]
-    assert said(found, "a,b,c: like has the best mean class accuracy on validation data.")
+    verdict = judge(compared(tmp_path, losses, predict=with_monitor))
+    row = verdict.rows[1]
+    assert row.chosen == "like"
+    assert [one.monitor_mean for one in row.candidates] == pytest.approx([0.51, 0.71, 0.61])
+    assert not difference(verdict, "a,b,c", verdict.main_metric).significant
+    assert sentences_with(verdict, "a,b,c: like has the best mean class accuracy on validation data.")
 
 
 @pytest.mark.parametrize(
@@ -315,17 +315,17 @@ def test_candidates_are_chosen_by_validation_never_by_the_test(tmp_path):
     ],
 )
 def test_a_choice_at_the_edge_of_its_list_is_pointed_out(loss, chosen, hint):
-    found = _at_the_edge(loss, chosen)
-    assert (hint in found and found.count(";") == 1) if hint else found == ""
+    verdict = _at_the_edge(loss, chosen)
+    assert (hint in verdict and verdict.count(";") == 1) if hint else verdict == ""
 
 
 def test_losses_with_the_same_runs_have_one_row(tmp_path):
     folder = compared(tmp_path, {"ce": ["ce"], "good": ["good"], "same": ["good"], "also": ["ce"]}, 3)
-    found = verdict(folder, draws=20)
-    assert [row["loss"] for row in found["rows"]] == ["ce", "good"]
-    assert found["equal"] == {"same": "good", "also": "ce"}
-    assert {one["loss"] for one in found["differences"]} == {"good"}
-    assert said(found, "same is the same as good here")
+    verdict = judge(folder, draws=20)
+    assert [row.loss for row in verdict.rows] == ["ce", "good"]
+    assert verdict.equal_losses == {"same": "good", "also": "ce"}
+    assert {one.loss for one in verdict.differences} == {"good"}
+    assert sentences_with(verdict, "same is the same as good here")
 
 
 def test_a_monitor_of_which_less_is_better(tmp_path):
@@ -333,64 +333,64 @@ def test_a_monitor_of_which_less_is_better(tmp_path):
         val, test, _ = predict(loss, seed)
         return val, test, {"monitor": "nll", "monitor_value": {"good": 0.5, "like": 0.7}.get(loss, 0.6)}
 
-    found = verdict(compared(tmp_path, {"ce": ["ce"], "a,b": ["like", "good"]}, 1, predict=with_monitor))
-    assert found["rows"][1]["chosen"] == "good"
+    verdict = judge(compared(tmp_path, {"ce": ["ce"], "a,b": ["like", "good"]}, 1, predict=with_monitor))
+    assert verdict.rows[1].chosen == "good"
 
 
 def test_failed_runs_are_named_and_the_others_are_compared(tmp_path):
     losses = {"ce": ["ce"], "good": ["good"], "a,b": ["like", "bad"], "gone": ["gone"]}
     failed = [("good", 1), ("like", 2), *(("gone", seed) for seed in range(3))]
-    found = verdict(compared(tmp_path, losses, failed=failed))
-    rows = {row["loss"]: row for row in found["rows"]}
-    assert rows["good"]["seeds"] == [0, 2]
-    assert rows["good"]["failed"] == [1]
-    assert rows["a,b"]["chosen"] == "bad"  # the other one failed
-    assert rows["gone"]["chosen"] is None
-    assert rows["gone"]["values"] == {}
-    assert difference(found, "good", "mean_class_accuracy")["seeds"] == 2
-    assert "gone" not in {one["loss"] for one in found["differences"]}
-    assert len(found["failures"]) == 5
-    (sentence,) = said(found, "good, seed 1 failed")
+    verdict = judge(compared(tmp_path, losses, failed=failed))
+    rows = {row.loss: row for row in verdict.rows}
+    assert rows["good"].seeds == (0, 2)
+    assert rows["good"].failed_seeds == (1,)
+    assert rows["a,b"].chosen == "bad"  # the other one failed
+    assert rows["gone"].chosen is None
+    assert rows["gone"].metrics == {}
+    assert difference(verdict, "good", "mean_class_accuracy").seeds == 2
+    assert "gone" not in {one.loss for one in verdict.differences}
+    assert len(verdict.failures) == 5
+    (sentence,) = sentences_with(verdict, "good, seed 1 failed")
     assert "the loss became nan in epoch 3; lower --lr" in sentence
 
 
 def test_a_single_common_seed_has_no_interval(tmp_path):
-    found = verdict(compared(tmp_path, ["ce", "good", "like"], failed=[("good", 0), ("good", 1)]))
-    assert difference(found, "good", "mean_class_accuracy")["low"] is None
-    assert difference(found, "like", "mean_class_accuracy")["low"] is not None
-    assert said(found, "good has one seed in common with ce: no interval")
+    verdict = judge(compared(tmp_path, ["ce", "good", "like"], failed=[("good", 0), ("good", 1)]))
+    assert difference(verdict, "good", "mean_class_accuracy").low is None
+    assert difference(verdict, "like", "mean_class_accuracy").low is not None
+    assert sentences_with(verdict, "good has one seed in common with ce: no interval")
 
 
 def test_without_the_baseline_there_is_a_table_but_no_difference(tmp_path):
-    found = verdict(compared(tmp_path, ["ce", "good", "like"], 2, failed=[("ce", 0), ("ce", 1)]))
-    assert found["differences"] == []
-    assert said(found, "ce has no finished run")
-    assert said(found, "Highest mean class accuracy: good")
+    verdict = judge(compared(tmp_path, ["ce", "good", "like"], 2, failed=[("ce", 0), ("ce", 1)]))
+    assert verdict.differences == ()
+    assert sentences_with(verdict, "ce has no finished run")
+    assert sentences_with(verdict, "Highest mean class accuracy: good")
 
 
 def test_a_comparison_that_goes_on_says_so(tmp_path):
     folder = compared(tmp_path, ["ce", "good"], 2)
     run = folder.runs[-1].folder
     run.path.rename(run.draft)
-    found = verdict(folder)
-    assert found["rows"][1]["seeds"] == [0]
-    assert said(found, "1 run not finished")
+    verdict = judge(folder)
+    assert verdict.rows[1].seeds == (0,)
+    assert sentences_with(verdict, "1 run not finished")
 
 
 def test_nothing_finished_is_no_verdict(tmp_path):
     folder = compared(tmp_path, ["ce"], 1, failed=[("ce", 0)])
     with pytest.raises(ValueError, match="at least one run must be finished"):
-        verdict(folder)
+        judge(folder)
 
 
 def test_classes_that_the_test_does_not_have_are_named(tmp_path):
     def without_two(loss, seed):
         return predict(loss, seed, absent=(1, 4))
 
-    found = verdict(compared(tmp_path, ["ce", "good"], 2, predict=without_two))
-    assert found["missing"] == ["bee", "[b]eel"]
-    assert said(
-        found, "2 of 5 classes have no samples in the test set and are excluded from means over them: bee, [b]eel."
+    verdict = judge(compared(tmp_path, ["ce", "good"], 2, predict=without_two))
+    assert verdict.missing_classes == ("bee", "[b]eel")
+    assert sentences_with(
+        verdict, "2 of 5 classes have no samples in the test set and are excluded from means over them: bee, [b]eel."
     )
 
 
@@ -402,7 +402,7 @@ def test_runs_on_other_samples_are_not_compared(tmp_path):
         return val, test, options
 
     with pytest.raises(ValueError, match="trained and tested on the same samples"):
-        verdict(compared(tmp_path, ["ce", "good"], 2, predict=changed))
+        judge(compared(tmp_path, ["ce", "good"], 2, predict=changed))
 
 
 @pytest.mark.parametrize("task", ["multi", "segmentation"])
@@ -416,18 +416,20 @@ def test_other_tasks(tmp_path, task):
 
         return noisy(arrays_of(task, seed=5)), noisy(arrays_of(task)), {}
 
-    found = verdict(compared(tmp_path, ["base", "good", "equal"], 3, predict=with_noise, task=task))
-    assert found["metrics"] == [*METRICS[task], "seconds_per_step"]
-    assert difference(found, "good", found["main"])["real"]
-    assert not difference(found, "equal", found["main"])["real"]
-    assert said(found, "Significantly better than base in " + {"multi": "mAP", "segmentation": "mean IoU"}[task])
+    verdict = judge(compared(tmp_path, ["base", "good", "equal"], 3, predict=with_noise, task=task))
+    assert verdict.metrics == (*METRICS[task], "seconds_per_step")
+    assert difference(verdict, "good", verdict.main_metric).significant
+    assert not difference(verdict, "equal", verdict.main_metric).significant
+    assert sentences_with(
+        verdict, "Significantly better than base in " + {"multi": "mAP", "segmentation": "mean IoU"}[task]
+    )
 
 
 def test_nothing_here_needs_torch(tmp_path):
     folder = compared(tmp_path, ["ce", "good"], 2)
     code = (
         "import sys; from pathlib import Path; from equipoise.comparison.folder import ComparisonFolder\n"
-        "from equipoise.comparison.verdict import verdict\n"
-        f"verdict(ComparisonFolder(Path({str(folder.path)!r}))); print('torch' in sys.modules)"
+        "from equipoise.comparison.judge import judge\n"
+        f"judge(ComparisonFolder(Path({str(folder.path)!r}))); print('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -120,7 +120,7 @@ def rows_there(number):
 
 def rows(run):
     """The history without its times."""
-    return [{key: value for key, value in row.items() if key not in TIMES} for row in run.history()]
+    return [{key: value for key, value in row.to_json().items() if key not in TIMES} for row in run.history()]
 
 
 def without_files(results):

@@ -14,6 +14,7 @@ import pytest
 
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.recommendation import recommended
+from equipoise.comparison.verdict import read_verdict
 from tests.data.making import class_folders
 from tests.e2e.commands import ENVIRONMENT, assert_same_run, contents, flags
 from tests.marks import slow
@@ -33,7 +34,7 @@ def compared(equipoise, folder, status=0, out="compared", **options):
 
 
 def verdict(comparison):
-    """What was found, without what clocks say."""
+    """The JSON of the verdict, without what clocks say."""
 
     def timeless(value):
         if isinstance(value, dict):
@@ -78,7 +79,7 @@ def test_what_is_there_afterwards(whole):
     for count in range(1, 7):
         assert f"{count}/6 " in finished.out
     assert comparison.report.read_text().startswith("<!doctype html>")
-    advice = recommended(comparison, json.loads(comparison.verdict.read_text()))
+    advice = recommended(comparison, read_verdict(comparison.verdict))
     lines = finished.out.splitlines()
     if advice.settings is not None:  # two seeds seldom decide
         assert lines.pop() == advice.next_step("compared")
@@ -115,7 +116,7 @@ def test_a_run_is_what_train_makes_of_the_same_settings(whole, equipoise, tmp_pa
     alone = equipoise.train(tmp_path, loss="focal(gamma=2)", seed=1, **options)
     (run,) = (run for run in whole[0].runs if run.name == "focal-gamma=2-1")
     assert_same_run(alone, run.folder)
-    assert alone.about["spec"] == run.folder.about["spec"]
+    assert alone.record.spec == run.folder.record.spec
 
 
 def test_given_again_nothing_is_trained_again(whole, equipoise):
@@ -231,8 +232,8 @@ def test_a_loss_that_is_no_number_stops_nothing(equipoise, tmp_path):
         assert "the loss became nan" in (comparison.path / one.log).read_text()
         assert f"{comparison.path / one.log}" in finished.out
     rows = {row["loss"]: row for row in verdict(comparison)["rows"]}
-    assert rows["1e39*focal"]["failed"] == [0, 1]
-    assert rows["ce"]["failed"] == []
+    assert rows["1e39*focal"]["failed_seeds"] == [0, 1]
+    assert rows["ce"]["failed_seeds"] == []
     assert comparison.report.is_file()
 
 

@@ -57,12 +57,12 @@ def test_arrays_of_images_and_a_yaml_spec(equipoise, tmp_path):
     finished = equipoise(tmp_path, "train", "spec.yaml", epochs=10)
     assert finished.status == 0, finished.err
     run = RunFolder(tmp_path / "from-file")
-    about = run.about
-    assert (about["epochs"], about["spec"]["sampler"], about["spec"]["ema"]) == (10, "balanced", 0.8)
-    assert (about["data"]["class_names"], about["data"]["train_counts"]) == (list(NAMES), counts)
-    assert about["model"]["input_shape"] == [1, 6, 5]
+    record = run.record
+    assert (record.epochs, record.spec["sampler"], record.spec["ema"]) == (10, "balanced", 0.8)
+    assert (record.data.class_names, record.data.train_counts) == (list(NAMES), counts)
+    assert record.model.input_shape == [1, 6, 5]
     assert overall(run)["mean_class_accuracy"] > 0.9
-    assert all(row["train"].get("accuracy") is None for row in run.history())  # mixed labels have no right and wrong
+    assert all(row.train.get("accuracy") is None for row in run.history())  # mixed labels have no right and wrong
 
 
 def test_features_in_one_file_with_several_labels(equipoise, tmp_path):
@@ -71,10 +71,10 @@ def test_features_in_one_file_with_several_labels(equipoise, tmp_path):
     labels = (features[:, :3] > [50.0, 55.0, 60.0]).astype(int)
     np.savez(tmp_path / "mine.npz", features=features, labels=labels)
     run = equipoise.train(tmp_path, data="mine.npz", class_names="a,b,c", loss="bce", prior_bias=True, **QUICK)
-    assert run.about["data"]["task"] == "multi"
-    assert run.about["preparation"]["mean"] == pytest.approx([50.0] * 4, abs=2)
+    assert run.record.data.task == "multi"
+    assert run.record.preparation["mean"] == pytest.approx([50.0] * 4, abs=2)
     assert overall(run)["mean_average_precision"] > 0.9
-    assert any("Drawn from the 240 training samples" in note for note in run.about["data"]["notes"])
+    assert any("Drawn from the 240 training samples" in note for note in run.record.data.notes)
 
 
 # Image files
@@ -96,10 +96,10 @@ def test_image_folders(equipoise, tmp_path):
         **QUICK,
         **HALVES,
     )
-    assert run.about["data"]["class_names"] == list(NAMES)
-    assert run.about["data"]["samples"] == {"train": 18, "val": 9, "test": 9}
+    assert run.record.data.class_names == list(NAMES)
+    assert run.record.data.samples == {"train": 18, "val": 9, "test": 9}
     assert overall(run)["accuracy"] > 0.9
-    rates = [row["lr"] for row in run.history()]
+    rates = [row.lr for row in run.history()]
     assert 0 < np.argmax(rates) < 6
     assert rates[-1] < 0.03 / 25
     assert any(file.name.startswith("events.out.tfevents") for file in (run.path / "logs").iterdir())
@@ -117,8 +117,8 @@ def test_csv_of_paths(equipoise, tmp_path):
     run = equipoise.train(
         tmp_path, data="all.csv", image_root="elsewhere", image_size=6, cache=True, **columns, **QUICK
     )
-    assert run.about["data"]["samples"] == {"train": 17, "val": 5, "test": 5}
-    assert run.about["data"]["name"] == "all"
+    assert run.record.data.samples == {"train": 17, "val": 5, "test": 5}
+    assert run.record.data.name == "all"
     assert overall(run)["accuracy"] > 0.9
 
 
@@ -132,7 +132,7 @@ def test_long_tail_lists(equipoise, tmp_path):
                 lines.append(f"photos/{split}/{label} {i}.jpg {label}\n")
         (tmp_path / "lists" / f"Some_LT_{split}.txt").write_text("".join(lines))
     run = equipoise.train(tmp_path, data="lists", image_root=".", image_size=6, loss="balanced-softmax", **QUICK)
-    assert run.about["data"]["train_counts"] == [15, 8, 4]
+    assert run.record.data.train_counts == [15, 8, 4]
     assert overall(run)["accuracy"] > 0.9
 
 
@@ -152,7 +152,7 @@ def test_coco(equipoise, tmp_path):
         content = coco({i: f"{i}.png" for i in range(count)}, annotations)
         (tmp_path / "annotations" / f"instances_{split}.json").write_text(json.dumps(content))
     run = equipoise.train(tmp_path, data=".", loss="asl", **QUICK)
-    assert (run.about["data"]["task"], run.about["data"]["class_names"]) == ("multi", ["bird", "ant"])
+    assert (run.record.data.task, run.record.data.class_names) == ("multi", ["bird", "ant"])
     assert overall(run)["mean_average_precision"] > 0.95
     assert (run.path / "thresholds.json").is_file()
 
@@ -168,9 +168,9 @@ def test_parquet_of_texts(equipoise, tmp_path):
         texts = [f"the {draw.choice(words[label])} and the {draw.choice(words[label])}" for label in labels]
         pa.parquet.write_table(pa.table({"text": texts, "label": labels}), tmp_path / f"{split}.parquet")
     run = equipoise.train(tmp_path, data=".", epochs=10, lr=0.03)
-    assert run.about["model"]["name"] == "text-bow"
-    assert {"ball", "soup"} <= set(run.about["preparation"]["words"])
-    assert run.about["model"]["vocabulary"] == len(run.about["preparation"]["words"]) + 2
+    assert run.record.model.name == "text-bow"
+    assert {"ball", "soup"} <= set(run.record.preparation["words"])
+    assert run.record.model.vocabulary == len(run.record.preparation["words"]) + 2
     assert overall(run)["mean_class_accuracy"] > 0.9
 
 
@@ -184,8 +184,8 @@ def test_tables_with_several_labels(equipoise, tmp_path, form):
         rows.append(f"{text},{told}")
     (tmp_path / "all.csv").write_text("\n".join(rows))
     run = equipoise.train(tmp_path, data="all.csv", epochs=10, lr=0.03)
-    assert run.about["data"]["task"] == "multi"
-    assert set(run.about["data"]["class_names"]) == {"wet", "cold"}
+    assert run.record.data.task == "multi"
+    assert set(run.record.data.class_names) == {"wet", "cold"}
     assert overall(run)["mean_average_precision"] > 0.95
 
 
@@ -204,8 +204,8 @@ def test_images_and_masks(equipoise, tmp_path, pixels):
         scene(tmp_path / "data" / "images" / f"{i}.png", tmp_path / "data" / "masks" / f"{i}.png", [0, 1, 2], i)
     names = {"class_names": "sky,road,car"}
     run = equipoise.train(tmp_path, data="data", model_options="width=8", augment="flip", **names, **pixels)
-    assert run.about["data"]["ignore_index"] == 255
-    assert (run.about["model"]["name"], run.about["model"]["options"]) == ("mine.py:pixels", {"width": 8})
+    assert run.record.data.ignore_index == 255
+    assert (run.record.model.name, run.record.model.options) == ("mine.py:pixels", {"width": 8})
     assert overall(run)["mean_iou"] > 0.9
     assert (predictions(run, "test")["targets"] == -100).sum() == len(predictions(run, "test")["targets"])
     weights = torch.load(run.checkpoint, weights_only=True)["model"]
@@ -225,7 +225,7 @@ def test_cityscapes(equipoise, tmp_path):
             )
     model = {"model": "unet", "model_options": ["width=8", "depth=1"], "epochs": 12, "lr": 0.03}
     run = equipoise.train(tmp_path, data=".", allow_empty=True, loss="ce+dice", **model)
-    assert len(run.about["data"]["class_names"]) == 19
+    assert len(run.record.data.class_names) == 19
     found = {row["name"] for row in run.results["test"]["per_class"] if row["support"]}
     assert found == {"road", "building", "bicycle"}
     assert overall(run)["pixel_accuracy"] > 0.8
@@ -240,6 +240,6 @@ def test_voc(equipoise, tmp_path, pixels):
             images, masks = (tmp_path / "data" / kind for kind in ("JPEGImages", "SegmentationClass"))
             scene(images / f"{i}.jpg", masks / f"{i}.png", [0, 15, 20], i)
     run = equipoise.train(tmp_path, data="data", allow_empty=True, **pixels)
-    assert len(run.about["data"]["class_names"]) == 21
-    assert run.about["data"]["train_counts"][15] > 0
+    assert len(run.record.data.class_names) == 21
+    assert run.record.data.train_counts[15] > 0
     assert overall(run)["pixel_accuracy"] > 0.9

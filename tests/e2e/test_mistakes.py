@@ -155,7 +155,7 @@ def test_class_without_a_training_sample(refused, equipoise, features, tmp_path)
     refused("every class must have a training sample", "none of d", "--allow-empty", **names, **QUICK)
     for loss in ("ce", "ldam", "balanced-softmax", "ce:weight=effective"):
         run = equipoise.train(tmp_path, out=loss.replace(":", "-"), allow_empty=True, loss=loss, **names, **QUICK)
-        assert all(np.isfinite(row["train"]["loss"]) for row in run.history())
+        assert all(np.isfinite(row.train["loss"]) for row in run.history())
         assert np.isfinite(predictions(run, "test")["logits"]).all()
 
 

@@ -1,12 +1,11 @@
 """Samples of no known class, as a user gives them to ``equipoise train`` and ``equipoise compare``."""
 
-import json
-
 import numpy as np
 import pytest
 
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.open_outcome import OPEN_METRICS
+from equipoise.comparison.verdict import read_verdict
 from equipoise.data import Arrays, digits_lt, hold_out
 from equipoise.data.opening import resized
 from equipoise.evaluation import evaluate_open_set
@@ -38,11 +37,11 @@ def recomputed(run):
 def test_classes_are_learned_by_nobody_and_judged(held_out):
     run, _ = held_out
     known, unknown = hold_out(digits_lt(), "8,9")
-    data = run.about["data"]
-    assert data["class_names"] == list("01234567")
-    assert data["train_counts"] == known.train_counts.tolist()
-    assert data["samples"] == {"train": len(known.train), "val": 160, "test": 320, "open": len(unknown)}
-    assert "Held out as unknown: 8, 9, with 80 test samples" in data["notes"][-1]
+    data = run.record.data
+    assert data.class_names == list("01234567")
+    assert data.train_counts == known.train_counts.tolist()
+    assert data.samples == {"train": len(known.train), "val": 160, "test": 320, "open": len(unknown)}
+    assert "Held out as unknown: 8, 9, with 80 test samples" in data.notes[-1]
     found = predictions(run, "open")
     assert found["logits"].shape == (80, 8)
     assert (found["targets"] == -100).all()
@@ -70,8 +69,8 @@ def test_samples_from_a_file_are_seen_as_those_of_the_test(equipoise, tmp_path):
     run = equipoise.train(tmp_path, open_set="same.npz", **DIGITS)
     as_they_are, made_small = np.split(predictions(run, "open")["logits"], 2)
     np.testing.assert_allclose(as_they_are, predictions(run, "test")["logits"], atol=1e-5)
-    assert run.about["data"]["notes"][-1] == "Open set: 800 samples of no known class in same.npz."
-    assert run.about["data"]["class_names"] == list("0123456789")
+    assert run.record.data.notes[-1] == "Open set: 800 samples of no known class in same.npz."
+    assert run.record.data.class_names == list("0123456789")
     assert run.results["open"] == recomputed(run)
     of_large = equipoise.train(tmp_path, open_set="large.npz", out="large", **DIGITS)
     np.testing.assert_allclose(predictions(of_large, "open")["logits"], made_small, atol=1e-5)
@@ -92,8 +91,8 @@ def test_texts(equipoise, tmp_path):
     lines = [f"{word} {word} again,{word}" for word in ("cat", "dog", "emu") for _ in range(20)]
     (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]))
     run = equipoise.train(tmp_path, data="texts.csv", open_classes="emu", epochs=1)
-    assert run.about["data"]["class_names"] == ["cat", "dog"]
-    assert run.results["open"]["unknown"] == run.about["data"]["samples"]["open"] == 3
+    assert run.record.data.class_names == ["cat", "dog"]
+    assert run.results["open"]["unknown"] == run.record.data.samples["open"] == 3
 
 
 def test_a_class_without_training_samples_may_be_held_out(equipoise, tmp_path):
@@ -107,14 +106,14 @@ def test_a_class_without_training_samples_may_be_held_out(equipoise, tmp_path):
     run = equipoise.train(
         tmp_path, data="data", class_names="a,b,c", open_classes="c", model="linear", epochs=1, batch_size=8
     )
-    assert run.about["data"]["samples"]["open"] == 30
+    assert run.record.data.samples["open"] == 30
 
 
 def test_a_system_with_two_stages(equipoise, tmp_path):
     run = equipoise.train(tmp_path, method="oltr", open_classes="3,8", **DIGITS)
     assert run.results["open"] == recomputed(run)
     first = RunFolder(run.path / "stage-one")
-    assert first.about["data"]["class_names"] == run.about["data"]["class_names"] == list("01245679")
+    assert first.record.data.class_names == run.record.data.class_names == list("01245679")
     again = equipoise.train(tmp_path, method="crt", open_classes="3,8", stage_one=first.path, out="crt", **DIGITS)
     assert "open" in again.results
     other = equipoise(tmp_path, "train", method="crt", open_classes="8", stage_one=first.path, out="other", **DIGITS)
@@ -183,15 +182,15 @@ def test_a_comparison(equipoise, tmp_path):
     finished = equipoise(tmp_path, "compare", "spec.yaml", out="compared", jobs=1)
     assert finished.status == 0, finished.err
     folder = ComparisonFolder(tmp_path / "compared")
-    assert all(run.folder.about["data"]["class_names"] == list("01234567") for run in folder.finished)
-    verdict = json.loads(folder.verdict.read_text())
-    assert set(OPEN_METRICS) <= set(verdict["metrics"])
-    for row in verdict["rows"]:
-        runs = [run.folder.results["open"]["overall"] for run in folder.finished if run.loss == row["chosen"]]
+    assert all(run.folder.record.data.class_names == list("01234567") for run in folder.finished)
+    verdict = read_verdict(folder.verdict)
+    assert set(OPEN_METRICS) <= set(verdict.metrics)
+    for row in verdict.rows:
+        runs = [run.folder.results["open"]["overall"] for run in folder.finished if run.loss == row.chosen]
         for name in OPEN_METRICS:
-            assert row["values"][name]["per_seed"] == [found[name] for found in runs]
-            assert row["values"][name]["std"] == pytest.approx(np.std([found[name] for found in runs], ddof=1))
-    compared = {one["metric"] for one in verdict["differences"] if one["low"] is not None}
+            assert row.metrics[name].per_seed == tuple(found[name] for found in runs)
+            assert row.metrics[name].std == pytest.approx(np.std([found[name] for found in runs], ddof=1))
+    compared = {one.metric for one in verdict.differences if one.interval is not None}
     assert set(OPEN_METRICS) <= compared
     for words in ("F-measure", "AUROC", "unknown rejected", "accuracy with rejection"):
         assert words in finished.out

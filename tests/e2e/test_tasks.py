@@ -59,12 +59,12 @@ def test_files(task, run):
 
 
 def test_what_the_run_says_about_itself(task, run):
-    about = run.about
-    assert (about["format"], about["data"]["task"], about["epochs"]) == (1, task, 3)
-    assert about["spec"]["loss"] == TASKS[task]["loss"]
-    assert about["model"]["name"] == TASKS[task]["model"]
-    assert len(about["data"]["train_counts"]) == len(about["data"]["class_names"]) == about["model"]["num_classes"]
-    assert about["environment"]["processes"] == 1
+    record = run.record
+    assert (record.format, record.data.task, record.epochs) == (1, task, 3)
+    assert record.spec["loss"] == TASKS[task]["loss"]
+    assert record.model.name == TASKS[task]["model"]
+    assert len(record.data.train_counts) == len(record.data.class_names) == record.model.num_classes
+    assert record.environment["processes"] == 1
     log = (run.path / "train.log").read_text()
     assert all(f"epoch {epoch}/3" in log for epoch in (1, 2, 3))
     assert " left" in log
@@ -72,7 +72,7 @@ def test_what_the_run_says_about_itself(task, run):
 
 def test_it_learns(task, run):
     """Better than any answer that does not look at the image."""
-    overall, losses = run.results["test"]["overall"], [row["train"]["loss"] for row in run.history()]
+    overall, losses = run.results["test"]["overall"], [row.train["loss"] for row in run.history()]
     assert losses[-1] < 0.8 * losses[0]
     if task == "single":
         assert overall["mean_class_accuracy"] > 0.3
@@ -91,15 +91,15 @@ def test_evaluate_finds_the_same_numbers(run, equipoise, tmp_path):
 
 def test_the_checkpoint_is_what_predicted(run):
     """A model made of the run's own description, with the weights of the checkpoint, gives the saved logits."""
-    about, kept = run.about, torch.load(run.checkpoint, weights_only=True)
-    assert kept["epoch"] == about["best_epoch"]
-    made = about["model"]
+    record, kept = run.record, torch.load(run.checkpoint, weights_only=True)
+    assert kept["epoch"] == record.best_epoch
+    made = record.model
     model = build_model(
         made["name"], num_classes=made["num_classes"], input_shape=made["input_shape"], **made["options"]
     )
     model.load_state_dict(kept["model"])
-    test = open_data(about["data"]["name"], image_size=about["spec"]["image_size"]).test
-    preparation = Preparation.from_json(about["preparation"])
+    test = open_data(record.data.name, image_size=record.spec["image_size"]).test
+    preparation = Preparation.from_json(record.preparation)
     inputs = preparation.normalise(preparation.scale(torch.from_numpy(test.inputs[:50])))
     saved = torch.from_numpy(predictions(run, "test")["logits"][:50]).float()
     with torch.inference_mode():
@@ -108,23 +108,23 @@ def test_the_checkpoint_is_what_predicted(run):
 
 
 def test_the_checkpoint_is_the_best_on_validation_data(task, run):
-    values = [row["val"][MONITORS[task]] for row in run.history()]
-    about = run.about
-    assert about["monitor"] == MONITORS[task]
-    assert about["best_epoch"] == int(np.argmax(values))
-    assert about["monitor_value"] == max(values)
+    values = [row.val[MONITORS[task]] for row in run.history()]
+    record = run.record
+    assert record.monitor == MONITORS[task]
+    assert record.best_epoch == int(np.argmax(values))
+    assert record.monitor_value == max(values)
     assert run.results["val"]["overall"][MONITORS[task]] == pytest.approx(max(values), abs=1e-3)
 
 
 def test_every_epoch_has_a_row(task, run):
     history = list(run.history())
-    assert [row["epoch"] for row in history] == [0, 1, 2]
-    assert len({row["lr"] for row in history}) == 3
-    classes = run.about["model"]["num_classes"]
+    assert [row.epoch for row in history] == [0, 1, 2]
+    assert len({row.lr for row in history}) == 3
+    classes = run.record.model.num_classes
     for row in history:
-        assert row["step"] == (row["epoch"] + 1) * history[0]["step"]
+        assert row["step"] == (row.epoch + 1) * history[0]["step"]
         assert row["seconds"] > row["seconds_per_step"] > 0
-        train, val = row["train"], row["val"]
+        train, val = row.train, row.val
         assert 0 < train["gradient_norm"] <= train["largest_gradient_norm"]
         assert train["weight_norm"] > 1
         if task == "multi":
@@ -139,12 +139,12 @@ def test_every_epoch_has_a_row(task, run):
                 assert (right > wrong) == (kind == "confidence")
                 assert {f"{kind}_right", f"{kind}_wrong"} <= train.keys()
     if task == "single":
-        assert [row["train"]["gamma"] for row in history] == pytest.approx([5, 4, 3])
+        assert [row.train["gamma"] for row in history] == pytest.approx([5, 4, 3])
     elif task == "multi":
-        assert len({row["train"]["gamma_neg"] for row in history}) == 3
+        assert len({row.train["gamma_neg"] for row in history}) == 3
     with (run.path / "logs" / "metrics.csv").open() as file:
         logged = list(csv.DictReader(file))
-    assert [float(row["train/loss"]) for row in logged] == [row["train"]["loss"] for row in history]
+    assert [float(row["train/loss"]) for row in logged] == [row.train["loss"] for row in history]
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def two_tests(equipoise, tmp_path_factory):
 def test_the_test_data_choose_nothing(two_tests):
     right, wrong = two_tests
     assert rows(right) == rows(wrong)
-    assert right.about["best_epoch"] == wrong.about["best_epoch"]
+    assert right.record.best_epoch == wrong.record.best_epoch
     assert right.checkpoint.read_bytes() == wrong.checkpoint.read_bytes()
     for name in ("calibration.json", "predictions/val.npz"):
         assert (right.path / name).read_bytes() == (wrong.path / name).read_bytes()

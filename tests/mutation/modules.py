@@ -142,7 +142,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "tests/comparison/test_open_outcome.py",
     ),
     "comparison/statistics.py": ("tests/comparison/test_variances.py", "tests/comparison/test_statistics.py"),
-    "comparison/verdict.py": VERDICT,
+    "comparison/judge.py": VERDICT,
 }
 
 NOT_NUMERIC: dict[str, str] = {

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from equipoise.calibration import fit_label_temperatures, fit_temperature, save
+from equipoise.comparison import verdict as verdicts
 from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
-from equipoise.comparison.verdict import verdict
+from equipoise.comparison.judge import judge
 from equipoise.evaluation import evaluate, evaluate_open_set
 from equipoise.predictions import open_predictions
 from equipoise.train.folder import RunFolder, write_json
@@ -54,13 +55,13 @@ def write_comparison(
     arrays["class_names"] = np.array(names or arrays["class_names"])
     for number, run in enumerate(runs):
         _write_run(run, task, arrays, epochs, number, unknown)
-    write_json(folder.verdict, verdict(folder, draws=50))
+    write_json(folder.verdict, judge(folder, draws=50).to_json())
     return folder
 
 
-def read_verdict(folder: ComparisonFolder) -> dict:
+def read_verdict(folder: ComparisonFolder) -> verdicts.Verdict:
     """The verdict as it was written."""
-    return json.loads(folder.verdict.read_text(encoding="utf-8"))
+    return verdicts.read_verdict(folder.verdict)
 
 
 def _candidates(text: str) -> tuple[str, ...]:

@@ -6,19 +6,22 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from equipoise.comparison.folder import ComparisonFolder
-from equipoise.comparison.verdict import verdict as judge
+from equipoise.comparison.judge import judge
+from equipoise.comparison.kinds import MADE_AFTERWARDS
+from equipoise.comparison.verdict import Summary
 from equipoise.report.class_figures import class_profile
 from equipoise.report.comparison import comparison_page
 from equipoise.report.difference_figures import Point, difference_plot, limits_of, pareto_plot
 from equipoise.report.figures import short
 from equipoise.report.theme import strokes
-from equipoise.report.words import MADE_AFTERWARDS
 from equipoise.train.methods import METHODS
+from tests.comparison.verdicts import difference_of
 from tests.report.browser import measure, visit
 from tests.report.comparisons import read_verdict, write_comparison
 from tests.report.reading import Reader, brightness, labels
@@ -139,21 +142,24 @@ def test_numbers_of_the_table_are_those_of_the_verdict(single):
     verdict = read_verdict(single)
     rows = cells_of(comparison_page(single, verdict))
     assert [row[0].split()[0] for row in rows] == ["ce", "focal:gamma=1,3", "recall"]
-    for cells, row in zip(rows, verdict["rows"], strict=True):
-        value = row["values"]["accuracy"]
-        assert cells[1].startswith(f"{100 * value['mean']:.2f}")
-        assert cells[1].endswith(f"± {100 * value['std']:.2f}")
+    for cells, row in zip(rows, verdict.rows, strict=True):
+        value = row.metrics["accuracy"]
+        assert cells[1].startswith(f"{100 * value.mean:.2f}")
+        assert cells[1].endswith(f"± {100 * value.std:.2f}")
     assert "baseline" in rows[0][0]
     assert "chosen: focal:gamma=3" in rows[1][0]
 
 
 def test_only_real_differences_are_marked(single):
     verdict = read_verdict(single)
-    for one in verdict["differences"]:
-        one["real"] = (one["loss"], one["metric"]) in (("recall", "accuracy"), ("recall", "nll"))
-        if one["real"]:
-            one["mean"] = 0.1  # more accurate, less likely
-    text = comparison_page(single, verdict)
+    marked = (("recall", "accuracy"), ("recall", "nll"))
+    differences = [
+        replace(one, significant=True, mean=0.1)  # more accurate, less likely
+        if (one.loss, one.metric) in marked
+        else replace(one, significant=False)
+        for one in verdict.differences
+    ]
+    text = comparison_page(single, replace(verdict, differences=tuple(differences)))
     assert text.count('<span class="sign">▲</span>') == 1
     assert text.count('<span class="sign">▼</span>') == 1
     rows = cells_of(text)
@@ -192,9 +198,9 @@ def test_a_single_loss_has_nothing_to_compare_with(tmp_path):
 )
 def test_methods_are_called_methods(tmp_path, losses, title):
     verdict = read_verdict(write_comparison(tmp_path / "methods", seeds=1, losses=("ce", "recall")))
-    rows = [verdict["rows"][0] | {"loss": name} for name in losses]
+    rows = tuple(replace(verdict.rows[0], loss=name) for name in losses)
     folder = ComparisonFolder(tmp_path / "methods")
-    text = comparison_page(folder, verdict | {"rows": rows, "baseline": losses[0]})
+    text = comparison_page(folder, replace(verdict, rows=rows, baseline=losses[0]))
     assert f"<h1>{title}</h1>" in text
 
 
@@ -259,23 +265,22 @@ def test_labels_are_called_labels(tmp_path):
 def test_names_above_examples_break_where_their_parts_meet(tmp_path):
     folder = write_comparison(tmp_path / "maps", "segmentation", seeds=1)
     verdict = read_verdict(folder)
-    rows = [row | {"loss": "recall:momentum=0.1"} if row["loss"] == "recall" else row for row in verdict["rows"]]
-    text = comparison_page(folder, verdict | {"rows": rows})
+    rows = [replace(row, loss="recall:momentum=0.1") if row.loss == "recall" else row for row in verdict.rows]
+    text = comparison_page(folder, replace(verdict, rows=tuple(rows)))
     assert '<div class="head">recall:<wbr>momentum=<wbr>0.1</div>' in text
 
 
 def test_it_says_which_run_to_use_and_how(single):
     verdict = read_verdict(single)
-    for one in verdict["differences"]:
-        one["real"] = False
-    text = comparison_page(single, verdict)
+    differences = tuple(replace(one, significant=False) for one in verdict.differences)
+    text = comparison_page(single, replace(verdict, differences=differences))
     assert "No loss is significantly better than ce in mean class accuracy" in text
     assert "<code>equipoise export runs/ce-2</code>" in text
     assert "Best mean class accuracy on validation data: recall-2." in text
 
 
 def test_a_heading_says_why_its_numbers_are_not_judged(single):
-    verdict = read_verdict(single) | {"unjudged": {"few": "1 class, 2 test samples, too few to judge"}}
+    verdict = replace(read_verdict(single), not_compared={"few": "1 class, 2 test samples, too few to judge"})
     assert "training samples; 1 class, 2 test samples, too few to judge" in comparison_page(single, verdict)
 
 
@@ -293,14 +298,17 @@ def test_an_exponent_that_stays_is_no_figure(tmp_path):
 
 def test_wide_intervals_leave_room_for_the_others():
     def row(mean, around):
-        return {"loss": "x", "mean": mean, "low": mean - around, "high": mean + around, "real": False}
+        return difference_of("x", "accuracy", mean, low=mean - around, high=mean + around)
+
+    def limits(*rows):
+        return limits_of([row.mean for row in rows], [row.interval for row in rows], 1.0)
 
     narrow, wild = [row(0.01, 0.02), row(-0.01, 0.03), row(0.02, 0.01)], row(0.05, 0.8)
-    low, high = limits_of([*narrow, wild], 1.0)
+    low, high = limits(*narrow, wild)
     assert -0.06 < low < -0.04
     assert 0.05 < high < 0.07  # every mean is seen
-    assert limits_of([row(0.01, 0.5), row(0.0, 0.6)], 1.0) == pytest.approx((-0.6 - 0.072, 0.6 + 0.072))
-    low, high = limits_of([{"mean": 0.3, "low": None, "high": None}], 1.0)
+    assert limits(row(0.01, 0.5), row(0.0, 0.6)) == pytest.approx((-0.6 - 0.072, 0.6 + 0.072))
+    low, high = limits_of([0.3], [], 1.0)
     assert low < 0 < 0.3 < high
     options = {"scale": 1.0, "less": False}
     drawn = [difference_plot("x", [*narrow, one], **options) for one in (wild, row(0.05, 0.0))]
@@ -312,7 +320,7 @@ def test_failed_runs_are_told_and_the_others_stay(copied):
     for run in gone:
         shutil.rmtree(run.folder.path)
         copied.write_failure(run, "the loss became nan in <epoch> 3", "a log")
-    text = comparison_page(copied, json.loads(json.dumps(judge(copied, draws=50))))
+    text = comparison_page(copied, judge(copied, draws=50))
     words = Reader(text).words
     assert "Failed runs" in words
     assert words.count("the loss became nan in <epoch> 3") == 3
@@ -358,7 +366,7 @@ def test_the_last_epoch_is_not_said_to_be_chosen(copied):
     assert chosen in comparison_page(copied, read_verdict(copied))
     for run in copied.runs:
         file = run.folder.path / "run.json"
-        file.write_text(json.dumps(run.folder.about | {"spec": {"checkpoint": "last"}}), encoding="utf-8")
+        file.write_text(json.dumps(replace(run.folder.record, spec={"checkpoint": "last"}).to_json()), encoding="utf-8")
     text = comparison_page(copied, read_verdict(copied))
     assert "The last epoch is judged." in text
     assert chosen not in text
@@ -419,13 +427,14 @@ def test_more_classes_than_can_be_seen_share_bars_and_the_table_has_the_rare_one
 
 def test_neither_torch_nor_lightning_is_needed(single):
     program = (
-        "import json, sys\n"
+        "import sys\n"
         "from pathlib import Path\n"
         "from equipoise.comparison.folder import ComparisonFolder\n"
+        "from equipoise.comparison.verdict import read_verdict\n"
         "from equipoise.report.comparison import comparison_page\n"
         "from equipoise.report.tables import as_csv, as_latex, as_markdown\n"
         "folder = ComparisonFolder(Path(sys.argv[1]))\n"
-        "verdict = json.loads(folder.verdict.read_text())\n"
+        "verdict = read_verdict(folder.verdict)\n"
         "print(len(comparison_page(folder, verdict)) > 100_000)\n"
         "print([len(make(verdict)) > 100 for make in (as_csv, as_latex, as_markdown)])\n"
         "print({'torch', 'pytorch_lightning', 'torchmetrics', 'sklearn'} & set(sys.modules))\n"
@@ -516,8 +525,10 @@ def test_in_a_browser_a_click_sorts_good_numbers_first(single, tmp_path):
 
 def test_in_a_browser_names_sort_and_what_is_missing_stays_last(single, tmp_path):
     verdict = read_verdict(single)
-    verdict["rows"][0]["values"]["accuracy"] = {"mean": None, "std": None, "per_seed": []}
-    up, down, by_name, backwards = clicked(comparison_page(single, verdict), tmp_path, [1, 1, 0, 0])
+    first, *others = verdict.rows
+    without = replace(first, metrics=first.metrics | {"accuracy": Summary(None, None, ())})
+    page = comparison_page(single, replace(verdict, rows=(without, *others)))
+    up, down, by_name, backwards = clicked(page, tmp_path, [1, 1, 0, 0])
     assert up[0][-1] == down[0][-1] == "ce"
     assert up[0][:2] == down[0][1::-1]
     assert by_name[0] == ["ce", "focal:gamma=1,3", "recall"]

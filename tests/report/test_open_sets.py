@@ -7,15 +7,16 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from equipoise._formatting import shown
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.report.comparison import comparison_page
 from equipoise.report.open_sets import open_sets_section
 from equipoise.report.runs import compared_losses
-from equipoise.report.words import shown
 from tests.report.browser import measure, visit
 from tests.report.comparisons import read_verdict, write_comparison
 from tests.report.reading import Reader, labels
@@ -95,9 +96,8 @@ def test_one_seed_has_no_deviation_and_probabilities_have_one_score(folder, tmp_
         if run.seed:
             shutil.rmtree(run.folder.path)
     verdict = read_verdict(copy)
-    for row in verdict["rows"]:
-        row["seeds"] = [0]
-    section = open_sets_section(compared_losses(copy, verdict))
+    rows = tuple(replace(row, seeds=(0,)) for row in verdict.rows)
+    section = open_sets_section(compared_losses(copy, replace(verdict, rows=rows)))
     assert section.tables[0].groups[-1] == ("AUROC", 1)
     assert {cell.below for row in section.tables[0].rows for cell in row[1:]} == {""}
 
@@ -107,10 +107,10 @@ def test_neither_torch_nor_lightning_is_needed(folder):
         "import json, sys\n"
         "from pathlib import Path\n"
         "from equipoise.comparison.folder import ComparisonFolder\n"
-        "from equipoise.comparison.verdict import verdict\n"
+        "from equipoise.comparison.judge import judge\n"
         "from equipoise.report.comparison import comparison_page\n"
         "folder = ComparisonFolder(Path(sys.argv[1]))\n"
-        "print('Open set' in comparison_page(folder, verdict(folder, draws=20)))\n"
+        "print('Open set' in comparison_page(folder, judge(folder, draws=20)))\n"
         "print({'torch', 'pytorch_lightning', 'torchmetrics', 'sklearn'} & set(sys.modules))\n"
     )
     ran = subprocess.run([sys.executable, "-c", program, folder.path], capture_output=True, text=True, check=True)

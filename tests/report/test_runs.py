@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from equipoise.cli.settings import given_settings
+from equipoise.comparison.command import command_of
 from equipoise.comparison.spec import CompareSpec
 from equipoise.report.examples import class_colours, examples, stored_array
-from equipoise.report.origins import command_of
 from equipoise.report.runs import compared_losses
 from equipoise.report.theme import INK
 from equipoise.train.folder import plain
@@ -32,7 +32,7 @@ def losses(folder):
 def maps(tmp_path):
     folder = write_comparison(tmp_path / "maps", "segmentation", seeds=1)
     verdict = read_verdict(folder)
-    return compared_losses(folder, verdict), verdict["data"]
+    return compared_losses(folder, verdict), verdict.data
 
 
 def test_losses_have_the_runs_of_what_was_chosen(losses):
@@ -45,7 +45,7 @@ def test_losses_have_the_runs_of_what_was_chosen(losses):
 
 def test_a_series_is_the_mean_of_the_seeds_and_their_range(losses):
     series = losses[2].series("val", "nll")
-    rows = np.array([[row["val"]["nll"] for row in run.history()] for run in losses[2].runs])
+    rows = np.array([[row.val["nll"] for row in run.history()] for run in losses[2].runs])
     assert rows.shape == (3, 4)
     np.testing.assert_allclose(series.mean, rows.mean(0))
     np.testing.assert_allclose(series.low, rows.min(0))
@@ -57,7 +57,7 @@ def test_a_series_is_the_mean_of_the_seeds_and_their_range(losses):
 
 def test_numbers_of_classes_over_time(losses):
     found = losses[0].by_class("train", "recall_weights")
-    rows = np.array([[row["train"]["recall_weights"] for row in run.history()] for run in losses[0].runs])
+    rows = np.array([[row.train["recall_weights"] for row in run.history()] for run in losses[0].runs])
     np.testing.assert_allclose(found, rows.mean(0))
     assert losses[0].by_class("train", "loss") is None
 
@@ -82,10 +82,10 @@ def pixels(photo):
 
 def test_label_maps_have_the_colours_of_their_classes(maps):
     losses, data = maps
-    grid, keys = examples(losses, data["class_names"], data["train_counts"])
+    grid, keys = examples(losses, data.class_names, data.train_counts)
     assert grid.head == ["image", "truth", "ce", "recall"]
     assert [len(row) for row in grid.rows] == [4, 4, 4]
-    colours = class_colours(data["train_counts"])
+    colours = class_colours(data.train_counts)
     with (
         np.load(losses[1].runs[0].predictions("test")) as saved,
         np.load(losses[0].runs[0].path / "examples.npz") as kept,
@@ -100,14 +100,14 @@ def test_label_maps_have_the_colours_of_their_classes(maps):
             np.testing.assert_array_equal(pixels(grid.rows[number][0]), kept["images"][number].transpose(1, 2, 0))
             share = (found == truth)[truth >= 0].mean()
             assert grid.rows[number][3].caption == f"{100 * share:.1f} % right"
-    assert [key.name for key in keys] == [*data["class_names"], "counts for nothing"]
+    assert [key.name for key in keys] == [*data.class_names, "counts for nothing"]
     assert keys[1].colour == "#" + bytes(colours[1]).hex()
 
 
 def test_without_kept_images_there_are_only_maps(maps):
     losses, data = maps
     (losses[0].runs[0].path / "examples.npz").unlink()
-    grid, _ = examples(losses, data["class_names"], data["train_counts"])
+    grid, _ = examples(losses, data.class_names, data.train_counts)
     assert grid.head == ["truth", "ce", "recall"]
     assert len(grid.rows) == 6
 
@@ -115,7 +115,7 @@ def test_without_kept_images_there_are_only_maps(maps):
 def test_without_predictions_there_are_no_examples(maps):
     losses, data = maps
     losses[1].runs[0].predictions("test").unlink()
-    assert examples(losses, data["class_names"], data["train_counts"]) is None
+    assert examples(losses, data.class_names, data.train_counts) is None
 
 
 @pytest.mark.parametrize("count", [2, 11, 300])

@@ -3,62 +3,52 @@
 import csv
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
+from equipoise.comparison.verdict import Summary
 from equipoise.report.tables import as_csv, as_latex, as_markdown, results_of, with_metrics
+from tests.comparison.verdicts import difference_of, result_of, summary, verdict_of
 
 NAMES = ("ce", "focal:gamma=1,2", "a|b_$x$ <b>")
 
 
-def number(mean, std=0.01):
-    return {"mean": mean, "std": std, "per_seed": [mean, mean]}
-
-
-def difference(loss, metric, mean, real):
-    return {
-        "loss": loss,
-        "metric": metric,
-        "mean": mean,
-        "low": mean - 0.01,
-        "high": mean + 0.01,
-        "p": 0.01,
-        "p_corrected": 0.02,
-        "real": real,
-        "seeds_needed": None if real else 7,
-    }
+def difference(loss, metric, mean, significant):
+    known = {"low": mean - 0.01, "high": mean + 0.01, "p": 0.01, "p_adjusted": 0.02}
+    return difference_of(loss, metric, mean, significant, seeds_needed=None if significant else 7, **known)
 
 
 @pytest.fixture
 def verdict():
     values = [
-        {"accuracy": number(0.7), "nll": number(0.5), "seconds_per_step": number(0.0123, 0.0004)},
-        {"accuracy": number(0.8), "nll": number(0.6), "seconds_per_step": number(1.5, 0.25)},
-        {"accuracy": number(0.75), "nll": {"mean": None, "std": None, "per_seed": []}},
+        {"accuracy": summary(0.7), "nll": summary(0.5), "seconds_per_step": summary(0.0123, 0.0004)},
+        {"accuracy": summary(0.8), "nll": summary(0.6), "seconds_per_step": summary(1.5, 0.25)},
+        {"accuracy": summary(0.75), "nll": Summary(None, None, ())},
     ]
-    return {
-        "baseline": "ce",
-        "seeds": [0, 1],
-        "metrics": ["accuracy", "nll", "seconds_per_step"],
-        "rows": [
-            {"loss": name, "chosen": name, "seeds": [0, 1], "values": own}
-            for name, own in zip(NAMES, values, strict=True)
-        ],
-        "differences": [
-            difference(NAMES[1], "accuracy", 0.1, True),
-            difference(NAMES[1], "nll", 0.1, True),
-            difference(NAMES[2], "accuracy", 0.05, False),
-        ],
-    }
+    differences = [
+        difference(NAMES[1], "accuracy", 0.1, True),
+        difference(NAMES[1], "nll", 0.1, True),
+        difference(NAMES[2], "accuracy", 0.05, False),
+    ]
+    rows = [result_of(name, metrics) for name, metrics in zip(NAMES, values, strict=True)]
+    return verdict_of(rows, differences, metrics=("accuracy", "nll", "seconds_per_step"))
+
+
+def renamed(verdict, place, loss):
+    """The verdict with another loss in a row."""
+    rows = list(verdict.rows)
+    rows[place] = replace(rows[place], loss=loss)
+    return replace(verdict, rows=tuple(rows))
 
 
 def test_rows_are_called_methods_where_any_is_one(verdict):
-    def heads():
+    def heads(verdict):
         return as_markdown(verdict).splitlines()[0][:8], re.search(r"\n(\w+) & accuracy", as_latex(verdict))[1]
 
-    assert heads() == ("| loss |", "loss")
-    verdict["rows"][2]["loss"] = "crt"
-    assert heads() == ("| method", "method")
+    assert heads(verdict) == ("| loss |", "loss")
+    verdict = renamed(verdict, 2, "crt")
+    assert heads(verdict) == ("| method", "method")
 
 
 def test_marks_say_better_or_worse_and_only_of_real_differences(verdict):
@@ -74,12 +64,12 @@ def test_best_follows_the_direction_of_the_metric(verdict):
 
 
 def test_a_single_loss_is_not_called_the_best(verdict):
-    verdict["rows"], verdict["differences"] = verdict["rows"][:1], []
+    verdict = replace(verdict, rows=verdict.rows[:1], differences=())
     assert not any(result.best for result in results_of(verdict)[0].values())
 
 
 def test_what_is_not_judged_has_no_best(verdict):
-    verdict["unjudged"] = {"nll": "too few"}
+    verdict = replace(verdict, not_compared={"nll": "too few"})
     assert not any(row["nll"].best for row in results_of(verdict))
     assert results_of(verdict)[1]["accuracy"].best
 
@@ -87,8 +77,8 @@ def test_what_is_not_judged_has_no_best(verdict):
 def test_where_all_are_equal_none_is_bold(verdict):
     assert any(row["accuracy"].best for row in results_of(verdict))
     bold = as_markdown(verdict).count("**")
-    for row in verdict["rows"]:
-        row["values"]["accuracy"] = number(0.0)
+    equal = [replace(row, metrics={**row.metrics, "accuracy": summary(0.0)}) for row in verdict.rows]
+    verdict = replace(verdict, rows=tuple(equal))
     assert not any(row["accuracy"].best for row in results_of(verdict))
     assert as_markdown(verdict).count("**") == bold - 2
 
@@ -97,7 +87,7 @@ def test_metrics_are_chosen_in_their_order(verdict):
     chosen = with_metrics(verdict, ["nll", "accuracy"])
     assert as_markdown(chosen).splitlines()[0] == "| loss | NLL | accuracy |"
     assert {row["metric"] for row in csv.DictReader(io.StringIO(as_csv(chosen)))} == {"nll", "accuracy"}
-    assert verdict["metrics"] == ["accuracy", "nll", "seconds_per_step"]
+    assert verdict.metrics == ("accuracy", "nll", "seconds_per_step")
 
 
 @pytest.mark.parametrize(("names", "got"), [(["accuracy", "ece", "f1"], "got ece,f1;"), ([], "got none;")])
@@ -112,13 +102,13 @@ def test_csv_has_every_number_as_it_is(verdict):
     found = {(row["loss"], row["metric"]): row for row in rows}
     focal = found[NAMES[1], "accuracy"]
     assert float(focal["mean"]) == 0.8
-    assert [float(focal[key]) for key in ("difference", "low", "high", "p_corrected")] == [
+    assert [float(focal[key]) for key in ("difference", "low", "high", "p_adjusted")] == [
         0.1,
         0.1 - 0.01,
         0.1 + 0.01,
         0.02,
     ]
-    assert focal["real"] == "True"
+    assert focal["significant"] == "True"
     assert found[NAMES[2], "accuracy"]["seeds_needed"] == "7"
     assert found["ce", "accuracy"]["difference"] == ""
     assert found[NAMES[2], "nll"]["mean"] == ""
@@ -146,15 +136,16 @@ def test_latex(verdict):
 
 @pytest.mark.parametrize("make", [as_markdown, as_latex])
 def test_of_one_seed_there_is_no_deviation(verdict, make):
-    verdict["seeds"] = [0]
-    for row in verdict["rows"]:
-        row["values"] = {name: value | {"std": None} for name, value in row["values"].items()}
-    text = make(verdict)
+    alone = [
+        replace(row, metrics={name: summary(value.mean, None, seeds=1) for name, value in row.metrics.items()})
+        for row in verdict.rows
+    ]
+    text = make(replace(verdict, rows=tuple(alone), seeds=(0,)))
     assert "One seed: no standard deviation, no interval" in text
     assert "±" not in text
     assert r"\pm" not in text
 
 
 def test_latex_escapes_everything_special(verdict):
-    verdict["rows"][0]["loss"] = "100% #1 {a}\\b~c^d&e\nf"
+    verdict = renamed(verdict, 0, "100% #1 {a}\\b~c^d&e\nf")
     assert r"100\% \#1 \{a\}\textbackslash{}b\textasciitilde{}c\textasciicircum{}d\&e f & " in as_latex(verdict)

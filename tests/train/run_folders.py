@@ -101,6 +101,11 @@ def make_run(path, task="single", *, data=None, preparation=None, model=None, na
         },
         "preparation": preparation.to_json(),
         "best_epoch": 4,
+        "monitor": "accuracy",
+        "monitor_value": 0.5,
+        "seconds_per_step": 0.01,
+        "started": "2026-11-16T12:00:00+00:00",
+        "finished": "2026-11-16T12:01:00+00:00",
     }
     (path / "run.json").write_text(json.dumps(about))
     results = {"val": results_of(0.6, 0.4), "test": results_of(0.75, 0.25)}

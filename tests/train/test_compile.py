@@ -11,7 +11,7 @@ from equipoise.train.spec import RunSpec
 
 def losses(folder, **settings):
     spec = RunSpec(data="digits-lt", model="mlp", epochs=2, logger="none", **settings)
-    return [row["train"]["loss"] for row in run(spec, folder).history()]
+    return [row.train["loss"] for row in run(spec, folder).history()]
 
 
 @pytest.mark.parametrize("mode", ["none", "reduce-overhead"])

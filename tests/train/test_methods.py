@@ -14,11 +14,11 @@ from torch import nn
 from torch.testing import assert_close
 
 from equipoise import LDAMLoss
+from equipoise.comparison.kinds import DISTANCES, MADE_AFTERWARDS
 from equipoise.data import digits_lt, open_data, sampler_for
 from equipoise.expressions import is_method
 from equipoise.heads import BilateralModel, CosineClassifier, decouple, features, normalize_classifier
 from equipoise.models import MLP, build_model, find_classifier
-from equipoise.report.words import DISTANCES, MADE_AFTERWARDS
 from equipoise.train import run as module
 from equipoise.train.builders import loss_of
 from equipoise.train.errors import TrainingError
@@ -174,11 +174,11 @@ def test_a_method_trains_and_its_export_is_what_predicted(method, stage_one, tmp
     before = contents(stage_one.path)
     found = trained(tmp_path / "run", method=method, stage_one=None if first is None else str(first))
     assert contents(stage_one.path) == before
-    about = found.about
-    assert about["spec"]["method"] == method
-    assert 0 <= about["best_epoch"] < 2
-    assert about["seconds_per_step"] > 0
-    assert about["monitor_value"] == pytest.approx(found.results["val"]["overall"]["mean_class_accuracy"], abs=1e-6)
+    record = found.record
+    assert record.spec["method"] == method
+    assert 0 <= record.best_epoch < 2
+    assert record.seconds_per_step > 0
+    assert record.monitor_value == pytest.approx(found.results["val"]["overall"]["mean_class_accuracy"], abs=1e-6)
     assert found.results["test"]["overall"]["mean_class_accuracy"] > 0.2
     rows = list(found.history())
     assert len(rows) == (2 if parse_method(method).learns_in_steps else 0)
@@ -198,7 +198,7 @@ def test_no_method_is_the_loss_alone(stage_one, tmp_path):
 def test_the_checkpoint_of_sdn_holds_the_merged_model(tmp_path):
     found = trained(tmp_path / "run", method="sdn")
     kept = torch.load(found.checkpoint, weights_only=True)
-    assert kept["epoch"] == found.about["best_epoch"]
+    assert kept["epoch"] == found.record.best_epoch
     inputs = torch.randn(16, 1, 8, 8)
     made = {"num_classes": 10, "input_shape": (1, 8, 8), "hidden": [32]}
     both, plain = decouple(build_model("mlp", **made)), build_model("mlp", **made)
@@ -208,7 +208,7 @@ def test_the_checkpoint_of_sdn_holds_the_merged_model(tmp_path):
         assert torch.equal(plain.eval()(inputs), both.eval()(inputs))
         heads = both.train()(inputs)
     assert not torch.equal(heads.feature, heads.classifier)
-    assert found.about["model"]["parameters"] == sum(weight.numel() for weight in plain.parameters())
+    assert found.record.model.parameters == sum(weight.numel() for weight in plain.parameters())
 
 
 def test_ldam_drw_is_the_published_loss_on_cosines():
@@ -281,7 +281,7 @@ def test_the_tau_that_validation_data_chose_is_told(stage_one, tmp_path):
     assert best >= plain
     trained(tmp_path / "given", lines.append, method=f"tau-norm:tau={tau}", stage_one=str(stage_one.path))
     assert torch.equal(*(saved_logits(RunFolder(tmp_path / name)) for name in ("run", "given")))
-    assert [RunFolder(tmp_path / name).about["settled"] for name in ("run", "given")] == [{"tau": tau}] * 2
+    assert [RunFolder(tmp_path / name).record.settled for name in ("run", "given")] == [{"tau": tau}] * 2
 
 
 def test_stage_one_is_trained_inside_where_none_is_named(stage_one, tmp_path):
@@ -291,11 +291,11 @@ def test_stage_one_is_trained_inside_where_none_is_named(stage_one, tmp_path):
     assert torch.equal(saved_logits(alone), saved_logits(shared))
     inside = RunFolder(alone.path / "stage-one")
     assert torch.equal(saved_logits(inside), saved_logits(stage_one))
-    assert alone.about["monitor_value"] == shared.about["monitor_value"]
+    assert alone.record.monitor_value == shared.record.monitor_value
     assert sum(line.startswith("stage one: epoch") for line in lines) == 2
     assert lines[-2:-1] == ["the classifier is trained for 10 epochs in batches of 17, lr 0.00664"]
     assert lines[-1].endswith("crt, no further epochs")
-    assert alone.about["settled"] == {"classifier_batch_size": 17, "classifier_lr": 0.2 * 17 / 512}
+    assert alone.record.settled == {"classifier_batch_size": 17, "classifier_lr": 0.2 * 17 / 512}
 
 
 @pytest.mark.parametrize("settings", [{"ema": 0.9}, {"precision": "bf16-mixed"}], ids=["ema", "bf16"])
@@ -318,11 +318,11 @@ def test_averaged_weights_and_half_precision(method, settings, tmp_path):
 @pytest.mark.parametrize("method", ["sdn", "bbn", "oltr"])
 def test_compiled_steps(method, stage_one, tmp_path):
     first = {"stage_one": str(stage_one.path)} if method == "oltr" else {}
-    plain = [row["train"]["loss"] for row in trained(tmp_path / "plain", method=method, **first).history()]
+    plain = [row.train["loss"] for row in trained(tmp_path / "plain", method=method, **first).history()]
     if method == "oltr":  # stage one has to be compiled as well
         first = {"stage_one": str(trained(tmp_path / "one", compile="default").path)}
     compiled = trained(tmp_path / "compiled", method=method, compile="default", **first)
-    assert [row["train"]["loss"] for row in compiled.history()] == pytest.approx(plain, rel=1e-3)
+    assert [row.train["loss"] for row in compiled.history()] == pytest.approx(plain, rel=1e-3)
 
 
 @pytest.mark.parametrize("method", ["sdn", "ldam-drw"])
@@ -464,7 +464,7 @@ def test_stage_one_of_data_that_have_changed(stage_one, tmp_path):
 
 
 def test_stage_one_with_the_same_loss_in_other_words(stage_one, tmp_path):
-    assert stage_one.about["spec"]["loss"] == "auto"
+    assert stage_one.record.spec["loss"] == "auto"
     for loss in ("ce", "CrossEntropyLoss"):
         trained(tmp_path / loss, method=f"tau-norm:tau=1:backbone={loss}", stage_one=str(stage_one.path))
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 
-from equipoise._reading import read_record
 from equipoise.cli.console import echo
 from equipoise.cli.inputs import bad_input
 from equipoise.cli.settings import settled, with_settings
@@ -39,6 +38,7 @@ def compare(
     with bad_input():
         from equipoise.cli.console import Console
         from equipoise.comparison.compare import compare as compare_losses
+        from equipoise.report.comparison import comparison_page
 
         console = Console(file=sys.stderr)
         folder = place or Path("comparisons") / _name(checked)
@@ -49,11 +49,13 @@ def compare(
             ray=ray,
             say=echo,
             console=console if console.is_terminal else None,
+            page=comparison_page,
         )
     from equipoise.cli.comparison_table import print_comparison
     from equipoise.comparison.recommendation import recommended
+    from equipoise.comparison.verdict import read_verdict
 
-    verdict = read_record(found.verdict, advice="delete it")
+    verdict = read_verdict(found.verdict)
     print_comparison(verdict)
     advice = recommended(found, verdict)
     if advice is not None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from rich.text import Text
 
+from equipoise._formatting import shown
 from equipoise.cli.console import Console
 from equipoise.cli.summary import plain_table
-from equipoise.comparison.sentences import JUDGED, interval_text, is_gain, signed
+from equipoise.comparison.sentences import JUDGED, interval_text, signed
+from equipoise.comparison.verdict import MetricDifference, Verdict
 from equipoise.report.tables import Result, label, results_of, spread
-from equipoise.report.words import shown
 
 __all__ = ["print_comparison"]
 
@@ -20,32 +20,32 @@ MARKS = {"better": " ▲", "worse": " ▼", "": ""}
 Columns = Mapping[str, Sequence[Text]]
 
 
-def print_comparison(found: Mapping[str, Any], console: Console | None = None) -> None:
+def print_comparison(verdict: Verdict, console: Console | None = None) -> None:
     """Print the table, the differences from the baseline, and the sentences; as many columns side by side as fit.
 
     Args:
-        found: what ``equipoise.comparison.verdict.verdict`` gives, or its JSON read again.
+        verdict: of the comparison.
         console: where to; None for the terminal.
     """
     console = console or Console()
-    losses = [Text(row["loss"]) for row in found["rows"]]
-    results = results_of(found)
-    columns = {label(metric): [_cell(metric, row[metric]) for row in results] for metric in found["metrics"]}
+    losses = [Text(row.loss) for row in verdict.rows]
+    results = results_of(verdict)
+    columns = {label(metric): [_cell(metric, row[metric]) for row in results] for metric in verdict.metrics}
     _print_columns(console, "", losses, columns)
-    compared = _differences(found)
+    compared = _differences(verdict)
     if compared:
-        names = list(dict.fromkeys(one["loss"] for one in found["differences"]))
-        interval = ", 95 % CI" if any(one["low"] is not None for one in found["differences"]) else ""
+        names = list(dict.fromkeys(one.loss for one in verdict.differences))
+        interval = ", 95 % CI" if any(one.interval is not None for one in verdict.differences) else ""
         _print_columns(
-            console, f"difference from {found['baseline']}{interval}", [Text(name) for name in names], compared
+            console, f"difference from {verdict.baseline}{interval}", [Text(name) for name in names], compared
         )
     bold = "Bold: the best mean. " if console.is_terminal and not console.is_dumb_terminal else ""
-    if len(found["seeds"]) > 1:
+    if len(verdict.seeds) > 1:
         console.print(
-            f"Means ± standard deviation over {len(found['seeds'])} seeds, fractions in percent. {bold}"
-            f"▲ significantly better than {found['baseline']}, ▼ significantly worse.",
+            f"Means ± standard deviation over {len(verdict.seeds)} seeds, fractions in percent. {bold}"
+            f"▲ significantly better than {verdict.baseline}, ▼ significantly worse.",
         )
-    for sentence in found["sentences"]:
+    for sentence in verdict.sentences:
         console.print(Text(sentence))
 
 
@@ -55,24 +55,24 @@ def _cell(metric: str, result: Result) -> Text:
     return text.append(MARKS[result.mark])
 
 
-def _differences(found: Mapping[str, Any]) -> dict[str, list[Text]]:
+def _differences(verdict: Verdict) -> dict[str, list[Text]]:
     """Differences with their intervals, by metric."""
-    known = {(one["loss"], one["metric"]): one for one in found["differences"]}
-    names = list(dict.fromkeys(one["loss"] for one in found["differences"]))
-    judged = {one["metric"] for one in found["differences"]}
-    metrics = [metric for metric in dict.fromkeys((found["main"], *JUDGED)) if metric in judged]
+    known = {(one.loss, one.metric): one for one in verdict.differences}
+    names = list(dict.fromkeys(one.loss for one in verdict.differences))
+    judged = {one.metric for one in verdict.differences}
+    metrics = [metric for metric in dict.fromkeys((verdict.main_metric, *JUDGED)) if metric in judged]
     return {label(metric): [_difference(known.get((name, metric))) for name in names] for metric in metrics if names}
 
 
-def _difference(one: Mapping[str, Any] | None) -> Text:
+def _difference(one: MetricDifference | None) -> Text:
     if one is None:
         return Text("–")
-    metric = one["metric"]
-    text = Text(signed(metric, one["mean"]))
-    if one["low"] is not None:
-        text.append(f" ({interval_text(one)})" if one.get("usable", True) else " (no usable interval)")
-    if one["real"]:
-        text.append(MARKS["better" if is_gain(one) else "worse"])
+    metric = one.metric
+    text = Text(signed(metric, one.mean))
+    if one.interval is not None:
+        text.append(f" ({interval_text(metric, one.interval)})" if one.usable else " (no usable interval)")
+    if one.significant:
+        text.append(MARKS["better" if one.is_gain else "worse"])
     return text
 
 

@@ -43,8 +43,8 @@ def _check_no_comparison(path: Path) -> None:
     runs, best = comparison.finished, comparison.best
     if best is None:
         raise InputError(f"{path}: it must be one run, found a comparison without a finished one; let it go on first")
+    from equipoise.comparison.judge import known_verdict
     from equipoise.comparison.recommendation import Recommendation, recommended
-    from equipoise.comparison.verdict import known_verdict
 
     verdict = known_verdict(comparison)
     advice, which = None if verdict is None else recommended(comparison, verdict), "the recommended one"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from equipoise._reading import read_record, reading
+from equipoise._reading import reading
 from equipoise._writing import check_place, write_text
 from equipoise.cli.console import echo
 from equipoise.cli.inputs import bad_input
@@ -31,6 +31,7 @@ def report(
 ) -> None:
     """Make the page of a comparison again, from what is finished; also its table for other documents."""
     with bad_input():
+        from equipoise.comparison.judge import judge, known_verdict
         from equipoise.report.comparison import comparison_page
         from equipoise.report.tables import as_csv, as_latex, as_markdown, with_metrics
 
@@ -48,7 +49,10 @@ def report(
             check_place(place)
         problem = "the files of the comparison do not fit together"
         with reading(folder, problem, "run equipoise compare again, which trains damaged runs anew"):
-            verdict = _verdict(comparison)
+            verdict = known_verdict(comparison)
+            if verdict is None:
+                verdict = judge(comparison)
+                write_json(comparison.verdict, verdict.to_json())
             html = comparison_page(comparison, verdict)
         listed = [name.strip() for name in (metrics or "").split(",") if name.strip()]
         table = verdict if metrics is None else with_metrics(verdict, listed)
@@ -56,14 +60,3 @@ def report(
         for place, text in (texts | {page: html}).items():
             write_text(place, text)
             echo(f"wrote {place}")
-
-
-def _verdict(folder: ComparisonFolder) -> dict[str, Any]:
-    """The verdict that is there, or a new one where it is out of date."""
-    from equipoise.comparison.verdict import known_verdict, verdict
-
-    found = known_verdict(folder)
-    if found is None:
-        write_json(folder.verdict, verdict(folder))
-        found = read_record(folder.verdict, advice="delete it")
-    return found

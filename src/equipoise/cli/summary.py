@@ -72,13 +72,12 @@ def print_open_set(evaluation: OpenSetEvaluation) -> None:
 
 def print_run(folder: RunFolder) -> None:
     """Print what a finished run reached on its test data, and where it lies."""
-    about, open_set = folder.about, folder.open_set
-    name, monitor = about["data"]["name"], metric_info(about["monitor"])
-    print_evaluation(replace(folder.evaluation("test"), file=f"test data of {name}", open_set=open_set), worst=3)
-    Console().print(
-        f"{folder.path}: epoch {about['best_epoch'] + 1} of {about['epochs']}, {monitor.label} "
-        f"{monitor.text(about['monitor_value'])} on validation data"
-    )
+    record, open_set = folder.record, folder.open_set
+    monitor = metric_info(record.monitor)
+    file = f"test data of {record.data.name}"
+    print_evaluation(replace(folder.evaluation("test"), file=file, open_set=open_set), worst=3)
+    value = f"{monitor.label} {monitor.text(record.monitor_value)} on validation data"
+    Console().print(f"{folder.path}: epoch {record.best_epoch + 1} of {record.epochs}, {value}")
 
 
 def plain_table(first: str, *others: str) -> Table:

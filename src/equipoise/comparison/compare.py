@@ -25,12 +25,13 @@ from equipoise._writing import DRAFT, clear_drafts, no_empty_folders, open_unlin
 from equipoise.comparison.damage import damage_of, set_aside
 from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
 from equipoise.comparison.jobs import Call, Jobs, LocalJobs
+from equipoise.comparison.kinds import kind_of
 from equipoise.comparison.lock import LOCKS, at_work, only_one
 from equipoise.comparison.plan import as_planned, baseline_of, entries_of, planned_runs, run_spec, surveyed_entries
 from equipoise.comparison.progress import Display
 from equipoise.comparison.spec import CompareSpec
+from equipoise.comparison.verdict import Verdict
 from equipoise.expressions import canonical
-from equipoise.report.words import kind_of
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain, write_json
 from equipoise.train.spec import FREE, RunSpec, told_apart
@@ -51,8 +52,9 @@ def compare(
     ray: str | None = None,
     say: Callable[[str], None] = lambda line: None,
     console: Console | None = None,
+    page: Callable[[ComparisonFolder, Verdict], str] | None = None,
 ) -> ComparisonFolder:
-    """Train every loss with every seed, as far as that is not done yet; then judge, then write the page.
+    """Train every loss with every seed, as far as that is not done yet; then judge, then write the report.
 
     Args:
         spec: all settings.
@@ -61,6 +63,7 @@ def compare(
         ray: address of a Ray cluster that trains the runs; None for processes of this machine.
         say: called with lines for people.
         console: where a progress bar is drawn; None for none.
+        page: makes the report, HTML; None for none.
 
     Raises:
         DataError: the data cannot be used.
@@ -77,7 +80,7 @@ def compare(
                 why = "".join(f": {one.loss}, seed {one.seed}: {one.error}" for one in folder.failures[:1])
                 logs = folder.path / "failures"
                 raise TrainingError(f"none of the {len(runs)} runs came to its end{why}; see the logs in {logs}")
-            _judge(folder)
+            _judge(folder, page)
     return folder
 
 
@@ -206,7 +209,7 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
     if compared is None and not suggested:
         changed["losses"] = texts, "those that the data suggest"
     if changed or gone:
-        from equipoise.report.origins import command_of
+        from equipoise.comparison.command import command_of
 
         lacking = [f"{some(gone)}, which this one lacks"] if gone else []
         differs = " and with ".join([*([told_apart(changed)] if changed else []), *lacking])
@@ -279,8 +282,8 @@ def _gpus() -> list[str]:
 
 def _survey(folder: ComparisonFolder, workers: Jobs, spec: CompareSpec, say: Callable[[str], None]) -> list[Entry]:
     """Entries that fit the data."""
-    finished = [run.folder.about.get("data", {}) for run in folder.finished] if folder.exists else []
-    fingerprint = next((data["fingerprint"] for data in finished if "fingerprint" in data), None)
+    finished = [run.folder.record.data.fingerprint for run in folder.finished] if folder.exists else []
+    fingerprint = next(filter(None, finished), None)
     (outcome,) = workers.outcomes([Call("the data", surveyed_entries, (spec, fingerprint))])
     if outcome.error is not None:
         raise ValueError(outcome.error)
@@ -332,14 +335,14 @@ def _count(number: int, word: str) -> str:
     return f"{number:,} {word}" + ("" if number == 1 else "s")
 
 
-def _judge(folder: ComparisonFolder) -> None:
-    """The verdict on what is finished, and its page."""
-    from equipoise.comparison.verdict import verdict
-    from equipoise.report.comparison import comparison_page
+def _judge(folder: ComparisonFolder, page: Callable[[ComparisonFolder, Verdict], str] | None) -> None:
+    """Write the verdict on the finished runs, and the report."""
+    from equipoise.comparison.judge import judge
 
-    found = verdict(folder)
-    write_json(folder.verdict, found)
-    write_text(folder.report, comparison_page(folder, found))
+    verdict = judge(folder)
+    write_json(folder.verdict, verdict.to_json())
+    if page is not None:
+        write_text(folder.report, page(folder, verdict))
 
 
 def prepare() -> None:

@@ -23,6 +23,7 @@ from typing import Any
 
 import equipoise
 from equipoise._reading import InputError, Shape, check_shape, read_record
+from equipoise._records import Record
 from equipoise._writing import write_text
 from equipoise.metric_registry import metric_info
 from equipoise.train.folder import RunFolder, write_json
@@ -75,7 +76,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Failure:
+class Failure(Record):
     """A run that did not come to its end.
 
     Args:
@@ -88,7 +89,7 @@ class Failure:
     loss: str
     seed: int
     error: str
-    log: str
+    log: str = ""
 
 
 @dataclass(frozen=True)
@@ -183,11 +184,11 @@ class ComparisonFolder:
 
     def best_of(self, losses: Collection[str]) -> PlannedRun | None:
         """The best of some candidates on validation data; None where none of them has a number there."""
-        runs = {run: run.folder.about for run in self.finished if run.loss in losses}
-        values: dict[PlannedRun, float] = {
-            run: about["monitor_value"] if metric_info(about["monitor"]).higher_is_better else -about["monitor_value"]
-            for run, about in runs.items()
-            if about.get("monitor_value") is not None
+        records = {run: run.folder.record for run in self.finished if run.loss in losses}
+        values = {
+            run: record.monitor_value if metric_info(record.monitor).higher_is_better else -record.monitor_value
+            for run, record in records.items()
+            if record.monitor_value is not None
         }
 
         def rank(run: PlannedRun) -> tuple[int, float, float]:
@@ -237,13 +238,11 @@ class ComparisonFolder:
         file = place.with_suffix(".log")
         write_text(file, log)
         failure = Failure(run.loss, run.seed, error, file.relative_to(self.path).as_posix())
-        write_json(place, asdict(failure))
+        write_json(place, failure.to_json())
         return failure
 
 
 def _failure(file: Path) -> Failure:
     """Why a run failed."""
     advice = "delete it; the run is tried again"
-    content = read_record(file, advice=advice)
-    check_shape(file, content, {"loss": str, "seed": int, "error": str, "log": str}, advice=advice)
-    return Failure(**{key: content[key] for key in ("loss", "seed", "error", "log")})
+    return Failure.from_json(read_record(file, advice=advice), where=file, advice=advice)

@@ -311,7 +311,7 @@ def values_of(folder: RunFolder) -> dict[str, float | None]:
 
 def outcome_of(folder: RunFolder) -> Outcome:
     """The test of a finished run."""
-    source = open_predictions(folder.predictions("test"), task=folder.about["data"]["task"])
+    source = open_predictions(folder.predictions("test"), task=folder.record.data.task)
     return OUTCOMES[source.task](folder, source)
 
 

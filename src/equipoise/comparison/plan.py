@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from equipoise._formatting import things
 from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
 from equipoise.comparison.spec import CompareSpec
 from equipoise.expressions import canonical, compact, is_method, same
-from equipoise.report.words import things
 from equipoise.train.folder import RunFolder
 from equipoise.train.spec import RunSpec, SharedSpec
 

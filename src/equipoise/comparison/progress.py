@@ -11,9 +11,9 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from equipoise._formatting import duration
 from equipoise.comparison.folder import PlannedRun
 from equipoise.metric_registry import metric_info
-from equipoise.report.words import duration
 
 __all__ = ["Display", "Pace"]
 
@@ -106,9 +106,9 @@ class Display:
 
     def finished(self, run: PlannedRun) -> None:
         """A run came to its end."""
-        about = run.folder.about
-        metric = metric_info(about["monitor"])
-        self._over(run, f"{metric.label} {metric.text(about['monitor_value'])} on validation data")
+        record = run.folder.record
+        metric = metric_info(record.monitor)
+        self._over(run, f"{metric.label} {metric.text(record.monitor_value)} on validation data")
 
     def failed(self, run: PlannedRun, error: str, log: Path) -> None:
         """A run failed."""

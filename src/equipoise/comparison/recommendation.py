@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from equipoise._formatting import joined
 from equipoise.comparison.folder import ComparisonFolder, PlannedRun
-from equipoise.comparison.sentences import JUDGED, MORE_SAMPLES, is_gain
+from equipoise.comparison.kinds import kind_of
+from equipoise.comparison.sentences import JUDGED, MORE_SAMPLES
+from equipoise.comparison.verdict import Verdict
 from equipoise.metric_registry import metric_info
-from equipoise.report.words import joined, kind_of
 
 __all__ = ["Recommendation", "recommended"]
 
@@ -53,19 +55,19 @@ class Recommendation:
 
     def next_step(self, out: str) -> str:
         """``Undecided; next: COMMAND``, the comparison with more seeds; nothing where that is not the next step."""
-        from equipoise.report.origins import command_of
+        from equipoise.comparison.command import command_of
 
         return "" if self.settings is None else f"Undecided; next: {command_of(self.settings, out)}"
 
 
-def recommended(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Recommendation | None:
+def recommended(folder: ComparisonFolder, verdict: Verdict) -> Recommendation | None:
     """The best on validation data of the losses that are significantly better than the baseline, else the baseline.
 
     Whether a loss is better is judged on test data, in the main metric; which of its runs is taken, on validation data.
 
     Args:
         folder: of the comparison.
-        verdict: what ``equipoise.comparison.verdict.verdict`` gives, or its JSON read again.
+        verdict: on its runs.
 
     Returns:
         None where no run has a number on validation data.
@@ -73,11 +75,11 @@ def recommended(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Recomme
     best = folder.best
     if best is None:
         return None
-    main, baseline = verdict["main"], verdict["baseline"]
-    chosen: dict[str, str] = {row["loss"]: row["chosen"] for row in verdict["rows"] if row["seeds"]}
-    gains = [one for one in verdict["differences"] if one["real"] and is_gain(one)]
-    better = {chosen[one["loss"]] for one in gains if one["metric"] == main}
-    monitor, seeds = _called(best.folder.about["monitor"]), None
+    main, baseline = verdict.main_metric, verdict.baseline
+    chosen = {row.loss: row.chosen for row in verdict.rows if row.chosen is not None}
+    gains = [one for one in verdict.differences if one.significant and one.is_gain]
+    better = {chosen[one.loss] for one in gains if one.metric == main}
+    monitor, seeds = _called(best.folder.record.monitor), None
     run, why = best, f"{best.loss} has the best {monitor} on validation data"
     note = f"The run was chosen by {monitor} on validation data."
     if (among_better := folder.best_of(better)) is not None:
@@ -91,26 +93,26 @@ def recommended(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Recomme
     note = f"Significance was judged on test data. {note}"
     if run != best:
         note += f" Best {monitor} on validation data: {best.name}."
-    elsewhere = [f"{one['loss']} ({_called(one['metric'])})" for one in gains if one["metric"] in JUDGED]
+    elsewhere = [f"{one.loss} ({_called(one.metric)})" for one in gains if one.metric in JUDGED]
     if elsewhere and not better:
         note += f" Significantly better in other metrics: {', '.join(elsewhere)}."
-    settings = None if seeds is None else folder.spec | {"seeds": _more(verdict["seeds"], seeds)}
-    return Recommendation(run, why, note, run.folder.about.get("loss_in_python"), settings)
+    settings = None if seeds is None else folder.spec | {"seeds": _more(verdict.seeds, seeds)}
+    return Recommendation(run, why, note, run.folder.record.loss_in_python, settings)
 
 
-def _undecided(verdict: Mapping[str, Any]) -> tuple[str, int | None]:
+def _undecided(verdict: Verdict) -> tuple[str, int | None]:
     """Why nothing is better than the baseline, and the number of seeds that may show it, None where none would."""
-    main, baseline = verdict["main"], verdict["baseline"]
-    kind = kind_of(row["loss"] for row in verdict["rows"]).one
+    main, baseline = verdict.main_metric, verdict.baseline
+    kind = kind_of(row.loss for row in verdict.rows).one
     why = f"No {kind} is significantly better than {baseline} in {_called(main)}"
-    if len(verdict["seeds"]) == 1:
+    if len(verdict.seeds) == 1:
         return (
             f"One seed cannot show whether a {kind} is better than {baseline}; until then, keep {baseline}",
             FEW_SEEDS,
         )
-    open_ = [one for one in verdict["differences"] if one["metric"] == main and not one["real"] and is_gain(one)]
-    needs = [one["seeds_needed"] for one in open_ if one["limit"] == "seeds" and one["seeds_needed"]]
-    if any(one["limit"] == "seeds" for one in open_) and len(verdict["seeds"]) < 3:
+    open_ = [one for one in verdict.differences_in(main) if not one.significant and one.is_gain]
+    needs = [one.seeds_needed for one in open_ if one.limit == "seeds" and one.seeds_needed]
+    if any(one.limit == "seeds" for one in open_) and len(verdict.seeds) < 3:
         return f"{why} yet; until then, keep {baseline}", FEW_SEEDS
     if needs and min(needs) <= MANY_SEEDS:
         return f"{why} yet; until then, keep {baseline}", min(needs)
@@ -121,7 +123,7 @@ def _undecided(verdict: Mapping[str, Any]) -> tuple[str, int | None]:
     return f"{why}; keep {baseline}", None
 
 
-def _more(seeds: list[int], number: int) -> list[int]:
+def _more(seeds: Sequence[int], number: int) -> list[int]:
     """As many seeds, those that there are among them."""
     new = (seed for seed in itertools.count() if seed not in seeds)
     return sorted([*seeds, *itertools.islice(new, max(0, number - len(seeds)))])

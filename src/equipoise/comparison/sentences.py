@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
+from equipoise._formatting import joined, shown
 from equipoise.comparison.statistics import MOST_SEEDS
+from equipoise.comparison.verdict import MetricDifference, Verdict
 from equipoise.expressions import Call, Choices, Sum, Value, parse
-from equipoise.report.words import LABELS, LESS_IS_BETTER, NATURAL, joined, shown, things
+from equipoise.metric_registry import metric_info
+from equipoise.tasks import MULTICLASS, MULTILABEL, SEGMENTATION, find_task
 
-__all__ = ["JUDGED", "interval_text", "is_gain", "sentences_of", "signed"]
+__all__ = ["JUDGED", "interval_text", "sentences_of", "signed"]
 
-Row = Mapping[str, Any]
 JUDGED = ("few", "f_measure", "auroc", "ece", "ece_after")
 """Metrics that have sentences of their own, besides the main one."""
 NAMED = 5
@@ -19,110 +20,107 @@ NAMED = 5
 MORE_SAMPLES = "use more test data, or a larger --test-share where the data have no test split of their own"
 
 
-def sentences_of(found: Mapping[str, Any]) -> list[str]:
+def sentences_of(verdict: Verdict) -> list[str]:
     """Significant differences, the best loss in each metric, seeds needed for the rest, hyper-parameters, warnings."""
     return [
-        *_differences(found),
-        *_other_differences(found),
-        *_best(found),
-        *_too_few(found),
-        *_need(found),
-        *_equal(found),
-        *_choices(found),
-        *_warnings(found),
+        *_differences(verdict),
+        *_other_differences(verdict),
+        *_best(verdict),
+        *_too_few(verdict),
+        *_need(verdict),
+        *_equal(verdict),
+        *_choices(verdict),
+        *_warnings(verdict),
     ]
-
-
-def is_gain(one: Row) -> bool:
-    """Whether a difference is an improvement."""
-    return bool((one["mean"] < 0) == (one["metric"] in LESS_IS_BETTER) and one["mean"])
 
 
 # ------------------------------------------------------------------------------------------------------- differences
 
 
-def _differences(found: Mapping[str, Any]) -> Iterator[str]:
-    main, baseline = found["main"], found["baseline"]
-    own = [one for one in found["differences"] if one["metric"] == main and one["low"] is not None]
+def _differences(verdict: Verdict) -> Iterator[str]:
+    main, baseline = verdict.main_metric, verdict.baseline
+    own = [one for one in verdict.differences if one.metric == main and one.low is not None]
     if not own:
         return
-    yield from _significant(own, found)
-    rest = _sorted([one for one in own if not one["real"]])
+    yield from _significant(own, verdict)
+    rest = _sorted([one for one in own if not one.significant])
     if rest:
         adjusted = f" (Holm-adjusted, {len(own)} comparisons)" if len(own) > 1 else ""
-        yield f"No significant difference from {baseline} in {_in(main, found)}{adjusted}: {_listed(rest)}."
+        yield f"No significant difference from {baseline} in {_in(main, verdict)}{adjusted}: {_listed(rest)}."
     yield (
         "The intervals cover the noise of seeds and test samples, for these training data, this split and one learning "
         "rate for all."
     )
-    if min(one["seeds"] for one in own) == 2:
+    if min(one.seeds for one in own) == 2:
         yield "Two seeds: all intervals are provisional; use --seeds 3 or more."
 
 
-def _other_differences(found: Mapping[str, Any]) -> Iterator[str]:
+def _other_differences(verdict: Verdict) -> Iterator[str]:
     """Significant differences in other metrics."""
     for metric in JUDGED:
-        yield from _significant([one for one in found["differences"] if one["metric"] == metric], found)
+        yield from _significant([one for one in verdict.differences if one.metric == metric], verdict)
 
 
-def _significant(differences: Sequence[Row], found: Mapping[str, Any]) -> Iterator[str]:
+def _significant(differences: Sequence[MetricDifference], verdict: Verdict) -> Iterator[str]:
     """The significant ones of a metric, better and worse."""
     for word, gain in (("better", True), ("worse", False)):
-        some = _sorted([one for one in differences if one["real"] and is_gain(one) is gain])
+        some = _sorted([one for one in differences if one.significant and one.is_gain is gain])
         if some:
-            metric = _in(some[0]["metric"], found)
-            yield f"Significantly {word} than {found['baseline']} in {metric}: {_listed(some)}."
+            metric = _in(some[0].metric, verdict)
+            yield f"Significantly {word} than {verdict.baseline} in {metric}: {_listed(some)}."
 
 
-def _sorted(differences: Sequence[Row]) -> list[Row]:
+def _sorted(differences: Sequence[MetricDifference]) -> list[MetricDifference]:
     """The best first."""
-    return sorted(differences, key=lambda one: one["mean"] * (1 if one["metric"] in LESS_IS_BETTER else -1))
+    return sorted(differences, key=lambda one: one.mean * (-1 if metric_info(one.metric).higher_is_better else 1))
 
 
-def _listed(differences: Sequence[Row]) -> str:
+def _listed(differences: Sequence[MetricDifference]) -> str:
     """Differences with their intervals, unit and level at the first."""
     parts = []
     for place, one in enumerate(differences):
-        unit, level = ("", "") if place else (_unit(one["metric"]), "95 % CI ")
-        interval = f"{level}{interval_text(one)}" if one.get("usable", True) else "no usable interval"
-        parts.append(f"{one['loss']} {signed(one['metric'], one['mean'])}{unit} ({interval})")
+        unit, level = ("", "") if place else (_unit(one.metric), "95 % CI ")
+        interval = "no usable interval"
+        if one.usable and one.interval is not None:
+            interval = f"{level}{interval_text(one.metric, one.interval)}"
+        parts.append(f"{one.loss} {signed(one.metric, one.mean)}{unit} ({interval})")
     return ", ".join(parts)
 
 
 # --------------------------------------------------------------------------------------------------------- best for
 
 
-def _best(found: Mapping[str, Any]) -> Iterator[str]:
+def _best(verdict: Verdict) -> Iterator[str]:
     """The loss with the best mean in each metric that people ask about."""
-    if sum(bool(row["seeds"]) for row in found["rows"]) < 2:
+    if sum(bool(row.seeds) for row in verdict.rows) < 2:
         return
-    for metric in dict.fromkeys((found["main"], *JUDGED)):
-        if metric in found["metrics"] and metric not in found["unjudged"]:
-            yield _best_of(found, metric)
-    yield from _speed(found)
+    for metric in dict.fromkeys((verdict.main_metric, *JUDGED)):
+        if metric in verdict.metrics and metric not in verdict.not_compared:
+            yield _best_of(verdict, metric)
+    yield from _speed(verdict)
 
 
-def _best_of(found: Mapping[str, Any], metric: str) -> str:
-    means = _means(found, metric)
-    less = metric in LESS_IS_BETTER
+def _best_of(verdict: Verdict, metric: str) -> str:
+    means = _means(verdict, metric)
+    less = not metric_info(metric).higher_is_better
     best = (min if less else max)(means, key=means.__getitem__)
-    baseline, value = found["baseline"], _value(metric, means[best])
+    baseline, value = verdict.baseline, _value(metric, means[best])
     equal = [loss for loss in means if _value(metric, means[loss]) == value]
     if len(equal) == len(means) > 1:
-        return f"No difference in {_in(metric, found)}: {value} with all."
+        return f"No difference in {_in(metric, verdict)}: {value} with all."
     named = joined(equal) if baseline in equal or baseline not in means else best
-    text = f"{'Lowest' if less else 'Highest'} {_in(metric, found)}: {named}, {value}"
+    text = f"{'Lowest' if less else 'Highest'} {_in(metric, verdict)}: {named}, {value}"
     if best == baseline or named != best or baseline not in means:
         return f"{text}."
     text += f" vs {_value(metric, means[baseline])} with {baseline}"
-    one = next(one for one in found["differences"] if (one["loss"], one["metric"]) == (best, metric))
-    judged = "" if one["p"] is None else " (significant)" if one["real"] else " (not significant)"
+    one = next(one for one in verdict.differences if (one.loss, one.metric) == (best, metric))
+    judged = "" if one.p is None else " (significant)" if one.significant else " (not significant)"
     return f"{text}{judged}."
 
 
-def _speed(found: Mapping[str, Any]) -> Iterator[str]:
-    means = _means(found, "seconds_per_step")
-    baseline = found["baseline"]
+def _speed(verdict: Verdict) -> Iterator[str]:
+    means = _means(verdict, "seconds_per_step")
+    baseline = verdict.baseline
     if baseline not in means or len(means) < 2:
         return
     others = {loss: mean for loss, mean in means.items() if loss != baseline}
@@ -133,75 +131,74 @@ def _speed(found: Mapping[str, Any]) -> Iterator[str]:
     else:
         low, high = (shown("seconds_per_step", others[loss]) for loss in (fast, slow))
         text += f", {low} ({fast}) to {high} ms ({slow}) with the others"
-    why = found["unjudged"].get("seconds_per_step")
+    why = verdict.not_compared.get("seconds_per_step")
     yield f"{text}{f'; {why}' if why else ''}."
 
 
-def _too_few(found: Mapping[str, Any]) -> Iterator[str]:
+def _too_few(verdict: Verdict) -> Iterator[str]:
     """Groups of classes with hardly any test samples."""
-    for metric, why in found["unjudged"].items():
+    for metric, why in verdict.not_compared.items():
         if metric != "seconds_per_step":
-            yield f"{LABELS[metric].capitalize()}: {why}; {MORE_SAMPLES}."
+            yield f"{metric_info(metric).label.capitalize()}: {why}; {MORE_SAMPLES}."
 
 
-def _means(found: Mapping[str, Any], metric: str) -> dict[str, float]:
-    known = {row["loss"]: row["values"].get(metric, {}).get("mean") for row in found["rows"]}
+def _means(verdict: Verdict, metric: str) -> dict[str, float]:
+    known = {row.loss: row.mean(metric) for row in verdict.rows}
     return {loss: mean for loss, mean in known.items() if mean is not None}
 
 
 # ----------------------------------------------------------------------------------------------------- seeds needed
 
 
-def _need(found: Mapping[str, Any]) -> Iterator[str]:
+def _need(verdict: Verdict) -> Iterator[str]:
     """What it would take to detect the differences that are not significant."""
-    own = [one for one in found["differences"] if one["metric"] == found["main"] and one["limit"] is not None]
-    metric, baseline = _in(found["main"], found), found["baseline"]
-    some = sorted(
-        (one for one in own if one["limit"] == "seeds"), key=lambda one: one["seeds_needed"] or MOST_SEEDS + 1
-    )
+    own = [one for one in verdict.differences if one.metric == verdict.main_metric and one.limit is not None]
+    metric, baseline = _in(verdict.main_metric, verdict), verdict.baseline
+    some = sorted((one for one in own if one.limit == "seeds"), key=lambda one: one.seeds_needed or MOST_SEEDS + 1)
     if some:
-        numbers = [
-            f"about {one['seeds_needed']}" if one["seeds_needed"] else f"more than {MOST_SEEDS:,}" for one in some
-        ]
-        others = "".join(f", {number} {one['loss']}" for number, one in zip(numbers[1:], some[1:], strict=True))
+        numbers = [f"about {one.seeds_needed}" if one.seeds_needed else f"more than {MOST_SEEDS:,}" for one in some]
+        others = "".join(f", {number} {one.loss}" for number, one in zip(numbers[1:], some[1:], strict=True))
         yield (
             f"If the differences in {metric} are as large as observed, {numbers[0]} seeds would detect "
-            f"{some[0]['loss']} vs {baseline} with 80 % power{others}."
+            f"{some[0].loss} vs {baseline} with 80 % power{others}."
         )
-    never = [one["loss"] for one in own if one["limit"] == "samples"]
+    never = [one.loss for one in own if one.limit == "samples"]
     if never:
         yield (
-            f"No number of seeds would detect {', '.join(never)} vs {baseline} in {metric}: {_bottleneck(found)} for "
+            f"No number of seeds would detect {', '.join(never)} vs {baseline} in {metric}: {_bottleneck(verdict)} for "
             f"differences this small; {MORE_SAMPLES}."
         )
 
 
-def _bottleneck(found: Mapping[str, Any]) -> str:
+def _bottleneck(verdict: Verdict) -> str:
     """The number of test samples, with that of the rarest class where it is far below an even share."""
-    text, rarest = f"{_count(found['tested'], 'test sample')} are too few", found.get("rarest")
-    even = found["tested"] / len(found["data"]["class_names"])
-    if rarest is None or found["data"]["task"] == "segmentation" or 2 * rarest["support"] > even:
+    text, rarest = f"{_count(verdict.test_samples, 'test sample')} are too few", verdict.rarest_class
+    even = verdict.test_samples / len(verdict.data.class_names)
+    if rarest is None or find_task(verdict.data.task) is SEGMENTATION or 2 * rarest.support > even:
         return text
-    return f"{_count(rarest['support'], 'test sample')} of {rarest['name']} among {found['tested']:,} are too few"
+    return f"{_count(rarest.support, 'test sample')} of {rarest.name} among {verdict.test_samples:,} are too few"
 
 
 # --------------------------------------------------------------------------------------------------------- remarks
 
 
-def _equal(found: Mapping[str, Any]) -> Iterator[str]:
+def _equal(verdict: Verdict) -> Iterator[str]:
     """Losses and metrics that are the same as others."""
-    for loss, other in found.get("equal", {}).items():
+    for loss, other in verdict.equal_losses.items():
         yield f"{loss} is the same as {other} here: trained once, one row."
-    for metric, other in found.get("same", {}).items():
-        yield f"All classes have the same number of test samples: {LABELS[metric]} equals {LABELS[other]}."
+    for metric, other in verdict.equal_metrics.items():
+        yield (
+            f"All classes have the same number of test samples: {metric_info(metric).label} equals "
+            f"{metric_info(other).label}."
+        )
 
 
-def _choices(found: Mapping[str, Any]) -> Iterator[str]:
-    for row in found["rows"]:
-        if len(row["candidates"]) > 1 and row["chosen"] is not None:
-            monitor = LABELS.get(row["monitor"], row["monitor"].replace("_", " "))
-            edge = _at_the_edge(row["loss"], row["chosen"])
-            yield f"{row['loss']}: {row['chosen']} has the best {monitor} on validation data{edge}."
+def _choices(verdict: Verdict) -> Iterator[str]:
+    for row in verdict.rows:
+        if len(row.candidates) > 1 and row.chosen is not None and row.monitor is not None:
+            monitor = metric_info(row.monitor).label
+            edge = _at_the_edge(row.loss, row.chosen)
+            yield f"{row.loss}: {row.chosen} has the best {monitor} on validation data{edge}."
 
 
 def _at_the_edge(loss: str, chosen: str) -> str:
@@ -238,39 +235,39 @@ def _chosen_numbers(given: Value, chosen: Value, called: str = "{}") -> Iterator
                 yield from _chosen_numbers(value, one, f"{key}={{}}")
 
 
-def _warnings(found: Mapping[str, Any]) -> Iterator[str]:
+def _warnings(verdict: Verdict) -> Iterator[str]:
     """Too few seeds, runs that failed, classes that are missing."""
-    baseline = next(row for row in found["rows"] if row["loss"] == found["baseline"])
-    if len(found["seeds"]) == 1:
+    baseline = next(row for row in verdict.rows if row.loss == verdict.baseline)
+    if len(verdict.seeds) == 1:
         yield "One seed: no interval and no significance test; use --seeds 3 or more."
-    if not baseline["seeds"]:
-        yield f"{found['baseline']} has no finished run: there is nothing to compare with."
-    elif len(found["seeds"]) > 1:
-        alone = [one for one in found["differences"] if one["metric"] == found["main"] and one["low"] is None]
+    if not baseline.seeds:
+        yield f"{verdict.baseline} has no finished run: there is nothing to compare with."
+    elif len(verdict.seeds) > 1:
+        alone = [one for one in verdict.differences if one.metric == verdict.main_metric and one.low is None]
         for one in alone:
-            yield f"{one['loss']} has one seed in common with {found['baseline']}: no interval."
-    for one in found["failures"][:NAMED]:
-        error = one["error"].rstrip(".")
-        yield f"{one['loss']}, seed {one['seed']} failed: {error}. Run the same command again to retry."
-    if len(found["failures"]) > NAMED:
-        yield f"{len(found['failures']) - NAMED} more runs failed."
-    yield from _unfinished(found)
-    missing = found["missing"]
+            yield f"{one.loss} has one seed in common with {verdict.baseline}: no interval."
+    for failure in verdict.failures[:NAMED]:
+        error = failure.error.rstrip(".")
+        yield f"{failure.loss}, seed {failure.seed} failed: {error}. Run the same command again to retry."
+    if len(verdict.failures) > NAMED:
+        yield f"{len(verdict.failures) - NAMED} more runs failed."
+    yield from _unfinished(verdict)
+    missing = verdict.missing_classes
     if missing:
         names = ", ".join(missing[:NAMED]) + (" ..." if len(missing) > NAMED else "")
-        data = found["data"]
-        what = "positive samples" if data["task"] == "multi" else "samples"
+        data, task = verdict.data, find_task(verdict.data.task)
+        what = "positive samples" if task.multilabel else "samples"
         yield (
-            f"{len(missing)} of {len(data['class_names'])} {things(data['task'])} have no {what} in the test set and "
+            f"{len(missing)} of {len(data.class_names)} {task.many} have no {what} in the test set and "
             f"are excluded from means over them: {names}."
         )
 
 
-def _unfinished(found: Mapping[str, Any]) -> Iterator[str]:
-    failed = {(one["loss"], one["seed"]) for one in found["failures"]}
+def _unfinished(verdict: Verdict) -> Iterator[str]:
+    failed = {(one.loss, one.seed) for one in verdict.failures}
     open_runs = sum(
-        len(found["seeds"]) - one["runs"] - sum((one["text"], seed) in failed for seed in found["seeds"])
-        for one in {one["text"]: one for row in found["rows"] for one in row["candidates"]}.values()
+        len(verdict.seeds) - one.runs - sum((one.text, seed) in failed for seed in verdict.seeds)
+        for one in {one.text: one for row in verdict.rows for one in row.candidates}.values()
     )
     if open_runs:
         yield f"{_count(open_runs, 'run')} not finished: these results are preliminary."
@@ -279,25 +276,22 @@ def _unfinished(found: Mapping[str, Any]) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------------------- words
 
 
-def _in(metric: str, found: Mapping[str, Any]) -> str:
+def _in(metric: str, verdict: Verdict) -> str:
     """What a metric is called."""
-    task = found["data"]["task"]
-    of_groups = {"single": "accuracy", "multi": "mAP", "segmentation": "mean IoU"}
-    unit = "pixels" if task == "segmentation" else "samples"
+    task = find_task(verdict.data.task)
+    of_groups = {MULTICLASS.name: "accuracy", MULTILABEL.name: "mAP", SEGMENTATION.name: "mean IoU"}
     names = {
-        "few": f"{of_groups[task]} of {things(task)} with few training {unit}",
+        "few": f"{of_groups[task.name]} of {task.many} with few training {task.unit}s",
         "f_measure": "F-measure with unknown classes",
         "auroc": "AUROC of known vs unknown samples",
         "ece": "ECE before calibration",
         "ece_after": "ECE after temperature scaling",
     }
-    return names.get(metric, LABELS[metric])
+    return names.get(metric, metric_info(metric).label)
 
 
 def _unit(metric: str) -> str:
-    if metric == "seconds_per_step":
-        return " ms"
-    return "" if metric in NATURAL else " points"
+    return {"percent": " points", "natural": "", "milliseconds": " ms"}[metric_info(metric).unit]
 
 
 def _value(metric: str, value: float) -> str:
@@ -310,18 +304,19 @@ def signed(metric: str, value: float, plus: str = "+") -> str:
     >>> signed("accuracy", 0.0123), signed("nll", -0.25), signed("ece", -0.00001)
     ('+1.2', '−0.250', '0.0')
     """
-    scaled = value if metric in NATURAL else 1000 * value if metric == "seconds_per_step" else 100 * value
-    text = f"{abs(scaled):.3f}" if metric in NATURAL else f"{abs(scaled):.1f}"
+    info = metric_info(metric)
+    scaled = info.scale * value
+    text = f"{abs(scaled):.3f}" if info.unit == "natural" else f"{abs(scaled):.1f}"
     return text if float(text) == 0 else f"{'−' if value < 0 else plus}{text}"
 
 
-def interval_text(one: Row) -> str:
+def interval_text(metric: str, interval: tuple[float, float]) -> str:
     """The limits of an interval.
 
-    >>> interval_text({"metric": "accuracy", "low": -0.02, "high": 0.0123})
+    >>> interval_text("accuracy", (-0.02, 0.0123))
     '−2.0 to 1.2'
     """
-    return " to ".join(signed(one["metric"], one[end], plus="") for end in ("low", "high"))
+    return " to ".join(signed(metric, limit, plus="") for limit in interval)
 
 
 def _count(number: int, word: str) -> str:

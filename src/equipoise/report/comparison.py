@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from equipoise.comparison.folder import ComparisonFolder
+from equipoise.comparison.verdict import Verdict
 from equipoise.expressions import is_method
 from equipoise.report.open_sets import open_sets_section
 from equipoise.report.origins import origin_section
@@ -19,17 +19,17 @@ from equipoise.report.training_sections import (
     weights_section,
 )
 from equipoise.report.verdict_sections import differences_section, results_section, tradeoff_section
-from equipoise.report.words import TITLES, things
+from equipoise.tasks import SEGMENTATION, find_task
 
 __all__ = ["comparison_page"]
 
 
-def comparison_page(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> str:
+def comparison_page(folder: ComparisonFolder, verdict: Verdict) -> str:
     """The page as HTML.
 
     Args:
         folder: of the comparison; at least one run is finished.
-        verdict: what ``equipoise.comparison.verdict.verdict`` gives, or its JSON read again.
+        verdict: on its runs.
     """
     losses = compared_losses(folder, verdict)
     if not losses:
@@ -49,31 +49,32 @@ def comparison_page(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> str
         origin_section(folder, losses),
     ]
     return render(
-        f"{_compared(verdict)} compared on {verdict['data']['name']}",
+        f"{_compared(verdict)} compared on {verdict.data.name}",
         _described(losses, verdict),
-        verdict["sentences"],
+        verdict.sentences,
         [section for section in sections if section is not None],
-        f"Made by equipoise {losses[0].about['equipoise']}.",
+        f"Made by equipoise {losses[0].record.equipoise}.",
     )
 
 
-def _compared(verdict: Mapping[str, Any]) -> str:
+def _compared(verdict: Verdict) -> str:
     """How many losses and methods."""
-    methods = sum(is_method(row["loss"]) for row in verdict["rows"])
-    kinds = [(len(verdict["rows"]) - methods, "loss", "losses"), (methods, "method", "methods")]
+    methods = sum(is_method(row.loss) for row in verdict.rows)
+    kinds = [(len(verdict.rows) - methods, "loss", "losses"), (methods, "method", "methods")]
     return " and ".join(_count(*kind) for kind in kinds if kind[0])
 
 
-def _described(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> str:
-    about = losses[0].about
-    data, counts = about["data"], about["data"]["train_counts"]
-    unit = "pixels" if data["task"] == "segmentation" else "training samples"
-    strange = data["samples"].get("open")
+def _described(losses: Sequence[ComparedLoss], verdict: Verdict) -> str:
+    record = losses[0].record
+    data, counts = record.data, record.data.train_counts
+    task = find_task(data.task)
+    unit = "pixels" if task is SEGMENTATION else "training samples"
+    strange = data.samples.get("open")
     unknown = "" if strange is None else f" and {strange:,} of no known class"
     return (
-        f"{TITLES[data['task']]}; {len(counts)} {things(data['task'])} with {max(counts):,.0f} to {min(counts):,.0f} "
-        f"{unit} each; {about['model']['name']}, {_count(about['epochs'], 'epoch', 'epochs')}, "
-        f"{_count(len(verdict['seeds']), 'seed', 'seeds')}; judged on {data['samples']['test']:,} test samples{unknown}"
+        f"{task.title}; {len(counts)} {task.many} with {max(counts):,.0f} to {min(counts):,.0f} "
+        f"{unit} each; {record.model.name}, {_count(record.epochs, 'epoch', 'epochs')}, "
+        f"{_count(len(verdict.seeds), 'seed', 'seeds')}; judged on {data.samples['test']:,} test samples{unknown}"
     )
 
 

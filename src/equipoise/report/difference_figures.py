@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.markers import CARETLEFT, CARETRIGHT
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
+from equipoise.comparison.verdict import MetricDifference
 from equipoise.report.figures import short
 from equipoise.report.theme import BETTER, INK, PAPER, SOFT, WORSE, Stroke, as_svg, page_style, panel, titled
 from equipoise.report.time_figures import PANEL
@@ -23,41 +24,45 @@ SQUEEZED = 3.0
 """How much longer an axis may become by wide intervals, of the half of the losses at most, before these are cut off."""
 
 
-def difference_plot(title: str, rows: Sequence[Mapping[str, Any]], *, scale: float, less: bool) -> str:
-    """Differences from the baseline with their intervals, a row for each loss; coloured where they are real.
+def difference_plot(title: str, rows: Sequence[MetricDifference], *, scale: float, less: bool) -> str:
+    """Differences from the baseline with their intervals, a row for each loss; coloured where they are significant.
 
     Args:
         title: of the figure.
-        rows: ``loss``, ``mean``, ``low`` and ``high`` (or None), ``real``.
-        scale: what differences are multiplied with, 100 for shares.
+        rows: the differences.
+        scale: what differences are multiplied with, 100 for fractions.
         less: whether less is better.
     """
     with page_style():
-        names = [short(row["loss"], 22) for row in rows]
+        names = [short(row.loss, 22) for row in rows]
         room = 0.1 + LETTER * 1.06 * max(map(len, names))
         figure, axes = panel(PANEL[0], 0.66 + 0.2 * max(len(rows), 2), left=room, bottom=0.38, top=0.28)
         axes.axvline(0, color=INK, linewidth=0.9)
-        low, high = limits_of(rows, scale)
+        intervals = [row.interval for row in rows if row.interval is not None]
+        low, high = limits_of([row.mean for row in rows], intervals, scale)
         axes.set_xlim(low, high)
         for place, row in enumerate(rows):
-            better = (row["mean"] < 0) == less
-            colour = SOFT if not row["real"] else BETTER if better else WORSE
-            if row["low"] is not None:
-                ends = [max(scale * row["low"], low), min(scale * row["high"], high)]
-                axes.plot(ends, [place, place], color=colour, linewidth=1.6, solid_capstyle="round")
-                for end, cut, arrow in (
-                    (low, scale * row["low"] < low, CARETLEFT),
-                    (high, scale * row["high"] > high, CARETRIGHT),
-                ):
+            better = (row.mean < 0) == less
+            colour = SOFT if not row.significant else BETTER if better else WORSE
+            if row.interval is not None:
+                lower, upper = (scale * limit for limit in row.interval)
+                axes.plot(
+                    [max(lower, low), min(upper, high)],
+                    [place, place],
+                    color=colour,
+                    linewidth=1.6,
+                    solid_capstyle="round",
+                )
+                for end, cut, arrow in ((low, lower < low, CARETLEFT), (high, upper > high, CARETRIGHT)):
                     if cut:
                         axes.plot([end], [place], marker=arrow, markersize=6, color=colour, clip_on=False)
             axes.plot(
-                [scale * row["mean"]],
+                [scale * row.mean],
                 [place],
                 marker="o",
                 markersize=5.2,
                 color=colour,
-                markerfacecolor=colour if row["real"] else PAPER,
+                markerfacecolor=colour if row.significant else PAPER,
                 linestyle="none",
             )
         axes.set_yticks(range(len(rows)), names)
@@ -68,20 +73,18 @@ def difference_plot(title: str, rows: Sequence[Mapping[str, Any]], *, scale: flo
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.grid(visible=False, axis="y")
-    told = ", ".join(f"{row['loss']} {scale * row['mean']:+.3g}" for row in rows)
-    return as_svg(figure, f"{title}: differences from the baseline: {told}")
+    differences = ", ".join(f"{row.loss} {scale * row.mean:+.3g}" for row in rows)
+    return as_svg(figure, f"{title}: differences from the baseline: {differences}")
 
 
-def limits_of(rows: Sequence[Mapping[str, Any]], scale: float) -> tuple[float, float]:
+def limits_of(means: Sequence[float], intervals: Sequence[tuple[float, float]], scale: float) -> tuple[float, float]:
     """Ends of the axis: around zero, all means and the intervals, without those that would squeeze all others.
 
-    >>> rows = [dict(mean=0.01, low=-0.02, high=0.04), dict(mean=0.0, low=-0.9, high=0.9)]
-    >>> [round(end, 2) for end in limits_of(rows, 100.0)]
+    >>> [round(end, 2) for end in limits_of([0.01, 0.0], [(-0.02, 0.04), (-0.9, 0.9)], 100.0)]
     [-2.36, 4.36]
     """
-    wide = sorted((row for row in rows if row["low"] is not None), key=lambda row: row["low"] - row["high"])
-    always = [0.0, *(row["mean"] for row in rows)]
-    ends = [[*always, *(row[end] for row in wide[cut:] for end in ("low", "high"))] for cut in range(len(wide) + 1)]
+    wide = sorted(intervals, key=lambda interval: interval[0] - interval[1])
+    ends = [[0.0, *means, *itertools.chain(*wide[cut:])] for cut in range(len(wide) + 1)]
     spans = [max(some) - min(some) for some in ends]
     cut = max((cut for cut in range(1, len(wide) // 2 + 1) if spans[cut - 1] > SQUEEZED * spans[cut]), default=0)
     margin = 0.06 * spans[cut] or 0.01
@@ -135,8 +138,8 @@ def pareto_plot(
         axes.text(0.99, 0.02, "better ↘", transform=axes.transAxes, ha="right", color=SOFT)
         titled(figure, title)
         _label(axes, points)
-    told = "; ".join(f"{p.name} {p.x:.4g}, {p.y:.4g}" for p in points)
-    return as_svg(figure, f"{title}: {names[0]} against {names[1]}: {told}")
+    values = "; ".join(f"{p.name} {p.x:.4g}, {p.y:.4g}" for p in points)
+    return as_svg(figure, f"{title}: {names[0]} against {names[1]}: {values}")
 
 
 def _beats(one: Point, other: Point) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.comparison.kinds import kind_of
 from equipoise.evaluation.results import ConfidenceHistogram, OpenSetEvaluation, RejectionRates
 from equipoise.metric_registry import metric_info
 from equipoise.report.open_set import SCORES, SHOWN, confidence_figure
@@ -14,7 +15,6 @@ from equipoise.report.page import Cell, Head, Key, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.theme import INK, as_svg, css, page_style, panel, percent, titled
 from equipoise.report.time_figures import PANEL
-from equipoise.report.words import kind_of
 
 __all__ = ["open_sets_section"]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
+from equipoise._formatting import capital
+from equipoise.comparison.verdict import Verdict
 from equipoise.evaluation.results import Reliability
 from equipoise.report.class_figures import class_profile
 from equipoise.report.examples import examples
@@ -15,7 +16,6 @@ from equipoise.report.page import Cell, Head, Key, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import kind_of_rows, label
 from equipoise.report.theme import INK, SERIES, SOFT, Stroke, css
-from equipoise.report.words import capital
 from equipoise.tasks import SEGMENTATION, find_task
 
 __all__ = ["classes_section", "examples_section", "reliability_section"]
@@ -25,9 +25,9 @@ ROWS = 300
 """Classes of the table of classes at most."""
 
 
-def reliability_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section:
+def reliability_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section:
     """Reliability diagrams of each loss, of all samples and by how many training samples their classes have."""
-    task = find_task(verdict["data"]["task"])
+    task = find_task(verdict.data.task)
     words = EVERY_LABEL if task.multilabel else TOP_LABEL
 
     def diagrams(group: str) -> list[Picture]:
@@ -57,13 +57,13 @@ def reliability_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, An
     )
 
 
-def classes_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section:
+def classes_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section:
     """The main metric of each class, from common to rare, against the baseline."""
     test = losses[0].runs[0].evaluation("test")
-    counts = verdict["data"]["train_counts"]
+    counts = verdict.data.train_counts
     order = np.argsort([-count for count in counts], kind="stable")
     names = [test.per_class[k].name for k in order]
-    task = find_task(verdict["data"]["task"])
+    task = find_task(verdict.data.task)
     values = {loss.name: loss.class_values(test.main)[order] for loss in losses}
     baseline = next((values[loss.name] for loss in losses if loss.baseline), np.full(len(names), np.nan))
     figures = [
@@ -74,7 +74,7 @@ def classes_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) 
                 baseline,
                 names,
                 Stroke(SOFT) if loss.baseline else loss.stroke,
-                compared=verdict["baseline"],
+                compared=verdict.baseline,
                 things=task.many,
             )
         )
@@ -95,7 +95,7 @@ def classes_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) 
     return Section(
         task.many.capitalize(),
         f"{capital(label(test.main))} of each on test data, mean over the seeds, "
-        f"from the most common to the rarest. Lines: {verdict['baseline']}.",
+        f"from the most common to the rarest. Lines: {verdict.baseline}.",
         figures=figures,
         tables=[
             Table(
@@ -113,12 +113,12 @@ def _fraction(value: float) -> Cell:
     return Cell("–") if np.isnan(value) else Cell(f"{100 * value:.1f}", value=float(value))
 
 
-def examples_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section | None:
+def examples_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section | None:
     """Label maps side by side (Tian et al. 2021, fig. 3); None in other tasks."""
-    if find_task(verdict["data"]["task"]) is not SEGMENTATION:
+    if find_task(verdict.data.task) is not SEGMENTATION:
         return None
-    counts = verdict["data"]["train_counts"]
-    shown = examples(losses, verdict["data"]["class_names"], counts)
+    counts = verdict.data.train_counts
+    shown = examples(losses, verdict.data.class_names, counts)
     if shown is None:
         return None
     grid, keys = shown

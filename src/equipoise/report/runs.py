@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.comparison.folder import ComparisonFolder
+from equipoise.comparison.verdict import Verdict
 from equipoise.report.theme import INK, Stroke, strokes
 from equipoise.train.folder import RunFolder
+from equipoise.train.record import EpochRecord, RunRecord
 
 __all__ = ["ComparedLoss", "Series", "compared_losses"]
 
@@ -57,9 +59,9 @@ class ComparedLoss:
     stroke: Stroke
 
     @cached_property
-    def about(self) -> dict[str, Any]:
-        """What the first run is."""
-        return self.runs[0].about
+    def record(self) -> RunRecord:
+        """The record of the first run."""
+        return self.runs[0].record
 
     @cached_property
     def tests(self) -> list[dict[str, Any]]:
@@ -72,18 +74,18 @@ class ComparedLoss:
         return [found for run in self.runs if (found := run.results.get("open")) is not None]
 
     @cached_property
-    def histories(self) -> list[list[dict[str, Any]]]:
+    def histories(self) -> list[list[EpochRecord]]:
         """The rows of each run, one for each epoch."""
         return [list(run.history()) for run in self.runs]
 
     @property
     def loss(self) -> str:
         """The class of the loss."""
-        return str(self.about["loss"]).partition("(")[0]
+        return self.record.loss.partition("(")[0]
 
     def series(self, split: str, name: str) -> Series | None:
         """A number of ``"train"`` or ``"val"`` over the epochs; None where it was not recorded."""
-        values = self._recorded(lambda row: np.atleast_1d(_number(row[split].get(name))))
+        values = self._recorded(lambda row: np.atleast_1d(_number(row.split(split).get(name))))
         if values is None:
             return None
         values = values[:, :, 0]
@@ -96,7 +98,7 @@ class ComparedLoss:
 
     def by_class(self, split: str, name: str) -> Array | None:
         """(E, C) numbers of each class over the epochs, means over the seeds; None where they were not recorded."""
-        values = self._recorded(lambda row: _numbers(row[split].get(name)))
+        values = self._recorded(lambda row: _numbers(row.split(split).get(name)))
         return None if values is None or values.shape[2] < 2 else _over(np.nanmean, values)
 
     def class_values(self, key: str) -> Array:
@@ -113,7 +115,7 @@ class ComparedLoss:
                 found[moment] = _pooled(curves)
         return found
 
-    def _recorded(self, read: Callable[[Mapping[str, Any]], Array]) -> Array | None:
+    def _recorded(self, read: Callable[[EpochRecord], Array]) -> Array | None:
         """(S, E, K) what ``read`` finds in each row of each seed; None where it finds nothing."""
         rows = [[read(row) for row in history] for history in self.histories]
         epochs = max(map(len, rows), default=0)
@@ -128,21 +130,20 @@ class ComparedLoss:
         return None if np.isnan(values).all() else values
 
 
-def compared_losses(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> list[ComparedLoss]:
+def compared_losses(folder: ComparisonFolder, verdict: Verdict) -> list[ComparedLoss]:
     """The rows of the verdict with the runs of what was chosen; those without a finished run are left out.
 
     The baseline is drawn in the colour of the text, the others in colours of their own.
     """
     finished = folder.finished
-    others = [row["loss"] for row in verdict["rows"] if row["loss"] != verdict["baseline"]]
-    looks = dict(zip(others, strokes(len(others)), strict=True)) | {verdict["baseline"]: Stroke(INK)}
-    found = []
-    for row in verdict["rows"]:
-        runs = tuple(run.folder for run in finished if run.loss == row["chosen"] and run.seed in row["seeds"])
-        if runs:
-            baseline = row["loss"] == verdict["baseline"]
-            found.append(ComparedLoss(row["loss"], row["chosen"], runs, baseline, looks[row["loss"]]))
-    return found
+    others = [row.loss for row in verdict.rows if row.loss != verdict.baseline]
+    looks = dict(zip(others, strokes(len(others)), strict=True)) | {verdict.baseline: Stroke(INK)}
+    losses = []
+    for row in verdict.rows:
+        runs = tuple(run.folder for run in finished if run.loss == row.chosen and run.seed in row.seeds)
+        if runs and row.chosen is not None:
+            losses.append(ComparedLoss(row.loss, row.chosen, runs, row.loss == verdict.baseline, looks[row.loss]))
+    return losses
 
 
 def _number(value: float | None) -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from equipoise._formatting import shown
+from equipoise.comparison.kinds import Kind, kind_of
+from equipoise.comparison.verdict import LossResult, Verdict
 from equipoise.metric_registry import metric_info
-from equipoise.report.words import Kind, kind_of, shown
 
 __all__ = [
     "Result",
@@ -69,92 +70,89 @@ def label(name: str) -> str:
     return metric_info(name).label
 
 
-def kind_of_rows(verdict: Mapping[str, Any]) -> Kind:
+def kind_of_rows(verdict: Verdict) -> Kind:
     """What the rows of a verdict are."""
-    return kind_of(row["loss"] for row in verdict["rows"])
+    return kind_of(row.loss for row in verdict.rows)
 
 
-def results_of(verdict: Mapping[str, Any]) -> list[dict[str, Result]]:
+def results_of(verdict: Verdict) -> list[dict[str, Result]]:
     """Of each row of the verdict, its numbers by metric."""
-    real = {(one["loss"], one["metric"]): one["mean"] for one in verdict["differences"] if one["real"]}
-    means = {
-        metric: [row["values"].get(metric, {}).get("mean") for row in verdict["rows"]] for metric in verdict["metrics"]
+    changes = {(one.loss, one.metric): one.is_gain for one in verdict.differences if one.significant and one.mean}
+    known = {
+        metric: {mean for row in verdict.rows if (mean := row.mean(metric)) is not None} for metric in verdict.metrics
     }
-    unjudged = verdict.get("unjudged", {})  # recorded ones of earlier days have none
-    found: list[dict[str, Result]] = []
-    for place, row in enumerate(verdict["rows"]):
-        results = {}
-        for metric in verdict["metrics"]:
-            less = not metric_info(metric).higher_is_better
-            known = [mean for mean in means[metric] if mean is not None]
-            mean = means[metric][place]
-            told = metric not in unjudged and len(set(known)) > 1
-            best = told and mean == (min(known) if less else max(known))
-            change = real.get((row["loss"], metric))
-            mark = "" if not change else "better" if (change < 0) == less else "worse"
-            results[metric] = Result(mean, row["values"].get(metric, {}).get("std"), mark, best)
-        found.append(results)
-    return found
+    best = {
+        metric: (max if metric_info(metric).higher_is_better else min)(means)
+        for metric, means in known.items()
+        if metric not in verdict.not_compared and len(means) > 1
+    }
+
+    def result(row: LossResult, metric: str) -> Result:
+        mean, gain = row.mean(metric), changes.get((row.loss, metric))
+        mark = "" if gain is None else "better" if gain else "worse"
+        return Result(mean, row.std(metric), mark, mean is not None and mean == best.get(metric))
+
+    return [{metric: result(row, metric) for metric in verdict.metrics} for row in verdict.rows]
 
 
-def with_metrics(verdict: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+def with_metrics(verdict: Verdict, names: Sequence[str]) -> Verdict:
     """The verdict with these metrics alone, in this order.
 
     Raises:
         ValueError: it has no such metric.
     """
-    names = [verdict.get("same", {}).get(name, name) for name in names]
-    unknown = [name for name in names if name not in verdict["metrics"]]
+    names = [verdict.equal_metrics.get(name, name) for name in names]
+    unknown = [name for name in names if name not in verdict.metrics]
     if unknown or not names:
         raise ValueError(
-            f"--metrics must be some of {','.join(verdict['metrics'])}, got {','.join(unknown) or 'none'}; write them "
+            f"--metrics must be some of {','.join(verdict.metrics)}, got {','.join(unknown) or 'none'}; write them "
             "as there"
         )
-    return {**verdict, "metrics": list(dict.fromkeys(names))}
+    return replace(verdict, metrics=tuple(dict.fromkeys(names)))
 
 
-def as_csv(verdict: Mapping[str, Any]) -> str:
+def as_csv(verdict: Verdict) -> str:
     """A row for each loss and metric, numbers as they were computed."""
-    differences = {(one["loss"], one["metric"]): one for one in verdict["differences"]}
+    differences = {(one.loss, one.metric): one for one in verdict.differences}
     head = ["loss", "chosen", "seeds", "metric", "mean", "std"]
-    compared = ["low", "high", "p", "p_corrected", "real", "seeds_needed"]
+    compared = ["low", "high", "p", "p_adjusted", "significant", "seeds_needed"]
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow([*head, "difference", *compared])
-    for row, results in zip(verdict["rows"], results_of(verdict), strict=True):
+    for row, results in zip(verdict.rows, results_of(verdict), strict=True):
         for metric, result in results.items():
-            difference = differences.get((row["loss"], metric), {})
-            cells = [row["loss"], row["chosen"], len(row["seeds"]), metric, result.mean, result.std]
-            writer.writerow([*cells, difference.get("mean"), *(difference.get(key) for key in compared)])
+            difference = differences.get((row.loss, metric))
+            cells = [row.loss, row.chosen, len(row.seeds), metric, result.mean, result.std]
+            writer.writerow([*cells, *(getattr(difference, key, None) for key in ("mean", *compared))])
     return written.getvalue()
 
 
-def as_markdown(verdict: Mapping[str, Any]) -> str:
+def as_markdown(verdict: Verdict) -> str:
     """A table with the best means in bold, and arrows where a difference from the baseline is significant."""
-    head = [kind_of_rows(verdict).one, *map(label, verdict["metrics"])]
-    lines = [_line(head), _line(["---", *("---:" for _ in verdict["metrics"])])]
-    for row, results in zip(verdict["rows"], results_of(verdict), strict=True):
+    head = [kind_of_rows(verdict).one, *map(label, verdict.metrics)]
+    lines = [_line(head), _line(["---", *("---:" for _ in verdict.metrics)])]
+    for row, results in zip(verdict.rows, results_of(verdict), strict=True):
         cells = []
         for metric, result in results.items():
             text = " ± ".join(filter(None, [shown(metric, result.mean), spread(metric, result)]))
             text = f"**{text}**" if result.best else text
             cells.append(text + {"better": " ▲", "worse": " ▼", "": ""}[result.mark])
-        name = re.sub(r"([\\`*_{}\[\]<>|~])", r"\\\1", _one_line(row["loss"]))
+        name = re.sub(r"([\\`*_{}\[\]<>|~])", r"\\\1", _one_line(row.loss))
         lines.append(_line([name, *cells]))
     return "\n".join([*lines, "", _explained(verdict), ""])
 
 
-def as_latex(verdict: Mapping[str, Any]) -> str:
+def as_latex(verdict: Verdict) -> str:
     """The same for LaTeX with the package booktabs."""
     marks = {"better": r"^{\uparrow}", "worse": r"^{\downarrow}", "": ""}
     lines = [
         "% needs \\usepackage{booktabs}",
-        f"\\begin{{tabular}}{{l{'r' * len(verdict['metrics'])}}}",
+        f"\\begin{{tabular}}{{l{'r' * len(verdict.metrics)}}}",
         "\\toprule",
-        " & ".join([kind_of_rows(verdict).one, *(_latex(label(metric)) for metric in verdict["metrics"])]) + r" \\",
+        " & ".join([kind_of_rows(verdict).one, *(_latex(label(metric)) for metric in verdict.metrics)]) + r" \\",
         "\\midrule",
     ]
-    for row, results in zip(verdict["rows"], results_of(verdict), strict=True):
+    for row, results in zip(verdict.rows, results_of(verdict), strict=True):
         cells = []
         for metric, result in results.items():
             if result.mean is None:
@@ -164,7 +162,7 @@ def as_latex(verdict: Mapping[str, Any]) -> str:
             deviation = rf" \pm {spread(metric, result)}" if result.std is not None else ""
             number = rf"\mathbf{{{number}}}" if result.best else number
             cells.append(f"${number}{deviation}{marks[result.mark]}$")
-        lines.append(" & ".join([_latex(_one_line(row["loss"])), *cells]) + r" \\")
+        lines.append(" & ".join([_latex(_one_line(row.loss)), *cells]) + r" \\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", f"% {_latex(_explained(verdict))}", ""])
 
 
@@ -172,14 +170,14 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _explained(verdict: Mapping[str, Any]) -> str:
+def _explained(verdict: Verdict) -> str:
     """What the signs mean."""
-    seeds = len(verdict["seeds"])
+    seeds = len(verdict.seeds)
     if seeds < 2:
         return "One seed: no standard deviation, no interval and no significance test."
     return (
         f"Mean ± standard deviation over {seeds} seeds, fractions in percent; bold: the best mean; ▲ significantly "
-        f"better and ▼ significantly worse than {_one_line(verdict['baseline'])} (Holm-adjusted)."
+        f"better and ▼ significantly worse than {_one_line(verdict.baseline)} (Holm-adjusted)."
     )
 
 

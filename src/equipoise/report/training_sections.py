@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise._formatting import capital, joined
+from equipoise.comparison.kinds import MADE_AFTERWARDS
+from equipoise.comparison.verdict import Verdict
 from equipoise.expressions import method_name
 from equipoise.metric_registry import metric_info
 from equipoise.report.page import Key, Picture, Section
@@ -17,7 +20,6 @@ from equipoise.report.tables import label
 from equipoise.report.theme import css
 from equipoise.report.time_figures import over_time
 from equipoise.report.weight_figures import LINES, normalised, shades, weights_by_class, weights_over_time
-from equipoise.report.words import MADE_AFTERWARDS, capital, joined
 
 __all__ = ["asymmetry_section", "learning_section", "right_and_wrong_section", "weights_section"]
 
@@ -31,16 +33,16 @@ class Lines(NamedTuple):
     names: frozenset[str]
 
 
-def learning_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section | None:
+def learning_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section | None:
     """Training loss, validation scores and norms."""
-    about = losses[0].about
-    chosen = about["monitor"]
+    record = losses[0].record
+    chosen = record.monitor
     judged = (
         "The last epoch is judged."
-        if about["spec"]["checkpoint"] == "last"
+        if record.spec["checkpoint"] == "last"
         else f"{capital(label(chosen))} on validation data chose the epoch that is judged."
     )
-    scores = dict.fromkeys([chosen, *verdict["metrics"]])
+    scores = dict.fromkeys([chosen, *verdict.metrics])
     figures = [
         _lines(losses, "train", "loss", "training loss / first epoch", relative=True),
         *(
@@ -87,18 +89,18 @@ def right_and_wrong_section(losses: Sequence[ComparedLoss]) -> Section | None:
     return section and _with_part(section, training)
 
 
-def weights_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section | None:
+def weights_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section | None:
     """Recall weights, and focal ones against them."""
-    counts = verdict["data"]["train_counts"]
+    counts = verdict.data.train_counts
     order = np.argsort([-count for count in counts], kind="stable")
-    names = [verdict["data"]["class_names"][k] for k in order]
+    names = [verdict.data.class_names[k] for k in order]
     members = _members(counts, order, names)
 
     def lines(weights: Array) -> dict[str, Array]:
         return {name: weights[:, places].mean(1) for name, places in members.items()}
 
     recalled = {loss.name: loss.by_class("train", "recall_weights") for loss in losses}
-    weighing = [loss for loss in losses if "Recall" in loss.loss or "RecallWeights" in loss.about["loss"]]
+    weighing = [loss for loss in losses if "Recall" in loss.loss or "RecallWeights" in loss.record.loss]
     shown_losses = [*weighing, *(loss for loss in losses if loss.baseline and loss not in weighing)]
     figures = []
     for loss in shown_losses:

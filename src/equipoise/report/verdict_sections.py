@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+from equipoise._formatting import joined, shown
 from equipoise.comparison.folder import ComparisonFolder
+from equipoise.comparison.kinds import DISTANCES, Kind
 from equipoise.comparison.open_outcome import OPEN_METRICS
 from equipoise.comparison.recommendation import recommended
+from equipoise.comparison.verdict import LossResult, Verdict
 from equipoise.expressions import method_name
+from equipoise.metric_registry import metric_info
 from equipoise.report.difference_figures import Point, difference_plot, pareto_plot
 from equipoise.report.page import Cell, Head, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import Result, kind_of_rows, label, results_of, spread
-from equipoise.report.words import DISTANCES, HINTS, LESS_IS_BETTER, NATURAL, Kind, joined, shown
 
 __all__ = ["differences_section", "results_section", "tradeoff_section"]
 
@@ -23,13 +25,13 @@ ORDER = ("overall", "by frequency", "calibration", "after temperature", "cost", 
 """Headings over the columns of the tables."""
 
 
-def results_section(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Section:
+def results_section(folder: ComparisonFolder, verdict: Verdict) -> Section:
     """The table, how hyper-parameters were chosen, and what failed."""
     kind = kind_of_rows(verdict)
-    several = len(verdict["seeds"]) > 1
+    several = len(verdict.seeds) > 1
     text = (
-        f"Means over {len(verdict['seeds'])} seeds with their standard deviation; fractions in percent. "
-        f"▲ significantly better and ▼ significantly worse than {verdict['baseline']}, Holm-adjusted for the number of "
+        f"Means over {len(verdict.seeds)} seeds with their standard deviation; fractions in percent. "
+        f"▲ significantly better and ▼ significantly worse than {verdict.baseline}, Holm-adjusted for the number of "
         f"{kind.many} in each metric. Bold: the best mean. Click a heading to sort."
         if several
         else "Fractions in percent. One seed: no interval and no significance test. Bold: the best. Click a heading to "
@@ -39,33 +41,33 @@ def results_section(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Sec
     return Section("Results", text, tables=_tables(verdict), notes=_no_probabilities(verdict), parts=parts)
 
 
-def _tables(verdict: Mapping[str, Any]) -> list[Table]:
+def _tables(verdict: Verdict) -> list[Table]:
     """The table, and that of an open set where there is one: side by side they would be wider than the page."""
     everything = results_of(verdict)
-    known = [name for name in verdict["metrics"] if any(results[name].mean is not None for results in everything)]
+    known = [name for name in verdict.metrics if any(results[name].mean is not None for results in everything)]
     metrics = sorted(known, key=lambda name: ORDER.index(_group(name)))
     parts = [[name for name in metrics if (name in OPEN_METRICS) == unknown] for unknown in (False, True)]
     return [_table(verdict, everything, part) for part in parts if part]
 
 
-def _table(verdict: Mapping[str, Any], everything: Sequence[Mapping[str, Result]], metrics: Sequence[str]) -> Table:
+def _table(verdict: Verdict, everything: Sequence[Mapping[str, Result]], metrics: Sequence[str]) -> Table:
     """A row for each loss, with these columns."""
-    unjudged = verdict.get("unjudged", {})
-    notes = {name: "; ".join(filter(None, (HINTS.get(name), unjudged.get(name)))) for name in metrics}
-    titles = [Head(_title(name), notes[name], name in LESS_IS_BETTER) for name in metrics]
+    unjudged = verdict.not_compared
+    notes = {name: "; ".join(filter(None, (metric_info(name).hint, unjudged.get(name)))) for name in metrics}
+    titles = [Head(_title(name), notes[name], not metric_info(name).higher_is_better) for name in metrics]
     rows = [
         [_name_cell(row, verdict), *(_cell(metric, results[metric]) for metric in metrics)]
-        for row, results in zip(verdict["rows"], everything, strict=True)
+        for row, results in zip(verdict.rows, everything, strict=True)
     ]
     groups = [("", 1), *((name, len(list(same))) for name, same in itertools.groupby(map(_group, metrics)))]
-    marked = [k for k, row in enumerate(verdict["rows"]) if row["loss"] == verdict["baseline"]]
+    marked = [k for k, row in enumerate(verdict.rows) if row.loss == verdict.baseline]
     return Table([kind_of_rows(verdict).one, *titles], rows, groups=groups, sortable=True, marked=marked)
 
 
-def _no_probabilities(verdict: Mapping[str, Any]) -> list[str]:
+def _no_probabilities(verdict: Verdict) -> list[str]:
     """Of which rows numbers of calibration mean little, and why."""
-    names = [row["loss"] for row in verdict["rows"] if method_name(row["loss"]) in DISTANCES]
-    numbers = [_title(name) for name in verdict["metrics"] if _group(name) == "calibration"]
+    names = [row.loss for row in verdict.rows if method_name(row.loss) in DISTANCES]
+    numbers = [_title(name) for name in verdict.metrics if _group(name) == "calibration"]
     if not names or not numbers:
         return []
     return [
@@ -74,7 +76,7 @@ def _no_probabilities(verdict: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _use(folder: ComparisonFolder, verdict: Mapping[str, Any]) -> Section | None:
+def _use(folder: ComparisonFolder, verdict: Verdict) -> Section | None:
     """The run to use, and how."""
     advice = recommended(folder, verdict)
     if advice is None:
@@ -98,17 +100,17 @@ def _group(name: str) -> str:
         return "after temperature"
     if name == "seconds_per_step":
         return "cost"
-    return "calibration" if name in LESS_IS_BETTER else "overall"
+    return "overall" if metric_info(name).higher_is_better else "calibration"
 
 
-def _name_cell(row: Mapping[str, Any], verdict: Mapping[str, Any]) -> Cell:
-    own, all_seeds = len(row["seeds"]), len(verdict["seeds"])
+def _name_cell(row: LossResult, verdict: Verdict) -> Cell:
+    own, all_seeds = len(row.seeds), len(verdict.seeds)
     below = [
-        *(["baseline"] if row["loss"] == verdict["baseline"] else []),
-        *([f"chosen: {row['chosen']}"] if row["chosen"] not in (row["loss"], None) else []),
+        *(["baseline"] if row.loss == verdict.baseline else []),
+        *([f"chosen: {row.chosen}"] if row.chosen not in (row.loss, None) else []),
         *([f"{own} of {all_seeds} seeds"] if own < all_seeds else []),
     ]
-    return Cell(row["loss"], "; ".join(below))
+    return Cell(row.loss, "; ".join(below))
 
 
 def _cell(metric: str, result: Result) -> Cell:
@@ -118,24 +120,24 @@ def _cell(metric: str, result: Result) -> Cell:
     return Cell(shown(metric, result.mean), below, result.mean, result.mark, result.best)
 
 
-def _choices(verdict: Mapping[str, Any]) -> Section | None:
+def _choices(verdict: Verdict) -> Section | None:
     """Which candidates there were."""
     rows = [
         [
-            row["loss"],
-            candidate["text"],
-            shown(row["monitor"], candidate["monitor_mean"]),
-            str(candidate["runs"]),
-            "chosen" if candidate["text"] == row["chosen"] else "",
+            row.loss,
+            candidate.text,
+            shown(row.monitor or "", candidate.monitor_mean),
+            str(candidate.runs),
+            "chosen" if candidate.text == row.chosen else "",
         ]
-        for row in verdict["rows"]
-        if len(row["candidates"]) > 1
-        for candidate in row["candidates"]
+        for row in verdict.rows
+        if len(row.candidates) > 1
+        for candidate in row.candidates
     ]
     if not rows:
         return None
     kind = kind_of_rows(verdict)
-    monitor = next(row["monitor"] for row in verdict["rows"] if row["monitor"] is not None)
+    monitor = next(row.monitor for row in verdict.rows if row.monitor is not None)
     text = f"Chosen by {label(monitor)} on validation data, not on test data."
     head = [kind.one, "candidate", f"{label(monitor)}, validation", "runs", ""]
     return Section("Hyper-parameters", text, tables=[Table(head, rows, words=True)], folded=len(rows) > 12)
@@ -149,43 +151,45 @@ def _failures(folder: ComparisonFolder, kind: Kind) -> Section | None:
     return Section("Failed runs", text, tables=[Table([kind.one, "seed", "why", "log"], rows, words=True)])
 
 
-def differences_section(verdict: Mapping[str, Any]) -> Section | None:
+def differences_section(verdict: Verdict) -> Section | None:
     """Differences with their intervals, a figure for each metric; None where there is nothing to compare."""
     figures = []
-    for metric in verdict["metrics"]:
-        rows = [one for one in verdict["differences"] if one["metric"] == metric and one["mean"] is not None]
+    for metric in verdict.metrics:
+        rows = verdict.differences_in(metric)
         if rows:
-            less = metric in LESS_IS_BETTER
-            scale = 1000.0 if metric == "seconds_per_step" else 1.0 if metric in NATURAL else 100.0
+            less = not metric_info(metric).higher_is_better
+            scale = metric_info(metric).scale
             title = f"{label(metric)}, points" if scale == 100 else label(metric)
             figures.append(Picture(difference_plot(title, rows, scale=scale, less=less)))
     if not figures:
         return None
-    several = any(one["low"] is not None for one in verdict["differences"])
+    several = any(one.interval is not None for one in verdict.differences)
     return Section(
-        f"Differences from {verdict['baseline']}",
+        f"Differences from {verdict.baseline}",
         "Mean differences over the same seeds and test samples, with 95 % confidence intervals that cover the noise of "
         "both, for these training data, this split and one learning rate for all. Filled: significant, Holm-adjusted "
         f"for the number of {kind_of_rows(verdict).many}; hollow: not significant. An arrow: the interval continues. "
-        f"Rule: {verdict.get('rule', 'Student t')}."
+        f"Rule: {verdict.rule}."
         if several
         else "Differences of one seed: no interval.",
         figures=[*figures],
     )
 
 
-def tradeoff_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any]) -> Section | None:
+def tradeoff_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section | None:
     """Accuracy against calibration, before and after temperature; None of a single loss."""
-    main = verdict["main"]
-    rows = {row["loss"]: row["values"] for row in verdict["rows"]}
-    found: dict[str, list[Point]] = {}
+    main = verdict.main_metric
+    rows = {row.loss: row for row in verdict.rows}
+    by_moment: dict[str, list[Point]] = {}
     for key in ("ece", "ece_after"):
         for loss in losses:
-            x, y = (rows[loss.name].get(name, {}) for name in (main, key))
-            if x.get("mean") is not None and y.get("mean") is not None:
-                numbers = [100 * (value or 0.0) for value in (x["mean"], y["mean"], x["std"], y["std"])]
-                found.setdefault(key, []).append(Point(loss.name, loss.stroke, *numbers))
-    points = [point for some in found.values() for point in some]
+            row = rows[loss.name]
+            if row.mean(main) is not None and row.mean(key) is not None:
+                numbers = [
+                    100 * (value or 0.0) for value in (row.mean(main), row.mean(key), row.std(main), row.std(key))
+                ]
+                by_moment.setdefault(key, []).append(Point(loss.name, loss.stroke, *numbers))
+    points = [point for some in by_moment.values() for point in some]
     if len(losses) < 2 or not points:
         return None
     across = _room([(p.x, p.x_std) for p in points])
@@ -204,7 +208,7 @@ def tradeoff_section(losses: Sequence[ComparedLoss], verdict: Mapping[str, Any])
                     (across, _room([(p.y, p.y_std) for p in some], above=0.0)),
                 )
             )
-            for key, some in found.items()
+            for key, some in by_moment.items()
         ],
     )
 

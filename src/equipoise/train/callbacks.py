@@ -17,10 +17,10 @@ from pytorch_lightning.plugins import TorchCheckpointIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from equipoise._formatting import duration
 from equipoise._reading import read_checkpoint
 from equipoise._writing import appearing, open_unlinked, write_text
 from equipoise.metric_registry import metric_info
-from equipoise.report.words import duration
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain
 from equipoise.train.module import Learner
@@ -93,7 +93,7 @@ class Recorder(pl.Callback):
         """Drop rows of epochs that are going to be trained again."""
         file = self.folder.draft / "history.jsonl"
         if trainer.is_global_zero and file.is_file():
-            known = [row for row in self.folder.history() if row["epoch"] < trainer.current_epoch]
+            known = [row.to_json() for row in self.folder.history() if (row.epoch or 0) < trainer.current_epoch]
             write_text(file, "".join(json.dumps(row) + "\n" for row in known))
             if isinstance(trainer.logger, CSVLogger):  # it begins a new file, others go on
                 for row in known:

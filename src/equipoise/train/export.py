@@ -23,12 +23,12 @@ from equipoise.calibration.storage import from_json
 from equipoise.models import build_model
 from equipoise.predictions import InputError
 from equipoise.predictions.source import TASKS
-from equipoise.train.folder import FORMAT as RUN_FORMAT
 from equipoise.train.folder import UNFINISHED, RunFolder, write_json
 from equipoise.train.loss_text import default_loss
 from equipoise.train.methods import parse_method
 from equipoise.train.model_card import model_card
 from equipoise.train.preparation import Preparation
+from equipoise.train.record import FORMAT as RUN_FORMAT
 
 __all__ = ["Exported", "export_run", "load_exported"]
 
@@ -205,7 +205,7 @@ def _finished(run: Path) -> RunFolder:
         found = "none in this folder" if run.is_dir() else "no such folder"
         raise InputError(f"{run}: there must be the run.json of a run, found {found}; equipoise train makes one")
     try:
-        readable = folder.about.get("format") == RUN_FORMAT
+        readable = folder.record.format == RUN_FORMAT
     except ValueError:  # broken JSON
         readable = False
     if not readable:
@@ -220,9 +220,17 @@ def _about(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
 
 
 def _described(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
-    record, test = folder.about, folder.evaluation("test")
-    data, spec = record["data"], record["spec"]
-    model = record["model"] | {"method": spec.get("method", "none")}
+    record, test = folder.record, folder.evaluation("test")
+    data, spec = record.data, record.spec
+    model = {
+        "name": record.model.name,
+        "options": record.model.options,
+        "parameters": record.model.parameters,
+        "num_classes": record.model.num_classes,
+        "input_shape": record.model.input_shape,
+        "vocabulary": record.model.vocabulary,
+        "method": spec.get("method", "none"),
+    }
     code = None
     if ".py:" in model["name"]:
         code = folder.path / CODE  # as it was when the model was trained
@@ -234,11 +242,11 @@ def _described(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
         "format": FORMAT,
         "version": VERSION,
         "equipoise": equipoise.__version__,
-        "task": data["task"],
-        "class_names": data["class_names"],
-        "ignore_index": data["ignore_index"],
+        "task": data.task,
+        "class_names": data.class_names,
+        "ignore_index": data.ignore_index,
         "model": model,
-        "preparation": record["preparation"],
+        "preparation": record.preparation,
         "calibration": calibration,
         "thresholds": thresholds,
         "results": {
@@ -246,12 +254,14 @@ def _described(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
             "calibrated": test.calibration.after if calibration is not None else None,
         },
         "training": {
-            "data": data["name"],
-            **{key: data[key] for key in ("train_counts", "samples", "notes")},
-            "loss": default_loss(data["task"]) if spec["loss"] == "auto" else spec["loss"],
+            "data": data.name,
+            "train_counts": data.train_counts,
+            "samples": data.samples,
+            "notes": data.notes,
+            "loss": default_loss(data.task) if spec["loss"] == "auto" else spec["loss"],
             "epochs": spec["epochs"],
             "checkpoint": spec["checkpoint"],
-            "chosen_epoch": record["best_epoch"] + 1,
+            "chosen_epoch": record.best_epoch + 1,
         },
     }
     return about, code

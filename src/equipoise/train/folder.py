@@ -15,10 +15,10 @@ from typing import Any
 from equipoise._reading import InputError, parse_json, read_record, reading
 from equipoise._writing import move, write_text
 from equipoise.evaluation.results import Evaluation, OpenSetEvaluation
+from equipoise.train.record import EpochRecord, RunRecord
 
-__all__ = ["FORMAT", "RunFolder", "plain", "write_json"]
+__all__ = ["AGAIN", "RunFolder", "plain", "write_json"]
 
-FORMAT = 1
 UNFINISHED = ".unfinished"
 AGAIN = "delete the folder it lies in and train again; equipoise compare does both"
 """What to do about a run with a damaged file."""
@@ -50,9 +50,10 @@ class RunFolder:
         return self.path if self.finished else self.draft
 
     @property
-    def about(self) -> dict[str, Any]:
-        """What the run is: settings, data, model, environment."""
-        return read_record(self.where / "run.json", advice=AGAIN)
+    def record(self) -> RunRecord:
+        """Settings, data, model, environment; raises ``InputError`` where ``run.json`` is damaged."""
+        file = self.where / "run.json"
+        return RunRecord.from_json(read_record(file, advice=AGAIN), where=file, advice=AGAIN)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -78,17 +79,14 @@ class RunFolder:
     def _results(self) -> Path:
         return self.where / "results.json"
 
-    def history(self) -> Iterator[dict[str, Any]]:
+    def history(self) -> Iterator[EpochRecord]:
         """One row for each epoch; the half of a row that a killed run left is none."""
         file = self.where / "history.jsonl"
         if not file.is_file():
             return
         with reading(file, "the file must have a row of JSON for each epoch", AGAIN):
             for line in file.read_text(encoding="utf-8").split("\n")[:-1]:
-                row = parse_json(line)
-                if not isinstance(row, dict):
-                    raise TypeError(f"a row is {type(row).__name__}")
-                yield row
+                yield EpochRecord.from_json(parse_json(line), where=file, advice=AGAIN)
 
     def predictions(self, split: str) -> Path:
         """Logits and targets of ``"val"`` or ``"test"``; of ``"open"`` the targets count for nothing."""

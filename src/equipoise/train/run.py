@@ -19,11 +19,11 @@ from rich.console import Console
 from torch import nn
 
 import equipoise
+from equipoise._formatting import things
 from equipoise._reading import check_shape, read_checkpoint, read_record
 from equipoise._visible import visible
 from equipoise._writing import appearing, clear_drafts, no_empty_folders, open_unlinked
 from equipoise.data import DataSet, Split
-from equipoise.report.words import things
 from equipoise.train.builders import (
     as_trained,
     check_method,
@@ -41,12 +41,13 @@ from equipoise.train.builders import (
 from equipoise.train.callbacks import ProgressBar, Recorder, save
 from equipoise.train.datamodule import Feeds, seen_features
 from equipoise.train.errors import TrainingError
-from equipoise.train.folder import AGAIN, FORMAT, RunFolder, write_json
+from equipoise.train.folder import AGAIN, RunFolder, write_json
 from equipoise.train.loss_text import default_loss
 from equipoise.train.methods import Around, Method, Plain, TwoStages
 from equipoise.train.module import Learner
 from equipoise.train.outcome import judge, keep_examples, predict
 from equipoise.train.preparation import Preparation
+from equipoise.train.record import DataRecord, ModelRecord, RunRecord
 from equipoise.train.spec import FREE, RunSpec, told_apart
 from equipoise.train.stage_one import begin_from, kept_by, named_stage_one
 from equipoise.train.task import TrainingTask, task_of
@@ -136,7 +137,7 @@ def _drop_damaged(folder: RunFolder, say: Callable[[str], None]) -> None:
         for file in files:
             read_checkpoint(file, advice="it is deleted, and training starts from the first epoch")
         if not folder.finished:
-            rows = [row.get("epoch") for row in folder.history()]
+            rows = [row.epoch for row in folder.history()]
             check_shape(folder.draft / "history.jsonl", rows, [int], advice="training starts from the first epoch")
     except ValueError as error:
         say(str(error))
@@ -271,24 +272,27 @@ def _train(
     judge(folder, say)
     if data.task == "segmentation":
         keep_examples(feeds.splits["test"], folder)
-    write_json(
-        folder.draft / "run.json",
-        _about(spec, learner, model_name, splits)
-        | {
-            "environment": environment(trainer),
-            "started": started.isoformat(timespec="milliseconds"),
-            "finished": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "seconds": time.perf_counter() - clock,
-            "epochs": spec.epochs,
-            "settled": around.settled,
-            **(
-                recorder.chosen()
-                if stage_one is None or method.learns_in_steps
-                else _chosen(recorder, stage_one, folder)
-            ),
-            "device": device_name(trainer),
-        },
+    chosen = recorder.chosen()
+    if stage_one is not None and not method.learns_in_steps:
+        chosen |= _without_steps(recorder, stage_one, folder)
+    record = RunRecord(
+        data=_data(data, splits),
+        model=_model_record(spec, learner, model_name),
+        spec=spec.model_dump(),
+        loss=repr(learner.loss),
+        loss_in_python=loss_in_python(spec, data),
+        preparation=preparation.to_json(),
+        epochs=spec.epochs,
+        settled=around.settled,
+        started=started.isoformat(timespec="milliseconds"),
+        finished=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        seconds=time.perf_counter() - clock,
+        device=device_name(trainer),
+        environment=environment(trainer),
+        equipoise=equipoise.__version__,
+        **chosen,
     )
+    write_json(folder.draft / "run.json", record.to_json())
     folder.finish()
 
 
@@ -349,43 +353,32 @@ def _serve(learner: Learner, method: Method, folder: RunFolder, leader: bool) ->
         save(state, folder.checkpoint)
 
 
-def _chosen(recorder: Recorder, stage_one: RunFolder, folder: RunFolder) -> dict[str, Any]:
-    """What there is to say of a model that took no steps: its own validation number, the steps of stage one."""
-    first, value = stage_one.about, folder.evaluation("val").overall.get(recorder.monitor)
-    return recorder.chosen() | {
-        "best_epoch": first["best_epoch"],
-        "monitor_value": value,
-        "seconds_per_step": first["seconds_per_step"],
-    }
+def _without_steps(recorder: Recorder, stage_one: RunFolder, folder: RunFolder) -> dict[str, Any]:
+    """What a model that took no steps has: its own validation metric, the epoch and the steps of stage one."""
+    first, value = stage_one.record, folder.evaluation("val").overall.get(recorder.monitor)
+    return {"best_epoch": first.best_epoch, "monitor_value": value, "seconds_per_step": first.seconds_per_step}
 
 
-def _about(spec: RunSpec, learner: Learner, model_name: str, splits: Mapping[str, Split]) -> dict[str, Any]:
-    """What is known of a run before it is trained."""
-    data, preparation = learner.task.data, learner.preparation
-    tokens = preparation.kind == "tokens"
-    return {
-        "format": FORMAT,
-        "equipoise": equipoise.__version__,
-        "spec": spec.model_dump(),
-        "data": {
-            "name": data.name,
-            "task": data.task,
-            "class_names": data.class_names,
-            "train_counts": data.train_counts.tolist(),
-            "fingerprint": data.fingerprint,
-            "ignore_index": data.ignore_index,
-            "samples": {name: len(split) for name, split in splits.items()},
-            "notes": data.notes,
-        },
-        "model": {
-            "name": model_name,
-            "options": spec.model_options,
-            "parameters": sum(weight.numel() for weight in learner.model.parameters()),
-            "num_classes": learner.task.num_classes,
-            "input_shape": None if tokens else preparation.input_shape,
-            "vocabulary": preparation.vocabulary,
-        },
-        "loss": repr(learner.loss),
-        "loss_in_python": loss_in_python(spec, data),
-        "preparation": preparation.to_json(),
-    }
+def _data(data: DataSet, splits: Mapping[str, Split]) -> DataRecord:
+    return DataRecord(
+        name=data.name,
+        task=data.task,
+        class_names=list(data.class_names),
+        train_counts=data.train_counts.tolist(),
+        samples={name: len(split) for name, split in splits.items()},
+        fingerprint=data.fingerprint,
+        ignore_index=data.ignore_index,
+        notes=list(data.notes),
+    )
+
+
+def _model_record(spec: RunSpec, learner: Learner, model_name: str) -> ModelRecord:
+    shape = None if learner.preparation.kind == "tokens" else learner.preparation.input_shape
+    return ModelRecord(
+        name=model_name,
+        parameters=sum(weight.numel() for weight in learner.model.parameters()),
+        options=spec.model_options,
+        num_classes=learner.task.num_classes,
+        input_shape=None if shape is None else list(shape),
+        vocabulary=learner.preparation.vocabulary,
+    )

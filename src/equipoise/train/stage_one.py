@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from equipoise._reading import InputError, Shape, check_shape, read_checkpoint
+from equipoise._reading import InputError, read_checkpoint
 from equipoise._suggestions import some
 from equipoise.data import DataSet
 from equipoise.train.folder import AGAIN, RunFolder
@@ -32,10 +32,8 @@ def named_stage_one(path: str, wanted: RunSpec, data: DataSet) -> RunFolder:
             f"--stage-one must be the folder of a finished run, found {what} at {found.path}; train it first, with "
             f"--loss {wanted.loss}"
         )
-    about = found.about
-    shape: Shape = {"spec": {"loss": str}, "data": dict}
-    check_shape(found.path / "run.json", about, shape, advice=AGAIN)
-    changed = wanted.differing(about["spec"], FREE)
+    record = found.record
+    changed = wanted.differing(record.spec, FREE)
     if "loss" in changed and is_same_loss(wanted.loss, changed["loss"][0], data.task):
         del changed["loss"]
     if changed:
@@ -49,7 +47,7 @@ def named_stage_one(path: str, wanted: RunSpec, data: DataSet) -> RunFolder:
         "training samples of the classes": data.train_counts.tolist(),
         "samples, or their order": data.fingerprint,
     }
-    then = [about["data"].get(key) for key in ("class_names", "train_counts", "fingerprint")]
+    then = [record.data.class_names, record.data.train_counts, record.data.fingerprint]
     other = next((what for (what, now), was in zip(own.items(), then, strict=True) if was not in (None, now)), None)
     if other is not None:
         raise ValueError(
