@@ -2,10 +2,10 @@
 
 ``FILE.py:NAME`` names a class, or a function that returns such a module. Arguments that the run knows are passed where
 they are named: ``num_classes``, ``counts`` (training samples of each class), ``num_samples``, ``epochs``,
-``ignore_index``, ``sync``. All others are options, ``NAME:epsilon=2``; a list of values is chosen from on validation
-data. A method ``set_epoch(epoch)`` is called before each epoch where there is one.
+``ignore_index``, ``sync``. All others are options, ``NAME(epsilon=2)``; of candidates, ``[1, 2]``, validation data
+choose. A method ``set_epoch(epoch)`` is called before each epoch where there is one.
 
-    equipoise compare --data digits-lt --model mlp --losses 'ce focal examples/own_loss.py:PolyLoss:epsilon=1,2'
+    equipoise compare --data digits-lt --model mlp --losses 'ce focal examples/own_loss.py:PolyLoss(epsilon=[1, 2])'
 """
 
 from __future__ import annotations

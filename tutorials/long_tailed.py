@@ -207,7 +207,7 @@ for name, of_seeds in models.items():
 # ## The same by one command
 #
 #     equipoise compare --data digits-lt --model mlp --seeds 3 \
-#         --losses 'ce recall ce:weight=drw balanced-softmax'
+#         --losses 'ce recall ce(weight=drw) balanced-softmax'
 #
 # trains these losses and more on your own data, says which differences are more
 # than the noise of seeds and of the test set, and writes a page:

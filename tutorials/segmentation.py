@@ -190,7 +190,7 @@ figure.savefig("segmentation_weights.svg")
 # ## Your own data
 #
 #     equipoise compare --data camvid/ --image-size 180x240 --model unet \
-#         --losses 'ce recall ce+0.5*dice lovasz'
+#         --losses 'ce recall ce + 0.5 * dice lovasz'
 #
 # reads images with masks, Cityscapes and VOC as they lie on disk
 # ([Data](../data.md)). Pixels of `ignore_index` count for nothing, in losses

@@ -52,6 +52,9 @@ class SumOfLosses(Summand, nn.Module):
     tensor(0.8598)
     """
 
+    losses: nn.ModuleList
+    factors: tuple[float, ...]
+
     def __init__(self, losses: Sequence[nn.Module], factors: Sequence[float] | None = None) -> None:
         super().__init__()
         factors = [1.0] * len(losses) if factors is None else list(factors)
