@@ -2,10 +2,11 @@
 
 ``FILE.py:NAME`` names a class, or a function that returns such a module. Known arguments are passed if the signature
 has them: ``num_classes``, ``counts`` (training samples per class), ``num_samples``, ``epochs``, ``ignore_index``,
-``sync``. All others are options, ``NAME:epsilon=2``; from a list of values, validation data select one. A method
+``sync``. All others are options, ``NAME(epsilon=2)``; from candidates, ``[1, 2]``, validation data
+select one. A method
 ``set_epoch(epoch)``, if defined, is called before each epoch.
 
-    equipoise compare --data digits-lt --model mlp --losses 'ce focal examples/own_loss.py:PolyLoss:epsilon=1,2'
+    equipoise compare --data digits-lt --model mlp --losses 'ce focal examples/own_loss.py:PolyLoss(epsilon=[1, 2])'
 """
 
 from __future__ import annotations

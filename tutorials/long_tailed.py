@@ -208,7 +208,7 @@ for name, of_seeds in models.items():
 # ## The same with one command
 #
 #     equipoise compare --data digits-lt --model mlp --seeds 3 \
-#         --losses 'ce recall ce:weight=drw balanced-softmax'
+#         --losses 'ce recall ce(weight=drw) balanced-softmax'
 #
 # trains these losses on your own data, reports which differences are
 # statistically significant, and writes a report:

@@ -191,7 +191,7 @@ figure.savefig("segmentation_weights.svg")
 # ## Your own data
 #
 #     equipoise compare --data camvid/ --image-size 180x240 --model unet \
-#         --losses 'ce recall ce+0.5*dice lovasz'
+#         --losses 'ce recall ce + 0.5 * dice lovasz'
 #
 # reads images with masks, Cityscapes and VOC in their existing layout
 # ([Data](../data.md)). Losses and metrics ignore pixels of `ignore_index`.

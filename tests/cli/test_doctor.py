@@ -16,7 +16,7 @@ def run(*arguments):
 def test_counts_alone():
     result = run("--counts", "5000,500,50,5,0", "--loss", "cb", "--sampler", "balanced")
     assert result.exit_code == 0
-    assert result.output.index("problem: classes without training samples") < result.output.index("worry: long tail")
+    assert result.output.index("problem: classes without training samples") < result.output.index("warning: long tail")
     assert "corrected more than once" in result.output
     assert "--losses 'ce logit-adjusted recall class-balanced'" in result.output  # ready to be pasted
 
@@ -39,7 +39,7 @@ def test_labels_get_a_word_on_thresholds(tmp_path):
     np.savez(tmp_path / "p.npz", logits=3.0 * targets - 4.0 + draw.normal(0, 0.5, targets.shape), targets=targets)
     result = run(tmp_path / "p.npz")
     assert result.exit_code == 0
-    assert "worry: threshold 0.5" in result.output
+    assert "warning: threshold 0.5" in result.output
     assert "  asl " in result.output
 
 

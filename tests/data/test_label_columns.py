@@ -144,3 +144,19 @@ def test_blanks_around_names_of_columns_are_left_out(tmp_path: Path) -> None:
     data = open_data(file)
     assert data.class_names == ("cat", "dog")
     assert data.train.inputs.shape[1] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "classes"),
+    [
+        (("1_0", "10", "2_5"), ("10", "1_0", "2_5")),
+        (("1e2", "100", "7"), ("100", "1e2", "7")),
+        (("9007199254740993.0", "9007199254740992"), ("9007199254740992", "9007199254740993")),
+        (("1.0", "2.", "-1.00"), ("-1", "1", "2")),
+    ],
+)
+def test_different_labels_stay_different_classes(
+    tmp_path: Path, words: tuple[str, ...], classes: tuple[str, ...]
+) -> None:
+    data = open_data(table(tmp_path / "t.csv", [words[row % len(words)] for row in range(ROWS)]))
+    assert data.class_names == classes

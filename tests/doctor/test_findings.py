@@ -38,7 +38,7 @@ def test_counts_of_a_long_tail_with_a_missing_class():
     assert "792 times" in next(f for f in found if f.about == "long tail").text
 
 
-def test_balanced_counts_are_no_worry():
+def test_balanced_counts_raise_no_warning():
     found = look_at_counts([100, 90, 80], names(3))
     assert about(found) == {"balance"}
     assert found[0].level == "note"
@@ -174,7 +174,7 @@ def test_labels_that_are_hardly_ever_predicted(tmp_path):
 
 @pytest.mark.parametrize(
     ("samples", "found"),
-    [(40_000, ("note", "no miscalibration measurable")), (300, ("worry", "bins too thin for this ECE"))],
+    [(40_000, ("note", "no miscalibration measurable")), (300, ("warning", "bins too thin for this ECE"))],
 )
 def test_calibration_that_cannot_be_told_from_chance(tmp_path, samples, found):
     draw = np.random.default_rng(1)
@@ -222,18 +222,18 @@ def test_predicted_probabilities_of_labels_that_are_too_high_or_low(tmp_path, sh
     source = open_predictions(tmp_path / "p.npz")
     found = evaluate(source)
     findings = look_at_predictions(found, corrections=try_corrections(source))
-    worries = [finding for finding in findings if finding.about.startswith("predicted")]
+    warnings = [finding for finding in findings if finding.about.startswith("predicted")]
     sentences = " ".join(sentences_of(found))
     if word is None:
-        assert not worries
+        assert not warnings
         assert "--bias" not in sentences
         return
-    (worry,) = worries
-    assert worry.about == f"predicted probabilities too {word}"
+    (warning,) = warnings
+    assert warning.about == f"predicted probabilities too {word}"
     predicted = 1 / (1 + np.exp(-labels_drawn(shift)["logits"]))
     present = labels_drawn(shift)["targets"].mean()
-    assert f"label {100 * predicted.mean():.1f} %, observed frequency {100 * present:.1f} %" in worry.text
-    assert "calibrate FILE --method label-temperatures --bias --out fit.json" in worry.advice
+    assert f"label {100 * predicted.mean():.1f} %, observed frequency {100 * present:.1f} %" in warning.text
+    assert "calibrate FILE --method label-temperatures --bias --out fit.json" in warning.advice
     assert f"a ratio of {predicted.mean() / present:.2g}" in sentences
     assert "calibrate FILE --bias" in sentences
 
@@ -292,8 +292,8 @@ def test_thresholds_of_labels(tmp_path):
     targets = (draw.random((400, 3)) < 0.2).astype(int)
     logits = 3.0 * targets - 4.0 + draw.normal(0, 0.5, targets.shape)  # well separated, far below 0.5
     found = evaluated(tmp_path / "p.npz", logits=logits, targets=targets)
-    worry = next(f for f in look_at_predictions(found, cross_fitted_f1=0.95) if f.about == "threshold 0.5")
-    assert worry.level == "worry"
+    warning = next(f for f in look_at_predictions(found, cross_fitted_f1=0.95) if f.about == "threshold 0.5")
+    assert warning.level == "warning"
     fair = evaluated(tmp_path / "q.npz", logits=logits + 2.5, targets=targets)
     note = next(f for f in look_at_predictions(fair, cross_fitted_f1=0.95) if f.about == "threshold 0.5")
     assert note.level == "note"

@@ -1,5 +1,6 @@
 """What must be true of the losses: limits, symmetries, denominators, and SPEC 1 written out slowly."""
 
+import inspect
 import math
 
 import numpy as np
@@ -593,10 +594,11 @@ def test_functions_are_the_classes(entry, kind, reduction):
     if entry.link != "sigmoid":
         targets = targets_of(kind, shape)
     loss, function = make(entry, C, **options), getattr(functional, snake(entry.name))
-    if "xi" in function.__code__.co_varnames:
+    parameters = inspect.signature(function).parameters.values()
+    if "xi" in [one.name for one in parameters]:
         options["xi"] = Cyclical()(3 / 9)
     arguments = {"counts": long_tail(C), "num_samples": 2 * max(long_tail(C))}
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
     options.update({name: value for name, value in arguments.items() if name in names})
     found = value_and_gradient(lambda z, t: function(z, t, **options), logits, targets)
     assert_close(found, value_and_gradient(loss, logits, targets), rtol=0, atol=0)

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from sklearn.metrics import average_precision_score, roc_auc_score
 from torch.testing import assert_close
 
@@ -534,3 +535,12 @@ def test_fine_edges_are_equal_steps_of_the_logit_between_0_and_1(resolution):
     assert edges[-1] == 1.0
     steps = torch.tensor([-16 + 32 * place / resolution for place in range(1, resolution)], dtype=torch.float64)
     assert_close(edges[1:-1].logit(), steps, rtol=0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e5, 1e8, -1e8])
+def test_nll_does_not_change_with_an_offset_of_all_logits(offset):
+    logits = torch.tensor([[0.0, 8.0, -8.0], [16.0, 0.0, 0.0]]) + offset
+    targets = torch.tensor([0, 1])
+    metric = NegativeLogLikelihood()
+    metric.update(logits, targets)
+    assert float(metric.compute()) == pytest.approx(float(F.cross_entropy(logits.double(), targets)), rel=1e-6)

@@ -92,6 +92,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "losses/sigmoid.py": POINTWISE,
     "losses/softmax.py": POINTWISE,
+    "losses/sums.py": ("tests/losses/test_sums.py",),
     "losses/theory.py": ("tests/losses/test_theory.py", "tests/golden/test_golden.py"),
     "kernels/blocks.py": EVERY_LOSS,
     "kernels/lovasz_reference.py": REGION,

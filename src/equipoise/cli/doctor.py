@@ -1,4 +1,4 @@
-"""``equipoise doctor``: what to worry about in counts or predictions, and which losses suit."""
+"""``equipoise doctor``: problems and warnings about counts or predictions, and suitable losses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["doctor"]
 
-COLOURS = {"problem": "red", "worry": "yellow", "note": "cyan"}
+COLOURS = {"problem": "red", "warning": "yellow", "note": "cyan"}
 
 
 def doctor(
@@ -45,7 +45,7 @@ def doctor(
     ignore_index: IgnoreIndex = -100,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
-    """Say what to worry about, and which losses suit: from predictions (FILE), from --counts, or from both."""
+    """Report problems and suggest losses: from predictions (FILE), from --counts, or from both."""
     with bad_input():
         if file is None and counts is None:
             raise InputError(

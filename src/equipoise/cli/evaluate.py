@@ -73,7 +73,7 @@ def evaluate(
         ),
     ] = None,
 ) -> None:
-    """Evaluate saved predictions of any framework: by class, by group, before and after temperature scaling."""
+    """Evaluate saved predictions of any framework by class and group, before and after temperature scaling."""
     with bad_input():
         if html is not None:
             check_place(html)

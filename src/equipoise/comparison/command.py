@@ -15,8 +15,8 @@ __all__ = ["command_of", "flat"]
 def command_of(spec: Mapping[str, Any], out: str) -> str:
     """The command that gives these settings, those that are as usual left out.
 
-    >>> command_of({"data": "digits-lt", "losses": ["ce", "focal:gamma=1,2"], "seeds": [0, 1], "epochs": 30}, "out")
-    "equipoise compare --data digits-lt --losses 'ce focal:gamma=1,2' --seeds 2 --out out"
+    >>> command_of({"data": "digits-lt", "losses": ["ce", "focal(gamma=[1, 2])"], "seeds": [0, 1], "epochs": 30}, "out")
+    "equipoise compare --data digits-lt --losses 'ce focal(gamma=[1, 2])' --seeds 2 --out out"
     """
     words = ["equipoise", "compare"]
     for name, field in CompareSpec.model_fields.items():

@@ -45,7 +45,7 @@ class Entry:
     """One row of the table.
 
     Args:
-        text: the loss or method as it was given, ``"focal:gamma=1,2,3"``.
+        text: the loss or method as it was given, ``"focal(gamma=[1, 2, 3])"``.
         candidates: the single ones that it stands for; validation data choose one.
     """
 

@@ -25,7 +25,7 @@ class Kind(NamedTuple):
 def kind_of(names: Iterable[str]) -> Kind:
     """Losses, or methods where any row is one.
 
-    >>> kind_of(["ce", "recall"]).many, kind_of(["ce", "sdn:feature=ce"]).many
+    >>> kind_of(["ce", "recall"]).many, kind_of(["ce", "sdn(feature=ce)"]).many
     ('losses', 'methods')
     """
     return Kind("method", "methods") if any(map(is_method, names)) else Kind("loss", "losses")

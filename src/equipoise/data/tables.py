@@ -261,16 +261,17 @@ def _classes(where: Path, column: str, words: dict[str, list[str]]) -> dict[str,
             "make classes of measurements first (pandas.cut), drop rows without a label, or name the column of labels: "
             "label_column (--label-column)",
         )
-    whole = {word: word if word in digits else str(int(float(word))) for word in different}
-    return {split: [whole[word] for word in own] for split, own in words.items()}
+    # 1e2 and 100 stay two names; nothing goes through a float, which would merge large numbers
+    return {split: [re.sub(r"\A(-?\d+)\.0*\Z", r"\1", word) for word in own] for split, own in words.items()}
 
 
 def _is_float(word: str) -> bool:
+    """Whether a word is a number; ``1_0`` is one to Python, but an identifier in data."""
     try:
         float(word)
     except ValueError:
         return False
-    return True
+    return "_" not in word
 
 
 def _is_like_labels(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""What to worry about in imbalanced data and in the predictions on it, and which losses suit."""
+"""Problems in imbalanced data and in predictions on it, and suitable losses."""
 
 from equipoise.doctor.counts import look_at_counts
 from equipoise.doctor.finding import Finding

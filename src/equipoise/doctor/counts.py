@@ -39,7 +39,7 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
     if ratio >= LONG_TAIL:
         found.append(
             Finding(
-                "worry",
+                "warning",
                 "long tail",
                 f"The {largest} has {ratio:,.0f} times the samples of the {smallest} ({max(present):,.0f} to "
                 f"{min(present):,.0f}). "
@@ -70,7 +70,7 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
         biggest = names[list(counts).index(max(present))]
         found.append(
             Finding(
-                "worry",
+                "warning",
                 "one class is nearly everything",
                 f"{biggest} makes up {100 * share:.1f} % of the samples, so that always answering it scores as much.",
                 "Judge by recall, IoU or F1 of the other classes; a background class should not be in the mean.",
@@ -80,7 +80,7 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
     if few:
         found.append(
             Finding(
-                "worry",
+                "warning",
                 f"{kinds} with few training samples",
                 f"{len(few)} of {len(counts)} {kinds} have fewer than {FEW}: {listed(few)}. Weights of 1/n make single "
                 "samples of them dominate a batch.",

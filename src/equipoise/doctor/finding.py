@@ -14,13 +14,13 @@ class Finding:
     """Something to know.
 
     Args:
-        level: ``"problem"`` breaks something, ``"worry"`` may mislead, ``"note"`` is worth knowing.
+        level: ``"problem"`` breaks something, ``"warning"`` may mislead, ``"note"`` is worth knowing.
         about: a few words.
         text: what was found and why it matters, with its numbers.
         advice: what to do.
     """
 
-    level: Literal["problem", "worry", "note"]
+    level: Literal["problem", "warning", "note"]
     about: str
     text: str
     advice: str

@@ -119,7 +119,7 @@ def _classes(evaluation: Evaluation) -> list[Finding]:
         error = 50.0 / math.sqrt(smallest)
         results.append(
             Finding(
-                "worry",
+                "warning",
                 f"{task.one} results from few samples",
                 f"{len(scarce)} of {len(rows)} have fewer than {FEW_SAMPLES} samples: {listed(scarce)}. The "
                 f"accuracy of one with {smallest} has a standard error of up to {error:.0f} points.",
@@ -136,13 +136,13 @@ def _classes(evaluation: Evaluation) -> list[Finding]:
     silent = [row.name for row in rare if not row.predicted]
     if silent:
         text = f"{len(silent)} of {len(rows)} are never predicted: {listed(silent)}."
-        results.append(Finding("worry", "never predicted", text, cure))
+        results.append(Finding("warning", "never predicted", text, cure))
     hardly = [f"{row.name} ({row.predicted:,} for {row.support:,})" for row in rare if row.predicted]
     if hardly:
         text = (
             f"{len(hardly)} of {len(rows)} are predicted less than a quarter as often as they occur: {listed(hardly)}."
         )
-        results.append(Finding("worry", "rarely predicted", text, cure))
+        results.append(Finding("warning", "rarely predicted", text, cure))
     missed = [
         f"{row.name} ({100 * accuracy:.0f} %)"
         for row in rows
@@ -151,7 +151,7 @@ def _classes(evaluation: Evaluation) -> list[Finding]:
     if missed:
         results.append(
             Finding(
-                "worry",
+                "warning",
                 "low recall",
                 f"{len(missed)} of {len(rows)} are predicted, but with a recall below 25 %: {listed(missed)}.",
                 "They are confused with other classes, which rebalancing does not correct: check their labels and the "
@@ -176,7 +176,7 @@ def _bins(evaluation: Evaluation) -> list[Finding]:
         )
         results.append(
             Finding(
-                "worry",
+                "warning",
                 "bins too thin for this ECE",
                 f"{chance}{few}.",
                 "Use more samples or fewer bins (--bins), compare by NLL, and report an interval (--bootstrap).",
@@ -226,7 +226,7 @@ def _confidence(evaluation: Evaluation, better: Correction | None) -> list[Findi
         cure = "A temperature does not correct it on held-out samples; in training, "
     return [
         Finding(
-            "worry",
+            "warning",
             "overconfident" if over else "underconfident",
             f"Mean confidence is {100 * abs(gap):.1f} points {'above' if over else 'below'} accuracy.",
             cure + ("focal losses help." if over else "less smoothing and a smaller gamma help."),
@@ -247,7 +247,7 @@ def _frequency(evaluation: Evaluation, tried: Sequence[Correction]) -> list[Find
     helped = len(tried) > 1 and tried[1].nll < (1 - GAIN) * tried[0].nll
     return [
         Finding(
-            "worry",
+            "warning",
             f"predicted probabilities too {'high' if gap > 0 else 'low'}",
             f"Mean predicted probability of a label {100 * (present + gap):.1f} %, observed frequency "
             f"{100 * present:.1f} %: a ratio of {(present + gap) / present:.2g}. Asymmetric losses and weights of "
@@ -321,7 +321,7 @@ def _thresholds(evaluation: Evaluation, cross_fitted: float | None) -> list[Find
     if cross_fitted > now + GAP:
         return [
             Finding(
-                "worry",
+                "warning",
                 "threshold 0.5",
                 f"The mean F1 of the labels is {100 * now:.1f} at 0.5; a threshold for each label would give about "
                 f"{100 * cross_fitted:.1f} on new data.",
@@ -346,4 +346,4 @@ def _rounded(evaluation: Evaluation) -> list[Finding]:
         advice = "Look at what masks the classes: no correction after training brings back a probability of 0."
         return [Finding("problem", "truth ruled out", " ".join(evaluation.notes), advice)]
     advice = "Save logits, or probabilities in float32 without rounding."
-    return [Finding("worry", "rounded probabilities", " ".join(evaluation.notes), advice)]
+    return [Finding("warning", "rounded probabilities", " ".join(evaluation.notes), advice)]

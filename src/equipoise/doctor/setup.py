@@ -45,7 +45,7 @@ def look_at_setup(
     if len(ways) > 1:
         found.append(
             Finding(
-                "worry",
+                "warning",
                 "corrected more than once",
                 f"{' and '.join(ways)} each correct for rare classes. Together they overshoot: rare classes are "
                 "predicted too often, and the probabilities are off by the product of the corrections.",
@@ -66,7 +66,7 @@ def look_at_setup(
     if name == "ClassBalancedLoss" and present and min(present) > SATURATED / (1.0 - 0.9999):
         found.append(
             Finding(
-                "worry",
+                "warning",
                 "effective numbers are all equal",
                 f"With beta = 0.9999 the effective number ends at 10,000, and the smallest class has "
                 f"{min(present):,.0f} samples, so that all weights are nearly the same.",

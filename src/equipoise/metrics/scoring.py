@@ -20,8 +20,9 @@ KINDS = ("single", "multilabel")
 
 def nll(block: ClassBlock, *, from_logits: bool) -> Tensor:
     r""":math:`-\log p_y` of each row, (n[, p]); infinite if the given probability is 0."""
-    own = true_scores(block.scores, block.labels)
-    return block.scores.logsumexp(1) - own if from_logits else -own.log()
+    if not from_logits:
+        return -true_scores(block.scores, block.labels).log()
+    return -true_scores(block.scores.log_softmax(1), block.labels)  # logsumexp minus a large logit would cancel
 
 
 def binary_nll(block: LabelBlock, *, from_logits: bool) -> Tensor:

@@ -148,10 +148,10 @@ class Section:
 def breakable(name: str) -> Markup:
     """A name that is broken where its parts meet, not inside of words.
 
-    >>> breakable("recall:momentum=0.1")
-    Markup('recall:<wbr>momentum=<wbr>0.1')
+    >>> breakable("recall(momentum=0.1)")
+    Markup('recall(<wbr>momentum=<wbr>0.1)')
     """
-    return Markup("<wbr>").join(re.split(r"(?<=[:=+,*/])(?=.)", name))
+    return Markup("<wbr>").join(re.split(r"(?<=[:=+,*/(])(?=.)", name))
 
 
 def render(title: str, subtitle: str, sentences: Sequence[str], sections: Sequence[Section], footer: str) -> str:

@@ -268,7 +268,7 @@ def python_call(text: str, *, num_classes: int, num_samples: int, epochs: int, i
     calls = [_python_term(term, known, epochs, ignore_index) for term in terms]
     if None in calls:
         return None
-    factors = ["" if term.factor == 1.0 else f"{term.factor:g} * " for term in terms]
+    factors = ["" if term.factor == 1.0 else f"{term.factor!r} * " for term in terms]
     return " + ".join(f"{factor}{call}" for factor, call in zip(factors, calls, strict=True))
 
 

@@ -103,6 +103,9 @@ def _take_over(folder: RunFolder, spec: RunSpec, restart: bool, say: Callable[[s
     """Make the folder, or find the one of an earlier attempt; raise where it is that of another run."""
     if restart and not folder.finished:
         shutil.rmtree(folder.draft, ignore_errors=True)
+    linked = next((path for path in (folder.draft, *folder.draft.glob("*")) if path.is_symlink()), None)
+    if linked is not None:  # files written through it would lie elsewhere
+        raise ValueError(f"{linked}: an unfinished run must have no symbolic links, found one; remove it")
     if folder.finished or folder.draft.exists():
         file = folder.where / ("run.json" if folder.finished else "spec.json")
         try:
