@@ -17,8 +17,8 @@ COMMANDS = {
     "compare": "Compare losses on your data; interrupted it goes on when the same command is given again.",
     "report": "Make the page of a comparison again, from what is finished; also its table for other documents.",
     "train": "Train on your data with any loss; an interrupted run goes on when the same command is given again.",
-    "evaluate": "Evaluate saved predictions of any framework: by class, by group, calibration before and after "
-    "temperature.",
+    "evaluate": "Evaluate saved predictions of any framework: by class, by group, before and after temperature "
+    "scaling.",
     "calibrate": "Fit a correction of the probabilities, say what it is worth on other samples, or apply a fit.",
     "export": "Write the model of a run with its preparation, calibration and thresholds, for equipoise.load_exported.",
     "doctor": "Say what to worry about, and which losses suit: from predictions (FILE), from --counts, or from both.",
