@@ -183,7 +183,7 @@ def test_a_method_trains_and_its_export_is_what_predicted(method, stage_one, tmp
     rows = list(found.history())
     assert len(rows) == (2 if parse_method(method).learns_in_steps else 0)
     exported = load_exported(export_run(found.path, tmp_path / "exported"))
-    assert f"- method: `{method}`" in (tmp_path / "exported" / "README.md").read_text()
+    assert f"- method: `{canonical(method)}`" in (tmp_path / "exported" / "README.md").read_text()
     inputs = open_data("digits-lt").test.inputs[:50]
     assert_close(exported.logits(inputs, calibrated=False), saved_logits(found)[:50], rtol=1e-5, atol=1e-5)
     assert not isinstance(exported.model, BilateralModel) or method == "bbn"
