@@ -31,7 +31,7 @@ def recomputed(run):
     """What the library says of the predictions of a run."""
     val, test = (open_predictions(run.predictions(split)) for split in ("val", "test"))
     unknown = open_predictions(run.predictions("open"), targets=False)
-    return plain(evaluate_open_set(test, unknown, val=val))
+    return plain(evaluate_open_set(test, unknown, val=val).to_json())
 
 
 def test_classes_are_learned_by_nobody_and_judged(held_out):
