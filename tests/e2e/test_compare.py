@@ -226,13 +226,13 @@ def test_a_process_that_is_killed_costs_one_run(equipoise, tmp_path):
 def test_a_loss_that_is_no_number_stops_nothing(equipoise, tmp_path):
     comparison, finished = compared(equipoise, tmp_path, status=1, **SMALL | {"losses": "1e39*focal ce", "jobs": 1})
     assert [run.loss for run in comparison.finished] == ["ce", "ce"]
-    assert [(one.loss, one.seed) for one in comparison.failures] == [("1e39*focal", 0), ("1e39*focal", 1)]
+    assert [(one.loss, one.seed) for one in comparison.failures] == [("1e+39 * focal", 0), ("1e+39 * focal", 1)]
     for one in comparison.failures:
         assert one.error.startswith("the loss became nan in epoch 1; lower --lr")
         assert "the loss became nan" in (comparison.path / one.log).read_text()
         assert f"{comparison.path / one.log}" in finished.out
     rows = {row["loss"]: row for row in verdict(comparison)["rows"]}
-    assert rows["1e39*focal"]["failed_seeds"] == [0, 1]
+    assert rows["1e+39 * focal"]["failed_seeds"] == [0, 1]
     assert rows["ce"]["failed_seeds"] == []
     assert comparison.report.is_file()
 
