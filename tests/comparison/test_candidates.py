@@ -10,7 +10,7 @@ def chosen(monitor="mean_class_accuracy", **values):
     """The candidate of these values of the monitored metric, one for each seed; a seed that failed has none."""
     runs = {
         text: [
-            FinishedRun(None, record_of(monitor=monitor, monitor_value=value), {})
+            FinishedRun(None, record_of(monitor=monitor, monitor_value=value), None, {})
             for value in each
             if value != "failed"
         ]

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from equipoise import LDAMLoss
 from equipoise.comparison.kinds import DISTANCES, MADE_AFTERWARDS
 from equipoise.data import digits_lt, open_data, sampler_for
-from equipoise.expressions import is_method
+from equipoise.expressions import canonical, is_method
 from equipoise.heads import BilateralModel, CosineClassifier, decouple, features, normalize_classifier
 from equipoise.models import MLP, build_model, find_classifier
 from equipoise.train import run as module
@@ -175,7 +175,7 @@ def test_a_method_trains_and_its_export_is_what_predicted(method, stage_one, tmp
     found = trained(tmp_path / "run", method=method, stage_one=None if first is None else str(first))
     assert contents(stage_one.path) == before
     record = found.record
-    assert record.spec["method"] == method
+    assert record.spec["method"] == canonical(method)
     assert 0 <= record.best_epoch < 2
     assert record.seconds_per_step > 0
     assert record.monitor_value == pytest.approx(found.results["val"]["overall"]["mean_class_accuracy"], abs=1e-6)
@@ -183,7 +183,7 @@ def test_a_method_trains_and_its_export_is_what_predicted(method, stage_one, tmp
     rows = list(found.history())
     assert len(rows) == (2 if parse_method(method).learns_in_steps else 0)
     exported = load_exported(export_run(found.path, tmp_path / "exported"))
-    assert f"- method: `{method}`" in (tmp_path / "exported" / "README.md").read_text()
+    assert f"- method: `{canonical(method)}`" in (tmp_path / "exported" / "README.md").read_text()
     inputs = open_data("digits-lt").test.inputs[:50]
     assert_close(exported.logits(inputs, calibrated=False), saved_logits(found)[:50], rtol=1e-5, atol=1e-5)
     assert not isinstance(exported.model, BilateralModel) or method == "bbn"
@@ -518,7 +518,8 @@ def test_features_larger_than_the_memory(tmp_path, monkeypatch):
 @pytest.mark.parametrize("method", ["crt:lr=1e30", "tau-norm:tau=1000"])
 def test_a_classifier_that_is_no_number(method, tmp_path):
     """What was trained is not lost: stage one goes into another run."""
-    told = refused(tmp_path, f"--method {method} made weights that are no numbers", kind=TrainingError, method=method)
+    words = f"--method {canonical(method)} made weights that are no numbers"
+    told = refused(tmp_path, words, kind=TrainingError, method=method)
     first = RunFolder(tmp_path / "run").draft / "stage-one"
     assert told.endswith(f"--stage-one {first}")
     trained(tmp_path / "other", method=method.partition(":")[0], stage_one=str(first))
