@@ -46,6 +46,8 @@ EXPANDS = 100
 """Maximum expansion factor of a compressed array,"""
 LARGE = 2**30
 """for arrays above this number of bytes: more is a zip bomb, or better saved uncompressed."""
+MOST_DIGITS = 20
+"""Digits of an integer in JSON, with the sign; 64 bits need no more."""
 YAML_BYTES, YAML_VALUES = 2**20, 100_000
 """Maximum size of a settings file, and of its expanded aliases."""
 SHOWN = 200
@@ -96,7 +98,7 @@ def read_json(
 
 def parse_json(text: str) -> Any:  # noqa: ANN401
     """Parse JSON; numbers must be finite."""
-    return json.loads(text, parse_constant=_no_constant, parse_float=_finite_float)
+    return json.loads(text, parse_constant=_no_constant, parse_float=_finite_float, parse_int=_bounded_int)
 
 
 def read_record(path: Path, *, advice: str, error: type[ValueError] = InputError) -> dict[str, Any]:
@@ -314,6 +316,12 @@ def _line(error: Exception) -> str:
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} where a finite number must be")
+
+
+def _bounded_int(text: str) -> int:
+    if len(text) > MOST_DIGITS:  # a float or an array would overflow
+        raise ValueError(f"integers must have at most {MOST_DIGITS} digits, found one with {len(text):,}")
+    return int(text)
 
 
 def _finite_float(text: str) -> float:

@@ -63,6 +63,7 @@ def test_where_nothing_is_better_the_baseline_stays(tmp_path):
         ([("good", 0.19, 300, "seeds")], (0, 1), 5),  # two seeds do not know how many it takes
         ([("good", 0.19, None, None)], (0,), 5),
         ([("good", 0.19, 300, "seeds")], (0, 1, 2), None),
+        ([("good", 0.19, None, "seeds")], (0, 1, 2), None),  # more than are ever counted, whatever the test samples
         ([("good", 0.19, None, "samples")], (0, 1, 2), None),
         ([("good", -0.19, 7, "seeds")], (0, 1, 2), None),  # a loss that looks worse is no reason for more seeds
     ],

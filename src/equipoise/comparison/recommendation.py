@@ -13,6 +13,7 @@ from equipoise._formatting import joined
 from equipoise.comparison.folder import ComparisonFolder, PlannedRun
 from equipoise.comparison.kinds import kind_of
 from equipoise.comparison.sentences import JUDGED, MORE_SAMPLES
+from equipoise.comparison.statistics import MOST_SEEDS
 from equipoise.comparison.verdict import Verdict
 from equipoise.metric_registry import metric_info
 
@@ -116,6 +117,8 @@ def _undecided(verdict: Verdict) -> tuple[str, int | None]:
         return f"{why} yet; until then, keep {baseline}", FEW_SEEDS
     if needs and min(needs) <= MANY_SEEDS:
         return f"{why} yet; until then, keep {baseline}", min(needs)
+    if not needs and any(one.limit == "seeds" for one in open_):
+        return f"{why}, and {MOST_SEEDS:,} seeds would not show it; keep {baseline}", None
     if needs:
         return f"{why}, and fewer than {min(needs):,} seeds would not show it; keep {baseline}", None
     if open_:
