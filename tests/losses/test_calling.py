@@ -80,9 +80,7 @@ def test_weights_that_are_no_vector(weight, came, advice):
         lambda: eq.BinaryFocalLoss(weight=weight),
         lambda: functional.focal_loss(*batch, weight=weight),
     ):
-        with pytest.raises(
-            TypeError, match=f"^weight must be one number for each class.*{re.escape(came)}; "
-        ) as raised:
+        with pytest.raises(TypeError, match=f"^weight must be one number per class.*{re.escape(came)}; ") as raised:
             build()
         assert advice in str(raised.value)
         assert "\n" not in str(raised.value)
@@ -107,7 +105,7 @@ def test_class_weights_as_first_argument(kind, vector):
     with pytest.raises(TypeError, match=f"^the first argument of {kind.__name__} is {name}, got ") as raised:
         kind(vector)
     assert ("weight=..." in str(raised.value)) == (kind is not eq.TverskyLoss)
-    assert (f"keyword, {name}=..." in str(raised.value)) == name.startswith("gamma")
+    assert (f"keyword argument, {name}=..." in str(raised.value)) == name.startswith("gamma")
 
 
 def test_exponents_of_the_classes_by_keyword_and_numbers_by_position():

@@ -517,7 +517,7 @@ def test_in_a_browser_a_click_sorts_good_numbers_first(single, tmp_path):
     ece = re.findall(r'<th scope="col" data-first="(\w+)"', text).index("ascending", 1)
     found = clicked(text, tmp_path, [1, 1, ece, ece])
     for metric, descending, (first, second) in (("accuracy", True, found[:2]), ("ece", False, found[2:])):
-        means = {row["loss"]: row["values"][metric]["mean"] for row in verdict["rows"]}
+        means = {row.loss: row.mean(metric) for row in verdict.rows}
         order = sorted(means, key=means.get, reverse=descending)
         ways = ["descending", "ascending"] if descending else ["ascending", "descending"]
         assert [first, second] == [[order, ways[0], 1], [order[::-1], ways[1], 1]]
