@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from equipoise.data import DataError, open_data
 from equipoise.data import tables as data_tables
 from equipoise.evaluation import evaluate
 from equipoise.predictions import InputError, open_predictions
-from equipoise.train.loss_text import expand_loss
-from equipoise.train.methods import expand_method
+from equipoise.train.rows import expand_rows
 from equipoise.train.spec import RunSpec, SpecError
 
 HUGE = 10**15
@@ -124,14 +122,13 @@ def test_settings(name: str, value: Any) -> None:
     assert all(mistake.startswith(name) and len(mistake) < 250 for mistake in error.value.mistakes)
 
 
-@pytest.mark.parametrize("expand", [expand_loss, expand_method])
-def test_combinations(expand: Callable[[str], list[str]]) -> None:
+def test_combinations() -> None:
     values = ",".join(str(k / 100) for k in range(40))
     with pytest.raises(ValueError, match=r"1,000.*1,600") as error:
-        expand(f"focal:gamma={values}:label_smoothing={values}")
+        expand_rows(f"focal:gamma={values}:label_smoothing={values}")
     one_line(error)
     with pytest.raises(ValueError, match=r"1,000.*1,600"):
-        expand_method(f"tau-norm:tau={values}:loss={','.join(f'(focal:gamma={k})' for k in range(40))}")
+        expand_rows(f"tau-norm:tau={values}:loss={','.join(f'(focal:gamma={k})' for k in range(40))}")
 
 
 @pytest.mark.parametrize("option", ["bins", "bootstrap"])

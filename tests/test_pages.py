@@ -13,7 +13,7 @@ import typer
 
 from equipoise.cli.app import app
 from equipoise.expressions import list_losses
-from equipoise.train.loss_text import expand_loss
+from equipoise.train.rows import expand_rows
 from tests.pages import PAGES, ROOT, anchors, blocks, commands, links, short, text_of
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
@@ -88,7 +88,7 @@ def check_command(words):
             # a sentence may end with a flag and leave its value out
             values, _, _ = command.make_parser(typer.Context(command)).parse_args([*arguments, "value"])
             for text in list_losses(values.get("loss") or values.get("losses") or ""):
-                assert expand_loss(text)
+                assert expand_rows(text)
         case ["make", *targets]:
             assert {target for target in targets if "=" not in target} <= TARGETS
         case ["python", "-m", module, *_]:

@@ -36,6 +36,7 @@ from equipoise._suggestions import nearest, shortened
 from equipoise.catalogue import find
 
 __all__ = [
+    "AUTO",
     "METHOD_NAMES",
     "Call",
     "Choices",
@@ -60,6 +61,8 @@ METHOD_NAMES = ("none", "sdn", "ldam-drw", "bbn", "crt", "lws", "tau-norm", "ncm
 """What ``equipoise.train.methods.METHODS`` knows."""
 LOSS_ARGUMENTS = ("backbone", "classifier", "feature", "loss")
 """Arguments of methods that are losses."""
+AUTO = "auto"
+"""The plain loss of the task, which nobody can name in a list of losses; first stages of methods are called so."""
 RULE_AND_LOSS = "inverse"
 """A rule for weights that is the name of a loss too; in a list of candidates it is the rule."""
 MOST_CANDIDATES = 1000
@@ -163,6 +166,8 @@ def check_loss_names(text: str) -> None:
     for call in calls_of(parse(text)):
         if is_own(call.name):
             _check_own(call.name)
+        elif call.name == AUTO:
+            find(call.name)  # names what is known
 
 
 def calls_of(value: Value) -> Iterator[Call]:
@@ -370,7 +375,7 @@ class _Reader:
             name = _name(call)
             if name is None:
                 raise self.refuse(node, "a loss must be a name with arguments, as in focal(gamma=3), or a sum of these")
-            yield 1, self.call(node, name if is_own(name) else find(name).text)
+            yield 1, self.call(node, name if is_own(name) or name == AUTO else find(name).text)
 
     def product(self, node: ast.expr, one: Value, other: Value) -> Value:
         if isinstance(one, (int, float)) and isinstance(other, (int, float)):
@@ -401,18 +406,17 @@ class _Reader:
         """An argument of a method that is a loss, or candidates for it."""
         if isinstance(node, ast.List) and node.elts:
             return Choices(tuple(map(self.loss, node.elts)))
-        return "auto" if _name(node) == "auto" else Sum(tuple(self.terms(node)))
+        return AUTO if _name(node) == AUTO else Sum(tuple(self.terms(node)))
 
     def value(self, node: ast.expr, *, exact: bool = False) -> Value:
         """A value; ``exact`` to keep 3.0 apart from 3, which differ in code of the user's own."""
         if isinstance(node, (ast.List, ast.Tuple)) and (node.elts or isinstance(node, ast.Tuple)):
             values = tuple(self.value(one, exact=exact) for one in node.elts)
             return Choices(values) if isinstance(node, ast.List) else values
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
-            name = _plain(node.func.id).lower()
+        if isinstance(node, ast.Call) and (name := _name(node.func)) is not None and not node.keywords:
             if not node.args:
-                return name
-            return Call(name, tuple(self.value(one, exact=exact) for one in node.args))
+                return name.lower()
+            return Call(name.lower(), tuple(self.value(one, exact=exact) for one in node.args))
         if isinstance(node, ast.Name):
             return _CONSTANTS.get(_plain(node.id).lower(), _plain(node.id))
         sign = 1

@@ -11,7 +11,7 @@ ABOUT = {"num_classes": 5, "counts": [300, 150, 60, 15, 8], "num_samples": 533, 
 
 
 def twins(task, *texts):
-    built = {text: build_loss(text, task=task, ignore_index=-100, **ABOUT) for text in texts}
+    built = {text: ({}, build_loss(text, task=task, ignore_index=-100, **ABOUT)) for text in texts}
     return _twins(built, task, 5, -100)
 
 

@@ -60,6 +60,39 @@ def test_names_are_names_of_folders_and_tell_losses_apart():
         assert not set(name) & set(' */\\:?"<>|()')
 
 
+def test_settings_of_a_row_replace_those_of_the_comparison(tmp_path):
+    losses = "ce ce(lr=[0.1,0.2]) focal(gamma=1,epochs=3)"
+    spec = CompareSpec(data="digits-lt", losses=losses, lr=0.01, epochs=5, seeds=1)
+    runs = planned_runs(tmp_path, entries_of(spec.losses), spec.seeds)
+    specs = [run_spec(spec, run) for run in runs]
+    assert [(one.loss, one.lr, one.epochs) for one in specs] == [
+        ("ce", 0.01, 5),
+        ("ce", 0.1, 5),
+        ("ce", 0.2, 5),
+        ("focal(gamma=1)", 0.01, 3),
+    ]
+    assert len({run.name for run in runs}) == len(runs)
+    assert baseline_of(spec, entries_of(spec.losses)) == "ce"
+
+
+def test_both_stages_have_the_settings_of_their_row(tmp_path):
+    runs = planned_runs(
+        tmp_path, entries_of(["ce", "crt(sampler=balanced)", "tau-norm(sampler=balanced)", "crt"]), (0,)
+    )
+    first, plain, *methods = runs
+    assert (first.loss, plain.loss) == ("auto(sampler=balanced)", "ce")
+    assert run_spec(CompareSpec(data="digits-lt"), first).sampler == "balanced"
+    assert [run.stage_one for run in methods] == [first.folder, first.folder, plain.folder]
+
+
+def test_rows_that_train_the_same_are_trained_once():
+    losses = "ce focal(gamma=0) ce(lr=0.1) focal(gamma=0,lr=0.1) ce(lr=0.2)"
+    spec = CompareSpec(data="digits-lt", model="linear", losses=losses, lr=0.2)
+    entries, notes = surveyed_entries(spec)
+    assert [entry.candidates for entry in entries] == [("ce",), ("ce",), ("ce(lr=0.1)",), ("ce(lr=0.1)",), ("ce",)]
+    assert sum("is trained once" in note for note in notes) == 3
+
+
 def test_a_run_has_the_settings_of_the_comparison(tmp_path):
     spec = CompareSpec(
         data="digits-lt", losses=["focal:gamma=1,2"], seeds=[5], epochs=2, lr=0.1, model_options={"width": 3}

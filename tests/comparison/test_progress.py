@@ -33,7 +33,7 @@ def test_epochs_of_all_runs_count(runs):
     said, now = [], [0.0]
     finish(runs[0])
     row(runs[1])
-    with Display(runs, 10, said.append, None) as display:
+    with Display(runs, [10] * len(runs), said.append, None) as display:
         display.pace = Pace(30, display._done(), clock=lambda: now[0])
         assert display._done() == 11
         assert display._left(11) == ""
@@ -56,7 +56,7 @@ def test_epochs_of_all_runs_count(runs):
 
 def test_how_long_it_takes_is_told_once_before_a_run_is_over(runs):
     said, now = [], [0.0]
-    with Display(runs, 100, said.append, None) as display:
+    with Display(runs, [100] * len(runs), said.append, None) as display:
         display.pace = Pace(300, 0, clock=lambda: now[0])
         for epoch in range(8):
             now[0] = 2.0 * epoch
@@ -64,7 +64,7 @@ def test_how_long_it_takes_is_told_once_before_a_run_is_over(runs):
             display.tick()
             assert len(said) == (epoch >= 5)
     assert said == ["about 10 min left, at the pace of the first 10 s"]
-    with Display(runs, 100, said.append, Console(file=io.StringIO(), force_terminal=True)) as display:
+    with Display(runs, [100] * len(runs), said.append, Console(file=io.StringIO(), force_terminal=True)) as display:
         display.pace = Pace(300, 0, clock=lambda: now[0])
         for _ in range(8):
             now[0] += 2.0
@@ -75,7 +75,7 @@ def test_how_long_it_takes_is_told_once_before_a_run_is_over(runs):
 
 def test_how_long_it_takes_waits_for_epochs_and_for_seconds(runs):
     said, now = [], [0.0]
-    with Display(runs, 1000, said.append, None) as display:
+    with Display(runs, [1000] * len(runs), said.append, None) as display:
         display.pace = Pace(3000, 0, clock=lambda: now[0])
         for second, epochs in ((0.0, 1), (1.0, 20), (11.0, 2)):  # 20 epochs in a second, then 2 in ten
             now[0] = second
@@ -88,7 +88,7 @@ def test_how_long_it_takes_waits_for_epochs_and_for_seconds(runs):
 
 def test_how_long_it_takes_is_not_told_twice(runs):
     said, now = [], [0.0]
-    with Display(runs, 100, said.append, None) as display:
+    with Display(runs, [100] * len(runs), said.append, None) as display:
         display.pace = Pace(300, 0, clock=lambda: now[0])
         for second in (0.0, 5.0):
             now[0] = second
@@ -106,7 +106,7 @@ def test_the_bar_of_a_terminal(runs):
     terminal = io.StringIO()
     console = Console(file=terminal, force_terminal=True, width=100)
     finish(runs[0])
-    with Display(runs, 2, lambda line: None, console) as display:
+    with Display(runs, [2] * len(runs), lambda line: None, console) as display:
         row(runs[1])
         display.tick()
         display.bar.refresh()

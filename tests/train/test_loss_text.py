@@ -8,7 +8,8 @@ import torch
 import equipoise
 from equipoise.catalogue import CATALOGUE, find
 from equipoise.schedules import Cosine, Linear, Parabolic, Steps
-from equipoise.train.loss_text import build_loss, default_loss, expand_loss, parse_loss, python_call
+from equipoise.train.loss_text import build_loss, default_loss, parse_loss, python_call
+from equipoise.train.rows import expand_rows
 from equipoise.weights import (
     Deferred,
     RecallWeights,
@@ -300,7 +301,7 @@ def test_a_sum_resumes():
     ],
 )
 def test_lists_become_single_texts(text, texts):
-    assert expand_loss(text) == texts
+    assert expand_rows(text) == texts
 
 
 @pytest.mark.parametrize(
@@ -314,7 +315,7 @@ def test_lists_become_single_texts(text, texts):
 )
 def test_every_candidate_is_checked(text, words):
     with pytest.raises(ValueError, match=words):
-        expand_loss(text)
+        expand_rows(text)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ from equipoise.train.builders import loss_of
 from equipoise.train.errors import TrainingError
 from equipoise.train.export import export_run, load_exported
 from equipoise.train.folder import RunFolder
-from equipoise.train.methods import METHODS, MixedLoss, expand_method, meaning, parse_method
+from equipoise.train.methods import METHODS, MixedLoss, parse_method
+from equipoise.train.rows import expand_rows, read_row
 from equipoise.train.run import run
 from equipoise.train.spec import RunSpec, SpecError
 
@@ -97,21 +98,21 @@ def test_options():
 
 @pytest.mark.parametrize("text", ["Tau-Norm", "tau_norm", " tau-norm "])
 def test_spellings(text):
-    assert meaning(text) == meaning("tau-norm")
+    assert read_row(text) == read_row("tau-norm")
     assert is_method(text)
 
 
 def test_what_is_no_method():
     assert not is_method("ce")
     assert not is_method("focal:gamma=2")
-    assert meaning("fl:gamma=2") == meaning("focal:gamma=2") != meaning("sdn")
+    assert read_row("fl:gamma=2") == read_row("focal:gamma=2") != read_row("sdn")
 
 
 def test_lists_of_values_are_candidates():
-    assert expand_method("tau-norm:tau=0.5,1") == ["tau-norm(tau=0.5)", "tau-norm(tau=1)"]
-    assert expand_method("sdn:feature=ce,(focal:gamma=1)") == ["sdn(feature=ce)", "sdn(feature=focal(gamma=1))"]
-    assert len(expand_method("crt:lr=0.1,0.2:epochs=1,2,3")) == 6
-    assert expand_method("focal:gamma=1,2") == ["focal(gamma=1)", "focal(gamma=2)"]
+    assert expand_rows("tau-norm:tau=0.5,1") == ["tau-norm(tau=0.5)", "tau-norm(tau=1)"]
+    assert expand_rows("sdn:feature=ce,(focal:gamma=1)") == ["sdn(feature=ce)", "sdn(feature=focal(gamma=1))"]
+    assert len(expand_rows("crt:lr=0.1,0.2:epochs=1,2,3")) == 6
+    assert expand_rows("focal:gamma=1,2") == ["focal(gamma=1)", "focal(gamma=2)"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import equipoise
 from equipoise.comparison.plan import entries_of, run_name, surveyed_entries
 from equipoise.comparison.spec import CompareSpec
 from equipoise.schedules import Linear
-from equipoise.train.loss_text import OwnLoss, build_loss, expand_loss
+from equipoise.train.loss_text import OwnLoss, build_loss
+from equipoise.train.rows import expand_rows
 from equipoise.train.run import run
 from equipoise.train.spec import RunSpec
 from equipoise.weights import inverse_frequency
@@ -104,7 +105,7 @@ def test_a_class_gets_what_it_names():
 def test_values_are_those_of_other_losses():
     assert build("mine.py:Scaled:word=linear(5,1)").loss.word == Linear(5, 1)
     torch.testing.assert_close(build("mine.py:Scaled:weight=inverse").loss.weight, inverse_frequency(COUNTS).float())
-    assert expand_loss("mine.py:Scaled:by=1,2") == ["mine.py:Scaled(by=1)", "mine.py:Scaled(by=2)"]
+    assert expand_rows("mine.py:Scaled:by=1,2") == ["mine.py:Scaled(by=1)", "mine.py:Scaled(by=2)"]
 
 
 def test_a_function_of_logits_and_targets_is_the_loss_itself():

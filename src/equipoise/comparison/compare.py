@@ -304,21 +304,23 @@ def _train(
         say(f"{len(runs) - len(missing)} of {len(runs)} runs are finished already")
     for failure in folder.failures:
         say(f"{failure.loss}, seed {failure.seed} failed before and is tried again: {failure.error}")
+    specs = [run_spec(spec, run) for run in runs]
     model = [] if spec.model == "auto" else [spec.model]  # otherwise what was said of the data names it
     many = [] if workers.at_a_time is None else [f"{min(workers.at_a_time, len(missing))} at a time"]
     say(", ".join([*model, _count(spec.epochs, "epoch"), _count(len(missing), "run"), *many]))
     calls = [
         Call(
-            name,
+            run.name,
             train_one,
-            (run_spec(spec, run), run.folder.path),
+            (own, run.folder.path),
             after=None if run.stage_one is None else run.stage_one.path.name,
         )
-        for name, run in missing.items()
+        for run, own in zip(runs, specs, strict=True)
+        if run.name in missing
     ]
     waited_for = {call.after for call in calls}
     calls.sort(key=lambda call: call.name not in waited_for)
-    with Display(runs, spec.epochs, say, console) as display:
+    with Display(runs, [own.epochs for own in specs], say, console) as display:
         for outcome in workers.outcomes(calls, display.tick):
             run = missing[outcome.name]
             if outcome.error is None:

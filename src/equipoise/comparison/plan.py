@@ -34,14 +34,14 @@ def entries_of(losses: Sequence[str]) -> list[Entry]:
     >>> [entry.candidates for entry in entries_of(["focal(gamma=[1, 2])", "FocalLoss:gamma=2,3"])]
     [('focal(gamma=1)', 'focal(gamma=2)'), ('focal(gamma=2)', 'focal(gamma=3)')]
     """
-    from equipoise.train.methods import expand_method, meaning
+    from equipoise.train.rows import expand_rows, read_row
 
     known: dict[str, object] = {}
     entries = []
     for text in losses:
         candidates = []
-        for single in expand_method(text):
-            meant = meaning(single)
+        for single in expand_rows(text):
+            meant = read_row(single).meaning
             twin = next((other for other, parsed in known.items() if parsed == meant), single)
             known[twin] = meant
             candidates.append(twin)
@@ -51,7 +51,7 @@ def entries_of(losses: Sequence[str]) -> list[Entry]:
 
 def baseline_of(spec: CompareSpec, entries: Sequence[Entry]) -> str:
     """The entry that others are compared with: the one asked for, else plain cross-entropy, else the first."""
-    from equipoise.train.methods import is_backbone
+    from equipoise.train.rows import is_same_row
 
     texts = [entry.text for entry in entries]
     if spec.baseline is not None:
@@ -59,7 +59,7 @@ def baseline_of(spec: CompareSpec, entries: Sequence[Entry]) -> str:
         if wanted is None:
             raise ValueError(f"--baseline must be one of {', '.join(texts)}, got {spec.baseline}; write it as there")
         return wanted
-    plain = [entry.text for entry in entries if all(is_backbone("auto", one) for one in entry.candidates)]
+    plain = [entry.text for entry in entries if all(is_same_row("auto", one) for one in entry.candidates)]
     named = [entry.text for entry in entries if entry.text in plain and entry.text in entry.candidates]
     return (named or plain or texts)[0]
 
@@ -103,18 +103,20 @@ def planned_runs(
 
 
 def _backbone(text: str) -> str | None:
-    """The loss that a method with two stages starts from."""
+    """The loss that a method with two stages starts from, with the settings of its row."""
     from equipoise.train.methods import TwoStages, parse_method
+    from equipoise.train.rows import read_row
 
-    method = parse_method(text) if is_method(text) else None
-    return str(method.backbone) if isinstance(method, TwoStages) else None
+    row = read_row(text)
+    method = parse_method(str(row.expression)) if is_method(text) else None
+    return str(row.with_expression(method.backbone)) if isinstance(method, TwoStages) else None
 
 
 def _in_words_of(losses: Sequence[str | None], backbone: str | None) -> str | None:
     """A backbone as the first of the losses that is the same calls it, so that one run serves both."""
-    from equipoise.train.methods import is_backbone
+    from equipoise.train.rows import is_same_row
 
-    same = (other for other in losses if other is not None and backbone is not None and is_backbone(backbone, other))
+    same = (other for other in losses if other is not None and backbone is not None and is_same_row(backbone, other))
     return next(same, backbone)
 
 
@@ -131,9 +133,15 @@ def run_name(loss: str, seed: int) -> str:
 
 def run_spec(spec: CompareSpec, run: PlannedRun) -> RunSpec:
     """All settings of one of the runs."""
-    own: dict[str, Any] = {"method" if is_method(run.loss) else "loss": run.loss}
+    from equipoise.train.rows import read_row
+
     first = None if run.stage_one is None else str(run.stage_one.path)
-    return RunSpec(**spec.model_dump(include=set(SharedSpec.model_fields)), **own, seed=run.seed, stage_one=first)
+    return RunSpec(**_shared(spec) | read_row(run.loss).run_settings(), seed=run.seed, stage_one=first)
+
+
+def _shared(spec: CompareSpec) -> dict[str, Any]:
+    """Settings of every run, but for those of its row."""
+    return spec.model_dump(include=set(SharedSpec.model_fields))
 
 
 def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple[list[Entry], list[str]]:
@@ -153,10 +161,11 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
     from equipoise.train.builders import check_method, check_model, check_sizes, loss_of, model_of, monitor_of, opened
     from equipoise.train.methods import parse_method
     from equipoise.train.preparation import Preparation
+    from equipoise.train.rows import read_row
     from equipoise.train.task import task_of
     from equipoise.train.trainer import check_trainer
 
-    first = RunSpec(**spec.model_dump(include=set(SharedSpec.model_fields)))
+    first = RunSpec(**_shared(spec))
     data, _ = opened(first)
     if fingerprint is not None and fingerprint != data.fingerprint:
         raise ValueError(
@@ -178,12 +187,14 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
 
     def problem(text: str) -> str | None:
         try:
-            method = parse_method(text) if is_method(text) else None
+            row = read_row(text)
+            own = RunSpec(**_shared(spec) | row.run_settings())
+            method = parse_method(own.method) if is_method(text) else None
             if method is not None:
                 method.check_task(data.task)
                 check_method(method, model, name, task)
-            for loss in [text] if method is None else method.losses:
-                loss_of(first, data, False, loss)
+            for loss in [own.loss] if method is None else method.losses:
+                loss_of(own, data, False, loss)
         except ValueError as error:
             return f"{text}: {error}"
         return None
@@ -199,7 +210,8 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
     if mistakes:
         raise ValueError("; ".join(mistakes))
     texts = dict.fromkeys(text for entry in entries for text in entry.candidates if not is_method(text))
-    built = {text: loss_of(first, data, False, text) for text in texts}
+    specs = {text: RunSpec(**_shared(spec) | read_row(text).run_settings()) for text in texts}
+    built = {text: (own.model_dump(exclude={"loss"}), loss_of(own, data, False)) for text, own in specs.items()}
     twins = _twins(built, data.task, len(data.class_names), data.ignore_index)
     notes += [f"{text} is the same loss as {twin} on these data and is trained once" for text, twin in twins.items()]
     return [
@@ -207,23 +219,26 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
     ], notes
 
 
-def _twins(built: Mapping[str, nn.Module], task: Task, num_classes: int, ignore_index: int) -> dict[str, str]:
-    """Losses that equal another one by their values and gradients, and which; the plain loss stands for its equals."""
+def _twins(
+    built: Mapping[str, tuple[object, nn.Module]], task: Task, num_classes: int, ignore_index: int
+) -> dict[str, str]:
+    """Rows with the settings, the loss values and the gradients of another one, and which; plain losses stay."""
     import torch
 
     from equipoise.train.loss_text import OwnLoss, loss_trace
-    from equipoise.train.methods import is_backbone
+    from equipoise.train.rows import is_plain
 
-    kept: dict[str, torch.Tensor] = {}
+    kept: dict[str, tuple[object, torch.Tensor]] = {}
     twins = {}
-    for text in sorted(built, key=lambda text: not is_backbone("auto", text)):
-        if any(isinstance(part, OwnLoss) for part in built[text].modules()):
+    for text in sorted(built, key=lambda text: not is_plain(text)):
+        settings, loss = built[text]
+        if any(isinstance(part, OwnLoss) for part in loss.modules()):
             continue  # code of the user's own, which may not stand such batches
-        trace = loss_trace(built[text], task, num_classes, ignore_index)
-        same = (other for other, known in kept.items() if torch.allclose(trace, known, rtol=1e-9, atol=1e-12))
-        twin = next(same, None)
-        if twin is None:
-            kept[text] = trace
+        trace = loss_trace(loss, task, num_classes, ignore_index)
+        for other, (known, values) in kept.items():
+            if settings == known and torch.allclose(trace, values, rtol=1e-9, atol=1e-12):
+                twins[text] = other
+                break
         else:
-            twins[text] = twin
+            kept[text] = settings, trace
     return twins

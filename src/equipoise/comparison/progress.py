@@ -61,17 +61,18 @@ class Display:
 
     Args:
         runs: all of the comparison.
-        epochs: of each.
+        epochs: of each run.
         say: called with a line for each run that is over.
         console: a terminal for the bar; None for none.
     """
 
     def __init__(
-        self, runs: Sequence[PlannedRun], epochs: int, say: Callable[[str], None], console: Console | None
+        self, runs: Sequence[PlannedRun], epochs: Sequence[int], say: Callable[[str], None], console: Console | None
     ) -> None:
-        self.runs, self.epochs, self.say = runs, epochs, say
+        self.runs, self.say = runs, say
+        self.epochs = {run.name: number for run, number in zip(runs, epochs, strict=True)}
         self.open = [run for run in runs if not run.folder.finished]
-        self.pace = Pace(len(runs) * epochs, self._done())
+        self.pace = Pace(sum(epochs), self._done())
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -123,8 +124,8 @@ class Display:
 
     def _done(self) -> int:
         """Epochs that are over; a run that failed is over too."""
-        closed = len(self.runs) - len(self.open)
-        return closed * self.epochs + sum(_epochs(run) for run in self.open)
+        still_open = {run.name: _epochs(run) for run in self.open}
+        return sum(still_open.get(name, epochs) for name, epochs in self.epochs.items())
 
     def _left(self, done: int) -> str:
         return _in_words(self.pace.left(done))

@@ -47,9 +47,9 @@ def _check(text: str, info: ValidationInfo) -> None:
     """Raise where a text is no loss or method, or has options that it does not know."""
     check_loss_names(text)
     if not is_quick(info):
-        from equipoise.train.methods import expand_method
+        from equipoise.train.rows import expand_rows
 
-        expand_method(text)
+        expand_rows(text)
 
 
 def _method_meant(text: str) -> str:
@@ -120,8 +120,8 @@ class CompareSpec(SharedSpec):
 
     losses: Losses | None = _setting(
         None,
-        "Losses, e.g. 'ce focal(gamma=[1, 2, 3]) ldam(weight=drw) mine.py:function'; None to suggest some from the "
-        "data.",
+        "Losses, e.g. 'ce focal(gamma=[1, 2, 3]) ldam(weight=drw) mine.py:function', also with settings of the "
+        "training, ce(lr=0.01); None to suggest some from the data.",
     )
     methods: Methods | None = _setting(
         None,
@@ -185,11 +185,11 @@ class CompareSpec(SharedSpec):
 
 def _check_once(what: str, texts: Sequence[str]) -> None:
     """Raise where two texts mean the same."""
-    from equipoise.train.methods import expand_method, meaning
+    from equipoise.train.rows import expand_rows, read_row
 
     seen: dict[str, list[object]] = {}
     for text in texts:
-        meant = [meaning(one) for one in expand_method(text)]
+        meant = [read_row(one).meaning for one in expand_rows(text)]
         twin = next((other for other, known in seen.items() if known == meant), None)
         if twin is not None:
             both = f"{text} twice" if twin == text else f"{twin} and {text}"

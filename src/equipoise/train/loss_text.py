@@ -33,7 +33,7 @@ from equipoise._keywords import arguments_of
 from equipoise._suggestions import nearest
 from equipoise.catalogue import CATALOGUE, Entry, Link, find
 from equipoise.data import Task
-from equipoise.expressions import Call, Choices, Sum, Value, expand, is_own, parse
+from equipoise.expressions import Call, Choices, Sum, Value, is_own, parse
 from equipoise.expressions import check_loss_names as check_names
 from equipoise.kernels.hyper import check_layout
 from equipoise.losses import Loss, SumOfLosses
@@ -47,7 +47,7 @@ __all__ = [
     "Term",
     "build_loss",
     "default_loss",
-    "expand_loss",
+    "is_argument",
     "loss_trace",
     "parse_loss",
     "python_call",
@@ -314,18 +314,6 @@ def parse_loss(text: str) -> tuple[Term, ...]:
     return tuple(_term(factor, call) for factor, call in expression.terms)
 
 
-def expand_loss(text: str) -> list[str]:
-    """Every single text that a text with candidates stands for, each checked, in its canonical form.
-
-    >>> expand_loss("focal(gamma=[1, 3])")
-    ['focal(gamma=1)', 'focal(gamma=3)']
-    """
-    texts = [str(one) for one in expand(parse(text))]
-    for single in texts:
-        parse_loss(single)
-    return texts
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Building
 # ---------------------------------------------------------------------------------------------------------------------
@@ -457,6 +445,11 @@ def _option(name: str, key: str, given: Value) -> Given:
         known = f"known rules are {', '.join(WEIGHTS)}" if key == "weight" else f"see `equipoise losses {name}`"
         raise ValueError(f"{key} of {name} must be {expected}, got {text!r}; {known}")
     return value
+
+
+def is_argument(name: str, key: str) -> bool:
+    """Whether a text can give a loss of the catalogue this argument."""
+    return key in _arguments(find(name).name) and key not in FROM_THE_RUN
 
 
 def _arguments(name: str) -> dict[str, tuple[type, ...]]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from equipoise._checks import check_choice, check_number
 from equipoise._suggestions import nearest
 from equipoise.data import Task
-from equipoise.expressions import Call, Choices, Sum, Value, check_method_name, expand, is_method, parse
+from equipoise.expressions import Call, Choices, Sum, Value, check_method_name, parse
 from equipoise.heads import (
     BilateralModel,
     CentroidMemory,
@@ -34,17 +34,15 @@ from equipoise.heads import (
 )
 from equipoise.heads.features import features_dim, labels_at
 from equipoise.models import features_of, find_classifier, replace_classifier
-from equipoise.train.loss_text import default_loss, expand_loss, parse_loss
+from equipoise.train.loss_text import default_loss, parse_loss
 
 __all__ = [
     "METHODS",
     "Around",
     "Method",
     "TwoStages",
-    "expand_method",
-    "is_backbone",
     "is_same_loss",
-    "meaning",
+    "option_names",
     "parse_method",
 ]
 
@@ -504,7 +502,7 @@ def parse_method(text: str) -> Method:
     assert isinstance(call, Call)
     kind = METHODS[call.name]
     hints = get_type_hints(kind)
-    known = {option.name: hints[option.name] for option in fields(kind) if option.init}
+    known = {name: hint for name, hint in hints.items() if name in option_names(kind)}
     read: dict[str, Any] = {}
     for key, value in call.options:
         if key not in known:
@@ -520,35 +518,15 @@ def parse_method(text: str) -> Method:
         raise ValueError(f"{call.name}: {error}") from None
 
 
-def meaning(text: str) -> object:
-    """What a loss or method is, the same for all texts that mean the same."""
-    return parse_method(text) if is_method(text) else text if text == "auto" else parse(text)
-
-
-def is_backbone(wanted: str, loss: str) -> bool:
-    """Whether a loss is the one that stage one wants; ``"auto"`` is the plain one of any task."""
-    texts = [default_loss("single"), default_loss("multi")] if wanted == "auto" else [wanted]
-    return meaning(loss) in [meaning(text) for text in texts]
+def option_names(kind: type[Method]) -> set[str]:
+    """Names of the options that a text can give a method."""
+    return {option.name for option in fields(kind) if option.init}
 
 
 def is_same_loss(one: str, other: str, task: Task) -> bool:
     """Whether two texts mean the same loss in a task, the plain one of which is ``"auto"``."""
-    first, second = (meaning(default_loss(task) if text == "auto" else text) for text in (one, other))
+    first, second = (parse(default_loss(task) if text == "auto" else text) for text in (one, other))
     return first == second
-
-
-def expand_method(text: str) -> list[str]:
-    """The single methods, or losses, that a text with candidates stands for, in their canonical form.
-
-    >>> expand_method("tau-norm(tau=[0.5, 1])")
-    ['tau-norm(tau=0.5)', 'tau-norm(tau=1)']
-    """
-    if not is_method(text):
-        return expand_loss(text)
-    texts = [str(one) for one in expand(parse(text))]
-    for single in texts:
-        parse_method(single)
-    return texts
 
 
 def _value(what: str, value: Value, kind: Any) -> Any:  # noqa: ANN401

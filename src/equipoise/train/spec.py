@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
@@ -15,7 +15,20 @@ from equipoise._suggestions import nearest, shortened, some
 from equipoise.expressions import METHOD_NAMES, canonical, check_loss_names, check_method_name, is_method, parse, same
 from equipoise.train.folder import plain
 
-__all__ = ["FREE", "GROUPS", "RunSpec", "SharedSpec", "SpecError", "is_quick", "read_spec", "told_apart"]
+if TYPE_CHECKING:
+    from equipoise.train.rows import Row
+
+__all__ = [
+    "FREE",
+    "GROUPS",
+    "ROW_SETTINGS",
+    "RunSpec",
+    "SharedSpec",
+    "SpecError",
+    "is_quick",
+    "read_spec",
+    "told_apart",
+]
 
 
 class SpecError(ValueError):
@@ -263,6 +276,15 @@ class SharedSpec(BaseModel):
             raise SpecError(where, [_mistake(one, cls) for one in error.errors()]) from None
 
 
+ROW_SETTINGS = frozenset(
+    name
+    for name, field in SharedSpec.model_fields.items()
+    if (isinstance(extra := field.json_schema_extra, dict) and extra["group"] == "Training" and name != "monitor")
+    or name in ("augment", "sampler")
+)
+"""Settings that a row of a comparison can have of its own; data and monitor are the same for all."""
+
+
 class RunSpec(SharedSpec):
     """The settings of one run.
 
@@ -294,9 +316,9 @@ class RunSpec(SharedSpec):
         if text != "auto":
             check_loss_names(text)
             if not is_quick(info):
-                from equipoise.train.loss_text import parse_loss
+                from equipoise.train.rows import read_row
 
-                parse_loss(text)
+                _check_no_settings(text, read_row(text))
         return canonical(text)
 
     @field_validator("method")
@@ -305,9 +327,9 @@ class RunSpec(SharedSpec):
         check_method_name(text)
         text = str(parse(text))
         if not is_quick(info):
-            from equipoise.train.methods import parse_method
+            from equipoise.train.rows import read_row
 
-            parse_method(text)
+            _check_no_settings(text, read_row(text))
         if text != "none" and info.data.get("loss", "auto") != "auto":
             raise ValueError(
                 f"a method names its losses itself, got {text} and loss {info.data['loss']}; give one of them, and "
@@ -327,6 +349,17 @@ class RunSpec(SharedSpec):
             two = ", ".join(name for name, kind in METHODS.items() if issubclass(kind, TwoStages))
             raise ValueError(f"it applies to methods with two stages only ({two}), got method {method}; omit it")
         return run
+
+
+def _check_no_settings(text: str, row: Row) -> None:
+    """Raise where a loss or method of one run has settings of a training beside its arguments."""
+    if row.settings:
+        names = ", ".join(f"{key}={value}" for key, value in row.settings)
+        flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in row.settings)
+        raise ValueError(
+            f"settings beside the arguments of a loss are for the rows of equipoise compare, got {names} in {text}; "
+            f"write {row.expression} and {flags}"
+        )
 
 
 def told_apart(differing: Mapping[str, tuple[Any, Any]]) -> str:

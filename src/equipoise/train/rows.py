@@ -1,0 +1,140 @@
+"""Rows of a comparison: a loss or method with training settings of its own, ``ce(lr=0.01)``, ``sdn(sampler=balanced)``.
+
+An argument of the loss comes first: ``recall(momentum=0.1)`` is the momentum of recall loss, ``ce(momentum=0.8)`` that
+of SGD. Settings of a sum may stand in any of its losses and apply to the whole row; those of a method apply to the
+losses inside it too, and to both of its stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from equipoise.expressions import AUTO, Call, Choices, Expression, Sum, Value, expand, is_own, parse
+from equipoise.train.loss_text import default_loss, is_argument, parse_loss
+from equipoise.train.methods import METHODS, option_names, parse_method
+from equipoise.train.spec import ROW_SETTINGS, SharedSpec, SpecError
+
+__all__ = ["Row", "expand_rows", "is_plain", "is_same_row", "read_row"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One loss or method with its settings.
+
+    Args:
+        expression: the loss or method without the settings.
+        settings: pairs of name and value, sorted by name; those of the comparison hold for all others.
+    """
+
+    expression: Expression
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def meaning(self) -> object:
+        """Equal for rows that mean the same, however they are written."""
+        expression = self.expression
+        return parse_method(str(expression)) if isinstance(expression, Call) else expression, self.settings
+
+    def with_expression(self, text: str) -> Row:
+        """Another loss with the settings of this row beside its own."""
+        other = read_row(text)
+        return Row(other.expression, tuple(sorted((dict(self.settings) | dict(other.settings)).items())))
+
+    def run_settings(self) -> dict[str, Any]:
+        """Settings of ``RunSpec``, with ``loss`` or ``method`` among them."""
+        name = "method" if isinstance(self.expression, Call) else "loss"
+        return {name: str(self.expression), **{key: _plain(value) for key, value in self.settings}}
+
+    def __str__(self) -> str:
+        if isinstance(self.expression, Call):
+            return str(_extended(self.expression, self.settings))
+        (factor, first), *others = self.expression.terms
+        return str(Sum(((factor, _extended(first, self.settings)), *others)))
+
+
+def read_row(text: str) -> Row:
+    """The row of a text without candidates; its settings are checked one by one.
+
+    >>> row = read_row("recall(momentum=0.1, lr=0.01)")
+    >>> str(row.expression), row.settings
+    ('recall(momentum=0.1)', (('lr', 0.01),))
+    """
+    expression = parse(text)
+    settings: dict[str, Value] = {}
+    if isinstance(expression, Call):
+        plain: Expression = _divided(expression, option_names(METHODS[expression.name]), settings)
+        parse_method(str(plain))
+    else:
+        plain = Sum(tuple((factor, _divided_loss(loss, settings)) for factor, loss in expression.terms))
+        if plain != parse(AUTO):
+            parse_loss(str(plain))
+    row = Row(plain, tuple(sorted(settings.items())))
+    _check(text, row)
+    return row
+
+
+def expand_rows(text: str) -> list[str]:
+    """Every row that a text with candidates stands for, each checked, in its canonical form.
+
+    >>> expand_rows("ce(lr=[0.1, 0.01])"), expand_rows("tau-norm(tau=[0.5, 1])")
+    (['ce(lr=0.1)', 'ce(lr=0.01)'], ['tau-norm(tau=0.5)', 'tau-norm(tau=1)'])
+    """
+    texts = [str(one) for one in expand(parse(text))]
+    for single in texts:
+        read_row(single)
+    return texts
+
+
+def is_same_row(wanted: str, other: str) -> bool:
+    """Whether another text is the row that is wanted; ``"auto"`` wants the plain loss of any task, by its name.
+
+    >>> is_same_row("auto", "ce"), is_same_row("ce", "ce(lr=0.01)")
+    (True, False)
+    """
+    first, second = read_row(wanted), read_row(other)
+    if first.expression == parse(AUTO):
+        return is_plain(other) and first.settings == second.settings
+    return first.meaning == second.meaning
+
+
+def is_plain(text: str) -> bool:
+    """Whether the loss of a row is the plain one of a task, with whatever settings."""
+    return read_row(text).expression in [parse(default_loss(task)) for task in ("single", "multi")]
+
+
+def _divided_loss(loss: Call, settings: dict[str, Value]) -> Call:
+    if is_own(loss.name):  # its function decides what it takes
+        return loss
+    own = set() if loss.name == AUTO else {key for key, _ in loss.options if is_argument(loss.name, key)}
+    return _divided(loss, own, settings)
+
+
+def _divided(call: Call, own: set[str], settings: dict[str, Value]) -> Call:
+    """The call with its own options; the others are moved to ``settings`` where they are some."""
+    moved = {key: value for key, value in call.options if key in ROW_SETTINGS and key not in own}
+    for key, value in moved.items():
+        if key in settings and settings[key] != value:
+            raise ValueError(f"the losses of a row share its settings, got {key} twice; give it once")
+    settings |= moved
+    return replace(call, options=tuple(option for option in call.options if option[0] not in moved))
+
+
+def _extended(call: Call, settings: tuple[tuple[str, Value], ...]) -> Call:
+    return replace(call, options=tuple(sorted((*call.options, *settings))))
+
+
+def _check(text: str, row: Row) -> None:
+    """Raise where a setting of a row cannot have its value."""
+    for key, value in row.settings:
+        if isinstance(value, Choices):
+            raise ValueError(f"{key} must be one value, got {value} in {text}; candidates are for equipoise compare")
+    try:
+        SharedSpec.check({"data": "", **{key: _plain(value) for key, value in row.settings}})
+    except SpecError as error:
+        raise ValueError(f"{text}: {'; '.join(error.mistakes)}") from None
+
+
+def _plain(value: Value) -> Any:  # noqa: ANN401
+    """A value as settings take it."""
+    return str(value) if isinstance(value, Call) else value
