@@ -30,8 +30,8 @@ from equipoise.predictions.source import Chunk
 __all__ = ["Settings", "format_coverage", "run"]
 
 METRICS: Mapping[str, tuple[str, ...]] = {
-    "single": ("accuracy", "mean_class_accuracy", "macro_f1", "ece", "nll"),
-    "multi": ("mean_average_precision",),
+    "multiclass": ("accuracy", "mean_class_accuracy", "macro_f1", "ece", "nll"),
+    "multilabel": ("mean_average_precision",),
     "segmentation": ("mean_iou",),
 }
 SETTINGS = {"seeds and samples": 0.15, "mostly seeds": 0.6}
@@ -158,7 +158,9 @@ def _outcomes(random: np.random.Generator, task: str, training: float, equal: bo
         of_image = random.dirichlet(np.full(classes, 0.5), IMAGES)
         labels = np.stack([random.choice(classes, (SIDE, SIDE), p=p) for p in of_image])
     positive = (
-        np.eye(classes)[labels] if task != "multi" else random.random((300, classes)) < np.linspace(0.4, 0.08, classes)
+        np.eye(classes)[labels]
+        if task != "multilabel"
+        else random.random((300, classes)) < np.linspace(0.4, 0.08, classes)
     )
     shared = random.normal(size=positive.shape)
     if task == "segmentation":
@@ -172,9 +174,9 @@ def _outcomes(random: np.random.Generator, task: str, training: float, equal: bo
         for _ in range(max(SEEDS)):
             own = strength + gain + training * random.normal(size=classes)
             logits = shared + taste + 0.4 * random.normal(size=shared.shape) + positive * own
-            if task == "multi":
+            if task == "multilabel":
                 logits -= 2.0
-            row.append(_outcome(task, logits, positive.astype(np.int64) if task == "multi" else labels))
+            row.append(_outcome(task, logits, positive.astype(np.int64) if task == "multilabel" else labels))
         outcomes.append(row)
     return outcomes
 

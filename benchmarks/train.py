@@ -38,11 +38,10 @@ from equipoise.train.callbacks import Recorder
 from equipoise.train.datamodule import Feeds
 from equipoise.train.folder import RunFolder
 from equipoise.train.loaders import ResidentFeed
-from equipoise.train.loss_text import LINKS, default_loss
 from equipoise.train.module import Learner
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import RunSpec
-from equipoise.train.task import task_of
+from equipoise.train.task import TrainingTask
 from equipoise.train.trainer import quiet, trainer_for
 
 __all__ = ["BARE", "CASES", "BareLoop", "Case", "Settings", "Turns", "camvid", "cifar", "run"]
@@ -62,7 +61,7 @@ def cifar(samples: int = 12_406, side: int = 32) -> DataSet:
         labels = np.concatenate([np.arange(10), draw.choice(10, count - 10, p=shares / shares.sum())])
         return Arrays(draw.integers(256, size=(count, 3, side, side), dtype=np.uint8), labels)
 
-    return DataSet("cifar10_lt100", "single", _names(10), split(samples), split(HELD_OUT), split(HELD_OUT))
+    return DataSet("cifar10_lt100", "multiclass", _names(10), split(samples), split(HELD_OUT), split(HELD_OUT))
 
 
 def camvid(samples: int = 367, size: tuple[int, int] = (180, 240)) -> DataSet:
@@ -233,7 +232,7 @@ def _measure(case: Case, settings: Settings, progress: Callable[[str], None]) ->
         return None
     device = settings.device
     rounds = settings.rounds or ROUNDS[device.type]
-    batch_size = spec.batch_size or task_of(data).default_batch_size(len(data.train))
+    batch_size = spec.batch_size or TrainingTask(data).default_batch_size(len(data.train))
     spec = spec.model_copy(
         update={"accelerator": "gpu" if device.type == "cuda" else "cpu", "epochs": (rounds + 1) * len(wanted)}
     )
@@ -268,8 +267,8 @@ def _measure(case: Case, settings: Settings, progress: Callable[[str], None]) ->
 
 def _wanted(case: Case, data: DataSet, text: str) -> list[str]:
     """The reference loss and those of the task that the filter leaves; nothing where it leaves none."""
-    reference = find(default_loss(data.task)).name
-    fitting = [entry.name for entry in CATALOGUE if entry.link in LINKS[data.task]]
+    reference = find(data.task.default_loss).name
+    fitting = [entry.name for entry in CATALOGUE if entry.link in data.task.losses]
     left = [name for name in fitting if text.lower() in f"{case.title} {name}".lower()]
     return list(dict.fromkeys([reference, *left])) if left else []
 
@@ -300,7 +299,7 @@ def _order(names: Sequence[str], rounds: int) -> list[str]:
 
 def _fit(spec: RunSpec, data: DataSet, batch_size: int, folder: RunFolder, turns: Turns) -> Learner:
     """A training as ``equipoise.train.run`` makes it, up to its last epoch."""
-    task, preparation = task_of(data), Preparation.fit(data.train)
+    task, preparation = TrainingTask(data), Preparation.fit(data.train)
     splits = {name: ready(spec, preparation, getattr(data, name)) for name in ("train", "val", "test")}
     steps = max(1, len(sampler_of(spec, data, splits["train"], rank=0, world_size=1)) // batch_size)
     recorder = Recorder(folder, task.monitor, spec.checkpoint, lambda line: None)
@@ -324,7 +323,7 @@ def _bare_loop(spec: RunSpec, data: DataSet, trainer: pl.Trainer, learner: Learn
         model,
         optimizer_of(spec, model, fused=False),
         F.binary_cross_entropy_with_logits
-        if data.task == "multi"
+        if data.task == "multilabel"
         else partial(F.cross_entropy, ignore_index=data.ignore_index),
         (inputs, _as_taken(labels, data.task)),
         learner.preparation,
@@ -334,7 +333,7 @@ def _bare_loop(spec: RunSpec, data: DataSet, trainer: pl.Trainer, learner: Learn
 
 def _as_taken(labels: Tensor, task: Task) -> Tensor:
     """Labels as losses take them."""
-    return labels.float() if task == "multi" else labels.long()
+    return labels.float() if task == "multilabel" else labels.long()
 
 
 def _rows(times: Mapping[str, list[float]]) -> list[dict[str, Any]]:

@@ -63,7 +63,7 @@ def train(text: str, data: dict[str, tuple[Tensor, Tensor]], seed: int) -> Calla
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, CLASSES))
     loss = build_loss(
         text,
-        task="single",
+        task="multiclass",
         num_classes=CLASSES,
         counts=labels.bincount(minlength=CLASSES).tolist(),
         num_samples=len(labels),

@@ -48,7 +48,7 @@ def train(text: str, images: Tensor, labels: Tensor, seed: int) -> nn.Module:
     model = network()
     loss = build_loss(
         text,
-        task="multi",
+        task="multilabel",
         num_classes=LABELS,
         counts=labels.sum(0).tolist(),
         num_samples=len(images),

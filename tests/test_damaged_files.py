@@ -164,7 +164,7 @@ def test_more_than_the_machine_has(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", [">f4", ">f8", "g", "<f2"])
 def test_other_floats_are_read(tmp_path, kind):
-    arrays = arrays_of("single", samples=9, classes=3)
+    arrays = arrays_of("multiclass", samples=9, classes=3)
     np.savez(tmp_path / "p.npz", logits=arrays["logits"].astype(kind), targets=arrays["targets"].astype(">i4"))
     (chunk,) = open_predictions(tmp_path / "p.npz").chunks()
     torch.from_numpy(chunk.scores), torch.from_numpy(chunk.targets)
@@ -290,7 +290,7 @@ def test_checkpoints(tmp_path, content):
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
-    for task in ("single", "multi"):
+    for task in ("multiclass", "multilabel"):
         make_run(folder / f"run-{task}", task)
         export_run(folder / f"run-{task}", folder / task)
     return folder
@@ -311,29 +311,37 @@ def fit(**changes):
 @pytest.mark.parametrize(
     ("task", "changes", "words"),
     [
-        ("single", {"class_names": ["a", "b"]}, "2 class names for 10 outputs"),
-        ("single", {"class_names": ["a"] * 10}, "a class name twice"),
-        ("single", {"class_names": list(range(10))}, "class_names.0 must have another form"),
-        ("single", {"task": "several"}, "task must have another form"),
-        ("single", {"task": "multi"}, "temperature of task single as calibration of task multi"),
+        ("multiclass", {"class_names": ["a", "b"]}, "2 class names for 10 outputs"),
+        ("multiclass", {"class_names": ["a"] * 10}, "a class name twice"),
+        ("multiclass", {"class_names": list(range(10))}, "class_names.0 must have another form"),
+        ("multiclass", {"task": "several"}, "task must be one of"),
+        ("multiclass", {"task": "multilabel"}, "temperature of task multiclass as calibration of task multilabel"),
         (
-            "single",
+            "multiclass",
             {"calibration": to_json(Temperature(2.0, num_classes=9))},
             "calibration for 9 classes",
         ),
         (
-            "single",
+            "multiclass",
             {"calibration": to_json(Temperature(2.0, num_classes=10, class_names=tuple("abcdefghij")))},
             "calibration for other class names",
         ),
-        ("single", {"calibration": {"format": "x"}}, "calibration must be a fit"),
-        ("single", {"calibration": 3}, "calibration must be a fit"),
-        ("single", {"thresholds": to_json(Temperature(2.0))}, "as thresholds of task single"),
-        ("multi", {"calibration": to_json(LabelTemperatures((1.0, 2.0), (0.0, 0.0)))}, "calibration for 2 classes"),
-        ("multi", {"calibration": to_json(Thresholds((0.1,) * 10))}, "thresholds of task multi as calibration"),
-        ("multi", {"thresholds": to_json(Thresholds((0.1,) * 3))}, "thresholds for 3 classes"),
-        ("single", {"preparation": {}}, "must be as equipoise export wrote it"),
-        ("single", {"model": {}}, "found KeyError: 'name'"),
+        ("multiclass", {"calibration": {"format": "x"}}, "calibration must be a fit"),
+        ("multiclass", {"calibration": 3}, "calibration must be a fit"),
+        ("multiclass", {"thresholds": to_json(Temperature(2.0))}, "as thresholds of task multiclass"),
+        (
+            "multilabel",
+            {"calibration": to_json(LabelTemperatures((1.0, 2.0), (0.0, 0.0)))},
+            "calibration for 2 classes",
+        ),
+        (
+            "multilabel",
+            {"calibration": to_json(Thresholds((0.1,) * 10))},
+            "of task multilabel as calibration",
+        ),
+        ("multilabel", {"thresholds": to_json(Thresholds((0.1,) * 3))}, "thresholds for 3 classes"),
+        ("multiclass", {"preparation": {}}, "must be as equipoise export wrote it"),
+        ("multiclass", {"model": {}}, "found KeyError: 'name'"),
     ],
 )
 def test_models_whose_parts_do_not_fit(exported, task, changes, words):
@@ -347,7 +355,7 @@ def test_models_whose_parts_do_not_fit(exported, task, changes, words):
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 8, struct.pack("<Q", 10**15) + b"{}", struct.pack("<Q", 2) + b"[]"])
 def test_weights(exported, content):
-    folder = exported("single")
+    folder = exported("multiclass")
     (folder / "model.safetensors").write_bytes(content)
     with pytest.raises(ValueError, match=r"model\.safetensors: the weights must be those of the model"):
         load_exported(folder)
@@ -356,7 +364,7 @@ def test_weights(exported, content):
 @pytest.mark.parametrize("name", ["run.json", "results.json", "calibration.json", "checkpoint.ckpt"])
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff"])
 def test_runs_to_export(models, tmp_path, name, content):
-    run = shutil.copytree(models / "run-single", tmp_path / "run")
+    run = shutil.copytree(models / "run-multiclass", tmp_path / "run")
     (run / name).write_bytes(content)
     with pytest.raises(ValueError, match=r"tmp|run"):
         export_run(run, tmp_path / "out")

@@ -20,7 +20,7 @@ DEFAULTS = {
         "fit_temperature": {"by": "nll", "bounds": (0.01, 100.0)},
         "fit_thresholds": {"folds": 5, "min_positives": 1, "shrinkage": 10.0},
         "fit_vector": {"shrinkage": 1.0},
-        "logits_from_probs": {"floor": 1e-12, "task": "single"},
+        "logits_from_probs": {"floor": 1e-12, "task": "multiclass"},
     },
     "heads": {
         "BranchMixing": {"start": 1.0, "stop": 0.0},

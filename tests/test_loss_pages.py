@@ -132,8 +132,8 @@ def test_pictures_are_whole_small_and_know_light_and_dark(entry: Entry):
 # ---------------------------------------------------------------------------------------------------------------------
 
 SECTIONS = {
-    "single": "Single-label classification",
-    "multi": "Multi-label classification",
+    "multiclass": "Single-label classification",
+    "multilabel": "Multi-label classification",
     "segmentation": "Segmentation",
 }
 COUNTS = {"none": None, "even": [100, 100, 90], "long": [5000, 500, 50], "few": [5000, 500, 5], "one": [9000, 50, 40]}
@@ -150,13 +150,13 @@ def overconfident():
 @pytest.mark.parametrize("task", SECTIONS)
 def test_the_guide_names_what_the_doctor_suggests(task, counts, overconfident):
     known = section(GUIDE.read_text("utf-8"), SECTIONS[task])
-    for evaluation in (None, overconfident if task != "multi" else None):
+    for evaluation in (None, overconfident if task != "multilabel" else None):
         names = [one.entry.name for one in suggest(task, counts, evaluation)]
         assert [name for name in names if f"(losses/{name}.md)" not in known] == []
 
 
 def test_the_guide_draws_the_lines_where_the_doctor_does():
-    text = section(GUIDE.read_text("utf-8"), SECTIONS["single"])
+    text = section(GUIDE.read_text("utf-8"), SECTIONS["multiclass"])
     assert f"at least {LONG_TAIL:g} times" in text
     assert f"fewer than {FEW} samples" in text
 

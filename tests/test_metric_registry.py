@@ -11,14 +11,14 @@ from equipoise.predictions import open_predictions
 from tests.predictions.saved import arrays_of
 
 
-@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 def test_every_number_of_an_evaluation_is_registered(task):
     found = evaluate(open_predictions(arrays_of(task)))
     assert found.overall.keys() | {found.main} <= METRICS.keys()
 
 
 def test_every_number_of_an_open_set_is_registered():
-    arrays = arrays_of("single")
+    arrays = arrays_of("multiclass")
     found = evaluate_open_set(arrays, {"logits": -arrays["logits"]})
     assert found.overall.keys() <= METRICS.keys()
 

@@ -40,7 +40,7 @@ def folder(tmp_path):
 
 
 def written_predictions(path):
-    source = open_predictions(arrays_of("single") | {"train_counts": None, "class_names": None})
+    source = open_predictions(arrays_of("multiclass") | {"train_counts": None, "class_names": None})
     write_predictions(path, source, source.chunks())
 
 

@@ -49,7 +49,7 @@ for finding in look_at_counts(counts, data.class_names):
         textwrap.fill(f"{finding.level}: {finding.text} {finding.advice}", 78)
     )
 print()
-for suggestion in suggest("single", counts):
+for suggestion in suggest("multiclass", counts):
     print(f"{suggestion.entry.name}:\n    {suggestion.why}")
 
 # %% [markdown]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from equipoise.metric_registry import metric_info
-from equipoise.tasks import find_task
 
-__all__ = ["capital", "duration", "joined", "shown", "things"]
+__all__ = ["capital", "duration", "joined", "shown"]
 
 
 def joined(names: Sequence[str]) -> str:
@@ -17,15 +16,6 @@ def joined(names: Sequence[str]) -> str:
     ('crt', 'crt, lws and ncm')
     """
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def things(task: str) -> str:
-    """What there are several of: a sample with several labels has labels, any other one class.
-
-    >>> things("multi"), things("segmentation")
-    ('labels', 'classes')
-    """
-    return find_task(task).many
 
 
 def shown(name: str, value: float | None) -> str:

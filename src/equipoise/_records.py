@@ -6,6 +6,7 @@ import types
 import warnings
 from collections.abc import Iterator
 from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
@@ -123,12 +124,21 @@ def _parsed(kind: Any, content: Any, place: str) -> Any:  # noqa: ANN401
         return origin(
             _parsed(one, value, f"{place}.{k}") for k, (one, value) in enumerate(zip(kinds, content, strict=True))
         )
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _member(kind, content, place)
     if is_dataclass(kind):
         return _record(kind, content, place)  # type: ignore[arg-type]
     if kind is float and content in ("inf", "-inf"):  # as --json writes what JSON has no number for
         return float(content)
     fits = isinstance(content, (int, float) if kind is float else kind) and isinstance(content, bool) == (kind is bool)
     return content if fits else _refuse(WORDS[kind], content, place)
+
+
+def _member(kind: type[Enum], content: Any, place: str) -> Enum:  # noqa: ANN401
+    try:
+        return kind(content)
+    except ValueError:
+        return _refuse(f"one of {', '.join(str(one.value) for one in kind)}", content, place)  # type: ignore[no-any-return]
 
 
 def _record(kind: type, content: Any, place: str) -> Any:  # noqa: ANN401

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from equipoise.calibration import METHODS, Fitted
 
-SINGLE = [name for name, method in METHODS.items() if "single" in method.tasks]
-MULTI = [name for name, method in METHODS.items() if "multi" in method.tasks]
-EVERY = [(name, "single") for name in SINGLE] + [(name, "multi") for name in MULTI]
+SINGLE = [name for name, method in METHODS.items() if "multiclass" in method.tasks]
+MULTI = [name for name, method in METHODS.items() if "multilabel" in method.tasks]
+EVERY = [(name, "multiclass") for name in SINGLE] + [(name, "multilabel") for name in MULTI]
 
 
 def single(rows=400, classes=4, scale=2.0, seed=0, size=()):
@@ -30,7 +30,7 @@ def multi(rows=400, labels=3, scale=2.0, seed=0, size=()):
 
 
 def of(task, **options):
-    return single(**options) if task == "single" else multi(**options)
+    return single(**options) if task == "multiclass" else multi(**options)
 
 
 def fit(name: str, logits: Tensor, targets: Tensor, *, quiet: bool = True, **options: object) -> Fitted:

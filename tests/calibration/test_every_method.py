@@ -35,7 +35,7 @@ def test_the_registry():
     ]
     for name, method in METHODS.items():
         assert method.name == name
-        assert method.tasks <= {"single", "multi"}
+        assert method.tasks <= {"multiclass", "multilabel"}
         assert method.tasks
         assert method.summary
         assert "\n" not in method.summary
@@ -69,7 +69,7 @@ def test_an_argument_that_is_misspelt():
 
 @every
 def test_arguments_of_another_kind(name, task):
-    which = "ignore_index" if task == "single" else "ignore_value"
+    which = "ignore_index" if task == "multiclass" else "ignore_value"
     if name != "prior":
         with pytest.raises(TypeError, match=says(f"{which} must be", "got None", "keep -1")):
             fit(name, *of(task), **{which: None})
@@ -106,7 +106,7 @@ def test_places_are_rows(name, task):
     classes = logits.shape[1]
     rows = logits.movedim(1, -1).reshape(-1, classes)
     assert_close(fitted(logits).movedim(1, -1).reshape(-1, classes), fitted(rows))
-    flat = targets.movedim(1, -1).reshape(-1, classes) if task == "multi" else targets.reshape(-1)
+    flat = targets.movedim(1, -1).reshape(-1, classes) if task == "multilabel" else targets.reshape(-1)
     again = fit(name, rows, flat)
     assert_close(again(rows), fitted(rows), atol=1e-6, rtol=1e-6)
 
@@ -123,13 +123,13 @@ def test_half_precision_is_computed_in_float32(name, task):
 def test_predictions_stay_where_promised(name, task):
     logits, targets = of(task, rows=2000)
     after = fit(name, logits, targets)(logits)
-    before, now = (z.argmax(1) if task == "single" else z > 0 for z in (logits, after))
+    before, now = (z.argmax(1) if task == "multiclass" else z > 0 for z in (logits, after))
     assert torch.equal(before, now) == METHODS[name].keeps_accuracy
 
 
 @every
 def test_a_line_for_people_and_a_short_repr(name, task):
-    fitted = fit(name, *of(task, rows=300, **{"classes" if task == "single" else "labels": 30}))
+    fitted = fit(name, *of(task, rows=300, **{"classes" if task == "multiclass" else "labels": 30}))
     assert "\n" not in fitted.describe()
     assert re.search(r"\(30 (classes|labels)", fitted.describe())
     assert repr(fitted).startswith(type(fitted).__name__ + "(")
@@ -149,11 +149,11 @@ def test_the_same_data_give_the_same_fit(name, task):
 
 def odd(kind, task):
     logits, targets = of(task, rows=60)
-    chosen = logits.argmax(1) if task == "single" else (logits > 0).long()
+    chosen = logits.argmax(1) if task == "multiclass" else (logits > 0).long()
     if kind == "all right":
         return logits, chosen
     if kind == "all wrong":
-        return logits, (chosen + 1) % logits.shape[1] if task == "single" else 1 - chosen
+        return logits, (chosen + 1) % logits.shape[1] if task == "multiclass" else 1 - chosen
     if kind == "one class":
         return logits, torch.zeros_like(targets)
     if kind == "constant":
@@ -215,7 +215,7 @@ def says(*parts):
 
 @pytest.mark.parametrize(
     ("name", "task", "bad"),
-    [(*each, math.nan) for each in EVERY] + [(*each, math.inf) for each in EVERY if each[1] == "single"],
+    [(*each, math.nan) for each in EVERY] + [(*each, math.inf) for each in EVERY if each[1] == "multiclass"],
 )
 def test_logits_that_are_not_finite(name, task, bad):
     logits, targets = of(task, rows=20)
@@ -231,7 +231,7 @@ def test_probabilities_taken_for_logits_are_worth_a_warning(name, task):
         warnings.simplefilter("always")
         fit(name, logits, targets, quiet=False)
         assert not [warning for warning in caught if "probabilities" in str(warning.message)]
-        fit(name, logits.softmax(1) if task == "single" else logits.sigmoid(), targets, quiet=False)
+        fit(name, logits.softmax(1) if task == "multiclass" else logits.sigmoid(), targets, quiet=False)
     found = [str(warning.message) for warning in caught if "probabilities" in str(warning.message)]
     assert len(found) == 1, found
     assert re.match(says("logits must be raw scores", "all in [0, 1]", "logits_from_probs(probs)"), found[0])
@@ -261,7 +261,7 @@ def test_probabilities_taken_for_logits_are_worth_a_warning(name, task):
 )
 def test_bad_single_label_data(name, change, error, parts):
     logits, targets = change(*single(20))
-    options = {"task": "single"} if len(METHODS[name].tasks) == 2 else {}
+    options = {"task": "multiclass"} if len(METHODS[name].tasks) == 2 else {}
     needs = {"groups": [0, 1, 0, 1]} if METHODS[name].needs else {}
     with pytest.raises(error, match=says(*parts)):
         METHODS[name].fit(logits, targets, **options, **needs)
@@ -289,7 +289,7 @@ def test_one_class_is_no_problem_to_solve(name):
 )
 def test_bad_multi_label_data(name, change, error, parts):
     logits, targets = change(*multi(20))
-    options = {"task": "multi"} if len(METHODS[name].tasks) == 2 else {}
+    options = {"task": "multilabel"} if len(METHODS[name].tasks) == 2 else {}
     with pytest.raises(error, match=says(*parts)):
         METHODS[name].fit(logits, targets, **options)
 
@@ -305,7 +305,7 @@ def test_targets_of_any_type(name):
 def test_the_number_of_classes_is_checked_in_use(name, task):
     logits, targets = of(task)
     fitted = fit(name, logits, targets)
-    things = "classes" if task == "single" else "labels"
+    things = "classes" if task == "multiclass" else "labels"
     message = says(f"logits must have the {logits.shape[1]} {things} of the fit", "got shape (2, 7)", ";")
     with pytest.raises(ValueError, match=message):
         fitted(torch.zeros(2, 7))
@@ -336,12 +336,12 @@ def test_overflow_in_half_precision_moves_the_row():
 def test_logits_from_probs_are_finite_and_come_back(dtype):
     p = torch.tensor([[0.25, 0.75], [0.0, 1.0], [1.0, 0.0], [0.5, 0.5]], dtype=dtype)
     slack = 4 * torch.finfo(dtype).eps
-    for task, link in (("single", lambda z: z.softmax(1)), ("multi", torch.sigmoid)):
+    for task, link in (("multiclass", lambda z: z.softmax(1)), ("multilabel", torch.sigmoid)):
         z = logits_from_probs(p, task=task)
         assert z.dtype == dtype
         assert bool(z.isfinite().all())
         assert_close(link(z.double()), p.double(), atol=10 * slack + 2e-12, rtol=0.0)
-    both = logits_from_probs(p, task="multi")
+    both = logits_from_probs(p, task="multilabel")
     assert_close(both[:, 0], -both[:, 1], atol=10 * slack * 27, rtol=0.0)
 
 
@@ -356,12 +356,12 @@ def test_logits_from_probs_floor():
 @pytest.mark.parametrize(
     ("probs", "task", "error", "message"),
     [
-        ([[0.5, 0.4]], "single", ValueError, "sum to 1 over dimension 1, got a sum of 0.9"),
-        ([[2.0, -1.0]], "single", ValueError, r"in \[0, 1\]"),
-        ([[1.2, 0.4]], "multi", ValueError, r"in \[0, 1\]"),
-        ([[math.nan, 0.4]], "multi", ValueError, "got nan"),
-        ([[1, 0]], "single", TypeError, "floating point"),
-        ([0.4, 0.6], "single", ValueError, "shape"),
+        ([[0.5, 0.4]], "multiclass", ValueError, "sum to 1 over dimension 1, got a sum of 0.9"),
+        ([[2.0, -1.0]], "multiclass", ValueError, r"in \[0, 1\]"),
+        ([[1.2, 0.4]], "multilabel", ValueError, r"in \[0, 1\]"),
+        ([[math.nan, 0.4]], "multilabel", ValueError, "got nan"),
+        ([[1, 0]], "multiclass", TypeError, "floating point"),
+        ([0.4, 0.6], "multiclass", ValueError, "shape"),
         ([[0.4, 0.6]], "both", ValueError, "task must be one of"),
     ],
 )

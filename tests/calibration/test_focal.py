@@ -73,8 +73,8 @@ def test_it_inverts_a_binary_focal_loss_too(gamma):
 
     optimiser.step(closure)
     z = z.detach()
-    assert_close(FocalPosterior(gamma, task="multi")(z).sigmoid(), posterior, atol=1e-4, rtol=0.0)
-    assert_close(focal_posterior(z.sigmoid(), gamma, task="multi"), posterior, atol=1e-4, rtol=0.0)
+    assert_close(FocalPosterior(gamma, task="multilabel")(z).sigmoid(), posterior, atol=1e-4, rtol=0.0)
+    assert_close(focal_posterior(z.sigmoid(), gamma, task="multilabel"), posterior, atol=1e-4, rtol=0.0)
 
 
 @quick
@@ -82,7 +82,7 @@ def test_it_inverts_a_binary_focal_loss_too(gamma):
 def test_the_order_of_the_classes_stays(seed, gamma, scale):
     logits, _ = single(50, 5, scale, seed)
     assert torch.equal(FocalPosterior(gamma)(logits).argsort(1), logits.argsort(1))
-    assert torch.equal(FocalPosterior(gamma, task="multi")(logits) > 0, logits > 0)
+    assert torch.equal(FocalPosterior(gamma, task="multilabel")(logits) > 0, logits > 0)
 
 
 def test_gamma_zero_is_the_identity():
@@ -97,23 +97,23 @@ def test_gamma_zero_is_the_identity():
 @pytest.mark.parametrize("gamma", [0.01, 0.5, 1.0, 3.0, 10.0])
 def test_probabilities_next_to_zero_and_one(dtype, gamma):
     v = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1 - 1e-7, 1e-7], [1e-30, 1.0], [0.5, 0.5]], dtype=dtype)
-    for task in ("single", "multi"):
+    for task in ("multiclass", "multilabel"):
         p = focal_posterior(v, gamma, task=task)
         assert bool(((p >= 0) & (p <= 1)).all())
         assert torch.equal(p.argmax(1)[:-1], v.argmax(1)[:-1])
         assert p[-1].tolist() == [0.5, 0.5]
     huge = torch.tensor([[1e4, -1e4, 0.0]], dtype=dtype)
-    for task in ("single", "multi"):
+    for task in ("multiclass", "multilabel"):
         assert bool(FocalPosterior(gamma, task=task)(huge).isfinite().all())
 
 
-@pytest.mark.parametrize("task", ["single", "multi"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel"])
 def test_gamma_by_likelihood(task):
     """Labels drawn from the posterior of gamma 3: it is found again."""
     draw = torch.Generator().manual_seed(0)
     logits = torch.randn(30_000, 3, generator=draw, dtype=torch.float64)
     truth = FocalPosterior(3.0, task=task)(logits)
-    if task == "single":
+    if task == "multiclass":
         targets = torch.multinomial(truth.softmax(1), 1, generator=draw).squeeze(1)
     else:
         targets = torch.bernoulli(truth.sigmoid(), generator=draw)
@@ -129,7 +129,7 @@ def test_a_known_gamma_is_taken_and_ends_are_noted():
         fitted = fit_focal(0.01 * logits, logits.argmax(1))
     assert fitted.gamma == 10.0
     assert not fitted.converged
-    assert fit_focal(*multi(), gamma=1.0).task == "multi"
+    assert fit_focal(*multi(), gamma=1.0).task == "multilabel"
 
 
 @pytest.mark.parametrize("gamma", [-1.0, math.nan, math.inf])

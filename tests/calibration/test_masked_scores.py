@@ -30,7 +30,7 @@ def masked(task, rows=300, share=0.3, **options):
     """Data of which some logits are infinite, never against a target, and where they are."""
     logits, targets = of(task, rows=rows, **options)
     chosen = torch.rand(logits.shape, generator=torch.Generator().manual_seed(1)) < share
-    if task == "multi":
+    if task == "multilabel":
         return torch.where(chosen, torch.where(targets == 1, INF, -INF), logits), targets, chosen
     chosen.scatter_(1, targets.unsqueeze(1), False)
     chosen[:4] = torch.arange(logits.shape[1]).view(-1, *(1 for _ in logits.shape[2:])) != targets[:4].unsqueeze(1)
@@ -38,7 +38,7 @@ def masked(task, rows=300, share=0.3, **options):
 
 
 def probabilities(logits, task):
-    return logits.softmax(1) if task == "single" else logits.sigmoid()
+    return logits.softmax(1) if task == "multiclass" else logits.sigmoid()
 
 
 @every
@@ -77,14 +77,14 @@ def test_without_them_nothing_changes(name, task):
     """Rows and labels that are ignored may hold anything."""
     logits, targets = of(task, rows=60)
     expected = fit(name, logits, targets)
-    ignored = -100 if task == "single" else -1
+    ignored = -100 if task == "multiclass" else -1
     for value in (math.nan, INF, -INF):
         damaged = torch.cat([logits, torch.full_like(logits[:3], value)])
         marks = torch.cat([targets, torch.full_like(targets[:3], ignored)])
         found = fit(name, damaged, marks)
         if name == "thresholds":  # the folds of the expected F1 are drawn for all rows
             assert found.thresholds == expected.thresholds
-        elif task == "single" or name in ("isotonic", "histogram"):
+        elif task == "multiclass" or name in ("isotonic", "histogram"):
             assert found == expected
         else:
             assert_close(found(logits), expected(logits))
@@ -121,7 +121,7 @@ def test_a_true_class_that_is_masked_has_no_say_in_a_likelihood(name):
 
 
 def test_labels_that_contradict_certainty_are_ignored():
-    logits, targets = of("multi", rows=200)
+    logits, targets = of("multilabel", rows=200)
     logits[:6, 1], targets[:6, 1] = INF, 0
     logits[6:8, 0], targets[6:8, 0] = -INF, 1
     marks = targets.clone()
@@ -179,7 +179,7 @@ def test_a_masked_class_is_as_good_as_absent(fitted):
 
 
 def test_priors_of_masked_classes():
-    logits, _, _ = masked("single")
+    logits, _, _ = masked("multiclass")
     large = logits.clamp(min=-FAR)
     shares = estimate_prior(logits, train_counts=[1, 2, 3, 4])
     assert shares == pytest.approx(estimate_prior(large, train_counts=[1, 2, 3, 4]))

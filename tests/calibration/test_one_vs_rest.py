@@ -35,7 +35,7 @@ def test_a_label_agrees_with_scikit_learn(seed, rows, digits):
     theirs = IsotonicRegression(out_of_bounds="clip").fit(logits[:, 0].numpy(), targets[:, 0].numpy())
     elsewhere = torch.linspace(-12, 12, 301, dtype=torch.float64)[:, None]
     assume(targets.any())
-    ours = fit_isotonic(logits, targets, task="multi")
+    ours = fit_isotonic(logits, targets, task="multilabel")
     for scores in (logits, elsewhere):
         at_knots = theirs.predict(scores[:, 0].numpy())
         np.testing.assert_allclose(
@@ -81,10 +81,10 @@ def test_equal_scores_stay_in_one_bin():
 
 
 @pytest.mark.parametrize("fit", [fit_isotonic, fit_histogram])
-@pytest.mark.parametrize("task", ["single", "multi"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel"])
 def test_probabilities_are_never_zero_or_one(fit, task):
     """Separated data would give both; the cut is one sample of N + 1, shared by the classes."""
-    if task == "single":
+    if task == "multiclass":
         targets = torch.arange(60) % 3
         logits = 100.0 * torch.nn.functional.one_hot(targets, 3).double()
     else:
@@ -92,9 +92,9 @@ def test_probabilities_are_never_zero_or_one(fit, task):
         logits = 200.0 * targets.double() - 100.0
     after = fit(logits, targets)(logits)
     assert bool(after.isfinite().all())
-    p = after.softmax(1) if task == "single" else after.sigmoid()
+    p = after.softmax(1) if task == "multiclass" else after.sigmoid()
     assert float(p.min()) > 0
-    outcomes = 3 if task == "single" else 2
+    outcomes = 3 if task == "multiclass" else 2
     assert float(p.min()) == pytest.approx(1 / (outcomes * 61), rel=0.05)
 
 

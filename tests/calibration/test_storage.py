@@ -71,7 +71,7 @@ CONTENT = {
     "version": 1,
     "kind": "temperature",
     "fields": {
-        "task": "single",
+        "task": "multiclass",
         "num_classes": 3,
         "samples": None,
         "converged": True,

@@ -80,7 +80,9 @@ def test_descriptions(kind):
 def test_descriptions_of_special_cases():
     assert Temperature(1.5, num_classes=3).describe() == "temperature 1.5: less confident, same predictions (3 classes)"
     assert (
-        Temperature(1.0, num_classes=1, task="multi").describe().endswith("more confident, same predictions (1 label)")
+        Temperature(1.0, num_classes=1, task="multilabel")
+        .describe()
+        .endswith("more confident, same predictions (1 label)")
     )
     assert LabelTemperatures((2.0,), (0.0,)).describe() == "label temperatures 2 to 2, same decisions (1 label)"
     assert Thresholds((0.0,)).describe() == "thresholds at probability 0.5 to 0.5 (1 label)"
@@ -155,7 +157,7 @@ def test_lists_and_integers_become_tuples_of_floats():
 def test_parameters_at_the_end_of_their_range():
     assert Thresholds((0.0, 1.0, 2.0), (0.0, 1.0, None)).macro_f1 == 0.5
     assert FocalPosterior(0.0)(torch.tensor([[1.0, 2.0]])).tolist() == [[1.0, 2.0]]
-    flat = IsotonicCalibration((((0.0, 0.0), (0.2, 0.6)),), task="multi")  # a step
+    flat = IsotonicCalibration((((0.0, 0.0), (0.2, 0.6)),), task="multilabel")  # a step
     assert_close(flat(torch.tensor([[-1.0], [0.0], [1.0]])).sigmoid().flatten(), torch.tensor([0.2, 0.2, 0.6]))
 
 
@@ -208,23 +210,23 @@ def test_bounds_are_a_pair(use, bounds):
 @pytest.mark.parametrize(("name", "task"), EVERY)
 def test_a_class_without_samples_is_in_the_note(name, task):
     logits, targets = of(task, rows=80)
-    if task == "multi":
+    if task == "multilabel":
         targets[:, 1] = 0
     else:
         targets[targets == 1] = 0
     fitted = fit(name, logits, targets)
     at_end = "the best gamma is at the end 0 of the range 0 ... 10"  # the labels are less sure than the logits
     expected = {
-        ("focal", "single"): at_end,
-        ("focal", "multi"): at_end,
-        ("vector", "single"): "class 1 has no sample",
-        ("dirichlet", "single"): "class 1 has no sample",
-        ("isotonic", "single"): "class 1 has no positive sample",
-        ("histogram", "single"): "class 1 has no positive sample",
-        ("isotonic", "multi"): "label 1 has no positive sample",
-        ("histogram", "multi"): "label 1 has no positive sample",
-        ("label-temperatures", "multi"): "label 1 has only positives or only negatives and uses the common values",
-        ("thresholds", "multi"): "label 1 has no positives and uses the common threshold",
+        ("focal", "multiclass"): at_end,
+        ("focal", "multilabel"): at_end,
+        ("vector", "multiclass"): "class 1 has no sample",
+        ("dirichlet", "multiclass"): "class 1 has no sample",
+        ("isotonic", "multiclass"): "class 1 has no positive sample",
+        ("histogram", "multiclass"): "class 1 has no positive sample",
+        ("isotonic", "multilabel"): "label 1 has no positive sample",
+        ("histogram", "multilabel"): "label 1 has no positive sample",
+        ("label-temperatures", "multilabel"): "label 1 has only positives or only negatives and uses the common values",
+        ("thresholds", "multilabel"): "label 1 has no positives and uses the common threshold",
     }
     assert fitted.note == expected.get((name, task), "")
     assert fitted.converged
@@ -300,7 +302,7 @@ def test_one_soft_label_is_refused():
     soft[3, 1] = 0.5
     for name in MULTI:
         with pytest.raises(ValueError, match=r"targets must be 0, 1 or ignore_value=-1, got soft labels"):
-            fit(name, logits, soft, **({"task": "multi"} if name in SINGLE else {}))
+            fit(name, logits, soft, **({"task": "multilabel"} if name in SINGLE else {}))
 
 
 def test_ignored_targets_of_another_number():
@@ -325,7 +327,7 @@ def test_sums_of_probabilities():
     with pytest.raises(ValueError, match=r"got a sum of 0\.7;"):
         logits_from_probs(places)
     logits_from_probs(torch.tensor([[0.5, 0.508], [0.492, 0.5]]))
-    logits_from_probs(torch.tensor([[0.5, 0.8]]), task="multi")
+    logits_from_probs(torch.tensor([[0.5, 0.8]]), task="multilabel")
     logits_from_probs(torch.zeros(0, 2))
 
 
@@ -335,17 +337,17 @@ def test_probabilities_a_little_outside():
     assert_close(logits_from_probs(outside), torch.tensor([[least, 0.0]], dtype=torch.float64))
     for wrong in (-1.5e-4, 1.0 + 1.5e-4):
         with pytest.raises(ValueError, match=f"got {wrong!r}"):
-            logits_from_probs(torch.tensor([[0.5, wrong]], dtype=torch.float64), task="multi")
-    ends = logits_from_probs(torch.tensor([[0.0, 0.25, 1.0]], dtype=torch.float64), task="multi", floor=1e-3)
+            logits_from_probs(torch.tensor([[0.5, wrong]], dtype=torch.float64), task="multilabel")
+    ends = logits_from_probs(torch.tensor([[0.0, 0.25, 1.0]], dtype=torch.float64), task="multilabel", floor=1e-3)
     span = math.log(1e-3) - math.log1p(-1e-3)
     assert_close(ends, torch.tensor([[span, math.log(1 / 3), -span]], dtype=torch.float64))
     for floor in (0.0, 0.5):
         with pytest.raises(ValueError, match="floor"):
             logits_from_probs(torch.tensor([[0.5, 0.5]]), floor=floor)
-    for shape, task in (((3, 1), "single"), ((3, 0), "multi"), ((3,), "multi")):
+    for shape, task in (((3, 1), "multiclass"), ((3, 0), "multilabel"), ((3,), "multilabel")):
         with pytest.raises(ValueError, match="probs must have shape"):
             logits_from_probs(torch.ones(shape), task=task)
-    logits_from_probs(torch.full((3, 1), 0.5), task="multi")
+    logits_from_probs(torch.full((3, 1), 0.5), task="multilabel")
 
 
 def test_blocks_of_rows_do_not_matter(monkeypatch):
@@ -470,16 +472,16 @@ def test_dirichlet_calibration_is_the_least_of_its_objective():
         assert_close(fitted(logits).softmax(1), expected, rtol=0.0, atol=1e-5)
 
 
-@pytest.mark.parametrize("task", ["single", "multi"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel"])
 @pytest.mark.parametrize("binning", ["width", "mass"])
 def test_edges_and_values_of_a_histogram(task, binning):
     logits, targets = of(task, rows=40)
     fitted = quietly(fit_histogram, logits, targets, bins=4, binning=binning)
-    outcomes = logits.shape[1] if task == "single" else 2
+    outcomes = logits.shape[1] if task == "multiclass" else 2
     floor = 1 / (outcomes * 41)
     for c, (edges, values) in enumerate(fitted.curves):
-        p = (logits.softmax(1) if task == "single" else logits.sigmoid())[:, c].numpy()
-        y = (targets == c if task == "single" else targets[:, c] == 1).numpy()
+        p = (logits.softmax(1) if task == "multiclass" else logits.sigmoid())[:, c].numpy()
+        y = (targets == c if task == "multiclass" else targets[:, c] == 1).numpy()
         if binning == "width":
             assert torch.tensor(edges).sigmoid().tolist() == pytest.approx([0.25, 0.5, 0.75])
         inner = 1 / (1 + np.exp(-np.array(edges)))

@@ -28,7 +28,7 @@ def tensors(arrays):
 
 
 def nll_of(logits, targets, task):
-    metric = NegativeLogLikelihood(kind="multilabel" if task == "multi" else "single")
+    metric = NegativeLogLikelihood(kind="multilabel" if task == "multilabel" else "multiclass")
     metric.update(logits, targets)
     return float(metric.compute())
 
@@ -65,12 +65,12 @@ def test_every_method_is_fitted_on_one_part_and_reported_on_the_other(tmp_path, 
     assert report["before"]["nll"] == pytest.approx(nll_of(logits[~first], targets[~first], task))
     assert report["after"]["nll"] == pytest.approx(nll_of(expected(logits[~first]), targets[~first], task))
     if METHODS[name].keeps_accuracy:
-        key = "OF1" if task == "multi" else "accuracy"
+        key = "OF1" if task == "multilabel" else "accuracy"
         assert report["after"][key] == report["before"][key]
     assert sorted(each.name for each in tmp_path.iterdir()) == ["fit.json", "saved.npz"]
 
 
-@pytest.mark.parametrize("task", ["single", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "segmentation"])
 def test_on_another_file(tmp_path, task):
     arrays, others = arrays_of(task, samples=200), arrays_of(task, samples=100, seed=8)
     path, other = save(tmp_path, "npz", arrays, "a"), save(tmp_path, "folder", others, "b")
@@ -92,10 +92,10 @@ def test_a_fit_that_remembers_gains_nothing(tmp_path, monkeypatch):
             return torch.where(torch.isin(logits, seen[0]), -100 * logits, logits)
 
     seen = []
-    memory = Method("memory", lambda z, t, **_: seen.append(z) or Memory(1.0, samples=len(z)), {"single"}, True, "")
+    memory = Method("memory", lambda z, t, **_: seen.append(z) or Memory(1.0, samples=len(z)), {"multiclass"}, True, "")
     monkeypatch.setattr(equipoise.calibration, "METHODS", {"memory": memory})
     monkeypatch.setattr(equipoise.calibration, "save", lambda fitted, path: None)
-    path = save(tmp_path, "npz", arrays_of("single"))
+    path = save(tmp_path, "npz", arrays_of("multiclass"))
     report = json.loads(run("calibrate", path, "--method", "memory", "--out", tmp_path / "x.json", "--json").stdout)
     assert report["after"] == report["before"]
     assert 80 < len(seen[0]) < 160
@@ -104,7 +104,7 @@ def test_a_fit_that_remembers_gains_nothing(tmp_path, monkeypatch):
 def test_probabilities_are_calibrated_through_their_logarithms(tmp_path):
     reports = []
     for probs in (False, True):
-        path = save(tmp_path, "npz", arrays_of("single", probs=probs), f"p{probs}")
+        path = save(tmp_path, "npz", arrays_of("multiclass", probs=probs), f"p{probs}")
         ran = run("calibrate", path, "--method", "temperature", "--out", tmp_path / "fit.json", "--json")
         reports.append(json.loads(ran.stdout))
     assert reports[0]["after"]["nll"] == pytest.approx(reports[1]["after"]["nll"], rel=1e-6)
@@ -114,7 +114,7 @@ FIT_ON_ALL = "saved fit, on all samples"
 
 
 def test_the_table(tmp_path):
-    path, out = save(tmp_path, "npz", arrays_of("single")), tmp_path / "fit.json"
+    path, out = save(tmp_path, "npz", arrays_of("multiclass")), tmp_path / "fit.json"
     report = json.loads(run("calibrate", path, "--method", "vector", "--out", out, "--json").stdout)
     ran = run("calibrate", path, "--method", "vector", "--out", out)
     assert ran.exit_code == 0
@@ -124,13 +124,13 @@ def test_the_table(tmp_path):
     assert f"wrote {out}" in ran.stdout.replace("\n", " ")
 
 
-@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 def test_groups_before_and_after(tmp_path, task):
     """Those of the other file, as ``evaluate`` gives them before and after."""
     path = save(tmp_path, "npz", arrays_of(task, seed=1), "a")
     other = save(tmp_path, "npz", {k: v for k, v in arrays_of(task, seed=2).items() if k != "train_counts"}, "b")
     fit, out = tmp_path / "fit.json", tmp_path / "out.npz"
-    method = () if task == "multi" else ("--method", "vector")
+    method = () if task == "multilabel" else ("--method", "vector")
     report = json.loads(run("calibrate", path, "--on", other, *method, "--out", fit, "--json").stdout)
     run("calibrate", "--apply", fit, other, "--out", out)
     counts = ",".join(str(int(count)) for count in arrays_of(task)["train_counts"])
@@ -146,21 +146,21 @@ def test_groups_before_and_after(tmp_path, task):
 
 
 def test_no_groups_without_counts(tmp_path):
-    path = save(tmp_path, "npz", arrays_of("single", counts=False))
+    path = save(tmp_path, "npz", arrays_of("multiclass", counts=False))
     out = tmp_path / "fit.json"
     assert json.loads(run("calibrate", path, "--out", out, "--json").stdout)["groups"] == {"before": [], "after": []}
     printed = run("calibrate", path, "--out", out).stdout
     assert re.findall("^(?:many|medium|few) ", printed, re.MULTILINE) == []
 
 
-@pytest.mark.parametrize(("task", "kind"), [("single", "temperature"), ("multi", "label-temperatures")])
+@pytest.mark.parametrize(("task", "kind"), [("multiclass", "temperature"), ("multilabel", "label-temperatures")])
 def test_the_default_method(tmp_path, task, kind):
     path, out = save(tmp_path, "npz", arrays_of(task)), tmp_path / "fit.json"
     assert run("calibrate", path, "--out", out).exit_code == 0
     assert load(out).kind == kind
 
 
-@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 @pytest.mark.parametrize("suffix", [".npz", "", ".csv", ".parquet"])
 @pytest.mark.parametrize("scores", ["logits", "probs"])
 def test_apply_to_scores_without_targets(tmp_path, task, suffix, scores):
@@ -170,7 +170,7 @@ def test_apply_to_scores_without_targets(tmp_path, task, suffix, scores):
     fit = tmp_path / "fit.json"
     assert run("calibrate", save(tmp_path, "npz", arrays, "a"), "--out", fit).exit_code == 0
     logits = torch.from_numpy(arrays["logits"])
-    given = logits if scores == "logits" else logits.sigmoid() if task == "multi" else logits.softmax(1)
+    given = logits if scores == "logits" else logits.sigmoid() if task == "multilabel" else logits.softmax(1)
     new, out = tmp_path / "new.npz", tmp_path / f"out{suffix}"
     np.savez(new, **{scores: given.numpy(), "class_names": arrays["class_names"]})
     ran = run("calibrate", "--apply", fit, new, "--out", out)
@@ -181,7 +181,7 @@ def test_apply_to_scores_without_targets(tmp_path, task, suffix, scores):
     found = torch.from_numpy(np.concatenate([chunk.scores for chunk in again.chunks()]))
     expected = load(fit)(logits)
     if scores == "probs":
-        expected = expected.sigmoid() if task == "multi" else expected.softmax(1)
+        expected = expected.sigmoid() if task == "multilabel" else expected.softmax(1)
     torch.testing.assert_close(found.double(), expected.double(), rtol=1e-4, atol=1e-5)
     refused = run("evaluate", out)
     assert refused.exit_code == 2
@@ -189,7 +189,7 @@ def test_apply_to_scores_without_targets(tmp_path, task, suffix, scores):
 
 
 def test_a_fit_of_classes_in_another_order_is_refused(tmp_path):
-    arrays = arrays_of("single")
+    arrays = arrays_of("multiclass")
     fit = tmp_path / "fit.json"
     assert run("calibrate", save(tmp_path, "npz", arrays, "a"), "--method", "vector", "--out", fit).exit_code == 0
     turned = arrays | {"logits": arrays["logits"][:, ::-1], "class_names": arrays["class_names"][::-1]}
@@ -200,13 +200,13 @@ def test_a_fit_of_classes_in_another_order_is_refused(tmp_path):
 
 
 def test_gamma_of_training(tmp_path):
-    path, out = save(tmp_path, "npz", arrays_of("single")), tmp_path / "fit.json"
+    path, out = save(tmp_path, "npz", arrays_of("multiclass")), tmp_path / "fit.json"
     assert run("calibrate", path, "--method", "focal", "--gamma", 2.0, "--out", out).exit_code == 0
     assert load(out).gamma == 2.0
 
 
 def test_biases_of_labels(tmp_path):
-    arrays = arrays_of("multi")
+    arrays = arrays_of("multilabel")
     arrays["logits"] += 2.0  # as a loss leaves them that cares for positives first
     path, out = save(tmp_path, "npz", arrays), tmp_path / "fit.json"
     reports = [json.loads(run("calibrate", path, "--out", out, "--json", *more).stdout) for more in ((), ("--bias",))]
@@ -230,7 +230,7 @@ def test_a_fit_is_applied_to_every_format(tmp_path, monkeypatch, task, form, to)
     monkeypatch.setattr(source, "CHUNK_ELEMENTS", 300)  # several chunks
     arrays = arrays_of(task, samples=120)
     path, fit = save(tmp_path, form, arrays), tmp_path / "fit.json"
-    method = "label-temperatures" if task == "multi" else "temperature"
+    method = "label-temperatures" if task == "multilabel" else "temperature"
     assert run("calibrate", path, "--method", method, "--out", fit).exit_code == 0
     out = tmp_path / f"corrected{SUFFIX[to]}"
     ran = run("calibrate", "--apply", fit, path, "--out", out)
@@ -258,7 +258,7 @@ def test_what_is_applied_is_worth_what_was_reported(tmp_path, name, task):
 
 
 def test_thresholds_decide_at_one_half(tmp_path):
-    arrays = arrays_of("multi", samples=600)
+    arrays = arrays_of("multilabel", samples=600)
     path, fit, out = save(tmp_path, "npz", arrays), tmp_path / "fit.json", tmp_path / "out.npz"
     run("calibrate", path, "--method", "thresholds", "--out", fit)
     run("calibrate", "--apply", fit, path, "--out", out)
@@ -270,7 +270,7 @@ def test_thresholds_decide_at_one_half(tmp_path):
 
 
 def test_thresholds_are_listed_by_label(tmp_path):
-    path, fit = save(tmp_path, "npz", arrays_of("multi", samples=600)), tmp_path / "fit.json"
+    path, fit = save(tmp_path, "npz", arrays_of("multilabel", samples=600)), tmp_path / "fit.json"
     ran = run("calibrate", path, "--method", "thresholds", "--out", fit)
     kept = load(fit)
     for name, threshold, f1 in zip(kept.class_names, kept.probabilities, kept.f1, strict=True):
@@ -291,8 +291,8 @@ def test_thresholds_of_many_labels_are_cut_short(tmp_path):
 @pytest.mark.parametrize(
     ("task", "method", "words"),
     [
-        ("single", "temperature", "logits; their softmax gives the probabilities"),
-        ("multi", "label-temperatures", "logits; their sigmoid gives the probabilities"),
+        ("multiclass", "temperature", "logits; their softmax gives the probabilities"),
+        ("multilabel", "label-temperatures", "logits; their sigmoid gives the probabilities"),
     ],
 )
 def test_how_probabilities_come_of_what_was_written(tmp_path, task, method, words):
@@ -303,7 +303,7 @@ def test_how_probabilities_come_of_what_was_written(tmp_path, task, method, word
 
 @pytest.mark.parametrize("form", ["npz", "csv"])
 def test_predictions_are_not_overwritten_by_their_correction(tmp_path, form):
-    path, fit = save(tmp_path, form, arrays_of("single")), tmp_path / "fit.json"
+    path, fit = save(tmp_path, form, arrays_of("multiclass")), tmp_path / "fit.json"
     run("calibrate", path, "--method", "temperature", "--out", fit)
     before = path.read_bytes()
     link = tmp_path / f"link{path.suffix}"
@@ -328,8 +328,16 @@ BAD_OPTIONS = {
     "unknown task": (("--method", "vector", "--task", "x"), "--task must be one of", "got 'x'"),
     "wrong counts": (("--method", "prior", "--train-counts", "1,2"), "each of the 6 classes, got 2"),
     "missing other": (("--method", "vector", "--on", "gone.npz"), "gone.npz: there is no such file"),
-    "other classes": (("--method", "vector", "--on", "three.npz"), "three.npz", "single with 6, found single with 3"),
-    "other task": (("--method", "vector", "--on", "multi.npz"), "multi.npz", "--task single needs targets"),
+    "other classes": (
+        ("--method", "vector", "--on", "three.npz"),
+        "three.npz",
+        "multiclass with 6, found multiclass with 3",
+    ),
+    "other task": (
+        ("--method", "vector", "--on", "multilabel.npz"),
+        "multilabel.npz",
+        "--task multiclass needs targets",
+    ),
     "bad other": (("--method", "vector", "--on", "nan.npz"), "nan.npz: logits must be finite"),
     "missing folder": (("--method", "vector", "--out", "gone/fit.json"), "'gone' must exist", "create it first"),
     "no json": (("--method", "vector", "--out", "fit.npz"), "a fit is written as .json, got 'fit.npz'"),
@@ -339,7 +347,7 @@ BAD_OPTIONS = {
     "bias and fit": (("--apply", "fit6.json", "--bias"), "leave out --method, --on and --bias"),
     "bias of another": (("--bias",), "--bias belongs to --method label-temperatures, got --method temperature"),
     "fit of other classes": (("--apply", "fit3.json", "--out", "o.npz"), "fit3.json", "for 3 classes", "has 6"),
-    "fit of other task": (("--apply", "labels.json", "--out", "o.npz"), "labels.json", "for task multi"),
+    "fit of other task": (("--apply", "labels.json", "--out", "o.npz"), "labels.json", "for task multilabel"),
     "fit is no JSON": (("--apply", "text.json", "--out", "o.npz"), "text.json", "not valid JSON", "save the fit again"),
     "fit is half": (("--apply", "half.json", "--out", "o.npz"), "half.json", "save the fit again"),
     "fit is other JSON": (("--apply", "other.json", "--out", "o.npz"), "other.json", "without format"),
@@ -355,10 +363,10 @@ BAD_OPTIONS = {
 def place(tmp_path, monkeypatch):
     """A folder with good and bad files."""
     monkeypatch.chdir(tmp_path)
-    arrays = arrays_of("single", samples=40)
+    arrays = arrays_of("multiclass", samples=40)
     save(tmp_path, "npz", arrays)
-    save(tmp_path, "npz", arrays_of("single", samples=40, classes=3), "three")
-    save(tmp_path, "npz", arrays_of("multi", samples=40), "multi")
+    save(tmp_path, "npz", arrays_of("multiclass", samples=40, classes=3), "three")
+    save(tmp_path, "npz", arrays_of("multilabel", samples=40), "multilabel")
     broken = {name: value.copy() for name, value in arrays.items()}
     broken["logits"][-1, -1] = np.nan
     save(tmp_path, "npz", broken, "nan")
@@ -391,7 +399,7 @@ def test_bad_options(place, case):
 
 @pytest.mark.parametrize("method", ["prior", "group-temperatures"])
 def test_methods_that_need_counts(tmp_path, method):
-    path = save(tmp_path, "npz", arrays_of("single", counts=False))
+    path = save(tmp_path, "npz", arrays_of("multiclass", counts=False))
     out = tmp_path / "fit.json"
     refused(run("calibrate", path, "--method", method, "--out", out), "saved.npz", "--train-counts")
     assert not out.exists()
@@ -399,9 +407,9 @@ def test_methods_that_need_counts(tmp_path, method):
     assert given.exit_code == 0
 
 
-@pytest.mark.parametrize("method", sorted(name for name, each in METHODS.items() if "multi" not in each.tasks))
+@pytest.mark.parametrize("method", sorted(name for name, each in METHODS.items() if "multilabel" not in each.tasks))
 def test_methods_of_one_label_refuse_several(tmp_path, method):
-    path = save(tmp_path, "npz", arrays_of("multi", samples=20))
+    path = save(tmp_path, "npz", arrays_of("multilabel", samples=20))
     ran = run("calibrate", path, "--method", method, "--out", tmp_path / "fit.json")
     refused(ran, "does not serve several labels a sample", "label-temperatures")
 
@@ -416,7 +424,7 @@ def test_bad_numbers_late_in_the_file_leave_nothing(place, monkeypatch, out):
 
 
 def test_only_ignored_targets(tmp_path):
-    arrays = arrays_of("single", samples=20)
+    arrays = arrays_of("multiclass", samples=20)
     arrays["targets"][:] = -100
     path = save(tmp_path, "npz", arrays)
     ran = run("calibrate", path, "--method", "temperature", "--out", tmp_path / "fit.json")
@@ -445,7 +453,7 @@ def fit_of(tmp_path, arrays, *options):
 
 
 def test_a_file_that_names_no_classes_is_taken_in_the_order_of_the_fit(tmp_path):
-    arrays = arrays_of("single", samples=60)
+    arrays = arrays_of("multiclass", samples=60)
     fit = fit_of(tmp_path, arrays)
     new = save(tmp_path, "npz", {"logits": arrays["logits"]}, "new")
     ran = run("calibrate", "--apply", fit, new, "--out", tmp_path / "out.npz")
@@ -459,7 +467,7 @@ def test_a_file_that_names_no_classes_is_taken_in_the_order_of_the_fit(tmp_path)
 @pytest.mark.parametrize("scores", ["logits", "probs"])
 @pytest.mark.parametrize("suffix", [".npz", "", ".csv", ".parquet"])
 def test_thresholds_write_decisions_that_no_command_reads_as_scores(tmp_path, scores, suffix):
-    arrays = arrays_of("multi", samples=80, probs=scores == "probs")
+    arrays = arrays_of("multilabel", samples=80, probs=scores == "probs")
     fit = tmp_path / "fit.json"
     path = save(tmp_path, "npz", arrays, "fitted_on")
     ran = run("calibrate", path, "--method", "thresholds", "--out", fit)
@@ -489,7 +497,7 @@ def decisions(path, names):
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
 def test_other_columns_of_a_table_are_kept_as_they_are(tmp_path, monkeypatch, ending):
     monkeypatch.setattr(source, "CHUNK_ELEMENTS", 60)  # several chunks
-    arrays = arrays_of("single", samples=40)
+    arrays = arrays_of("multiclass", samples=40)
     fit = fit_of(tmp_path, arrays)
     table = table_of(arrays)
     ids = [f"{k:03}" if k < 39 else 'last, "quoted"' for k in range(40)]  # the last rows are of another kind
@@ -509,7 +517,7 @@ def test_other_columns_of_a_table_are_kept_as_they_are(tmp_path, monkeypatch, en
 
 
 def test_rounded_probabilities_are_applied_to(tmp_path):
-    arrays = arrays_of("single", samples=60, probs=True)
+    arrays = arrays_of("multiclass", samples=60, probs=True)
     rounded = arrays | {"probs": arrays["probs"].round(3), "targets": arrays["probs"].argmin(1)}
     fit = fit_of(tmp_path, arrays)
     ran = run("calibrate", "--apply", fit, save(tmp_path, "csv", rounded, "new"), "--out", tmp_path / "out.csv")
@@ -521,7 +529,7 @@ def test_rounded_probabilities_are_applied_to(tmp_path):
 
 
 def test_groups_and_classes_are_called_by_their_names(tmp_path):
-    path = save(tmp_path, "npz", arrays_of("single", samples=300))
+    path = save(tmp_path, "npz", arrays_of("multiclass", samples=300))
     ran = run("calibrate", path, "--method", "group-temperatures", "--out", tmp_path / "fit.json", columns=300)
     assert re.search(r"predicted class: many [\d.]+, medium [\d.]+, few [\d.]+;", ran.stdout)
     ran = run("calibrate", path, "--method", "prior", "--out", tmp_path / "fit.json", columns=300)
@@ -531,7 +539,7 @@ def test_groups_and_classes_are_called_by_their_names(tmp_path):
 @pytest.mark.parametrize("option", ["--counts", "--train-counts"])
 @pytest.mark.parametrize("command", ["evaluate", "doctor", "calibrate"])
 def test_counts_by_either_name(tmp_path, command, option):
-    path = save(tmp_path, "npz", arrays_of("single", counts=False))
+    path = save(tmp_path, "npz", arrays_of("multiclass", counts=False))
     rest = ("--out", tmp_path / "fit.json") if command == "calibrate" else ()
     ran = run(command, path, option, "500,200,70,30,9,4", *rest)
     assert ran.exit_code == 0, ran.output
@@ -539,7 +547,7 @@ def test_counts_by_either_name(tmp_path, command, option):
 
 
 def test_probabilities_called_logits_are_told(tmp_path):
-    arrays = arrays_of("single", probs=True)
+    arrays = arrays_of("multiclass", probs=True)
     probs = arrays.pop("probs")
     for scores, told in ((probs, True), (np.log(probs), False)):
         path = save(tmp_path, "npz", arrays | {"logits": scores})

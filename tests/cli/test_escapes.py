@@ -72,7 +72,7 @@ def test_echo(capsys):
 @pytest.fixture
 def evil(tmp_path):
     """Predictions whose classes and file have such names."""
-    arrays = arrays_of("single", samples=60, classes=3)
+    arrays = arrays_of("multiclass", samples=60, classes=3)
     names = np.array([EVIL.replace("\ud800", "") + str(k) for k in range(3)])
     path = tmp_path / "p\x1b[31m.npz"
     np.savez(path, **(arrays | {"class_names": names}))

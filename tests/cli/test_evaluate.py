@@ -59,7 +59,7 @@ def number_in(text, label, column=0):
     return cells.replace(",", "").split()[column]
 
 
-@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 def test_the_table_holds_the_numbers(tmp_path, task):
     path = save(tmp_path, "npz", arrays_of(task))
     found = evaluate(open_predictions(path))
@@ -67,8 +67,8 @@ def test_the_table_holds_the_numbers(tmp_path, task):
     assert ran.exit_code == 0
     assert ran.stderr == ""
     label, name = {
-        "single": ("mean class accuracy", "mean_class_accuracy"),
-        "multi": ("mAP", "mean_average_precision"),
+        "multiclass": ("mean class accuracy", "mean_class_accuracy"),
+        "multilabel": ("mAP", "mean_average_precision"),
         "segmentation": ("mean IoU", "mean_iou"),
     }[task]
     assert number_in(ran.stdout, label) == f"{100 * found.overall[name]:.2f}"
@@ -89,17 +89,17 @@ GIVEN_THE_TRUTH = "samples whose true class is in it"
 
 
 def test_two_kinds_of_calibration_error_have_two_names(tmp_path):
-    said = run("evaluate", save(tmp_path, "npz", arrays_of("single")), columns=200).stdout
+    said = run("evaluate", save(tmp_path, "npz", arrays_of("multiclass")), columns=200).stdout
     assert re.search("^training samples .* ECE$", said, re.MULTILINE)
     assert re.search("^worst classes .* classwise ECE$", said, re.MULTILINE)
     assert GIVEN_THE_TRUTH in said
-    labels = run("evaluate", save(tmp_path, "npz", arrays_of("multi"), "multi"), columns=200).stdout
+    labels = run("evaluate", save(tmp_path, "npz", arrays_of("multilabel"), "multilabel"), columns=200).stdout
     assert re.search("^worst labels .* F1 +ECE$", labels, re.MULTILINE)
     assert GIVEN_THE_TRUTH not in labels
 
 
 def test_unknown_labels_are_counted(tmp_path):
-    arrays = arrays_of("multi", samples=50)
+    arrays = arrays_of("multilabel", samples=50)
     unknown = int((arrays["targets"] == -1).sum())
     said = run("evaluate", save(tmp_path, "npz", arrays), columns=200).stdout
     assert unknown > 5
@@ -110,7 +110,7 @@ def test_unknown_labels_are_counted(tmp_path):
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 def test_the_table_fits_the_terminal_and_nothing_is_cut(tmp_path, task, columns):
     ran = run("evaluate", save(tmp_path, "npz", arrays_of(task, samples=60)), "--bootstrap", 20, columns=columns)
     assert max(map(len, ran.stdout.splitlines())) <= columns
@@ -119,12 +119,12 @@ def test_the_table_fits_the_terminal_and_nothing_is_cut(tmp_path, task, columns)
 
 @pytest.mark.parametrize(("worst", "rows"), [(0, 0), (2, 2), (50, 6)])
 def test_as_many_of_the_worst_classes_as_asked(tmp_path, worst, rows):
-    ran = run("evaluate", save(tmp_path, "npz", arrays_of("single")), "--worst", worst)
+    ran = run("evaluate", save(tmp_path, "npz", arrays_of("multiclass")), "--worst", worst)
     assert len(re.findall("^kind ", ran.stdout, re.MULTILINE)) == rows
 
 
 def test_intervals_are_printed_beside_their_values(tmp_path):
-    path = save(tmp_path, "npz", arrays_of("single"))
+    path = save(tmp_path, "npz", arrays_of("multiclass"))
     low, high = evaluate(open_predictions(path), bootstrap=30).intervals["accuracy"]
     printed = run("evaluate", path, "--bootstrap", 30).stdout
     assert f"{100 * low:.2f} – {100 * high:.2f}" in printed
@@ -134,7 +134,7 @@ def test_intervals_are_printed_beside_their_values(tmp_path):
 
 def test_names_mean_nothing_to_the_terminal(tmp_path):
     names = ["[red]", "[/]", ":smile:", "a\\", "<b>", "[link=x]y"]
-    arrays = arrays_of("single") | {"class_names": np.array(names)}
+    arrays = arrays_of("multiclass") | {"class_names": np.array(names)}
     arrays["targets"][arrays["targets"] == 0] = 1  # the first has no sample and is named in a sentence
     ran = run("evaluate", save(tmp_path, "npz", arrays), "--worst", 6)
     assert ran.exit_code == 0
@@ -156,7 +156,7 @@ def test_zero_and_missing_numbers(tmp_path):
 
 
 def test_progress_is_shown_on_a_terminal_only(tmp_path):
-    path = save(tmp_path, "npz", arrays_of("single"))
+    path = save(tmp_path, "npz", arrays_of("multiclass"))
     assert "reading saved.npz" in run("evaluate", path, FORCE_COLOR="1", TERM="xterm").stderr
     assert run("evaluate", path).stderr == ""
 
@@ -165,7 +165,7 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path):
 
 
 def test_counts_from_files_and_words(tmp_path):
-    path = save(tmp_path, "npz", arrays_of("single", counts=False))
+    path = save(tmp_path, "npz", arrays_of("multiclass", counts=False))
     np.save(tmp_path / "counts.npy", np.array([500, 200, 70, 30, 9, 4]))
     (tmp_path / "counts.txt").write_text("500 200\n70 30\n9 4\n")
     given = ["500,200,70,30,9,4", tmp_path / "counts.npy", tmp_path / "counts.txt"]
@@ -179,7 +179,7 @@ def test_counts_from_files_and_words(tmp_path):
 def test_a_task_that_the_shapes_do_not_tell(tmp_path):
     """Scores of one binary label are only several labels if somebody says so."""
     arrays = {"logits": np.array([[1.0], [-1.0]] * 20), "targets": np.array([[1], [0]] * 20)}
-    ran = run("evaluate", save(tmp_path, "npz", arrays), "--task", "multi")
+    ran = run("evaluate", save(tmp_path, "npz", arrays), "--task", "multilabel")
     assert ran.exit_code == 0, ran.output
     assert number_in(ran.stdout, "mAP") == "100.00"
 
@@ -194,7 +194,7 @@ def test_ignore_index(tmp_path):
 
 @pytest.mark.parametrize("option", [("--bins", "0"), ("--bootstrap", "-1"), ("--seed", "-1"), ("--worst", "x")])
 def test_options_out_of_range(tmp_path, option):
-    ran = run("evaluate", save(tmp_path, "npz", arrays_of("single")), *option)
+    ran = run("evaluate", save(tmp_path, "npz", arrays_of("multiclass")), *option)
     assert ran.exit_code == 2
     assert option[0] in ran.stderr
     assert "Traceback" not in ran.stderr
@@ -220,7 +220,7 @@ def command(*arguments, cwd):
 
 
 def test_a_page_from_the_command(tmp_path):
-    arrays = arrays_of("single") | {"class_names": np.array(["日本", "ü", "c", "d", "e", "f"])}
+    arrays = arrays_of("multiclass") | {"class_names": np.array(["日本", "ü", "c", "d", "e", "f"])}
     save(tmp_path, "npz", arrays, "my file")
     ran = command("evaluate", "my file.npz", "--html", "page.html", "--json", cwd=tmp_path)
     assert ran.returncode == 0, ran.stderr
@@ -243,7 +243,7 @@ def test_bad_input_from_the_command(tmp_path):
 # Bad input ------------------------------------------------------------------------------------------------------------
 
 
-def changed(task="single", **changes):
+def changed(task="multiclass", **changes):
     """Good arrays with some of them changed, or removed where the change is None."""
     probs = "probs" in changes and "logits" not in changes
     arrays = arrays_of(task, samples=20, probs=probs)
@@ -284,9 +284,9 @@ BAD_ARRAYS = {
         "check the labels",
     ),
     "soft labels": (
-        changed("multi", targets=lambda t: t * 0.5 + 0.1),
+        changed("multilabel", targets=lambda t: t * 0.5 + 0.1),
         "targets must be 0, 1 or -1 (unknown)",
-        "--task single",
+        "--task multiclass",
     ),
     "sums": (
         changed(probs=lambda p: p * 0.9),
@@ -300,7 +300,7 @@ BAD_ARRAYS = {
         "probs / probs.sum(1, keepdims=True)",
     ),
     "NaN for unknown": (
-        changed("multi", targets=lambda t: np.where(t < 0, np.nan, t)),
+        changed("multilabel", targets=lambda t: np.where(t < 0, np.nan, t)),
         "found nan at sample",
         "write -1 for unknown",
     ),
@@ -318,7 +318,11 @@ BAD_ARRAYS = {
     "a single number": (changed(targets=np.array(3)), "as many samples", "targets ()"),
     "no samples": (changed(logits=np.zeros((0, 6)), targets=np.zeros(0, int)), "at least one sample", "(0, 6)"),
     "no classes": (changed(logits=np.zeros((20, 0))), "at least one sample and one class", "(20, 0)"),
-    "one class": (changed(logits=np.zeros((20, 1)), targets=np.zeros(20, int)), "at least two classes", "--task multi"),
+    "one class": (
+        changed(logits=np.zeros((20, 1)), targets=np.zeros(20, int)),
+        "at least two classes",
+        "--task multilabel",
+    ),
     "whole scores": (changed(logits=np.zeros((20, 6), int)), "logits must be floating point", "int64"),
     "targets with fractions": (changed(targets=lambda t: t + 0.5), "integers from 0, found", "number the classes"),
     "targets in words": (changed(targets=lambda t: t.astype(str)), "targets must be numbers", "class indices"),
@@ -393,7 +397,7 @@ def test_the_good_csv_is_good(tmp_path):
 @pytest.mark.parametrize("compressed", [False, True])
 def test_half_of_an_npz(tmp_path, compressed, share):
     path = tmp_path / "half.npz"
-    (np.savez_compressed if compressed else np.savez)(path, **arrays_of("single"))
+    (np.savez_compressed if compressed else np.savez)(path, **arrays_of("multiclass"))
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     refused(run("evaluate", path), "half.npz", "write it again")
@@ -402,7 +406,7 @@ def test_half_of_an_npz(tmp_path, compressed, share):
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_damaged_npz(tmp_path, compressed):
     path = tmp_path / "damaged.npz"
-    (np.savez_compressed if compressed else np.savez)(path, **arrays_of("single"))
+    (np.savez_compressed if compressed else np.savez)(path, **arrays_of("multiclass"))
     content = bytearray(path.read_bytes())
     content[1000:1400] = bytes(400)
     path.write_bytes(content)
@@ -417,14 +421,14 @@ def test_an_npy_called_npz(tmp_path):
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_half_of_a_parquet(tmp_path, share):
-    path = save(tmp_path, "parquet", arrays_of("single"))
+    path = save(tmp_path, "parquet", arrays_of("multiclass"))
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     refused(run("evaluate", path), "saved.parquet", "write it again")
 
 
 def test_a_damaged_parquet(tmp_path):
-    path = save(tmp_path, "parquet", arrays_of("single"), compression="snappy")
+    path = save(tmp_path, "parquet", arrays_of("multiclass"), compression="snappy")
     content = bytearray(path.read_bytes())
     content[4:3000] = bytes(2996)
     path.write_bytes(content)
@@ -446,7 +450,7 @@ def test_columns_of_parquet_that_are_no_numbers(tmp_path, column, words):
 
 
 def test_a_truncated_array_of_a_folder(tmp_path):
-    path = save(tmp_path, "folder", arrays_of("single"))
+    path = save(tmp_path, "folder", arrays_of("multiclass"))
     content = (path / "logits.npy").read_bytes()
     for length in (0, 5, len(content) // 2):
         (path / "logits.npy").write_bytes(content[:length])
@@ -460,7 +464,7 @@ def test_files_that_are_not_there(tmp_path):
 
 
 def test_an_array_larger_than_memory_is_sent_to_a_folder(tmp_path, monkeypatch):
-    path = save(tmp_path, "npz", arrays_of("single"))
+    path = save(tmp_path, "npz", arrays_of("multiclass"))
 
     def full(file, **options):
         raise MemoryError
@@ -472,8 +476,8 @@ def test_an_array_larger_than_memory_is_sent_to_a_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--task", "triple"), "--task must be one of single, multi, segmentation, got 'triple'"),
-        (("--task", "multi"), "--task multi needs targets of shape (20, 6)"),
+        (("--task", "triple"), "--task must be one of 'multiclass', 'multilabel', 'segmentation', got 'triple'"),
+        (("--task", "multilabel"), "--task multilabel needs targets of shape (20, 6)"),
         (("--task", "segmentation"), "--task segmentation needs targets"),
         (("--train-counts", "1,2"), "one number for each of the 6 classes, got 2"),
         (("--train-counts", "1,x,3"), "counts must be numbers with commas"),

@@ -23,7 +23,7 @@ def test_beside_the_run_or_where_it_is_said(tmp_path):
     ran = run("export", tmp_path / "run", "--out", tmp_path / "mine")
     assert ran.exit_code == 0, ran.output
     for folder in (place, tmp_path / "mine"):
-        assert load_exported(folder)(images_of("single")).shape == (5, 10)
+        assert load_exported(folder)(images_of("multiclass")).shape == (5, 10)
 
 
 def test_a_program_is_named(tmp_path):

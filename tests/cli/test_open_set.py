@@ -37,9 +37,9 @@ def strange(seed=5):
 
 @pytest.fixture
 def files(tmp_path):
-    known = arrays_of("single")
+    known = arrays_of("multiclass")
     save(tmp_path, "npz", known, "known")
-    save(tmp_path, "npz", arrays_of("single", seed=9, names=False), "val")
+    save(tmp_path, "npz", arrays_of("multiclass", seed=9, names=False), "val")
     np.savez(tmp_path / "open.npz", logits=strange())
     both = {
         "logits": np.concatenate([known["logits"], strange()]),
@@ -82,7 +82,7 @@ def test_an_open_label_in_the_same_file(files):
 
 
 def test_open_labels_in_validation_data_choose_the_best_f_measure(files):
-    checks = arrays_of("single", seed=9, names=False)
+    checks = arrays_of("multiclass", seed=9, names=False)
     mixed = checks | {
         "logits": np.concatenate([checks["logits"], strange(6)]),
         "targets": np.concatenate([checks["targets"], np.full(UNKNOWN, -1)]),
@@ -159,7 +159,7 @@ def test_bad_input(files):
     np.savez(files / "seven.npz", logits=np.zeros((3, 7)))
     np.savez(files / "none.npz", logits=np.zeros((0, 6)))
     np.savez(files / "maps.npz", logits=np.zeros((3, 6, 2, 2)))
-    save(files, "npz", arrays_of("multi", samples=20), "multi")
+    save(files, "npz", arrays_of("multilabel", samples=20), "multilabel")
     save(files, "npz", arrays_of("segmentation", samples=20), "segmentation")
     before = sorted(files.iterdir())
     known, strange_file, page = files / "known.npz", files / "open.npz", files / "page.html"
@@ -168,9 +168,14 @@ def test_bad_input(files):
         (("none.npz", "at least one sample"), known, "--open-set", files / "none.npz"),
         (("maps.npz", "one label a sample", "'segmentation'"), known, "--open-set", files / "maps.npz"),
         (("missing.npz", "no such file"), known, "--open-set", files / "missing.npz"),
-        (("multi.npz", "one label a sample", "'multi'"), files / "multi.npz", "--open-set", strange_file),
+        (
+            ("multilabel.npz", "one label a sample", "'multilabel'"),
+            files / "multilabel.npz",
+            "--open-set",
+            strange_file,
+        ),
         (("'segmentation'", "leave"), files / "segmentation.npz", "--open-set", strange_file),
-        (("'multi'", "omit it"), files / "multi.npz", "--open-label", -7),
+        (("'multilabel'", "omit it"), files / "multilabel.npz", "--open-label", -7),
         (("no class, got 3", "0 to 5"), known, "--open-label", 3),
         (("differ from the ignored", "-100"), known, "--open-label", -100),
         (("samples with the open label -7, found none",), known, "--open-label", -7),
@@ -178,7 +183,7 @@ def test_bad_input(files):
         (("use one of them",), known, "--open-label", -1, "--open-set", strange_file),
         (("--open-threshold is for an open set",), known, "--open-threshold", 0.3),
         (("--val is for an open set",), known, "--val", files / "val.npz"),
-        (("multi.npz", "--task single"), known, "--open-set", strange_file, "--val", files / "multi.npz"),
+        (("multilabel.npz", "--task multiclass"), known, "--open-set", strange_file, "--val", files / "multilabel.npz"),
     ):
         refused(run("evaluate", *options, "--html", page), *words)
     assert sorted(files.iterdir()) == before

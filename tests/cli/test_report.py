@@ -18,7 +18,7 @@ from tests.report.comparisons import read_verdict, write_comparison
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    return write_comparison(tmp_path_factory.mktemp("compared") / "single", losses=("ce", "recall"), seeds=2)
+    return write_comparison(tmp_path_factory.mktemp("compared") / "multiclass", losses=("ce", "recall"), seeds=2)
 
 
 @pytest.fixture

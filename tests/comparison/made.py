@@ -9,7 +9,7 @@ from equipoise.train.folder import RunFolder
 from equipoise.train.outcome import judge
 
 NOON = "2026-11-16T12:00:00+00:00"
-MONITORS = {"single": "mean_class_accuracy", "multi": "mean_average_precision", "segmentation": "mean_iou"}
+MONITORS = {"multiclass": "mean_class_accuracy", "multilabel": "mean_average_precision", "segmentation": "mean_iou"}
 
 
 def make_run(path, task, val, test, *, unknown=None, monitor=None, monitor_value=0.5, epochs=1, **about):
@@ -47,7 +47,7 @@ def make_run(path, task, val, test, *, unknown=None, monitor=None, monitor_value
     return folder
 
 
-def make_comparison(path, entries, seeds, predict, *, task="single", baseline=None, failed=(), **options):
+def make_comparison(path, entries, seeds, predict, *, task="multiclass", baseline=None, failed=(), **options):
     """A comparison.
 
     Args:

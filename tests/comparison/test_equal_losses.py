@@ -5,27 +5,28 @@ import pytest
 from equipoise.comparison.folder import Entry
 from equipoise.comparison.plan import _twins, baseline_of
 from equipoise.comparison.spec import CompareSpec
+from equipoise.tasks import Task
 from equipoise.train.loss_text import build_loss
 
 ABOUT = {"num_classes": 5, "counts": [300, 150, 60, 15, 8], "num_samples": 533, "epochs": 10, "sync": False}
 
 
 def twins(task, *texts):
-    built = {text: ({}, build_loss(text, task=task, ignore_index=-100, **ABOUT)) for text in texts}
-    return _twins(built, task, 5, -100)
+    built = {text: ({}, build_loss(text, task=Task(task), ignore_index=-100, **ABOUT)) for text in texts}
+    return _twins(built, Task(task), 5, -100)
 
 
 @pytest.mark.parametrize(
     ("task", "one", "other"),
     [
-        ("single", "balanced-softmax", "logit-adjusted"),
-        ("single", "logit-adjusted:tau=1", "balanced-softmax"),
-        ("single", "ce", "focal:gamma=0"),
-        ("single", "ce", "class-balanced:beta=0"),
-        ("single", "ce", "logit-adjusted:tau=0"),
-        ("single", "inverse-frequency", "ce:weight=inverse"),
-        ("single", "focal:gamma=2", "focal:gamma=linear(2,2)"),
-        ("multi", "bce", "binary-focal:gamma=0"),
+        ("multiclass", "balanced-softmax", "logit-adjusted"),
+        ("multiclass", "logit-adjusted:tau=1", "balanced-softmax"),
+        ("multiclass", "ce", "focal:gamma=0"),
+        ("multiclass", "ce", "class-balanced:beta=0"),
+        ("multiclass", "ce", "logit-adjusted:tau=0"),
+        ("multiclass", "inverse-frequency", "ce:weight=inverse"),
+        ("multiclass", "focal:gamma=2", "focal:gamma=linear(2,2)"),
+        ("multilabel", "bce", "binary-focal:gamma=0"),
         ("segmentation", "dice", "tversky:alpha=0.5:beta=0.5"),
     ],
 )
@@ -47,11 +48,11 @@ def test_equal_losses_are_noticed(task, one, other):
     ],
 )
 def test_other_losses_are_not(texts):
-    assert twins("single", *texts) == {}
+    assert twins("multiclass", *texts) == {}
 
 
 def test_the_plain_loss_stands_for_its_equals_and_is_the_baseline():
-    assert twins("single", "focal:gamma=0", "ce") == {"focal:gamma=0": "ce"}
+    assert twins("multiclass", "focal:gamma=0", "ce") == {"focal:gamma=0": "ce"}
     entries = [Entry("focal:gamma=0", ("ce",)), Entry("ce", ("ce",)), Entry("recall", ("recall",))]
     spec = CompareSpec(data="digits-lt", losses="focal:gamma=0 ce recall")
     assert baseline_of(spec, entries) == "ce"

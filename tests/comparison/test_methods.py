@@ -120,7 +120,7 @@ def test_methods_that_do_not_fit_the_data_are_named_together():
     with pytest.raises(ValueError, match="sdn") as error:
         surveyed_entries(spec)
     told = str(error.value)
-    assert "sdn: --method sdn is for task single or segmentation" in told
+    assert "sdn: --method sdn is for task multiclass or segmentation" in told
     assert "tau-norm: --method tau-norm is for" in told
     assert "lws(loss=ce): loss must be for" in told
     assert re.findall(r"(\S+): (?=--method|loss must)", told) == ["sdn", "tau-norm", "lws(loss=ce)"]

@@ -8,10 +8,11 @@ import pytest
 
 from equipoise.comparison.judge import judge
 from equipoise.comparison.open_outcome import OPEN_METRICS, OpenOutcome
-from equipoise.comparison.outcomes import METRICS, outcome_of, resample, values_of
+from equipoise.comparison.outcomes import outcome_of, resample, values_of
 from equipoise.comparison.statistics import paired_difference
 from equipoise.evaluation import evaluate_open_set
 from equipoise.predictions import Chunk, Predictions, open_predictions
+from equipoise.tasks import Task
 from tests.comparison.made import make_comparison, make_run
 from tests.predictions.saved import arrays_of
 
@@ -23,12 +24,12 @@ def strange(seed=0, samples=70, classes=6):
 
 
 def run_of(path, *, ties=False, ignored=(), unknown=None, samples=240):
-    arrays, val = arrays_of("single", samples=samples), arrays_of("single", seed=5)
+    arrays, val = arrays_of("multiclass", samples=samples), arrays_of("multiclass", seed=5)
     unknown = strange() if unknown is None else unknown
     arrays["targets"][list(ignored)] = -100
     if ties:
         arrays["logits"], val["logits"], unknown = (x.round() for x in (arrays["logits"], val["logits"], unknown))
-    return make_run(path, "single", val, arrays, unknown=unknown), arrays
+    return make_run(path, "multiclass", val, arrays, unknown=unknown), arrays
 
 
 def repeated(arrays, times):
@@ -41,7 +42,7 @@ def test_numbers_on_all_samples_are_those_of_the_evaluation(tmp_path, ties):
     outcome, values = outcome_of(folder), values_of(folder)
     assert (outcome.samples, *outcome.open_sizes) == (240, 70, 240)
     found = outcome.weigh(*(np.ones((samples, 1)) for samples in (240, 70, 240)))
-    assert set(found) == {*METRICS["single"], *OPEN_METRICS} == set(values)
+    assert set(found) == {*Task("multiclass").compared, *OPEN_METRICS} == set(values)
     for name in OPEN_METRICS:
         assert 0 < values[name] < 1
         assert found[name][0] == pytest.approx(values[name], abs=1e-9), name
@@ -52,7 +53,7 @@ def test_weights_are_repetitions(tmp_path):
     draw = np.random.default_rng(0)
     drawn = [draw.multinomial(count, np.full(count, 1 / count), 3).T for count in (150, 70, 240)]
     found = outcome_of(folder).weigh(*(weights.astype(np.float32) for weights in drawn))
-    kinds = {"test": arrays, "open": {"logits": strange()}, "val": arrays_of("single", seed=5)}
+    kinds = {"test": arrays, "open": {"logits": strange()}, "val": arrays_of("multiclass", seed=5)}
     for k in range(3):
         again = {}
         for (name, own), weights in zip(kinds.items(), drawn, strict=True):
@@ -66,9 +67,9 @@ def test_weights_are_repetitions(tmp_path):
 
 def test_samples_of_every_kind_are_drawn_and_the_others_stay_as_they_were(tmp_path):
     folder, arrays = run_of(tmp_path / "run")
-    closed = make_run(tmp_path / "closed", "single", arrays_of("single", seed=5), arrays)
+    closed = make_run(tmp_path / "closed", "multiclass", arrays_of("multiclass", seed=5), arrays)
     (found,), (alone,) = (resample([outcome_of(one)], draws=400, seed=1) for one in (folder, closed))
-    for name in METRICS["single"]:
+    for name in Task("multiclass").compared:
         np.testing.assert_array_equal(found[name], alone[name])
     outcome = outcome_of(folder)
     draw = np.random.default_rng(0)
@@ -106,7 +107,7 @@ def predict(factor):
 
     def make(loss, seed):
         draw = np.random.default_rng([seed, loss == "b"])
-        test, val = arrays_of("single", samples=400), arrays_of("single", seed=5)
+        test, val = arrays_of("multiclass", samples=400), arrays_of("multiclass", seed=5)
         for arrays in (val, test):
             right = arrays["targets"][:, None] == np.arange(6)
             arrays["logits"] = arrays["logits"] + 6 * right + 0.3 * draw.normal(size=right.shape)
@@ -118,7 +119,7 @@ def predict(factor):
 
 def test_a_comparison_has_columns_and_tests_them(tmp_path):
     verdict = judge(make_comparison(tmp_path / "c", {"a": ["a"], "b": ["b"]}, [0, 1, 2], predict(4.0)), draws=200)
-    assert verdict.metrics == (*METRICS["single"], *OPEN_METRICS, "seconds_per_step")
+    assert verdict.metrics == (*Task("multiclass").compared, *OPEN_METRICS, "seconds_per_step")
     difference = {one.metric: one for one in verdict.differences}
     for name in ("f_measure", "auroc", "unknown_rejected"):
         assert difference[name].high < 0
@@ -158,7 +159,7 @@ def test_runs_with_other_unknown_samples_are_not_compared(tmp_path):
 def source_of(logits, targets, labelled=True):
     return Predictions(
         path=Path("made.npz"),
-        task="single",
+        task="multiclass",
         num_classes=logits.shape[1],
         samples=len(logits),
         class_names=tuple(map(str, range(logits.shape[1]))),

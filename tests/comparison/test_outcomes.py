@@ -7,7 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from equipoise.comparison.outcomes import METRICS, outcome_of, resample, values_of
+from equipoise.comparison.outcomes import outcome_of, resample, values_of
+from equipoise.tasks import Task
 from tests.comparison.made import make_run
 from tests.predictions.saved import TASKS, arrays_of
 
@@ -25,7 +26,7 @@ def run_of(folder, task, *, ties=False, change=lambda arrays: arrays, **options)
 
 
 def close(found, expected, task):
-    for name in METRICS[task]:
+    for name in Task(task).compared:
         if expected[name] is None:
             assert name not in found or np.isnan(found[name])
         else:
@@ -39,7 +40,7 @@ def test_numbers_on_all_samples_are_those_of_the_evaluation(tmp_path, task, ties
     folder, _ = run_of(tmp_path, task, ties=ties)
     outcome = outcome_of(folder)
     found = outcome.weigh(np.ones((outcome.samples, 1)))
-    assert set(found) == set(METRICS[task])
+    assert set(found) == set(Task(task).compared)
     assert None not in values_of(folder).values()
     close({name: values[0] for name, values in found.items()}, values_of(folder), task)
 
@@ -56,9 +57,9 @@ def test_weights_are_repetitions(tmp_path, task):
             for name in arrays
         }
         again = make_run(tmp_path / f"again {draw}", task, arrays_of(task, seed=5), repeated)
-        for name in METRICS[task]:
+        for name in Task(task).compared:
             # a cell of several events may be shared out between bins at another place
-            tolerance = 5e-3 if name.startswith("ada") and task != "single" else 2e-6
+            tolerance = 5e-3 if name.startswith("ada") and task != "multiclass" else 2e-6
             expected = values_of(again)[name]
             if name.startswith("ece"):  # bins keep their signs
                 assert float(found[name][draw]) <= expected + tolerance, name
@@ -79,7 +80,7 @@ def test_draws_of_the_calibration_error_lie_around_its_value(tmp_path, task):
 @pytest.mark.parametrize("task", TASKS)
 def test_classes_without_test_samples_are_in_no_mean(tmp_path, task):
     def without_two(arrays):
-        if task == "multi":
+        if task == "multilabel":
             arrays["targets"][:, [1, 5]] = 0
         else:
             arrays["targets"][np.isin(arrays["targets"], [1, 5])] = 0
@@ -91,9 +92,9 @@ def test_classes_without_test_samples_are_in_no_mean(tmp_path, task):
 
 
 def test_a_draw_without_a_group_has_no_value_for_it(tmp_path):
-    outcome = outcome_of(run_of(tmp_path, "single")[0])
+    outcome = outcome_of(run_of(tmp_path, "multiclass")[0])
     weights = np.ones((outcome.samples, 2), np.float32)
-    targets = arrays_of("single")["targets"]
+    targets = arrays_of("multiclass")["targets"]
     weights[np.isin(targets, np.flatnonzero(outcome.groups["few"])), 1] = 0
     found = outcome.weigh(weights)
     assert np.isfinite(found["few"][0])
@@ -109,13 +110,13 @@ def test_without_a_fit_there_is_nothing_after_it(tmp_path, task):
     results["test"]["calibration"]["after"] = None
     (folder.path / "results.json").write_text(json.dumps(results))
     outcome = outcome_of(folder)
-    after = [name for name in METRICS[task] if name.endswith("_after")]
+    after = [name for name in Task(task).compared if name.endswith("_after")]
     assert {values_of(folder)[name] for name in after} == {None}
     assert not set(after) & set(outcome.weigh(np.ones((outcome.samples, 1))))
 
 
 def test_draws_are_the_same_for_all_runs_and_for_the_same_seed(tmp_path):
-    outcome = outcome_of(run_of(tmp_path, "single")[0])
+    outcome = outcome_of(run_of(tmp_path, "multiclass")[0])
     one, other = resample([outcome, outcome], draws=30, seed=1)
     for name in one:
         assert np.array_equal(one[name], other[name])
@@ -127,7 +128,7 @@ def test_draws_are_the_same_for_all_runs_and_for_the_same_seed(tmp_path):
 
 
 def test_resampled_accuracy_spreads_as_a_share_does(tmp_path, monkeypatch):
-    folder, _ = run_of(tmp_path, "single", samples=400, change=all_count)
+    folder, _ = run_of(tmp_path, "multiclass", samples=400, change=all_count)
     monkeypatch.setattr("equipoise.comparison.outcomes.TOGETHER", 400 * 300)  # several blocks of draws
     (found,) = resample([outcome_of(folder)], draws=2000)
     share = values_of(folder)["accuracy"]
@@ -140,17 +141,17 @@ def all_count(arrays):
 
 
 def test_the_least_variance_is_that_of_two_samples(tmp_path):
-    outcome = outcome_of(run_of(tmp_path, "single", samples=90, change=all_count)[0])
-    support = np.bincount(all_count(arrays_of("single", samples=90))["targets"])
+    outcome = outcome_of(run_of(tmp_path, "multiclass", samples=90, change=all_count)[0])
+    support = np.bincount(all_count(arrays_of("multiclass", samples=90))["targets"])
     assert outcome.least["accuracy"] == pytest.approx(2 / 90**2)
     one_each = 2 * np.mean([(1 / (len(support) * n)) ** 2 for n in support for _ in range(n)])
     assert outcome.least["mean_class_accuracy"] == pytest.approx(one_each)
 
 
 def test_runs_with_other_targets_can_be_told(tmp_path):
-    one, _ = run_of(tmp_path, "single")
-    other, _ = run_of(tmp_path / "other", "single", change=all_count)
-    again, _ = run_of(tmp_path / "again", "single")
+    one, _ = run_of(tmp_path, "multiclass")
+    other, _ = run_of(tmp_path / "other", "multiclass", change=all_count)
+    again, _ = run_of(tmp_path / "again", "multiclass")
     assert outcome_of(one).targets == outcome_of(again).targets != outcome_of(other).targets
 
 

@@ -7,7 +7,6 @@ from equipoise.comparison.outcomes import (
     BINS,
     CELLS,
     FINE,
-    METRICS,
     _cells,
     _equal_mass_error,
     _fine_cell,
@@ -18,6 +17,7 @@ from equipoise.comparison.outcomes import (
     resample,
     values_of,
 )
+from equipoise.tasks import Task
 from tests.comparison.test_outcomes import close, run_of
 from tests.predictions.saved import TASKS
 
@@ -27,7 +27,7 @@ def one_of_five(task):
 
     def change(arrays):
         targets = arrays["targets"]
-        if task == "multi":
+        if task == "multilabel":
             targets[:, [4, 5]] = np.minimum(targets[:, [4, 5]], 0)
             targets[7, 5] = 1
         else:
@@ -52,7 +52,7 @@ def test_a_class_of_one_sample_counts(tmp_path, task):
 
 def test_least_variances_of_means(tmp_path):
     """A sample of class c moves a mean over K classes by 1 / (K n_c)."""
-    folder, arrays = run_of(tmp_path, "single", samples=60, change=one_of_five("single"))
+    folder, arrays = run_of(tmp_path, "multiclass", samples=60, change=one_of_five("multiclass"))
     outcome = outcome_of(folder)
     targets = arrays["targets"][arrays["targets"] >= 0]
     support = np.bincount(targets, minlength=6)
@@ -72,7 +72,7 @@ def test_blocks_of_draws_do_not_matter(tmp_path, task, monkeypatch):
     outcome = outcome_of(run_of(tmp_path, task, samples=40)[0])
     monkeypatch.setattr("equipoise.comparison.outcomes.TOGETHER", 40 * 3)
     (found,) = resample([outcome], draws=8, seed=4)
-    assert set(found) == set(METRICS[task])
+    assert set(found) == set(Task(task).compared)
     draws = np.random.default_rng(4)
     for start, count in ((0, 3), (3, 3), (6, 2)):
         picks = draws.integers(0, 40, (40, count))

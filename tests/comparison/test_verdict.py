@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from equipoise.comparison.judge import judge
-from equipoise.comparison.outcomes import METRICS
 from equipoise.comparison.sentences import _at_the_edge
 from equipoise.comparison.verdict import RareClass, read_verdict
 from equipoise.report.tables import results_of
+from equipoise.tasks import Task
 from equipoise.train.folder import write_json
 from tests.comparison.made import make_comparison
 from tests.predictions.saved import arrays_of
@@ -61,7 +61,7 @@ def three(tmp_path_factory):
 
 
 def test_the_table_has_every_number_of_every_loss(three):
-    assert three.metrics == (*(name for name in METRICS["single"] if name != "accuracy"), "seconds_per_step")
+    assert three.metrics == (*(name for name in Task("multiclass").compared if name != "accuracy"), "seconds_per_step")
     assert three.equal_metrics == {"accuracy": "mean_class_accuracy"}  # every class has 80 test samples
     assert [row.loss for row in three.rows] == ["ce", "good", "like", "bad"]
     assert three.baseline == "ce"
@@ -405,7 +405,7 @@ def test_runs_on_other_samples_are_not_compared(tmp_path):
         judge(compared(tmp_path, ["ce", "good"], 2, predict=changed))
 
 
-@pytest.mark.parametrize("task", ["multi", "segmentation"])
+@pytest.mark.parametrize("task", ["multilabel", "segmentation"])
 def test_other_tasks(tmp_path, task):
     def with_noise(loss, seed):
         draw = np.random.default_rng([seed, *loss.encode()])
@@ -417,11 +417,11 @@ def test_other_tasks(tmp_path, task):
         return noisy(arrays_of(task, seed=5)), noisy(arrays_of(task)), {}
 
     verdict = judge(compared(tmp_path, ["base", "good", "equal"], 3, predict=with_noise, task=task))
-    assert verdict.metrics == (*METRICS[task], "seconds_per_step")
+    assert verdict.metrics == (*Task(task).compared, "seconds_per_step")
     assert difference(verdict, "good", verdict.main_metric).significant
     assert not difference(verdict, "equal", verdict.main_metric).significant
     assert sentences_with(
-        verdict, "Significantly better than base in " + {"multi": "mAP", "segmentation": "mean IoU"}[task]
+        verdict, "Significantly better than base in " + {"multilabel": "mAP", "segmentation": "mean IoU"}[task]
     )
 
 

@@ -3,7 +3,7 @@
 from equipoise.comparison.verdict import LossResult, MetricDifference, Summary, Verdict
 from equipoise.train.record import DataRecord, RunRecord
 
-DATA = DataRecord("made", "single", ["a", "b"], [10, 10], {"train": 20, "val": 10, "test": 40})
+DATA = DataRecord("made", "multiclass", ["a", "b"], [10, 10], {"train": 20, "val": 10, "test": 40})
 NOON = "2026-11-16T12:00:00+00:00"
 
 

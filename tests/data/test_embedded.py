@@ -26,7 +26,7 @@ def test_shapes_types_and_names(name):
         assert split.inputs.max() == 255
         assert len(split) == len(split.labels)
         assert split.labels.min() >= 0
-        assert split.labels.max() == (1 if data.task == "multi" else len(data.class_names) - 1)
+        assert split.labels.max() == (1 if data.task == "multilabel" else len(data.class_names) - 1)
     assert (data.train_counts > 0).all()
 
 

@@ -25,7 +25,7 @@ def sizes(data):
 # Embedded
 
 
-@pytest.mark.parametrize(("name", "task"), [("digits-lt", "single"), ("digit-scenes", "multi")])
+@pytest.mark.parametrize(("name", "task"), [("digits-lt", "multiclass"), ("digit-scenes", "multilabel")])
 def test_embedded(name, task):
     data = open_data(name, seed=3)
     assert (data.name, data.task, data.notes) == (name, task, ())
@@ -75,7 +75,7 @@ def test_arrays_of_images_are_channels_last_unless_the_file_says_otherwise(tmp_p
     np.savez(tmp_path / "val.npz", images=channels_first, labels=labels.astype(np.uint8), layout="nchw")
     np.savez(tmp_path / "test.npz", images=images[:3], labels=labels[:3])
     data = open_data(tmp_path)
-    assert (data.task, data.class_names, data.notes, sizes(data)) == ("single", ("a", "b", "c"), (), [30, 30, 3])
+    assert (data.task, data.class_names, data.notes, sizes(data)) == ("multiclass", ("a", "b", "c"), (), [30, 30, 3])
     assert np.array_equal(data.train.inputs, channels_first)
     assert np.array_equal(data.val.inputs, channels_first)
     assert data.val.labels.dtype == np.int64
@@ -87,7 +87,7 @@ def test_features_in_one_file(tmp_path):
     labels[0, 0] = -1
     np.savez(tmp_path / "mine.npz", features=features, labels=labels)
     data = open_data(tmp_path / "mine.npz", val_share=0.2, test_share=0.1, class_names=["x", "y", "z"])
-    assert (data.name, data.task, data.class_names) == ("mine", "multi", ("x", "y", "z"))
+    assert (data.name, data.task, data.class_names) == ("mine", "multilabel", ("x", "y", "z"))
     assert sizes(data) == pytest.approx([70, 20, 10], abs=1)
     assert data.train.inputs.dtype == np.float32
     joined = np.concatenate([split.inputs for split in splits(data)])
@@ -114,7 +114,7 @@ def test_folders_of_classes_are_split_by_class(tmp_path):
     (tmp_path / "dog" / "notes.txt").write_text("not an image")
     picture(tmp_path / "emu" / "more" / "deep.png", SHADES["emu"])
     data = open_data(tmp_path, image_size=8, val_share=0.2, test_share=0.2)
-    assert (data.task, data.class_names, sizes(data)) == ("single", ("cat", "dog", "emu"), [19, 6, 6])
+    assert (data.task, data.class_names, sizes(data)) == ("multiclass", ("cat", "dog", "emu"), [19, 6, 6])
     assert isinstance(data.train, FileImages)
     assert np.bincount(data.val.labels).tolist() == [2, 2, 2]
     for split in splits(data):
@@ -245,7 +245,7 @@ def test_csv_of_paths(tmp_path):
         lines.append(f"pictures/{i}.png,{'dog' if i % 2 else 'cat'},7")
     (tmp_path / "all.csv").write_text("\n".join(lines))
     data = open_data(tmp_path / "all.csv")
-    assert (data.name, data.task, data.class_names, sum(sizes(data))) == ("all", "single", ("cat", "dog"), 12)
+    assert (data.name, data.task, data.class_names, sum(sizes(data))) == ("all", "multiclass", ("cat", "dog"), 12)
     for i in range(len(data.train)):
         image, label = data.train[i]
         assert (image == [40, 120][label]).all()
@@ -291,7 +291,7 @@ def test_tables_of_texts(tmp_path, ending, labels, names, expected):
     assert data.train.texts == ("good day", "bad; day", "", "Good good")
     assert data.class_names == names
     assert data.val.labels.tolist() == expected
-    assert data.task == ("multi" if isinstance(expected[0], list) else "single")
+    assert data.task == ("multilabel" if isinstance(expected[0], list) else "multiclass")
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -311,7 +311,7 @@ def test_tables_of_numbers(tmp_path, ending):
             pa.table({name: list(cells) for name, cells in columns.items()}), tmp_path / "all.parquet"
         )
     data = open_data(tmp_path / f"all.{ending}", label_column="kind")
-    assert (data.task, data.class_names) == ("single", ("a", "b"))
+    assert (data.task, data.class_names) == ("multiclass", ("a", "b"))
     assert data.train.inputs.dtype == np.float32
     assert data.train.inputs.tolist() == [[30, 0.5], [41, -1.5], [52, 0.5], [63, -1.5]]
     assert data.train.labels.tolist() == [1, 0, 1, 0]
@@ -322,7 +322,7 @@ def test_tables_of_numbers(tmp_path, ending):
 def test_numbers_with_several_labels(tmp_path):
     (tmp_path / "train.csv").write_text("x,label_red,label_big\n" + "1e-1,1,\n2,0,1\n" * 6)
     data = open_data(tmp_path)
-    assert (data.task, data.class_names) == ("multi", ("red", "big"))
+    assert (data.task, data.class_names) == ("multilabel", ("red", "big"))
     assert data.train.inputs.shape == (len(data.train), 1)
     assert set(data.train.inputs.ravel().tolist()) == {np.float32(0.1).item(), 2.0}
 
@@ -333,7 +333,7 @@ def test_csv_of_a_spreadsheet(tmp_path, mark):
     rows = [["text", "label"], *[["zwölf, Boxkämpfer", "Bär"], ['"a; b"', "Möwe"]] * 10]
     (tmp_path / "all.csv").write_text("\n".join(mark.join(row) for row in rows), encoding="utf-8-sig")
     data = open_data(tmp_path / "all.csv")
-    assert (data.task, data.class_names) == ("single", ("Bär", "Möwe"))
+    assert (data.task, data.class_names) == ("multiclass", ("Bär", "Möwe"))
     assert set(data.train.texts) == {"zwölf, Boxkämpfer", "a; b"}
 
 
@@ -352,8 +352,8 @@ def test_lists_in_parquet_are_several_labels(tmp_path):
 def test_separators_are_said_or_noted(tmp_path):
     text_table(tmp_path, "csv", {"label": ["b;a", "a", "a", "c"]})
     assert "separated by ';'" in open_data(tmp_path).notes[0]
-    assert open_data(tmp_path, task="single").class_names == ("a", "b;a", "c")
-    assert open_data(tmp_path, separator="+", task="multi").class_names == ("a", "b;a", "c")
+    assert open_data(tmp_path, task="multiclass").class_names == ("a", "b;a", "c")
+    assert open_data(tmp_path, separator="+", task="multilabel").class_names == ("a", "b;a", "c")
 
 
 def test_vocabulary_knows_training_words_only(tmp_path):
@@ -398,7 +398,7 @@ def test_coco_folder(tmp_path):
         content = coco(images, [(100, 20, 0), (100, 20, 0), (100, 10, 0), (101, 10, 1)])
         (tmp_path / "annotations" / f"instances_{split}.json").write_text(json.dumps(content))
     data = open_data(tmp_path, test_share=0.25)
-    assert (data.task, data.class_names) == ("multi", ("bird", "ant"))  # in the order of ids
+    assert (data.task, data.class_names) == ("multilabel", ("bird", "ant"))  # in the order of ids
     assert data.val.labels.tolist() == [[1, 1], [1, 0]]  # a crowd counts
     assert any("2 of 4 train images have no annotation" in note for note in data.notes)
     alone = open_data(tmp_path / "annotations" / "instances_train2017.json", val_share=0.3, test_share=0.3)

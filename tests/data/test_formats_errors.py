@@ -145,8 +145,8 @@ def test_too_little_to_split(tmp_path):
 
 def test_another_task_than_asked_for(tmp_path):
     class_folders(tmp_path, 4)
-    refused(("task 'multi'", "pass task='single'"), tmp_path, task="multi")
-    refused("data for 'single'", "digits-lt", task="segmentation")
+    refused(("task 'multilabel'", "pass task='multiclass'"), tmp_path, task="multilabel")
+    refused("data for 'multiclass'", "digits-lt", task="segmentation")
 
 
 def test_options_that_would_not_be_looked_at(tmp_path):
@@ -244,7 +244,7 @@ def test_arrays_of_different_splits(tmp_path):
         ("path,label\na.png,cta", {"class_names": ["cat", "dog"]}, ("'cta'", "did you mean 'cat'?")),
         ("path,label\na.png,2", {"class_names": ["cat", "dog"]}, "numbers from 0 to 1"),
         ("path,label\na.png,a;b|c", {}, "found both"),
-        ("path,label\na.png,", {"task": "multi"}, "must hold a label somewhere"),
+        ("path,label\na.png,", {"task": "multilabel"}, "must hold a label somewhere"),
         ("path,label,split\na.png,x,trian", {}, ("row 1", "train, val or test, found 'trian'")),
         ("path,label,split\na.png,x,val", {}, "there must be a train split"),
         ("path,label,label\na.png,x,y", {}, "'label' twice"),
@@ -437,14 +437,14 @@ def test_utf_16_that_breaks_off(tmp_path):
 
 
 def test_long_tails_need_one_label_and_samples(tmp_path):
-    refused("single-label data, found task 'multi'", "digit-scenes", longtail="step:10")
+    refused("single-label data, found task 'multilabel'", "digit-scenes", longtail="step:10")
     for split in ("train", "val", "test"):
         np.savez(tmp_path / f"{split}.npz", features=np.zeros((3, 1)), labels=[0, 2, 2])
     refused("none of 1", tmp_path, longtail="step:2")
 
 
 def test_4000_samples_need_them(tmp_path):
-    refused("single-label data, found task 'multi'", "digit-scenes", longtail="first-4000:5/3")
+    refused("single-label data, found task 'multilabel'", "digit-scenes", longtail="first-4000:5/3")
     refused(("4000 training samples", "found 276"), "digits-lt", longtail="first-4000:balanced")
     refused(("class 0 must have 580 training samples", "found 100"), "digits-lt", longtail="first-4000:6/2")
     np.savez(tmp_path / "train.npz", features=np.zeros((4000, 1)), labels=np.arange(4000) % 20)

@@ -27,7 +27,7 @@ def features(labels, **options):
     labels = np.asarray(labels)
     inputs = np.arange(len(labels), dtype=np.float32)[:, None]
     split = Arrays(inputs, labels)
-    return DataSet("pets", "single", NAMES, split, split, split, **options)
+    return DataSet("pets", "multiclass", NAMES, split, split, split, **options)
 
 
 # Classes held out -----------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_images_in_files_and_texts(tmp_path):
     assert not any("dog" in path for path in known.train.paths)
     assert known.class_names == ("cat", "emu")
     split = Texts(("a", "b", "c"), np.array([0, 1, 2]))
-    words = DataSet("words", "single", NAMES[:3], split, split, split)
+    words = DataSet("words", "multiclass", NAMES[:3], split, split, split)
     known, unknown = hold_out(words, [0])
     assert (known.test.texts, known.test.labels.tolist()) == (("b", "c"), [0, 1])
     assert unknown.texts == ("a",)
@@ -124,7 +124,7 @@ BAD = {
     ),
     "several labels": (
         lambda: hold_out(digit_scenes(), [0]),
-        "single-label data, found task 'multi'",
+        "single-label data, found task 'multilabel'",
         "hold out none",
     ),
     "segmentation": (lambda: hold_out(digit_maps(), [1]), "found task 'segmentation'", "hold out none"),
@@ -165,7 +165,7 @@ def test_a_folder_of_images(tmp_path):
     assert (len(found), found.size, found.fit, found.labels.tolist()) == (3, (6, 5), "crop", [-100] * 3)
     assert found.as_arrays().inputs.shape == (3, 3, 6, 5)
     colour = Arrays(np.zeros((4, 3, 7, 9), np.uint8), np.arange(4))
-    data = DataSet("colours", "single", NAMES, colour, colour, colour)
+    data = DataSet("colours", "multiclass", NAMES, colour, colour, colour)
     assert open_samples(tmp_path / "open", data).as_arrays().inputs.shape == (3, 3, 7, 9)
     np.savez(tmp_path / "open.npz", images=np.zeros((2, 20, 30, 3), np.uint8))
     assert open_samples(tmp_path / "open.npz", open_data(tmp_path / "data", image_size=4)).inputs.shape == (2, 3, 4, 4)
@@ -183,7 +183,7 @@ def test_samples_that_a_model_of_the_data_cannot_take(tmp_path):
     picture(tmp_path / "pictures" / "a.png")
     (tmp_path / "empty").mkdir()
     texts = Texts(("a", "b"), np.array([0, 1]))
-    words = DataSet("words", "single", NAMES[:2], texts, texts, texts)
+    words = DataSet("words", "multiclass", NAMES[:2], texts, texts, texts)
     for name, others, *said in (
         ("wide.npz", data, "of the kind of pets, 1 features, found features (2, 5)", "hold out classes"),
         ("images.npz", data, "1 features, found images (2, 3, 8, 8)"),

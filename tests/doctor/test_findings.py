@@ -115,7 +115,7 @@ def test_overconfident_predictions(tmp_path):
     found = evaluated(tmp_path / "p.npz", logits=4 * logits, targets=targets)
     findings = look_at_predictions(found)
     assert {"overconfident", "a temperature helps", "classes without samples"} <= about(findings)
-    assert suggest("single", None, found)[0].entry.name == "SampleDependentFocalLoss"
+    assert suggest("multiclass", None, found)[0].entry.name == "SampleDependentFocalLoss"
     calm = evaluated(tmp_path / "q.npz", logits=1.5 * logits, targets=targets)
     assert not {"overconfident", "underconfident", "a temperature helps"} & about(look_at_predictions(calm))
 
@@ -157,7 +157,7 @@ def test_classes_that_are_hardly_predicted_or_found(tmp_path, rows, expected):
     name, *words = expected
     assert {"rarely predicted", "low recall", "never predicted"} & seen.keys() == {name}
     assert all(word in seen[name].text for word in words)
-    suggested = [item.entry.text for item in suggest("single", [100, 90, 80], found)]
+    suggested = [item.entry.text for item in suggest("multiclass", [100, 90, 80], found)]
     assert ("recall" in suggested) == (name == "rarely predicted")  # confusion is not for weights to mend
 
 
@@ -240,7 +240,9 @@ def test_predicted_probabilities_of_labels_that_are_too_high_or_low(tmp_path, sh
 
 def test_labels_are_spoken_of_as_labels():
     for counts in ([9500, 400, 12, 0], [300, 200, 100]):
-        words = " ".join(f"{f.about} {f.text} {f.advice}" for f in look_at_counts(counts, names(len(counts)), "multi"))
+        words = " ".join(
+            f"{f.about} {f.text} {f.advice}" for f in look_at_counts(counts, names(len(counts)), "multilabel")
+        )
         assert "class" not in words.replace("CF1", "")
         assert "accuracy" not in words
         assert "label" in words
@@ -299,11 +301,11 @@ def test_thresholds_of_labels(tmp_path):
     assert note.level == "note"
 
 
-@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 @pytest.mark.parametrize("counts", [None, [100, 90], [9000, 300, 4]])
 def test_suggestions_end_with_the_baseline_and_fit_the_task(task, counts):
     chosen = suggest(task, counts)
-    links = {"single": {"softmax"}, "multi": {"sigmoid"}, "segmentation": {"softmax", "region"}}[task]
+    links = {"multiclass": {"softmax"}, "multilabel": {"sigmoid"}, "segmentation": {"softmax", "region"}}[task]
     assert {item.entry.link for item in chosen} <= links
     assert chosen[-1].entry.name in ("CrossEntropyLoss", "BinaryCrossEntropyLoss")
     assert len({item.entry.name for item in chosen}) == len(chosen) > 1
@@ -313,12 +315,12 @@ def test_losses_for_label_maps_come_with_what_they_need_there():
     texts = [item.text for item in suggest("segmentation", [9000, 300, 4])]
     assert {"recall(momentum=0.1)", "ce + lovasz-softmax"} < set(texts)
     assert all(parse_loss(text) for text in texts)
-    assert "recall" in [item.text for item in suggest("single", [9000, 300, 4])]
+    assert "recall" in [item.text for item in suggest("multiclass", [9000, 300, 4])]
 
 
 def test_a_long_tail_asks_for_rebalancing():
-    tail = [item.entry.name for item in suggest("single", [5000, 500, 5])]  # LDAM wants a cosine classifier as well
-    even = [item.entry.name for item in suggest("single", [500, 500, 450])]
+    tail = [item.entry.name for item in suggest("multiclass", [5000, 500, 5])]  # LDAM wants a cosine classifier as well
+    even = [item.entry.name for item in suggest("multiclass", [500, 500, 450])]
     assert {"LogitAdjustedLoss", "ClassBalancedLoss"} <= set(tail)
     assert "LDAMLoss" not in tail
     assert not {"LogitAdjustedLoss", "ClassBalancedLoss"} & set(even)

@@ -335,7 +335,7 @@ def test_mistakes(whole, equipoise, tmp_path):
 
 
 TASKS = {
-    "multi": {"data": "digit-scenes", "model": "mlp", "epochs": 2, "losses": "bce,asl"},
+    "multilabel": {"data": "digit-scenes", "model": "mlp", "epochs": 2, "losses": "bce,asl"},
     "segmentation": {
         "data": "digit-maps",
         "image_size": 16,

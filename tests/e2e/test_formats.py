@@ -71,7 +71,7 @@ def test_features_in_one_file_with_several_labels(equipoise, tmp_path):
     labels = (features[:, :3] > [50.0, 55.0, 60.0]).astype(int)
     np.savez(tmp_path / "mine.npz", features=features, labels=labels)
     run = equipoise.train(tmp_path, data="mine.npz", class_names="a,b,c", loss="bce", prior_bias=True, **QUICK)
-    assert run.record.data.task == "multi"
+    assert run.record.data.task == "multilabel"
     assert run.record.preparation["mean"] == pytest.approx([50.0] * 4, abs=2)
     assert overall(run)["mean_average_precision"] > 0.9
     assert any("Drawn from the 240 training samples" in note for note in run.record.data.notes)
@@ -152,7 +152,7 @@ def test_coco(equipoise, tmp_path):
         content = coco({i: f"{i}.png" for i in range(count)}, annotations)
         (tmp_path / "annotations" / f"instances_{split}.json").write_text(json.dumps(content))
     run = equipoise.train(tmp_path, data=".", loss="asl", **QUICK)
-    assert (run.record.data.task, run.record.data.class_names) == ("multi", ["bird", "ant"])
+    assert (run.record.data.task, run.record.data.class_names) == ("multilabel", ["bird", "ant"])
     assert overall(run)["mean_average_precision"] > 0.95
     assert (run.path / "thresholds.json").is_file()
 
@@ -184,7 +184,7 @@ def test_tables_with_several_labels(equipoise, tmp_path, form):
         rows.append(f"{text},{told}")
     (tmp_path / "all.csv").write_text("\n".join(rows))
     run = equipoise.train(tmp_path, data="all.csv", epochs=10, lr=0.03)
-    assert run.record.data.task == "multi"
+    assert run.record.data.task == "multilabel"
     assert set(run.record.data.class_names) == {"wet", "cold"}
     assert overall(run)["mean_average_precision"] > 0.95
 

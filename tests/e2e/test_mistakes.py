@@ -165,7 +165,7 @@ def test_one_class(refused, equipoise, features, tmp_path):
     refused("eins: there must be at least two classes, found one (Bär)", "add samples", data="eins", **QUICK)
     refused("found one (Bär)", data="eins", allow_empty=True, **QUICK)
     features("one-label.npz", (np.arange(40) % 3 == 0).astype(int)[:, None])
-    run = equipoise.train(tmp_path, data="one-label.npz", task="multi", **QUICK)  # there or not is a question
+    run = equipoise.train(tmp_path, data="one-label.npz", task="multilabel", **QUICK)  # there or not is a question
     assert np.isfinite(run.results["test"]["overall"]["mean_average_precision"])
 
 

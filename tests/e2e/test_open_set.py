@@ -149,9 +149,12 @@ MISTAKES = {
     "twice": ({"open_classes": "8,8"}, "every class can be held out only once, found '8' twice"),
     "all but one": ({"open_classes": "0,1,2,3,4,5,6,7,8"}, "at least two classes must remain"),
     "nothing": ({"open_classes": ""}, "there must be a class to hold out"),
-    "several labels": ({"open_classes": "8", "data": "digit-scenes"}, "single-label data, found task 'multi'"),
+    "several labels": ({"open_classes": "8", "data": "digit-scenes"}, "single-label data, found task 'multilabel'"),
     "segmentation": ({"open_classes": "8", "data": "digit-maps"}, "single-label data, found task 'segmentation'"),
-    "file, several labels": ({"open_set": "x.npz", "data": "digit-scenes"}, "single-label data, found task 'multi'"),
+    "file, several labels": (
+        {"open_set": "x.npz", "data": "digit-scenes"},
+        "single-label data, found task 'multilabel'",
+    ),
     "no such file": ({"open_set": "gone"}, "gone: there must be an .npz or a folder of images, found nothing"),
     "other samples": ({"open_set": "x.npz"}, "must be of the kind of digits-lt, images of 1 channel, 8 x 8"),
 }

@@ -15,8 +15,8 @@ from equipoise.train.preparation import Preparation
 from tests.e2e.commands import predictions, rows
 
 TASKS = {
-    "single": {"data": "digits-lt", "model": "mlp", "epochs": 3, "loss": "focal:gamma=linear(5,2)"},
-    "multi": {"data": "digit-scenes", "model": "mlp", "epochs": 3, "loss": "asl:target_gap=0.1", "lr": 0.003},
+    "multiclass": {"data": "digits-lt", "model": "mlp", "epochs": 3, "loss": "focal:gamma=linear(5,2)"},
+    "multilabel": {"data": "digit-scenes", "model": "mlp", "epochs": 3, "loss": "asl:target_gap=0.1", "lr": 0.003},
     "segmentation": {
         "data": "digit-maps",
         "image_size": 16,
@@ -40,7 +40,7 @@ FILES = {
     "predictions/val.npz",
     "predictions/test.npz",
 }
-MONITORS = {"single": "mean_class_accuracy", "multi": "mean_average_precision", "segmentation": "mean_iou"}
+MONITORS = {"multiclass": "mean_class_accuracy", "multilabel": "mean_average_precision", "segmentation": "mean_iou"}
 
 
 @pytest.fixture(scope="module", params=TASKS)
@@ -55,7 +55,7 @@ def run(task, equipoise, tmp_path_factory):
 
 def test_files(task, run):
     found = {file.relative_to(run.path).as_posix() for file in run.path.rglob("*") if file.is_file()}
-    assert found == FILES | {"multi": {"thresholds.json"}, "segmentation": {"examples.npz"}}.get(task, set())
+    assert found == FILES | {"multilabel": {"thresholds.json"}, "segmentation": {"examples.npz"}}.get(task, set())
     assert [entry.name for entry in run.path.parent.glob("run*")] == ["run"]
 
 
@@ -75,9 +75,9 @@ def test_it_learns(task, run):
     """Better than any answer that does not look at the image."""
     overall, losses = run.results["test"]["overall"], [row.train["loss"] for row in run.history()]
     assert losses[-1] < 0.8 * losses[0]
-    if task == "single":
+    if task == "multiclass":
         assert overall["mean_class_accuracy"] > 0.3
-    elif task == "multi":
+    elif task == "multilabel":
         assert overall["mean_average_precision"] > predictions(run, "test")["targets"].mean() + 0.15
     else:
         background = (predictions(run, "test")["targets"] == 0).mean()
@@ -126,7 +126,7 @@ def test_every_epoch_has_a_row(task, run):
         train, val = row.train, row.val
         assert 0 < train["gradient_norm"] <= train["largest_gradient_norm"]
         assert train["weight_norm"] > 1
-        if task == "multi":
+        if task == "multilabel":
             assert -1 < train["probability_gap"] < 1
             assert -1 < val["probability_gap"] < 1
             assert train["adaptive_gap"] == pytest.approx(train["probability_gap"], abs=0.2)
@@ -137,9 +137,9 @@ def test_every_epoch_has_a_row(task, run):
                 right, wrong = val[f"{kind}_right"], val[f"{kind}_wrong"]
                 assert (right > wrong) == (kind == "confidence")
                 assert {f"{kind}_right", f"{kind}_wrong"} <= train.keys()
-    if task == "single":
+    if task == "multiclass":
         assert [row.train["gamma"] for row in history] == pytest.approx([5, 4, 3])
-    elif task == "multi":
+    elif task == "multilabel":
         assert len({row.train["gamma_neg"] for row in history}) == 3
     with (run.path / "logs" / "metrics.csv").open() as file:
         logged = list(csv.DictReader(file))

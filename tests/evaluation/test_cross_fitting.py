@@ -1,6 +1,7 @@
 """No sample is judged by a fit that it took part in."""
 
 import importlib
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ class Memory:
         return "memory"
 
 
-@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 def test_a_fit_that_remembers_gains_nothing(tmp_path, monkeypatch, task):
     arrays = arrays_of(task, samples=50)
     # each image known by a number of its own: no pixel of it may have been in the fit
@@ -38,23 +39,22 @@ def test_a_fit_that_remembers_gains_nothing(tmp_path, monkeypatch, task):
     arrays["logits"][:, 0] = own / 100
     found = open_predictions(save(tmp_path, "npz", arrays))
     module = importlib.import_module("equipoise.evaluation.closed_set")
-    monkeypatch.setattr(module, "fit_temperature", Memory)
-    monkeypatch.setattr(module, "fit_label_temperatures", Memory)
+    monkeypatch.setattr(module, "METHODS", {found.task.calibration: SimpleNamespace(fit=Memory)})
     result = evaluate(found).calibration
     assert result.after["nll"] == pytest.approx(result.before["nll"], rel=1e-12)
     leaking = Memory(torch.from_numpy(arrays["logits"]), None)  # the test can fail: seen samples do change
     assert not torch.equal(leaking(torch.from_numpy(arrays["logits"])), torch.from_numpy(arrays["logits"]))
 
 
-@pytest.mark.parametrize("task", ["single", "multi"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel"])
 def test_the_numbers_are_those_of_two_fits_on_halves(tmp_path, task):
     arrays = arrays_of(task, samples=400)
     found = open_predictions(save(tmp_path, "npz", arrays))
     logits, targets = torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["targets"])
     first = torch.cat([part.first for part in Split(found, 4).parts()])
     assert 150 < int(first.sum()) < 250
-    fit = fit_temperature if task == "single" else fit_label_temperatures
-    metric = NegativeLogLikelihood(kind="multilabel" if task == "multi" else "single")
+    fit = fit_temperature if task == "multiclass" else fit_label_temperatures
+    metric = NegativeLogLikelihood(kind="multilabel" if task == "multilabel" else "multiclass")
     for half in (first, ~first):
         metric.update(fit(logits[~half], targets[~half])(logits[half]), targets[half])
     result = evaluate(found, seed=4).calibration
@@ -64,7 +64,7 @@ def test_the_numbers_are_those_of_two_fits_on_halves(tmp_path, task):
 
 
 def test_the_seed_decides_the_halves(tmp_path):
-    found = open_predictions(save(tmp_path, "npz", arrays_of("single")))
+    found = open_predictions(save(tmp_path, "npz", arrays_of("multiclass")))
     values = [evaluate(found, seed=seed).calibration.after["nll"] for seed in (0, 0, 1)]
     assert values[0] == values[1] != values[2]
 
@@ -78,7 +78,7 @@ def test_halves_do_not_follow_labels_that_were_drawn_with_the_same_seed(tmp_path
     assert abs(labels[first].mean() - labels[~first].mean()) < 0.15
 
 
-@pytest.mark.parametrize("task", ["single", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "segmentation"])
 def test_a_large_file_is_fitted_on_some_of_its_rows(tmp_path, monkeypatch, task):
     arrays = arrays_of(task, samples=400)
     found = open_predictions(save(tmp_path, "npz", arrays))

@@ -8,19 +8,20 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from equipoise.evaluation import evaluate
-from equipoise.evaluation.intervals import NAMES, Resampling
+from equipoise.evaluation.intervals import Resampling
 from equipoise.evaluation.split import Split
 from equipoise.metrics import Interval
 from equipoise.predictions import Chunk, Predictions, open_predictions
+from equipoise.tasks import Task
 from tests.predictions.saved import arrays_of, save
 
 
-@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 def test_intervals_are_about_their_values_and_follow_the_seed(tmp_path, task):
     found = open_predictions(save(tmp_path, "npz", arrays_of(task, samples=150)))
     runs = [evaluate(found, bootstrap=60, seed=seed) for seed in (1, 1, 2)]
     assert runs[0].intervals == runs[1].intervals != runs[2].intervals
-    assert tuple(runs[0].intervals) == NAMES[task]
+    assert tuple(runs[0].intervals) == Task(task).resampled
     for name, (low, high) in runs[0].intervals.items():
         value = runs[0].overall[name]
         slack = 0.1 * value if name == "ece" else 0.0  # a binned error is biased upwards when samples repeat
@@ -34,7 +35,7 @@ def without_drawing(function, *arrays, weighted, **options):
     return Interval(value, value, value)
 
 
-@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 def test_every_sample_once_is_the_value_itself(tmp_path, monkeypatch, task):
     """What is resampled is the number that is printed."""
     found = open_predictions(save(tmp_path, "npz", arrays_of(task, samples=80)))
@@ -49,7 +50,7 @@ def test_every_sample_once_is_the_value_itself(tmp_path, monkeypatch, task):
 
 
 def test_the_interval_of_map_is_that_of_resampled_rows(tmp_path):
-    arrays = arrays_of("multi", samples=200)
+    arrays = arrays_of("multilabel", samples=200)
     arrays["targets"] = np.abs(arrays["targets"])
     logits, targets = arrays["logits"], arrays["targets"]
     draw = np.random.default_rng(9)
@@ -75,7 +76,7 @@ def test_images_are_drawn_and_not_pixels(tmp_path):
 def simulated(chunk):
     samples, classes = chunk.scores.shape
     names = tuple(map(str, range(classes)))
-    return Predictions(Path("simulated"), "single", True, classes, samples, lambda size: iter([chunk]), names)
+    return Predictions(Path("simulated"), "multiclass", True, classes, samples, lambda size: iter([chunk]), names)
 
 
 def test_coverage_of_the_accuracy():

@@ -24,7 +24,7 @@ def masked(task, against=0):
     arrays = arrays_of(task, samples=60)
     logits, targets = arrays["logits"], arrays["targets"]
     chosen = np.random.default_rng(5).random(logits.shape) < 0.3
-    if task == "multi":
+    if task == "multilabel":
         logits[chosen] = np.where(targets == 1, np.inf, -np.inf)[chosen]
         logits[:against], targets[:against] = np.inf, 0
         return arrays
@@ -90,7 +90,7 @@ def test_what_is_no_logit(task, value):
     arrays = arrays_of(task, samples=20)
     arrays["logits"][3] = value
     arrays["targets"][3] = 1
-    if task == "multi" and not np.isnan(value):
+    if task == "multilabel" and not np.isnan(value):
         assert evaluate(arrays).overall["ece"] is not None
         return
     with pytest.raises(InputError, match=r"(?s)logits must .*found .*at sample 3.*; \w"):
@@ -98,7 +98,7 @@ def test_what_is_no_logit(task, value):
 
 
 def test_rows_of_masked_classes_may_be_ignored_but_not_predicted():
-    arrays = arrays_of("single", samples=30, names=False, counts=False)
+    arrays = arrays_of("multiclass", samples=30, names=False, counts=False)
     arrays["logits"][:2], arrays["targets"][:2] = -np.inf, -100
     found = evaluate(arrays)
     rest = evaluate({name: values[2:] for name, values in arrays.items()})
@@ -109,7 +109,7 @@ def test_rows_of_masked_classes_may_be_ignored_but_not_predicted():
 
 
 def test_an_open_set_of_masked_predictions():
-    known, unknown = masked("single"), masked("single")
+    known, unknown = masked("multiclass"), masked("multiclass")
     arrays = {"logits": unknown["logits"][:9]}
     found = evaluate_open_set({name: known[name] for name in ("logits", "targets")}, arrays)
     large = {"logits": known["logits"].clip(-FAR), "targets": known["targets"]}

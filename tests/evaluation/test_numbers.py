@@ -48,7 +48,7 @@ def gaps_by_hand(confidence, correct, bins=15):
 
 @pytest.mark.parametrize("probs", [False, True])
 def test_single_label(tmp_path, probs):
-    arrays = arrays_of("single", probs=probs)
+    arrays = arrays_of("multiclass", probs=probs)
     found = evaluated(tmp_path, arrays)
     rows, labels = rows_of(arrays)
     chosen, top = rows.argmax(1), rows.max(1)
@@ -82,11 +82,11 @@ def test_single_label(tmp_path, probs):
         assert row.metrics["accuracy"] == pytest.approx(recalls[k])
         assert row.metrics["f1"] == pytest.approx(f1[k])
         assert row.metrics["ece"] == pytest.approx(ece_by_hand(rows[:, k], one_hot[:, k]))
-    assert (found.samples, found.classes, found.task) == (240, 6, "single")
+    assert (found.samples, found.classes, found.task) == (240, 6, "multiclass")
 
 
 def test_groups_are_those_of_the_shot_metrics(tmp_path):
-    arrays = arrays_of("single")
+    arrays = arrays_of("multiclass")
     found = evaluated(tmp_path, arrays)
     metric = ShotAccuracy(arrays["train_counts"].tolist())
     metric.update(torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["targets"]))
@@ -107,7 +107,7 @@ def test_groups_are_those_of_the_shot_metrics(tmp_path):
 
 @pytest.mark.parametrize("probs", [False, True])
 def test_multi_label(tmp_path, probs):
-    arrays = arrays_of("multi", probs=probs)
+    arrays = arrays_of("multilabel", probs=probs)
     found = evaluated(tmp_path, arrays)
     scores = arrays["probs"] if probs else 1 / (1 + np.exp(-arrays["logits"]))
     targets = arrays["targets"]
@@ -164,7 +164,7 @@ def test_segmentation(tmp_path, probs):
 
 
 def test_the_curve_is_what_the_calibration_error_is_made_of(tmp_path):
-    found = evaluated(tmp_path, arrays_of("single"), bins=7)
+    found = evaluated(tmp_path, arrays_of("multiclass"), bins=7)
     for name, value in (("before", found.overall["ece"]), ("after", found.calibration.after["ece"])):
         curve = getattr(found.reliability["all"], name)
         assert len(curve.edges) == 8
@@ -179,7 +179,7 @@ def test_the_curve_is_what_the_calibration_error_is_made_of(tmp_path):
 
 
 def test_confident_share_of_float16(tmp_path):
-    arrays = arrays_of("single")
+    arrays = arrays_of("multiclass")
     arrays["logits"] = arrays["logits"].astype(np.float16)
     metric = ConfidentShare()
     metric.update(torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["targets"]))
@@ -198,7 +198,7 @@ def close(left, right, rel=1e-6):
     return left == pytest.approx(right, rel=rel) if isinstance(left, float) else left == right
 
 
-@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 def test_every_chunking_gives_the_same_numbers(tmp_path, monkeypatch, task):
     arrays = arrays_of(task, samples=60)
     path = save(tmp_path, "folder", arrays)
@@ -221,7 +221,7 @@ def test_every_format_gives_the_same_numbers(tmp_path, task, form):
 
 @pytest.mark.parametrize("dtype", [">f4", ">f8", "longdouble"])
 def test_any_floating_point_array(tmp_path, dtype):
-    arrays = arrays_of("single")
+    arrays = arrays_of("multiclass")
     reference = evaluated(tmp_path, arrays)
     folder = tmp_path / "other"
     folder.mkdir()
@@ -232,18 +232,18 @@ def test_any_floating_point_array(tmp_path, dtype):
 def test_values_that_need_a_sort_are_near_where_too_many_would_be_kept(tmp_path, monkeypatch):
     from equipoise.evaluation import meters
 
-    for task in ("single", "multi"):
+    for task in ("multiclass", "multilabel"):
         arrays = arrays_of(task, samples=2000)
         (tmp_path / task).mkdir()
         path = save(tmp_path / task, "folder", arrays)
         exact = evaluate(open_predictions(path))
         monkeypatch.setattr(meters, "KEPT", 2000)  # as many samples, more events of several labels
         near = evaluate(open_predictions(path))
-        names = ("ada_ece", "mean_average_precision") if task == "multi" else ("ada_ece",)
+        names = ("ada_ece", "mean_average_precision") if task == "multilabel" else ("ada_ece",)
         for name in names:
             assert near.overall[name] == pytest.approx(exact.overall[name], abs=2e-3)
         same = {name for name in exact.overall if exact.overall[name] == near.overall[name]}
-        assert ("ada_ece" in same) == (task == "single")
+        assert ("ada_ece" in same) == (task == "multiclass")
         monkeypatch.undo()
 
 
@@ -251,7 +251,7 @@ def test_values_that_need_a_sort_are_near_where_too_many_would_be_kept(tmp_path,
 
 
 def test_a_class_without_samples_is_in_no_mean(tmp_path):
-    arrays = arrays_of("single")
+    arrays = arrays_of("multiclass")
     arrays["targets"][arrays["targets"] == 5] = 4
     found = evaluated(tmp_path, arrays)
     assert found.per_class[5].support == 0
@@ -263,7 +263,7 @@ def test_a_class_without_samples_is_in_no_mean(tmp_path):
 
 
 def test_a_label_without_positives_is_in_no_mean(tmp_path):
-    arrays = arrays_of("multi")
+    arrays = arrays_of("multilabel")
     arrays["targets"][:, 2] = 0
     found = evaluated(tmp_path, arrays)
     rated = [row.metrics["average_precision"] for row in found.per_class]
@@ -272,7 +272,7 @@ def test_a_label_without_positives_is_in_no_mean(tmp_path):
 
 
 def test_all_classes_in_one_group(tmp_path):
-    arrays = arrays_of("single") | {"train_counts": np.full(6, 1000)}
+    arrays = arrays_of("multiclass") | {"train_counts": np.full(6, 1000)}
     found = evaluated(tmp_path, arrays)
     (row,) = found.groups
     assert (row.name, row.classes) == ("many", 6)
@@ -280,7 +280,7 @@ def test_all_classes_in_one_group(tmp_path):
 
 
 def test_one_label(tmp_path):
-    arrays = arrays_of("multi", classes=1)
+    arrays = arrays_of("multilabel", classes=1)
     found = evaluated(tmp_path, arrays, bootstrap=5)
     assert found.per_class[0].metrics["average_precision"] == found.overall["mean_average_precision"]
 
@@ -293,10 +293,10 @@ def test_one_sample_is_enough_but_not_for_a_temperature(tmp_path):
     assert found.intervals["accuracy"] == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 def test_only_ignored_targets_are_an_error(tmp_path, task):
     arrays = arrays_of(task, samples=10)
-    arrays["targets"][:] = -1 if task == "multi" else -100
+    arrays["targets"][:] = -1 if task == "multilabel" else -100
     with pytest.raises(InputError, match="at least one target that counts"):
         evaluated(tmp_path, arrays, bootstrap=5)
 
@@ -324,7 +324,7 @@ def test_a_certain_label_that_is_absent_is_told_too(tmp_path):
 @pytest.mark.parametrize("decimals", [2, 3, 5])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sums_that_rounding_explains_are_made_1(tmp_path, decimals, dtype):
-    arrays = arrays_of("single", probs=True)
+    arrays = arrays_of("multiclass", probs=True)
     rounded = arrays["probs"].astype(dtype).round(decimals)
     off = np.abs(rounded.astype(float).sum(1) - 1) > 1e-5
     found = evaluated(tmp_path, arrays | {"probs": rounded})
@@ -336,12 +336,12 @@ def test_sums_that_rounding_explains_are_made_1(tmp_path, decimals, dtype):
 
 
 def test_exact_probabilities_need_no_note(tmp_path):
-    assert evaluated(tmp_path, arrays_of("single", probs=True)).notes == []
-    assert evaluated(tmp_path, arrays_of("single")).notes == []
+    assert evaluated(tmp_path, arrays_of("multiclass", probs=True)).notes == []
+    assert evaluated(tmp_path, arrays_of("multiclass")).notes == []
 
 
 def test_probabilities_that_are_rounded_are_taken(tmp_path):
-    arrays = arrays_of("single", probs=True)
+    arrays = arrays_of("multiclass", probs=True)
     reference = evaluated(tmp_path, arrays)
     for number, rounded in enumerate((arrays["probs"].astype(np.float16), np.round(arrays["probs"], 4))):
         folder = tmp_path / str(number)
@@ -354,12 +354,12 @@ def test_probabilities_that_are_rounded_are_taken(tmp_path):
 def test_progress_is_told_of_every_sample_in_both_walks(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "CHUNK_ELEMENTS", 100)
     told = []
-    evaluate(open_predictions(save(tmp_path, "npz", arrays_of("single"))), progress=told.append)
+    evaluate(open_predictions(save(tmp_path, "npz", arrays_of("multiclass"))), progress=told.append)
     assert sum(told) == 2 * 240
     assert len(told) > 10
 
 
-@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 def test_nothing_is_written_to_the_file(tmp_path, task):
     path = save(tmp_path, "folder", arrays_of(task, samples=20, probs=True))
     before = {file.name: file.read_bytes() for file in path.iterdir()}
@@ -367,7 +367,7 @@ def test_nothing_is_written_to_the_file(tmp_path, task):
     assert {file.name: file.read_bytes() for file in path.iterdir()} == before
 
 
-@pytest.mark.parametrize("task", ["single", "multi"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel"])
 def test_a_path_and_arrays_in_memory_are_taken_too(tmp_path, task):
     arrays = arrays_of(task, samples=60)
     path = save(tmp_path, "npz", arrays)
@@ -377,4 +377,4 @@ def test_a_path_and_arrays_in_memory_are_taken_too(tmp_path, task):
 
 
 def test_a_single_label_is_no_labels(tmp_path):
-    assert ", 1 label, " in described(evaluated(tmp_path, arrays_of("multi", classes=1)))
+    assert ", 1 label, " in described(evaluated(tmp_path, arrays_of("multilabel", classes=1)))

@@ -26,7 +26,7 @@ def unknown_logits(samples=90, seed=8, classes=CLASSES):
 
 
 def known_and_open(tmp_path, **changes):
-    known = arrays_of("single") | changes
+    known = arrays_of("multiclass") | changes
     path = save(tmp_path, "npz", known, "known")
     np.savez(tmp_path / "open.npz", logits=unknown_logits())
     return known, open_predictions(path), open_predictions(tmp_path / "open.npz", targets=False)
@@ -130,7 +130,7 @@ def test_the_area_under_the_trade_is_the_auroc(tmp_path):
 
 def test_a_threshold_chosen_on_validation_data_is_applied_as_it_is(tmp_path):
     _, *sources = known_and_open(tmp_path)
-    checks = arrays_of("single", seed=9)
+    checks = arrays_of("multiclass", seed=9)
     val = open_predictions(save(tmp_path, "npz", checks, "val"))
     found = evaluate_open_set(*sources, val=val, accept=0.9)
     counted = checks["targets"] != -100
@@ -148,7 +148,7 @@ def test_a_threshold_chosen_on_validation_data_is_applied_as_it_is(tmp_path):
 
 def test_with_unknown_validation_samples_the_best_f_measure_is_chosen_on_them(tmp_path):
     _, *sources = known_and_open(tmp_path)
-    checks = arrays_of("single", seed=9)
+    checks = arrays_of("multiclass", seed=9)
     val = open_predictions(save(tmp_path, "npz", checks, "val"))
     np.savez(tmp_path / "open_val.npz", logits=unknown_logits(40, seed=1))
     open_val = open_predictions(tmp_path / "open_val.npz", targets=False)
@@ -265,7 +265,7 @@ def test_probabilities_give_the_same_but_tell_no_logits(tmp_path):
 
 @pytest.mark.parametrize(("classes", "threshold", "said"), [(10, None, True), (11, None, False), (4, 0.25, True)])
 def test_a_threshold_that_cannot_reject_is_said_to(tmp_path, classes, threshold, said):
-    known = open_predictions(save(tmp_path, "npz", arrays_of("single", classes=classes), "known"))
+    known = open_predictions(save(tmp_path, "npz", arrays_of("multiclass", classes=classes), "known"))
     np.savez(tmp_path / "open.npz", logits=np.zeros((5, classes)))  # as unsure as can be
     found = evaluate_open_set(known, open_predictions(tmp_path / "open.npz", targets=False), threshold=threshold)
     assert any("rejects nothing" in note for note in found.notes) == said
@@ -307,7 +307,7 @@ def test_bad_input(tmp_path):
 
     other = opened("seven", {"logits": np.zeros((3, 7))}, targets=False)
     refused(("seven.npz", "scores of the 6 classes of known.npz, found 7"), known, other)
-    for task in ("multi", "segmentation"):
+    for task in ("multilabel", "segmentation"):
         source_of = opened(task, arrays_of(task, samples=20))
         refused((f"{task}.npz", "defined for one label a sample", repr(task)), source_of, strange)
         refused((f"{task}.npz", repr(task)), known, strange, val=source_of)
@@ -316,7 +316,7 @@ def test_bad_input(tmp_path):
     names = np.array([f"kind {k}" for k in (0, 1, 3, 2, 4, 5)])
     turned = opened("turned", {"logits": np.zeros((3, 6)), "class_names": names}, targets=False)
     refused(("turned.npz", "in the same order, found 'kind 3' in the place of 'kind 2'"), known, turned)
-    ignored = opened("ignored", arrays_of("single") | {"targets": np.full(240, -100)})
+    ignored = opened("ignored", arrays_of("multiclass") | {"targets": np.full(240, -100)})
     refused(("ignored.npz", "only ignored ones"), ignored, strange)
     refused(("nan.npz", "must be finite"), known, opened("nan", {"logits": np.full((2, 6), np.nan)}, targets=False))
     refused(("threshold", "2"), known, strange, threshold=2.0)
@@ -327,19 +327,19 @@ def test_bad_input(tmp_path):
 
 
 def test_open_labels_that_cannot_be(tmp_path):
-    path = save(tmp_path, "npz", arrays_of("single"))
+    path = save(tmp_path, "npz", arrays_of("multiclass"))
     for label, words in ((3, "no class, got 3 where the classes are 0 to 5"), (-100, "must differ from the ignored")):
         with pytest.raises(InputError, match=words):
             open_predictions(path, open_label=label)
     with pytest.raises(InputError, match="no open set is defined"):
-        open_predictions(save(tmp_path, "npz", arrays_of("multi"), "multi"), open_label=-7)
+        open_predictions(save(tmp_path, "npz", arrays_of("multilabel"), "multilabel"), open_label=-7)
     with pytest.raises(InputError, match="opened with an open label"):
         split_open(open_predictions(path))
     known, strange = split_open(open_predictions(path, open_label=-7))
     assert sum(len(chunk.scores) for chunk in known.chunks()) == 240
     with pytest.raises(InputError, match="samples with the open label -7, found none"):
         list(strange.chunks())
-    all_open = arrays_of("single") | {"targets": np.full(240, -7)}
+    all_open = arrays_of("multiclass") | {"targets": np.full(240, -7)}
     known, _ = split_open(open_predictions(save(tmp_path, "npz", all_open, "all"), open_label=-7))
     with pytest.raises(InputError, match="samples without the open label -7, found none"):
         list(known.chunks())

@@ -13,7 +13,7 @@ from equipoise.predictions import InputError, open_predictions
 from tests.predictions.saved import arrays_of
 
 
-@pytest.fixture(scope="module", params=["single", "multi", "segmentation"])
+@pytest.fixture(scope="module", params=["multiclass", "multilabel", "segmentation"])
 def evaluation(request):
     return evaluate(open_predictions(arrays_of(request.param, samples=60)), bootstrap=5)
 
@@ -23,7 +23,7 @@ def test_what_is_written_is_read(evaluation):
 
 
 def test_an_open_set_is_part_of_it():
-    arrays = arrays_of("single", samples=60)
+    arrays = arrays_of("multiclass", samples=60)
     open_set = evaluate_open_set(arrays, {"logits": -arrays["logits"]})
     assert OpenSetEvaluation.from_json(open_set.to_json()) == open_set
     both = replace(evaluate(arrays), open_set=open_set)

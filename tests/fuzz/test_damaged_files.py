@@ -54,7 +54,7 @@ def fit_for(folder, task):
     return save_predictions(folder, "npz", arrays_of(task, samples=40, classes=4), name="valid")
 
 
-def make_predictions(folder, form, task="single", **options):
+def make_predictions(folder, form, task="multiclass", **options):
     return save_predictions(folder, form, arrays_of(task, samples=40, classes=4, **options))
 
 
@@ -122,7 +122,7 @@ def make_spec(folder):
     return folder / "spec.yaml"
 
 
-def make_exported(folder, name, task="single"):
+def make_exported(folder, name, task="multiclass"):
     make_run(folder / "run", task)
     export_run(folder / "run", folder / "exported")
     shutil.rmtree(folder / "run")
@@ -144,7 +144,7 @@ def counted(path):
 
 
 def applied(path):
-    valid = fit_for(path.parent, "multi" if "Thresholds" in path.parent.name else "single")
+    valid = fit_for(path.parent, "multilabel" if "Thresholds" in path.parent.name else "multiclass")
     calibrate(valid, path.parent / "out.npz", apply=path)
 
 
@@ -153,11 +153,11 @@ SUBJECTS = {
     **{
         f"evaluate {form} {task}": (lambda f, form=form, task=task: make_predictions(f, form, task), evaluate, 2)
         for form, task in [
-            ("npz", "single"),
-            ("npz", "multi"),
-            ("csv", "single"),
-            ("csv", "multi"),
-            ("parquet", "single"),
+            ("npz", "multiclass"),
+            ("npz", "multilabel"),
+            ("csv", "multiclass"),
+            ("csv", "multilabel"),
+            ("parquet", "multiclass"),
         ]
     },
     "evaluate segmentation": (lambda f: make_predictions(f, "npz", "segmentation"), evaluate, 1),
@@ -192,7 +192,7 @@ SUBJECTS = {
     "spec train": (make_spec, lambda p: checked_settings(RunSpec, p), 3),
     "spec compare": (make_spec, lambda p: checked_settings(CompareSpec, p), 3),
     "exported about": (lambda f: make_exported(f, "model.json"), lambda p: load_exported(p.parent), 3),
-    "exported labels": (lambda f: make_exported(f, "model.json", "multi"), lambda p: load_exported(p.parent), 3),
+    "exported labels": (lambda f: make_exported(f, "model.json", "multilabel"), lambda p: load_exported(p.parent), 3),
     "exported weights": (lambda f: make_exported(f, "model.safetensors"), lambda p: load_exported(p.parent), 2),
     **{
         f"report {name}": (

@@ -13,7 +13,7 @@ from equipoise.predictions import Predictions
 
 FORMATS = ("npz", "folder", "csv", "parquet")
 TABLES = ("csv", "parquet")
-TASKS = ("single", "multi", "segmentation")
+TASKS = ("multiclass", "multilabel", "segmentation")
 CASES = [(task, form) for task in TASKS for form in FORMATS if task != "segmentation" or form not in TABLES]
 """A table has one row a sample and holds no label maps."""
 
@@ -26,7 +26,7 @@ def arrays_of(
     shape = (samples, classes, 4, 5) if task == "segmentation" else (samples, classes)
     tail = np.linspace(1.5, -1.5, classes).reshape(-1, *(1 for _ in shape[2:]))
     logits = 2.0 * draw.normal(size=shape) + tail
-    if task == "multi":
+    if task == "multilabel":
         targets = (draw.random(shape) < 1 / (1 + np.exp(-0.5 * logits))).astype(np.int64)
         targets[draw.random(shape) < 0.05] = -1
     else:
@@ -36,7 +36,7 @@ def arrays_of(
     arrays = {"logits": logits, "targets": targets}
     if probs:
         del arrays["logits"]
-        arrays["probs"] = 1 / (1 + np.exp(-logits)) if task == "multi" else softmax(logits)
+        arrays["probs"] = 1 / (1 + np.exp(-logits)) if task == "multilabel" else softmax(logits)
     if names:
         arrays["class_names"] = np.array([f"kind {k}" for k in range(classes)])
     if counts:

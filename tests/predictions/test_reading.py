@@ -27,7 +27,7 @@ def test_every_format_gives_what_was_saved(tmp_path, task, form, probs):
 @pytest.mark.parametrize("elements", [1, 7 * 6, 100 * 6, 10**6])
 @pytest.mark.parametrize("form", FORMATS)
 def test_chunks_hold_no_more_scores_than_said_and_at_least_one_sample(tmp_path, monkeypatch, form, elements):
-    arrays = arrays_of("single")
+    arrays = arrays_of("multiclass")
     found = open_predictions(save(tmp_path, form, arrays))
     monkeypatch.setattr(source, "CHUNK_ELEMENTS", elements)
     sizes = [len(chunk.scores) for chunk in found.chunks()]
@@ -43,7 +43,7 @@ def test_places_count_in_the_size_of_a_chunk(tmp_path, monkeypatch):
 
 
 def test_row_groups_of_parquet_are_read_one_after_the_other(tmp_path, monkeypatch):
-    arrays = arrays_of("single")
+    arrays = arrays_of("multiclass")
     path = save(tmp_path, "parquet", arrays, row_group_size=50)
     assert pa.parquet.ParquetFile(path).num_row_groups == 5
     monkeypatch.setattr(source, "CHUNK_ELEMENTS", 30 * 6)
@@ -54,7 +54,7 @@ def test_row_groups_of_parquet_are_read_one_after_the_other(tmp_path, monkeypatc
 
 
 def test_a_folder_is_mapped_not_loaded(tmp_path):
-    path = save(tmp_path, "folder", arrays_of("single"))
+    path = save(tmp_path, "folder", arrays_of("multiclass"))
     found = open_predictions(path)
     np.load(path / "logits.npy", mmap_mode="r+")[0, 0] = 12.5  # after it was opened
     assert next(found.chunks()).scores[0, 0] == 12.5
@@ -65,13 +65,16 @@ def test_a_folder_is_mapped_not_loaded(tmp_path):
 
 @pytest.mark.parametrize("form", ["npz", "folder"])
 def test_other_arrays_are_left_alone_even_pickled_ones(tmp_path, form):
-    arrays = arrays_of("single") | {"paths": np.array([{"a": 1}, None], dtype=object), "embeddings": np.zeros((3, 2))}
+    arrays = arrays_of("multiclass") | {
+        "paths": np.array([{"a": 1}, None], dtype=object),
+        "embeddings": np.zeros((3, 2)),
+    }
     assert open_predictions(save(tmp_path, form, arrays)).samples == 240
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint64", ">i4"])
 def test_targets_of_any_whole_number_type(tmp_path, dtype):
-    arrays = arrays_of("single")
+    arrays = arrays_of("multiclass")
     arrays["targets"] = np.abs(arrays["targets"] % 6).astype(dtype)
     _, targets = all_of(open_predictions(save(tmp_path, "npz", arrays)))
     np.testing.assert_array_equal(targets.astype(np.int64), arrays["targets"].astype(np.int64))
@@ -88,20 +91,20 @@ def test_255_of_unsigned_maps_can_be_ignored(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["bool", "float32", "int8"])
 def test_targets_of_several_labels_of_any_type(tmp_path, dtype):
-    arrays = arrays_of("multi")
+    arrays = arrays_of("multilabel")
     arrays["targets"] = (arrays["targets"] == 1).astype(dtype)
     found = open_predictions(save(tmp_path, "npz", arrays))
-    assert found.task == "multi"
+    assert found.task == "multilabel"
     assert all_of(found)[1].sum() == arrays["targets"].sum()
 
 
 def test_counts_that_are_passed_win_over_those_of_the_file(tmp_path):
-    path = save(tmp_path, "npz", arrays_of("single"))
+    path = save(tmp_path, "npz", arrays_of("multiclass"))
     assert open_predictions(path, train_counts=range(6)).train_counts == (0, 1, 2, 3, 4, 5)
 
 
 def test_names_of_bytes(tmp_path):
-    arrays = arrays_of("single") | {"class_names": np.array([b"a", b"b", b"c", b"d", b"e", b"f"])}
+    arrays = arrays_of("multiclass") | {"class_names": np.array([b"a", b"b", b"c", b"d", b"e", b"f"])}
     assert open_predictions(save(tmp_path, "npz", arrays)).class_names == tuple("abcdef")
 
 
@@ -157,7 +160,7 @@ def test_targets_may_be_numbers_where_names_are_words(tmp_path, form):
 def test_a_label_that_is_left_empty_is_unknown(tmp_path):
     text = "logit_a,logit_b,target_a,target_b\n1,2,1,\n0,1,,0\n"
     found = open_predictions(csv(tmp_path, text))
-    assert found.task == "multi"
+    assert found.task == "multilabel"
     assert all_of(found)[1].tolist() == [[1, -1], [-1, 0]]
 
 
@@ -227,7 +230,7 @@ def test_one_column_of_scores_is_told_its_two_ways(tmp_path, head):
 
 def test_one_label(tmp_path):
     found = open_predictions(csv(tmp_path, "prob_1,target_1\n0.2,0\n0.9,1\n"))
-    assert (found.task, found.num_classes) == ("multi", 1)
+    assert (found.task, found.num_classes) == ("multilabel", 1)
 
 
 # In memory ------------------------------------------------------------------------------------------------------------
@@ -235,10 +238,10 @@ def test_one_label(tmp_path):
 
 @pytest.mark.parametrize("as_given", [np.asarray, torch.from_numpy, np.ndarray.tolist])
 def test_arrays_in_memory(as_given):
-    arrays = arrays_of("single")
+    arrays = arrays_of("multiclass")
     given = {name: as_given(arrays[name]) for name in ("logits", "targets", "train_counts")}
     found = open_predictions(given)
-    assert (found.task, found.samples, found.train_counts) == ("single", 240, tuple(arrays["train_counts"]))
+    assert (found.task, found.samples, found.train_counts) == ("multiclass", 240, tuple(arrays["train_counts"]))
     scores, targets = all_of(found)
     np.testing.assert_array_equal(scores, arrays["logits"])
     np.testing.assert_array_equal(targets, arrays["targets"])
@@ -257,5 +260,5 @@ def test_arrays_under_other_names():
 
 def test_a_task_that_is_none():
     arrays = {"logits": np.zeros((4, 3)), "targets": np.zeros(4, np.int64)}
-    with pytest.raises(InputError, match="task must be one of 'single', 'multi', 'segmentation', got 'foo'; pick"):
+    with pytest.raises(InputError, match=r"task must be one of 'multiclass', .*, got 'foo'; choose"):
         open_predictions(arrays, task="foo")

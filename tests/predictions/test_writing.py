@@ -29,7 +29,7 @@ def test_from_every_format_to_every_format(tmp_path, monkeypatch, task, form, to
 
 @pytest.mark.parametrize("form", TABLES)
 def test_names_that_are_numbers_stay_names(tmp_path, form):
-    arrays = arrays_of("single", classes=3) | {"class_names": np.array(["1", "2", "3"])}
+    arrays = arrays_of("multiclass", classes=3) | {"class_names": np.array(["1", "2", "3"])}
     before = open_predictions(save(tmp_path, "npz", arrays | {"train_counts": np.ones(3)}))
     write_predictions(tmp_path / f"out.{form}", before, before.chunks())
     np.testing.assert_array_equal(all_of(open_predictions(tmp_path / f"out.{form}"))[1], arrays["targets"])
@@ -37,7 +37,7 @@ def test_names_that_are_numbers_stay_names(tmp_path, form):
 
 @pytest.mark.parametrize("name", ["out.npz", "out", "out.csv", "out.parquet"])
 def test_a_failure_leaves_what_was_there(tmp_path, name):
-    before = open_predictions(save(tmp_path, "npz", arrays_of("single")))
+    before = open_predictions(save(tmp_path, "npz", arrays_of("multiclass")))
     out = tmp_path / name
     if out.suffix:
         out.write_bytes(b"as it was")
@@ -56,10 +56,10 @@ def test_a_failure_leaves_what_was_there(tmp_path, name):
 @pytest.mark.parametrize(
     ("task", "name", "message"),
     [
-        ("single", "out.txt", "written as .npz, .csv, .parquet or a folder, got '.txt'"),
+        ("multiclass", "out.txt", "written as .npz, .csv, .parquet or a folder, got '.txt'"),
         ("segmentation", "out.csv", "holds no label maps"),
-        ("single", "missing/out.npz", "must exist, found none; create it first"),
-        ("single", "taken", "there is a folder of that name"),
+        ("multiclass", "missing/out.npz", "must exist, found none; create it first"),
+        ("multiclass", "taken", "there is a folder of that name"),
     ],
 )
 def test_places_that_cannot_be_written(tmp_path, task, name, message):
@@ -71,7 +71,7 @@ def test_places_that_cannot_be_written(tmp_path, task, name, message):
 
 
 def test_two_classes_of_one_name_are_no_columns(tmp_path):
-    arrays = arrays_of("single", classes=3) | {"class_names": np.array(["a", "a", "b"]), "train_counts": np.ones(3)}
+    arrays = arrays_of("multiclass", classes=3) | {"class_names": np.array(["a", "a", "b"]), "train_counts": np.ones(3)}
     before = open_predictions(save(tmp_path, "npz", arrays))
     with pytest.raises(InputError, match="same name"):
         write_predictions(tmp_path / "out.csv", before, before.chunks())

@@ -18,10 +18,10 @@ from equipoise.predictions import open_predictions
 from equipoise.train.folder import RunFolder, write_json
 from tests.predictions.saved import arrays_of
 
-MONITOR = {"single": "mean_class_accuracy", "multi": "mean_average_precision", "segmentation": "mean_iou"}
+MONITOR = {"multiclass": "mean_class_accuracy", "multilabel": "mean_average_precision", "segmentation": "mean_iou"}
 LOSSES = {
-    "single": ("ce", "focal:gamma=1,3", "recall"),
-    "multi": ("bce", "asl:target_gap=0.1"),
+    "multiclass": ("ce", "focal:gamma=1,3", "recall"),
+    "multilabel": ("bce", "asl:target_gap=0.1"),
     "segmentation": ("ce", "recall"),
 }
 CLASSES = {
@@ -37,7 +37,7 @@ WITHOUT_EPOCHS = ("crt", "ncm")
 
 
 def write_comparison(
-    path: Path, task: str = "single", *, losses=(), seeds=3, classes=6, epochs=4, samples=60, names=None, unknown=0
+    path: Path, task: str = "multiclass", *, losses=(), seeds=3, classes=6, epochs=4, samples=60, names=None, unknown=0
 ) -> ComparisonFolder:
     """A comparison whose runs are all finished, with its verdict; ``unknown`` samples are of no known class."""
     folder = ComparisonFolder(path)
@@ -79,7 +79,7 @@ def _write_run(run: PlannedRun, task: str, arrays: dict, epochs: int, number: in
     if task == "segmentation":
         images = draw.integers(0, 255, (3, 3, *logits.shape[2:]), dtype=np.uint8)
         np.savez_compressed(path / "examples.npz", images=images, indices=np.array([0, 20, 50]))
-    fit = fit_label_temperatures if task == "multi" else fit_temperature
+    fit = fit_label_temperatures if task == "multilabel" else fit_temperature
     fitted = fit(torch.from_numpy(logits).double(), torch.from_numpy(arrays["targets"]))
     save(fitted, path / "calibration.json")
     test = open_predictions(path / "predictions" / "test.npz")
@@ -125,7 +125,7 @@ def _row(task: str, epoch: int, classes: int, loss: str, draw: np.random.Generat
     falling = 1 / (1 + epoch) + 0.05 * draw.random()
     train = {"loss": falling, "weight_norm": 30 + epoch, "gradient_norm": 2 * falling}
     val = {MONITOR[task]: 1 - 0.6 * falling, "nll": falling, "ece": 0.2 * falling}
-    if task == "multi":
+    if task == "multilabel":
         train |= {"probability_gap": falling, "probability_positive": 0.5 + falling, "probability_negative": 0.5}
         val["probability_gap"] = falling
         if loss.startswith("asl"):

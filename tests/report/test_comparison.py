@@ -28,15 +28,15 @@ from tests.report.reading import Reader, brightness, labels
 
 ODD_NAMES = ["<b>x</b>", "<script>alert(1)</script>", "\"&'", "$a_b$", 'id="x" 1.23456', "]]> </svg> -->"]
 SECTIONS = {
-    "single": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Training",
+    "multiclass": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Training",
                "Right and wrong predictions", "Recall weights", "How to repeat it"],
-    "multi": ["Results", "Differences from bce", "Accuracy and calibration", "Reliability", "Labels", "Training",
+    "multilabel": ["Results", "Differences from bce", "Accuracy and calibration", "Reliability", "Labels", "Training",
               "Positives and negatives", "How to repeat it"],
     "segmentation": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Examples",
                      "Training", "Right and wrong predictions", "Recall weights", "How to repeat it"],
 }  # fmt: skip
 FIGURES = {
-    "single": [
+    "multiclass": [
         "accuracy, points: differences", "few, points: differences", "NLL after: differences",
         "before temperature: mean class accuracy, % against ECE, %", "after temperature: mean class accuracy",
         "Reliability diagram: ce", "Reliability diagram: recall", "focal:gamma=1,3: a bar for each of 6 classes",
@@ -45,7 +45,7 @@ FIGURES = {
         "entropy of right predictions", "recall: over time", "recall: by class", "ce: over time", "focal weights",
         "recall weights", "recall / focal",
     ],
-    "multi": [
+    "multilabel": [
         "mAP, points: differences", "before temperature: mAP", "Reliability diagram: asl:target_gap=0.1",
         "a bar for each of 6 labels", "mAP, validation", "probability of positives", "1 − probability of negatives",
         "probability gap, training", "probability gap, validation",
@@ -70,7 +70,7 @@ def page(request, tmp_path_factory):
 @pytest.fixture(scope="module")
 def single(tmp_path_factory):
     """A comparison to be changed: copy it first."""
-    return write_comparison(tmp_path_factory.mktemp("compared") / "single")
+    return write_comparison(tmp_path_factory.mktemp("compared") / "multiclass")
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def test_scores_that_are_no_probabilities_are_told(methods, single):
 
 
 def test_labels_are_called_labels(tmp_path):
-    folder = write_comparison(tmp_path / "labels", "multi", seeds=1)
+    folder = write_comparison(tmp_path / "labels", "multilabel", seeds=1)
     text = comparison_page(folder, read_verdict(folder))
     assert "6 labels with" in text
     assert "test; 6 labels" in text
@@ -285,7 +285,7 @@ def test_a_heading_says_why_its_numbers_are_not_judged(single):
 
 
 def test_an_exponent_that_stays_is_no_figure(tmp_path):
-    folder = write_comparison(tmp_path / "labels", "multi", losses=("bce", "asl"), seeds=2)
+    folder = write_comparison(tmp_path / "labels", "multilabel", losses=("bce", "asl"), seeds=2)
     text = comparison_page(folder, read_verdict(folder))
     assert any("exponent" in label for label in labels(Reader(text)))
     for run in folder.runs:

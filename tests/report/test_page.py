@@ -15,13 +15,20 @@ from tests.report.reading import Reader, brightness, labels
 
 ODD_NAMES = ["<b>x</b>", "<script>alert(1)</script>", "\"&'", "$a_b$", "[red]", "]]> </svg> -->"]
 FIGURES = {
-    "single": ["all samples", "many", "medium", "few", "Histogram of the confidence", "accuracy"],
-    "multi": ["all samples", "many", "medium", "few", "Histogram of the predicted probability", "average precision"],
+    "multiclass": ["all samples", "many", "medium", "few", "Histogram of the confidence", "accuracy"],
+    "multilabel": [
+        "all samples",
+        "many",
+        "medium",
+        "few",
+        "Histogram of the predicted probability",
+        "average precision",
+    ],
     "segmentation": ["all samples", "many", "medium", "few", "Histogram of the confidence", "IoU"],
 }
 
 
-def evaluated(folder, task="single", *, bootstrap=10, **options):
+def evaluated(folder, task="multiclass", *, bootstrap=10, **options):
     arrays = arrays_of(task, samples=80, **options)
     if options.get("classes", 6) == 6:
         arrays["class_names"] = np.array(ODD_NAMES)
@@ -91,13 +98,13 @@ def test_numbers_of_the_page(tmp_path):
     assert "Made by: equipoise evaluate <x>" in words
 
 
-@pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 def test_calibration_errors_are_told_apart(tmp_path, task):
     page = evaluation_page(evaluate(open_predictions(save(tmp_path, "npz", arrays_of(task, samples=60)))))
-    assert ("samples whose true class is in it" in page) == (task != "multi")
-    assert ("judge classes by their classwise ECE" in page) == (task == "single")
-    assert ("Classwise ECE: gap between the probability of a class" in page) == (task == "single")
-    assert ("of all labels, pooled" in page) == (task == "multi")
+    assert ("samples whose true class is in it" in page) == (task != "multilabel")
+    assert ("judge classes by their classwise ECE" in page) == (task == "multiclass")
+    assert ("Classwise ECE: gap between the probability of a class" in page) == (task == "multiclass")
+    assert ("of all labels, pooled" in page) == (task == "multilabel")
 
 
 def test_many_classes_are_folded_and_the_bars_are_those_at_either_end(tmp_path):
@@ -112,7 +119,7 @@ def test_many_classes_are_folded_and_the_bars_are_those_at_either_end(tmp_path):
 
 
 def test_names_in_other_scripts_and_lines_warn_nobody(tmp_path, recwarn):
-    arrays = arrays_of("single") | {"class_names": np.array(["日本", "العربية", "a\nb", "x" * 300, "", "😀"])}
+    arrays = arrays_of("multiclass") | {"class_names": np.array(["日本", "العربية", "a\nb", "x" * 300, "", "😀"])}
     evaluation_page(evaluate(open_predictions(save(tmp_path, "npz", arrays))))
     assert not recwarn.list
 

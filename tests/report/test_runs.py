@@ -20,7 +20,7 @@ from tests.report.comparisons import read_verdict, write_comparison
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return write_comparison(tmp_path_factory.mktemp("compared") / "single")
+    return write_comparison(tmp_path_factory.mktemp("compared") / "multiclass")
 
 
 @pytest.fixture(scope="module")

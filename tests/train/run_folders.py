@@ -14,8 +14,12 @@ from equipoise.models import build_model
 from equipoise.train.folder import RunFolder
 from equipoise.train.preparation import Preparation
 
-DATA = {"single": "digits-lt", "multi": "digit-scenes", "segmentation": "digit-maps"}
-MODELS = {"single": ("mlp", {"hidden": [8]}), "multi": ("mlp", {"hidden": [8]}), "segmentation": ("unet", {"width": 4})}
+DATA = {"multiclass": "digits-lt", "multilabel": "digit-scenes", "segmentation": "digit-maps"}
+MODELS = {
+    "multiclass": ("mlp", {"hidden": [8]}),
+    "multilabel": ("mlp", {"hidden": [8]}),
+    "segmentation": ("unet", {"width": 4}),
+}
 
 
 def data_of(task):
@@ -24,7 +28,7 @@ def data_of(task):
 
 def fits_of(task, classes):
     """A calibration and thresholds that can be told from none."""
-    if task != "multi":
+    if task != "multilabel":
         return Temperature(2.5, num_classes=classes), None
     steps = torch.linspace(0.0, 1.0, classes, dtype=torch.float64)
     calibration = LabelTemperatures(tuple((1.0 + steps).tolist()), tuple((steps - 0.5).tolist()))
@@ -37,7 +41,7 @@ def results_of(nll, calibrated):
     return Evaluation(
         format=FORMAT,
         file="made.npz",
-        task="single",
+        task="multiclass",
         samples=4,
         classes=2,
         scores="logits",
@@ -53,7 +57,7 @@ def results_of(nll, calibrated):
     ).to_json()
 
 
-def make_run(path, task="single", *, data=None, preparation=None, model=None, name=None, options=None, fits=True):
+def make_run(path, task="multiclass", *, data=None, preparation=None, model=None, name=None, options=None, fits=True):
     """A finished run at ``path``; returns its model in eval mode."""
     data = data or data_of(task)
     classes = len(data.class_names)

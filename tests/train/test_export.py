@@ -23,7 +23,7 @@ from tests.cli.test_evaluate import run
 from tests.models.test_registry import timm, torchvision  # noqa: F401  (fixtures)
 from tests.train.run_folders import data_of, fits_of, images_of, make_run
 
-TASKS = ["single", "multi", "segmentation"]
+TASKS = ["multiclass", "multilabel", "segmentation"]
 each_task = pytest.mark.parametrize("task", TASKS)
 
 
@@ -73,7 +73,7 @@ def test_probabilities_are_prepared_and_calibrated(tmp_path, task, fits):
     loaded = load_exported(export_run(tmp_path / "run", tmp_path / "out"))
     images = images_of(task)
     logits = expected_logits(model, task, images, fits=fits)
-    probabilities = logits.sigmoid() if task == "multi" else logits.softmax(1)
+    probabilities = logits.sigmoid() if task == "multilabel" else logits.softmax(1)
     assert_close(loaded(images), probabilities, rtol=0, atol=1e-5)
     assert_close(loaded.logits(images), logits, rtol=1e-5, atol=1e-5)
     plain = expected_logits(model, task, images, fits=False)
@@ -81,7 +81,7 @@ def test_probabilities_are_prepared_and_calibrated(tmp_path, task, fits):
     assert not loaded(images).requires_grad
     assert not loaded.training
     assert (loaded.calibration is None) == (not fits)
-    assert (loaded.thresholds is None) == (not fits or task != "multi")
+    assert (loaded.thresholds is None) == (not fits or task != "multilabel")
 
 
 @each_task
@@ -91,10 +91,10 @@ def test_decisions(tmp_path, task):
     images = images_of(task, 40)
     logits, found = loaded.logits(images), loaded.predict(images)
     names = data_of(task).class_names
-    if task == "single":
+    if task == "multiclass":
         assert found == [names[k] for k in logits.argmax(1)]
         assert len(set(found)) > 1
-    elif task == "multi":
+    elif task == "multilabel":
         thresholds = torch.tensor(fits_of(task, 10)[1].thresholds)
         chosen = loaded.logits(images, calibrated=False) > thresholds
         assert found == [[name for name, one in zip(names, row, strict=True) if one] for row in chosen]
@@ -106,14 +106,14 @@ def test_decisions(tmp_path, task):
 
 
 def test_without_thresholds_labels_are_chosen_at_one_half(tmp_path):
-    make_run(tmp_path / "run", "multi", fits=False)
+    make_run(tmp_path / "run", "multilabel", fits=False)
     loaded = load_exported(export_run(tmp_path / "run", tmp_path / "out"))
-    images = images_of("multi", 20)
+    images = images_of("multilabel", 20)
     assert [len(labels) for labels in loaded.predict(images)] == (loaded(images) > 0.5).sum(1).tolist()
 
 
 def test_image_files_are_read(exported, tmp_path):
-    images = images_of("single", 3)
+    images = images_of("multiclass", 3)
     for k, image in enumerate(images):
         Image.fromarray(image[0]).save(tmp_path / f"{k}.png")
     loaded = load_exported(exported)
@@ -124,22 +124,22 @@ def test_image_files_are_read(exported, tmp_path):
 def test_models_of_features(tmp_path):
     draw = np.random.default_rng(0)
     split = Arrays(draw.normal(3.0, 2.0, (50, 4)).astype(np.float32), np.arange(50) % 3)
-    data = DataSet("rows", "single", ("a", "b", "c"), split, split, split)
+    data = DataSet("rows", "multiclass", ("a", "b", "c"), split, split, split)
     model = make_run(tmp_path / "run", data=data, name="linear")
     loaded = load_exported(export_run(tmp_path / "run", tmp_path / "out"))
     scaled = (split.inputs - split.inputs.mean(0)) / split.inputs.std(0)
-    expected = fits_of("single", 3)[0](model(torch.from_numpy(scaled))).softmax(1)
+    expected = fits_of("multiclass", 3)[0](model(torch.from_numpy(scaled))).softmax(1)
     assert_close(loaded(split.inputs), expected, rtol=0, atol=1e-5)
 
 
 def test_models_of_text(tmp_path):
     texts = ("the good the bad", "good good day", "a bad day", "the day", "bad bad good")
     split = Texts(texts, np.array([0, 1, 0, 1, 0]))
-    data = DataSet("texts", "single", ("no", "yes"), split, split, split)
+    data = DataSet("texts", "multiclass", ("no", "yes"), split, split, split)
     model = make_run(tmp_path / "run", data=data, name="text-bow")
     loaded = load_exported(export_run(tmp_path / "run", tmp_path / "out"))
     tokens = Preparation.fit(split).as_arrays(split).inputs
-    expected = fits_of("single", 2)[0](model(torch.from_numpy(tokens).long())).softmax(1)
+    expected = fits_of("multiclass", 2)[0](model(torch.from_numpy(tokens).long())).softmax(1)
     assert_close(loaded(list(texts)), expected, rtol=0, atol=1e-5)
     assert set(loaded.predict(list(texts))) <= {"no", "yes"}
 
@@ -147,7 +147,7 @@ def test_models_of_text(tmp_path):
 def test_other_precision(exported):
     """In half precision the model works in it, and what is put out has float32."""
     loaded = load_exported(exported)
-    images = images_of("single")
+    images = images_of("multiclass")
     expected = loaded(images)
     half = loaded.to(torch.bfloat16)
     assert next(half.model.parameters()).dtype == torch.bfloat16
@@ -159,7 +159,7 @@ def test_other_precision(exported):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_device(exported):
-    images = images_of("single")
+    images = images_of("multiclass")
     loaded = load_exported(exported, device="cuda")
     assert loaded(images).device.type == "cuda"
     assert_close(loaded(images).cpu(), load_exported(exported)(images), rtol=0, atol=1e-5)
@@ -176,7 +176,7 @@ def test_tied_weights(tmp_path):
 
 
 def test_the_inputs_of_the_caller_stay(exported):
-    images = images_of("single")
+    images = images_of("multiclass")
     before = images.copy()
     loaded = load_exported(exported)
     loaded(images), loaded(torch.from_numpy(images))
@@ -212,8 +212,8 @@ print({{"pytorch_lightning", "pydantic", "typer", "sklearn", "matplotlib"}} & se
 # ---------------------------------------------------------------------------------------------------------------------
 
 TRAINED = {
-    "single": ("--data", "digits-lt", "--model", "mlp"),
-    "multi": ("--data", "digit-scenes", "--model", "mlp"),
+    "multiclass": ("--data", "digits-lt", "--model", "mlp"),
+    "multilabel": ("--data", "digit-scenes", "--model", "mlp"),
     "segmentation": ("--data", "digit-maps", "--model", "unet", "--model-options", "width=8", "--batch-size", 64),
 }
 
@@ -239,10 +239,10 @@ def test_a_trained_model_gives_the_predictions_of_its_run(tmp_path, task):
         assert logits.dtype == torch.float16
         assert_close(own, logits.float(), rtol=2**-10, atol=1e-5)
         logits = own
-    expected = fitted(logits).sigmoid() if task == "multi" else fitted(logits).softmax(1)
+    expected = fitted(logits).sigmoid() if task == "multilabel" else fitted(logits).softmax(1)
     assert_close(loaded(images), expected, rtol=0, atol=1e-5)
-    assert (loaded(images) - (logits.sigmoid() if task == "multi" else logits.softmax(1))).abs().max() > 1e-3
-    if task == "multi":  # the thresholds are used on the scores that they were fitted on
+    assert (loaded(images) - (logits.sigmoid() if task == "multilabel" else logits.softmax(1))).abs().max() > 1e-3
+    if task == "multilabel":  # the thresholds are used on the scores that they were fitted on
         own = loaded.logits(data.val.inputs, calibrated=False)
         again = fit_thresholds(own, torch.from_numpy(data.val.labels))
         assert loaded.thresholds.thresholds == pytest.approx(again.thresholds, abs=1e-4)
@@ -292,11 +292,11 @@ def test_a_model_of_texts(tmp_path):
 
 def test_averaged_weights_are_what_is_exported(tmp_path):
     folder = tmp_path / "run"
-    ran = run("train", *TRAINED["single"], "--epochs", 2, "--ema", 0.5, "--accelerator", "cpu", "--out", folder)
+    ran = run("train", *TRAINED["multiclass"], "--epochs", 2, "--ema", 0.5, "--accelerator", "cpu", "--out", folder)
     assert ran.exit_code == 0, ran.output
     loaded = load_exported(export_run(folder, tmp_path / "out"))
     saved = torch.from_numpy(np.load(folder / "predictions" / "test.npz")["logits"])
-    own = loaded.logits(data_of("single").test.inputs, calibrated=False)
+    own = loaded.logits(data_of("multiclass").test.inputs, calibrated=False)
     assert_close(own, saved, rtol=0, atol=1e-4)
 
 
@@ -322,7 +322,7 @@ def test_the_folder(tmp_path, task):
 
 
 def test_the_card(tmp_path):
-    make_run(tmp_path / "run", "multi")
+    make_run(tmp_path / "run", "multilabel")
     card = (export_run(tmp_path / "run", tmp_path / "out") / "README.md").read_text()
     for line in (
         "# mlp on digit-scenes",
@@ -535,8 +535,8 @@ def test_the_users_own_model_is_loaded_only_on_trust(tmp_path):
     assert "trust_code=True" in (out / "README.md").read_text()
     with pytest.raises(ValueError, match=says("made by the program model.py", "look at it", "trust_code=True")):
         load_exported(out)
-    images = images_of("single")
-    probabilities = expected_logits(model, "single", images).softmax(1)
+    images = images_of("multiclass")
+    probabilities = expected_logits(model, "multiclass", images).softmax(1)
     assert_close(load_exported(out, trust_code=True)(images), probabilities, rtol=0, atol=1e-5)
 
 
@@ -580,7 +580,7 @@ def colour(task):
 
 def test_pretrained_weights_of_torchvision_are_not_fetched_again(tmp_path, torchvision):  # noqa: F811
     options = {"weights": "DEFAULT", "progress": False}
-    make_run(tmp_path / "run", data=colour("single"), name="torchvision:resnet18", options=options)
+    make_run(tmp_path / "run", data=colour("multiclass"), name="torchvision:resnet18", options=options)
     out = export_run(tmp_path / "run", tmp_path / "out")
     torchvision.calls.clear()
     load_exported(out)
@@ -614,7 +614,7 @@ def test_backbones_of_torchvision_are_not_fetched(tmp_path, torchvision, monkeyp
 def test_pretrained_models_that_change_their_inputs(tmp_path, torchvision):  # noqa: F811
     """With weights, torchvision's GoogLeNet undoes the normalisation of images, and has no further classifiers."""
     torchvision.list_models = lambda module=None: ["googlenet"] if module is None else []
-    make_run(tmp_path / "run", data=colour("single"), name="torchvision:googlenet", options={"weights": "DEFAULT"})
+    make_run(tmp_path / "run", data=colour("multiclass"), name="torchvision:googlenet", options={"weights": "DEFAULT"})
     torchvision.calls.clear()
     export_run(tmp_path / "run", tmp_path / "out")
     assert torchvision.calls == [("googlenet", None, {"num_classes": 10, "transform_input": True, "aux_logits": False})]

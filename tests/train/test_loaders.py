@@ -22,6 +22,7 @@ from torch.testing import assert_close
 
 from equipoise.data import Arrays, DataError, FileImages, Masks, Texts, digit_maps, sampler_for
 from equipoise.data.files import path_array
+from equipoise.tasks import Task
 from equipoise.train import loaders
 from equipoise.train.loaders import Handfuls, evaluation_feed, fits, labels_for_sampling, training_feed
 
@@ -308,7 +309,7 @@ def test_decoders_travel_to_processes_that_start_anew(tmp_path):
 
 def test_sampling_labels_of_maps_are_the_classes_that_occur():
     maps = np.array([[[0, 0], [2, 255]], [[255, 255], [255, 255]], [[1, 1], [1, 1]]], np.uint8)
-    found = labels_for_sampling(numbered(3, maps), "segmentation", ignore_index=255)
+    found = labels_for_sampling(numbered(3, maps), Task.SEGMENTATION, ignore_index=255)
     assert found.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
     data = digit_maps()
     assert labels_for_sampling(data.train, data.task).shape == (1500, 11)
@@ -316,10 +317,10 @@ def test_sampling_labels_of_maps_are_the_classes_that_occur():
 
 def test_sampling_labels_of_others_are_their_own():
     single, several = np.array([0, 2, 1]), np.array([[0, 1], [1, -1], [1, 1]], np.int8)
-    assert labels_for_sampling(numbered(3, single), "single") is single
-    assert labels_for_sampling(numbered(3, several), "multi") is several
-    assert labels_for_sampling(Texts(("a", "b", "c"), single), "single") is single
-    ignored = labels_for_sampling(numbered(3, np.array([0, -100, 1])), "single")
+    assert labels_for_sampling(numbered(3, single), Task.MULTICLASS) is single
+    assert labels_for_sampling(numbered(3, several), Task.MULTILABEL) is several
+    assert labels_for_sampling(Texts(("a", "b", "c"), single), Task.MULTICLASS) is single
+    ignored = labels_for_sampling(numbered(3, np.array([0, -100, 1])), Task.MULTICLASS)
     assert ignored.tolist() == [[1, 0], [0, 0], [0, 1]]
     assert 1 not in list(sampler_for("balanced", ignored))
 

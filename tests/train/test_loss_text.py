@@ -8,7 +8,8 @@ import torch
 import equipoise
 from equipoise.catalogue import CATALOGUE, find
 from equipoise.schedules import Cosine, Linear, Parabolic, Steps
-from equipoise.train.loss_text import build_loss, default_loss, parse_loss, python_call
+from equipoise.tasks import Task
+from equipoise.train.loss_text import build_loss, parse_loss, python_call
 from equipoise.train.rows import expand_rows
 from equipoise.weights import (
     Deferred,
@@ -22,11 +23,11 @@ from equipoise.weights import (
 COUNTS = (1000, 200, 30, 4, 0)
 CLASSES = len(COUNTS)
 EPOCHS = 10
-LINKS = {"single": {"softmax"}, "multi": {"sigmoid"}, "segmentation": {"softmax", "region"}}
+LINKS = {"multiclass": {"softmax"}, "multilabel": {"sigmoid"}, "segmentation": {"softmax", "region"}}
 FITTING = [(task, entry.name) for task, links in LINKS.items() for entry in CATALOGUE if entry.link in links]
 
 
-def build(text, task="single", **changed):
+def build(text, task="multiclass", **changed):
     about = {
         "num_classes": CLASSES,
         "counts": COUNTS,
@@ -35,7 +36,7 @@ def build(text, task="single", **changed):
         "ignore_index": -100,
         "sync": False,
     }
-    return build_loss(text, task=task, **{**about, **changed})
+    return build_loss(text, task=Task(task), **{**about, **changed})
 
 
 def batch(task, *, only=None):
@@ -43,7 +44,7 @@ def batch(task, *, only=None):
     draw = torch.Generator().manual_seed(0)
     shape = (8, CLASSES, 4, 4) if task == "segmentation" else (8, CLASSES)
     logits = torch.randn(shape, generator=draw).requires_grad_()
-    if task == "multi":
+    if task == "multilabel":
         targets = (torch.rand(shape, generator=draw) < 0.4).float()
         targets[0, 0] = -1.0
         if only is not None:
@@ -86,14 +87,14 @@ def test_every_loss_with_a_class_without_training_samples(task, name, sync):
     ("task", "text"),
     [
         *FITTING,
-        ("single", "focal:gamma=linear(5,1):label_smoothing=0.1"),
-        ("single", "focal:gamma=(1,2,5)"),
-        ("single", "ce:weight=effective(0.9)"),
-        ("single", "recall:momentum=0.1:reduction=mean"),
-        ("single", "ldam:scale=10:preset=none"),
-        ("multi", "asl:gamma_neg=2:target_gap=none"),
-        ("single", "0.123456789*ce"),
-        ("single", "ldam + 0.25*focal:gamma=linear(5,1)"),
+        ("multiclass", "focal:gamma=linear(5,1):label_smoothing=0.1"),
+        ("multiclass", "focal:gamma=(1,2,5)"),
+        ("multiclass", "ce:weight=effective(0.9)"),
+        ("multiclass", "recall:momentum=0.1:reduction=mean"),
+        ("multiclass", "ldam:scale=10:preset=none"),
+        ("multilabel", "asl:gamma_neg=2:target_gap=none"),
+        ("multiclass", "0.123456789*ce"),
+        ("multiclass", "ldam + 0.25*focal:gamma=linear(5,1)"),
         ("segmentation", "recall + 0.5*dice:per_image=true"),
     ],
 )
@@ -103,11 +104,11 @@ def test_the_call_in_python_makes_the_same_loss(task, text, ignore_index):
     counts = [90, 9, 40]
     call = python_call(text, **about)
     mine = eval(call, {"equipoise": equipoise, "counts": counts})
-    theirs = build_loss(text, task=task, counts=counts, sync=False, **about)
+    theirs = build_loss(text, task=Task(task), counts=counts, sync=False, **about)
     torch.manual_seed(0)
     logits = torch.randn(8, 3, 4, 4) if task == "segmentation" else torch.randn(8, 3)
-    targets = (logits > 0.5).float() if task == "multi" else logits.roll(1, 1).argmax(1)
-    if task != "multi":
+    targets = (logits > 0.5).float() if task == "multilabel" else logits.roll(1, 1).argmax(1)
+    if task != "multilabel":
         targets[:2] = ignore_index
     for epoch in (0, 9):
         theirs.set_epoch(epoch)
@@ -140,11 +141,11 @@ def test_every_short_name(entry):
 
 @pytest.mark.parametrize("task", LINKS)
 def test_the_plain_loss_fits_its_task(task):
-    value, _ = value_and_gradient(build(default_loss(task), task), *batch(task))
+    value, _ = value_and_gradient(build(Task(task).default_loss, task), *batch(task))
     logits, targets = batch(task)
     known = targets != -1
     plain = {
-        "multi": lambda: torch.nn.functional.binary_cross_entropy_with_logits(logits[known], targets[known]),
+        "multilabel": lambda: torch.nn.functional.binary_cross_entropy_with_logits(logits[known], targets[known]),
     }.get(task, lambda: torch.nn.functional.cross_entropy(logits, targets))
     torch.testing.assert_close(value, plain().detach())
 
@@ -176,7 +177,7 @@ def test_the_plain_loss_fits_its_task(task):
     ],
 )
 def test_the_same_as_in_python(text, same):
-    logits, targets = batch("single")
+    logits, targets = batch("multiclass")
     targets[0] = 1
     torch.testing.assert_close(build(text)(logits, targets), same()(logits, targets))
 
@@ -201,7 +202,7 @@ def test_processes_share_where_they_can():
 def test_weights_start_late():
     loss = build("ldam:weight=drw")
     again = equipoise.LDAMLoss(COUNTS, weight=Deferred(effective_number(COUNTS), start=0.8), epochs=EPOCHS)
-    logits, targets = batch("single")
+    logits, targets = batch("multiclass")
     found = []
     for epoch in range(EPOCHS):
         loss.set_epoch(epoch)
@@ -227,7 +228,7 @@ def test_weights_start_late():
     ],
 )
 def test_schedules(text, schedule):
-    logits, targets = batch("single")
+    logits, targets = batch("multiclass")
     loss = build(f"0.5*focal:gamma={text}+flsd:table=((0.4,{text}),(1,2))")
     for epoch in (0, 4, 9):
         loss.set_epoch(epoch)
@@ -260,13 +261,13 @@ def test_a_sum_of_losses():
 
 
 def test_a_factor_on_one_loss():
-    logits, targets = batch("single")
+    logits, targets = batch("multiclass")
     torch.testing.assert_close(build("3*ce")(logits, targets), 3.0 * equipoise.CrossEntropyLoss()(logits, targets))
 
 
 def test_a_sum_resumes():
     loss, resumed = (build("focal:gamma=linear(5,1)+recall:momentum=0.1") for _ in range(2))
-    logits, targets = batch("single")
+    logits, targets = batch("multiclass")
     loss.set_epoch(6)
     loss(logits, targets)
     resumed.load_state_dict(loss.state_dict())
@@ -396,4 +397,4 @@ def test_a_value_that_the_loss_refuses(text, words):
 
 def test_a_label_of_every_sample():
     with pytest.raises(ValueError, match="got one that all 1000 have; leave that label out"):
-        build("db", "multi", num_samples=1000)
+        build("db", "multilabel", num_samples=1000)

@@ -20,7 +20,7 @@ from equipoise.train.module import Learner
 from equipoise.train.optimizers import learning_rate_factor
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import RunSpec
-from equipoise.train.task import task_of
+from equipoise.train.task import TrainingTask
 from equipoise.train.trainer import quiet
 
 DATA = digits_lt()
@@ -61,7 +61,7 @@ def trained(*, precision="32-true", loss=None, **options):
     """The learner after some epochs, and what was seen on the way."""
     torch.manual_seed(0)
     spec = RunSpec(data="digits-lt", epochs=EPOCHS, optimizer="sgd", lr=0.2, precision=precision)
-    preparation, task, watch = Preparation.fit(DATA.train), task_of(DATA), Watch()
+    preparation, task, watch = Preparation.fit(DATA.train), TrainingTask(DATA), Watch()
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 10))
     learner = Learner(
         task,

@@ -8,6 +8,7 @@ import equipoise
 from equipoise.comparison.plan import entries_of, run_name, surveyed_entries
 from equipoise.comparison.spec import CompareSpec
 from equipoise.schedules import Linear
+from equipoise.tasks import Task
 from equipoise.train.loss_text import OwnLoss, build_loss
 from equipoise.train.rows import expand_rows
 from equipoise.train.run import run
@@ -79,9 +80,16 @@ def file(tmp_path, monkeypatch):
     return tmp_path / "mine.py"
 
 
-def build(text, task="single", epochs=4):
+def build(text, task="multiclass", epochs=4):
     return build_loss(
-        text, task=task, num_classes=5, counts=COUNTS, num_samples=100, epochs=epochs, ignore_index=-100, sync=False
+        text,
+        task=Task(task),
+        num_classes=5,
+        counts=COUNTS,
+        num_samples=100,
+        epochs=epochs,
+        ignore_index=-100,
+        sync=False,
     )
 
 
@@ -135,7 +143,7 @@ def test_in_a_sum():
 
 
 def test_several_labels():
-    loss = build("mine.py:labels", task="multi")
+    loss = build("mine.py:labels", task="multilabel")
     logits, targets = torch.randn(4, 5), torch.ones(4, 5)
     torch.testing.assert_close(loss(logits, targets), nn.functional.binary_cross_entropy_with_logits(logits, targets))
 

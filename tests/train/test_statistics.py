@@ -10,9 +10,9 @@ from torch import nn
 
 from equipoise.losses import CrossEntropyLoss
 from equipoise.metrics import Accuracy, ConfidenceProfile
+from equipoise.metrics.truth import ProbabilityGap, TruthProbability
 from equipoise.train import statistics
 from equipoise.train.statistics import Statistics
-from equipoise.train.task import ProbabilityGap, TruthProbability
 
 MODEL = nn.Linear(2, 3)
 

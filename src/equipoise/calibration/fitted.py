@@ -6,16 +6,15 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_logits
+from equipoise._checks import check_logits
+from equipoise.tasks import Task, check_binary
 
 __all__ = ["CalibrationWarning", "Fitted", "Task"]
-
-Task = Literal["single", "multi"]
 
 
 class CalibrationWarning(UserWarning):
@@ -32,7 +31,7 @@ class Fitted(ABC):
     :func:`~equipoise.calibration.save` and :func:`~equipoise.calibration.load`.
 
     Args:
-        task: ``"single"``: one class per row, softmax over dimension 1; ``"multi"``: one sigmoid per label.
+        task: ``"multiclass"``: one class per row, softmax over dimension 1; ``"multilabel"``: one sigmoid per label.
         num_classes: number of classes or labels it was fitted for; None: any.
         samples: number of rows of the fit.
         converged: False if no optimum was reached or exists.
@@ -44,7 +43,7 @@ class Fitted(ABC):
 
     kind: ClassVar[str]
 
-    task: Task = "single"
+    task: Task = Task.MULTICLASS
     num_classes: int | None = None
     samples: int | None = None
     converged: bool = True
@@ -52,7 +51,9 @@ class Fitted(ABC):
     class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_choice("task", self.task, ("single", "multi"))
+        if self.num_classes is not None:
+            check_binary(self.task, self.num_classes)
+        self._set(task=Task(self.task).fitted)
         for name in ("num_classes", "samples"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
@@ -74,7 +75,7 @@ class Fitted(ABC):
         """Logits (N, C, d1, ..., dk) after the correction, in the same shape, dtype and device."""
         check_shape(logits, self.task, self.num_classes)
         wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        certain = logits == -torch.inf if self.task == "single" else logits.isinf()
+        certain = logits == -torch.inf if not self.task.multilabel else logits.isinf()
         return torch.where(certain, logits, _fit_in(self._apply(wide), logits.dtype, self.task))
 
     @abstractmethod
@@ -87,7 +88,7 @@ class Fitted(ABC):
 
     def _origin(self) -> str:
         """Suffix of every description."""
-        things = "classes" if self.task == "single" else "label" if self.num_classes == 1 else "labels"
+        things = self.task.one if self.num_classes == 1 else self.task.many
         parts = [f"{self.num_classes} {things}"] if self.num_classes else []
         parts += [f"fitted on {self.samples} rows"] if self.samples else []
         origin = f" ({', '.join(parts)})" if parts else ""
@@ -118,8 +119,8 @@ def check_shape(logits: Tensor, task: Task, num_classes: int | None = None) -> N
     if not isinstance(logits, Tensor):
         raise TypeError(f"logits must be a tensor, got {type(logits).__name__}; use torch.as_tensor(logits)")
     check_logits(logits)
-    least = 2 if task == "single" else 1
-    things = "classes" if task == "single" else "labels"
+    least = 1 if task.multilabel else 2
+    things = task.many
     if logits.ndim < 2 or logits.shape[1] < least:
         raise ValueError(
             f"logits must have shape (N, C, d1, ..., dk) with at least {least} {things} in dimension 1, got "
@@ -155,7 +156,7 @@ def _fit_in(logits: Tensor, dtype: torch.dtype, task: Task) -> Tensor:
     if logits.dtype == dtype:
         return logits
     limit = torch.finfo(dtype).max
-    if task == "single":  # a constant per row does not change its softmax
+    if not task.multilabel:  # a constant per row does not change its softmax
         top = logits.amax(1, keepdim=True)
         logits = torch.where(top.abs() > limit, logits - top, logits)
     return logits.clamp(-limit, limit).to(dtype)

@@ -15,9 +15,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_number
+from equipoise._checks import check_number
 from equipoise._keywords import checks_keywords
-from equipoise.calibration.fitted import Fitted, Task, announce
+from equipoise.calibration.fitted import Fitted, announce
 from equipoise.calibration.inputs import (
     blocks,
     check_probs,
@@ -29,6 +29,7 @@ from equipoise.calibration.inputs import (
     task_of,
 )
 from equipoise.calibration.one_vs_rest import log_odds
+from equipoise.tasks import Task
 
 __all__ = ["FocalPosterior", "fit_focal", "focal_posterior"]
 
@@ -64,7 +65,7 @@ class FocalPosterior(Fitted):
         return f"posterior of a model trained with focal loss, gamma {self.gamma:.4g}; same predictions{self._origin()}"
 
 
-def focal_posterior(probs: Tensor, gamma: float, *, task: Task = "single") -> Tensor:
+def focal_posterior(probs: Tensor, gamma: float, *, task: str = Task.MULTICLASS) -> Tensor:
     r"""Class posterior from the outputs ``probs`` of a model trained with focal loss. Keeps the predicted class.
 
     :math:`p_k \propto v_k / ((1 - v_k)^\gamma - \gamma v_k (1 - v_k)^{\gamma - 1} \log v_k)`, in log space. For
@@ -75,14 +76,13 @@ def focal_posterior(probs: Tensor, gamma: float, *, task: Task = "single") -> Te
     >>> focal_posterior(torch.tensor([[0.7, 0.2, 0.1]]), gamma=2.0)
     tensor([[0.9197, 0.0546, 0.0257]])
     """
-    check_choice("task", task, ("single", "multi"))
     check_number("gamma", gamma, low=0.0)
-    check_probs(probs, task)
+    kind = check_probs(probs, task)
     if gamma == 0.0:
         return probs
-    logits = logits_from_probs(probs.double(), task=task)
-    after = corrected(logits, gamma, task)
-    return (after.softmax(1) if task == "single" else after.sigmoid()).to(probs.dtype)
+    logits = logits_from_probs(probs.double(), task=kind)
+    after = corrected(logits, gamma, kind)
+    return (after.sigmoid() if kind.multilabel else after.softmax(1)).to(probs.dtype)
 
 
 @checks_keywords
@@ -91,7 +91,7 @@ def fit_focal(
     targets: Tensor,
     *,
     gamma: float | None = None,
-    task: Task | None = None,
+    task: str | None = None,
     ignore_index: int = -100,
     ignore_value: float = -1,
 ) -> FocalPosterior:
@@ -104,7 +104,7 @@ def fit_focal(
         logits: (N, C, d1, ..., dk).
         targets: class indices (N, d1, ..., dk), or 0/1 in the shape of the logits for multi-label.
         gamma: a known exponent, 0 or above; None: by likelihood.
-        task: ``"single"`` or ``"multi"``; None: inferred from the shape of the targets.
+        task: ``"multiclass"`` or ``"multilabel"``; None: inferred from the shape of the targets.
         ignore_index: single-label targets to ignore.
         ignore_value: multi-label targets to ignore.
 
@@ -114,8 +114,8 @@ def fit_focal(
     """
     if gamma is not None:
         check_number("gamma", gamma, low=0.0)
-    task = task_of(logits, targets, task)
-    if task == "single":
+    kind = task_of(logits, targets, task)
+    if not kind.multilabel:
         rows = single_rows(logits, targets, ignore_index, likelihood=True)
         odds, samples, left_out = _odds(rows.logits), len(rows.labels), rows.note
 
@@ -132,7 +132,7 @@ def fit_focal(
         signed = torch.where(table.positive, table.logits, -table.logits)
 
         def loss(gamma: float) -> float:
-            after = corrected(signed, gamma, "multi")
+            after = corrected(signed, gamma, kind)
             return float((softplus(-after) * table.known).sum())
 
     if gamma is None:
@@ -142,7 +142,7 @@ def fit_focal(
     return announce(
         FocalPosterior(
             gamma,
-            task=task,
+            task=kind,
             num_classes=logits.shape[1],
             samples=samples,
             converged=gamma < LARGEST_GAMMA or not note,
@@ -165,9 +165,9 @@ def _best_gamma(loss: Callable[[float], float]) -> tuple[float, str]:
 
 def corrected(logits: Tensor, gamma: float, task: Task) -> Tensor:
     """Logits of the posterior."""
-    if task == "single":
-        return logits - log_phi(_odds(logits), gamma)
-    return logits - log_phi(logits, gamma) + log_phi(-logits, gamma)
+    if task.multilabel:
+        return logits - log_phi(logits, gamma) + log_phi(-logits, gamma)
+    return logits - log_phi(_odds(logits), gamma)
 
 
 def _odds(logits: Tensor) -> Tensor:

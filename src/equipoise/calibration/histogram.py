@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise._checks import check_choice, check_whole
 from equipoise._keywords import checks_keywords
-from equipoise.calibration.fitted import Fitted, Task, announce
+from equipoise.calibration.fitted import Fitted, announce
 from equipoise.calibration.inputs import task_of
 from equipoise.calibration.isotonic import Curve, checked_curves
 from equipoise.calibration.one_vs_rest import ClassScores, one_vs_rest, per_class, to_logits
@@ -62,7 +62,7 @@ def fit_histogram(
     *,
     bins: int = 15,
     binning: Literal["width", "mass"] = "width",
-    task: Task | None = None,
+    task: str | None = None,
     ignore_index: int = -100,
     ignore_value: float = -1,
 ) -> HistogramBinning:
@@ -76,7 +76,7 @@ def fit_histogram(
         targets: class indices (N, d1, ..., dk), or 0/1 in the shape of the logits for multi-label.
         bins: number of bins; fewer if scores are tied.
         binning: ``"width"``: bins of equal width in probability; ``"mass"``: the same number of samples in each bin.
-        task: ``"single"`` or ``"multi"``; None: inferred from the shape of the targets.
+        task: ``"multiclass"`` or ``"multilabel"``; None: inferred from the shape of the targets.
         ignore_index: single-label targets to ignore.
         ignore_value: multi-label targets to ignore.
 
@@ -87,10 +87,10 @@ def fit_histogram(
     """
     check_choice("binning", binning, ("mass", "width"))
     bins = check_whole("bins", bins, low=1)
-    task = task_of(logits, targets, task)
-    problem = one_vs_rest(logits, targets, task, ignore_index, ignore_value)
+    kind = task_of(logits, targets, task)
+    problem = one_vs_rest(logits, targets, kind, ignore_index, ignore_value)
     curves = tuple(_fit_curve(scores, problem.floor, bins, binning) for scores in problem.classes)
-    return announce(HistogramBinning(curves, task=task, samples=problem.samples, note=problem.note))
+    return announce(HistogramBinning(curves, task=kind, samples=problem.samples, note=problem.note))
 
 
 def _fit_curve(known: ClassScores, floor: float, bins: int, binning: str) -> Curve:

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from equipoise._checks import (
-    check_choice,
     check_number,
     check_sigmoid_targets,
     check_softmax_targets,
     warn_of_probabilities,
 )
-from equipoise.calibration.fitted import Task, check_shape
+from equipoise.calibration.fitted import check_shape
+from equipoise.tasks import Task, check_binary
 
 __all__ = ["logits_from_probs"]
 
@@ -58,7 +58,7 @@ def single_rows(logits: Tensor, targets: Tensor, ignore_index: int, *, likelihoo
 
     With ``likelihood`` also without those whose true class is masked.
     """
-    check_some(logits, "single")
+    check_some(logits, Task.MULTICLASS)
     _check_tensor(targets)
     if targets.is_floating_point() or targets.shape == logits.shape:
         raise ValueError(
@@ -100,7 +100,7 @@ def multi_rows(logits: Tensor, targets: Tensor, ignore_value: float, *, likeliho
 
     With ``likelihood`` labels with an infinite logit are treated as unknown.
     """
-    check_some(logits, "multi")
+    check_some(logits, Task.MULTILABEL)
     _check_tensor(targets)
     may_be_unknown = check_sigmoid_targets(logits, targets, ignore_value, validate=True)
     warn_of_probabilities("logits", logits, one_label=False, advice=USE_LOGITS)
@@ -131,14 +131,16 @@ def multi_rows(logits: Tensor, targets: Tensor, ignore_value: float, *, likeliho
     return MultiRows(rows.where(known, 0.0), positive & known, known, note if against else "")
 
 
-def task_of(logits: Tensor, targets: Tensor, task: Task | None) -> Task:
+def task_of(logits: Tensor, targets: Tensor, task: str | None) -> Task:
     """The declared task, or the one inferred from the shape of the targets: multi-label if equal to the logits."""
     if task is None:
-        check_shape(logits, "multi")
+        check_shape(logits, Task.MULTILABEL)
         _check_tensor(targets)
-        return "multi" if targets.ndim == logits.ndim else "single"
-    check_choice("task", task, ("single", "multi"))
-    return task
+        return Task.MULTILABEL if targets.ndim == logits.ndim else Task.MULTICLASS
+    wanted = Task(task).fitted
+    check_shape(logits, wanted)
+    check_binary(task, logits.shape[1])
+    return wanted
 
 
 def flat_rows(logits: Tensor) -> Tensor:
@@ -187,60 +189,62 @@ def join_notes(*notes: str) -> str:
     return "; ".join(note for note in notes if note)
 
 
-def logits_from_probs(probs: Tensor, *, task: Task = "single", floor: float = LEAST) -> Tensor:
-    r"""Logits of given probabilities: :math:`\log p` (single) or :math:`\log p - \log(1 - p)` (multi).
+def logits_from_probs(probs: Tensor, *, task: str = Task.MULTICLASS, floor: float = LEAST) -> Tensor:
+    r"""Logits of given probabilities: :math:`\log p` (single-label) or :math:`\log p - \log(1 - p)` (multi-label).
 
     Both are finite: p is clipped to [floor, 1 - floor], because a probability that was rounded to 0 or 1 is not known
     more precisely; 1e-12 gives logits between -27.6 and 27.6.
 
     Args:
         probs: probabilities; for single-label data they sum to 1 over dimension 1 (within 0.01).
-        task: ``"single"`` or ``"multi"``.
+        task: ``"multiclass"`` or ``"multilabel"``.
         floor: minimum probability, in (0, 0.5).
 
     Shape: ``probs`` (N, C, d1, ..., dk); result the same, in the same dtype.
 
     >>> logits_from_probs(torch.tensor([[0.5, 0.5, 0.0]]))
     tensor([[ -0.6931,  -0.6931, -27.6310]])
-    >>> logits_from_probs(torch.tensor([[0.5, 1.0]]), task="multi")
+    >>> logits_from_probs(torch.tensor([[0.5, 1.0]]), task="multilabel")
     tensor([[ 0.0000, 27.6310]])
     """
-    check_choice("task", task, ("single", "multi"))
     check_number("floor", floor, low=0.0, high=0.5, open_low=True, open_high=True)
-    check_probs(probs, task)
+    kind = check_probs(probs, task)
     wide = probs.double().clamp(0.0, 1.0)  # in case of rounding
     least, most = math.log(floor), math.log1p(-floor)
-    if task == "single":
+    if not kind.multilabel:
         return wide.log().clamp(min=least).to(probs.dtype)
     return (wide.log().clamp(least, most) - (-wide).log1p().clamp(least, most)).to(probs.dtype)
 
 
-def check_probs(probs: Tensor, task: Task) -> None:
-    """Raise unless ``probs`` are probabilities of the task."""
+def check_probs(probs: Tensor, task: str) -> Task:
+    """The task of a name; raise unless ``probs`` are its probabilities."""
+    kind = Task(task).fitted
     if not isinstance(probs, Tensor):
         raise TypeError(f"probs must be a tensor, got {type(probs).__name__}; use torch.as_tensor(probs)")
     if not probs.is_floating_point():
         raise TypeError(f"probs must be floating point, got {probs.dtype}; pass the probabilities of the model")
-    least = 2 if task == "single" else 1
+    least = 1 if kind.multilabel else 2
     if probs.ndim < 2 or probs.shape[1] < least:
         raise ValueError(
             f"probs must have shape (N, C, d1, ..., dk) with at least {least} entries in dimension 1, got "
             f"{tuple(probs.shape)}; for a single row use probs[None]"
         )
+    check_binary(task, probs.shape[1])
     slack = max(1e-4, torch.finfo(probs.dtype).eps)  # sums of rounded numbers end a little above 1
     wrong = ~((probs >= -slack) & (probs <= 1 + slack))  # True for NaN
     if bool(wrong.any()):
         raise ValueError(
             f"probs must be probabilities in [0, 1], got {float(probs[wrong][0])!r}; apply the softmax or sigmoid first"
         )
-    if task == "single" and probs.numel():
+    if not kind.multilabel and probs.numel():
         total = probs.double().sum(1)
         worst = total.flatten()[(total - 1.0).abs().argmax()]
         if abs(float(worst) - 1.0) > 0.01:
             raise ValueError(
                 f"probs must sum to 1 over dimension 1, got a sum of {float(worst):g}; normalise them, or use "
-                "task='multi' if each label has a probability of its own"
+                "task='multilabel' if each label has a probability of its own"
             )
+    return kind
 
 
 def check_some(logits: Tensor, task: Task) -> None:

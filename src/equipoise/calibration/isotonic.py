@@ -11,7 +11,7 @@ from torch import Tensor
 
 from equipoise._extras import missing
 from equipoise._keywords import checks_keywords
-from equipoise.calibration.fitted import Fitted, Task, announce, as_floats
+from equipoise.calibration.fitted import Fitted, announce, as_floats
 from equipoise.calibration.inputs import task_of
 from equipoise.calibration.one_vs_rest import ClassScores, one_vs_rest, per_class, to_logits
 
@@ -57,7 +57,7 @@ def fit_isotonic(
     logits: Tensor,
     targets: Tensor,
     *,
-    task: Task | None = None,
+    task: str | None = None,
     ignore_index: int = -100,
     ignore_value: float = -1,
 ) -> IsotonicCalibration:
@@ -69,7 +69,7 @@ def fit_isotonic(
     Args:
         logits: (N, C, d1, ..., dk).
         targets: class indices (N, d1, ..., dk), or 0/1 in the shape of the logits for multi-label.
-        task: ``"single"`` or ``"multi"``; None: inferred from the shape of the targets.
+        task: ``"multiclass"`` or ``"multilabel"``; None: inferred from the shape of the targets.
         ignore_index: single-label targets to ignore.
         ignore_value: multi-label targets to ignore.
 
@@ -78,10 +78,10 @@ def fit_isotonic(
     >>> fitted(logits).sigmoid().squeeze()
     tensor([0.1000, 0.5000, 0.5000, 0.9000])
     """
-    task = task_of(logits, targets, task)
-    problem = one_vs_rest(logits, targets, task, ignore_index, ignore_value)
+    kind = task_of(logits, targets, task)
+    problem = one_vs_rest(logits, targets, kind, ignore_index, ignore_value)
     curves = tuple(_fit_curve(scores, problem.floor) for scores in problem.classes)
-    return announce(IsotonicCalibration(curves, task=task, samples=problem.samples, note=problem.note))
+    return announce(IsotonicCalibration(curves, task=kind, samples=problem.samples, note=problem.note))
 
 
 def checked_curves(curves: tuple[Curve, ...]) -> tuple[Curve, ...]:

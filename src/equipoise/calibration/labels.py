@@ -10,7 +10,7 @@ from torch import Tensor
 
 from equipoise._checks import check_number
 from equipoise._keywords import checks_keywords
-from equipoise.calibration.fitted import Fitted, Task, announce, as_floats, column
+from equipoise.calibration.fitted import Fitted, announce, as_floats, column
 from equipoise.calibration.inputs import (
     MultiRows,
     join_notes,
@@ -20,6 +20,7 @@ from equipoise.calibration.inputs import (
     softplus,
 )
 from equipoise.calibration.temperature import BOUNDS, check_bounds
+from equipoise.tasks import Task
 
 __all__ = ["LabelTemperatures", "fit_label_temperatures"]
 
@@ -38,7 +39,7 @@ class LabelTemperatures(Fitted):
 
     temperatures: tuple[float, ...]
     biases: tuple[float, ...]
-    task: Task = field(default="multi", kw_only=True)
+    task: Task = field(default=Task.MULTILABEL, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

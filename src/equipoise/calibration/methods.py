@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 
 from equipoise.calibration.dirichlet import fit_dirichlet
-from equipoise.calibration.fitted import Fitted, Task
+from equipoise.calibration.fitted import Fitted
 from equipoise.calibration.focal import fit_focal
 from equipoise.calibration.groups import fit_group_temperatures
 from equipoise.calibration.histogram import fit_histogram
@@ -18,6 +18,7 @@ from equipoise.calibration.prior import fit_prior
 from equipoise.calibration.temperature import fit_temperature
 from equipoise.calibration.thresholds import fit_thresholds
 from equipoise.calibration.vector import fit_vector
+from equipoise.tasks import Task
 
 __all__ = ["METHODS", "Method"]
 
@@ -29,8 +30,8 @@ class Method:
     Args:
         name: name on the command line.
         fit: the fit function.
-        tasks: supported tasks, ``"single"`` and ``"multi"``; a method for both infers the task from the shape of the
-            targets.
+        tasks: supported tasks, ``"multiclass"`` and ``"multilabel"``; a method for both infers the task from the
+            shape of the targets.
         keeps_accuracy: whether predictions are unchanged (multi-label: no decision at probability 1/2).
         summary: one line.
         needs: required keyword arguments of ``fit``.
@@ -44,8 +45,8 @@ class Method:
     needs: tuple[str, ...] = ()
 
 
-SINGLE: frozenset[Task] = frozenset({"single"})
-MULTI: frozenset[Task] = frozenset({"multi"})
+SINGLE: frozenset[Task] = frozenset({Task.MULTICLASS})
+MULTI: frozenset[Task] = frozenset({Task.MULTILABEL})
 BOTH: frozenset[Task] = SINGLE | MULTI
 
 METHODS: Mapping[str, Method] = MappingProxyType(

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.calibration.fitted import Task
 from equipoise.calibration.inputs import multi_rows, remark_on_classes, single_rows
+from equipoise.tasks import Task
 
 __all__: list[str] = []
 
@@ -32,23 +32,22 @@ class Problem(NamedTuple):
 
 def one_vs_rest(logits: Tensor, targets: Tensor, task: Task, ignore_index: int, ignore_value: float) -> Problem:
     """Split logits and targets of either task into one binary problem per class."""
-    if task == "single":
-        rows = single_rows(logits, targets, ignore_index)
-        odds = log_odds(rows.logits)
-        classes = [
-            ClassScores(odds[known, c], rows.labels[known] == c) for c, known in enumerate(odds.isfinite().unbind(1))
-        ]
-    else:
+    if task.multilabel:
         table = multi_rows(logits, targets, ignore_value)
         classes = [
             ClassScores(table.logits[known, c], table.positive[known, c])
             for c, known in enumerate((table.known & table.logits.isfinite()).unbind(1))
         ]
+    else:
+        rows = single_rows(logits, targets, ignore_index)
+        odds = log_odds(rows.logits)
+        classes = [
+            ClassScores(odds[known, c], rows.labels[known] == c) for c, known in enumerate(odds.isfinite().unbind(1))
+        ]
     samples = max(len(scores) for scores, _ in classes)
-    outcomes = len(classes) if task == "single" else 2
+    outcomes = 2 if task.multilabel else len(classes)
     lonely = [c for c, (_, positive) in enumerate(classes) if not bool(positive.any())]
-    words = ("class", "classes") if task == "single" else ("label", "labels")
-    note = remark_on_classes(lonely, "has no positive sample", "have no positive sample", words)
+    note = remark_on_classes(lonely, "has no positive sample", "have no positive sample", (task.one, task.many))
     return Problem(classes, 1.0 / (outcomes * (samples + 1)), samples, note)
 
 
@@ -65,10 +64,10 @@ def log_odds(logits: Tensor) -> Tensor:
 def per_class(logits: Tensor, task: Task) -> Iterator[tuple[int, Tensor]]:
     """Log-odds of each class in float64, (N, d1, ..., dk)."""
     wide = logits.float() if logits.device.type == "mps" else logits.double()  # as in the fit: knots are exact scores
-    return enumerate((log_odds(wide) if task == "single" else wide).unbind(1))
+    return enumerate((wide if task.multilabel else log_odds(wide)).unbind(1))
 
 
 def to_logits(probs: Tensor, task: Task) -> Tensor:
     """Logits of one probability per class, inside (0, 1); normalised for a softmax."""
     log_p = probs.log()
-    return log_p.log_softmax(1) if task == "single" else log_p - torch.log1p(-probs)
+    return log_p - torch.log1p(-probs) if task.multilabel else log_p.log_softmax(1)

@@ -21,6 +21,7 @@ from equipoise._checks import (
 from equipoise._keywords import checks_keywords
 from equipoise.calibration.fitted import Fitted, announce, as_floats, column
 from equipoise.calibration.inputs import USE_LOGITS, check_rows, check_some, flat_rows, single_rows
+from equipoise.tasks import Task
 
 __all__ = ["PriorCorrection", "correct_prior", "estimate_prior", "fit_prior"]
 
@@ -219,7 +220,7 @@ def _em(rows: Tensor, train: tuple[float, ...], shrinkage: float, max_iter: int,
 
 def _checked(logits: Tensor, prior: Vector | None, counts: Vector | None) -> tuple[float, ...]:
     """The training prior for logits with this number of classes."""
-    check_some(logits, "single")
+    check_some(logits, Task.MULTICLASS)
     train = _train_prior(prior, counts)
     check_length("train_prior" if counts is None else "train_counts", len(train), logits.shape[1])
     return train

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from equipoise._checks import check_number, check_whole
 from equipoise._keywords import checks_keywords
-from equipoise.calibration.fitted import Fitted, Task, announce, as_floats, check_shape, column
+from equipoise.calibration.fitted import Fitted, announce, as_floats, check_shape, column
 from equipoise.calibration.inputs import MultiRows, join_notes, label_blocks, multi_rows, remark_on_classes
+from equipoise.tasks import Task
 
 __all__ = ["Thresholds", "fit_thresholds"]
 
@@ -39,7 +40,7 @@ class Thresholds(Fitted):
 
     thresholds: tuple[float, ...]
     f1: tuple[float | None, ...] = ()
-    task: Task = field(default="multi", kw_only=True)
+    task: Task = field(default=Task.MULTILABEL, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,6 +18,7 @@ from equipoise.cli.console import echo
 from equipoise.cli.inputs import Counts, IgnoreIndex, Seed, TaskOption, bad_input, json_text, opened, walking
 from equipoise.evaluation.results import GroupResult
 from equipoise.predictions import Chunk, InputError, Predictions, write_predictions
+from equipoise.tasks import Task
 
 if TYPE_CHECKING:
     from equipoise.calibration import Fitted, Method
@@ -63,7 +64,7 @@ class CalibrationReport(Record):
     """
 
     method: str
-    task: str
+    task: Task
     judged: str
     judged_fitted_on: int | None
     reported_on: int
@@ -135,7 +136,7 @@ def calibrate(
             echo(_apply(apply, fitted, source, out))
             return
         source = opened(file, task, train_counts, ignore_index)
-        method = method or ("label-temperatures" if source.task == "multi" else "temperature")
+        method = method or source.task.calibration
         check_place(out)
         if out.suffix != ".json":
             raise InputError(f"--out: a fit is written as .json, got {out.name!r}; for example --out fit.json")
@@ -211,7 +212,7 @@ def _fit(
         reported_on=reported,
         before=meters[0].overall(),
         after=meters[1].overall(),
-        main=meters[0].key,
+        main=source.task.main,
         groups={
             when: meter.group_rows(meter.per_class()) for when, meter in zip(("before", "after"), meters, strict=True)
         },
@@ -256,21 +257,18 @@ def _method(name: str, source: Predictions) -> Method:
     """The method of that name, if it serves the task."""
     from equipoise.calibration import METHODS
 
-    task = "multi" if source.task == "multi" else "single"
-    known = [method.name for method in METHODS.values() if task in method.tasks]
+    known = [method.name for method in METHODS.values() if source.task.fitted in method.tasks]
     if name not in METHODS:
         raise InputError(f"--method must be the name of a method, got {name!r}; {nearest(name, known)}")
     if name not in known:
-        things = "several labels a sample" if task == "multi" else "one label a sample"
+        things = "several labels a sample" if source.task.multilabel else "one label a sample"
         raise InputError(f"--method {name} does not serve {things}; for this file: {', '.join(known)}")
     return METHODS[name]
 
 
 def _needs(method: Method, source: Predictions, gamma: float | None, bias: bool) -> dict[str, Any]:
     """Keyword arguments of a fit."""
-    options: dict[str, Any] = {}
-    if source.task != "multi":
-        options["ignore_index"] = source.ignore_index
+    options: dict[str, Any] = {**source.ignoring}
     if gamma is not None:
         if method.name != "focal":
             raise InputError(f"--gamma belongs to --method focal, got --method {method.name}; leave it out")
@@ -306,8 +304,7 @@ def _apply(path: Path, fitted: Fitted, source: Predictions, out: Path) -> str:
     from equipoise.calibration import Thresholds
     from equipoise.evaluation.rounding import Rounding
 
-    task = "multi" if source.task == "multi" else "single"
-    if fitted.task != task:
+    if fitted.task != source.task.fitted:
         raise InputError(f"{path}: the fit is for task {fitted.task}, {source.path} is {source.task}; use another fit")
     if fitted.num_classes is not None and fitted.num_classes != source.num_classes:
         raise InputError(
@@ -327,8 +324,7 @@ def _apply(path: Path, fitted: Fitted, source: Predictions, out: Path) -> str:
             f"{', '.join(fitted.class_names[:8])}{' ...' if len(fitted.class_names) > 8 else ''}"
         )
     lines += rounding.sentences(nll=False)
-    link = "sigmoid" if task == "multi" else "softmax"
-    probabilities = "" if isinstance(fitted, Thresholds) else f"; their {link} gives the probabilities"
+    probabilities = "" if isinstance(fitted, Thresholds) else f"; their {source.task.link} gives the probabilities"
     lines.append(f"wrote {out}, {f'logits{probabilities}' if source.from_logits else 'probabilities'}")
     if isinstance(fitted, Thresholds):
         where = "the columns decision_<label>" if out.suffix in TABLES else "decisions"
@@ -347,7 +343,7 @@ def _corrected(fitted: Fitted, source: Predictions, rounding: Rounding) -> Itera
         for part in Split(source, 0, progress=progress).parts():
             scores = fitted(part.logits)
             if not source.from_logits:
-                scores = scores.sigmoid() if source.task == "multi" else scores.softmax(1)
+                scores = scores.sigmoid() if source.task.multilabel else scores.softmax(1)
             chosen = fitted.decide(part.logits).numpy() if isinstance(fitted, Thresholds) else None
             rounding.look(part)
             yield Chunk(scores.numpy(), part.targets.numpy(), part.rounded, part.others, chosen)
@@ -358,7 +354,6 @@ def _print(report: CalibrationReport) -> None:
     from equipoise.cli.summary import plain_table
     from equipoise.evaluation.sentences import group_notes
     from equipoise.metric_registry import metric_info
-    from equipoise.tasks import find_task
 
     console = Console()
     console.print(report.judged)
@@ -369,7 +364,7 @@ def _print(report: CalibrationReport) -> None:
         table.add_row(metric.label, metric.text(value), metric.text(report.after[key]))
     console.print(table)
     if report.groups["before"]:
-        task, main, ece = find_task(report.task), metric_info(report.main), metric_info("ece")
+        task, main, ece = report.task, metric_info(report.main), metric_info("ece")
         table = plain_table("training samples", task.many, "support", f"mean {main.label}", "after", "ECE", "after")
         for pair in zip(report.groups["before"], report.groups["after"], strict=True):
             cells = [metric.text(row.metrics[metric.key]) for metric in (main, ece) for row in pair]

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from equipoise.cli.inputs import IgnoreIndex, TaskOption, bad_input, opened, read_counts, walking
+from equipoise.cli.inputs import IgnoreIndex, TaskOption, bad_input, opened, read_counts, task_option, walking
 from equipoise.predictions import InputError, Predictions
+from equipoise.tasks import Task, check_binary
 
 if TYPE_CHECKING:
     from equipoise.doctor import Finding
@@ -60,16 +61,12 @@ def doctor(
                 f"--counts must have a number for each class, got only {counts!r}; "
                 "try: equipoise doctor --counts 5000,500,50"
             )
-        kind = source.task if source is not None else task or "single"
-        if kind not in ("single", "multi", "segmentation"):
-            raise InputError(f"--task must be single, multi or segmentation, got {kind!r}; pick one of these words")
+        kind = source.task if source is not None else task_option(task) or Task.MULTICLASS
+        if numbers is not None:
+            check_binary(task, len(numbers), InputError, "--")
         findings = look_at_setup(loss=loss, sampler=sampler, weights=weights, counts=numbers)
         if numbers is not None:
-            names = (
-                source.class_names
-                if source is not None
-                else tuple(f"{'label' if kind == 'multi' else 'class'} {k}" for k in range(len(numbers)))
-            )
+            names = source.class_names if source is not None else tuple(f"{kind.one} {k}" for k in range(len(numbers)))
             findings += look_at_counts(numbers, names, kind)
         evaluation = None
         if source is not None:
@@ -114,7 +111,7 @@ def _evaluated(source: Predictions) -> tuple[Evaluation, list[Finding]]:
     from equipoise.doctor.corrections import try_corrections
     from equipoise.evaluation import evaluate
 
-    several = source.task == "multi"
+    several = source.task.multilabel
     with walking(source, walks=4 if several else 3) as progress:
         evaluation = evaluate(source, progress=progress)
         corrections = try_corrections(source, progress=progress)

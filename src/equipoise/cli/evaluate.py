@@ -133,7 +133,7 @@ def judged_open(
 
     checks = open_checks = None
     if val is not None:
-        checks = open_predictions(val, task="single", ignore_index=known.ignore_index, open_label=open_label)
+        checks = open_predictions(val, task="multiclass", ignore_index=known.ignore_index, open_label=open_label)
         if open_label is not None:
             both, (checks, open_checks) = checks, split_open(checks)
             if not any((chunk.targets == open_label).any() for chunk in both.read(100_000)):

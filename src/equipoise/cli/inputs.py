@@ -17,14 +17,26 @@ from equipoise._extras import MissingPackageError
 from equipoise._reading import map_array
 from equipoise._text_files import encoding_of
 from equipoise.cli.console import Console, echo
-from equipoise.predictions import InputError, Predictions, Task, open_predictions
+from equipoise.predictions import InputError, Predictions, open_predictions
+from equipoise.tasks import Task
 from equipoise.train.errors import TrainingError
 
-__all__ = ["Counts", "IgnoreIndex", "Seed", "TaskOption", "bad_input", "json_text", "opened", "read_counts", "walking"]
+__all__ = [
+    "Counts",
+    "IgnoreIndex",
+    "Seed",
+    "TaskOption",
+    "bad_input",
+    "json_text",
+    "opened",
+    "read_counts",
+    "task_option",
+    "walking",
+]
 
 TaskOption = Annotated[
     str | None,
-    typer.Option("--task", metavar="TASK", help="single, multi or segmentation, where the shapes do not tell it."),
+    typer.Option("--task", metavar="TASK", help="multiclass, multilabel or segmentation; default: from the shapes."),
 ]
 Counts = Annotated[
     str | None,
@@ -37,7 +49,6 @@ Counts = Annotated[
 ]
 IgnoreIndex = Annotated[int, typer.Option("--ignore-index", help="Target that counts for nothing.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of what is drawn by chance.")]
-TASKS = ("single", "multi", "segmentation")
 MOST_CLASSES = 10_000_000
 """Counts that are read of a file."""
 
@@ -68,24 +79,30 @@ def bad_input() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
+def task_option(name: str | None) -> Task | None:
+    """The task that ``--task`` names."""
+    try:
+        return None if name is None else Task(name)
+    except ValueError as error:
+        raise InputError(f"--{error}") from None
+
+
 def opened(
     path: Path,
     task: str | None,
     train_counts: str | None,
     ignore_index: int,
     *,
-    unlabelled: Task | None = None,
+    unlabelled: str | None = None,
     open_label: int | None = None,
     others: bool = False,
 ) -> Predictions:
     """Open predictions as the options say."""
-    if task is not None and task not in TASKS:
-        raise InputError(f"--task must be one of {', '.join(TASKS)}, got {task!r}; pick one of these words")
-    known: Task | None = task  # type: ignore[assignment]
+    task_option(task)
     counts = None if train_counts is None else read_counts(train_counts)
     return open_predictions(
         path,
-        task=known,
+        task=task,
         train_counts=counts,
         ignore_index=ignore_index,
         unlabelled=unlabelled,

@@ -11,7 +11,6 @@ from equipoise.cli.console import Console
 from equipoise.evaluation.results import Evaluation, OpenSetEvaluation
 from equipoise.evaluation.sentences import class_metric, described, group_notes, sentences_of, worst_classes
 from equipoise.metric_registry import metric_info
-from equipoise.tasks import find_task
 from equipoise.train.folder import RunFolder
 
 __all__ = ["plain_table", "print_evaluation", "print_open_set", "print_run"]
@@ -21,7 +20,7 @@ def print_evaluation(evaluation: Evaluation, worst: int) -> None:
     """Print tables and sentences; fractions are in percent."""
     console = Console()
     console.print(f"{evaluation.file}: {described(evaluation)}")
-    after, intervals, task = evaluation.calibration.after, evaluation.intervals, find_task(evaluation.task)
+    after, intervals, task = evaluation.calibration.after, evaluation.intervals, evaluation.task
     table = plain_table("", "value", *(["95 % CI"] if intervals else []), *(["after temperature"] if after else []))
     for key, value in evaluation.overall.items():
         metric = metric_info(key)

@@ -7,7 +7,6 @@ import zipfile
 from equipoise._reading import Shape, reading
 from equipoise._writing import move
 from equipoise.predictions import InputError, open_predictions
-from equipoise.tasks import find_task
 from equipoise.train.folder import AGAIN, RunFolder
 
 __all__ = ["check_run", "damage_of", "set_aside"]
@@ -24,7 +23,7 @@ def check_run(run: RunFolder) -> None:
     with reading(run.path / "results.json", "the numbers do not fit together", AGAIN):
         if len({len(data.class_names), len(data.train_counts), len(test.per_class)}) > 1:
             raise ValueError(f"{len(test.per_class)} of {len(data.class_names)} classes")
-        if find_task(test.task) is not find_task(data.task):
+        if test.task is not data.task:
             raise ValueError(f"task {test.task}")
         if any(test.main not in row.metrics for row in test.per_class):
             raise ValueError(f"a class without {test.main}")

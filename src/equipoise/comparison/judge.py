@@ -14,7 +14,7 @@ from equipoise._reading import InputError
 from equipoise.comparison.damage import check_run
 from equipoise.comparison.folder import ComparisonFolder, Entry
 from equipoise.comparison.open_outcome import OPEN_METRICS
-from equipoise.comparison.outcomes import GROUPS, METRICS, Array, Outcome, outcome_of, resample, values_of
+from equipoise.comparison.outcomes import GROUPS, Array, Outcome, outcome_of, resample, values_of
 from equipoise.comparison.sentences import sentences_of
 from equipoise.comparison.statistics import ALPHA, RULE, Difference, holm, moderated, paired_difference
 from equipoise.comparison.verdict import (
@@ -30,7 +30,7 @@ from equipoise.comparison.verdict import (
 )
 from equipoise.evaluation.results import Evaluation
 from equipoise.metric_registry import metric_info
-from equipoise.tasks import MULTICLASS, Task, find_task
+from equipoise.tasks import Task
 from equipoise.train.folder import RunFolder
 from equipoise.train.record import RunRecord
 
@@ -96,11 +96,11 @@ def judge(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> Ver
     _check_samples(runs)
     first = next(iter(runs.values()))
     data, test = first.record.data, first.test
-    task = find_task(data.task)
+    task = data.task
     seeds = sorted({run.seed for run in folder.runs})
     rows, equal_losses = _distinct([_row(entry, seeds, runs) for entry in folder.entries], folder.baseline)
     equal_metrics = _equal_metrics(test)
-    metrics = [name for name in _metrics(data.task, rows) if name not in equal_metrics]
+    metrics = [name for name in _metrics(task, rows) if name not in equal_metrics]
     not_compared = {name: why for name, why in _not_compared(task, rows, runs).items() if name in metrics}
     rarest = min((row for row in test.per_class if row.support), key=lambda row: row.support, default=None)
     compared = [name for name in metrics if name not in not_compared]
@@ -226,13 +226,13 @@ def _distinct(rows: Sequence[LossResult], baseline: str) -> tuple[list[LossResul
 def _equal_metrics(test: Evaluation) -> dict[str, str]:
     """Metrics that are the same number as another on this test set: accuracy where all classes have equal support."""
     support = {row.support for row in test.per_class} - {0}
-    single = find_task(test.task) is MULTICLASS
+    single = test.task.multiclass
     return {"accuracy": "mean_class_accuracy"} if single and len(support) == 1 else {}
 
 
-def _metrics(task: str, rows: Sequence[LossResult]) -> list[str]:
+def _metrics(task: Task, rows: Sequence[LossResult]) -> list[str]:
     """Columns of the table: what at least one loss has; groups where there is more than one."""
-    names = (*METRICS[task], *OPEN_METRICS, SPEED)
+    names = (*task.compared, *OPEN_METRICS, SPEED)
     known = [name for name in names if any(row.mean(name) is not None for row in rows)]
     several = sum(name in known for name in GROUPS) > 1
     return [name for name in known if several or name not in GROUPS]

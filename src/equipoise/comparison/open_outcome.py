@@ -78,7 +78,7 @@ class OpenOutcome:
         if found is None:
             return None
         unknown = open_predictions(folder.predictions("open"), targets=False)
-        return cls(known, unknown, open_predictions(folder.predictions("val"), task="single"), found["accept"])
+        return cls(known, unknown, open_predictions(folder.predictions("val"), task="multiclass"), found["accept"])
 
     def weigh(self, weights: Array, unknown: Array, val: Array) -> dict[str, Array]:
         r"""The metrics where samples of the three kinds count as often as weights (samples, draws) say; (draws,) each.

@@ -21,22 +21,13 @@ from scipy.special import expit
 from equipoise._reading import read_record, reading
 from equipoise.comparison.open_outcome import OPEN_METRICS, OpenOutcome
 from equipoise.predictions import Predictions, open_predictions
+from equipoise.tasks import Task
 from equipoise.train.folder import AGAIN, RunFolder
 
-__all__ = ["GROUPS", "METRICS", "Outcome", "outcome_of", "resample", "values_of"]
+__all__ = ["GROUPS", "Outcome", "outcome_of", "resample", "values_of"]
 
 GROUPS = ("many", "medium", "few")
-CALIBRATION = ("ece", "ada_ece", "nll")
 AFTER = "_after"
-METRICS: Mapping[str, tuple[str, ...]] = {
-    task: (*own, *CALIBRATION, *(name + AFTER for name in CALIBRATION))
-    for task, own in {
-        "single": ("accuracy", "mean_class_accuracy", *GROUPS, "macro_f1"),
-        "multi": ("mean_average_precision", *GROUPS, "CF1", "OF1"),
-        "segmentation": ("mean_iou", *GROUPS, "mean_accuracy", "pixel_accuracy"),
-    }.items()
-}
-"""Numbers that depend on the test samples, by task."""
 
 BINS = 15
 EDGES = (np.arange(1, BINS) / BINS).astype(np.float32)
@@ -292,10 +283,10 @@ class Ranking:
         return found
 
 
-OUTCOMES: Mapping[str, type[Outcome]] = {
-    "single": SingleOutcome,
-    "multi": MultiOutcome,
-    "segmentation": SegmentationOutcome,
+OUTCOMES: Mapping[Task, type[Outcome]] = {
+    Task.MULTICLASS: SingleOutcome,
+    Task.MULTILABEL: MultiOutcome,
+    Task.SEGMENTATION: SegmentationOutcome,
 }
 
 
@@ -306,7 +297,7 @@ def values_of(folder: RunFolder) -> dict[str, float | None]:
     known = {**test["overall"], **{row["name"]: row[test["main"]] for row in test["groups"]}}
     known |= {name + AFTER: value for name, value in (test["calibration"]["after"] or {}).items()}
     opened = {name: results["open"]["overall"][name] for name in OPEN_METRICS} if "open" in results else {}
-    return {name: known.get(name) for name in METRICS[test["task"]]} | opened
+    return {name: known.get(name) for name in Task(test["task"]).compared} | opened
 
 
 def outcome_of(folder: RunFolder) -> Outcome:

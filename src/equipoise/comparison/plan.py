@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from equipoise._formatting import things
 from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
 from equipoise.comparison.spec import CompareSpec
 from equipoise.expressions import canonical, compact, is_method, same
@@ -162,7 +161,7 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
     from equipoise.train.methods import parse_method
     from equipoise.train.preparation import Preparation
     from equipoise.train.rows import read_row
-    from equipoise.train.task import task_of
+    from equipoise.train.task import TrainingTask
     from equipoise.train.trainer import check_trainer
 
     first = RunSpec(**_shared(spec))
@@ -173,14 +172,14 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
             "choose another --out"
         )
     check_sizes(first, data, LOOKED_AT)
-    task, preparation = task_of(data), Preparation.fit(data.train)
+    task, preparation = TrainingTask(data), Preparation.fit(data.train)
     monitor_of(first, task)
     check_trainer(first)
     model, name = model_of(first, task, preparation)
     check_model(model, name, task, preparation, data.train)
     said = f"; model {name}" if spec.model == "auto" else ""
     notes = [
-        f"{data.name}: {len(data.class_names):,} {things(data.task)}, {len(data.train):,} training, {len(data.val):,} "
+        f"{data.name}: {len(data.class_names):,} {data.task.many}, {len(data.train):,} training, {len(data.val):,} "
         f"validation and {len(data.test):,} test samples{said}",
         *data.notes,
     ]

@@ -9,7 +9,6 @@ from equipoise.comparison.statistics import MOST_SEEDS
 from equipoise.comparison.verdict import MetricDifference, Verdict
 from equipoise.expressions import Call, Choices, Sum, Value, parse
 from equipoise.metric_registry import metric_info
-from equipoise.tasks import MULTICLASS, MULTILABEL, SEGMENTATION, find_task
 
 __all__ = ["JUDGED", "interval_text", "sentences_of", "signed"]
 
@@ -174,7 +173,7 @@ def _bottleneck(verdict: Verdict) -> str:
     """The number of test samples, with that of the rarest class where it is far below an even share."""
     text, rarest = f"{_count(verdict.test_samples, 'test sample')} are too few", verdict.rarest_class
     even = verdict.test_samples / len(verdict.data.class_names)
-    if rarest is None or find_task(verdict.data.task) is SEGMENTATION or 2 * rarest.support > even:
+    if rarest is None or verdict.data.task.pixels or 2 * rarest.support > even:
         return text
     return f"{_count(rarest.support, 'test sample')} of {rarest.name} among {verdict.test_samples:,} are too few"
 
@@ -255,7 +254,7 @@ def _warnings(verdict: Verdict) -> Iterator[str]:
     missing = verdict.missing_classes
     if missing:
         names = ", ".join(missing[:NAMED]) + (" ..." if len(missing) > NAMED else "")
-        data, task = verdict.data, find_task(verdict.data.task)
+        data, task = verdict.data, verdict.data.task
         what = "positive samples" if task.multilabel else "samples"
         yield (
             f"{len(missing)} of {len(data.class_names)} {task.many} have no {what} in the test set and "
@@ -278,10 +277,9 @@ def _unfinished(verdict: Verdict) -> Iterator[str]:
 
 def _in(metric: str, verdict: Verdict) -> str:
     """What a metric is called."""
-    task = find_task(verdict.data.task)
-    of_groups = {MULTICLASS.name: "accuracy", MULTILABEL.name: "mAP", SEGMENTATION.name: "mean IoU"}
+    task = verdict.data.task
     names = {
-        "few": f"{of_groups[task.name]} of {task.many} with few training {task.unit}s",
+        "few": f"{task.group_metric} of {task.many} with few training {task.unit}s",
         "f_measure": "F-measure with unknown classes",
         "auroc": "AUROC of known vs unknown samples",
         "ece": "ECE before calibration",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from equipoise.tasks import Task
 
 if TYPE_CHECKING:
     from equipoise.data.files import FileImages
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Arrays", "DataSet", "Split", "Task"]
 
-Task = Literal["single", "multi", "segmentation"]
 Split: TypeAlias = "Arrays | FileImages | Texts"
 """Samples in memory, image files, or texts; each has ``labels``, a length and ``take(indices)``."""
 
@@ -54,7 +55,7 @@ class DataSet:
 
     Args:
         name: name of the data set.
-        task: ``"single"``-label, ``"multi"``-label, or ``"segmentation"``.
+        task: ``"multiclass"``, ``"multilabel"`` or ``"segmentation"``.
         class_names: one name per class.
         train: training data.
         val: data for model selection.
@@ -71,6 +72,9 @@ class DataSet:
     test: Split
     ignore_index: int = -100
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "task", Task(self.task))
 
     @property
     def train_counts(self) -> NDArray[np.int64]:
@@ -95,7 +99,7 @@ def class_counts(split: Split, task: Task, classes: int, ignore_index: int) -> N
         pixels: NDArray[np.int64] = masks.pixels.sum(0)
         return pixels
     labels = split.labels
-    if task == "multi":
+    if task.multilabel:
         counts: NDArray[np.int64] = (labels == 1).sum(0).astype(np.int64)
         return counts
     valid = labels[labels != ignore_index]

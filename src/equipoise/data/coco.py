@@ -12,6 +12,7 @@ from equipoise._suggestions import some
 from equipoise.data.errors import DataError, refuse
 from equipoise.data.files import FileImages, path_array
 from equipoise.data.source import Options, Source, agree, check_files, need_train, one_for_each_split, settle_names
+from equipoise.tasks import Task
 
 __all__ = ["annotation_files", "read_coco"]
 
@@ -29,7 +30,7 @@ def annotation_files(folder: Path) -> dict[str, Path]:
 
 def read_coco(path: Path, options: Options) -> Source:
     """One JSON file, or a folder with ``annotations/instances_*.json``. Classes are in the order of category ids."""
-    agree(path, "multi", options.task)
+    agree(path, Task.MULTILABEL, options.task)
     files = annotation_files(path) if path.is_dir() else {"train": path}
     need_train(path, files)
     read = {split: _load(file) for split, file in files.items()}
@@ -49,7 +50,7 @@ def read_coco(path: Path, options: Options) -> Source:
             notes.append(
                 f"{without} of {len(images)} {split} images have no annotation: all their labels are negative."
             )
-    return Source("multi", names, splits, notes=tuple(notes))
+    return Source(Task.MULTILABEL, names, splits, notes=tuple(notes))
 
 
 def _load(file: Path) -> dict[str, Any]:

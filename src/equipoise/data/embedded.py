@@ -16,6 +16,7 @@ from equipoise._extras import missing
 from equipoise._paths import EMBEDDED_NAMES
 from equipoise.data.arrays import Arrays, DataSet
 from equipoise.data.longtail import exponential_counts, subsample
+from equipoise.tasks import Task
 
 __all__ = ["EMBEDDED", "digit_maps", "digit_scenes", "digits_lt"]
 
@@ -46,7 +47,7 @@ def digits_lt(*, ratio: float = 50.0, seed: int = 0) -> DataSet:
     labels = pools["train"].labels
     kept = subsample(labels, exponential_counts(CLASSES, 100, ratio), seed=seed)
     parts = [Pool(pools["train"].images[kept], labels[kept]), pools["val"], pools["test"]]
-    return _data_set("digits-lt", "single", [(pool.images[:, None], pool.labels) for pool in parts])
+    return _data_set("digits-lt", Task.MULTICLASS, [(pool.images[:, None], pool.labels) for pool in parts])
 
 
 def digit_scenes(*, ratio: float = 50.0, seed: int = 0) -> DataSet:
@@ -54,7 +55,9 @@ def digit_scenes(*, ratio: float = 50.0, seed: int = 0) -> DataSet:
 
     1500 training, 500 validation and 1000 test canvases, all with the same frequencies.
     """
-    return _data_set("digit-scenes", "multi", [(images, present) for images, present, _ in _scenes(ratio, seed)])
+    return _data_set(
+        "digit-scenes", Task.MULTILABEL, [(images, present) for images, present, _ in _scenes(ratio, seed)]
+    )
 
 
 def digit_maps(*, ratio: float = 50.0, seed: int = 0) -> DataSet:
@@ -63,7 +66,9 @@ def digit_maps(*, ratio: float = 50.0, seed: int = 0) -> DataSet:
     The background has more than 300 times the pixels of the rarest digit.
     """
     names = ("background", *map(str, range(CLASSES)))
-    return _data_set("digit-maps", "segmentation", [(images, maps) for images, _, maps in _scenes(ratio, seed)], names)
+    return _data_set(
+        "digit-maps", Task.SEGMENTATION, [(images, maps) for images, _, maps in _scenes(ratio, seed)], names
+    )
 
 
 EMBEDDED: Mapping[str, Callable[..., DataSet]] = MappingProxyType(
@@ -74,7 +79,7 @@ EMBEDDED: Mapping[str, Callable[..., DataSet]] = MappingProxyType(
 
 def _data_set(
     name: str,
-    task: Any,  # noqa: ANN401
+    task: Task,
     splits: list[tuple[NDArray[Any], NDArray[Any]]],
     names: tuple[str, ...] = tuple(map(str, range(CLASSES))),
 ) -> DataSet:

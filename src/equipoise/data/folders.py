@@ -25,6 +25,7 @@ from equipoise.data.source import (
     settle_names,
     split_paths,
 )
+from equipoise.tasks import Task
 
 __all__ = ["class_folders", "list_files", "read_image_folders", "read_lists"]
 
@@ -40,7 +41,7 @@ def class_folders(folder: Path) -> list[Path]:
 
 def read_image_folders(path: Path, options: Options) -> Source:
     """``root/<class>/*`` or ``root/{train,val,test}/<class>/*``; the classes of all splits together."""
-    agree(path, "single", options.task)
+    agree(path, Task.MULTICLASS, options.task)
     folders = split_paths(path)
     if "train" not in folders:
         folders = {"train": path}
@@ -63,7 +64,7 @@ def read_image_folders(path: Path, options: Options) -> Source:
             notes.append(
                 f"{loose} images beside the class folders of {folders[split]} belong to no class and are ignored."
             )
-    return Source("single", names, {name: own for name, own in splits.items() if len(own)}, notes=tuple(notes))
+    return Source(Task.MULTICLASS, names, {name: own for name, own in splits.items() if len(own)}, notes=tuple(notes))
 
 
 def list_files(folder: Path) -> dict[str, Path]:
@@ -74,7 +75,7 @@ def list_files(folder: Path) -> dict[str, Path]:
 
 def read_lists(path: Path, options: Options) -> Source:
     """Lines ``path label``; ``NAME_train.txt`` includes ``NAME_val.txt`` and ``NAME_test.txt``."""
-    agree(path, "single", options.task)
+    agree(path, Task.MULTICLASS, options.task)
     files = list_files(path) if path.is_dir() else _siblings(path)
     need_train(path, files)
     root = options.image_root or (path if path.is_dir() else path.parent)
@@ -83,7 +84,7 @@ def read_lists(path: Path, options: Options) -> Source:
     names: tuple[str, ...] = ()
     for split, number in highest.items():
         names = max(names, numbered_names(files[split], number, options.class_names), key=len)
-    return Source("single", names, {split: options.images(*pair) for split, pair in read.items()})
+    return Source(Task.MULTICLASS, names, {split: options.images(*pair) for split, pair in read.items()})
 
 
 def _siblings(file: Path) -> dict[str, Path]:

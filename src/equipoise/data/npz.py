@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from equipoise._reading import read_arrays
 from equipoise._suggestions import nearest, some
-from equipoise.data.arrays import Arrays, Task
+from equipoise.data.arrays import Arrays
 from equipoise.data.errors import DataError, refuse
 from equipoise.data.source import (
     MOST_CLASSES,
@@ -22,11 +22,12 @@ from equipoise.data.source import (
     numbered_names,
     split_paths,
 )
+from equipoise.tasks import Task
 
 __all__ = ["read_inputs", "read_npz"]
 
 ENTRIES = ("images", "features", "labels", "layout", "class_names")
-TASK_OF: dict[int, Task] = {1: "single", 2: "multi", 3: "segmentation"}
+TASK_OF: dict[int, Task] = {1: Task.MULTICLASS, 2: Task.MULTILABEL, 3: Task.SEGMENTATION}
 """The task by the number of dimensions of the labels."""
 
 
@@ -50,7 +51,7 @@ def read_npz(path: Path, options: Options) -> Source:
         _check_alike(files[split], arrays, train)
     wanted = options.class_names or next(iter(names.values()), None)
     ignore_index = -100 if options.ignore_index is None else options.ignore_index
-    if task == "multi":
+    if task.multilabel:
         class_names = _label_names(files["train"], train.labels.shape[1], wanted)
     else:
         class_names = ()
@@ -64,7 +65,7 @@ def read_npz(path: Path, options: Options) -> Source:
                     "correct the labels, or set ignore_index",
                 )
             highest = int(valid.max()) if len(valid) else -1
-            most = MOST_CLASSES_OF_MAPS if task == "segmentation" else MOST_CLASSES
+            most = MOST_CLASSES_OF_MAPS if task.pixels else MOST_CLASSES
             found = numbered_names(files[split], highest, wanted, most)
             class_names = max(class_names, found, key=len)
     return Source(task, class_names, splits, ignore_index)

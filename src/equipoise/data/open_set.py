@@ -42,7 +42,7 @@ def hold_out(data: DataSet, classes: Sequence[str | int] | str) -> tuple[DataSet
     >>> len(known.class_names), len(known.test), len(unknown)
     (8, 320, 80)
     """
-    if data.task != "single":
+    if not data.task.multiclass:
         raise refuse(
             data.name, "holding out classes requires single-label data", f"task {data.task!r}", "hold out none"
         )
@@ -137,7 +137,7 @@ def open_samples(path: str | Path, data: DataSet) -> Split:
         DataError: the samples are unusable; the message says what to do.
     """
     path = Path(path)
-    if data.task != "single":
+    if not data.task.multiclass:
         raise refuse(
             path,
             "an open set requires single-label data",

@@ -15,7 +15,7 @@ from equipoise._paths import nothing_there
 from equipoise._reading import reading
 from equipoise._suggestions import repeated, some
 from equipoise.data import longtail as tails
-from equipoise.data.arrays import Arrays, DataSet, Split, Task, class_counts
+from equipoise.data.arrays import Arrays, DataSet, Split, class_counts
 from equipoise.data.coco import annotation_files, read_coco
 from equipoise.data.embedded import EMBEDDED
 from equipoise.data.errors import DataError, refuse
@@ -26,6 +26,7 @@ from equipoise.data.segmentation import mask_folders, read_cityscapes, read_mask
 from equipoise.data.source import Options, Source, agree, note_of_bad_images, without_ignored
 from equipoise.data.splits import scarce_classes, stratified_split
 from equipoise.data.tables import ENDINGS, read_tables, table_files
+from equipoise.tasks import Task, check_binary
 
 __all__ = ["LONG_TAILS", "open_data"]
 
@@ -73,7 +74,7 @@ FIRST_4000 = {f"first-4000:{variant}": variant for variant in ("balanced", "5/3"
 def open_data(
     path_or_name: str | Path,
     *,
-    task: Task | None = None,
+    task: str | None = None,
     image_size: int | Size | None = None,
     fit: Fit = "stretch",
     val_share: float = 0.15,
@@ -99,7 +100,8 @@ def open_data(
 
     Args:
         path_or_name: an embedded data set (``digits-lt``, ``digit-scenes``, ``digit-maps``), a file or a folder.
-        task: ``"single"``, ``"multi"`` or ``"segmentation"``; inferred from the data by default.
+        task: ``"multiclass"``, ``"multilabel"`` or ``"segmentation"``, inferred from the data by default; or
+            ``"binary"``, multiclass with two classes.
         image_size: height and width, or one number for both; None keeps the size of the images.
         fit: ``"stretch"`` images to that size, or ``"crop"`` their middle.
         val_share: validation's share of the training data where none is given.
@@ -125,10 +127,8 @@ def open_data(
 
     >>> data = open_data("digits-lt")
     >>> data.task, len(data.train), data.class_names[:3]
-    ('single', 276, ('0', '1', '2'))
+    ('multiclass', 276, ('0', '1', '2'))
     """
-    if task is not None:
-        check_choice("task", task, ("single", "multi", "segmentation"))
     check_choice("fit", fit, ("stretch", "crop"))
     shares = {"val": val_share, "test": test_share}
     for name, share in shares.items():
@@ -139,7 +139,7 @@ def open_data(
         )
     names = None if class_names is None else _names(class_names)
     options = Options(
-        task=task,
+        task=None if task is None else Task(task),
         image_size=_size(image_size),
         fit=fit,
         class_names=names,
@@ -163,9 +163,10 @@ def open_data(
     if check_images or skip_bad_images:
         kept, said = without_bad_images(where, source.splits, skip_bad_images, progress)
         source = replace(source, splits=kept, notes=(*source.notes, *said))
-    if ignore_index is not None and source.task != "multi":
+    if ignore_index is not None and not source.task.multilabel:
         names, said = without_ignored(source.class_names, ignore_index)
         source = replace(source, class_names=names, ignore_index=ignore_index, notes=(*source.notes, *said))
+    check_binary(task, len(source.class_names), DataError, f"{where}: ")
     fixed, source = _first_4000(where, source, variant) if variant else (None, source)
     splits, notes = _complete(where, source, shares, seed)
     if fixed is not None:
@@ -332,7 +333,7 @@ def _thin(where: Path, source: Source, train: Split, rule: str, ratio: float, se
     """The training split with the largest such tail that its classes allow."""
     _need_single(where, source)
     classes = len(source.class_names)
-    present = class_counts(train, "single", classes, source.ignore_index)
+    present = class_counts(train, source.task, classes, source.ignore_index)
 
     def fits(largest: int) -> bool:
         counts = LONG_TAILS[rule](classes, largest, ratio)
@@ -356,7 +357,7 @@ def _first_4000(where: Path, source: Source, variant: str) -> tuple[Split, Sourc
     """The 4,000 training samples, and the source with the remaining samples for other splits."""
     _need_single(where, source)
     train, classes = source.splits["train"], len(source.class_names)
-    present = class_counts(train, "single", classes, source.ignore_index)
+    present = class_counts(train, source.task, classes, source.ignore_index)
     advice = "use another long tail, such as exponential:2"
     if variant == "balanced":
         if len(train) < 4000:
@@ -374,7 +375,7 @@ def _first_4000(where: Path, source: Source, variant: str) -> tuple[Split, Sourc
 
 
 def _need_single(where: Path, source: Source) -> None:
-    if source.task != "single":
+    if not source.task.multiclass:
         raise refuse(where, "long tails require single-label data", f"task {source.task!r}", "omit it")
 
 
@@ -383,7 +384,7 @@ def _coverage(data: DataSet) -> list[str]:
     notes = []
     seen = data.train_counts
     absent = np.flatnonzero(seen == 0)
-    if data.task != "multi":
+    if not data.task.multilabel:
         absent = absent[absent != data.ignore_index]
     if len(absent):
         notes.append(f"Classes without a training sample: {some(data.class_names[c] for c in absent)}.")

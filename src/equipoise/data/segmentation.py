@@ -27,6 +27,7 @@ from equipoise.data.source import (
     split_paths,
     without_ignored,
 )
+from equipoise.tasks import Task
 
 __all__ = ["mask_folders", "read_cityscapes", "read_mask_folders", "read_voc"]
 
@@ -186,7 +187,7 @@ def _source(
     table: NDArray[np.int64] | None = None,
     notes: list[str],
 ) -> Source:
-    agree(path, "segmentation", options.task)
+    agree(path, Task.SEGMENTATION, options.task)
     ignored = IGNORED if options.ignore_index is None else options.ignore_index
     for split, own in pairs.items():
         if not own:
@@ -235,7 +236,7 @@ def _source(
         masks = Masks(path_array(mask for _, mask in own), counts, ignored, table)
         images = path_array(image for image, _ in own)
         splits[split] = FileImages(images, (counts > 0).astype(np.int8), options.image_size, options.fit, masks)
-    return Source("segmentation", class_names, splits, ignored, tuple(notes))
+    return Source(Task.SEGMENTATION, class_names, splits, ignored, tuple(notes))
 
 
 def _histograms(

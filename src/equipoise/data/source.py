@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._suggestions import nearest, shortened, some
-from equipoise.data.arrays import Split, Task
+from equipoise.data.arrays import Split
 from equipoise.data.errors import refuse
 from equipoise.data.files import IMAGE_ENDINGS, FileImages, Fit, Paths, Progress, Size, path_array
+from equipoise.tasks import Task
 
 __all__ = ["SPLITS", "Options", "Source"]
 

@@ -16,7 +16,7 @@ from equipoise._extras import missing
 from equipoise._reading import check_memory, reading
 from equipoise._suggestions import nearest, repeated, shortened, some
 from equipoise._text_files import SAVE_AS_UTF8, header_of, no_text, read_options
-from equipoise.data.arrays import Arrays, Split, Task
+from equipoise.data.arrays import Arrays, Split
 from equipoise.data.errors import DataError, refuse
 from equipoise.data.files import path_array
 from equipoise.data.source import (
@@ -31,6 +31,7 @@ from equipoise.data.source import (
     split_paths,
 )
 from equipoise.data.text import Texts
+from equipoise.tasks import Task
 
 __all__ = ["ENDINGS", "read_tables", "table_files"]
 
@@ -157,7 +158,7 @@ def _all_labels(
     """Task, class names, labels of each split, and notes."""
     where = files["train"]
     if not isinstance(column, str):
-        agree(where, "multi", options.task)
+        agree(where, Task.MULTILABEL, options.task)
         prefix = "label_" if all(name.startswith("label_") for name in column) else ""
         names = tuple(name.removeprefix(prefix) for name in column)
         if options.class_names is not None:
@@ -171,7 +172,7 @@ def _all_labels(
             split: np.stack([_flags(files[split], name, table[name]) for name in ordered], axis=1)
             for split, table in tables.items()
         }
-        return "multi", names, labels, ()
+        return Task.MULTILABEL, names, labels, ()
     values = {split: table[column] for split, table in tables.items()}
     separator, notes = _separator(where, column, [value for own in values.values() for value in own], options)
     if separator is None:
@@ -180,7 +181,7 @@ def _all_labels(
             single = _classes(where, column, single)
         names, numbers = _numbering(where, [word for own in single.values() for word in own], options.class_names)
         found = {split: np.array([numbers[word] for word in own], np.int64) for split, own in single.items()}
-        return agree(where, "single", options.task), names, found, notes
+        return agree(where, Task.MULTICLASS, options.task), names, found, notes
     rows = {split: [_several(value, separator) for value in own] for split, own in values.items()}
     words = [word for own in rows.values() for row in own for word in row]
     if not words:
@@ -199,7 +200,7 @@ def _all_labels(
         labels[split] = np.zeros((len(own), len(names)), np.int8)
         for i, row in enumerate(own):
             labels[split][i, [numbers[word] for word in row]] = 1
-    return agree(where, "multi", options.task), names, labels, notes
+    return agree(where, Task.MULTILABEL, options.task), names, labels, notes
 
 
 def _separator(where: Path, column: str, values: list[Any], options: Options) -> tuple[str | None, tuple[str, ...]]:
@@ -208,18 +209,19 @@ def _separator(where: Path, column: str, values: list[Any], options: Options) ->
         return "", ()
     if options.separator is not None:
         return options.separator, ()
-    if options.task == "single":
+    if options.task is not None and options.task.multiclass:
         return None, ()
     used = [mark for mark in SEPARATORS if any(mark in str(value) for value in values)]
     if len(used) > 1:
         raise refuse(
             where, f"labels of column {column!r} must be separated by one of ; and |", "both", "set separator or task"
         )
-    if options.task == "multi":
+    if options.task is not None and options.task.multilabel:
         return (used or [SEPARATORS[0]])[0], ()
     if used:
         note = (
-            f"Column {column!r} holds several labels separated by {used[0]!r}; task='single' would treat them as names."
+            f"Column {column!r} holds several labels separated by {used[0]!r}; task='multiclass' would treat them as "
+            "names."
         )
         return used[0], (note,)
     return None, ()

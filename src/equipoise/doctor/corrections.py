@@ -50,9 +50,8 @@ def try_corrections(
     halves = [picker.rows() for picker in pickers]
     found = []
     for options, method, arguments in _candidates(source):
-        nll = NegativeLogLikelihood(
-            **({"kind": "multilabel"} if source.task == "multi" else {"ignore_index": source.ignore_index})
-        )
+        kind: dict[str, Any] = {"kind": "multilabel"} if source.task.multilabel else {}
+        nll = NegativeLogLikelihood(**kind, **source.ignoring)
         try:
             for own, other in (halves, reversed(halves)):
                 with warnings.catch_warnings():
@@ -69,12 +68,12 @@ def try_corrections(
 
 def _candidates(source: Predictions) -> list[tuple[str, str, dict[str, Any]]]:
     """Options of the command, method and arguments."""
-    if source.task == "multi":
+    if source.task.multilabel:
         return [
             ("--method label-temperatures", "label-temperatures", {}),
             ("--method label-temperatures --bias", "label-temperatures", {"bias": True}),
         ]
-    ignore = {"ignore_index": source.ignore_index}
+    ignore = source.ignoring
     found: list[tuple[str, str, dict[str, Any]]] = [
         (f"--method {name}", name, dict(ignore)) for name in ("temperature", "vector")
     ]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from equipoise.doctor.finding import Finding, listed
+from equipoise.tasks import Task
 
 __all__ = ["look_at_counts"]
 
@@ -14,11 +15,11 @@ LONG_TAIL = 10.0
 FEW = 20
 
 
-def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "single") -> list[Finding]:
-    """Findings about training samples of each class; about positives of each label where ``task`` is ``"multi"``."""
+def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "multiclass") -> list[Finding]:
+    """Findings about training samples of each class, about positives of each label where the task is multi-label."""
     found = []
-    several = task == "multi"
-    kinds = "labels" if several else "classes"
+    kind = Task(task)
+    several, kinds = kind.multilabel, kind.many
     largest, smallest = ("most frequent label", "rarest") if several else ("largest class", "smallest")
     absent = [name for name, count in zip(names, counts, strict=True) if count == 0]
     if absent:

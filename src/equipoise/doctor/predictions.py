@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from equipoise.doctor.finding import Finding, listed
 from equipoise.evaluation.results import ClassResult, Evaluation, ReliabilityBins
 from equipoise.evaluation.sentences import is_off
-from equipoise.tasks import MULTICLASS, SEGMENTATION, find_task
 
 if TYPE_CHECKING:
     from equipoise.doctor.corrections import Correction
@@ -100,7 +99,7 @@ def _accuracy(row: ClassResult) -> float:
 
 def _classes(evaluation: Evaluation) -> list[Finding]:
     rows = evaluation.per_class
-    task = find_task(evaluation.task)
+    task = evaluation.task
     results = []
     absent = [row.name for row in rows if row.support == 0]
     if absent:
@@ -114,7 +113,7 @@ def _classes(evaluation: Evaluation) -> list[Finding]:
             )
         )
     scarce = [row.name for row in rows if 0 < row.support < FEW_SAMPLES]
-    if scarce and task is not SEGMENTATION:
+    if scarce and not task.pixels:
         smallest = min(row.support for row in rows if row.support)
         error = 50.0 / math.sqrt(smallest)
         results.append(
@@ -204,9 +203,9 @@ def _bins(evaluation: Evaluation) -> list[Finding]:
             Finding(
                 "note",
                 f"calibration of the {'group' if len(thin_groups) == 1 else 'groups'} {', '.join(thin_groups)}",
-                f"{each[0].upper()}{each[1:]}." + ("" if find_task(evaluation.task).multilabel else f" {BY_TRUTH}"),
+                f"{each[0].upper()}{each[1:]}." + ("" if evaluation.task.multilabel else f" {BY_TRUTH}"),
                 "Read reliability diagrams of groups with care"
-                + ("; prefer the classwise ECE of their classes." if find_task(evaluation.task) is MULTICLASS else "."),
+                + ("; prefer the classwise ECE of their classes." if evaluation.task.multiclass else "."),
             )
         )
     return results
@@ -215,7 +214,7 @@ def _bins(evaluation: Evaluation) -> list[Finding]:
 def _confidence(evaluation: Evaluation, better: Correction | None) -> list[Finding]:
     curve, before, after = evaluation.curve, evaluation.calibration.before, evaluation.calibration.after
     gap = mean_gap(curve)
-    if find_task(evaluation.task).multilabel or abs(gap) < max(GAP, 2 * gap_noise(curve)):
+    if evaluation.task.multilabel or abs(gap) < max(GAP, 2 * gap_noise(curve)):
         return []
     over = gap > 0
     if better is not None:
@@ -240,7 +239,7 @@ def _below(value: float | None, other: float | None) -> bool:
 
 def _frequency(evaluation: Evaluation, tried: Sequence[Correction]) -> list[Finding]:
     """Predicted probabilities of labels far above or below observed frequencies."""
-    if not find_task(evaluation.task).multilabel or not is_off(evaluation):
+    if not evaluation.task.multilabel or not is_off(evaluation):
         return []
     gap = mean_gap(evaluation.curve)
     present = sum(row.support for row in evaluation.per_class) / evaluation.curve.total
@@ -274,7 +273,7 @@ def _corrections(evaluation: Evaluation, tried: Sequence[Correction]) -> list[Fi
     if after is None or before["nll"] is None or after["nll"] is None:
         return []
     best = _better(evaluation, tried)
-    if best is not None and find_task(evaluation.task).multilabel and is_off(evaluation):
+    if best is not None and evaluation.task.multilabel and is_off(evaluation):
         return []  # _frequency reports it
     if best is not None:
         return [
@@ -293,9 +292,7 @@ def _corrections(evaluation: Evaluation, tried: Sequence[Correction]) -> list[Fi
                 "note",
                 "a temperature helps",
                 f"On held-out samples, it lowers the NLL from {before['nll']:.4f} to {after['nll']:.4f}.",
-                "equipoise calibrate FILE --method "
-                + ("label-temperatures" if find_task(evaluation.task).multilabel else "temperature")
-                + " --out fit.json",
+                "equipoise calibrate FILE --method " + evaluation.task.calibration + " --out fit.json",
             )
         ]
     return []
@@ -310,7 +307,7 @@ def _moves(before: float, after: float) -> str:
 
 
 def _thresholds(evaluation: Evaluation, cross_fitted: float | None) -> list[Finding]:
-    if not find_task(evaluation.task).multilabel:
+    if not evaluation.task.multilabel:
         return []
     values = [row.metrics["f1"] or 0.0 for row in evaluation.per_class if row.support]
     if cross_fitted is None or not values:

@@ -9,7 +9,7 @@ from equipoise.catalogue import Entry, find
 from equipoise.doctor.counts import LONG_TAIL
 from equipoise.doctor.predictions import GAP, mean_gap, rarely_predicted
 from equipoise.evaluation.results import Evaluation
-from equipoise.tasks import MULTICLASS, MULTILABEL, SEGMENTATION, find_task
+from equipoise.tasks import Task
 
 __all__ = ["Suggestion", "suggest"]
 
@@ -36,10 +36,10 @@ def suggest(task: str, counts: Sequence[float] | None, evaluation: Evaluation | 
     """
     present = [count for count in counts or () if count > 0]
     ratio = max(present) / min(present) if present else None
-    kind = find_task(task)
-    rules = {MULTICLASS: _multiclass, MULTILABEL: _multilabel, SEGMENTATION: _segmentation}
+    kind = Task(task)
+    rules = {Task.MULTICLASS: _multiclass, Task.MULTILABEL: _multilabel, Task.SEGMENTATION: _segmentation}
     chosen = rules[kind](ratio, present, evaluation)
-    as_compared = FOR_MAPS if kind is SEGMENTATION else {}
+    as_compared = FOR_MAPS if kind.pixels else {}
     entries = [(find(name), why) for name, why in chosen]
     return [Suggestion(entry, why, as_compared.get(entry.name, entry.text)) for entry, why in entries]
 

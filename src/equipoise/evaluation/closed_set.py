@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise._checks import check_whole
-from equipoise.calibration import Fitted, fit_label_temperatures, fit_temperature
+from equipoise.calibration import METHODS, Fitted
 from equipoise.evaluation.intervals import Resampling
 from equipoise.evaluation.meters import meter_for
 from equipoise.evaluation.results import FORMAT, Calibration, Evaluation, Reliability
@@ -67,7 +67,7 @@ def evaluate(
         rounding.look(part)
         checks.look(part.scores, part.targets)
         samples += len(part.scores)
-        unknown += int((part.targets == UNKNOWN).sum()) if source.task == "multi" else 0
+        unknown += int((part.targets == UNKNOWN).sum()) if source.task.multilabel else 0
         for picker in pickers:
             picker.add(part)
         if resampling is not None:
@@ -105,7 +105,7 @@ def evaluate(
         unknown=unknown,
         scores="logits" if source.from_logits else "probabilities",
         bins=bins,
-        main=before.key,
+        main=source.task.main,
         suspicions=checks.sentences(overall.get("accuracy", overall.get("pixel_accuracy"))),
         notes=rounding.sentences(),
         overall=overall,
@@ -130,10 +130,7 @@ def _temperature(source: Predictions, logits: Tensor, targets: Tensor) -> tuple[
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the note says the same
         try:
-            if source.task == "multi":
-                fitted: Fitted = fit_label_temperatures(logits, targets)
-            else:
-                fitted = fit_temperature(logits, targets, ignore_index=source.ignore_index)
+            fitted = METHODS[source.task.calibration].fit(logits, targets, **source.ignoring)
         except ValueError as error:
             return None, str(error)
     return fitted, fitted.note

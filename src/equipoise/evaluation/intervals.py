@@ -5,7 +5,7 @@ A sample is what was drawn when the data were made: an image with all its pixels
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -13,14 +13,9 @@ from torch import Tensor
 from equipoise.metrics import average_precision, bin_sums, binned_error, bootstrap
 from equipoise.metrics.segmentation import confusion
 from equipoise.predictions import Predictions
+from equipoise.tasks import Task
 
 __all__ = ["Resampling"]
-
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "single": ("accuracy", "mean_class_accuracy", "nll", "ece"),
-    "multi": ("mean_average_precision", "OF1", "nll", "ece"),
-    "segmentation": ("mean_iou", "mean_accuracy", "pixel_accuracy", "nll", "ece"),
-}
 
 
 class Resampling:
@@ -32,7 +27,7 @@ class Resampling:
 
     def add(self, logits: Tensor, targets: Tensor) -> None:
         """Add a chunk."""
-        if self.source.task == "multi":
+        if self.source.task.multilabel:
             self.kept.append((logits.double(), targets))
             return
         valid = targets != self.source.ignore_index
@@ -41,7 +36,7 @@ class Resampling:
         confidence, predicted = log_probs.max(1)
         confidence, right = confidence.exp(), predicted == labels
         nll = -log_probs.gather(1, labels.unsqueeze(1)).squeeze(1)
-        if self.source.task == "single":
+        if self.source.task.multiclass:
             kept = (confidence, right, nll, labels)
             self.kept.append(tuple(values[valid] for values in kept))
             return
@@ -62,13 +57,13 @@ class Resampling:
         """Name of a number to its lower and upper limit, 95 %."""
         arrays = [torch.cat(parts) for parts in zip(*self.kept, strict=True)]
         task = self.source.task
-        functions: dict[str, Callable[..., Tensor]] = {
-            "single": self._single,
-            "multi": self._multi,
-            "segmentation": self._segmentation,
+        functions: dict[Task, Callable[..., Tensor]] = {
+            Task.MULTICLASS: self._single,
+            Task.MULTILABEL: self._multi,
+            Task.SEGMENTATION: self._segmentation,
         }
-        found = bootstrap(functions[task], *arrays, draws=draws, seed=seed, weighted=task != "multi")
-        limits = zip(NAMES[task], found.low.tolist(), found.high.tolist(), strict=True)
+        found = bootstrap(functions[task], *arrays, draws=draws, seed=seed, weighted=not task.multilabel)
+        limits = zip(task.resampled, found.low.tolist(), found.high.tolist(), strict=True)
         return {name: [low, high] for name, low, high in limits}
 
     def _single(self, confidence: Tensor, right: Tensor, nll: Tensor, labels: Tensor, *, weight: Tensor) -> Tensor:

@@ -1,13 +1,15 @@
-"""What is measured in each task: the metrics that run along with the chunks, and the numbers they end in."""
+"""What is measured in each task: the metrics that are updated with each chunk, and the numbers they give."""
 
 from __future__ import annotations
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
+from torchmetrics import Metric
 
 from equipoise.evaluation.results import ClassResult, GroupResult, ReliabilityBins
 from equipoise.metrics import (
@@ -23,14 +25,32 @@ from equipoise.metrics import (
     shot_groups,
 )
 from equipoise.predictions import Predictions
+from equipoise.tasks import GROUPS, Task
 
-__all__ = ["CALIBRATION", "GROUPS", "Meter", "group_names", "meter_for", "plain"]
+__all__ = [
+    "CALIBRATION",
+    "GROUPS",
+    "KEPT",
+    "Meter",
+    "basic_metrics",
+    "decision_scores",
+    "group_names",
+    "meter_for",
+    "plain",
+]
 
-GROUPS = ("many", "medium", "few")
 CALIBRATION = ("nll", "brier", "ece", "ada_ece", "classwise_ece", "mce")
 """Numbers that a calibration may change; lower is better."""
 KEPT = 20_000_000
 """Scores up to which values that need a sort are computed exactly."""
+
+ACCURACIES = {
+    "top1": "accuracy",
+    "top5": "top5_accuracy",
+    "mean_class": "mean_class_accuracy",
+    "macro_f1": "macro_f1",
+}
+"""Entries of ``Accuracy`` by their names in an evaluation."""
 
 
 def plain(value: Tensor | float) -> float | None:
@@ -44,32 +64,85 @@ def group_names(train_counts: Sequence[float]) -> list[str]:
     return [GROUPS[group] for group in shot_groups(train_counts).tolist()]
 
 
-class Meter:
-    """Metrics that run along; a subclass says which and how they are called."""
+def basic_metrics(
+    task: Task,
+    num_classes: int,
+    *,
+    bins: int = 15,
+    from_logits: bool = True,
+    exact: bool = True,
+    top: bool = False,
+    ignore_index: int = -100,
+) -> dict[str, Metric]:
+    """Metrics of validation passes, which evaluations have too.
 
-    kind = "top"
-    key: ClassVar[str]
+    Args:
+        task: of the scores.
+        num_classes: C.
+        bins: of the calibration error.
+        from_logits: False if scores are probabilities; the likelihood always takes logits.
+        exact: whether average precision keeps all scores.
+        top: with the top-5 accuracy, or scores of the top 3 labels, where there are more classes.
+        ignore_index: target to ignore, other than for multi-label data.
+    """
+    own: dict[str, Any] = {"kind": "multilabel"} if task.multilabel else {"ignore_index": ignore_index}
+    common: dict[str, Any] = {"from_logits": from_logits, **({} if task.multilabel else own)}
+    metrics: dict[str, Metric] = {
+        "nll": NegativeLogLikelihood(**own),  # finite at probability 0 too
+        "ece": CalibrationError(bins, from_logits=from_logits, **own),
+    }
+    if task.multilabel:
+        metrics["average_precision"] = MultilabelAveragePrecision(num_classes, average="none", exact=exact, **common)
+        metrics["at_threshold"] = MultilabelScores(num_classes, **common)
+        if top and num_classes > 3:
+            metrics["top3"] = MultilabelScores(num_classes, top_k=3, **common)
+    elif task.pixels:
+        metrics["overlap"] = SegmentationScores(num_classes, **common)
+    else:
+        metrics["accuracy"] = Accuracy(num_classes, top_k=(1, 5) if top and num_classes > 5 else (1,), **common)
+    return metrics
+
+
+def decision_scores(task: Task, metrics: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Numbers of predicted classes and rankings from ``basic_metrics``; those of ``task.metrics`` are among them."""
+    if task.multilabel:
+        scores = {"mean_average_precision": metrics["average_precision"].compute().nanmean()}
+        for name, ending in (("at_threshold", ""), ("top3", "_top3")):
+            if name in metrics:
+                values = metrics[name].compute()
+                scores |= {f"{key}{ending}": values[key] for key in ("CP", "CR", "CF1", "OP", "OR", "OF1")}
+        return scores
+    if task.pixels:
+        values = metrics["overlap"].compute()
+        return {key: values[key] for key in ("mean_iou", "mean_accuracy", "pixel_accuracy", "frequency_weighted_iou")}
+    values = metrics["accuracy"].compute()
+    return {name: values[key] for key, name in ACCURACIES.items() if key in values}
+
+
+class Meter(ABC):
+    """Metrics that are updated with each chunk; a subclass adds those of its task."""
 
     def __init__(self, source: Predictions, from_logits: bool, bins: int) -> None:
-        self.source = source
-        events = source.places * (source.num_classes if self.kind == "multilabel" else 1)
+        self.source, self.task = source, source.task
+        events = source.places * (source.num_classes if self.task.multilabel else 1)
         self.exact = (source.samples or 0) * events <= KEPT
-        common: dict[str, Any] = {"from_logits": from_logits}
-        if self.kind != "multilabel":
-            common["ignore_index"] = source.ignore_index
-        calibration = {**common, "bins": bins, "kind": self.kind}
-        scoring = {**common, "kind": "multilabel"} if self.kind == "multilabel" else common
+        self.common: dict[str, Any] = {"from_logits": from_logits, **source.ignoring}
+        self.bins = bins
+        kind: dict[str, Any] = {"kind": "multilabel"} if self.task.multilabel else {}
+        calibration = {**self.common, **kind, "bins": bins}
         self.groups = None if source.train_counts is None else shot_groups(source.train_counts)
         self.metrics: dict[str, Any] = {
-            "nll": NegativeLogLikelihood(**{**scoring, "from_logits": True}),  # finite at probability 0 too
-            "brier": BrierScore(**scoring),
-            "ece": CalibrationError(**calibration),
+            **basic_metrics(self.task, source.num_classes, exact=self.exact, top=True, bins=bins, **self.common),
+            "brier": BrierScore(**self.common, **kind),
             "ada_ece": CalibrationError(**calibration, binning="mass", exact=self.exact),
         }
         if self.groups is not None:
             self.metrics["group_ece"] = CalibrationError(**calibration, groups=self.groups)
-        self.common = common
-        self.bins = bins
+
+    def overall(self) -> dict[str, float | None]:
+        """Numbers of all samples."""
+        scores = {name: plain(value) for name, value in decision_scores(self.task, self.metrics).items()}
+        return {**scores, **self.calibration()}
 
     def update(self, scores: Tensor, targets: Tensor, logits: Tensor | None = None) -> None:
         """Add a chunk; ``logits`` of the scores, where these are probabilities."""
@@ -105,11 +178,15 @@ class Meter:
         rows = []
         for number, name in enumerate(GROUPS[: len(errors)]):
             members = [row for row, group in zip(per_class, self.groups.tolist(), strict=True) if group == number]
-            values = [value for row in members if (value := row.metrics[self.key]) is not None]
+            values = [value for row in members if (value := row.metrics[self.task.main]) is not None]
             mean = sum(values) / len(values) if values else None
-            metrics = {self.key: mean, "ece": plain(errors[number])}
+            metrics = {self.task.main: mean, "ece": plain(errors[number])}
             rows.append(GroupResult(name, len(members), sum(row.support for row in members), metrics))
         return [row for row in rows if row.classes]
+
+    @abstractmethod
+    def per_class(self) -> list[ClassResult]:
+        """Results by class or label."""
 
     def class_rows(self, support: Tensor, predicted: Tensor, **metrics: Tensor) -> list[ClassResult]:
         """Results by class from tensors (C,)."""
@@ -131,34 +208,21 @@ class Meter:
 class SingleMeter(Meter):
     """One label a sample."""
 
-    key = "accuracy"
-
     def __init__(self, source: Predictions, from_logits: bool, bins: int) -> None:
         super().__init__(source, from_logits, bins)
-        top = (1, 5) if source.num_classes > 5 else (1,)
-        self.metrics["accuracy"] = Accuracy(source.num_classes, top_k=top, **self.common)
         self.metrics["classwise_ece"] = CalibrationError(bins, kind="classwise", **self.common)
         self.metrics["confident"] = ConfidentShare(**self.common)
 
     def overall(self) -> dict[str, float | None]:
         """Numbers of all samples."""
-        found, sure = self.metrics["accuracy"].compute(), self.metrics["confident"].compute()
-        names = {
-            "top1": "accuracy",
-            "top5": "top5_accuracy",
-            "mean_class": "mean_class_accuracy",
-            "macro_f1": "macro_f1",
-        }
-        scores = {name: plain(found[key]) for key, name in names.items() if key in found}
+        sure = self.metrics["confident"].compute()
         return {
-            **scores,
-            **self.calibration(),
+            **super().overall(),
             "s99_share": plain(sure["share"]),
             "s99_accuracy": plain(sure["accuracy"]),
         }
 
     def per_class(self) -> list[ClassResult]:
-        """Results by class."""
         computed, errors = self.metrics["accuracy"].compute(), self.metrics["classwise_ece"].per_class()
         support, predicted, _ = self.metrics["accuracy"].counts
         return self.class_rows(support, predicted, accuracy=computed["per_class"], f1=computed["f1"], ece=errors)
@@ -167,20 +231,7 @@ class SingleMeter(Meter):
 class SegmentationMeter(Meter):
     """One label a pixel."""
 
-    key = "iou"
-
-    def __init__(self, source: Predictions, from_logits: bool, bins: int) -> None:
-        super().__init__(source, from_logits, bins)
-        self.metrics["overlap"] = SegmentationScores(source.num_classes, **self.common)
-
-    def overall(self) -> dict[str, float | None]:
-        """Numbers of all pixels."""
-        found = self.metrics["overlap"].compute()
-        names = ("mean_iou", "mean_accuracy", "pixel_accuracy", "frequency_weighted_iou")
-        return {**{name: plain(found[name]) for name in names}, **self.calibration()}
-
     def per_class(self) -> list[ClassResult]:
-        """Results by class."""
         computed, matrix = self.metrics["overlap"].compute(), self.metrics["overlap"].confusion
         names = ("iou", "accuracy", "precision")
         return self.class_rows(matrix.sum(1), matrix.sum(0), **{name: computed[name] for name in names})
@@ -189,33 +240,7 @@ class SegmentationMeter(Meter):
 class MultiMeter(Meter):
     """Several labels a sample."""
 
-    kind = "multilabel"
-    key = "average_precision"
-
-    def __init__(self, source: Predictions, from_logits: bool, bins: int) -> None:
-        super().__init__(source, from_logits, bins)
-        labels = source.num_classes
-        self.metrics["average_precision"] = MultilabelAveragePrecision(
-            labels, average="none", exact=self.exact, **self.common
-        )
-        self.metrics["at_threshold"] = MultilabelScores(labels, **self.common)
-        if labels > 3:
-            self.metrics["top3"] = MultilabelScores(labels, top_k=3, **self.common)
-
-    def overall(self) -> dict[str, float | None]:
-        """Numbers of all samples and labels."""
-        words = ("CP", "CR", "CF1", "OP", "OR", "OF1")
-        scores: dict[str, float | None] = {
-            "mean_average_precision": plain(self.metrics["average_precision"].compute().nanmean())
-        }
-        for name, ending in (("at_threshold", ""), ("top3", "_top3")):
-            if name in self.metrics:
-                found = self.metrics[name].compute()
-                scores |= {f"{word}{ending}": plain(found[word]) for word in words}
-        return {**scores, **self.calibration()}
-
     def per_class(self) -> list[ClassResult]:
-        """Results by label."""
         precision = self.metrics["average_precision"].compute().reshape(-1)  # a scalar of a single label
         errors = self.metrics["ece"].per_class()
         predicted, positive, hits = self.metrics["at_threshold"].counts.double()
@@ -223,14 +248,14 @@ class MultiMeter(Meter):
         return self.class_rows(positive, predicted, average_precision=precision, f1=f1, ece=errors)
 
 
-METERS: Mapping[str, type[SingleMeter] | type[MultiMeter] | type[SegmentationMeter]] = {
-    "single": SingleMeter,
-    "multi": MultiMeter,
-    "segmentation": SegmentationMeter,
+METERS: Mapping[Task, type[Meter]] = {
+    Task.MULTICLASS: SingleMeter,
+    Task.MULTILABEL: MultiMeter,
+    Task.SEGMENTATION: SegmentationMeter,
 }
 
 
-def meter_for(source: Predictions, *, from_logits: bool, bins: int) -> SingleMeter | MultiMeter | SegmentationMeter:
+def meter_for(source: Predictions, *, from_logits: bool, bins: int) -> Meter:
     """The meter of the task."""
     return METERS[source.task](source, from_logits, bins)
 

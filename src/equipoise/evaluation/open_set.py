@@ -263,7 +263,7 @@ def _opened(name: str, given: Given, *, labelled: bool = True) -> Predictions:
 def _check_alike(known: Predictions, other: Predictions) -> None:
     """Raise unless both are of one label a sample and of the same classes."""
     for source in (known, other):
-        if source.task != "single":
+        if not source.task.multiclass:
             raise InputError(
                 f"{source.path}: an open set is defined for one label a sample, scores (N, C), found predictions for "
                 f"{source.task!r}; leave the open set out"

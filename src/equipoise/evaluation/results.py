@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from equipoise._records import INLINED, Record
+from equipoise.tasks import Task
 
 __all__ = [
     "FORMAT",
@@ -252,7 +252,7 @@ class Evaluation(Record):
 
     format: str
     file: str
-    task: Literal["single", "multi", "segmentation"]
+    task: Task
     samples: int
     classes: int
     unknown: int = 0

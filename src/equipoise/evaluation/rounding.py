@@ -23,7 +23,7 @@ class Rounding:
         """Look at a chunk."""
         self.divided += part.rounded
         none, all_of_it = (-math.inf, math.inf) if self.source.from_logits else (0.0, 1.0)
-        if self.source.task == "multi":
+        if self.source.task.multilabel:
             known, positive = part.targets >= 0, part.targets == 1
             ruled_out = torch.where(positive, part.scores <= none, part.scores >= all_of_it)[known]
         else:
@@ -35,7 +35,7 @@ class Rounding:
 
     def sentences(self, nll: bool = True) -> list[str]:
         """What to know, of the NLL too where there is one; empty if nothing."""
-        what = {"single": "samples", "multi": "labels of samples", "segmentation": "pixels"}[self.source.task]
+        what = self.source.task.decisions
         sentences = []
         if self.divided:
             sentences.append(

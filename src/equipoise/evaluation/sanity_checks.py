@@ -18,7 +18,7 @@ class SanityChecks:
     def __init__(self, source: Predictions) -> None:
         self.source = source
         self.like_probabilities = source.from_logits
-        self.one_positive = source.task == "multi" and source.num_classes > 1
+        self.one_positive = source.task.multilabel and source.num_classes > 1
         self.samples = 0
 
     def look(self, scores: Tensor, targets: Tensor) -> None:
@@ -26,7 +26,7 @@ class SanityChecks:
         self.samples += len(scores)
         if self.like_probabilities:
             inside = bool(((scores >= 0) & (scores <= 1)).all())
-            sums = self.source.task == "multi" or bool(((scores.sum(1) - 1).abs() < 1e-3).all())
+            sums = self.source.task.multilabel or bool(((scores.sum(1) - 1).abs() < 1e-3).all())
             self.like_probabilities = inside and sums
         if self.one_positive:
             self.one_positive = bool(((targets == 1).sum(1) == 1).all() and (targets >= 0).all())
@@ -37,7 +37,7 @@ class SanityChecks:
         if self.like_probabilities:
             sentences.append(
                 "All logits lie between 0 and 1"
-                + (", " if self.source.task == "multi" else " and sum to 1 over the classes, ")
+                + (", " if self.source.task.multilabel else " and sum to 1 over the classes, ")
                 + "as probabilities do; if that is what they are, save them as probs."
             )
         chance = 1.0 / self.source.num_classes

@@ -6,7 +6,7 @@ import math
 
 from equipoise.evaluation.results import ClassResult, Evaluation
 from equipoise.metric_registry import MetricInfo, metric_info
-from equipoise.tasks import MULTICLASS, find_task
+from equipoise.tasks import Task
 
 __all__ = ["class_metric", "described", "frequency_ratio", "group_notes", "is_off", "sentences_of", "worst_classes"]
 
@@ -18,33 +18,32 @@ RISE = 1.05
 
 def described(evaluation: Evaluation) -> str:
     """What was evaluated, in one line."""
-    task, unknown = find_task(evaluation.task), evaluation.unknown
+    task, unknown = evaluation.task, evaluation.unknown
     what = task.one if task.multilabel and evaluation.classes == 1 else task.many
     targets = evaluation.samples * evaluation.classes
     rest = f"; {unknown:,} of {targets:,} targets unknown" if unknown else ""
     return (
-        f"{evaluation.samples:,} samples, {evaluation.classes:,} {what}, {task.title}, from {evaluation.scores}{rest}"
+        f"{evaluation.samples:,} samples, {evaluation.classes:,} {what}, {task.label}, from {evaluation.scores}{rest}"
     )
 
 
-def class_metric(key: str, task: str) -> MetricInfo:
+def class_metric(key: str, task: Task) -> MetricInfo:
     """A metric of single classes: their ECE is classwise, where that of all samples is of the top label.
 
-    >>> class_metric("ece", "multiclass").label, class_metric("ece", "multilabel").label
+    >>> class_metric("ece", Task.MULTICLASS).label, class_metric("ece", Task.MULTILABEL).label
     ('classwise ECE', 'ECE')
     """
-    return metric_info("classwise_ece" if key == "ece" and not find_task(task).multilabel else key)
+    return metric_info("classwise_ece" if key == "ece" and not task.multilabel else key)
 
 
-def group_notes(task: str) -> list[str]:
+def group_notes(task: Task) -> list[str]:
     """How to read calibration errors of groups of classes; nothing of labels, whose groups are made of labels."""
-    kind = find_task(task)
-    if kind.multilabel:
+    if task.multilabel:
         return []
     return [
         "The ECE of a group is over the samples whose true class is in it. Given the true class, confidence and "
         "accuracy need not agree, not even for a perfectly calibrated model"
-        + (": judge classes by their classwise ECE." if kind is MULTICLASS else ".")
+        + (": judge classes by their classwise ECE." if task.multiclass else ".")
     ]
 
 
@@ -83,7 +82,7 @@ def _confidence(evaluation: Evaluation) -> list[str]:
     if not curve.total:
         return []
     confidence, accuracy = curve.mean_confidence, curve.mean_accuracy
-    if find_task(evaluation.task).multilabel:
+    if evaluation.task.multilabel:
         ratio = f": a ratio of {frequency_ratio(evaluation):.2g}" if is_off(evaluation) else ""
         return [
             f"Mean predicted probability of a label {100 * confidence:.2f} %, observed frequency "
@@ -105,7 +104,7 @@ def _calibration(evaluation: Evaluation) -> list[str]:
     if before["ece"] is None or after["ece"] is None:
         return []
     nll, ece = metric_info("nll"), metric_info("ece")
-    kind = "Label-wise temperature scaling" if find_task(evaluation.task).multilabel else "Temperature scaling"
+    kind = "Label-wise temperature scaling" if evaluation.task.multilabel else "Temperature scaling"
     change = "lowers" if after["ece"] < before["ece"] else "raises"
     likelihood = f" and changes the NLL from {nll.text(before['nll'])} to {nll.text(after['nll'])}"
     return [
@@ -124,7 +123,7 @@ def _beyond_temperature(evaluation: Evaluation) -> list[str]:
             f"It raises the classwise ECE from {ece.text(before)} to {ece.text(after)} %: the probabilities of whole "
             "classes are too high or too low; try equipoise calibrate FILE --method vector."
         ]
-    if find_task(evaluation.task).multilabel and is_off(evaluation):
+    if evaluation.task.multilabel and is_off(evaluation):
         return [
             "Temperatures do not shift the frequency of labels; biases do: equipoise calibrate FILE --bias. "
             "equipoise doctor FILE estimates the gain."
@@ -134,7 +133,7 @@ def _beyond_temperature(evaluation: Evaluation) -> list[str]:
 
 def _groups(evaluation: Evaluation) -> list[str]:
     """The main metric of frequent and rare classes."""
-    task, metric = find_task(evaluation.task), metric_info(evaluation.main)
+    task, metric = evaluation.task, metric_info(evaluation.main)
     values = {row.name: row.metrics[metric.key] for row in evaluation.groups}
     many, few = values.get("many"), values.get("few")
     if many is None or few is None:
@@ -150,7 +149,7 @@ def _missing(evaluation: Evaluation) -> list[str]:
     missing = [row.name for row in evaluation.per_class if row.support == 0]
     if not missing:
         return []
-    task, names = find_task(evaluation.task), ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
+    task, names = evaluation.task, ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
     what = "positive samples" if task.multilabel else "samples"
     return [
         f"{len(missing)} of {evaluation.classes} {task.many} have no {what} and are excluded from means over "

@@ -58,7 +58,7 @@ class Split:
     def _logits(self, scores: Tensor) -> Tensor:
         if self.source.from_logits:
             return scores
-        return logits_from_probs(scores, task="multi" if self.source.task == "multi" else "single")
+        return logits_from_probs(scores, task=self.source.task)
 
 
 class Picker:

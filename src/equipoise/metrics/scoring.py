@@ -15,7 +15,7 @@ from equipoise.metrics._metric import MetricOptions, StreamingMetric
 
 __all__ = ["BrierScore", "NegativeLogLikelihood", "binary_brier", "binary_nll", "brier", "nll"]
 
-KINDS = ("single", "multilabel")
+KINDS = ("multiclass", "multilabel")
 
 
 def nll(block: ClassBlock, *, from_logits: bool) -> Tensor:
@@ -57,7 +57,7 @@ class _MeanScore(StreamingMetric):
     def __init__(
         self,
         *,
-        kind: str = "single",
+        kind: str = "multiclass",
         from_logits: bool = True,
         ignore_index: int = -100,
         ignore_value: int = -1,
@@ -65,6 +65,7 @@ class _MeanScore(StreamingMetric):
         **options: Unpack[MetricOptions],
     ) -> None:
         super().__init__(from_logits=from_logits, validate=validate, **options)
+        kind = "multiclass" if kind == "single" else kind  # the name of version 0.1
         check_choice("kind", kind, KINDS)
         self.kind, self.ignore_index, self.ignore_value = kind, ignore_index, ignore_value
         self.add_sum("total", dtype=torch.float64)
@@ -100,9 +101,9 @@ class NegativeLogLikelihood(_MeanScore):
     r"""Mean of :math:`-\log p_y`, in natural logarithms.
 
     Args:
-        kind: ``"single"`` (softmax, class indices) or ``"multilabel"`` (sigmoid, the mean over all known labels).
+        kind: ``"multiclass"`` (softmax, class indices) or ``"multilabel"`` (sigmoid, the mean over all known labels).
         from_logits: False if scores are probabilities; a true class of probability 0 makes the result infinite.
-        ignore_index: target to ignore (``"single"``).
+        ignore_index: target to ignore (``"multiclass"``).
         ignore_value: target to ignore (``"multilabel"``).
         validate: check values even if this waits for a device; on the CPU they are always checked.
         options: of ``torchmetrics.Metric``.
@@ -125,10 +126,10 @@ class BrierScore(_MeanScore):
     r"""Mean of :math:`\sum_c (p_c - [c = y])^2` (Brier 1950), from 0 to 2.
 
     Args:
-        kind: ``"single"`` (softmax, class indices), or ``"multilabel"`` (sigmoid, the mean of :math:`(p - y)^2` over
-            all known labels, from 0 to 1).
+        kind: ``"multiclass"`` (softmax, class indices), or ``"multilabel"`` (sigmoid, the mean of
+            :math:`(p - y)^2` over all known labels, from 0 to 1).
         from_logits: False if scores are probabilities.
-        ignore_index: target to ignore (``"single"``).
+        ignore_index: target to ignore (``"multiclass"``).
         ignore_value: target to ignore (``"multilabel"``).
         validate: check values even if this waits for a device; on the CPU they are always checked.
         options: of ``torchmetrics.Metric``.

@@ -6,8 +6,9 @@ representation. Values are checked as they are read.
 
 from equipoise.predictions.files import FORMATS, open_predictions
 from equipoise.predictions.open_set import split_open
-from equipoise.predictions.source import Chunk, InputError, Predictions, Task
+from equipoise.predictions.source import Chunk, InputError, Predictions
 from equipoise.predictions.write import write_predictions
+from equipoise.tasks import Task
 
 __all__ = [
     "FORMATS",

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from equipoise._reading import map_array, read_arrays
-from equipoise.predictions.source import Array, Chunk, InputError, Predictions, Task, no_targets, told_task
+from equipoise.predictions.source import Array, Chunk, InputError, Predictions, no_targets, told_task
+from equipoise.tasks import Task
 
 __all__ = ["hold_arrays", "open_arrays", "open_folder"]
 
@@ -73,16 +74,18 @@ def _predictions(
     if scores.ndim > 1 and 0 in scores.shape:
         raise InputError(f"{path}: there must be at least one sample and one class, found {given[0]} {scores.shape}")
     if targets is None:
-        told: Task = "multi" if unlabelled == "multi" else "single" if scores.ndim < 3 else "segmentation"
-        told_task(path, scores.shape, scores.shape if told == "multi" else (scores.shape[0], *scores.shape[2:]), told)
+        told = Task.SEGMENTATION if scores.ndim > 2 else Task.MULTICLASS
+        if unlabelled is not None and unlabelled.multilabel:
+            told = Task.MULTILABEL
+        told_task(path, scores.shape, scores.shape if told.multilabel else (scores.shape[0], *scores.shape[2:]), told)
     else:
         told = told_task(path, scores.shape, targets.shape, task)
         _check_type(path, targets, told)
     classes = scores.shape[1]
-    if told != "multi" and classes < 2:
+    if not told.multilabel and classes < 2:
         raise InputError(
             f"{path}: there must be at least two classes, found {given[0]} {scores.shape}; one binary label "
-            "goes with targets of the same shape (N, 1) and --task multi"
+            "goes with targets of the same shape (N, 1) and --task multilabel"
         )
 
     def read(size: int) -> Iterator[Chunk]:
@@ -110,7 +113,7 @@ def _predictions(
 def _check_type(path: Path, targets: Array, task: Task) -> None:
     if targets.dtype.kind not in "biuf":
         raise InputError(f"{path}: targets must be numbers, found {targets.dtype}; save class indices")
-    if task != "multi" and targets.dtype.kind == "f":
+    if not task.multilabel and targets.dtype.kind == "f":
         values = np.asarray(targets)
         wrong = values[~np.isfinite(values) | (values != np.round(values))]
         if len(wrong):
@@ -118,13 +121,13 @@ def _check_type(path: Path, targets: Array, task: Task) -> None:
                 f"{path}: targets must be class indices, integers from 0, found {wrong[0]}; number the classes, and "
                 "drop samples without a label or mark them with --ignore-index"
             )
-    elif task != "multi" and targets.dtype.kind not in "iu":
+    elif not task.multilabel and targets.dtype.kind not in "iu":
         raise InputError(f"{path}: targets must be integer class indices, found {targets.dtype}; save them as int64")
 
 
 def _signed(targets: Array, task: Task) -> Array:
     """Unsigned and boolean targets as signed ones, so that they compare with negative marks; 1.0 as 1."""
-    kinds = "bu" if task == "multi" else "buf"
+    kinds = "bu" if task.multilabel else "buf"
     return targets.astype(np.int64) if targets.dtype.kind in kinds else _plain(targets)
 
 

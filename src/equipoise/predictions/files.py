@@ -10,8 +10,9 @@ from typing import Any
 from equipoise._reading import reading
 from equipoise.predictions.arrays import hold_arrays, open_arrays, open_folder
 from equipoise.predictions.open_set import check_open_label
-from equipoise.predictions.source import TASKS, InputError, Predictions, Task
+from equipoise.predictions.source import InputError, Predictions
 from equipoise.predictions.tables import open_table
+from equipoise.tasks import Task, check_binary
 
 __all__ = ["FORMATS", "open_predictions"]
 
@@ -25,10 +26,10 @@ FORMATS = (
 def open_predictions(
     path: Path | str | Mapping[str, Any],
     *,
-    task: Task | None = None,
+    task: str | None = None,
     train_counts: Sequence[float] | None = None,
     ignore_index: int = -100,
-    unlabelled: Task | None = None,
+    unlabelled: str | None = None,
     targets: bool = True,
     open_label: int | None = None,
     others: bool = False,
@@ -38,10 +39,11 @@ def open_predictions(
     Args:
         path: an ``.npz``, a folder of ``.npy`` files, a ``.csv`` or a ``.parquet`` (see ``FORMATS``); or arrays or
             tensors in memory by their names in an ``.npz``, such as ``{"logits": logits, "targets": targets}``.
-        task: ``"single"``, ``"multi"`` or ``"segmentation"``, inferred from the shapes by default.
+        task: ``"multiclass"``, ``"multilabel"`` or ``"segmentation"``, inferred from the shapes by default; or
+            ``"binary"``, multiclass with two classes.
         train_counts: training samples per class; overrides those of the file.
         ignore_index: target to ignore.
-        unlabelled: task of a file without targets, ``"single"`` or ``"multi"``; None: there must be targets.
+        unlabelled: task of a file without targets, ``"multiclass"`` or ``"multilabel"``; None: there must be targets.
         targets: False to leave them aside where there are some, as if the file were unlabelled.
         open_label: target of samples that belong to no class; ``split_open`` parts them from the others.
         others: whether chunks of a table hold the columns that are neither scores nor targets.
@@ -49,16 +51,15 @@ def open_predictions(
     Raises:
         InputError: where the file is missing, of another kind, or does not fit together.
     """
-    if task not in (None, *TASKS):
-        raise InputError(f"task must be one of {', '.join(map(repr, TASKS))}, got {task!r}; pick one of these words")
+    wanted, without = _task(task), _task(unlabelled)
     for name, mark in (("ignore_index", ignore_index), ("open_label", open_label)):
         if mark is not None and not -(2**63) <= mark < 2**63:
             raise InputError(f"{name} must be a number of 64 bits, got {mark}; targets cannot be larger")
-    if not targets and unlabelled is None:
-        unlabelled = task or "single"
+    if not targets and without is None:
+        without = wanted or Task.MULTICLASS
     if isinstance(path, Mapping):
-        found = hold_arrays(path, task, ignore_index, unlabelled, targets)
-        return _completed(found, train_counts, open_label)
+        found = hold_arrays(path, wanted, ignore_index, without, targets)
+        return _completed(found, task, train_counts, open_label)
     if not isinstance(path, (str, Path)):
         raise TypeError(
             f"predictions must be a path, or arrays by name, got {type(path).__name__}; pass "
@@ -69,21 +70,32 @@ def open_predictions(
         raise InputError(f"{path}: there is no such file or folder; check the path")
     with reading(path):
         if path.is_dir():
-            found = open_folder(path, task, ignore_index, unlabelled, targets)
+            found = open_folder(path, wanted, ignore_index, without, targets)
         elif path.stat().st_size == 0:
             raise InputError(f"{path}: the file must hold predictions, found it empty; check what wrote it")
         elif path.suffix == ".npz":
-            found = open_arrays(path, task, ignore_index, unlabelled, targets)
+            found = open_arrays(path, wanted, ignore_index, without, targets)
         elif path.suffix in (".csv", ".parquet"):
-            found = open_table(path, task, ignore_index, unlabelled, targets, open_label, others)
+            found = open_table(path, wanted, ignore_index, without, targets, open_label, others)
         else:
             raise InputError(f"{path}: the file must be {FORMATS}; found the suffix {path.suffix!r}")
-    return _completed(found, train_counts, open_label)
+    return _completed(found, task, train_counts, open_label)
 
 
-def _completed(found: Predictions, train_counts: Sequence[float] | None, open_label: int | None) -> Predictions:
+def _task(name: str | None) -> Task | None:
+    """The task of a name."""
+    try:
+        return None if name is None else Task(name)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _completed(
+    found: Predictions, task: str | None, train_counts: Sequence[float] | None, open_label: int | None
+) -> Predictions:
     """With the training samples and the open label that were asked for, checked."""
     path = found.path
+    check_binary(task, found.num_classes, InputError, f"{path}: ")
     counts = found.train_counts if train_counts is None else tuple(float(count) for count in train_counts)
     if counts is not None:
         if len(counts) != found.num_classes:

@@ -12,7 +12,7 @@ __all__ = ["check_open_label", "split_open"]
 
 def check_open_label(source: Predictions, label: int) -> None:
     """Raise unless ``label`` can mark samples of unknown classes."""
-    if source.task != "single":
+    if not source.task.multiclass:
         raise InputError(
             f"{source.path}: an open label is for single-label data, found {source.task!r} predictions, of which no "
             "open set is defined; omit it"

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._reading import InputError, reading
+from equipoise.tasks import Task
 
-__all__ = ["TASKS", "Array", "Chunk", "InputError", "Predictions", "Task", "no_targets", "told_task"]
+__all__ = ["Array", "Chunk", "InputError", "Predictions", "no_targets", "told_task"]
 
 Array: TypeAlias = NDArray[Any]
-Task = Literal["single", "multi", "segmentation"]
-TASKS: tuple[Task, ...] = ("single", "multi", "segmentation")
 
 CHUNK_ELEMENTS = 4_000_000
 """Maximum number of scores in memory."""
@@ -49,7 +48,7 @@ class Predictions:
 
     Args:
         path: path of the file or folder.
-        task: ``"single"``-label, ``"multi"``-label, or ``"segmentation"``.
+        task: ``"multiclass"``, ``"multilabel"`` or ``"segmentation"``.
         from_logits: whether the scores are logits; otherwise they are probabilities.
         num_classes: C.
         samples: N, or None if unknown before reading (CSV).
@@ -75,10 +74,18 @@ class Predictions:
     labelled: bool = True
     open_label: int | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "task", Task(self.task))
+
     @property
     def named(self) -> bool:
         """Whether the classes have names."""
         return self.class_names != tuple(str(number) for number in range(self.num_classes))
+
+    @property
+    def ignoring(self) -> dict[str, Any]:
+        """``ignore_index`` as a keyword argument of metrics and fits, which those of multi-label data do not take."""
+        return {} if self.task.multilabel else {"ignore_index": self.ignore_index}
 
     def chunks(self) -> Iterator[Chunk]:
         """All samples in order, checked, in chunks."""
@@ -99,11 +106,11 @@ class Predictions:
             self._check_infinite(scores, targets, first)
         if not self.from_logits:
             self._check_probabilities(scores, first)
-        if self.task == "multi":
+        if self.task.multilabel:
             wrong = (targets != 0) & (targets != 1) & (targets != UNKNOWN)
             if wrong.any():
                 found = targets[wrong][0]
-                what = f"write {UNKNOWN} for unknown" if np.isnan(found) else "for class indices use --task single"
+                what = f"write {UNKNOWN} for unknown" if np.isnan(found) else "for class indices use --task multiclass"
                 raise InputError(
                     f"{self.path}: targets must be 0, 1 or {UNKNOWN} (unknown) for multi-label data, found "
                     f"{found} at {_place(wrong, first)}; {what}"
@@ -119,7 +126,7 @@ class Predictions:
 
     def _check_infinite(self, scores: Array, targets: Array, first: int) -> None:
         """Raise for non-finite scores, except logits of probability 0 or 1 (-inf, for labels also inf)."""
-        several = self.task == "multi"
+        several = self.task.multilabel
         allowed = np.isinf(scores) & (several | (scores < 0)) & self.from_logits
         wrong = ~(np.isfinite(scores) | allowed)
         if wrong.any():
@@ -141,7 +148,7 @@ class Predictions:
     def _normalised(self, chunk: Chunk) -> Chunk:
         """Probabilities clipped to [0, 1] after rounding; normalised to a sum of 1 for single-label data."""
         scores = chunk.scores.clip(0.0, 1.0)
-        if self.task == "multi":
+        if self.task.multilabel:
             return chunk._replace(scores=scores)
         sums = scores.sum(1, dtype=np.float64, keepdims=True)
         off = np.abs(sums - 1.0) > EXACT
@@ -157,7 +164,7 @@ class Predictions:
                 f"{self.path}: probs must be between 0 and 1, found {scores[outside][0]:g} at "
                 f"{_place(outside, first)}; call the array logits if that is what they are"
             )
-        if self.task == "multi":
+        if self.task.multilabel:
             return
         sums = scores.sum(1, dtype=np.float64)
         off = np.abs(sums - 1.0) > slack
@@ -169,7 +176,7 @@ class Predictions:
                 "they look rounded: save them with more decimals, or what is left of them as "
                 "probs / probs.sum(1, keepdims=True)"
                 if np.abs(sums - 1.0).max() <= explained
-                else "apply the softmax first, or use --task multi for independent labels"
+                else "apply the softmax first, or use --task multilabel for independent labels"
             )
             raise InputError(
                 f"{self.path}: probs must sum to 1 over the classes, found {sums[off][0]:g} at {_place(off, first)}; "
@@ -195,7 +202,7 @@ def _place(wrong: Array, first: int) -> str:
 
 def no_targets(scores: Array, task: Task, ignore_index: int) -> Array:
     """Ignored targets, for scores without targets."""
-    if task == "multi":
+    if task.multilabel:
         return np.full(scores.shape, UNKNOWN, np.int64)
     return np.full((scores.shape[0], *scores.shape[2:]), ignore_index, np.int64)
 
@@ -206,19 +213,19 @@ def told_task(path: Path, scores: tuple[int, ...], targets: tuple[int, ...], wan
     if len(scores) < 2:
         raise InputError(
             f"{path}: scores must be (N, C) or (N, C, d1, ..., dk), found {scores}; for one binary label store them as "
-            "(N, 1) with targets (N, 1) and --task multi"
+            "(N, 1) with targets (N, 1) and --task multilabel"
         )
     if scores[0] != targets[0] if targets else True:
         raise InputError(f"{path}: scores and targets must have as many samples, found {shapes}; check what wrote them")
     index_shape = (scores[0], *scores[2:])
     fits: dict[Task, bool] = {
-        "single": targets == index_shape and len(scores) == 2,
-        "multi": targets == scores and len(scores) == 2,
-        "segmentation": targets == index_shape and len(scores) > 2,
+        Task.MULTICLASS: targets == index_shape and len(scores) == 2,
+        Task.MULTILABEL: targets == scores and len(scores) == 2,
+        Task.SEGMENTATION: targets == index_shape and len(scores) > 2,
     }
     if wanted is not None:
         if not fits[wanted]:
-            expected = f"{scores}" if wanted == "multi" else f"{index_shape}"
+            expected = f"{scores}" if wanted.multilabel else f"{index_shape}"
             raise InputError(f"{path}: --task {wanted} needs targets of shape {expected}, found {shapes}; check both")
         return wanted
     told = [task for task, fit in fits.items() if fit]

@@ -21,7 +21,8 @@ from equipoise._extras import missing
 from equipoise._reading import reading
 from equipoise._suggestions import nearest, repeated, shortened
 from equipoise._text_files import SAVE_AS_UTF8, header_of, no_text, read_options
-from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, Task, no_targets, told_task
+from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, no_targets, told_task
+from equipoise.tasks import Task
 
 __all__ = ["Columns", "batches", "columns_of", "open_table"]
 
@@ -59,10 +60,10 @@ def open_table(
     names = [name for name in _schema(path) if targets or not name.startswith("target")]
     columns = columns_of(path, names, unlabelled is not None)
     if not columns.targets:
-        columns = replace(columns, multi=unlabelled == "multi")
+        columns = replace(columns, multi=unlabelled is not None and unlabelled.multilabel)
     classes = len(columns.classes)
     told = told_task(path, (-1, classes), (-1, classes) if columns.multi else (-1,), task)
-    if told == "single" and classes < 2:
+    if told.multiclass and classes < 2:
         only, name = columns.scores[0], columns.classes[0]
         raise InputError(
             f"{path}: there must be scores of at least two classes, found {only!r} alone; add the other class "

@@ -24,7 +24,7 @@ def write_predictions(path: Path, like: Predictions, chunks: Iterator[Chunk]) ->
     """
     if path.suffix not in ("", ".npz", ".csv", ".parquet"):
         raise InputError(f"{path}: predictions are written as .npz, .csv, .parquet or a folder, got {path.suffix!r}")
-    if path.suffix in (".csv", ".parquet") and like.task == "segmentation":
+    if path.suffix in (".csv", ".parquet") and like.task.pixels:
         raise InputError(f"{path}: a table has one row a sample and holds no label maps; write .npz or a folder")
     if path.suffix in (".csv", ".parquet") and len(set(like.class_names)) < like.num_classes:
         raise InputError(f"{path}: classes with the same name cannot be columns of a table; write .npz or a folder")
@@ -95,7 +95,7 @@ def _write_table(path: Path, like: Predictions, chunks: Iterator[Chunk], parquet
                 {} if chunk.others is None else dict(zip(chunk.others.schema.names, chunk.others.columns, strict=True))
             )
             columns |= _by_class(f"{_kind(like)[:-1]}_", chunk.scores, like)
-            if like.labelled and like.task == "multi":
+            if like.labelled and like.task.multilabel:
                 columns |= _by_class("target_", chunk.targets, like)
             elif like.labelled:
                 columns["target"] = _words(chunk.targets, like.class_names)

@@ -19,7 +19,6 @@ from equipoise.report.training_sections import (
     weights_section,
 )
 from equipoise.report.verdict_sections import differences_section, results_section, tradeoff_section
-from equipoise.tasks import SEGMENTATION, find_task
 
 __all__ = ["comparison_page"]
 
@@ -67,12 +66,12 @@ def _compared(verdict: Verdict) -> str:
 def _described(losses: Sequence[ComparedLoss], verdict: Verdict) -> str:
     record = losses[0].record
     data, counts = record.data, record.data.train_counts
-    task = find_task(data.task)
-    unit = "pixels" if task is SEGMENTATION else "training samples"
+    task = data.task
+    unit = "pixels" if task.pixels else "training samples"
     strange = data.samples.get("open")
     unknown = "" if strange is None else f" and {strange:,} of no known class"
     return (
-        f"{task.title}; {len(counts)} {task.many} with {max(counts):,.0f} to {min(counts):,.0f} "
+        f"{task.label}; {len(counts)} {task.many} with {max(counts):,.0f} to {min(counts):,.0f} "
         f"{unit} each; {record.model.name}, {_count(record.epochs, 'epoch', 'epochs')}, "
         f"{_count(len(verdict.seeds), 'seed', 'seeds')}; judged on {data.samples['test']:,} test samples{unknown}"
     )

@@ -11,7 +11,6 @@ from equipoise.metric_registry import metric_info
 from equipoise.report.figures import EVERY_LABEL, TOP_LABEL, class_bars, confidence_histogram, reliability_diagram
 from equipoise.report.open_set import open_set_section, open_set_sentences
 from equipoise.report.page import Picture, Section, Table, render
-from equipoise.tasks import find_task
 
 __all__ = ["evaluation_page"]
 
@@ -58,7 +57,7 @@ def _calibration(evaluation: Evaluation) -> Section:
         for metric, value in ((metric_info(key), value) for key, value in calibration.before.items())
     ]
     notes = [*calibration.fits, *([calibration.note] if calibration.note else []), *_definitions(evaluation)]
-    words = EVERY_LABEL if find_task(evaluation.task).multilabel else TOP_LABEL
+    words = EVERY_LABEL if evaluation.task.multilabel else TOP_LABEL
     diagrams = [
         Picture(reliability_diagram("all samples" if name == "all" else f"{name} training samples", curves, words))
         for name, curves in evaluation.reliability.items()
@@ -77,7 +76,7 @@ def _calibration(evaluation: Evaluation) -> Section:
 
 
 def _groups(evaluation: Evaluation) -> Section:
-    task, main, ece = find_task(evaluation.task), metric_info(evaluation.main), metric_info("ece")
+    task, main, ece = evaluation.task, metric_info(evaluation.main), metric_info("ece")
     rows = [
         [
             row.name,
@@ -97,7 +96,7 @@ def _groups(evaluation: Evaluation) -> Section:
 
 def _definitions(evaluation: Evaluation) -> list[str]:
     """The calibration errors of the report."""
-    if find_task(evaluation.task).multilabel:
+    if evaluation.task.multilabel:
         return ["ECE: over the probabilities of all labels, pooled; in the table of labels, of each label."]
     top = "ECE: gap between the largest probability of a sample and the accuracy, in bins of that probability."
     if "classwise_ece" not in evaluation.calibration.before:
@@ -109,7 +108,7 @@ def _definitions(evaluation: Evaluation) -> list[str]:
 
 
 def _classes(evaluation: Evaluation) -> Section:
-    task, main, classes = find_task(evaluation.task), metric_info(evaluation.main), evaluation.per_class
+    task, main, classes = evaluation.task, metric_info(evaluation.main), evaluation.per_class
     metrics = [class_metric(key, evaluation.task) for key in classes[0].metrics]
     counted = classes[0].train_count is not None
     counts = ["training samples"] if counted else []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from equipoise._formatting import things
 from equipoise.comparison.command import command_of, flat
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.spec import CompareSpec
@@ -46,7 +45,7 @@ def origin_section(folder: ComparisonFolder, losses: Sequence[ComparedLoss]) -> 
 
 def _data(data: DataRecord) -> str:
     counts = [f"{count:,} {split}" for split, count in data.samples.items()]
-    return f"{data.name}: samples {', '.join(counts)}; {len(data.class_names)} {things(data.task)}"
+    return f"{data.name}: samples {', '.join(counts)}; {len(data.class_names)} {data.task.many}"
 
 
 def _distinct(machines: Sequence[Mapping[str, Any]]) -> dict[str, str]:

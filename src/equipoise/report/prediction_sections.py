@@ -16,7 +16,6 @@ from equipoise.report.page import Cell, Head, Key, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import kind_of_rows, label
 from equipoise.report.theme import INK, SERIES, SOFT, Stroke, css
-from equipoise.tasks import SEGMENTATION, find_task
 
 __all__ = ["classes_section", "examples_section", "reliability_section"]
 
@@ -27,7 +26,7 @@ ROWS = 300
 
 def reliability_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section:
     """Reliability diagrams of each loss, of all samples and by how many training samples their classes have."""
-    task = find_task(verdict.data.task)
+    task = verdict.data.task
     words = EVERY_LABEL if task.multilabel else TOP_LABEL
 
     def diagrams(group: str) -> list[Picture]:
@@ -63,7 +62,7 @@ def classes_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section
     counts = verdict.data.train_counts
     order = np.argsort([-count for count in counts], kind="stable")
     names = [test.per_class[k].name for k in order]
-    task = find_task(verdict.data.task)
+    task = verdict.data.task
     values = {loss.name: loss.class_values(test.main)[order] for loss in losses}
     baseline = next((values[loss.name] for loss in losses if loss.baseline), np.full(len(names), np.nan))
     figures = [
@@ -115,7 +114,7 @@ def _fraction(value: float) -> Cell:
 
 def examples_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section | None:
     """Label maps side by side (Tian et al. 2021, fig. 3); None in other tasks."""
-    if find_task(verdict.data.task) is not SEGMENTATION:
+    if not verdict.data.task.pixels:
         return None
     counts = verdict.data.train_counts
     shown = examples(losses, verdict.data.class_names, counts)

@@ -24,7 +24,7 @@ from equipoise.data.samplers import EpochSampler
 from equipoise.heads.rebalanced import empty_linear
 from equipoise.models import build_model, find_classifier, set_prior_bias
 from equipoise.train.loaders import labels_for_sampling
-from equipoise.train.loss_text import build_loss, default_loss, python_call
+from equipoise.train.loss_text import build_loss, python_call
 from equipoise.train.methods import LossText, Method, Plain, parse_method
 from equipoise.train.module import Learner
 from equipoise.train.optimizers import build_optimizer, learning_rate_factor
@@ -76,7 +76,7 @@ def opened(spec: RunSpec, check_images: bool = True) -> tuple[DataSet, Split | N
         check_images=check_images,
     )
     data, unknown = _with_open_set(spec, data, check_images)
-    if data.task != "multi" and len(data.class_names) < 2:
+    if not data.task.multilabel and len(data.class_names) < 2:
         raise DataError(
             f"{spec.data}: there must be at least two classes, found one ({some(data.class_names)}), so that there is "
             "nothing to tell apart; add samples of another class"
@@ -179,8 +179,8 @@ def model_of(spec: RunSpec, task: TrainingTask, preparation: Preparation) -> tup
     except (ImportError, RuntimeError, TypeError) as error:  # what a setting names is missing or fails
         raise ValueError(f"--model {name}: {error}") from error
     if spec.prior_bias:
-        if task.softmax:
-            raise ValueError(f"--prior-bias is for several labels a sample, got task {task.data.task!r}; leave it out")
+        if not task.kind.multilabel:
+            raise ValueError(f"--prior-bias is for several labels a sample, got task {task.kind!r}; leave it out")
         samples = len(task.data.train)
         set_prior_bias(model, [(count + 1) / (samples + 2) for count in task.data.train_counts.tolist()])
     return model, name
@@ -192,7 +192,7 @@ def check_model(model: nn.Module, name: str, task: TrainingTask, preparation: Pr
     two = split.take(np.zeros(2, np.int64))
     arrays = two.as_arrays() if isinstance(two, FileImages) else preparation.as_arrays(two)
     inputs = preparation.prepare(torch.from_numpy(arrays.inputs))
-    places = inputs.shape[2:] if task.data.task == "segmentation" else ()
+    places = inputs.shape[2:] if task.kind.pixels else ()
     expected = (2, task.num_classes, *places)
     training = model.training
     try:
@@ -249,7 +249,7 @@ def loss_of(spec: RunSpec, data: DataSet, sync: bool, text: str | None = None, e
     """The loss of the run, or that of a text and for other epochs, told what it has to know of the data."""
     wanted = spec.loss if text is None else text
     return build_loss(
-        default_loss(data.task) if wanted == "auto" else wanted,
+        data.task.default_loss if wanted == "auto" else wanted,
         task=data.task,
         num_classes=len(data.class_names),
         counts=data.train_counts.tolist(),
@@ -265,7 +265,7 @@ def loss_in_python(spec: RunSpec, data: DataSet) -> str | None:
     if spec.method != "none":
         return None
     return python_call(
-        default_loss(data.task) if spec.loss == "auto" else spec.loss,
+        data.task.default_loss if spec.loss == "auto" else spec.loss,
         num_classes=len(data.class_names),
         num_samples=len(data.train),
         epochs=spec.epochs,

@@ -81,7 +81,7 @@ class Feeds(pl.LightningDataModule):
         assert self.trainer is not None
         return evaluation_feed(
             self.splits[split],
-            batch_size=self._share() * (1 if self.data.task == "segmentation" else WITHOUT_GRADIENT),
+            batch_size=self._share() * (1 if self.data.task.pixels else WITHOUT_GRADIENT),
             rank=self.trainer.global_rank,
             world_size=self.trainer.world_size,
             **self._common(),
@@ -99,7 +99,7 @@ def seen_features(
 
     Features that the device has no room for are kept in the memory of the host.
     """
-    maps = feeds.data.task == "segmentation"
+    maps = feeds.data.task.pixels
     feed = evaluation_feed(
         feeds.splits[split],
         batch_size=feeds.batch_size * (1 if maps else WITHOUT_GRADIENT),

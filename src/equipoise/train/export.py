@@ -22,9 +22,8 @@ from equipoise.calibration import Fitted, Thresholds
 from equipoise.calibration.storage import from_json
 from equipoise.models import build_model
 from equipoise.predictions import InputError
-from equipoise.predictions.source import TASKS
+from equipoise.tasks import Task
 from equipoise.train.folder import UNFINISHED, RunFolder, write_json
-from equipoise.train.loss_text import default_loss
 from equipoise.train.methods import parse_method
 from equipoise.train.model_card import model_card
 from equipoise.train.preparation import Preparation
@@ -57,7 +56,7 @@ class Exported(nn.Module):
         about: what ``model.json`` says.
 
     Attributes:
-        task: ``"single"``, ``"multi"`` or ``"segmentation"``.
+        task: ``"multiclass"``, ``"multilabel"`` or ``"segmentation"``.
         class_names: in the order of the probabilities.
         preparation: from raw inputs to those of ``model``.
         calibration: fitted on validation data; None where none could be fitted.
@@ -69,7 +68,7 @@ class Exported(nn.Module):
         super().__init__()
         self.model = model
         self.about = about
-        self.task: str = about["task"]
+        self.task = Task(about["task"])
         self.class_names: tuple[str, ...] = tuple(about["class_names"])
         self.preparation = Preparation.from_json(about["preparation"])
         self.calibration, self.thresholds = (_fit(about, name) for name in ("calibration", "thresholds"))
@@ -79,7 +78,7 @@ class Exported(nn.Module):
     def forward(self, inputs: Any) -> Tensor:  # noqa: ANN401  (what Preparation.raw takes)
         """Probabilities (N, C), of label maps (N, C, H, W): a softmax over C, of several labels a sigmoid for each."""
         logits = self.logits(inputs)
-        return logits.sigmoid() if self.task == "multi" else logits.softmax(1)
+        return logits.sigmoid() if self.task.multilabel else logits.softmax(1)
 
     @torch.no_grad()
     def logits(self, inputs: Any, *, calibrated: bool = True) -> Tensor:  # noqa: ANN401
@@ -92,11 +91,11 @@ class Exported(nn.Module):
 
     def predict(self, inputs: Any) -> list[str] | list[list[str]] | Tensor:  # noqa: ANN401
         """Decisions: the class of each sample by name, the names of its labels, or label maps (N, H, W) of numbers."""
-        if self.task == "multi":
+        if self.task.multilabel:
             chosen = self._chosen(inputs).tolist()
             return [[self.class_names[k] for k, one in enumerate(row) if one] for row in chosen]
         best = self.logits(inputs).argmax(1)
-        return best if self.task == "segmentation" else [self.class_names[k] for k in best.tolist()]
+        return best if self.task.pixels else [self.class_names[k] for k in best.tolist()]
 
     def _chosen(self, inputs: Any) -> Tensor:  # noqa: ANN401
         """Which labels are announced, (N, C)."""
@@ -169,8 +168,8 @@ def load_exported(
 
 def _check_fits(path: Path, about: Mapping[str, Any]) -> None:
     """Raise unless names, classes, calibration and thresholds are those of one model."""
-    check_shape(path, about, {"task": frozenset(TASKS), "class_names": [str]}, advice="export again")
-    names, task = about["class_names"], "multi" if about["task"] == "multi" else "single"
+    check_shape(path, about, {"task": str, "class_names": [str]}, advice="export again")
+    names, task = about["class_names"], Task(about["task"])
     found: list[str] = []
     if len(names) != about["model"]["num_classes"]:
         found.append(f"{len(names)} class names for {about['model']['num_classes']} outputs")
@@ -180,8 +179,8 @@ def _check_fits(path: Path, about: Mapping[str, Any]) -> None:
         fit = _fit(about, kind)
         if fit is None:
             continue
-        if fit.task != task or (kind == "thresholds") != isinstance(fit, Thresholds):
-            found.append(f"a {fit.kind} of task {fit.task} as {kind} of task {about['task']}")
+        if fit.task != task.fitted or (kind == "thresholds") != isinstance(fit, Thresholds):
+            found.append(f"a {fit.kind} of task {fit.task} as {kind} of task {task}")
         if fit.num_classes not in (None, len(names)):
             found.append(f"a {kind} for {fit.num_classes} classes where there are {len(names)}")
         if fit.class_names and list(fit.class_names) != names:
@@ -258,7 +257,7 @@ def _described(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
             "train_counts": data.train_counts,
             "samples": data.samples,
             "notes": data.notes,
-            "loss": default_loss(data.task) if spec["loss"] == "auto" else spec["loss"],
+            "loss": data.task.default_loss if spec["loss"] == "auto" else spec["loss"],
             "epochs": spec["epochs"],
             "checkpoint": spec["checkpoint"],
             "chosen_epoch": record.best_epoch + 1,
@@ -297,7 +296,7 @@ def _read_about(folder: Path) -> dict[str, Any]:
 
 def _built(folder: Path, about: Mapping[str, Any], trust_code: bool) -> nn.Module:
     """The model with fresh weights; none are fetched."""
-    name, options, task = about["model"]["name"], dict(about["model"]["options"]), about["task"]
+    name, options, task = about["model"]["name"], dict(about["model"]["options"]), Task(about["task"])
     known = {key: about["model"][key] for key in ("num_classes", "input_shape", "vocabulary")}
     most = max(MANY, (folder / WEIGHTS).stat().st_size)  # each has a weight, before memory is taken for them
     if max(known["num_classes"], known["vocabulary"] or 0) > most:
@@ -322,7 +321,7 @@ def _built(folder: Path, about: Mapping[str, Any], trust_code: bool) -> nn.Modul
         options = {key: value for key, value in options.items() if not key.startswith(fetching)}
         if pretrained:
             options = {**PRETRAINED.get(name, {}), **options}
-        if package == "torchvision" and task == "segmentation":
+        if package == "torchvision" and task.pixels:
             options["weights_backbone"] = None  # which would be fetched by default
     return parse_method(about["model"].get("method", "none")).shaped(build_model(name, **known, **options))
 

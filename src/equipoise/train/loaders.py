@@ -338,7 +338,7 @@ def labels_for_sampling(split: Split, task: Task, *, ignore_index: int = -100) -
     Of label maps the classes that occur. Samples whose only label is ``ignore_index`` have no class.
     """
     labels = split.labels
-    if task == "multi" or labels.ndim == 2:
+    if task.multilabel or labels.ndim == 2:
         return labels
     values = labels.reshape(len(labels), -1)
     counted = values != ignore_index

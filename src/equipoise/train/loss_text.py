@@ -32,13 +32,13 @@ from equipoise._checks import check_number
 from equipoise._keywords import arguments_of
 from equipoise._suggestions import nearest
 from equipoise.catalogue import CATALOGUE, Entry, Link, find
-from equipoise.data import Task
 from equipoise.expressions import Call, Choices, Sum, Value, is_own, parse
 from equipoise.expressions import check_loss_names as check_names
 from equipoise.kernels.hyper import check_layout
 from equipoise.losses import Loss, SumOfLosses
 from equipoise.losses.base import merge_values
 from equipoise.schedules import Cosine, Linear, Moment, Parabolic, Schedule, Steps
+from equipoise.tasks import Task
 from equipoise.user_code import made_by
 from equipoise.weights import Deferred, effective_number, inverse_frequency, median_frequency, square_root
 
@@ -46,7 +46,6 @@ __all__ = [
     "OwnLoss",
     "Term",
     "build_loss",
-    "default_loss",
     "is_argument",
     "loss_trace",
     "parse_loss",
@@ -56,13 +55,6 @@ __all__ = [
 _Made = TypeVar("_Made")
 Given: TypeAlias = "Value | Schedule | tuple[Given, ...]"
 """A value whose schedules are built."""
-
-LINKS: Mapping[Task, tuple[Link, ...]] = {
-    "single": ("softmax",),
-    "multi": ("sigmoid",),
-    "segmentation": ("softmax", "region"),
-}
-"""Links that fit a task."""
 
 MEANT_FOR: Mapping[Link, str] = {
     "softmax": "one label a sample or pixel",
@@ -160,11 +152,6 @@ class OwnLoss(nn.Module):
         return self.name
 
 
-def default_loss(task: Task) -> str:
-    """The plain loss of a task."""
-    return "bce" if task == "multi" else "ce"
-
-
 def build_loss(
     text: str,
     *,
@@ -195,10 +182,10 @@ def build_loss(
         ValueError: the text or a value cannot be used.
 
     >>> about = dict(num_classes=3, counts=[90, 9, 0], num_samples=99, epochs=10, ignore_index=-100, sync=False)
-    >>> build_loss("ldam(weight=drw)", task="single", **about).set_epoch(8)
-    >>> build_loss("bce", task="single", **about)
+    >>> build_loss("ldam(weight=drw)", task=Task.MULTICLASS, **about).set_epoch(8)
+    >>> build_loss("bce", task=Task.MULTICLASS, **about)
     Traceback (most recent call last):
-    ValueError: loss must be for one label a sample or pixel in task 'single', got bce, which ...
+    ValueError: loss must be for one label a sample or pixel in task 'multiclass', got bce, which ...
     """
     terms = parse_loss(text)
     for term in terms:
@@ -223,17 +210,17 @@ def loss_trace(loss: nn.Module, task: Task, num_classes: int, ignore_index: int)
     a loss with running statistics sees them. So ``focal(gamma=0)`` is found to be ``ce``, and ``logit-adjusted`` to be
     ``balanced-softmax``, without a list of such pairs. The loss itself is left as it is.
 
-    >>> traces = [loss_trace(loss, "single", 3, -100) for loss in (losses.FocalLoss(0.0), losses.CrossEntropyLoss())]
-    >>> torch.allclose(*traces)
+    >>> same = losses.FocalLoss(0.0), losses.CrossEntropyLoss()
+    >>> torch.allclose(*(loss_trace(loss, Task.MULTICLASS, 3, -100) for loss in same))
     True
     """
     draw = torch.Generator().manual_seed(0)
-    shape = (24, num_classes, 2, 2) if task == "segmentation" else (24, num_classes)
+    shape = (24, num_classes, 2, 2) if task.pixels else (24, num_classes)
     own: Any = copy.deepcopy(loss).double().train()
     trace = []
     for moment, scale in itertools.product((0.0, 0.35, 0.7, 0.99), (0.5, 2.0, 8.0)):
         logits = (scale * torch.randn(shape, generator=draw, dtype=torch.float64)).requires_grad_()
-        if task == "multi":
+        if task.multilabel:
             targets = torch.randint(-1, 2, shape, generator=draw).double()
         else:
             targets = torch.randint(num_classes, (shape[0], *shape[2:]), generator=draw)
@@ -320,11 +307,11 @@ def parse_loss(text: str) -> tuple[Term, ...]:
 
 
 def _check_task(entry: Entry, task: Task) -> None:
-    if entry.link in LINKS[task]:
+    if entry.link in task.losses:
         return
-    fitting = ", ".join(other.text for other in CATALOGUE if other.link in LINKS[task])
+    fitting = ", ".join(other.text for other in CATALOGUE if other.link in task.losses)
     raise ValueError(
-        f"loss must be for {MEANT_FOR[LINKS[task][0]]} in task {task!r}, got {entry.text}, which is for "
+        f"loss must be for {MEANT_FOR[task.link]} in task {task!r}, got {entry.text}, which is for "
         f"{MEANT_FOR[entry.link]}; take one of {fitting}"
     )
 
@@ -372,9 +359,9 @@ def _try(name: str, loss: nn.Module, num_classes: int, task: Task) -> None:
             f"{name} must have no weights, got {sum(1 for _ in loss.parameters())}, which nothing would train; put "
             "them into the model, or register them as buffers"
         )
-    places = (4, 4) if task == "segmentation" else ()
+    places = (4, 4) if task.pixels else ()
     logits = torch.zeros(2, num_classes, *places, requires_grad=True)
-    targets = torch.zeros(2, num_classes) if task == "multi" else torch.zeros(2, *places, dtype=torch.int64)
+    targets = torch.zeros(2, num_classes) if task.multilabel else torch.zeros(2, *places, dtype=torch.int64)
     given = f"logits {tuple(logits.shape)} and targets {tuple(targets.shape)} of {targets.dtype}"
     own = OwnLoss(name, copy.deepcopy(loss))  # a copy: statistics of the loss stay untouched
     try:

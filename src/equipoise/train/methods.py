@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from equipoise._checks import check_choice, check_number
 from equipoise._suggestions import nearest
-from equipoise.data import Task
 from equipoise.expressions import Call, Choices, Sum, Value, check_method_name, parse
 from equipoise.heads import (
     BilateralModel,
@@ -34,7 +33,8 @@ from equipoise.heads import (
 )
 from equipoise.heads.features import features_dim, labels_at
 from equipoise.models import features_of, find_classifier, replace_classifier
-from equipoise.train.loss_text import default_loss, parse_loss
+from equipoise.tasks import Task
+from equipoise.train.loss_text import parse_loss
 
 __all__ = [
     "METHODS",
@@ -80,7 +80,7 @@ class Around:
 class Method:
     """A training with one loss and nothing around it; the systems change some of what it does."""
 
-    tasks: ClassVar[tuple[Task, ...]] = ("single", "multi", "segmentation")
+    tasks: ClassVar[tuple[Task, ...]] = tuple(Task)
     learns_in_steps: ClassVar[bool] = True
     """Whether the model is trained; otherwise ``trained`` is all."""
     second_sampler: ClassVar[str | None] = None
@@ -143,7 +143,7 @@ class SimpleDecoupledNetwork(Method):
         classifier: loss of the head that predicts.
     """
 
-    tasks = ("single", "segmentation")
+    tasks = (Task.MULTICLASS, Task.SEGMENTATION)
 
     feature: LossText = LossText("recall(momentum=0.1)")
     classifier: LossText = LossText("class-balanced")
@@ -175,7 +175,7 @@ class LdamDrw(Method):
         start: share of the training after which weights begin.
     """
 
-    tasks = ("single", "segmentation")
+    tasks = (Task.MULTICLASS, Task.SEGMENTATION)
 
     margin: float = 0.5
     scale: float = 30.0
@@ -210,7 +210,7 @@ class BilateralBranches(Method):
         mixing: ``default`` ends with the second branch alone, ``published`` divides by what the published code does.
     """
 
-    tasks = ("single",)
+    tasks = (Task.MULTICLASS,)
     second_sampler = "reversed"
 
     loss: LossText = LossText("auto")
@@ -315,7 +315,7 @@ class TauNorm(TwoStages):
         tau: the power; none for the best of 0, 0.1, ..., 2 on validation data.
     """
 
-    tasks = ("single", "segmentation")
+    tasks = (Task.MULTICLASS, Task.SEGMENTATION)
     learns_in_steps = False
 
     tau: float | None = None
@@ -352,7 +352,7 @@ class NearestMean(TwoStages):
         distance: ``euclidean`` or ``cosine``.
     """
 
-    tasks = ("single", "segmentation")
+    tasks = (Task.MULTICLASS, Task.SEGMENTATION)
     learns_in_steps = False
 
     distance: str = "euclidean"
@@ -384,7 +384,7 @@ class OpenLongTail(TwoStages):
         rate: learning rate of all before the classifier in stage two, as a share of that of the run.
     """
 
-    tasks = ("single", "segmentation")
+    tasks = (Task.MULTICLASS, Task.SEGMENTATION)
 
     loss: LossText = LossText("auto")
     memory: float = 0.01
@@ -525,7 +525,7 @@ def option_names(kind: type[Method]) -> set[str]:
 
 def is_same_loss(one: str, other: str, task: Task) -> bool:
     """Whether two texts mean the same loss in a task, the plain one of which is ``"auto"``."""
-    first, second = (parse(default_loss(task) if text == "auto" else text) for text in (one, other))
+    first, second = (parse(task.default_loss if text == "auto" else text) for text in (one, other))
     return first == second
 
 

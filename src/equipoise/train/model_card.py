@@ -7,7 +7,7 @@ from typing import Any
 
 from equipoise._suggestions import some
 from equipoise.metric_registry import metric_info
-from equipoise.tasks import MULTICLASS, MULTILABEL, SEGMENTATION, find_task
+from equipoise.tasks import Task
 
 __all__ = ["model_card"]
 
@@ -17,9 +17,9 @@ INPUTS = {
     "tokens": "a list of texts",
 }
 OUTPUTS = {
-    MULTICLASS.name: ("(N, C), they sum to 1", "a class name for each sample"),
-    MULTILABEL.name: ("(N, C), one for each label", "a list of labels for each sample"),
-    SEGMENTATION.name: ("(N, C, H, W), they sum to 1", "label maps (N, H, W) of class numbers"),
+    Task.MULTICLASS: ("(N, C), they sum to 1", "a class name for each sample"),
+    Task.MULTILABEL: ("(N, C), one for each label", "a list of labels for each sample"),
+    Task.SEGMENTATION: ("(N, C, H, W), they sum to 1", "label maps (N, H, W) of class numbers"),
 }
 
 
@@ -27,13 +27,13 @@ def model_card(about: Mapping[str, Any]) -> str:
     """Markdown from the content of ``model.json``."""
     training, model, names = about["training"], about["model"], about["class_names"]
     samples, counts, method = training["samples"], training["train_counts"], model.get("method", "none")
-    task = find_task(about["task"])
-    probabilities, decisions = OUTPUTS[task.name]
+    task = Task(about["task"])
+    probabilities, decisions = OUTPUTS[task]
     trust = ", trust_code=True" if model["name"].startswith("model.py:") else ""
     best = f", the best on {samples['val']:,} validation samples" if training["checkpoint"] == "best" else ""
     parts = [
         f"# {model['name']} on {training['data']}",
-        f"Task: {task.title}. Trained with equipoise {about['equipoise']} on {samples['train']:,} samples; "
+        f"Task: {task.label}. Trained with equipoise {about['equipoise']} on {samples['train']:,} samples; "
         f"the weights are those of epoch {training['chosen_epoch']} of {training['epochs']}{best}.",
         "\n".join(
             [

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from equipoise._writing import appearing
-from equipoise.calibration import Fitted, fit_label_temperatures, fit_temperature, fit_thresholds, save
+from equipoise.calibration import METHODS, Fitted, fit_thresholds, save
 from equipoise.data import FileImages, Split
 from equipoise.evaluation import evaluate, evaluate_open_set
 from equipoise.evaluation.split import Picker
@@ -59,7 +59,7 @@ def predict(trainer: pl.Trainer, learner: Learner, feeds: Feeds, folder: RunFold
             file.unlink()
     back = np.argsort(order, kind="stable")
     data = learner.task.data
-    if data.task != "multi":
+    if not data.task.multilabel:
         small = np.int16 if len(data.class_names) < 2**15 else np.int64
         targets = np.where(targets == data.ignore_index, IGNORED, targets.astype(np.int64)).astype(small)
     file = folder.predictions(split)
@@ -68,7 +68,7 @@ def predict(trainer: pl.Trainer, learner: Learner, feeds: Feeds, folder: RunFold
         np.savez(
             draft,
             logits=logits[back],
-            targets=targets[back].astype(np.int8) if data.task == "multi" else targets[back],
+            targets=targets[back].astype(np.int8) if data.task.multilabel else targets[back],
             class_names=np.array(data.class_names),
             train_counts=data.train_counts,
         )
@@ -76,7 +76,7 @@ def predict(trainer: pl.Trainer, learner: Learner, feeds: Feeds, folder: RunFold
 
 def _kept(split: Split, learner: Learner) -> NDArray[np.int64] | None:
     """Which images' label maps are kept, None for all."""
-    if learner.task.data.task != "segmentation":
+    if not learner.task.kind.pixels:
         return None
     size = learner.preparation.input_shape
     if size is None:
@@ -103,9 +103,9 @@ def judge(folder: RunFolder, say: Callable[[str], None]) -> None:
     for part in halves.parts():
         picker.add(part)
     rows = picker.rows()
-    fits: dict[str, Callable[..., Fitted]] = {"calibration": fit_temperature}
-    if val.task == "multi":
-        fits = {"calibration": fit_label_temperatures, "thresholds": fit_thresholds}
+    fits: dict[str, Callable[..., Fitted]] = {"calibration": METHODS[val.task.calibration].fit}
+    if val.task.multilabel:
+        fits["thresholds"] = fit_thresholds
     fitted: dict[str, Fitted] = {}
     for name, fit in fits.items():
         with warnings.catch_warnings():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from equipoise._records import Record
+from equipoise.tasks import Task
 
 __all__ = ["FORMAT", "DataRecord", "EpochRecord", "ModelRecord", "RunRecord"]
 
@@ -18,7 +19,7 @@ class DataRecord(Record):
 
     Args:
         name: of the data set.
-        task: ``"single"``, ``"multi"`` or ``"segmentation"``.
+        task: ``"multiclass"``, ``"multilabel"`` or ``"segmentation"``.
         class_names: C names.
         train_counts: training samples of each class, or pixels.
         samples: of each split.
@@ -28,7 +29,7 @@ class DataRecord(Record):
     """
 
     name: str
-    task: Literal["single", "multi", "segmentation"]
+    task: Task
     class_names: list[str]
     train_counts: list[float]
     samples: dict[str, int]

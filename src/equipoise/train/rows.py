@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from equipoise.expressions import AUTO, Call, Choices, Expression, Sum, Value, expand, is_own, parse
-from equipoise.train.loss_text import default_loss, is_argument, parse_loss
+from equipoise.tasks import Task
+from equipoise.train.loss_text import is_argument, parse_loss
 from equipoise.train.methods import METHODS, option_names, parse_method
 from equipoise.train.spec import ROW_SETTINGS, SharedSpec, SpecError
 
@@ -100,7 +101,7 @@ def is_same_row(wanted: str, other: str) -> bool:
 
 def is_plain(text: str) -> bool:
     """Whether the loss of a row is the plain one of a task, with whatever settings."""
-    return read_row(text).expression in [parse(default_loss(task)) for task in ("single", "multi")]
+    return read_row(text).expression in [parse(task.default_loss) for task in Task]
 
 
 def _divided_loss(loss: Call, settings: dict[str, Value]) -> Call:

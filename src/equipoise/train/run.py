@@ -19,7 +19,6 @@ from rich.console import Console
 from torch import nn
 
 import equipoise
-from equipoise._formatting import things
 from equipoise._reading import check_shape, read_checkpoint, read_record
 from equipoise._visible import visible
 from equipoise._writing import appearing, clear_drafts, no_empty_folders, open_unlinked
@@ -42,7 +41,6 @@ from equipoise.train.callbacks import ProgressBar, Recorder, save
 from equipoise.train.datamodule import Feeds, seen_features
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import AGAIN, RunFolder, write_json
-from equipoise.train.loss_text import default_loss
 from equipoise.train.methods import Around, Method, Plain, TwoStages
 from equipoise.train.module import Learner
 from equipoise.train.outcome import judge, keep_examples, predict
@@ -50,7 +48,7 @@ from equipoise.train.preparation import Preparation
 from equipoise.train.record import DataRecord, ModelRecord, RunRecord
 from equipoise.train.spec import FREE, RunSpec, told_apart
 from equipoise.train.stage_one import begin_from, kept_by, named_stage_one
-from equipoise.train.task import TrainingTask, task_of
+from equipoise.train.task import TrainingTask
 from equipoise.train.trainer import device_name, environment, quiet, trainer_for
 
 __all__ = ["run"]
@@ -204,7 +202,7 @@ def _train(
     method = method_of(spec)
     data, unknown = opened(spec, check_images=not images_checked)
     method.check_task(data.task)
-    task = task_of(data)
+    task = TrainingTask(data)
     preparation = Preparation.fit(data.train)
     stage_one = None
     if isinstance(method, TwoStages):
@@ -256,10 +254,10 @@ def _train(
     if resume is not None:
         say("going on where an earlier attempt stopped")
     size = sum(weight.numel() for weight in model.parameters())
-    loss = default_loss(data.task) if spec.loss == "auto" else spec.loss
+    loss = data.task.default_loss if spec.loss == "auto" else spec.loss
     course = f"{spec.epochs} epoch{'s' * (spec.epochs > 1)} of {steps} steps"
     say(
-        f"{data.name}: {len(splits['train'])} training samples, {task.num_classes} {things(data.task)}; {model_name}, "
+        f"{data.name}: {len(splits['train'])} training samples, {task.num_classes} {data.task.many}; {model_name}, "
         f"{size:,} weights; {loss if spec.method == 'none' else spec.method}, "
         + (course if method.learns_in_steps else "no further epochs")
     )
@@ -273,7 +271,7 @@ def _train(
     if not trainer.is_global_zero:
         return
     judge(folder, say)
-    if data.task == "segmentation":
+    if data.task.pixels:
         keep_examples(feeds.splits["test"], folder)
     chosen = recorder.chosen()
     if stage_one is not None and not method.learns_in_steps:

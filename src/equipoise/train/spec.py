@@ -6,13 +6,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import ErrorDetails
 
 from equipoise._paths import nothing_there, same_place
 from equipoise._reading import read_yaml
 from equipoise._suggestions import nearest, shortened, some
 from equipoise.expressions import METHOD_NAMES, canonical, check_loss_names, check_method_name, is_method, parse, same
+from equipoise.tasks import is_same_task, task_name
 from equipoise.train.folder import plain
 
 if TYPE_CHECKING:
@@ -113,8 +123,8 @@ class SharedSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
     data: str = _data(..., "Embedded data set (digits-lt, digit-scenes, digit-maps), a file or a folder.")
-    task: Literal["single", "multi", "segmentation"] | None = _data(
-        None, "single, multi or segmentation; inferred from the data by default."
+    task: Annotated[str, AfterValidator(task_name)] | None = _data(
+        None, "multiclass, multilabel or segmentation; inferred from the data by default."
     )
     image_size: Size | None = _data(None, "Height and width of images, 224 or 240x320; None keeps their size.")
     fit: Literal["stretch", "crop"] = _data("stretch", "How images are resized: stretch or crop.")
@@ -252,6 +262,8 @@ class SharedSpec(BaseModel):
             known = stored.get(name, plain(type(self).model_fields[name].get_default()))  # recorded before it was there
             places = name in PLACES and isinstance(known, str) and isinstance(wanted, str)
             equal = same_place(known, wanted) if places else known == wanted
+            if name == "task" and isinstance(known, str) and isinstance(wanted, str):
+                equal = is_same_task(known, wanted)
             if name not in but and not equal and not (name in EXPRESSIONS and same(known, wanted)):
                 differing[name] = known, wanted
         return differing
@@ -411,7 +423,7 @@ def _mistake(error: ErrorDetails, spec: type[BaseModel]) -> str:
         return (
             f"{name}: it must be given, as --{name.replace('_', '-')} or as a line '{name}: ...' of a file of settings"
         )
-    what = error["msg"].removeprefix("Value error, ")
+    what = error["msg"].removeprefix("Value error, ").removeprefix(f"{name} ")
     if error["type"] == "value_error":
         return f"{place}: {what}"
     advice = "; choose a number in that range" if error["type"].startswith(("less_than", "greater_than")) else ""

@@ -16,7 +16,7 @@ from torchmetrics import Metric
 
 from equipoise.losses import current_settings
 from equipoise.metrics import Accuracy, ConfidenceProfile
-from equipoise.train.task import ProbabilityGap, TruthProbability
+from equipoise.metrics.truth import ProbabilityGap, TruthProbability
 
 __all__ = ["OBSERVATIONS", "Statistics"]
 
