@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 import equipoise as eq
-from equipoise.kernels.reference import softmax_rows_and_hits
+from equipoise.kernels.autograd import softmax_rows_and_hits
 from equipoise.schedules import Moment
 from equipoise.weights import (
     ClassWeights,

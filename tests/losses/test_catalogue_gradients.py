@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from equipoise import AsymmetricLoss
 from equipoise.catalogue import CATALOGUE
-from equipoise.kernels import blocks
+from equipoise.kernels.cpu import blocks
 from tests.losses.helpers import (
     REDUCTIONS,
     REGION,

@@ -32,7 +32,7 @@ from equipoise import (
     functional,
 )
 from equipoise.catalogue import CATALOGUE, long_tail
-from equipoise.kernels import blocks
+from equipoise.kernels.cpu import blocks
 from equipoise.losses import (
     Adjustment,
     ByConfidence,

@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from equipoise.kernels import lovasz_reference
+from equipoise.kernels.reference import lovasz as lovasz_reference
 from equipoise.losses.region import (
     DiceLoss,
     LovaszSoftmaxLoss,

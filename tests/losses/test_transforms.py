@@ -264,7 +264,7 @@ def test_several_gradients_at_once(entry, reduction):
 
 
 def test_several_gradients_at_once_of_a_batch_that_is_worked_through_in_blocks(monkeypatch):
-    monkeypatch.setattr("equipoise.kernels.blocks.ELEMENTS_PER_THREAD", 1)
+    monkeypatch.setattr("equipoise.kernels.cpu.blocks.ELEMENTS_PER_THREAD", 1)
     check_gradients_at_once(AsymmetricLoss(reduction="none"), logits_of(7, C), multilabel_of((7, C), ignored=0.2))
 
 

@@ -12,7 +12,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from equipoise.kernels import choice, launch, softmax_launch, use
+from equipoise.kernels import choice, use
+from equipoise.kernels.triton.launch import launcher as launch
+from equipoise.kernels.triton.launch import softmax as softmax_launch
 from tests.losses.helpers import REGION, SIGMOID, SOFTMAX, batch_of, make
 
 TYPES = {

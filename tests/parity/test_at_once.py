@@ -11,7 +11,8 @@ from tests.parity.budget import CUDA, DEVICE, check_parity, needs_kernels
 
 pytest.importorskip("triton")
 
-from equipoise.kernels import rows_launch, softmax_launch
+from equipoise.kernels.triton.launch import rows as rows_launch
+from equipoise.kernels.triton.launch import softmax as softmax_launch
 
 pytestmark = [needs_kernels, pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")]
 

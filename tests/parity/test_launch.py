@@ -7,8 +7,8 @@ import torch
 
 pytest.importorskip("triton")
 
-from equipoise.kernels import launch as module
-from equipoise.kernels.launch import Launch, Launcher
+from equipoise.kernels.triton.launch import launcher as module
+from equipoise.kernels.triton.launch.launcher import Launch, Launcher
 
 
 class Noting:

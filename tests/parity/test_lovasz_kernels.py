@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from equipoise.kernels import lovasz_reference, use
+from equipoise.kernels import use
+from equipoise.kernels.reference import lovasz as lovasz_reference
 from equipoise.losses.region import lovasz_softmax_loss
 from tests.marks import slow
 from tests.parity.budget import CUDA, DEVICE, DTYPES, assert_within_budget, captured, needs_kernels
@@ -26,7 +27,8 @@ from tests.parity.regions import (
 
 pytest.importorskip("triton")
 
-from equipoise.kernels import lovasz_launch, region_launch
+from equipoise.kernels.triton.launch import lovasz as lovasz_launch
+from equipoise.kernels.triton.launch import region as region_launch
 
 pytestmark = needs_kernels
 

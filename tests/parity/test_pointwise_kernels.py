@@ -38,7 +38,10 @@ from tests.parity.budget import CUDA, DEVICE, DTYPES, captured, check_parity, ne
 
 pytest.importorskip("triton")
 
-from equipoise.kernels import fused, rows_launch, sigmoid_launch, softmax_launch
+from equipoise.kernels.triton import autograd as fused
+from equipoise.kernels.triton.launch import rows as rows_launch
+from equipoise.kernels.triton.launch import sigmoid as sigmoid_launch
+from equipoise.kernels.triton.launch import softmax as softmax_launch
 
 pytestmark = [needs_kernels, pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")]
 
@@ -569,7 +572,7 @@ def test_backward_that_is_compiled_by_itself():
 @pytest.mark.parametrize("per_class", [False, True], ids=["all", "labels"])
 @pytest.mark.parametrize("most", [1, 1024])
 def test_exponents_that_many_programs_have_seen(per_class, most, monkeypatch):
-    from equipoise.kernels import statistics_launch
+    from equipoise.kernels.triton.launch import statistics as statistics_launch
 
     monkeypatch.setattr(statistics_launch, "MOST_PARTS", most)
     shape = (300, 70)  # several tiles of rows, and of labels

@@ -132,7 +132,7 @@ def test_label_156_of_type_uint8_is_not_ignored():
 @pytest.mark.parametrize("warps", [2, 24])  # one lane for all tiles, and several
 @pytest.mark.parametrize("shape", [(2, 2, 1700), (30, 40), *slow((3, 19, 700), (2, 600, 100), (900, 19))], ids=str)
 def test_programs_that_walk_over_many_tiles(shape, warps, dense, per_image, monkeypatch):
-    from equipoise.kernels import region_launch
+    from equipoise.kernels.triton.launch import region as region_launch
 
     monkeypatch.setattr(region_launch, "WARPS", warps)
     region_launch._summing.cache_clear()
@@ -146,7 +146,7 @@ def test_programs_that_walk_over_many_tiles(shape, warps, dense, per_image, monk
 )
 @pytest.mark.parametrize("most", [None, 16])
 def test_sums_of_programs_are_added_up(shape, most, monkeypatch):
-    from equipoise.kernels import rows_launch
+    from equipoise.kernels.triton.launch import rows as rows_launch
 
     if most is not None:  # beyond, PyTorch adds
         monkeypatch.setattr(rows_launch, "FEW_PROGRAMS", most)
@@ -158,7 +158,7 @@ def test_sums_of_programs_are_added_up(shape, most, monkeypatch):
 @needs_kernels
 @pytest.mark.parametrize("shape", [(2, 19, 6, 7), (1, 600, 20)], ids=str)
 def test_offsets_of_64_bits(shape, monkeypatch):
-    from equipoise.kernels import region_launch
+    from equipoise.kernels.triton.launch import region as region_launch
 
     monkeypatch.setattr(region_launch, "is_long", lambda *_: True)
     check(*example(shape), per_image=True)
@@ -256,7 +256,7 @@ def test_reduced_to_what_underflows(dtype):
 
 @needs_kernels
 def test_prices_that_change_with_every_step(monkeypatch):
-    from equipoise.kernels import region_fused
+    from equipoise.kernels.triton import region as region_fused
 
     logits, targets = example((2, 5, 6, 7))
     expected = [reduced("triton", logits, targets, alpha=0.1 * step) for step in range(1, 5)]
@@ -272,7 +272,7 @@ def test_prices_that_change_with_every_step(monkeypatch):
 
 @needs_kernels
 def test_too_many_sums_for_one_program(monkeypatch):
-    from equipoise.kernels import region_fused
+    from equipoise.kernels.triton import region as region_fused
 
     logits, targets = example((2, 19, 6, 7))
     expected = reduced("triton", logits, targets, per_image=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from equipoise._checks import FLOATS, check_choice, is_traced, transforms_active
-from equipoise.kernels import reference
+from equipoise.kernels import autograd as reference
 
 __all__ = ["Backend", "backend", "obstacle", "triton_serves", "use", "wanted", "wanted_backend"]
 
@@ -63,7 +63,7 @@ def backend(logits: Tensor) -> ModuleType:
     """The module with ``softmax_rows`` and ``sigmoid_elements`` for these logits: ``reference`` or ``fused``."""
     if not triton_serves(logits):
         return reference
-    from equipoise.kernels import fused  # Triton is optional
+    from equipoise.kernels.triton import autograd as fused  # Triton is optional
 
     return fused
 

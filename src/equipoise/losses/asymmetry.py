@@ -109,7 +109,7 @@ class AdaptiveAsymmetry(PreciseBuffers):
         if sync and world_size() > 1:
             sums = all_sum(sums.sum(1, keepdim=True))
         if gamma.dtype is sums.dtype and not torch.compiler.is_compiling() and triton_serves(logits):
-            from equipoise.kernels.statistics_launch import steer  # Triton is optional
+            from equipoise.kernels.triton.launch.statistics import steer  # Triton is optional
 
             steer(sums, gamma, gap, self.target_gap, self.gap_step, self.gamma_max)
             return

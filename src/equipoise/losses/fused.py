@@ -13,13 +13,13 @@ from torch import Tensor
 
 from equipoise._checks import check_num_classes
 from equipoise.distributed import world_size
-from equipoise.kernels import fused
 from equipoise.kernels.hyper import Layout, view_of
+from equipoise.kernels.triton import autograd as fused
 from equipoise.losses.reduce import reduce_loss
 from equipoise.weights.recall import BatchRecall, RecallWeights
 
 if TYPE_CHECKING:
-    from equipoise.kernels.sigmoid_launch import Seen
+    from equipoise.kernels.triton.launch.sigmoid import Seen
     from equipoise.losses.asymmetry import AdaptiveAsymmetry
 
 __all__ = ["fused_sigmoid_loss", "fused_softmax_loss"]

@@ -27,8 +27,8 @@ from equipoise._checks import (
 from equipoise._keywords import takes_options_of
 from equipoise.distributed import all_sum, world_size
 from equipoise.kernels.choice import triton_serves
-from equipoise.kernels.lovasz_reference import lovasz_losses
-from equipoise.kernels.region_reference import overlap_sums
+from equipoise.kernels.reference.lovasz import lovasz_losses
+from equipoise.kernels.reference.region import overlap_sums
 from equipoise.losses.base import Loss, check_preset, retire_preset
 from equipoise.losses.reduce import reduce_loss
 
@@ -119,7 +119,7 @@ def tversky_loss(
         return _reduce(losses, ~(tp + fn <= 0), chosen, reduction, sync=sync and per_image)
 
     if isinstance(chosen, str) and reduction in ("mean", "sum") and not sync and triton_serves(logits):
-        from equipoise.kernels.region_fused import Prices, overlap_loss  # not at the top: triton is optional
+        from equipoise.kernels.triton.region import Prices, overlap_loss  # not at the top: triton is optional
 
         return overlap_loss(sums, plain, Prices(alpha, beta, smooth, chosen == "all", reduction == "mean"))
     return plain(sums)
@@ -183,7 +183,7 @@ def lovasz_softmax_loss(
 def _overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
     """TP, FP and FN of each class, (3, C) or (3, N, C), by whichever backend serves."""
     if triton_serves(logits):
-        from equipoise.kernels import region_fused  # not at the top: triton is optional
+        from equipoise.kernels.triton import region as region_fused  # not at the top: triton is optional
 
         return region_fused.overlap_sums(logits, targets, ignore_index, per_image)
     return overlap_sums(logits, targets, ignore_index, per_image)
@@ -192,7 +192,7 @@ def _overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image:
 def _lovasz_losses(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> tuple[Tensor, Tensor]:
     """Losses of the classes, (C,) or (N, C), and which of them are present, by whichever backend serves."""
     if logits.numel() and not torch.compiler.is_compiling() and triton_serves(logits):  # the compiler joins what it can
-        from equipoise.kernels import region_fused  # not at the top: triton is optional
+        from equipoise.kernels.triton import region as region_fused  # not at the top: triton is optional
 
         return region_fused.lovasz_losses(logits, targets, ignore_index, per_image)
     return lovasz_losses(logits, targets, ignore_index, per_image)

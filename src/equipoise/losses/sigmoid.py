@@ -15,7 +15,7 @@ from equipoise._checks import (
     check_sigmoid_targets,
     check_tensors,
 )
-from equipoise.kernels import reference
+from equipoise.kernels import autograd as reference
 from equipoise.kernels.choice import backend, triton_serves
 from equipoise.kernels.hyper import Hyper, Layout, Piece, check_layout
 from equipoise.losses.adjust import NegativeTolerance
@@ -262,7 +262,7 @@ class SigmoidLoss(Loss):
 def _joined(hyper: Tensor, gamma: Tensor, logits: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or not triton_serves(logits):
         return torch.cat([hyper, gamma.to(hyper.dtype)])
-    from equipoise.kernels.statistics_launch import joined  # Triton is optional
+    from equipoise.kernels.triton.launch.statistics import joined  # Triton is optional
 
     return joined(hyper, gamma)
 

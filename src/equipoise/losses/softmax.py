@@ -20,10 +20,10 @@ from equipoise._checks import (
     check_tensors,
     checks_values,
 )
-from equipoise.kernels import reference
+from equipoise.kernels import autograd as reference
 from equipoise.kernels.choice import backend
 from equipoise.kernels.hyper import Layout, accumulation_dtype, check_layout, view_of
-from equipoise.kernels.softmax_reference import has_target
+from equipoise.kernels.reference.softmax import has_target
 from equipoise.losses.adjust import Adjustment
 from equipoise.losses.base import Loss, Part, Scalar
 from equipoise.losses.class_weights import Weight, check_part, split_weights

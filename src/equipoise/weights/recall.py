@@ -23,8 +23,8 @@ from equipoise._checks import (
 )
 from equipoise.distributed import all_sum
 from equipoise.kernels.choice import triton_serves
+from equipoise.kernels.cpu.inplace import may_overwrite
 from equipoise.kernels.hyper import accumulation_dtype
-from equipoise.kernels.temporaries import may_overwrite
 
 __all__ = ["PrecisionWeights", "RecallWeights"]
 
@@ -103,7 +103,7 @@ class RecallWeights(PreciseBuffers):
         if counts is not None:
             counts = all_sum(counts) if sync else counts
             if self.init == "first" and recall.dtype is dtype and _by_kernel(logits):
-                from equipoise.kernels.statistics_launch import recall_weights  # Triton is optional
+                from equipoise.kernels.triton.launch.statistics import recall_weights  # Triton is optional
 
                 batches = self._widen("batches", torch.int64, logits.device)
                 floor = self.min_errors if self.floor_average else None
@@ -159,7 +159,7 @@ class BatchRecall:
 def _batch_weights(counts: Tensor, logits: Tensor, min_errors: float, sync: bool) -> Tensor:
     counts, dtype = all_sum(counts) if sync else counts, accumulation_dtype(logits)
     if _by_kernel(logits):
-        from equipoise.kernels.statistics_launch import recall_weights  # Triton is optional
+        from equipoise.kernels.triton.launch.statistics import recall_weights  # Triton is optional
 
         return recall_weights(counts, dtype, min_errors)
     support, hits = counts.to(dtype)

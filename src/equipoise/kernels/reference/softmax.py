@@ -21,9 +21,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise.kernels.blocks import in_blocks
+from equipoise.kernels.cpu.blocks import in_blocks
+from equipoise.kernels.cpu.inplace import looking_is_free, minus, plus, plus_product, put, softmax, times
 from equipoise.kernels.hyper import Hyper, accumulation_dtype
-from equipoise.kernels.modulation import (
+from equipoise.kernels.reference.modulation import (
     along_classes,
     gamma_of_classes,
     gamma_of_rows,
@@ -33,7 +34,6 @@ from equipoise.kernels.modulation import (
     select,
     true_form,
 )
-from equipoise.kernels.temporaries import looking_is_free, minus, plus, plus_product, put, softmax, times
 
 __all__ = ["has_target", "index_terms", "softmax_terms"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from equipoise.kernels.softmax_forms_triton import (
+from equipoise.kernels.triton.device.forms import exp_relative, log, log_relative, lowest, reciprocal, relative, unit_of
+from equipoise.kernels.triton.device.softmax_forms import (
     adjusted_tile,
     dense_terms,
     differences,
@@ -18,8 +19,7 @@ from equipoise.kernels.softmax_forms_triton import (
     whole_rows,
     with_margin,
 )
-from equipoise.kernels.triton_forms import exp_relative, log, log_relative, lowest, reciprocal, relative, unit_of
-from equipoise.kernels.triton_walk import offsets, places, present, rows_of_program
+from equipoise.kernels.triton.device.walk import offsets, places, present, rows_of_program
 
 __all__ = ["backward_kernel", "backward_tile"]
 

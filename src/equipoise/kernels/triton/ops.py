@@ -9,10 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise.kernels import sigmoid_launch, softmax_launch
 from equipoise.kernels.hyper import Layout, Piece, accumulation_dtype
-from equipoise.kernels.sigmoid_launch import Seen
-from equipoise.kernels.triton_forms import plan_of
+from equipoise.kernels.triton.launch import sigmoid as sigmoid_launch
+from equipoise.kernels.triton.launch import softmax as softmax_launch
+from equipoise.kernels.triton.launch.sigmoid import Seen
+from equipoise.kernels.triton.plan import plan_of
 
 __all__ = ["sigmoid_backward", "sigmoid_forward", "softmax_backward", "softmax_forward"]
 

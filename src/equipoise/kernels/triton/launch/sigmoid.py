@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.kernels.geometry import Geometry, is_long, merged, power_of_2
 from equipoise.kernels.hyper import Layout, accumulation_dtype
-from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.rows_launch import REDUCTIONS, Reduced, asked, finish, finishes_itself, sums_of
-from equipoise.kernels.sigmoid_triton import elements_backward_kernel, elements_forward_kernel
-from equipoise.kernels.triton_forms import Plan, plan_of
+from equipoise.kernels.triton.device.sigmoid import elements_backward_kernel, elements_forward_kernel
+from equipoise.kernels.triton.launch.geometry import Geometry, is_long, merged, power_of_2
+from equipoise.kernels.triton.launch.launcher import Launch, Launcher
+from equipoise.kernels.triton.launch.rows import REDUCTIONS, Reduced, asked, finish, finishes_itself, sums_of
+from equipoise.kernels.triton.plan import Plan, plan_of
 
 __all__ = ["Forward", "Seen", "sigmoid_backward", "sigmoid_forward"]
 
@@ -90,7 +90,7 @@ def sigmoid_forward(
     """Losses of (N, C, d1, ..., dk) logits; ``element_weight`` broadcasts to them.
 
     ``at_once`` writes the gradient of the reduced loss as well; that of a mean divided by the number of all elements,
-    since that of the known ones is not yet known, see ``rows_launch.scale``.
+    since that of the known ones is not yet known, see ``launch.rows.scale``.
     """
     dtype, device = accumulation_dtype(logits), logits.device
     weight = logits if element_weight is None else element_weight.expand(logits.shape)

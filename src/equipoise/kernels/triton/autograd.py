@@ -16,20 +16,21 @@ import torch
 from torch import Tensor
 
 from equipoise._checks import has_saved_tensor_hooks, is_batched
-from equipoise.kernels import sigmoid_launch, softmax_launch
+from equipoise.kernels.autograd import applied
 from equipoise.kernels.hyper import Hyper, Layout, accumulation_dtype
-from equipoise.kernels.ops import (
+from equipoise.kernels.reference.sigmoid import sigmoid_slopes
+from equipoise.kernels.reference.softmax import softmax_terms
+from equipoise.kernels.triton.launch import sigmoid as sigmoid_launch
+from equipoise.kernels.triton.launch import softmax as softmax_launch
+from equipoise.kernels.triton.launch.rows import AT_ONCE, scale
+from equipoise.kernels.triton.launch.rows import weigh as sum_weighed
+from equipoise.kernels.triton.launch.sigmoid import Seen
+from equipoise.kernels.triton.ops import (
     sigmoid_backward,
     sigmoid_forward,
     softmax_backward,
     softmax_forward,
 )
-from equipoise.kernels.reference import applied
-from equipoise.kernels.rows_launch import AT_ONCE, scale
-from equipoise.kernels.rows_launch import weigh as sum_weighed
-from equipoise.kernels.sigmoid_launch import Seen
-from equipoise.kernels.sigmoid_reference import sigmoid_slopes
-from equipoise.kernels.softmax_reference import softmax_terms
 
 __all__ = [
     "sigmoid_elements",

@@ -7,10 +7,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.lovasz_reference import lines_at_once
-from equipoise.kernels.lovasz_triton import hits_kernel, steps_kernel
-from equipoise.kernels.region_launch import launch_errors
+from equipoise.kernels.reference.lovasz import lines_at_once
+from equipoise.kernels.triton.device.lovasz import hits_kernel, steps_kernel
+from equipoise.kernels.triton.launch.launcher import Launch, Launcher
+from equipoise.kernels.triton.launch.region import launch_errors
 
 __all__ = ["launch_lovasz"]
 

@@ -16,20 +16,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from equipoise._checks import is_batched
-from equipoise.kernels.blocks import in_blocks
-from equipoise.kernels.hyper import Hyper, accumulation_dtype
-from equipoise.kernels.modulation import (
-    HUGE,
-    above_zero,
-    along_classes,
-    gamma_of_classes,
-    is_plain,
-    mix,
-    power,
-    select,
-    true_form,
-)
-from equipoise.kernels.temporaries import (
+from equipoise.kernels.cpu.blocks import in_blocks
+from equipoise.kernels.cpu.inplace import (
     at_least,
     between,
     inverse,
@@ -41,6 +29,18 @@ from equipoise.kernels.temporaries import (
     plus_product,
     sigmoid,
     times,
+)
+from equipoise.kernels.hyper import Hyper, accumulation_dtype
+from equipoise.kernels.reference.modulation import (
+    HUGE,
+    above_zero,
+    along_classes,
+    gamma_of_classes,
+    is_plain,
+    mix,
+    power,
+    select,
+    true_form,
 )
 
 __all__ = ["sigmoid_losses", "sigmoid_slopes"]

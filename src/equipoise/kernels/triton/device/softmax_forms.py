@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from equipoise.kernels.triton_forms import (
+from equipoise.kernels.triton.device.forms import (
     LOWEST,
     confidence_gamma,
     exp,
@@ -28,7 +28,7 @@ from equipoise.kernels.triton_forms import (
     true_form,
     unit_of,
 )
-from equipoise.kernels.triton_walk import load_tile
+from equipoise.kernels.triton.device.walk import load_tile
 
 __all__ = [
     "NOTHING",

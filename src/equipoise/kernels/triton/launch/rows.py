@@ -8,9 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.kernels.geometry import SMALL, power_of_2
-from equipoise.kernels.launch import Launch, Launcher, scratch, ticket
-from equipoise.kernels.rows_triton import (
+from equipoise.kernels.triton.device.rows import (
     add_kernel,
     count_kernel,
     finish_kernel,
@@ -18,6 +16,8 @@ from equipoise.kernels.rows_triton import (
     scale_kernel,
     weigh_kernel,
 )
+from equipoise.kernels.triton.launch.geometry import SMALL, power_of_2
+from equipoise.kernels.triton.launch.launcher import Launch, Launcher, scratch, ticket
 
 __all__ = [
     "AT_ONCE",

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from equipoise._checks import is_traced, transforms_active
 from equipoise.kernels.hyper import Hyper, Layout
-from equipoise.kernels.sigmoid_reference import sigmoid_losses, sigmoid_slopes
-from equipoise.kernels.softmax_reference import index_terms, softmax_terms
+from equipoise.kernels.reference.sigmoid import sigmoid_losses, sigmoid_slopes
+from equipoise.kernels.reference.softmax import index_terms, softmax_terms
 
 __all__ = ["applied", "hits_come_along", "sigmoid_elements", "softmax_rows", "softmax_rows_and_hits"]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels.hyper import accumulation_dtype
-from equipoise.kernels.softmax_reference import has_target
+from equipoise.kernels.reference.softmax import has_target
 
 __all__ = ["overlap_sums", "probabilities", "truth_of"]
 

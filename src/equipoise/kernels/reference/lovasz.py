@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise.kernels.region_reference import probabilities, truth_of
+from equipoise.kernels.reference.region import probabilities, truth_of
 
 __all__ = ["lines_at_once", "lovasz_losses"]
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from equipoise.kernels.temporaries import may_overwrite
+from equipoise.kernels.cpu.inplace import may_overwrite
 
 __all__ = ["in_blocks"]
 

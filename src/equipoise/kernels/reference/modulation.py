@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from equipoise.kernels.cpu.inplace import between, inverse, looking_is_free, may_overwrite, plus, times
 from equipoise.kernels.hyper import Hyper
-from equipoise.kernels.temporaries import between, inverse, looking_is_free, may_overwrite, plus, times
 
 __all__ = [
     "HUGE",

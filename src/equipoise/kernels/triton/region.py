@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from equipoise._checks import is_batched
-from equipoise.kernels import lovasz_reference, region_reference
 from equipoise.kernels.hyper import accumulation_dtype
-from equipoise.kernels.lovasz_launch import launch_lovasz
-from equipoise.kernels.region_launch import MOST_ENTRIES, Prices, launch_gradient, launch_loss, launch_sums
+from equipoise.kernels.reference import lovasz as lovasz_reference
+from equipoise.kernels.reference import region as region_reference
+from equipoise.kernels.triton.launch.lovasz import launch_lovasz
+from equipoise.kernels.triton.launch.region import MOST_ENTRIES, Prices, launch_gradient, launch_loss, launch_sums
 
 __all__ = ["Prices", "lovasz_losses", "overlap_loss", "overlap_sums"]
 
@@ -23,7 +24,7 @@ _known: set[Prices] = set()
 
 
 def overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
-    """``region_reference.overlap_sums``, fused."""
+    """``reference.region.overlap_sums``, fused."""
     # To the compiler the kernels are operations that it need not look into.
     function = compiled_sums if torch.compiler.is_compiling() else OverlapSums.apply
     sums: Tensor = function(logits, targets, ignore_index, per_image)  # type: ignore[no-untyped-call]
@@ -31,7 +32,7 @@ def overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: 
 
 
 def lovasz_losses(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> tuple[Tensor, Tensor]:
-    """``lovasz_reference.lovasz_losses``, fused; not while compiling."""
+    """``reference.lovasz.lovasz_losses``, fused; not while compiling."""
     if targets.is_floating_point():
         mass = targets.sum(1, dtype=accumulation_dtype(targets))
         targets, ignore_index = torch.where(mass != 0, targets.argmax(1), NO_CLASS), NO_CLASS

@@ -7,10 +7,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from equipoise.kernels.geometry import power_of_2
-from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.rows_launch import added
-from equipoise.kernels.statistics_triton import join_kernel, recall_kernel, steer_kernel
+from equipoise.kernels.triton.device.statistics import join_kernel, recall_kernel, steer_kernel
+from equipoise.kernels.triton.launch.geometry import power_of_2
+from equipoise.kernels.triton.launch.launcher import Launch, Launcher
+from equipoise.kernels.triton.launch.rows import added
 
 __all__ = ["joined", "recall_weights", "steer"]
 

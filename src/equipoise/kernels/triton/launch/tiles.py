@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from equipoise.kernels.geometry import power_of_2
+from equipoise.kernels.triton.launch.geometry import power_of_2
 
 __all__ = ["Blocks", "Work", "blocks_of", "gradient_blocks", "is_aligned", "summing_blocks"]
 

@@ -4,14 +4,14 @@ Forward of an overlap loss turns a tile of (pixels, classes) into probabilities 
 writes nothing of the size of the logits. With a the gradient of the loss with respect to p, backward is
 :math:`dz_k = p_k (a_k - \sum_j p_j a_j)`, from a softmax that it computes again. Every program writes its sums to a
 place of its own, so results do not depend on the order in which programs run. A Lovász loss has its errors written out,
-see ``lovasz_triton`` for what follows; its backward is the same, with an a for each pixel.
+see ``device.lovasz`` for what follows; its backward is the same, with an a for each pixel.
 
 Where a tile holds all classes of its pixels, sums stay in registers while a program walks over several tiles, the next
 of which is asked for before the present one is looked at. Else the classes pass by in blocks twice, for an online
 softmax, and while they are in the cache for what follows from it.
 
 The rows are those of ``geometry``, in groups: the batch, or its images. Softmax and walk are those of the losses of
-rows, see ``softmax_forms_triton``.
+rows, see ``softmax_forms``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from equipoise.kernels.softmax_forms_triton import exponentials, faded, unpadded, whole_rows
-from equipoise.kernels.triton_forms import exp, exp_relative, lowest, reciprocal, relative, row_max
-from equipoise.kernels.triton_walk import load_tile, mass_of, offsets, places, present, raw_tile, rows_of_program
+from equipoise.kernels.triton.device.forms import exp, exp_relative, lowest, reciprocal, relative, row_max
+from equipoise.kernels.triton.device.softmax_forms import exponentials, faded, unpadded, whole_rows
+from equipoise.kernels.triton.device.walk import load_tile, mass_of, offsets, places, present, raw_tile, rows_of_program
 
 __all__ = ["errors_kernel", "gradient_kernel", "overlap_kernel", "sums_kernel"]
 
@@ -247,7 +247,7 @@ def overlap_kernel(
 ):  # fmt: skip
     """The reduced Tversky loss of sums (3, groups, C), and its gradient with respect to them.
 
-    ALPHA to MEAN: see ``region_launch.Prices``; NOTHING: up to here a denominator counts as 0.
+    ALPHA to MEAN: see ``launch.region.Prices``; NOTHING: up to here a denominator counts as 0.
     """
     g = tl.arange(0, BLOCK_G)
     k = tl.arange(0, BLOCK_C)

@@ -57,7 +57,7 @@ def _finish(sums, reduced, inverse, programs, samples, REDUCTION: tl.constexpr, 
 
 @triton.jit
 def _codes(codes, row, rows, sixteens, C: tl.constexpr):
-    """Codes as ``softmax_forward_triton.forward_kernel`` leaves them, 2 C beyond the last row.
+    """Codes as ``softmax_forward.forward_kernel`` leaves them, 2 C beyond the last row.
 
     The tensor has room for ``sixteens`` times 16, so that neighbours can be loaded at once.
     """

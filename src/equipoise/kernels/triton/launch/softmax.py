@@ -8,10 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.kernels.geometry import is_long, merged, power_of_2
 from equipoise.kernels.hyper import Layout, accumulation_dtype
-from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.rows_launch import (
+from equipoise.kernels.triton.device.softmax_backward import backward_kernel
+from equipoise.kernels.triton.device.softmax_forward import forward_kernel
+from equipoise.kernels.triton.launch.geometry import is_long, merged, power_of_2
+from equipoise.kernels.triton.launch.launcher import Launch, Launcher
+from equipoise.kernels.triton.launch.rows import (
     AT_ONCE,
     Reduced,
     asked,
@@ -23,10 +25,8 @@ from equipoise.kernels.rows_launch import (
     roomy,
     sums_of,
 )
-from equipoise.kernels.softmax_backward_triton import backward_kernel
-from equipoise.kernels.softmax_forward_triton import forward_kernel
-from equipoise.kernels.tiles import Blocks, Work, blocks_of, is_aligned
-from equipoise.kernels.triton_forms import Plan, plan_of
+from equipoise.kernels.triton.launch.tiles import Blocks, Work, blocks_of, is_aligned
+from equipoise.kernels.triton.plan import Plan, plan_of
 
 __all__ = ["Forward", "is_spread", "softmax_at_once", "softmax_backward", "softmax_forward"]
 
@@ -145,7 +145,7 @@ def _widest_at_once(plan: Plan, element_size: int, strided: bool) -> int:
     small = element_size == 2
     if strided:
         return 256 if small else 32
-    return 4096 if small and plan.laborious else 8192
+    return 4096 if small and plan.has_costly_off_target_terms else 8192
 
 
 @lru_cache(maxsize=1024)
@@ -173,7 +173,8 @@ def _forward_plan(
     if geometry is None:
         return None
     rows, spread = geometry.rows, is_spread(plan, dense)
-    work: Work = ("much at once" if plan.laborious or plan.true_margin >= 0 else "at once") if once else "forward"
+    costly = plan.has_costly_off_target_terms or plan.true_margin >= 0
+    work: Work = "forward" if not once else "much at once" if costly else "at once"
     blocks = blocks_of(shape, z_strides, element_size, aligned, work, spread)
     again = coded and blocks_of(shape, z_strides, element_size, aligned, "backward", spread).hold_rows(shape[1])
     kept = 0 if once or again else 3 if spread else 2

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.kernels.geometry import SMALL, Geometry, images, is_long, merged, power_of_2
 from equipoise.kernels.hyper import accumulation_dtype
-from equipoise.kernels.launch import Launch, Launcher
-from equipoise.kernels.region_triton import errors_kernel, gradient_kernel, overlap_kernel, sums_kernel
-from equipoise.kernels.rows_launch import added
-from equipoise.kernels.tiles import Blocks, gradient_blocks, is_aligned, summing_blocks
+from equipoise.kernels.triton.device.region import errors_kernel, gradient_kernel, overlap_kernel, sums_kernel
+from equipoise.kernels.triton.launch.geometry import SMALL, Geometry, images, is_long, merged, power_of_2
+from equipoise.kernels.triton.launch.launcher import Launch, Launcher
+from equipoise.kernels.triton.launch.rows import added
+from equipoise.kernels.triton.launch.tiles import Blocks, gradient_blocks, is_aligned, summing_blocks
 
 __all__ = ["MOST_ENTRIES", "Prices", "launch_errors", "launch_gradient", "launch_loss", "launch_sums"]
 

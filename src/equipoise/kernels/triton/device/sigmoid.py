@@ -1,4 +1,4 @@
-r"""Sigmoid link as fused Triton kernels: the closed forms of ``sigmoid_reference``, one tile of elements a program.
+r"""Sigmoid link as fused Triton kernels: the closed forms of ``reference.sigmoid``, one tile of elements a program.
 
 With :math:`p = \sigma(z)`, q = 1 - p, :math:`p_m = \max(p - \text{margin}, 0)`, so that :math:`1 - p_m = q +
 \text{margin}` above the margin:
@@ -10,8 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from equipoise.kernels.rows_triton import finish_last
-from equipoise.kernels.triton_forms import (
+from equipoise.kernels.triton.device.forms import (
     LOWEST,
     TINY,
     confidence_gamma,
@@ -23,7 +22,8 @@ from equipoise.kernels.triton_forms import (
     reciprocal,
     true_form,
 )
-from equipoise.kernels.triton_walk import load_tile, offsets, places, rows_of_program
+from equipoise.kernels.triton.device.rows import finish_last
+from equipoise.kernels.triton.device.walk import load_tile, offsets, places, rows_of_program
 
 __all__ = ["elements_backward_kernel", "elements_forward_kernel"]
 

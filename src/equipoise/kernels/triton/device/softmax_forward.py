@@ -1,7 +1,7 @@
 r"""Softmax link, forward, as a fused Triton kernel with per-row arithmetic inside.
 
 A program takes a tile of rows and walks over the classes in blocks. It reads the logits once, by an online softmax, and
-keeps two numbers a row, see ``softmax_forms_triton``; where every class has a term (smoothing, dense targets, Brier) a
+keeps two numbers a row, see ``softmax_forms``; where every class has a term (smoothing, dense targets, Brier) a
 third. Mostly these terms are powers of p times log p, and their sums come out of the same pass; where they are not
 (exponents that are no whole numbers, confidence) a row that is longer than a tile is read again while it is in the
 cache. Where the gradient is wanted at once, it is written while the tile is at hand, and nothing is kept; nor where
@@ -13,9 +13,22 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from equipoise.kernels.rows_triton import finish_last
-from equipoise.kernels.softmax_backward_triton import backward_tile
-from equipoise.kernels.softmax_forms_triton import (
+from equipoise.kernels.triton.device.forms import (
+    LOWEST,
+    exp,
+    exp_relative,
+    log,
+    log_relative,
+    lowest,
+    power,
+    reciprocal,
+    relative,
+    row_max,
+    unit_of,
+)
+from equipoise.kernels.triton.device.rows import finish_last
+from equipoise.kernels.triton.device.softmax_backward import backward_tile
+from equipoise.kernels.triton.device.softmax_forms import (
     NOTHING,
     adjusted,
     adjusted_tile,
@@ -35,20 +48,7 @@ from equipoise.kernels.softmax_forms_triton import (
     whole_rows,
     with_margin,
 )
-from equipoise.kernels.triton_forms import (
-    LOWEST,
-    exp,
-    exp_relative,
-    log,
-    log_relative,
-    lowest,
-    power,
-    reciprocal,
-    relative,
-    row_max,
-    unit_of,
-)
-from equipoise.kernels.triton_walk import load_tile, mass_of, offsets, places, present, rows_of_program
+from equipoise.kernels.triton.device.walk import load_tile, mass_of, offsets, places, present, rows_of_program
 
 __all__ = ["forward_kernel"]
 

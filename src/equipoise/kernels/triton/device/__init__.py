@@ -1,0 +1,1 @@
+"""Code that Triton compiles for the device."""

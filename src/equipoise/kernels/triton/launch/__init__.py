@@ -1,0 +1,1 @@
+"""Launching kernels: strides, tiles, and the tensors that they fill."""
