@@ -34,11 +34,12 @@ def losses(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="NAME") from None
     if plot is not None and entry is not None:
-        from equipoise.cli.draw import draw  # matplotlib is slow to import and only needed here
-        from equipoise.cli.figures import figure_of
+        from equipoise.plotting.loss_figures import figure_of
+        from equipoise.plotting.panels import draw  # matplotlib is slow to import and only needed here
+        from equipoise.plotting.rendering import save
 
         try:
-            draw(figure_of(entry), plot)
+            save(draw(figure_of(entry), heading=True), plot)
         except (ValueError, OSError) as error:
             raise typer.BadParameter(str(error), param_hint="--plot") from None
         echo(f"{entry.name}: wrote {plot}")
