@@ -22,8 +22,8 @@ def run(*arguments: str, columns: int = 80):
 
 
 def flat(text: str) -> str:
-    """Text without the frame and the line breaks of a terminal."""
-    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
+    """Text without the line breaks of a terminal."""
+    return " ".join(text.split())
 
 
 def test_version():
@@ -152,8 +152,8 @@ def test_svg_is_sound_and_the_same_every_time(tmp_path):
         (["losses", "focal", "--plot", "no/such/folder/x.png"], "the folder 'no/such/folder' must exist"),
         (["losses", "focal", "--plot", "x.png", "--json"], "cannot be combined with --json"),
         (["losses", "focal", "asl"], "unexpected extra argument"),
-        (["losses", "--no-such-option"], "No such option"),
-        (["no-such-command"], "No such command"),
+        (["losses", "--no-such-option"], "no such option"),
+        (["no-such-command"], "no such command"),
     ],
 )
 def test_usage_errors_say_what_is_wrong_and_exit_with_2(arguments, message, tmp_path, monkeypatch):
