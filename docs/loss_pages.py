@@ -140,14 +140,18 @@ def write_parts(page: str, parts: dict[str, str]) -> str:
 
 def main() -> None:
     """Write all generated parts and figures."""
-    from docs.loss_figures import svg_of  # matplotlib is slow to import and not needed by tests
+    from equipoise.plotting.loss_figures import figure_of  # matplotlib is slow to import and not needed by tests
+    from equipoise.plotting.panels import draw
+    from equipoise.plotting.rendering import svg_file
 
     (FOLDER / "images").mkdir(exist_ok=True)
     for entry in CATALOGUE:
         page = page_of(entry)
         parts = {"facts": facts(entry), "arguments": arguments(entry)}
         page.write_text(write_parts(page.read_text("utf-8"), parts), encoding="utf-8")
-        (FOLDER / "images" / f"{entry.name}.svg").write_text(svg_of(entry), encoding="utf-8")
+        figure = figure_of(entry)
+        svg = svg_file(draw(figure), figure.description)
+        (FOLDER / "images" / f"{entry.name}.svg").write_text(svg, encoding="utf-8")
     index = FOLDER / "index.md"
     index.write_text(write_parts(index.read_text("utf-8"), index_tables()), encoding="utf-8")
 

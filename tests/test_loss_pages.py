@@ -115,12 +115,12 @@ def test_a_part_that_is_not_marked_is_an_error():
 @each_loss
 def test_pictures_are_whole_small_and_know_light_and_dark(entry: Entry):
     pytest.importorskip("matplotlib")
-    from docs.loss_figures import panels_of
+    from equipoise.plotting.loss_figures import figure_of
 
     path = FOLDER / "images" / f"{entry.name}.svg"
     text = path.read_text("utf-8")
     written = {"".join(one.itertext()) for one in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")}
-    panels, _ = panels_of(entry)
+    panels = figure_of(entry).panels
     labels = {curve.label for panel in panels for curve in panel.curves}
     assert labels | {panel.title for panel in panels} <= written, "draw anew: python -m docs.loss_pages"
     assert "prefers-color-scheme:dark" in text

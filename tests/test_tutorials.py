@@ -6,7 +6,8 @@ from itertools import zip_longest
 import pytest
 import torch
 
-from tutorials.__main__ import DOCS, INK, SCRIPTS, cells, make
+from equipoise.plotting.theme import INK
+from tutorials.__main__ import DOCS, SCRIPTS, cells, make
 
 OUTPUT = re.compile(r"```text\n(.*?)```", re.DOTALL)
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
@@ -109,7 +110,7 @@ def test_figures_follow_light_and_dark():
     assert pictures
     for picture in pictures:
         drawing = picture.read_text(encoding="utf-8").partition("</style>")[2]
-        assert "var(--c0)" in drawing
+        assert "var(--ink)" in drawing
         assert INK not in drawing
         assert f"](images/{picture.name})" in (DOCS / f"{owner(picture)}.md").read_text(encoding="utf-8")
 

@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 import matplotlib
 import matplotlib.pyplot as plt
 
+from equipoise.plotting import theme
+from equipoise.plotting.rendering import adaptive_svg
+
 __all__ = ["DOCS", "SCRIPTS", "Cell", "Made", "cells", "make"]
 
 SCRIPTS = sorted(
@@ -29,28 +32,14 @@ NOT_RUN = (
     "which tests/test_tutorials.py runs as a whole -->"
 )
 
-# Colours of the figures, and what becomes of them for who likes it dark.
-INK, LINE, PAPER = "#1c2025", "#b9c0c8", "#fffffe"
-DARK = {INK: "#e8ebee", LINE: "#4a525a", PAPER: "#14171a"}
+# Scripts choose their grids, as they are run without this theme too.
 STYLE: dict[Any, Any] = {
-    "axes.edgecolor": LINE,
-    "axes.facecolor": PAPER,
-    "axes.labelcolor": INK,
-    "axes.prop_cycle": matplotlib.cycler(
-        color=["#2b7cc4", "#e0701a", "#2a9d74", "#c9558f", "#8a8f98"]
-    ),
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.facecolor": PAPER,
-    "font.size": 9.0,
-    "grid.color": LINE,
-    "legend.frameon": False,
-    "savefig.facecolor": PAPER,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "equipoise",
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    **theme.STYLE,
+    "axes.facecolor": theme.PAPER,
+    "axes.grid": False,
+    "axes.titlelocation": "center",
+    "axes.titleweight": "normal",
+    "figure.facecolor": theme.PAPER,
 }
 
 
@@ -113,35 +102,14 @@ def make(script: Path) -> Made:
             if said.getvalue():
                 parts.append(f"```text\n{said.getvalue().rstrip()}\n```")
             for file in sorted(Path().glob("*.svg")):
-                figures[file.name] = _in_both_lights(file.read_text("utf-8"))
+                svg = adaptive_svg(file.read_text("utf-8"), cell.title)
+                figures[file.name] = svg
                 parts.append(f"![{cell.title}](images/{file.name})")
                 file.unlink()
         plt.close("all")
     place = f"tutorials/{script.name}"
     parts.append(f"The script of this page: [{place}](../../{place}).")
     return Made("\n\n".join(parts) + "\n", figures, variables)
-
-
-def _in_both_lights(svg: str) -> str:
-    """The picture with colours that follow the reader's light or dark."""
-    svg = re.sub(
-        r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*",
-        "",
-        svg[svg.index("<svg") :],
-        flags=re.DOTALL,
-    )
-    svg = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", svg)
-    light = dark = ""
-    for number, colour in enumerate(DARK):
-        svg = svg.replace(colour, f"var(--c{number})")
-        light += f"--c{number}:{colour};"
-        dark += f"--c{number}:{DARK[colour]};"
-    colours = (
-        f":root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
-    )
-    first = svg.index(">") + 1
-    style = f"{colours}text{{font-family:system-ui,sans-serif!important}}"
-    return f"{svg[:first]}\n<style>{style}</style>{svg[first:]}"
 
 
 def main(names: list[str]) -> None:

@@ -86,7 +86,7 @@ report("with temperature", fitted(unseen))
 
 # %% Reliability before and after
 figure, axes = plt.subplots(figsize=(4.6, 4), layout="constrained")
-axes.axline((0, 0), slope=1, linestyle=":", color="C4")
+axes.axline((0, 0), slope=1, linestyle=":", color="0.5")
 for name, logits, marker in (
     ("uncalibrated", unseen, "o"),
     ("with temperature", fitted(unseen), "s"),

@@ -438,7 +438,7 @@ def test_from_the_command(place):
     assert ran.stderr == ""
     ran = command("calibrate", "--apply", "new.json", "three.npz", "--out", "o.npz", cwd=place)
     assert ran.returncode == 2
-    assert re.fullmatch(r"equipoise: new\.json: [^\n]+\n", ran.stderr)
+    assert re.fullmatch(r"error: new\.json: [^\n]+\n", ran.stderr)
     assert not (place / "o.npz").exists()
 
 

@@ -59,7 +59,7 @@ def test_labels_get_a_word_on_thresholds(tmp_path):
 def test_bad_input(arguments, words):
     result = run(*arguments)
     assert result.exit_code == 2
-    assert result.stderr.startswith("equipoise: ")
+    assert result.stderr.startswith("error: ")
     assert words in result.stderr
     assert "Traceback" not in result.output
 

@@ -30,7 +30,7 @@ def refused(ran, *words, names=()):
     assert isinstance(ran.exception, SystemExit)
     assert ran.stdout == ""
     assert ran.stderr.count("\n") == 1, ran.stderr
-    assert ran.stderr.startswith("equipoise: ")
+    assert ran.stderr.startswith("error: ")
     for word in (*words, *names):
         assert word in ran.stderr, ran.stderr
 
@@ -236,7 +236,7 @@ def test_bad_input_from_the_command(tmp_path):
     ran = command("evaluate", "x.npz", "--html", "page.html", cwd=tmp_path)
     assert ran.returncode == 2
     assert ran.stdout == ""
-    assert re.fullmatch(r"equipoise: x\.npz: [^\n]+\n", ran.stderr)
+    assert re.fullmatch(r"error: x\.npz: [^\n]+\n", ran.stderr)
     assert [path.name for path in tmp_path.iterdir()] == ["x.npz"]
 
 

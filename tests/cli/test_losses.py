@@ -22,8 +22,8 @@ def run(*arguments: str, columns: int = 80):
 
 
 def flat(text: str) -> str:
-    """Text without the frame and the line breaks of a terminal."""
-    return " ".join(re.sub(r"[│╭╮╰╯─]", " ", text).split())
+    """Text without the line breaks of a terminal."""
+    return " ".join(text.split())
 
 
 def test_version():
@@ -149,11 +149,11 @@ def test_svg_is_sound_and_the_same_every_time(tmp_path):
         (["losses", "--plot", "x.png"], "needs a NAME"),
         (["losses", "focal", "--plot", "x.gif"], "must end in .png, .svg or .pdf, got 'x.gif'"),
         (["losses", "focal", "--plot", "x"], "must end in .png, .svg or .pdf, got 'x'"),
-        (["losses", "focal", "--plot", "no/such/folder/x.png"], "folder of the file must exist, got 'no/such/folder'"),
+        (["losses", "focal", "--plot", "no/such/folder/x.png"], "the folder 'no/such/folder' must exist"),
         (["losses", "focal", "--plot", "x.png", "--json"], "cannot be combined with --json"),
         (["losses", "focal", "asl"], "unexpected extra argument"),
-        (["losses", "--no-such-option"], "No such option"),
-        (["no-such-command"], "No such command"),
+        (["losses", "--no-such-option"], "no such option"),
+        (["no-such-command"], "no such command"),
     ],
 )
 def test_usage_errors_say_what_is_wrong_and_exit_with_2(arguments, message, tmp_path, monkeypatch):
@@ -174,12 +174,14 @@ def test_a_file_that_cannot_be_written_is_a_usage_error(tmp_path):
     assert "there is a folder of that name" in ran.stderr
 
 
-@pytest.mark.parametrize(("package", "module"), [("typer", "app"), ("rich", "listing"), ("matplotlib", "draw")])
+@pytest.mark.parametrize(
+    ("package", "module"), [("typer", "cli.app"), ("rich", "cli.listing"), ("matplotlib", "plotting.panels")]
+)
 def test_a_missing_package_is_answered_with_how_to_install_it(package, module, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["equipoise", "losses", "focal", "--plot", str(tmp_path / "x.png")])
     monkeypatch.setitem(sys.modules, package, None)
-    for name in ("app", "losses", module):
-        monkeypatch.delitem(sys.modules, f"equipoise.cli.{name}", raising=False)
+    for name in ("cli.app", "cli.losses", module):
+        monkeypatch.delitem(sys.modules, f"equipoise.{name}", raising=False)
     with pytest.raises(SystemExit, match=rf"needs {package}.*pip install '\.\[cli\]' in a clone.*'equipoise\[cli\]'"):
         main()
 

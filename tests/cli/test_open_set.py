@@ -26,7 +26,7 @@ def run(*arguments, columns=80):
 def refused(ran, *words):
     assert ran.exit_code == 2, ran.output
     assert ran.stdout == ""
-    assert re.fullmatch(r"equipoise: [^\n]+\n", ran.stderr), ran.stderr
+    assert re.fullmatch(r"error: [^\n]+\n", ran.stderr), ran.stderr
     for word in words:
         assert word in ran.stderr, ran.stderr
 

@@ -326,7 +326,7 @@ def test_mistakes(whole, equipoise, tmp_path):
         finished = equipoise(folder, "compare", out=place, **SMALL | options)
         assert finished.status == 2, finished
         assert "Traceback" not in finished.err
-        assert finished.err.startswith("equipoise: ")
+        assert finished.err.startswith("error: ")
         for word in words:
             assert word in finished.err
         assert not (folder / "new").exists()

@@ -32,7 +32,7 @@ def refused(equipoise, earlier, tmp_path):
         found = equipoise(tmp_path, "train", *arguments, out=out, **options)
         assert found.status == status, found
         assert "Traceback" not in found.err
-        assert found.err.startswith("equipoise: ")
+        assert found.err.startswith("error: ")
         assert len(found.err.strip().splitlines()) == lines, found.err
         for word in words:
             assert word in found.err

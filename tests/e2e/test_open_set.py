@@ -172,7 +172,7 @@ def test_mistakes(equipoise, tmp_path, command, mistake):
     found = equipoise(tmp_path, command, out="new", **{**DIGITS, **options})
     assert found.status == 2, found
     assert words in found.err
-    assert found.err.startswith("equipoise: ")
+    assert found.err.startswith("error: ")
     assert "Traceback" not in found.err + found.out
     assert {path.name for path in tmp_path.iterdir()} == {"x.npz", "stdout.txt", "stderr.txt"}
 

@@ -12,10 +12,10 @@ import sklearn.metrics as sk
 import torch
 
 from equipoise.evaluation import OPEN_FORMAT, evaluate_open_set
+from equipoise.evaluation.sentences import open_set_sentences
 from equipoise.heads import open_set_prediction
 from equipoise.metrics import OpenSetScores, accepting_threshold, best_threshold, shot_groups
 from equipoise.predictions import InputError, open_predictions, source, split_open
-from equipoise.report.open_set import open_set_sentences
 from tests.predictions.saved import arrays_of, save, softmax
 
 CLASSES = 6

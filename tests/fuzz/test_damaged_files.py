@@ -242,7 +242,7 @@ def outcome(read, path):
                 return errors.getvalue() if end.exit_code == 2 else f"status {end.exit_code}: {errors.getvalue()}"
             except (ValueError, FileNotFoundError) as error:
                 ours = type(error).__module__.startswith("equipoise") or isinstance(error, FileNotFoundError)
-                return f"equipoise: {visible(str(error))}\n" if ours else repr(error)
+                return f"error: {visible(str(error))}\n" if ours else repr(error)
     assert visible(said.getvalue()) == said.getvalue()
     return None
 
@@ -282,7 +282,7 @@ def test_damage_is_named(tmp_path, monkeypatch, name):
             continue
         if said is not None:
             lines = said.rstrip("\n").split("\n")
-            if not said.startswith("equipoise: ") or (len(lines) > 1 and "spec" not in name):
+            if not said.startswith("error: ") or (len(lines) > 1 and "spec" not in name):
                 problems.append((number, f"not one line: {said!r}", bad))
             if path.name not in said and str(own) not in said:
                 problems.append((number, f"unnamed: {said!r}", bad))

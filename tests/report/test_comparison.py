@@ -15,11 +15,10 @@ from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.judge import judge
 from equipoise.comparison.kinds import MADE_AFTERWARDS
 from equipoise.comparison.verdict import Summary
-from equipoise.report.class_figures import class_profile
+from equipoise.plotting.classes import class_profile
+from equipoise.plotting.differences import Point, difference_plot, limits_of, pareto_plot
+from equipoise.plotting.theme import LIGHT, short, strokes
 from equipoise.report.comparison import comparison_page
-from equipoise.report.difference_figures import Point, difference_plot, limits_of, pareto_plot
-from equipoise.report.figures import short
-from equipoise.report.theme import strokes
 from equipoise.train.methods import METHODS
 from tests.comparison.verdicts import difference_of
 from tests.report.browser import measure, visit
@@ -29,11 +28,11 @@ from tests.report.reading import Reader, brightness, labels
 ODD_NAMES = ["<b>x</b>", "<script>alert(1)</script>", "\"&'", "$a_b$", 'id="x" 1.23456', "]]> </svg> -->"]
 SECTIONS = {
     "multiclass": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Training",
-               "Right and wrong predictions", "Recall weights", "How to repeat it"],
+               "Right and wrong predictions", "Recall weights", "Reproduce"],
     "multilabel": ["Results", "Differences from bce", "Accuracy and calibration", "Reliability", "Labels", "Training",
-              "Positives and negatives", "How to repeat it"],
+              "Positives and negatives", "Reproduce"],
     "segmentation": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Examples",
-                     "Training", "Right and wrong predictions", "Recall weights", "How to repeat it"],
+                     "Training", "Right and wrong predictions", "Recall weights", "Reproduce"],
 }  # fmt: skip
 FIGURES = {
     "multiclass": [
@@ -132,9 +131,10 @@ def test_names_are_text_in_table_and_figure(page):
         assert words.count(name) + words.count(short(name, 14)) >= 2, name
 
 
-def test_marks_of_the_theme_never_reach_the_reader(page):
+def test_colours_of_figures_are_variables(page):
     text = page[1].read_text(encoding="utf-8")
-    assert not re.search(r"#0[147]0[258]0[369]|#0a0[bcd]", text)
+    figures = re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL)
+    assert not re.search("|".join(LIGHT.values()), "".join(figures))
     assert {"var(--series-1)", "var(--ink)", "var(--soft)"} <= set(re.findall(r"var\(--[a-z0-9-]*\)", text))
 
 
@@ -185,7 +185,7 @@ def test_a_single_loss_has_nothing_to_compare_with(tmp_path):
     assert "<h1>1 loss compared on digits-lt</h1>" in text
     titles = re.findall(r'<h2 id="[^"]*">(.*?)</h2>', text)
     parts = ["Results", "Reliability", "Classes", "Training", "Right and wrong predictions", "Recall weights"]
-    assert titles == [*parts, "How to repeat it"]
+    assert titles == [*parts, "Reproduce"]
 
 
 @pytest.mark.parametrize(

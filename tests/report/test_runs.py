@@ -11,9 +11,9 @@ from PIL import Image
 from equipoise.cli.settings import given_settings
 from equipoise.comparison.command import command_of
 from equipoise.comparison.spec import CompareSpec
+from equipoise.plotting.theme import INK
 from equipoise.report.examples import class_colours, examples, stored_array
 from equipoise.report.runs import compared_losses
-from equipoise.report.theme import INK
 from equipoise.train.folder import plain
 from tests.report.comparisons import read_verdict, write_comparison
 

@@ -1,4 +1,4 @@
-"""The command line, ``equipoise COMMAND``. One thin file a command; what a command shows is computed elsewhere."""
+"""The command line, ``equipoise COMMAND``. One thin file for each command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line; without its packages say how to get them."""
+    """Run the command line; report a missing package with how to install it."""
     try:
         from equipoise.cli.app import app
 
@@ -19,4 +19,4 @@ def main() -> None:
         module = (error.name or "").partition(".")[0]
         if module not in EXTRAS:
             raise
-        sys.exit(f"equipoise: {error if isinstance(error, MissingPackageError) else missing('this command', module)}")
+        sys.exit(f"error: {error if isinstance(error, MissingPackageError) else missing('this command', module)}")

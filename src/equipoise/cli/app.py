@@ -1,7 +1,9 @@
-"""The application that the commands hang on. A command is imported when it is called: the help needs a line of it."""
+"""The application. A command is imported when it is called; the help needs only a line of it."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -9,7 +11,6 @@ import typer
 from typer.core import TyperGroup
 
 from equipoise import __version__
-from equipoise._visible import visible
 
 __all__ = ["COMMANDS", "app"]
 
@@ -26,26 +27,54 @@ COMMANDS = {
 """Each is the function of its name in the module of its name, with this line as its docstring."""
 
 
+UsageError: type[Any] = typer.BadParameter.__mro__[1]
+"""Of click, which some versions of typer include and others require."""
+
+
 class Commands(TyperGroup):
-    """Commands of which only the one that is called is there with its flags."""
+    """Commands that are imported when they are called, with errors in one line."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        """Run a command; without ``standalone_mode`` raise errors instead of printing them."""
+        from equipoise.cli.console import fail
+
+        try:
+            status = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
+        except (typer.Abort, UsageError) as error:
+            if not standalone_mode:
+                raise
+            if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed already
+                sys.exit(2)
+            if isinstance(error, UsageError):
+                fail(_one_line(error))
+            fail("aborted", 1)
+        if not standalone_mode:
+            return status
+        sys.exit(status)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401
-        """Import the command before it is looked for."""
+        """Import the command before it is looked up."""
         if args[0] in COMMANDS:
             alone = typer.Typer(add_completion=False)
             alone.command()(getattr(import_module(f"equipoise.cli.{args[0]}"), args[0]))
             self.commands[args[0]] = typer.main.get_command(alone)
         return super().resolve_command(ctx, args)
 
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
-        """Run the command; what was wrong with its arguments is shown, whatever they hold."""
-        try:
-            return super().invoke(ctx)
-        except Exception as error:
-            message = getattr(error, "message", None)
-            if isinstance(message, str):  # of click, which typer brings in one version and needs in another
-                error.message = visible(message)  # type: ignore[attr-defined]
-            raise
+
+def _one_line(error: Any) -> str:  # noqa: ANN401
+    """The message of a usage error, with a suggestion or a hint at the end."""
+    message = " ".join(error.format_message().split())
+    message = message[:1].lower() + message[1:].removesuffix(".")
+    hint = "" if message.endswith("?") or error.ctx is None else f"; see {error.ctx.command_path} --help"
+    return message + hint
 
 
 app = typer.Typer(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from equipoise.cli.console import echo
+from equipoise.cli.console import echo, fail
 from equipoise.cli.inputs import bad_input
 from equipoise.cli.settings import settled, with_settings
 from equipoise.comparison.spec import GROUPS, CompareSpec
@@ -67,11 +67,7 @@ def compare(
     if advice is not None and advice.settings is not None:
         echo(advice.next_step(str(folder)))
     if found.failures:
-        echo(
-            f"equipoise: {len(found.failures)} of {len(found.runs)} runs failed; run the same command again to retry",
-            err=True,
-        )
-        raise typer.Exit(1)
+        fail(f"{len(found.failures)} of {len(found.runs)} runs failed; run the same command again to retry", 1)
 
 
 def _name(spec: CompareSpec) -> str:

@@ -1,4 +1,4 @@
-"""What the commands on saved predictions share: opening a file, progress, and one clear message for bad input."""
+"""Shared by the commands on saved predictions: options, opening a file, progress, and errors of bad input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from equipoise._extras import MissingPackageError
 from equipoise._reading import map_array
 from equipoise._text_files import encoding_of
-from equipoise.cli.console import Console, echo
+from equipoise.cli.console import Console, fail
 from equipoise.predictions import InputError, Predictions, open_predictions
 from equipoise.tasks import Task
 from equipoise.train.errors import TrainingError
@@ -47,14 +47,14 @@ Counts = Annotated[
         help="Training samples of each class: numbers with commas, or a .npy, .txt or .csv file of them.",
     ),
 ]
-IgnoreIndex = Annotated[int, typer.Option("--ignore-index", help="Target that counts for nothing.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Of what is drawn by chance.")]
+IgnoreIndex = Annotated[int, typer.Option("--ignore-index", help="Target to ignore.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Random seed.")]
 MOST_CLASSES = 10_000_000
-"""Counts that are read of a file."""
+"""Limit of the counts that are read from a file."""
 
 
 def json_text(data: object) -> str:
-    """JSON for machines; what is infinite becomes the word ``"inf"``, which JSON has no number for."""
+    """JSON; infinite numbers become ``"inf"``, as JSON has none."""
 
     def finite(value: Any) -> Any:  # noqa: ANN401
         if isinstance(value, float) and math.isinf(value):
@@ -68,15 +68,13 @@ def json_text(data: object) -> str:
 
 @contextmanager
 def bad_input() -> Iterator[None]:
-    """Turn what is wrong with the input into one message and exit status 2, a training that failed into status 1."""
+    """Report bad input in one line with exit status 2, a failed training with status 1."""
     try:
         yield
     except TrainingError as error:
-        echo(f"equipoise: {error}", err=True)
-        raise typer.Exit(1) from None
+        fail(error, 1)
     except (InputError, MissingPackageError, OSError, ValueError) as error:
-        echo("equipoise: " + " ".join(str(error).split()), err=True)  # other libraries break their lines
-        raise typer.Exit(2) from None
+        fail(" ".join(str(error).split()))  # other libraries break their lines
 
 
 def task_option(name: str | None) -> Task | None:
@@ -97,7 +95,7 @@ def opened(
     open_label: int | None = None,
     others: bool = False,
 ) -> Predictions:
-    """Open predictions as the options say."""
+    """Open predictions with the options of a command."""
     task_option(task)
     counts = None if train_counts is None else read_counts(train_counts)
     return open_predictions(
@@ -133,7 +131,7 @@ def read_counts(text: str) -> tuple[float, ...]:
 
 @contextmanager
 def walking(source: Predictions, walks: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar over ``walks`` walks through the samples, on a terminal and only where it takes long."""
+    """A progress bar on a terminal, over ``walks`` passes through the samples."""
     total = None if source.samples is None else source.samples * walks
     columns = (
         TextColumn("{task.description}", markup=False),

@@ -8,7 +8,11 @@ from typing import Annotated
 
 import typer
 
+from equipoise._reading import InputError
 from equipoise.cli.console import echo
+from equipoise.cli.inputs import bad_input
+
+__all__ = ["losses"]
 
 
 def losses(
@@ -24,25 +28,22 @@ def losses(
     from equipoise.cli.describe import record
     from equipoise.cli.listing import details, overview
 
-    if plot is not None and (name is None or as_json):
-        trouble = "it draws one loss and needs a NAME" if name is None else "it cannot be combined with --json"
-        raise typer.BadParameter(
-            f"{trouble}; for example: equipoise losses focal --plot focal.png", param_hint="--plot"
-        )
-    try:
+    with bad_input():
+        if plot is not None and (name is None or as_json):
+            problem = "it draws one loss and needs a NAME" if name is None else "it cannot be combined with --json"
+            raise InputError(f"--plot: {problem}; for example: equipoise losses focal --plot focal.png")
         entry = None if name is None else find(name)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="NAME") from None
-    if plot is not None and entry is not None:
-        from equipoise.cli.draw import draw  # matplotlib is slow to import and only needed here
-        from equipoise.cli.figures import figure_of
+        if plot is not None and entry is not None:
+            from equipoise.plotting.loss_figures import figure_of
+            from equipoise.plotting.panels import draw  # matplotlib is slow to import and only needed here
+            from equipoise.plotting.rendering import save
 
-        try:
-            draw(figure_of(entry), plot)
-        except (ValueError, OSError) as error:
-            raise typer.BadParameter(str(error), param_hint="--plot") from None
-        echo(f"{entry.name}: wrote {plot}")
-    elif as_json:
+            save(draw(figure_of(entry), heading=True), plot)
+            echo(f"{entry.name}: wrote {plot}")
+            return
+    if as_json:
         typer.echo(json.dumps([record(known) for known in CATALOGUE] if entry is None else record(entry), indent=2))
+    elif entry is None:
+        overview()
     else:
-        overview() if entry is None else details(entry)
+        details(entry)

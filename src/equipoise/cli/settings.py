@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from equipoise._reading import SHOWN, parse_yaml
-from equipoise.cli.console import echo
+from equipoise.cli.console import fail
 from equipoise.train.spec import SharedSpec, read_spec
 
 __all__ = ["given_settings", "settled", "with_settings"]
@@ -67,8 +67,7 @@ def settled(
         spec.check(settings, where, quick=True, here=here)
         checked = spec.check(settings, where)
     except ValueError as error:
-        echo(f"equipoise: {error}", err=True)
-        raise typer.Exit(2) from None
+        fail(error)
     return checked, None if place is None else Path(place)
 
 

@@ -9,7 +9,17 @@ from rich.table import Table
 from equipoise._visible import visible
 from equipoise.cli.console import Console
 from equipoise.evaluation.results import Evaluation, OpenSetEvaluation
-from equipoise.evaluation.sentences import class_metric, described, group_notes, sentences_of, worst_classes
+from equipoise.evaluation.sentences import (
+    class_metric,
+    described,
+    group_notes,
+    open_set_rows,
+    open_set_sentences,
+    rule_name,
+    sentences_of,
+    threshold_text,
+    worst_classes,
+)
 from equipoise.metric_registry import metric_info
 from equipoise.train.folder import RunFolder
 
@@ -56,13 +66,11 @@ def print_evaluation(evaluation: Evaluation, worst: int) -> None:
 
 def print_open_set(evaluation: OpenSetEvaluation) -> None:
     """Print the evaluation of an open set; fractions are in percent."""
-    from equipoise.report.open_set import open_set_sentences, rule_name, rule_threshold, threshold_rows
-
     console = Console()
     rules = evaluation.thresholds
     table = plain_table("open set", "no rejection", *(rule_name(row, evaluation) for row in rules))
-    table.add_row("threshold", "", *(rule_threshold(row) for row in rules))
-    for name, cells in threshold_rows(evaluation).items():
+    table.add_row("threshold", "", *(threshold_text(row) for row in rules))
+    for name, cells in open_set_rows(evaluation).items():
         table.add_row(metric_info(name).label, *cells)
     console.print(table)
     for sentence in open_set_sentences(evaluation):

@@ -1,14 +1,28 @@
-"""An evaluation in sentences. Without torch."""
+"""An evaluation in sentences, and the rows of its tables. Without torch."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from equipoise.evaluation.results import ClassResult, Evaluation
+from equipoise.evaluation.results import ClassResult, Evaluation, OpenSetEvaluation, Rejection
 from equipoise.metric_registry import MetricInfo, metric_info
 from equipoise.tasks import Task
 
-__all__ = ["class_metric", "described", "frequency_ratio", "group_notes", "is_off", "sentences_of", "worst_classes"]
+__all__ = [
+    "OPEN_SET_METRICS",
+    "class_metric",
+    "described",
+    "frequency_ratio",
+    "group_notes",
+    "is_off",
+    "open_set_rows",
+    "open_set_sentences",
+    "rule_name",
+    "sentences_of",
+    "threshold_text",
+    "worst_classes",
+]
 
 FAR = 1.5
 """Ratio of predicted to observed frequencies of labels, or its inverse, from which on it is reported."""
@@ -154,4 +168,61 @@ def _missing(evaluation: Evaluation) -> list[str]:
     return [
         f"{len(missing)} of {evaluation.classes} {task.many} have no {what} and are excluded from means over "
         f"{task.many}: {names}."
+    ]
+
+
+OPEN_SET_METRICS: Mapping[str, str] = {
+    "unknown_rejected": "percentage of unknown samples that are rejected",
+    "known_rejected": "percentage of known samples that are rejected",
+    "f_measure": "harmonic mean of precision and recall",
+    "precision": "correct predictions of known samples over all known samples (Kang et al.: over the accepted ones)",
+    "recall": "correct predictions of known samples over these and the accepted unknown samples",
+    "accuracy": "of the known samples; a rejected one counts as an error",
+    "mean_class_accuracy": "the same, averaged over the classes",
+    "many": "the same of classes with more than 100 training samples",
+    "medium": "the same of classes with 20 to 100 training samples",
+    "few": "the same of classes with fewer than 20 training samples",
+}
+"""Metrics of an open set in the order of tables, and what they mean."""
+
+
+def rule_name(row: Rejection, evaluation: OpenSetEvaluation) -> str:
+    """How a threshold was chosen, in a few words."""
+    names = {"fixed": "fixed", "accept": f"{100 * evaluation.accept:g} % accepted", "best": "best F-measure"}
+    return names[row.rule]
+
+
+def threshold_text(row: Rejection) -> str:
+    """A threshold, or those of the two halves."""
+    return " / ".join(f"{level:.3g}" for level in row.threshold)
+
+
+def open_set_rows(evaluation: OpenSetEvaluation) -> dict[str, list[str]]:
+    """Each metric in percent: without rejection, and by each rule."""
+    rules, closed = evaluation.thresholds, evaluation.closed
+    return {
+        name: [
+            metric_info(name).text(closed[name]) if name in closed else "",
+            *(metric_info(name).text(row.metrics[name]) for row in rules),
+        ]
+        for name in OPEN_SET_METRICS
+        if any(row.metrics.get(name) is not None for row in rules)
+    }
+
+
+def open_set_sentences(evaluation: OpenSetEvaluation) -> list[str]:
+    """What the metrics of an open set mean, in sentences."""
+    row = evaluation.at(evaluation.told or evaluation.main)
+    unknown, known, f_measure = (
+        metric_info(name).text(row.metrics[name]) for name in ("unknown_rejected", "known_rejected", "f_measure")
+    )
+    where = f"threshold {threshold_text(row)}"
+    if len(row.threshold) > 1:
+        where = f"thresholds {threshold_text(row)} of two halves"
+    return [
+        f"At the {where}, {unknown} % of the {evaluation.unknown:,} unknown samples are rejected, "
+        f"and {known} % of the {evaluation.known:,} known ones: F-measure {f_measure} %.",
+        f"A known sample has higher confidence than an unknown one in "
+        f"{metric_info('auroc').text(evaluation.auroc['max_probability'])} % of the pairs (AUROC).",
+        *evaluation.notes,
     ]

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from equipoise.evaluation.results import Evaluation
-from equipoise.evaluation.sentences import class_metric, described, group_notes, sentences_of
+from equipoise.evaluation.sentences import class_metric, described, group_notes, open_set_sentences, sentences_of
 from equipoise.metric_registry import metric_info
-from equipoise.report.figures import EVERY_LABEL, TOP_LABEL, class_bars, confidence_histogram, reliability_diagram
-from equipoise.report.open_set import open_set_section, open_set_sentences
+from equipoise.plotting.classes import class_bars
+from equipoise.plotting.reliability import EVERY_LABEL, TOP_LABEL, confidence_histogram, reliability_diagram
+from equipoise.report.open_set import open_set_section
 from equipoise.report.page import Picture, Section, Table, render
 
 __all__ = ["evaluation_page"]

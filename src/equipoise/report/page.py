@@ -11,6 +11,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from equipoise._visible import visible
+from equipoise.plotting.theme import css_variables
 
 __all__ = ["Cell", "Grid", "Head", "Key", "Photo", "Picture", "Section", "Table", "render"]
 
@@ -79,7 +80,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """An ``<svg>`` made by ``theme.as_svg``, which escapes what it shows."""
+    """An ``<svg>`` made by ``inline_svg``, which escapes what it shows."""
 
     svg: str
     caption: str = ""
@@ -168,5 +169,6 @@ def render(title: str, subtitle: str, sentences: Sequence[str], sections: Sequen
         linked=len(sections) >= LONG,
         footer=footer,
         script=script,
+        colours=css_variables(),
     )
     return visible(page)

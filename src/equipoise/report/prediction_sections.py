@@ -9,13 +9,13 @@ import numpy as np
 from equipoise._formatting import capital
 from equipoise.comparison.verdict import Verdict
 from equipoise.evaluation.results import Reliability
-from equipoise.report.class_figures import class_profile
+from equipoise.plotting.classes import class_profile
+from equipoise.plotting.reliability import EVERY_LABEL, TOP_LABEL, reliability_diagram
+from equipoise.plotting.theme import INK, SERIES, SOFT, Stroke, css
 from equipoise.report.examples import examples
-from equipoise.report.figures import EVERY_LABEL, TOP_LABEL, reliability_diagram
 from equipoise.report.page import Cell, Head, Key, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import kind_of_rows, label
-from equipoise.report.theme import INK, SERIES, SOFT, Stroke, css
 
 __all__ = ["classes_section", "examples_section", "reliability_section"]
 

@@ -13,31 +13,15 @@ from numpy.typing import NDArray
 
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.verdict import Verdict
-from equipoise.report.theme import INK, Stroke, strokes
+from equipoise.plotting.epochs import Series
+from equipoise.plotting.theme import INK, Stroke, strokes
 from equipoise.train.folder import RunFolder
 from equipoise.train.record import EpochRecord, RunRecord
 
-__all__ = ["ComparedLoss", "Series", "compared_losses"]
+__all__ = ["ComparedLoss", "compared_losses"]
 
 Array = NDArray[np.float64]
 Curve = dict[str, list[float]]
-
-
-@dataclass(frozen=True)
-class Series:
-    """A number over the epochs: its mean over the seeds, and the range of these.
-
-    Args:
-        epochs: (E,) counted from 1.
-        mean: (E,) NaN where no seed has the number.
-        low: (E,) of the lowest seed.
-        high: (E,) of the highest.
-    """
-
-    epochs: Array
-    mean: Array
-    low: Array
-    high: Array
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from equipoise.comparison.kinds import MADE_AFTERWARDS
 from equipoise.comparison.verdict import Verdict
 from equipoise.expressions import method_name
 from equipoise.metric_registry import metric_info
+from equipoise.plotting.epochs import over_time
+from equipoise.plotting.theme import css
+from equipoise.plotting.weights import LINES, normalised, shades, weights_by_class, weights_over_time
 from equipoise.report.page import Key, Picture, Section
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import label
-from equipoise.report.theme import css
-from equipoise.report.time_figures import over_time
-from equipoise.report.weight_figures import LINES, normalised, shades, weights_by_class, weights_over_time
 
 __all__ = ["asymmetry_section", "learning_section", "right_and_wrong_section", "weights_section"]
 

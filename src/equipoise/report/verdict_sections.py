@@ -13,7 +13,7 @@ from equipoise.comparison.recommendation import recommended
 from equipoise.comparison.verdict import LossResult, Verdict
 from equipoise.expressions import method_name
 from equipoise.metric_registry import metric_info
-from equipoise.report.difference_figures import Point, difference_plot, pareto_plot
+from equipoise.plotting.differences import Point, difference_plot, pareto_plot
 from equipoise.report.page import Cell, Head, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import Result, kind_of_rows, label, results_of, spread

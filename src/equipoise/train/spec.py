@@ -47,7 +47,8 @@ class SpecError(ValueError):
     def __init__(self, where: str, mistakes: Sequence[str]) -> None:
         self.mistakes = tuple(mistakes)
         count = f"{len(mistakes)} mistakes" if len(mistakes) > 1 else "a mistake"
-        super().__init__("\n".join([f"{where}: {count} in the settings:", *(f"  {line}" for line in mistakes)]))
+        separator = "\n  " if len(mistakes) > 1 else " "
+        super().__init__(separator.join([f"{where}: {count} in the settings:", *mistakes]))
 
 
 def _listed(value: object) -> object:
@@ -59,7 +60,10 @@ def _listed(value: object) -> object:
 def _size(value: object) -> object:
     """``240x320`` is a height and a width, ``224`` both."""
     if isinstance(value, str):
-        value = _listed(value.replace("x", ","))
+        sides = value.replace("x", ",").split(",")
+        if not all(side.strip().isdecimal() and int(side) > 0 for side in sides):
+            raise ValueError(f"must be a size such as 224 or 240x320, got {shortened(repr(value))}")
+        value = tuple(map(int, sides))
     if isinstance(value, int):
         value = (value,)
     return (*value, *value) if isinstance(value, (list, tuple)) and len(value) == 1 else value

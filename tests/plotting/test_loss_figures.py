@@ -8,7 +8,8 @@ from torch.testing import assert_close
 
 import equipoise
 from equipoise.catalogue import CATALOGUE, find
-from equipoise.cli.curves import (
+from equipoise.plotting.loss_figures import figure_of
+from equipoise.plotting.loss_response import (
     confidence_for,
     cross_entropy,
     probabilities,
@@ -16,7 +17,6 @@ from equipoise.cli.curves import (
     sigmoid_response,
     softmax_response,
 )
-from equipoise.cli.figures import figure_of
 
 P = probabilities()
 
@@ -65,7 +65,7 @@ def test_the_loss_that_is_drawn_stays_as_it_was():
 
 
 def test_figure_4a_of_focal_loss_for_calibration():
-    panel = figure_of(find("focal")).panels[2]
+    panel = figure_of(find("focal")).panels[-1]
     for gamma, curve in zip((1, 2, 3, 5, 7), panel.curves[1:], strict=True):
         assert curve.label.startswith(f"γ = {gamma},")
         assert_close(curve.y, (1 - P) ** gamma - gamma * P * (1 - P) ** (gamma - 1) * P.log())  # proposition 1
@@ -77,7 +77,7 @@ def test_figure_4a_of_focal_loss_for_calibration():
 
 
 def test_sample_dependent_focal_loss_changes_its_exponent_at_a_fifth():
-    weight, _, ratio = figure_of(find("flsd")).panels
+    _, weight, _, ratio = figure_of(find("flsd")).panels
     for panel in (weight, ratio):
         _, flsd, gamma_5, gamma_3 = panel.curves
         below, above = flsd.x < 0.2, flsd.x > 0.2
@@ -128,10 +128,17 @@ def test_figures_2_and_3_of_asymmetric_loss():
 # Other losses ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["recall", "precision"])
-def test_batch_weights_are_1_minus_the_rate(name):
-    _, *weights = curves(name, 0).values()
+def test_precision_weights_are_1_minus_the_precision():
+    _, *weights = curves("precision", 0).values()
     assert_close(weights, [torch.full_like(P, 1 - rate) for rate in (0.1, 0.5, 0.9)])
+
+
+def test_recall_weights_are_1_minus_the_recall():
+    _, *gradients = curves("recall", 1).values()
+    assert_close(gradients, [(1 - rate) * (1 - P) for rate in (0.1, 0.5, 0.9)])
+    (at_least_one_error, plain) = figure_of(find("recall")).panels[0].curves
+    assert_close(plain.y, 1 - plain.x)
+    assert_close(at_least_one_error.y, (1 - plain.x).clamp(min=1 / 20))
 
 
 def test_inverse_frequency_weights_are_flat_and_inverse():
@@ -170,10 +177,11 @@ def test_distribution_balanced_weighs_a_lonely_positive_by_the_plateau_of_its_si
 
 
 def test_a_small_region_weighs_more_than_its_pixels():
+    p = torch.tensor([0.9], dtype=torch.float64)
     for name in ("dice", "iou", "tversky"):
+        loss = find(name).build(2)
         half, tenth, hundredth = (
-            region_response(find(name).build(2), torch.tensor([0.9], dtype=torch.float64), share=share).gradient / share
-            for share in (0.5, 0.1, 0.01)
+            region_response(loss, p, fraction=fraction).gradient / fraction for fraction in (0.5, 0.1, 0.01)
         )
         assert half * 0.5 < tenth * 0.1 < hundredth * 0.01
 
@@ -181,7 +189,7 @@ def test_a_small_region_weighs_more_than_its_pixels():
 def test_region_gradients_follow_the_loss():
     p = torch.tensor([0.6, 0.600001], dtype=torch.float64)
     loss = equipoise.DiceLoss(classes=[1])
-    response = region_response(loss, p, share=1.0)  # every pixel belongs to the region
+    response = region_response(loss, p, fraction=1.0)  # every pixel belongs to the region
     slope = -response.loss.diff() / p.logit().diff()
     assert_close(slope, 200 * response.gradient[:1], rtol=1e-5, atol=0)
 
@@ -190,7 +198,7 @@ def test_region_gradients_follow_the_loss():
 def test_every_loss_has_a_figure(entry):
     figure = figure_of(entry)
     assert figure.title == entry.name
-    assert len(figure.panels) in (2, 3)
+    assert len(figure.panels) in (2, 3, 4)
     for panel in figure.panels:
         assert panel.title
         assert panel.x_label

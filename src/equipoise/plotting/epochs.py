@@ -1,21 +1,41 @@
-"""Figures of what happened during the training: a line for each loss, epoch by epoch."""
+"""Figures of the training: a line for each loss over the epochs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 
-from equipoise.report.runs import Series
-from equipoise.report.theme import INK, Stroke, as_svg, page_style, panel, titled
-from equipoise.report.theme import percent as shares_on
+from equipoise.plotting.rendering import inline_svg
+from equipoise.plotting.theme import DASHED, Stroke, panel, theme, titled
+from equipoise.plotting.theme import percent as show_percent
 
-__all__ = ["PANEL", "epochs_axis", "over_time"]
+__all__ = ["PANEL", "Series", "epochs_axis", "over_time"]
 
 PANEL = (3.5, 2.3)
-"""Inches of a small figure: three stand side by side, one fills a telephone."""
+"""Inches of a small figure: three fit side by side, one fills a phone."""
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Series:
+    """A metric over the epochs: mean and range over the seeds.
+
+    Args:
+        epochs: (E,) counted from 1.
+        mean: (E,) NaN where no seed has a value.
+        low: (E,) of the lowest seed.
+        high: (E,) of the highest.
+    """
+
+    epochs: Array
+    mean: Array
+    low: Array
+    high: Array
 
 
 def over_time(
@@ -31,14 +51,14 @@ def over_time(
     Args:
         title: of the figure.
         series: of each loss, and how its lines look.
-        percent: whether the numbers are shares.
+        percent: whether the values are fractions.
         zero: mark the zero.
         relative: divide by the first epoch.
     """
-    with page_style():
+    with theme():
         figure, axes = panel(*PANEL)
         if zero:
-            axes.axhline(0, color=INK, linewidth=0.8, linestyle=(0, (3, 3)))
+            axes.axhline(0, **DASHED)
         for one, stroke in series.values():
             unit = one.mean[0] if relative and one.mean[0] else 1.0
             alone = len(one.epochs) == 1
@@ -59,12 +79,12 @@ def over_time(
         epochs_axis(axes, max((len(one.epochs) for one, _ in series.values()), default=1))
         axes.yaxis.set_major_locator(MaxNLocator(5))
         if percent:
-            shares_on(axes.yaxis)
-    return as_svg(figure, f"{title}, over the epochs, a line for each of {', '.join(series)}")
+            show_percent(axes.yaxis)
+    return inline_svg(figure, f"{title}, over the epochs, a line for each of {', '.join(series)}")
 
 
 def epochs_axis(axes: Axes, epochs: int) -> None:
-    """Whole epochs below, all of them, no more numbers than fit."""
+    """An axis of integer epochs, from the first to the last."""
     axes.set_xlabel("epoch")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     room = 0.02 * epochs

@@ -1,4 +1,4 @@
-"""What a loss does at each probability: its value and its gradient, asked of the loss itself through autograd."""
+"""Value and gradient of a loss over probabilities, computed by calling the loss."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Response(NamedTuple):
 
     p: Tensor
     loss: Tensor
-    gradient: Tensor  # -dL/dz of the class or positive label, dL/dz of a negative: below 0 it pulls the wrong way
+    gradient: Tensor  # -dL/dz of the class or positive label, dL/dz of a negative: negative: it points the wrong way
 
     def broken_at(self, jump: float) -> Response:
         """NaN where p is ``jump``, so that no line joins the two sides."""
@@ -37,13 +37,13 @@ class Response(NamedTuple):
 
 
 def probabilities(points: int = 360, *also: float) -> Tensor:
-    """Evenly spread probabilities, symmetric about 0.5 and without 0, 0.5 and 1, for an even number; and ``also``."""
+    """Evenly spaced probabilities, symmetric about 0.5 and without 0, 0.5 and 1, for an even number; and ``also``."""
     even = (torch.arange(points, dtype=torch.float64) + 0.5) / points
     return torch.cat([even, even.new_tensor(also)]).sort().values
 
 
 def softmax_logits(p: Tensor, *, label: int = 0, num_classes: int = 2) -> Tensor:
-    """Logits (P, C) that give ``label`` the probability p and the other classes equal shares of the rest."""
+    """Logits (P, C) that give ``label`` the probability p and the other classes equal parts of the rest."""
     logits = torch.zeros(len(p), num_classes, dtype=torch.float64)
     logits[:, label] = torch.logit(p) + math.log(num_classes - 1)
     return logits
@@ -62,7 +62,7 @@ def softmax_response(
     labels = torch.full((len(p),), label)
     if company is not None:
         logits, labels = torch.cat([logits, company[0]]), torch.cat([labels, company[1]])
-    rows, gradient = _pull(loss, logits, labels)
+    rows, gradient = _losses_and_gradients(loss, logits, labels)
     return Response(p, rows[: len(p)], -gradient[: len(p), label])
 
 
@@ -76,17 +76,17 @@ def sigmoid_response(
     targets[:, label] = float(positive)
     if companion is not None:
         targets[:, companion] = 1.0
-    elements, gradient = _pull(loss, logits, targets)
+    elements, gradient = _losses_and_gradients(loss, logits, targets)
     return Response(p, elements[:, label], gradient[:, label] * (-1.0 if positive else 1.0))
 
 
-def region_response(loss: nn.Module, p: Tensor, *, share: float, pixels: int = 200) -> Response:
-    """An image of two classes, class 1 in ``share`` of its pixels, whose right classes have the median probability p.
+def region_response(loss: nn.Module, p: Tensor, *, fraction: float, pixels: int = 200) -> Response:
+    """An image of two classes, class 1 in a ``fraction`` of its pixels; p is the median probability of the right class.
 
-    The logits of the pixels spread evenly from 1 below to 1 above, so that losses that sort them have an order. The
-    gradient is that of a pixel of class 1, on average.
+    The logits of the pixels are evenly spaced from 1 below to 1 above it, so that losses that sort them have an order.
+    The gradient is the mean over the pixels of class 1.
     """
-    region = round(share * pixels)
+    region = round(fraction * pixels)
     labels = (torch.arange(pixels) < region).long()
     ranks = [
         (torch.arange(size, dtype=torch.float64) + start) / size
@@ -104,8 +104,8 @@ def region_response(loss: nn.Module, p: Tensor, *, share: float, pixels: int = 2
     return Response(p, torch.stack(losses), torch.stack(gradients))
 
 
-def _pull(loss: nn.Module, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Unreduced losses, and the gradient of their sum; the loss given keeps its reduction and statistics."""
+def _losses_and_gradients(loss: nn.Module, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Unreduced losses, and the gradient of their sum; the reduction and the statistics of ``loss`` do not change."""
     unreduced: Callable[[Tensor, Tensor], Tensor] = copy.deepcopy(loss)
     unreduced.reduction = "none"  # type: ignore[attr-defined]
     logits = logits.requires_grad_()
@@ -115,7 +115,7 @@ def _pull(loss: nn.Module, logits: Tensor, targets: Tensor) -> tuple[Tensor, Ten
 
 
 def cross_entropy(p: Tensor, *, label: int = 0, num_classes: int = 2) -> Response:
-    """The response of plain cross-entropy, which the others are compared with."""
+    """The response of plain cross-entropy, the reference of all others."""
     return softmax_response(CrossEntropyLoss(), p, label=label, num_classes=num_classes)
 
 

@@ -1,4 +1,4 @@
-"""Figures of many classes side by side, from common to rare."""
+"""Figures of many classes: bars of each, and an axis from common to rare."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from equipoise.report.figures import short
-from equipoise.report.theme import INK, PAPER, SOFT, Stroke, as_svg, page_style, panel, percent, titled
+from equipoise.evaluation.results import ClassResult
+from equipoise.metric_registry import MetricInfo
+from equipoise.plotting.rendering import inline_svg
+from equipoise.plotting.theme import INK, LINE, PAPER, SERIES, SOFT, Stroke, panel, percent, short, theme, titled
 
-__all__ = ["class_axis", "class_margin", "class_profile", "gathered"]
+__all__ = ["class_axis", "class_bars", "class_margin", "class_profile", "gathered"]
 
 Array = NDArray[np.float64]
+MOST_BARS = 40
 NAMED = 24
-"""Classes up to which their names stand below."""
+"""Up to this number of classes the axis shows their names."""
 SEEN = 200
-"""Bars that can be told apart; of more classes neighbours share one."""
+"""Bars that a figure can show; of more classes each is the mean of neighbours."""
 
 
 def class_profile(
@@ -42,7 +46,7 @@ def class_profile(
         things: what has a bar: ``"classes"`` or ``"labels"``.
     """
     bars, lines = gathered(values), gathered(baseline)
-    with page_style():
+    with theme():
         below = class_margin(names)
         figure, axes = panel(3.5, 1.7 + below, bottom=below)
         places = np.arange(len(bars))
@@ -78,7 +82,41 @@ def class_profile(
         percent(axes.yaxis)
         titled(figure, title)
         class_axis(axes, names, things)
-    return as_svg(figure, f"{title}: a bar for each of {len(values)} {things} from common to rare, {compared} as lines")
+    return inline_svg(
+        figure, f"{title}: a bar for each of {len(values)} {things} from common to rare, {compared} as lines"
+    )
+
+
+def class_bars(classes: Sequence[ClassResult], metric: MetricInfo, things: str = "classes") -> str:
+    """One bar per class, in the order given; where there are too many, the lowest and the highest.
+
+    Args:
+        classes: with the metric.
+        metric: what the bars show, between 0 and 1.
+        things: what has a bar: ``"classes"`` or ``"labels"``.
+    """
+    values = [(value, row) for row in classes if (value := row.metrics[metric.key]) is not None]
+    title = metric.label
+    if len(values) > MOST_BARS:
+        ranked = sorted(values, key=lambda pair: pair[0])
+        chosen = {id(row) for _, row in (*ranked[: MOST_BARS // 2], *ranked[-MOST_BARS // 2 :])}
+        title = f"{title}: the {MOST_BARS // 2} lowest and the {MOST_BARS // 2} highest of {len(values)}"
+        values = [(value, row) for value, row in values if id(row) in chosen]
+    groups = list(dict.fromkeys(row.group for _, row in values))
+    with theme():
+        figure = Figure(figsize=(4.8, 0.75 + 0.2 * max(len(values), 3)), layout="constrained")
+        axes = figure.add_subplot()
+        for group in groups:
+            places = [place for place, (_, row) in enumerate(values) if row.group == group]
+            colour = SERIES[groups.index(group) % len(SERIES)]
+            axes.barh(places, [values[place][0] for place in places], 0.7, color=colour, label=group, linewidth=0)
+        axes.set_yticks(range(len(values)), [short(row.name) for _, row in values])
+        axes.set(xlim=(0, 1), ylim=(len(values) - 0.4, -0.6), title=title)
+        axes.grid(visible=False, axis="y")
+        axes.spines["left"].set_color(LINE)
+        if len(groups) > 1:
+            figure.legend(loc="outside upper right", ncols=len(groups))
+    return inline_svg(figure, f"{title}, one bar for each of {len(values)} {things}")
 
 
 def class_axis(axes: Axes, names: Sequence[str], things: str = "classes") -> None:

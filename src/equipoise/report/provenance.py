@@ -1,4 +1,4 @@
-"""Where a comparison comes from: the command that repeats it, its settings, and the machine."""
+"""Provenance of a comparison: the command that reproduces it, its settings, and the machine."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from equipoise.report.page import Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.train.record import DataRecord
 
-__all__ = ["origin_section"]
+__all__ = ["provenance_section"]
 
 
-def origin_section(folder: ComparisonFolder, losses: Sequence[ComparedLoss]) -> Section:
+def provenance_section(folder: ComparisonFolder, losses: Sequence[ComparedLoss]) -> Section:
     """Command, data, model, machine and settings."""
     record = losses[0].record
     records = [run.record for loss in losses for run in loss.runs]
     machines = [one.environment | {"equipoise": one.equipoise} for one in records]
-    known = {
+    rows = {
         "data": _data(record.data),
         "model": f"{record.model.name}, {record.model.parameters:,} weights",
         **_distinct(machines),
@@ -31,13 +31,12 @@ def origin_section(folder: ComparisonFolder, losses: Sequence[ComparedLoss]) -> 
         for name, value in folder.spec.items()
     ]
     return Section(
-        "How to repeat it",
-        "Given again beside this folder, the command finds what is finished and repeats nothing; elsewhere it repeats "
-        "everything.",
+        "Reproduce",
+        "Beside this folder the command reuses the finished runs; elsewhere it trains all of them again.",
         code=command_of(folder.spec, folder.path.resolve().name),
         notes=record.data.notes,
         parts=[
-            Section("Data, model and machine", tables=[Table(["", ""], [*known.items()], words=True)]),
+            Section("Data, model and machine", tables=[Table(["", ""], [*rows.items()], words=True)]),
             Section("All settings", tables=[Table(["setting", "value", ""], settings, words=True)], folded=True),
         ],
     )
@@ -49,7 +48,7 @@ def _data(data: DataRecord) -> str:
 
 
 def _distinct(machines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Every value of each key."""
+    """All distinct values of each key."""
     keys = dict.fromkeys(key for one in machines for key in one)
     values = {key: dict.fromkeys(flat(one[key]) for one in machines if key in one) for key in keys}
-    return {key.replace("_", " "): ", ".join(found) for key, found in values.items()}
+    return {key.replace("_", " "): ", ".join(distinct) for key, distinct in values.items()}

@@ -8,9 +8,10 @@ import numpy as np
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from equipoise.report.class_figures import class_axis, class_margin, gathered
-from equipoise.report.theme import INK, SHADES, as_svg, page_style, panel, percent, titled
-from equipoise.report.time_figures import PANEL, epochs_axis
+from equipoise.plotting.classes import class_axis, class_margin, gathered
+from equipoise.plotting.epochs import PANEL, epochs_axis
+from equipoise.plotting.rendering import inline_svg
+from equipoise.plotting.theme import DASHED, INK, SHADES, panel, percent, theme, titled
 
 __all__ = ["LINES", "moments", "normalised", "shades", "weights_by_class", "weights_over_time"]
 
@@ -39,10 +40,10 @@ def weights_over_time(title: str, lines: Mapping[str, Array], *, ratio: bool = F
         lines: (E,) of each class or group, from common to rare.
         ratio: whether they are ratios, of which 1 is marked, and not shares.
     """
-    with page_style():
+    with theme():
         figure, axes = panel(*PANEL)
         if ratio:
-            axes.axhline(1, color=INK, linewidth=0.8, linestyle=(0, (3, 3)))
+            axes.axhline(1, **DASHED)
             axes.set_yscale("log")
             axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
             axes.yaxis.set_major_formatter("{x:g}")
@@ -55,7 +56,7 @@ def weights_over_time(title: str, lines: Mapping[str, Array], *, ratio: bool = F
         if not ratio:
             axes.set_ylim(bottom=0)
         epochs_axis(axes, max(map(len, lines.values())))
-    return as_svg(figure, f"{title}, over the epochs, a line for each of {', '.join(lines)}")
+    return inline_svg(figure, f"{title}, over the epochs, a line for each of {', '.join(lines)}")
 
 
 def moments(weights: Array) -> list[int]:
@@ -73,7 +74,7 @@ def weights_by_class(title: str, weights: Array, names: Sequence[str]) -> str:
         names: C names.
     """
     chosen = moments(weights)
-    with page_style():
+    with theme():
         figure, axes = panel(*PANEL, top=0.46, bottom=class_margin(names))
         for number, epoch in enumerate(chosen):
             axes.plot(
@@ -95,4 +96,4 @@ def weights_by_class(title: str, weights: Array, names: Sequence[str]) -> str:
             handlelength=1.2,
             borderpad=0,
         )
-    return as_svg(figure, f"{title}: weights of classes from common to rare after a few epochs")
+    return inline_svg(figure, f"{title}: weights of classes from common to rare after a few epochs")

@@ -15,15 +15,15 @@ import pytest
 from equipoise._formatting import shown
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.report.comparison import comparison_page
-from equipoise.report.open_sets import open_sets_section
+from equipoise.report.open_set import compared_open_sets_section
 from equipoise.report.runs import compared_losses
 from tests.report.browser import measure, visit
 from tests.report.comparisons import read_verdict, write_comparison
 from tests.report.reading import Reader, labels
 
 FIGURES = {
-    "percentage of unknown samples that are rejected, over the percentage of known samples that are rejected": 1,
-    "harmonic mean of precision and recall, over the percentage of known samples that are rejected": 1,
+    "unknown rejected over known rejected, in percent of the samples": 1,
+    "F-measure over known rejected, in percent of the samples": 1,
     "F-measure over the threshold below which a sample is rejected": 1,
     "Histograms of the confidence of known and of unknown samples": 3,
 }
@@ -43,7 +43,7 @@ def page(folder):
 
 def section_of(folder):
     losses = compared_losses(folder, read_verdict(folder))
-    return losses, open_sets_section(losses)
+    return losses, compared_open_sets_section(losses)
 
 
 def test_the_page_has_the_section_with_its_figures(page):
@@ -97,7 +97,7 @@ def test_one_seed_has_no_deviation_and_probabilities_have_one_score(folder, tmp_
             shutil.rmtree(run.folder.path)
     verdict = read_verdict(copy)
     rows = tuple(replace(row, seeds=(0,)) for row in verdict.rows)
-    section = open_sets_section(compared_losses(copy, replace(verdict, rows=rows)))
+    section = compared_open_sets_section(compared_losses(copy, replace(verdict, rows=rows)))
     assert section.tables[0].groups[-1] == ("AUROC", 1)
     assert {cell.below for row in section.tables[0].rows for cell in row[1:]} == {""}
 

@@ -12,9 +12,9 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
 from equipoise.comparison.verdict import MetricDifference
-from equipoise.report.figures import short
-from equipoise.report.theme import BETTER, INK, PAPER, SOFT, WORSE, Stroke, as_svg, page_style, panel, titled
-from equipoise.report.time_figures import PANEL
+from equipoise.plotting.epochs import PANEL
+from equipoise.plotting.rendering import inline_svg
+from equipoise.plotting.theme import BETTER, INK, PAPER, SOFT, WORSE, Stroke, panel, short, theme, titled
 
 __all__ = ["Point", "difference_plot", "limits_of", "pareto_plot"]
 
@@ -33,7 +33,7 @@ def difference_plot(title: str, rows: Sequence[MetricDifference], *, scale: floa
         scale: what differences are multiplied with, 100 for fractions.
         less: whether less is better.
     """
-    with page_style():
+    with theme():
         names = [short(row.loss, 22) for row in rows]
         room = 0.1 + LETTER * 1.06 * max(map(len, names))
         figure, axes = panel(PANEL[0], 0.66 + 0.2 * max(len(rows), 2), left=room, bottom=0.38, top=0.28)
@@ -74,7 +74,7 @@ def difference_plot(title: str, rows: Sequence[MetricDifference], *, scale: floa
         axes.spines["left"].set_visible(False)
         axes.grid(visible=False, axis="y")
     differences = ", ".join(f"{row.loss} {scale * row.mean:+.3g}" for row in rows)
-    return as_svg(figure, f"{title}: differences from the baseline: {differences}")
+    return inline_svg(figure, f"{title}: differences from the baseline: {differences}")
 
 
 def limits_of(means: Sequence[float], intervals: Sequence[tuple[float, float]], scale: float) -> tuple[float, float]:
@@ -114,7 +114,7 @@ def pareto_plot(
         names: of the axes.
         limits: of the axes.
     """
-    with page_style():
+    with theme():
         figure, axes = panel(4.7, 3.5, left=0.55)
         front = sorted((p for p in points if not any(_beats(q, p) for q in points)), key=lambda p: p.x)
         axes.plot([p.x for p in front], [p.y for p in front], color=SOFT, linewidth=0.9, linestyle=(0, (4, 2.5)))
@@ -139,7 +139,7 @@ def pareto_plot(
         titled(figure, title)
         _label(axes, points)
     values = "; ".join(f"{p.name} {p.x:.4g}, {p.y:.4g}" for p in points)
-    return as_svg(figure, f"{title}: {names[0]} against {names[1]}: {values}")
+    return inline_svg(figure, f"{title}: {names[0]} against {names[1]}: {values}")
 
 
 def _beats(one: Point, other: Point) -> bool:

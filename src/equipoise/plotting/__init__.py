@@ -1,0 +1,1 @@
+"""Figures of losses, evaluations and comparisons, in one theme."""
