@@ -313,8 +313,8 @@ def fit(**changes):
     [
         ("single", {"class_names": ["a", "b"]}, "2 class names for 10 outputs"),
         ("single", {"class_names": ["a"] * 10}, "a class name twice"),
-        ("single", {"class_names": list(range(10))}, "class_names.0 must have another form"),
-        ("single", {"task": "several"}, "task must have another form"),
+        ("single", {"class_names": list(range(10))}, "class_names.0 must be a string"),
+        ("single", {"task": "several"}, "task must be one of"),
         ("single", {"task": "multi"}, "temperature of task single as calibration of task multi"),
         (
             "single",
@@ -326,14 +326,14 @@ def fit(**changes):
             {"calibration": to_json(Temperature(2.0, num_classes=10, class_names=tuple("abcdefghij")))},
             "calibration for other class names",
         ),
-        ("single", {"calibration": {"format": "x"}}, "calibration must be a fit"),
-        ("single", {"calibration": 3}, "calibration must be a fit"),
+        ("single", {"calibration": to_json(Temperature(2.0)) | {"format": "x"}}, "calibration must be a fit"),
+        ("single", {"calibration": 3}, "calibration must be an object"),
         ("single", {"thresholds": to_json(Temperature(2.0))}, "as thresholds of task single"),
         ("multi", {"calibration": to_json(LabelTemperatures((1.0, 2.0), (0.0, 0.0)))}, "calibration for 2 classes"),
         ("multi", {"calibration": to_json(Thresholds((0.1,) * 10))}, "thresholds of task multi as calibration"),
         ("multi", {"thresholds": to_json(Thresholds((0.1,) * 3))}, "thresholds for 3 classes"),
-        ("single", {"preparation": {}}, "must be as equipoise export wrote it"),
-        ("single", {"model": {}}, "found KeyError: 'name'"),
+        ("single", {"preparation": {}}, "preparation.kind is missing"),
+        ("single", {"model": {}}, "model.name is missing"),
     ],
 )
 def test_models_whose_parts_do_not_fit(exported, task, changes, words):

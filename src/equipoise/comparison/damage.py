@@ -17,10 +17,7 @@ NUMBER: Shape = (float, None)
 
 def check_run(run: RunFolder) -> None:
     """Raise where a file of a finished run is damaged; the message names it and says what to do."""
-    data, test = run.record.data, run.evaluation("test")
-    if "val" in run.results:
-        run.evaluation("val")
-    _ = run.open_set  # reading checks it
+    data, test = run.record.data, run.results.test  # reading checks all of it
     with reading(run.path / "results.json", "the numbers do not fit together", AGAIN):
         if len({len(data.class_names), len(data.train_counts), len(test.per_class)}) > 1:
             raise ValueError(f"{len(test.per_class)} of {len(data.class_names)} classes")

@@ -89,7 +89,7 @@ def _table(losses: Sequence[ComparedLoss]) -> Table:
 
 def _opens(loss: ComparedLoss) -> list[OpenSetEvaluation]:
     """The evaluation of each run that has an open set."""
-    return [one for run in loss.runs if (one := run.open_set) is not None]
+    return loss.opens
 
 
 def _number(values: Sequence[float | None], words: Callable[[float], str] | None = None) -> Cell:
