@@ -18,7 +18,6 @@ import yaml
 from equipoise import _reading, load_exported
 from equipoise._reading import (
     InputError,
-    check_shape,
     map_array,
     parse_yaml,
     read_checkpoint,
@@ -253,25 +252,6 @@ def test_anchors_that_somebody_would_write_are_fine():
     }
     assert parse_yaml("") is None
     assert parse_yaml(yaml.safe_dump({"losses": ["ce"] * 500})) == {"losses": ["ce"] * 500}
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ({"a": 1}, "b must be there, found none"),
-        ({"a": True, "b": []}, "a must have another form, found True"),
-        ({"a": 1, "b": [{"c": "x"}, {"c": 2}]}, "b.1.c must have another form, found 2"),
-        ({"a": 1, "b": [{}]}, "b.0.c must be there, found none"),
-        ({"a": 1, "b": [], "z": []}, "z must have another form, found []"),
-        ({"a": 1, "b": [], "d": "x"}, "d must have another form"),
-        ([], "the content must have another form, found []"),
-    ],
-)
-def test_shapes(content, words):
-    shape = {"a": float, "b": [{"c": str}], "d?": (int, None), ...: (str, None)}
-    check_shape("f", {"a": 1, "b": [{"c": "x"}], "d": None, "z": "y"}, shape, advice="mend it")
-    with pytest.raises(InputError, match=re.escape(f"f: {words}") + ".*; mend it$"):
-        check_shape("f", content, shape, advice="mend it")
 
 
 # Checkpoints and exported models --------------------------------------------------------------------------------------

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import zipfile
 
-from equipoise._reading import Shape, reading
+from equipoise._reading import reading
 from equipoise._writing import move
 from equipoise.predictions import InputError, open_predictions
 from equipoise.tasks import find_task
 from equipoise.train.folder import AGAIN, RunFolder
 
 __all__ = ["check_run", "damage_of", "set_aside"]
-
-NUMBER: Shape = (float, None)
 
 
 def check_run(run: RunFolder) -> None:
