@@ -230,12 +230,7 @@ def _train(
         ignore_index=data.ignore_index,
         say=say,
     )
-    trained = _trained(spec, prepared, model, model_name, around)
-    objective = method.objective(trained, around)
-    learner = learner_of(spec, task, trained, objective, preparation, steps=steps, body_rate=method.rate)
-    if spec.compile != "none":
-        torch.compiler.reset()  # what was compiled for an earlier run in this process holds the weights of that run
-        trained.compile(mode=spec.compile)
+    learner = _learner(spec, prepared, model, model_name, around, steps)
     if trainer.is_global_zero and ".py:" in model_name:  # the file may change before the model is exported
         with appearing(folder.draft / "model.py") as draft:
             shutil.copyfile(model_name.rpartition(":")[0], draft)
@@ -305,18 +300,23 @@ def _prepared(
     return _Prepared(method, task, preparation, splits, stage_one)
 
 
-def _trained(spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, around: Around) -> nn.Module:
-    """The model as the method trains it, from the weights of stage one where there is one."""
-    stage_one = prepared.stage_one
+def _learner(spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, around: Around, steps: int) -> Learner:
+    """The model as the method trains it, from the weights of stage one where there is one, with its loss."""
+    method, task, preparation, _, stage_one = prepared
     if stage_one is not None:
         begin_from(stage_one, model, name)
-    trained = prepared.method.trained(model, around)
+    trained = method.trained(model, around)
     if stage_one is not None and not all(bool(torch.isfinite(weight).all()) for weight in trained.parameters()):
         raise TrainingError(
             f"--method {spec.method} made weights that are no numbers; choose smaller options, a lower lr for example, "
             f"with another --out and --stage-one {stage_one.path}"
         )
-    return trained
+    objective = method.objective(trained, around)
+    learner = learner_of(spec, task, trained, objective, preparation, steps=steps, body_rate=method.rate)
+    if spec.compile != "none":
+        torch.compiler.reset()  # what was compiled for an earlier run in this process holds the weights of that run
+        trained.compile(mode=spec.compile)
+    return learner
 
 
 def _summary(spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, steps: int) -> str:
