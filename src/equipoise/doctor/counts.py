@@ -16,13 +16,13 @@ FEW = 20
 
 def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "single") -> list[Finding]:
     """Findings about training samples of each class; about positives of each label where ``task`` is ``"multi"``."""
-    found = []
+    findings = []
     several = task == "multi"
     kinds = "labels" if several else "classes"
     largest, smallest = ("most frequent label", "rarest") if several else ("largest class", "smallest")
     absent = [name for name, count in zip(names, counts, strict=True) if count == 0]
     if absent:
-        found.append(
+        findings.append(
             Finding(
                 "problem",
                 f"{kinds} without training samples",
@@ -34,10 +34,18 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
         smallest += " that has any"
     present = [count for count in counts if count > 0]
     if not present:
-        return found
+        return findings
+    findings += _imbalance(present, largest, smallest, several)
+    if not several:  # a label is in a sample beside others
+        findings += _dominant_class(counts, names)
+    return findings + _few_samples(counts, names, kinds)
+
+
+def _imbalance(present: Sequence[float], largest: str, smallest: str, several: bool) -> list[Finding]:
+    findings = []
     ratio = max(present) / min(present)
     if ratio >= LONG_TAIL:
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 "long tail",
@@ -53,7 +61,7 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
             )
         )
     else:
-        found.append(
+        findings.append(
             Finding(
                 "note",
                 "balance",
@@ -65,10 +73,16 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
                 "show one that is hardly found, or a miss of it costs more, compare a loss that rebalances.",
             )
         )
+    return findings
+
+
+def _dominant_class(counts: Sequence[float], names: Sequence[str]) -> list[Finding]:
+    findings = []
+    present = [count for count in counts if count > 0]
     share = max(present) / sum(present)
-    if share > 0.9 and len(present) > 1 and not several:  # a label is in a sample beside others
+    if share > 0.9 and len(present) > 1:
         biggest = names[list(counts).index(max(present))]
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 "one class is nearly everything",
@@ -76,9 +90,14 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
                 "Judge by recall, IoU or F1 of the other classes; a background class should not be in the mean.",
             )
         )
+    return findings
+
+
+def _few_samples(counts: Sequence[float], names: Sequence[str], kinds: str) -> list[Finding]:
+    findings = []
     few = [name for name, count in zip(names, counts, strict=True) if 0 < count < FEW]
     if few:
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 f"{kinds} with few training samples",
@@ -87,4 +106,4 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
                 "Prefer effective-number weights, logit adjustment or margins to 1/n, and train with several seeds.",
             )
         )
-    return found
+    return findings

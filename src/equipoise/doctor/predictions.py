@@ -99,6 +99,10 @@ def _accuracy(row: ClassResult) -> float:
 
 
 def _classes(evaluation: Evaluation) -> list[Finding]:
+    return [*_absent(evaluation), *_scarce(evaluation), *_seldom(evaluation), *_missed(evaluation)]
+
+
+def _absent(evaluation: Evaluation) -> list[Finding]:
     rows = evaluation.per_class
     task = find_task(evaluation.task)
     results = []
@@ -113,6 +117,13 @@ def _classes(evaluation: Evaluation) -> list[Finding]:
                 f"Evaluate on data with every {task.one}, or report which are excluded.",
             )
         )
+    return results
+
+
+def _scarce(evaluation: Evaluation) -> list[Finding]:
+    rows = evaluation.per_class
+    task = find_task(evaluation.task)
+    results = []
     scarce = [row.name for row in rows if 0 < row.support < FEW_SAMPLES]
     if scarce and task is not SEGMENTATION:
         smallest = min(row.support for row in rows if row.support)
@@ -126,6 +137,13 @@ def _classes(evaluation: Evaluation) -> list[Finding]:
                 f"Compare groups rather than single {task.many}, and use --bootstrap for confidence intervals.",
             )
         )
+    return results
+
+
+def _seldom(evaluation: Evaluation) -> list[Finding]:
+    rows = evaluation.per_class
+    task = find_task(evaluation.task)
+    results = []
     rare = rarely_predicted(evaluation)
     cure = (
         "lower thresholds (equipoise calibrate --method thresholds) would"
@@ -143,6 +161,12 @@ def _classes(evaluation: Evaluation) -> list[Finding]:
             f"{len(hardly)} of {len(rows)} are predicted less than a quarter as often as they occur: {listed(hardly)}."
         )
         results.append(Finding("warning", "rarely predicted", text, cure))
+    return results
+
+
+def _missed(evaluation: Evaluation) -> list[Finding]:
+    rows, rare = evaluation.per_class, rarely_predicted(evaluation)
+    results = []
     missed = [
         f"{row.name} ({100 * accuracy:.0f} %)"
         for row in rows
