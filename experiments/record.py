@@ -28,7 +28,7 @@ def record(folder: ComparisonFolder, out: Path = HERE) -> dict[str, Any]:
     runs = folder.finished
     found = {
         "spec": folder.spec,
-        "environment": runs[0].folder.record.environment,
+        "environment": runs[0].folder.record.environment.to_json(),
         "verdict": json.loads(folder.verdict.read_text(encoding="utf-8")),
         "runs": [_numbers(run) for run in runs],
     }
@@ -41,7 +41,7 @@ def record(folder: ComparisonFolder, out: Path = HERE) -> dict[str, Any]:
 
 
 def _numbers(run: PlannedRun) -> dict[str, Any]:
-    about, test = run.folder.record, run.folder.results["test"]
+    about, test = run.folder.record, run.folder.results.test
     rows = list(run.folder.history())  # none where a classifier was made of another run's features
     return {
         "loss": run.loss,
@@ -49,11 +49,11 @@ def _numbers(run: PlannedRun) -> dict[str, Any]:
         "best_epoch": about.best_epoch,
         "monitor_value": about.monitor_value,
         "last_epoch": {split: rows[-1].split(split) for split in ("train", "val")} if rows else None,
-        "test": test["overall"],
-        "test_calibrated": test["calibration"]["after"],
-        "temperature": test["calibration"]["fits"],
-        "groups": test["groups"],
-        "per_class": test["per_class"],
+        "test": test.overall,
+        "test_calibrated": test.calibration.after,
+        "temperature": test.calibration.fits,
+        "groups": [group.to_json() for group in test.groups],
+        "per_class": [row.to_json() for row in test.per_class],
     }
 
 

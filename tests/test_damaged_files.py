@@ -18,7 +18,6 @@ import yaml
 from equipoise import _reading, load_exported
 from equipoise._reading import (
     InputError,
-    check_shape,
     map_array,
     parse_yaml,
     read_checkpoint,
@@ -255,25 +254,6 @@ def test_anchors_that_somebody_would_write_are_fine():
     assert parse_yaml(yaml.safe_dump({"losses": ["ce"] * 500})) == {"losses": ["ce"] * 500}
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ({"a": 1}, "b must be there, found none"),
-        ({"a": True, "b": []}, "a must have another form, found True"),
-        ({"a": 1, "b": [{"c": "x"}, {"c": 2}]}, "b.1.c must have another form, found 2"),
-        ({"a": 1, "b": [{}]}, "b.0.c must be there, found none"),
-        ({"a": 1, "b": [], "z": []}, "z must have another form, found []"),
-        ({"a": 1, "b": [], "d": "x"}, "d must have another form"),
-        ([], "the content must have another form, found []"),
-    ],
-)
-def test_shapes(content, words):
-    shape = {"a": float, "b": [{"c": str}], "d?": (int, None), ...: (str, None)}
-    check_shape("f", {"a": 1, "b": [{"c": "x"}], "d": None, "z": "y"}, shape, advice="mend it")
-    with pytest.raises(InputError, match=re.escape(f"f: {words}") + ".*; mend it$"):
-        check_shape("f", content, shape, advice="mend it")
-
-
 # Checkpoints and exported models --------------------------------------------------------------------------------------
 
 
@@ -313,7 +293,7 @@ def fit(**changes):
     [
         ("multiclass", {"class_names": ["a", "b"]}, "2 class names for 10 outputs"),
         ("multiclass", {"class_names": ["a"] * 10}, "a class name twice"),
-        ("multiclass", {"class_names": list(range(10))}, "class_names.0 must have another form"),
+        ("multiclass", {"class_names": list(range(10))}, "class_names.0 must be a string"),
         ("multiclass", {"task": "several"}, "task must be one of"),
         ("multiclass", {"task": "multilabel"}, "temperature of task multiclass as calibration of task multilabel"),
         (
@@ -326,8 +306,8 @@ def fit(**changes):
             {"calibration": to_json(Temperature(2.0, num_classes=10, class_names=tuple("abcdefghij")))},
             "calibration for other class names",
         ),
-        ("multiclass", {"calibration": {"format": "x"}}, "calibration must be a fit"),
-        ("multiclass", {"calibration": 3}, "calibration must be a fit"),
+        ("multiclass", {"calibration": to_json(Temperature(2.0)) | {"format": "x"}}, "calibration must be a fit"),
+        ("multiclass", {"calibration": 3}, "calibration must be an object"),
         ("multiclass", {"thresholds": to_json(Temperature(2.0))}, "as thresholds of task multiclass"),
         (
             "multilabel",
@@ -337,11 +317,11 @@ def fit(**changes):
         (
             "multilabel",
             {"calibration": to_json(Thresholds((0.1,) * 10))},
-            "of task multilabel as calibration",
+            "thresholds of task multilabel as calibration",
         ),
         ("multilabel", {"thresholds": to_json(Thresholds((0.1,) * 3))}, "thresholds for 3 classes"),
-        ("multiclass", {"preparation": {}}, "must be as equipoise export wrote it"),
-        ("multiclass", {"model": {}}, "found KeyError: 'name'"),
+        ("multiclass", {"preparation": {}}, "preparation.kind is missing"),
+        ("multiclass", {"model": {}}, "model.name is missing"),
     ],
 )
 def test_models_whose_parts_do_not_fit(exported, task, changes, words):

@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ from equipoise._visible import visible
 __all__ = [
     "InputError",
     "check_memory",
-    "check_shape",
     "map_array",
     "parse_json",
     "parse_yaml",
@@ -40,7 +39,6 @@ __all__ = [
 ]
 
 Array = NDArray[Any]
-Shape: TypeAlias = "type | frozenset[str] | tuple[Shape, ...] | list[Shape] | dict[Any, Shape] | None"
 
 EXPANDS = 100
 """Maximum expansion factor of a compressed array,"""
@@ -107,49 +105,6 @@ def read_record(path: Path, *, advice: str, error: type[ValueError] = InputError
     if not isinstance(content, dict):
         raise error(f"{path}: the file must hold names and values, found {type(content).__name__}; {advice}")
     return content
-
-
-def check_shape(path: Path, content: object, shape: Shape, *, advice: str) -> None:
-    """Raise unless JSON matches a schema, naming the location of the mismatch.
-
-    Args:
-        path: the file.
-        content: parsed content.
-        shape: a type (``float`` is any number), a set of words, a tuple of alternatives, ``[shape]`` for lists, or a
-            dict of names: those that end in ``?`` may be missing, and ``...`` stands for all others.
-        advice: what to do.
-    """
-    misfit = _misfit(content, shape)
-    if misfit is not None:
-        raise InputError(f"{path}: {misfit}; {advice}")
-
-
-def _misfit(content: Any, shape: Shape, place: str = "") -> str | None:  # noqa: ANN401  (JSON)
-    """Description of the first mismatch."""
-    if isinstance(shape, tuple):
-        misfits = [_misfit(content, one, place) for one in shape]
-        return None if None in misfits else misfits[0]
-    inside: list[tuple[str, Any, Shape]]
-    if isinstance(shape, dict) and isinstance(content, dict):
-        names = [name for name in shape if isinstance(name, str)]
-        absent = [name for name in names if not name.endswith("?") and name not in content]
-        if absent:
-            return f"{place}.{absent[0]} must be there, found none".lstrip(".")
-        known = {name.removesuffix("?"): shape[name] for name in names}
-        others = shape.get(..., object)
-        inside = [(f"{place}.{name}", value, known.get(name, others)) for name, value in content.items()]
-    elif isinstance(shape, list) and isinstance(content, list):
-        inside = [(f"{place}.{number}", value, shape[0]) for number, value in enumerate(content)]
-    else:
-        fits = content in shape if isinstance(shape, frozenset) and isinstance(content, str) else content is shape
-        if isinstance(shape, type):
-            kinds = (int, float) if shape is float else shape
-            fits = isinstance(content, kinds) and not (isinstance(content, bool) and shape in (int, float))
-        text = repr(content)
-        shown = text if len(text) <= 40 else f"{text[:40]} ..."
-        return None if fits else f"{place.lstrip('.') or 'the content'} must have another form, found {shown}"
-    found = (_misfit(value, own, where) for where, value, own in inside)
-    return next((misfit for misfit in found if misfit is not None), None)
 
 
 def read_yaml(path: Path) -> Any:  # noqa: ANN401

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import types
 import warnings
-from collections.abc import Iterator
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +16,14 @@ from equipoise._reading import InputError
 
 __all__ = ["INLINED", "Record"]
 
-WORDS = {float: "a number", int: "an integer", str: "a string", bool: "a boolean", list: "a list", dict: "an object"}
+WORDS: dict[Any, str] = {
+    float: "a number",
+    int: "an integer",
+    str: "a string",
+    bool: "a boolean",
+    dict: "an object",
+    **dict.fromkeys((list, tuple, Sequence), "a list"),
+}
 INLINED = "inlined"
 """Metadata of a field whose entries stand beside the other fields in JSON."""
 HINT = "read attributes instead: items of results are deprecated"
@@ -35,7 +43,7 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists and values."""
         content: dict[str, Any] = {}
-        for one in fields(self):  # type: ignore[arg-type]
+        for one in _declared(type(self)):
             value = getattr(self, one.name)
             if one.metadata.get(INLINED):
                 content |= value
@@ -73,7 +81,7 @@ class Record:
 
     def __getitem__(self, key: str) -> Any:  # noqa: ANN401
         warnings.warn(f"[{key!r}]: {HINT}", DeprecationWarning, stacklevel=2)
-        for one in fields(self):  # type: ignore[arg-type]
+        for one in _declared(type(self)):
             value = getattr(self, one.name)
             if one.metadata.get(INLINED) and key in value:
                 return value[key]
@@ -90,13 +98,18 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
+def _declared(kind: type) -> list[Field[Any]]:
+    """The fields of a dataclass without those that it computes itself."""
+    return [one for one in fields(kind) if one.init]
+
+
 @lru_cache
 def _fields(kind: type) -> list[tuple[str, Any, bool, bool]]:
     """Name and type of the fields of a dataclass, whether they may be missing, and whether they are inlined."""
     hints = get_type_hints(kind)
     return [
         (one.name, hints[one.name], (one.default, one.default_factory) != (MISSING, MISSING), INLINED in one.metadata)
-        for one in fields(kind)
+        for one in _declared(kind)
     ]
 
 
@@ -108,20 +121,20 @@ def _parsed(kind: Any, content: Any, place: str) -> Any:  # noqa: ANN401
     if origin in (Union, types.UnionType):
         if content is None and type(None) in inside:
             return None
-        return _parsed(next(one for one in inside if one is not type(None)), content, place)
+        return _alternative([one for one in inside if one is not type(None)], content, place)
     if origin is Literal:
         return content if content in inside else _refuse(f"one of {', '.join(map(str, inside))}", content, place)
     if origin is dict:
         if not isinstance(content, dict):
             _refuse(WORDS[dict], content, place)
         return {key: _parsed(inside[1], value, f"{place}.{key}") for key, value in content.items()}
-    if origin in (list, tuple):
+    if origin in (list, tuple, Sequence):
         if not isinstance(content, (list, tuple)):
             _refuse(WORDS[list], content, place)
         kinds = inside if origin is tuple and inside[-1] is not ... else inside[:1] * len(content)
         if len(kinds) != len(content):
             _refuse(f"a list of {len(kinds)}", content, place)
-        return origin(
+        return (list if origin is Sequence else origin)(
             _parsed(one, value, f"{place}.{k}") for k, (one, value) in enumerate(zip(kinds, content, strict=True))
         )
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -139,6 +152,16 @@ def _member(kind: type[Enum], content: Any, place: str) -> Enum:  # noqa: ANN401
         return kind(content)
     except ValueError:
         return _refuse(f"one of {', '.join(str(one.value) for one in kind)}", content, place)  # type: ignore[no-any-return]
+
+
+def _alternative(kinds: Sequence[Any], content: Any, place: str) -> Any:  # noqa: ANN401
+    """Content as a value of the first type that it fits."""
+    if len(kinds) == 1:
+        return _parsed(kinds[0], content, place)
+    for kind in kinds:
+        with suppress(MisfitError):
+            return _parsed(kind, content, place)
+    return _refuse(" or ".join(WORDS[get_origin(kind) or kind] for kind in kinds), content, place)
 
 
 def _record(kind: type, content: Any, place: str) -> Any:  # noqa: ANN401

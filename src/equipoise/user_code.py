@@ -24,9 +24,9 @@ def made_by(
     name: str,
     what: str,
     *,
-    needed: Mapping[str, Any],
-    offered: Mapping[str, Any],
-    options: Mapping[str, Any],
+    needed: Mapping[str, object],
+    offered: Mapping[str, object],
+    options: Mapping[str, object],
     offer_all: bool = False,
     called_with: int = 0,
 ) -> nn.Module:
@@ -49,22 +49,14 @@ def made_by(
         TypeError: it does not accept an argument, or does not return an ``nn.Module``.
         RuntimeError: it raises an error; the message names the line.
     """
-    path, _, inside = name.rpartition(":")
+    path, _, function = name.rpartition(":")
     if not path.endswith(".py"):
         raise ValueError(
             f"name must be FILE.py:function, got {name!r}; say which function of the file makes the {what}"
         )
     file = Path(path).expanduser().resolve()
-    if not file.is_file():
-        raise FileNotFoundError(
-            f"name must be FILE.py:function with a file that exists, got {name!r}; there is no {file}"
-        )
     with _on_path(file.parent):
-        module = _module_of(file)
-        maker = getattr(module, inside, None)
-        if not callable(maker):
-            found = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-            raise ValueError(f"name must end in a function of {file}, got {inside!r}; {nearest(inside, found)}")
+        maker = _maker(name, file, function)
         arguments, missing = _arguments(name, maker, needed, offered, options, offer_all)
         if inspect.isfunction(maker) and missing and len(missing) == called_with:
             return _Function(maker, arguments)
@@ -80,10 +72,24 @@ def made_by(
     return made
 
 
+def _maker(name: str, file: Path, function: str) -> Callable[..., Any]:
+    """The class or function of a file."""
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"name must be FILE.py:function with a file that exists, got {name!r}; there is no {file}"
+        )
+    module = _module_of(file)
+    maker: object = getattr(module, function, None)
+    if not callable(maker):
+        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ValueError(f"name must end in a function of {file}, got {function!r}; {nearest(function, known)}")
+    return maker
+
+
 class _Function(nn.Module):
     """A function as a module, with keyword arguments bound in advance."""
 
-    def __init__(self, function: Callable[..., Any], known: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], known: Mapping[str, object]) -> None:
         super().__init__()
         self.function, self.known = function, known
 
@@ -95,11 +101,11 @@ class _Function(nn.Module):
 def _arguments(
     name: str,
     maker: Callable[..., Any],
-    needed: Mapping[str, Any],
-    offered: Mapping[str, Any],
-    options: Mapping[str, Any],
+    needed: Mapping[str, object],
+    offered: Mapping[str, object],
+    options: Mapping[str, object],
     offer_all: bool,
-) -> tuple[dict[str, Any], list[str]]:
+) -> tuple[dict[str, object], list[str]]:
     """Its keyword arguments, and the names of missing ones."""
     parameters = inspect.signature(maker).parameters.values()
     named = {one.name: one for one in parameters if one.kind in (one.KEYWORD_ONLY, one.POSITIONAL_OR_KEYWORD)}

@@ -41,7 +41,7 @@ def make_run(path, task, val, test, *, unknown=None, monitor=None, monitor_value
         "monitor": monitor or MONITORS[task],
         "monitor_value": monitor_value,
     }
-    (folder.draft / "history.jsonl").write_text("{}\n" * epochs)
+    (folder.draft / "history.jsonl").write_text("".join(f'{{"epoch": {epoch}}}\n' for epoch in range(epochs)))
     (folder.draft / "run.json").write_text(json.dumps(about))
     folder.finish()
     return folder

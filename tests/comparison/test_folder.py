@@ -1,9 +1,13 @@
 """The folder of a comparison: what is written can be read, and reading needs no torch."""
 
+import json
 import subprocess
 import sys
 
+import pytest
+
 from equipoise.comparison.folder import ComparisonFolder, Entry, Failure, PlannedRun
+from equipoise.predictions import InputError
 from equipoise.train.folder import RunFolder, write_json
 from tests.comparison.verdicts import record_of
 
@@ -26,6 +30,41 @@ def test_the_plan(tmp_path):
     assert folder.baseline == "focal:gamma=1.5"
     assert folder.runs == runs
     assert folder.finished == []
+
+
+WRITTEN_BY_0_1 = """{"format": 1, "equipoise": "0.1.0",
+"spec": {"data": "digits-lt", "losses": ["ce"], "methods": ["crt"], "seeds": [0], "epochs": 2},
+"entries": [{"text": "ce", "candidates": ["ce"]}, {"text": "crt", "candidates": ["crt"]}], "baseline": "ce",
+"runs": [{"loss": "ce", "seed": 0, "folder": "runs/ce-0", "stage_one": null},
+  {"loss": "crt", "seed": 0, "folder": "runs/crt-0", "stage_one": "runs/ce-0"},
+  {"loss": "sdn", "seed": 0, "folder": "runs/sdn-0"}]}"""
+
+
+def test_a_plan_of_version_0_1(tmp_path):
+    folder = ComparisonFolder(tmp_path)
+    folder.plan.write_text(WRITTEN_BY_0_1)
+    first, second, third = folder.runs
+    assert (first.stage_one, third.stage_one) == (None, None)
+    assert second == PlannedRun("crt", 0, RunFolder(tmp_path / "runs/crt-0"), RunFolder(tmp_path / "runs/ce-0"))
+    assert [entry.candidates for entry in folder.entries] == [("ce",), ("crt",)]
+    assert folder.read_plan().spec["methods"] == ["crt"]
+    folder.write_plan(folder.spec, folder.entries, folder.baseline, folder.runs)
+    assert folder.runs == [first, second, third]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"baseline": 3}, "baseline must be a string, found 3; delete the folder and compare again"),
+        ({"entries": [{"text": "ce"}]}, "entries.0.candidates is missing"),
+        ({"runs": [{"loss": "ce", "seed": 0, "folder": "../ce-0"}]}, "runs must lie in the folder runs"),
+    ],
+)
+def test_a_damaged_plan_is_named(tmp_path, change, words):
+    folder = ComparisonFolder(tmp_path)
+    folder.plan.write_text(json.dumps(json.loads(WRITTEN_BY_0_1) | change))
+    with pytest.raises(InputError, match=f"compare.json: {words}"):
+        _ = folder.runs
 
 
 def test_it_may_be_moved(tmp_path):

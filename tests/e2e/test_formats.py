@@ -28,7 +28,7 @@ def shaded(labels, size=(6, 5)):
 
 
 def overall(run, split="test"):
-    return run.results[split]["overall"]
+    return getattr(run.results, split).overall
 
 
 # Arrays
@@ -226,7 +226,7 @@ def test_cityscapes(equipoise, tmp_path):
     model = {"model": "unet", "model_options": ["width=8", "depth=1"], "epochs": 12, "lr": 0.03}
     run = equipoise.train(tmp_path, data=".", allow_empty=True, loss="ce+dice", **model)
     assert len(run.record.data.class_names) == 19
-    found = {row["name"] for row in run.results["test"]["per_class"] if row["support"]}
+    found = {row.name for row in run.results.test.per_class if row.support}
     assert found == {"road", "building", "bicycle"}
     assert overall(run)["pixel_accuracy"] > 0.8
 

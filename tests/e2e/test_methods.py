@@ -127,8 +127,8 @@ def test_two_processes_find_what_one_finds(equipoise, tmp_path, method):
     first = {"stage_one": equipoise.train(tmp_path, out="one", **settings).path} if two_stages else {}
     alone = equipoise.train(tmp_path, out="alone", method=method, **settings, **first)
     both = equipoise.train(tmp_path, out="both", method=method, devices=2, strategy="ddp", **settings, **first)
-    assert both.record.environment["processes"] == 2
-    ours, theirs = (run.results["test"]["overall"] for run in (both, alone))
+    assert both.record.environment.processes == 2
+    ours, theirs = (run.results.test.overall for run in (both, alone))
     assert ours["mean_class_accuracy"] == pytest.approx(theirs["mean_class_accuracy"], abs=0.05)
     losses = [[row.train["loss"] for row in run.history()] for run in (both, alone)]
     assert losses[0] == pytest.approx(losses[1], rel=0.05)

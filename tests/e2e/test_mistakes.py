@@ -166,7 +166,7 @@ def test_one_class(refused, equipoise, features, tmp_path):
     refused("found one (Bär)", data="eins", allow_empty=True, **QUICK)
     features("one-label.npz", (np.arange(40) % 3 == 0).astype(int)[:, None])
     run = equipoise.train(tmp_path, data="one-label.npz", task="multilabel", **QUICK)  # there or not is a question
-    assert np.isfinite(run.results["test"]["overall"]["mean_average_precision"])
+    assert np.isfinite(run.results.test.overall["mean_average_precision"])
 
 
 def test_validation_data_of_one_class(refused, equipoise, features, tmp_path):
@@ -175,7 +175,7 @@ def test_validation_data_of_one_class(refused, equipoise, features, tmp_path):
         features(f"data/{split}.npz", labels)
     refused("validation data must hold at least two classes", "found 1 alone", "--allow-empty", data="data", **QUICK)
     run = equipoise.train(tmp_path, data="data", allow_empty=True, **QUICK)
-    assert run.results["val"]["overall"]["accuracy"] is not None
+    assert run.results.val.overall["accuracy"] is not None
 
 
 # Settings

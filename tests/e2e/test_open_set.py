@@ -8,7 +8,7 @@ from equipoise.comparison.open_outcome import OPEN_METRICS
 from equipoise.comparison.verdict import read_verdict
 from equipoise.data import Arrays, digits_lt, hold_out
 from equipoise.data.opening import resized
-from equipoise.evaluation import evaluate_open_set
+from equipoise.evaluation import OpenSetEvaluation, evaluate_open_set
 from equipoise.predictions import open_predictions
 from equipoise.train.folder import RunFolder, plain
 from tests.data.making import class_folders, picture
@@ -31,7 +31,7 @@ def recomputed(run):
     """What the library says of the predictions of a run."""
     val, test = (open_predictions(run.predictions(split)) for split in ("val", "test"))
     unknown = open_predictions(run.predictions("open"), targets=False)
-    return plain(evaluate_open_set(test, unknown, val=val).to_json())
+    return OpenSetEvaluation.from_json(plain(evaluate_open_set(test, unknown, val=val).to_json()))
 
 
 def test_classes_are_learned_by_nobody_and_judged(held_out):
@@ -45,17 +45,17 @@ def test_classes_are_learned_by_nobody_and_judged(held_out):
     found = predictions(run, "open")
     assert found["logits"].shape == (80, 8)
     assert (found["targets"] == -100).all()
-    assert run.results["open"] == recomputed(run)
-    assert run.results["open"]["main"] == "accept"
-    assert run.results["test"]["samples"] == 320
+    assert run.results.open == recomputed(run)
+    assert run.results.open.main == "accept"
+    assert run.results.test.samples == 320
 
 
 def test_it_is_told(held_out):
     run, told = held_out
     assert "Held out as unknown: 8, 9" in told
     assert "95 % accepted" in told
-    assert f"of the {run.results['open']['unknown']} unknown samples are rejected" in told
-    area = run.results["open"]["overall"]["auroc"]
+    assert f"of the {run.results.open.unknown} unknown samples are rejected" in told
+    area = run.results.open.overall["auroc"]
     assert f"in {100 * area:.2f} % of the pairs (AUROC)" in told
 
 
@@ -71,7 +71,7 @@ def test_samples_from_a_file_are_seen_as_those_of_the_test(equipoise, tmp_path):
     np.testing.assert_allclose(as_they_are, predictions(run, "test")["logits"], atol=1e-5)
     assert run.record.data.notes[-1] == "Open set: 800 samples of no known class in same.npz."
     assert run.record.data.class_names == list("0123456789")
-    assert run.results["open"] == recomputed(run)
+    assert run.results.open == recomputed(run)
     of_large = equipoise.train(tmp_path, open_set="large.npz", out="large", **DIGITS)
     np.testing.assert_allclose(predictions(of_large, "open")["logits"], made_small, atol=1e-5)
 
@@ -84,7 +84,7 @@ def test_images_of_another_size_in_a_folder(equipoise, tmp_path, options):
         picture(tmp_path / "others" / str(i) / "x.png", 40 * i, size)
     run = equipoise.train(tmp_path, data="photos", open_set="others", model="linear", epochs=2, batch_size=2, **options)
     assert predictions(run, "open")["logits"].shape == (3, 3)
-    assert run.results["open"]["unknown"] == 3
+    assert run.results.open.unknown == 3
 
 
 def test_texts(equipoise, tmp_path):
@@ -92,7 +92,7 @@ def test_texts(equipoise, tmp_path):
     (tmp_path / "texts.csv").write_text("\n".join(["text,label", *lines]))
     run = equipoise.train(tmp_path, data="texts.csv", open_classes="emu", epochs=1)
     assert run.record.data.class_names == ["cat", "dog"]
-    assert run.results["open"]["unknown"] == run.record.data.samples["open"] == 3
+    assert run.results.open.unknown == run.record.data.samples["open"] == 3
 
 
 def test_a_class_without_training_samples_may_be_held_out(equipoise, tmp_path):
@@ -111,7 +111,7 @@ def test_a_class_without_training_samples_may_be_held_out(equipoise, tmp_path):
 
 def test_a_system_with_two_stages(equipoise, tmp_path):
     run = equipoise.train(tmp_path, method="oltr", open_classes="3,8", **DIGITS)
-    assert run.results["open"] == recomputed(run)
+    assert run.results.open == recomputed(run)
     first = RunFolder(run.path / "stage-one")
     assert first.record.data.class_names == run.record.data.class_names == list("01245679")
     again = equipoise.train(tmp_path, method="crt", open_classes="3,8", stage_one=first.path, out="crt", **DIGITS)
@@ -189,7 +189,7 @@ def test_a_comparison(equipoise, tmp_path):
     verdict = read_verdict(folder.verdict)
     assert set(OPEN_METRICS) <= set(verdict.metrics)
     for row in verdict.rows:
-        runs = [run.folder.results["open"]["overall"] for run in folder.finished if run.loss == row.chosen]
+        runs = [run.folder.results.open.overall for run in folder.finished if run.loss == row.chosen]
         for name in OPEN_METRICS:
             assert row.metrics[name].per_seed == tuple(found[name] for found in runs)
             assert row.metrics[name].std == pytest.approx(np.std([found[name] for found in runs], ddof=1))

@@ -39,7 +39,7 @@ def folder(tmp_path):
 
 def assert_same_training(one, two):
     """Losses, statistics, validation numbers and predictions, as far as rounding allows."""
-    assert two.record.environment["processes"] == 2
+    assert two.record.environment.processes == 2
     for single, joint in zip(rows(one), rows(two), strict=True):
         assert joint["train"]["loss"] == pytest.approx(single["train"]["loss"], rel=0, abs=1e-5)
         for part in ("train", "val"):

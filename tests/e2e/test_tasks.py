@@ -73,7 +73,7 @@ def test_what_the_run_says_about_itself(task, run):
 
 def test_it_learns(task, run):
     """Better than any answer that does not look at the image."""
-    overall, losses = run.results["test"]["overall"], [row.train["loss"] for row in run.history()]
+    overall, losses = run.results.test.overall, [row.train["loss"] for row in run.history()]
     assert losses[-1] < 0.8 * losses[0]
     if task == "multiclass":
         assert overall["mean_class_accuracy"] > 0.3
@@ -87,7 +87,7 @@ def test_it_learns(task, run):
 def test_evaluate_finds_the_same_numbers(run, equipoise, tmp_path):
     finished = equipoise(tmp_path, "evaluate", run.predictions("test"), "--json")
     assert finished.status == 0
-    assert json.loads(finished.out)["overall"] == run.results["test"]["overall"]
+    assert json.loads(finished.out)["overall"] == run.results.test.overall
 
 
 def test_the_checkpoint_is_what_predicted(run):
@@ -98,7 +98,7 @@ def test_the_checkpoint_is_what_predicted(run):
     model = build_model(made.name, num_classes=made.num_classes, input_shape=made.input_shape, **made.options)
     model.load_state_dict(kept["model"])
     test = open_data(record.data.name, image_size=record.spec["image_size"]).test
-    preparation = Preparation.from_json(record.preparation)
+    preparation = Preparation(**vars(record.preparation))
     inputs = preparation.normalise(preparation.scale(torch.from_numpy(test.inputs[:50])))
     saved = torch.from_numpy(predictions(run, "test")["logits"][:50]).float()
     with torch.inference_mode():
@@ -112,7 +112,7 @@ def test_the_checkpoint_is_the_best_on_validation_data(task, run):
     assert record.monitor == MONITORS[task]
     assert record.best_epoch == int(np.argmax(values))
     assert record.monitor_value == max(values)
-    assert run.results["val"]["overall"][MONITORS[task]] == pytest.approx(max(values), abs=1e-3)
+    assert run.results.val.overall[MONITORS[task]] == pytest.approx(max(values), abs=1e-3)
 
 
 def test_every_epoch_has_a_row(task, run):
@@ -166,5 +166,5 @@ def test_the_test_data_choose_nothing(two_tests):
     assert right.checkpoint.read_bytes() == wrong.checkpoint.read_bytes()
     for name in ("calibration.json", "predictions/val.npz"):
         assert (right.path / name).read_bytes() == (wrong.path / name).read_bytes()
-    accuracies = [run.results["test"]["overall"]["accuracy"] for run in two_tests]
+    accuracies = [run.results.test.overall["accuracy"] for run in two_tests]
     assert accuracies[0] > 0.3 > accuracies[1]

@@ -65,19 +65,19 @@ def test_numbers_are_means_over_the_seeds(folder):
     assert sum(count for _, count in table.groups) == len(table.head)
     names = [name for name, count in table.groups for _ in range(count)]
     for loss, row in zip(losses, table.rows, strict=True):
-        opens = [run.results["open"] for run in loss.runs]
+        opens = [run.results.open for run in loss.runs]
         assert row[0] == loss.name
         for way, (read, place) in {
-            "closed": (lambda found: found["closed"], names.index("few")),
-            "open": (lambda found: found["thresholds"][1], names.index("few") + 1),
+            "closed": (lambda found: found.closed, names.index("few")),
+            "open": (lambda found: found.thresholds[1].metrics, names.index("few") + 1),
         }.items():
             values = [read(found)["few"] for found in opens]
             assert table.head[place].text == way
             assert row[place].text == shown("", np.mean(values))
             assert row[place].below == f"± {shown('', np.std(values, ddof=1))}"
-        areas = [found["auroc"]["max_logit"] for found in opens]
+        areas = [found.auroc["max_logit"] for found in opens]
         assert row[names.index("AUROC") + 1].text == shown("", np.mean(areas))
-        assert row[1].value == pytest.approx(np.mean([found["thresholds"][1]["threshold"] for found in opens]))
+        assert row[1].value == pytest.approx(np.mean([found.thresholds[1].threshold for found in opens]))
 
 
 def test_without_an_open_set_there_is_no_section(tmp_path):

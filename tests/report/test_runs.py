@@ -63,14 +63,14 @@ def test_numbers_of_classes_over_time(losses):
 
 
 def test_reliability_of_all_seeds_is_that_of_all_their_samples(losses):
-    curve = losses[0].reliability("all")["before"]
-    tests = [run.results["test"]["reliability"]["all"]["before"] for run in losses[0].runs]
-    count = sum(sum(test["count"]) for test in tests)
-    right = sum(n * (a or 0.0) for test in tests for n, a in zip(test["count"], test["accuracy"], strict=True))
-    assert sum(curve["count"]) == count
-    np.testing.assert_allclose(np.dot(curve["count"], curve["accuracy"]) / count, right / count)
-    assert set(losses[0].reliability("few")) == {"before", "after"}
-    assert losses[0].reliability("nothing") == {}
+    curve = losses[0].reliability("all").before
+    tests = [run.results.test.reliability["all"].before for run in losses[0].runs]
+    count = sum(test.total for test in tests)
+    right = sum(n * (a or 0.0) for test in tests for n, a in zip(test.count, test.accuracy, strict=True))
+    assert curve.total == count
+    np.testing.assert_allclose(np.dot(curve.count, curve.accuracy) / count, right / count)
+    assert losses[0].reliability("few").after is not None
+    assert losses[0].reliability("nothing") is None
 
 
 # ------------------------------------------------------------------------------------------------------------ examples

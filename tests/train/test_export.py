@@ -315,10 +315,12 @@ def test_the_folder(tmp_path, task):
     assert files_in(tmp_path) == ["out", "run"]
     assert files_in(tmp_path / "run") == before
     assert len({each.stat().st_mode for each in out.iterdir()}) == 1  # whoever may read one may read all
-    about = load_exported(out).about
-    assert about["class_names"] == list(data_of(task).class_names)
-    assert about["results"]["overall"]["nll"] == 0.75
-    assert about["equipoise"] == equipoise.__version__
+    loaded = load_exported(out)
+    assert loaded.record.class_names == list(data_of(task).class_names)
+    assert loaded.record.results.overall["nll"] == 0.75
+    assert loaded.record.equipoise == equipoise.__version__
+    with pytest.warns(DeprecationWarning, match="attributes of record"):
+        assert loaded.about == json.loads((out / "model.json").read_text())
 
 
 def test_the_card(tmp_path):
@@ -483,15 +485,19 @@ def test_no_exported_model(tmp_path):
         ({"format": "other"}, ("must have format 'equipoise.model'",)),
         ({"version": 2}, ("version must be at most 1", "found 2", "upgrade")),
         ({"version": None}, ("version must be at most 1", "found None")),
-        ({"model": 3}, ("found TypeError",)),
-        ({"model": {"name": "mlp"}}, ("found KeyError: 'options'",)),
-        ({"preparation__kind": "sounds"}, ("found ValueError: kind must be",)),
+        ({"model": 3}, ("model must be an object, found 3",)),
+        ({"model": {"name": "mlp"}}, ("model.options is missing",)),
+        ({"preparation__kind": "sounds"}, ("preparation.kind must be one of",)),
         ({"preparation__mean": []}, ("found ValueError: mean and std",)),
-        ({"calibration": {"format": "none"}}, ("calibration must be a fit",)),
-        ({"thresholds": 0.5}, ("thresholds must be a fit",)),
+        ({"calibration": {"format": "none"}}, ("calibration.version is missing",)),
+        ({"thresholds": 0.5}, ("thresholds must be an object",)),
         ({"model__name": "/tmp/evil.py:f"}, ("found a program at '/tmp/evil.py:f'",)),
         ({"model__name": "../model.py:f"}, ("found a program",)),
-        ({"model__num_classes": 9}, ("model.safetensors", "the weights must be those of the model", "size mismatch")),
+        ({"model__num_classes": 9}, ("10 class names for 9 outputs",)),
+        (
+            {"model__options": {"hidden": [9]}},
+            ("model.safetensors", "the weights must be those of the model", "size mismatch"),
+        ),
     ],
 )
 def test_a_damaged_description(exported, changes, words):

@@ -25,6 +25,7 @@ from equipoise.train.errors import TrainingError
 from equipoise.train.export import export_run, load_exported
 from equipoise.train.folder import RunFolder
 from equipoise.train.methods import METHODS, MixedLoss, parse_method
+from equipoise.train.record import MethodSettings
 from equipoise.train.rows import expand_rows, read_row
 from equipoise.train.run import run
 from equipoise.train.spec import RunSpec, SpecError
@@ -179,8 +180,8 @@ def test_a_method_trains_and_its_export_is_what_predicted(method, stage_one, tmp
     assert record.spec["method"] == canonical(method)
     assert 0 <= record.best_epoch < 2
     assert record.seconds_per_step > 0
-    assert record.monitor_value == pytest.approx(found.results["val"]["overall"]["mean_class_accuracy"], abs=1e-6)
-    assert found.results["test"]["overall"]["mean_class_accuracy"] > 0.2
+    assert record.monitor_value == pytest.approx(found.results.val.overall["mean_class_accuracy"], abs=1e-6)
+    assert found.results.test.overall["mean_class_accuracy"] > 0.2
     rows = list(found.history())
     assert len(rows) == (2 if parse_method(method).learns_in_steps else 0)
     exported = load_exported(export_run(found.path, tmp_path / "exported"))
@@ -282,7 +283,7 @@ def test_the_tau_that_validation_data_chose_is_told(stage_one, tmp_path):
     assert best >= plain
     trained(tmp_path / "given", lines.append, method=f"tau-norm:tau={tau}", stage_one=str(stage_one.path))
     assert torch.equal(*(saved_logits(RunFolder(tmp_path / name)) for name in ("run", "given")))
-    assert [RunFolder(tmp_path / name).record.settled for name in ("run", "given")] == [{"tau": tau}] * 2
+    assert [RunFolder(tmp_path / name).record.settled for name in ("run", "given")] == [MethodSettings(tau=tau)] * 2
 
 
 def test_stage_one_is_trained_inside_where_none_is_named(stage_one, tmp_path):
@@ -296,7 +297,7 @@ def test_stage_one_is_trained_inside_where_none_is_named(stage_one, tmp_path):
     assert sum(line.startswith("stage one: epoch") for line in lines) == 2
     assert lines[-2:-1] == ["the classifier is trained for 10 epochs in batches of 17, lr 0.00664"]
     assert lines[-1].endswith("crt, no further epochs")
-    assert alone.record.settled == {"classifier_batch_size": 17, "classifier_lr": 0.2 * 17 / 512}
+    assert alone.record.settled == MethodSettings(classifier_batch_size=17, classifier_lr=0.2 * 17 / 512)
 
 
 @pytest.mark.parametrize("settings", [{"ema": 0.9}, {"precision": "bf16-mixed"}], ids=["ema", "bf16"])
@@ -354,7 +355,7 @@ def test_several_labels(tmp_path):
     others = []
     for method in ("crt", "lws"):
         found = trained(tmp_path / method, method=method, stage_one=str(first.path), **settings)
-        assert set(found.results["test"]["overall"]) == set(first.results["test"]["overall"])
+        assert set(found.results.test.overall) == set(first.results.test.overall)
         assert (found.path / "thresholds.json").is_file()
         others.append(saved_logits(found))
     assert not torch.equal(others[0], others[1])

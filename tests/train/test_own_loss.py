@@ -184,12 +184,12 @@ def test_a_run(tmp_path, settings):
     spec = RunSpec.check({"data": "digits-lt", "model": "mlp", "epochs": 2, **settings})
     finished = run(spec, tmp_path / "run")
     assert finished.finished
-    assert finished.results["test"]["overall"]["accuracy"] > 0.3  # of ten classes
+    assert finished.results.test.overall["accuracy"] > 0.3  # of ten classes
 
 
 def test_a_run_is_that_of_the_same_loss_of_this_package(tmp_path):
     numbers = []
     for loss in ("ce", "mine.py:Scaled:by=0.5"):  # twice the half of it
         folder = run(RunSpec(data="digits-lt", model="linear", epochs=2, loss=loss), tmp_path / loss.partition(".")[0])
-        numbers.append(folder.results["test"]["overall"]["nll"])
+        numbers.append(folder.results.test.overall["nll"])
     assert numbers[0] == pytest.approx(numbers[1], rel=1e-4)

@@ -24,7 +24,7 @@ def test_the_cpu_of_a_mac_trains(tmp_path, monkeypatch):
 
 
 def test_a_run_names_the_system_and_not_its_kernel(tmp_path):
-    assert environment(trainer(tmp_path, accelerator="cpu"))["platform"].split() == [
+    assert environment(trainer(tmp_path, accelerator="cpu")).platform.split() == [
         platform.system(),
         platform.machine(),
     ]

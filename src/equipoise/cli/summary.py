@@ -79,10 +79,10 @@ def print_open_set(evaluation: OpenSetEvaluation) -> None:
 
 def print_run(folder: RunFolder) -> None:
     """Print what a finished run reached on its test data, and where it lies."""
-    record, open_set = folder.record, folder.open_set
+    record, results = folder.record, folder.results
     monitor = metric_info(record.monitor)
     file = f"test data of {record.data.name}"
-    print_evaluation(replace(folder.evaluation("test"), file=file, open_set=open_set), worst=3)
+    print_evaluation(replace(results.test, file=file, open_set=results.open), worst=3)
     value = f"{monitor.label} {monitor.text(record.monitor_value)} on validation data"
     Console().print(f"{folder.path}: epoch {record.best_epoch + 1} of {record.epochs}, {value}")
 

@@ -194,7 +194,8 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
     if not folder.exists:
         return None
     try:
-        stored, entries = folder.spec, folder.entries
+        plan = folder.read_plan()
+        stored, entries = plan.spec, plan.entries
         suggested, seeds = stored["losses"] is None and not stored.get("methods"), stored["seeds"]
     except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import zipfile
 
-from equipoise._reading import Shape, reading
+from equipoise._reading import reading
 from equipoise._writing import move
 from equipoise.predictions import InputError, open_predictions
 from equipoise.train.folder import AGAIN, RunFolder
 
 __all__ = ["check_run", "damage_of", "set_aside"]
 
-NUMBER: Shape = (float, None)
-
 
 def check_run(run: RunFolder) -> None:
     """Raise where a file of a finished run is damaged; the message names it and says what to do."""
-    data, test = run.record.data, run.evaluation("test")
-    if "val" in run.results:
-        run.evaluation("val")
-    _ = run.open_set  # reading checks it
+    data, test = run.record.data, run.results.test  # reading checks all of it
     with reading(run.path / "results.json", "the numbers do not fit together", AGAIN):
         if len({len(data.class_names), len(data.train_counts), len(test.per_class)}) > 1:
             raise ValueError(f"{len(test.per_class)} of {len(data.class_names)} classes")

@@ -1,15 +1,15 @@
-"""The folder of a comparison: where things lie in it, and how they are read.
+"""The folder of a comparison: its files, and how they are read.
 
 ::
 
-    compare.json            what is compared: settings, losses with their candidates, the baseline, the run of each seed
-    runs/NAME/              finished runs; runs/NAME.unfinished/ while one goes on
+    compare.json            the plan: settings, losses with their candidates, the baseline, the run of each seed
+    runs/NAME/              finished runs; runs/NAME.unfinished/ while one is trained
     failures/NAME.json      why a run failed, with its log beside it; the next attempt tries again
-    verdict.json            what can be said of the differences
-    report.html             the page
-    compare.log             what was said to people
+    verdict.json            the verdict
+    report.html             the report
+    compare.log             the messages
 
-Nothing here needs torch: pages and tables are made from folders alone.
+Does not import torch: reports and tables are made from folders alone.
 """
 
 from __future__ import annotations
@@ -17,36 +17,29 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import equipoise
-from equipoise._reading import InputError, Shape, check_shape, read_record
+from equipoise._reading import InputError, read_record
 from equipoise._records import Record
 from equipoise._writing import write_text
 from equipoise.metric_registry import metric_info
 from equipoise.train.folder import RunFolder, write_json
 
-__all__ = ["ComparisonFolder", "Entry", "Failure", "PlannedRun"]
+__all__ = ["ComparisonFolder", "Entry", "Failure", "Plan", "PlannedRun"]
 
 FORMAT = 1
-PLAN: Shape = {
-    "spec": dict,
-    "entries": [{"text": str, "candidates": [str]}],
-    "baseline": str,
-    "runs": [{"loss": str, "seed": int, "folder": str, "stage_one?": (str, None)}],
-}
-"""What is read of ``compare.json``."""
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One row of the table.
+class Entry(Record):
+    """A row of the table.
 
     Args:
         text: the loss or method as it was given, ``"focal(gamma=[1, 2, 3])"``.
-        candidates: the single ones that it stands for; validation data choose one.
+        candidates: what it expands to; validation data select one.
     """
 
     text: str
@@ -55,13 +48,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One loss, or method, with one seed.
+    """A loss, or method, with a seed.
 
     Args:
         loss: a candidate.
         seed: of the run.
-        folder: where the run is, or will be.
-        stage_one: the run that this one starts from, of a method with two stages; several may share one.
+        folder: of the run.
+        stage_one: the run that a method with two stages starts from; several may share one.
     """
 
     loss: str
@@ -71,19 +64,19 @@ class PlannedRun:
 
     @property
     def name(self) -> str:
-        """How the run is called in this comparison."""
+        """Name of the run in this comparison."""
         return self.folder.path.name
 
 
 @dataclass(frozen=True)
 class Failure(Record):
-    """A run that did not come to its end.
+    """A run that failed.
 
     Args:
         loss: a candidate.
         seed: of the run.
-        error: what went wrong, in one line.
-        log: what the run said before, relative to the comparison.
+        error: in one line.
+        log: file with the messages of the run, relative to the comparison.
     """
 
     loss: str
@@ -93,8 +86,39 @@ class Failure(Record):
 
 
 @dataclass(frozen=True)
+class StoredRun(Record):
+    """A :class:`PlannedRun` with its folders relative to the comparison."""
+
+    loss: str
+    seed: int
+    folder: str
+    stage_one: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan(Record):
+    """What is compared, ``compare.json``.
+
+    Args:
+        format: of the file.
+        equipoise: version that wrote it.
+        spec: all settings.
+        entries: rows of the table, in the order in which they were given.
+        baseline: text of the entry that the others are compared with.
+        runs: every candidate with every seed.
+    """
+
+    format: int = FORMAT
+    equipoise: str = ""
+    spec: dict[str, Any]
+    entries: list[Entry]
+    baseline: str
+    runs: list[StoredRun]
+
+
+@dataclass(frozen=True)
 class ComparisonFolder:
-    """Losses compared on one data set, finished or not.
+    """A comparison of losses on one data set, finished or not.
 
     Args:
         path: the folder.
@@ -104,22 +128,22 @@ class ComparisonFolder:
 
     @property
     def plan(self) -> Path:
-        """What is compared; a folder with this file is a comparison."""
+        """File of the plan; a folder with this file is a comparison."""
         return self.path / "compare.json"
 
     @property
     def verdict(self) -> Path:
-        """What can be said of the differences."""
+        """File of the verdict."""
         return self.path / "verdict.json"
 
     @property
     def report(self) -> Path:
-        """The page."""
+        """File of the report."""
         return self.path / "report.html"
 
     @property
     def log(self) -> Path:
-        """What was said to people."""
+        """File of the messages."""
         return self.path / "compare.log"
 
     @property
@@ -127,63 +151,66 @@ class ComparisonFolder:
         """Whether there is a comparison."""
         return self.plan.is_file()
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """What is compared, as it was planned."""
+    def read_plan(self) -> Plan:
+        """The plan; raises ``InputError`` where the file is damaged."""
         advice = "delete the folder and compare again"
-        content = read_record(self.plan, advice=advice)
-        check_shape(self.plan, content, PLAN, advice=advice)
-        places = [run[key] for run in content["runs"] for key in ("folder", "stage_one") if run.get(key) is not None]
+        plan = Plan.from_json(read_record(self.plan, advice=advice), where=self.plan, advice=advice)
+        places = [place for run in plan.runs for place in (run.folder, run.stage_one) if place is not None]
         outside = next((place for place in places if not re.fullmatch(r"runs/(?!\.\.?$)[^/]+", place)), None)
         if outside is not None:
             raise InputError(f"{self.plan}: runs must lie in the folder runs, found {outside!r}; {advice}")
-        return content
+        return plan
 
     @property
     def spec(self) -> dict[str, Any]:
         """All settings."""
-        found: dict[str, Any] = self.about["spec"]
-        return found
+        return self.read_plan().spec
 
     @property
     def entries(self) -> list[Entry]:
         """The rows of the table, in the order in which they were given."""
-        return [Entry(one["text"], tuple(one["candidates"])) for one in self.about["entries"]]
+        return self.read_plan().entries
 
     @property
     def baseline(self) -> str:
         """The text of the entry that all others are compared with."""
-        found: str = self.about["baseline"]
-        return found
+        return self.read_plan().baseline
 
     @property
     def runs(self) -> list[PlannedRun]:
-        """Every run of the plan, whatever became of it."""
-        found = []
-        for one in self.about["runs"]:
-            first = one.get("stage_one")
-            stage_one = None if first is None else RunFolder(self.path / first)
-            found.append(PlannedRun(one["loss"], one["seed"], RunFolder(self.path / one["folder"]), stage_one))
-        return found
+        """Every run of the plan, finished or not."""
+
+        def folder(place: str) -> RunFolder:
+            return RunFolder(self.path / place)
+
+        return [
+            PlannedRun(run.loss, run.seed, folder(run.folder), None if run.stage_one is None else folder(run.stage_one))
+            for run in self.read_plan().runs
+        ]
 
     @property
     def finished(self) -> list[PlannedRun]:
-        """Those that came to their end."""
+        """The finished runs."""
         return [run for run in self.runs if run.folder.finished]
 
     @property
     def failures(self) -> list[Failure]:
-        """Those that failed and have not come to their end since."""
-        places = [self.failure(run.name) for run in self.runs if not run.folder.finished]
-        return [_failure(file) for file in places if file.is_file()]
+        """The runs that failed and were not finished since."""
+        files = [self.failure(run.name) for run in self.runs if not run.folder.finished]
+        advice = "delete it; the run is tried again"
+        return [
+            Failure.from_json(read_record(file, advice=advice), where=file, advice=advice)
+            for file in files
+            if file.is_file()
+        ]
 
     @property
     def best(self) -> PlannedRun | None:
-        """That of the loss with the best mean on validation data, and of its seeds the best one."""
+        """The best seed of the loss with the best mean on validation data."""
         return self.best_of({loss for entry in self.entries for loss in entry.candidates})
 
     def best_of(self, losses: Collection[str]) -> PlannedRun | None:
-        """The best of some candidates on validation data; None where none of them has a number there."""
+        """The best of some candidates on validation data; None where none of them has a metric there."""
         records = {run: run.folder.record for run in self.finished if run.loss in losses}
         values = {
             run: record.monitor_value if metric_info(record.monitor).higher_is_better else -record.monitor_value
@@ -198,7 +225,7 @@ class ComparisonFolder:
         return max(values, key=rank, default=None)
 
     def failure(self, name: str) -> Path:
-        """Where it says why the run of this name failed."""
+        """File of the failure of a run."""
         return self.path / "failures" / f"{name}.json"
 
     def write_plan(
@@ -207,32 +234,19 @@ class ComparisonFolder:
         """Make the folder a comparison."""
         self.path.mkdir(parents=True, exist_ok=True)
         (self.path / "runs").mkdir(exist_ok=True)
-        planned = [
-            {
-                "loss": run.loss,
-                "seed": run.seed,
-                "folder": self._name(run.folder),
-                "stage_one": self._name(run.stage_one),
-            }
+
+        def place(run: RunFolder) -> str:
+            return run.path.relative_to(self.path).as_posix()
+
+        stored = [
+            StoredRun(run.loss, run.seed, place(run.folder), None if run.stage_one is None else place(run.stage_one))
             for run in runs
         ]
-        write_json(
-            self.plan,
-            {
-                "format": FORMAT,
-                "equipoise": equipoise.__version__,
-                "spec": spec,
-                "entries": [asdict(entry) for entry in entries],
-                "baseline": baseline,
-                "runs": planned,
-            },
-        )
-
-    def _name(self, run: RunFolder | None) -> str | None:
-        return None if run is None else run.path.relative_to(self.path).as_posix()
+        plan = Plan(equipoise=equipoise.__version__, spec={**spec}, entries=[*entries], baseline=baseline, runs=stored)
+        write_json(self.plan, plan.to_json())
 
     def write_failure(self, run: PlannedRun, error: str, log: str) -> Failure:
-        """Note that a run failed: why, and what it said before."""
+        """Record the error and the messages of a failed run."""
         place = self.failure(run.name)
         place.parent.mkdir(exist_ok=True)
         file = place.with_suffix(".log")
@@ -240,9 +254,3 @@ class ComparisonFolder:
         failure = Failure(run.loss, run.seed, error, file.relative_to(self.path).as_posix())
         write_json(place, failure.to_json())
         return failure
-
-
-def _failure(file: Path) -> Failure:
-    """Why a run failed."""
-    advice = "delete it; the run is tried again"
-    return Failure.from_json(read_record(file, advice=advice), where=file, advice=advice)

@@ -73,7 +73,7 @@ class FinishedRun:
         check_run(folder)
         record = folder.record
         seconds = record.seconds_per_step if any(folder.history()) else None  # else it is that of stage one
-        return cls(folder, record, folder.evaluation("test"), values_of(folder) | {SPEED: seconds})
+        return cls(folder, record, folder.results.test, values_of(folder) | {SPEED: seconds})
 
 
 Runs = Mapping[Key, FinishedRun]

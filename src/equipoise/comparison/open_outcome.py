@@ -74,11 +74,11 @@ class OpenOutcome:
     @classmethod
     def of(cls, folder: RunFolder, known: Predictions) -> OpenOutcome | None:
         """That of a finished run; None where it has no open set."""
-        found = folder.results.get("open")
-        if found is None:
+        evaluation = folder.results.open
+        if evaluation is None:
             return None
         unknown = open_predictions(folder.predictions("open"), targets=False)
-        return cls(known, unknown, open_predictions(folder.predictions("val"), task="multiclass"), found["accept"])
+        return cls(known, unknown, open_predictions(folder.predictions("val"), task="multiclass"), evaluation.accept)
 
     def weigh(self, weights: Array, unknown: Array, val: Array) -> dict[str, Array]:
         r"""The metrics where samples of the three kinds count as often as weights (samples, draws) say; (draws,) each.

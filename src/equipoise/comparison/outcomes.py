@@ -59,12 +59,12 @@ class Outcome(ABC):
     """
 
     def __init__(self, folder: RunFolder, source: Predictions) -> None:
-        test = folder.results["test"]
+        test = folder.results.test
         self.classes = source.num_classes
         self.groups = {
-            name: np.array([row["group"] == name for row in test["per_class"]])
+            name: np.array([row.group == name for row in test.per_class])
             for name in GROUPS
-            if any(row["group"] == name for row in test["per_class"])
+            if any(row.group == name for row in test.per_class)
         }
         self.least: dict[str, float] = {}
         self.calibrate = _calibration_of(folder)
@@ -293,11 +293,11 @@ OUTCOMES: Mapping[Task, type[Outcome]] = {
 def values_of(folder: RunFolder) -> dict[str, float | None]:
     """The metrics of a finished run on all test samples, None where one does not exist."""
     results = folder.results
-    test = results["test"]
-    known = {**test["overall"], **{row["name"]: row[test["main"]] for row in test["groups"]}}
-    known |= {name + AFTER: value for name, value in (test["calibration"]["after"] or {}).items()}
-    opened = {name: results["open"]["overall"][name] for name in OPEN_METRICS} if "open" in results else {}
-    return {name: known.get(name) for name in Task(test["task"]).compared} | opened
+    test = results.test
+    known = {**test.overall, **{row.name: row.metrics[test.main] for row in test.groups}}
+    known |= {name + AFTER: value for name, value in (test.calibration.after or {}).items()}
+    opened = {name: results.open.overall[name] for name in OPEN_METRICS} if results.open is not None else {}
+    return {name: known.get(name) for name in test.task.compared} | opened
 
 
 def outcome_of(folder: RunFolder) -> Outcome:

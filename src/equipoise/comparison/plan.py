@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ from equipoise.train.spec import RunSpec, SharedSpec
 if TYPE_CHECKING:
     from torch import nn
 
-    from equipoise.data import Task
+    from equipoise.data import DataSet, Task
+    from equipoise.train.task import TrainingTask
 
 __all__ = ["as_planned", "baseline_of", "entries_of", "planned_runs", "run_name", "run_spec", "surveyed_entries"]
 
@@ -144,23 +146,21 @@ def _shared(spec: CompareSpec) -> dict[str, Any]:
 
 
 def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple[list[Entry], list[str]]:
-    """What is compared, once the data have been looked at, and what to tell people about it.
+    """What is compared on these data, and notes for the user.
 
-    Where no losses are given, the data suggest some, the plain one first.
+    Where no losses are given, some are suggested from the data, the plain one first.
 
     Args:
         spec: all settings.
-        fingerprint: of the data of runs that are finished, None where there are none.
+        fingerprint: of the data of finished runs; None where there are none.
 
     Raises:
         DataError: the data cannot be used.
-        ValueError: some loss does not fit them; all of these are named. Or they are not those of the finished runs.
+        ValueError: a loss does not fit them; all of these are named. Or they are not those of the finished runs.
     """
     from equipoise.doctor.suggest import suggest
-    from equipoise.train.builders import check_method, check_model, check_sizes, loss_of, model_of, monitor_of, opened
-    from equipoise.train.methods import parse_method
+    from equipoise.train.builders import check_model, check_sizes, model_of, monitor_of, opened
     from equipoise.train.preparation import Preparation
-    from equipoise.train.rows import read_row
     from equipoise.train.task import TrainingTask
     from equipoise.train.trainer import check_trainer
 
@@ -177,27 +177,13 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
     check_trainer(first)
     model, name = model_of(first, task, preparation)
     check_model(model, name, task, preparation, data.train)
-    said = f"; model {name}" if spec.model == "auto" else ""
+    named = f"; model {name}" if spec.model == "auto" else ""
     notes = [
         f"{data.name}: {len(data.class_names):,} {data.task.many}, {len(data.train):,} training, {len(data.val):,} "
-        f"validation and {len(data.test):,} test samples{said}",
+        f"validation and {len(data.test):,} test samples{named}",
         *data.notes,
     ]
-
-    def problem(text: str) -> str | None:
-        try:
-            row = read_row(text)
-            own = RunSpec(**_shared(spec) | row.run_settings())
-            method = parse_method(own.method) if is_method(text) else None
-            if method is not None:
-                method.check_task(data.task)
-                check_method(method, model, name, task)
-            for loss in [own.loss] if method is None else method.losses:
-                loss_of(own, data, False, loss)
-        except ValueError as error:
-            return f"{text}: {error}"
-        return None
-
+    problem = partial(_problem, spec, model, name, task)
     if spec.compared is None:
         *others, plain = suggest(data.task, data.train_counts.tolist())
         chosen = [one for one in (plain, *others) if problem(one.text) is None]
@@ -208,14 +194,44 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
     mistakes = dict.fromkeys(one for one in problems if one is not None)
     if mistakes:
         raise ValueError("; ".join(mistakes))
+    entries, merged = _without_twins(spec, data, entries)
+    return entries, notes + merged
+
+
+def _problem(spec: CompareSpec, model: nn.Module, name: str, task: TrainingTask, text: str) -> str | None:
+    """Why a candidate cannot be trained on the data of the task with this model; None where it can."""
+    from equipoise.train.builders import check_method, loss_of
+    from equipoise.train.methods import parse_method
+    from equipoise.train.rows import read_row
+
+    try:
+        own = RunSpec(**_shared(spec) | read_row(text).run_settings())
+        method = parse_method(own.method) if is_method(text) else None
+        if method is not None:
+            method.check_task(task.data.task)
+            check_method(method, model, name, task)
+        for loss in [own.loss] if method is None else method.losses:
+            loss_of(own, task.data, False, loss)
+    except ValueError as error:
+        return f"{text}: {error}"
+    return None
+
+
+def _without_twins(spec: CompareSpec, data: DataSet, entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
+    """The entries with one candidate in place of several that are the same loss on these data, and notes."""
+    from equipoise.train.builders import loss_of
+    from equipoise.train.rows import read_row
+
     texts = dict.fromkeys(text for entry in entries for text in entry.candidates if not is_method(text))
     specs = {text: RunSpec(**_shared(spec) | read_row(text).run_settings()) for text in texts}
     built = {text: (own.model_dump(exclude={"loss"}), loss_of(own, data, False)) for text, own in specs.items()}
     twins = _twins(built, data.task, len(data.class_names), data.ignore_index)
-    notes += [f"{text} is the same loss as {twin} on these data and is trained once" for text, twin in twins.items()]
-    return [
+    merged = [
         Entry(entry.text, tuple(dict.fromkeys(twins.get(text, text) for text in entry.candidates))) for entry in entries
-    ], notes
+    ]
+    return merged, [
+        f"{text} is the same loss as {twin} on these data and is trained once" for text, twin in twins.items()
+    ]
 
 
 def _twins(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -33,16 +34,16 @@ def read_coco(path: Path, options: Options) -> Source:
     agree(path, Task.MULTILABEL, options.task)
     files = annotation_files(path) if path.is_dir() else {"train": path}
     need_train(path, files)
-    read = {split: _load(file) for split, file in files.items()}
-    categories = _categories(files["train"], read["train"])
-    for split, content in read.items():
-        if _categories(files[split], content) != categories:
+    read = {split: _Annotations.read(file) for split, file in files.items()}
+    categories = read["train"].categories
+    for split, own in read.items():
+        if own.categories != categories:
             raise refuse(
                 files[split], f"categories must be those of {files['train']}", "others", "use one list of categories"
             )
     names = settle_names(path, tuple(categories.values()), options.class_names)
-    column = {number: names.index(name) for number, name in categories.items()}
-    splits = {split: _split(files[split], content, column, len(names), options) for split, content in read.items()}
+    column: dict[Hashable, int] = {number: names.index(name) for number, name in categories.items()}
+    splits = {split: _split(files[split], own, column, len(names), options) for split, own in read.items()}
     notes = []
     for split, images in splits.items():
         without = int((images.labels == 0).all(1).sum())
@@ -53,49 +54,67 @@ def read_coco(path: Path, options: Options) -> Source:
     return Source(Task.MULTILABEL, names, splits, notes=tuple(notes))
 
 
-def _load(file: Path) -> dict[str, Any]:
-    content = read_json(file, error=DataError)
-    needed = ("images", "annotations", "categories")
-    if not isinstance(content, dict) or any(not isinstance(content.get(key), list) for key in needed):
-        keys = some(content) if isinstance(content, dict) else type(content).__name__
-        raise refuse(
-            file, "there must be the lists images, annotations and categories", keys or "nothing", "use the COCO format"
-        )
-    return content
+@dataclass(frozen=True)
+class _Annotations:
+    """What is read of an annotation file.
+
+    Args:
+        images: file names by id.
+        categories: names by id, in the order of the ids.
+        pairs: ids of image and category of each annotation.
+    """
+
+    images: dict[Hashable, str]
+    categories: dict[int, str]
+    pairs: list[tuple[Hashable, Hashable]]
+
+    @classmethod
+    def read(cls, file: Path) -> _Annotations:
+        content = read_json(file, error=DataError)
+        needed = ("images", "annotations", "categories")
+        if not isinstance(content, dict) or any(not isinstance(content.get(key), list) for key in needed):
+            keys = some(content) if isinstance(content, dict) else type(content).__name__
+            raise refuse(
+                file,
+                "there must be the lists images, annotations and categories",
+                keys or "nothing",
+                "use the COCO format",
+            )
+        listed_images, annotations, listed_categories = (content[key] for key in needed)
+        try:
+            categories = dict(sorted((int(entry["id"]), str(entry["name"])) for entry in listed_categories))
+        except (KeyError, TypeError, ValueError) as error:
+            raise refuse(file, "every category must have a number id and a name", repr(error), "correct it") from None
+        if not categories or len(set(categories.values())) < len(listed_categories):
+            raise refuse(
+                file,
+                "there must be categories, each with an id and a name of its own",
+                some(categories.values()) or "none",
+                "rename those that occur twice",
+            )
+        try:
+            images = {entry["id"]: str(entry["file_name"]) for entry in listed_images}
+            pairs = [(entry["image_id"], entry["category_id"]) for entry in annotations]
+        except (KeyError, TypeError) as error:
+            raise refuse(
+                file,
+                "images must have id and file_name, annotations image_id and category_id",
+                f"{type(error).__name__}: {error}",
+                "use the COCO format",
+            ) from None
+        if not images or len(images) < len(listed_images):
+            found = "one id twice" if images else "none"
+            raise refuse(file, "there must be images, each with an id of its own", found, "check what wrote the file")
+        return cls(images, categories, pairs)
 
 
-def _categories(file: Path, content: dict[str, Any]) -> dict[int, str]:
-    try:
-        categories = dict(sorted((int(entry["id"]), str(entry["name"])) for entry in content["categories"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise refuse(file, "every category must have a number id and a name", repr(error), "correct it") from None
-    if not categories or len(set(categories.values())) < len(content["categories"]):
-        raise refuse(
-            file,
-            "there must be categories, each with an id and a name of its own",
-            some(categories.values()) or "none",
-            "rename those that occur twice",
-        )
-    return categories
-
-
-def _split(file: Path, content: dict[str, Any], column: dict[int, int], classes: int, options: Options) -> FileImages:
-    try:
-        images = {entry["id"]: str(entry["file_name"]) for entry in content["images"]}
-        marks = [(entry["image_id"], entry["category_id"]) for entry in content["annotations"]]
-    except (KeyError, TypeError) as error:
-        raise refuse(
-            file,
-            "images must have id and file_name, annotations image_id and category_id",
-            f"{type(error).__name__}: {error}",
-            "use the COCO format",
-        ) from None
-    if not images or len(images) < len(content["images"]):
-        found = "one id twice" if images else "none"
-        raise refuse(file, "there must be images, each with an id of its own", found, "check what wrote the file")
+def _split(
+    file: Path, annotations: _Annotations, column: Mapping[Hashable, int], classes: int, options: Options
+) -> FileImages:
+    images = annotations.images
     row = {image: number for number, image in enumerate(images)}
     labels = np.zeros((len(images), classes), np.int8)
-    for image, category in marks:
+    for image, category in annotations.pairs:
         if image not in row:
             raise refuse(file, "every annotation must belong to an image of the list", f"image_id {image}", "add it")
         if category not in column:

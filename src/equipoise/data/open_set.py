@@ -46,7 +46,7 @@ def hold_out(data: DataSet, classes: Sequence[str | int] | str) -> tuple[DataSet
         raise refuse(
             data.name, "holding out classes requires single-label data", f"task {data.task!r}", "hold out none"
         )
-    out = _numbers(data, classes)
+    out = _held_out(data, classes)
     kept = [c for c in range(len(data.class_names)) if c not in out]
     if len(kept) < 2:
         raise refuse(
@@ -55,24 +55,11 @@ def hold_out(data: DataSet, classes: Sequence[str | int] | str) -> tuple[DataSet
             f"{len(kept)} of {len(data.class_names)}",
             "hold out fewer",
         )
-    if data.ignore_index in out:
-        name = data.class_names[data.ignore_index]
-        raise refuse(data.name, "the ignored label cannot be held out", name, "omit it")
     number = np.full(len(data.class_names), -1, np.int64)  # the new index of each class
     number[kept] = np.arange(len(kept))
     inside = 0 <= data.ignore_index < len(number)
     ignored = int(number[data.ignore_index]) if inside else data.ignore_index
-
-    def without(split: Split, name: str) -> Split:
-        own = np.flatnonzero(~np.isin(split.labels, list(out)))
-        counted = split.labels[own] != data.ignore_index
-        if not counted.any():
-            raise refuse(data.name, f"there must be {name} samples of the remaining classes", "none", "hold out others")
-        there = split.take(own)
-        old = np.where(counted, there.labels, 0)
-        return replace(there, labels=np.where(counted, number[old], ignored))
-
-    train, val, test = (without(getattr(data, split), split) for split in ("train", "val", "test"))
+    train, val, test = (_without(data, split, out, number, ignored) for split in ("train", "val", "test"))
     names = [data.class_names[c] for c in sorted(out)]
     chosen = np.flatnonzero(np.isin(data.test.labels, list(out)))
     if not len(chosen):
@@ -94,7 +81,28 @@ def hold_out(data: DataSet, classes: Sequence[str | int] | str) -> tuple[DataSet
     return known, replace(unknown, labels=np.full(len(chosen), ignored, np.int64))
 
 
-def _numbers(data: DataSet, classes: Sequence[str | int] | str) -> frozenset[int]:
+def _without(data: DataSet, name: str, out: frozenset[int], number: NDArray[np.int64], ignored: int) -> Split:
+    """A split without the held-out classes.
+
+    Args:
+        data: with all classes.
+        name: of the split.
+        out: the held-out classes.
+        number: (C,) the new index of each class.
+        ignored: the new label to ignore.
+    """
+    split: Split = getattr(data, name)
+    own = np.flatnonzero(~np.isin(split.labels, list(out)))
+    counted = split.labels[own] != data.ignore_index
+    if not counted.any():
+        raise refuse(data.name, f"there must be {name} samples of the remaining classes", "none", "hold out others")
+    there = split.take(own)
+    old = np.where(counted, there.labels, 0)
+    return replace(there, labels=np.where(counted, number[old], ignored))
+
+
+def _held_out(data: DataSet, classes: Sequence[str | int] | str) -> frozenset[int]:
+    """Indices of the classes to hold out."""
     if not isinstance(classes, Iterable):
         raise refuse(
             data.name,
@@ -122,6 +130,8 @@ def _numbers(data: DataSet, classes: Sequence[str | int] | str) -> frozenset[int
         if number in found:
             raise refuse(data.name, "every class can be held out only once", f"{names[number]!r} twice", "name it once")
         found.append(number)
+    if data.ignore_index in found:
+        raise refuse(data.name, "the ignored label cannot be held out", names[data.ignore_index], "omit it")
     return frozenset(found)
 
 

@@ -137,12 +137,11 @@ def open_data(
         raise ValueError(
             f"val_share and test_share must leave samples for training, got {val_share} and {test_share}; reduce them"
         )
-    names = None if class_names is None else _names(class_names)
     options = Options(
         task=None if task is None else Task(task),
         image_size=_size(image_size),
         fit=fit,
-        class_names=names,
+        class_names=None if class_names is None else _names(class_names),
         ignore_index=ignore_index,
         label_column=label_column if label_column is None or isinstance(label_column, str) else tuple(label_column),
         path_column=path_column,
@@ -156,26 +155,10 @@ def open_data(
     )
     variant = FIRST_4000.get(longtail or "")
     tail = None if longtail is None or variant else _tail(longtail)
-    where = Path(path_or_name)
-    embedded = str(path_or_name) in EMBEDDED
-    with reading(where, "the data cannot be read", "check what wrote them", DataError):
-        source = _embedded(str(path_or_name), options, seed) if embedded else _read(where, options)
-    if check_images or skip_bad_images:
-        kept, said = without_bad_images(where, source.splits, skip_bad_images, progress)
-        source = replace(source, splits=kept, notes=(*source.notes, *said))
-    if ignore_index is not None and not source.task.multilabel:
-        names, said = without_ignored(source.class_names, ignore_index)
-        source = replace(source, class_names=names, ignore_index=ignore_index, notes=(*source.notes, *said))
+    where, embedded = Path(path_or_name), str(path_or_name) in EMBEDDED
+    source = _source(where, options, str(path_or_name) if embedded else None, seed)
     check_binary(task, len(source.class_names), DataError, f"{where}: ")
-    fixed, source = _first_4000(where, source, variant) if variant else (None, source)
-    splits, notes = _complete(where, source, shares, seed)
-    if fixed is not None:
-        splits["train"] = fixed
-        left = len(source.splits["train"])
-        notes.insert(0, f"Long tail {longtail}: {len(fixed)} training samples, always the same; {left} are left.")
-    if tail is not None:
-        splits["train"], note = _thin(where, source, splits["train"], *tail, seed)
-        notes.append(note)
+    splits, notes = _splits(where, source, shares, variant, tail, seed)
     if options.image_size is not None:
         if not _are_images(splits["train"]):
             notes.append("image_size was ignored: these data are not images.")
@@ -184,15 +167,50 @@ def open_data(
             for split, own in splits.items()
         }
     data = DataSet(
-        str(path_or_name) if embedded else where.stem if where.is_file() else where.resolve().name,
-        source.task,
-        source.class_names,
-        splits["train"],
-        splits["val"],
-        splits["test"],
-        source.ignore_index,
+        name=str(path_or_name) if embedded else where.stem if where.is_file() else where.resolve().name,
+        task=source.task,
+        class_names=source.class_names,
+        train=splits["train"],
+        val=splits["val"],
+        test=splits["test"],
+        ignore_index=source.ignore_index,
     )
     return replace(data, notes=(*source.notes, *notes, *_coverage(data)))
+
+
+def _source(where: Path, options: Options, embedded: str | None, seed: int) -> Source:
+    """The splits that exist, without undecodable images and with the label to ignore."""
+    with reading(where, "the data cannot be read", "check what wrote them", DataError):
+        source = _read(where, options) if embedded is None else _embedded(embedded, options, seed)
+    if options.check_images or options.skip_bad_images:
+        kept, notes = without_bad_images(where, source.splits, options.skip_bad_images, options.progress)
+        source = replace(source, splits=kept, notes=(*source.notes, *notes))
+    if options.ignore_index is not None and not source.task.multilabel:
+        names, notes = without_ignored(source.class_names, options.ignore_index)
+        source = replace(source, class_names=names, ignore_index=options.ignore_index, notes=(*source.notes, *notes))
+    return source
+
+
+def _splits(
+    where: Path,
+    source: Source,
+    shares: dict[str, float],
+    variant: str | None,
+    tail: tuple[str, float] | None,
+    seed: int,
+) -> tuple[dict[str, Split], list[str]]:
+    """All three splits, the training data with the long tail that was asked for; and notes."""
+    if variant is not None:
+        fixed, source = _first_4000(where, source, variant)
+        splits, notes = _complete(where, source, shares, seed)
+        left = len(source.splits["train"])
+        note = f"Long tail first-4000:{variant}: {len(fixed)} training samples, always the same; {left} are left."
+        return {**splits, "train": fixed}, [note, *notes]
+    splits, notes = _complete(where, source, shares, seed)
+    if tail is None:
+        return splits, notes
+    thinned, note = _thin(where, source, splits["train"], *tail, seed)
+    return {**splits, "train": thinned}, [*notes, note]
 
 
 def _embedded(name: str, options: Options, seed: int) -> Source:

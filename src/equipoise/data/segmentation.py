@@ -6,7 +6,7 @@ and class weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -196,38 +196,12 @@ def _source(
         if missing is not None:
             raise refuse(missing, "every image must have its file and its mask", "no such file", "add or remove both")
     pairs, histograms = _histograms(path, pairs, options, notes)
-    flat = [(split, image, mask) for split, own in pairs.items() for image, mask in own]
+    files = [mask for own in pairs.values() for _, mask in own]
     wanted = options.class_names if names is None else names
     if wanted is not None:  # before pixels are counted, one column per class
-        wanted, said = without_ignored(wanted, ignored)
-        notes.extend(said)
-    highest = -1
-    for number, (_, _, mask) in enumerate(flat):
-        values, counts = histograms[number]
-        if table is not None:
-            values = table[np.minimum(values, 255)]
-        counted = values != ignored
-        histograms[number] = values[counted], counts[counted]
-        top = int(values[counted].max(initial=-1))
-        if wanted is not None and top >= len(wanted):
-            raise refuse(
-                mask,
-                f"values must be classes from 0 to {len(wanted) - 1} or the ignored {ignored}",
-                str(top),
-                "check the mask, class_names or ignore_index",
-            )
-        highest = max(highest, top)
-    if wanted is None and highest < 1:
-        raise refuse(
-            path,
-            "masks must hold at least two classes",
-            f"class 0 and the ignored {ignored} alone" if highest == 0 else "no class at all",
-            "number the classes from 0, or set the value to ignore with ignore_index",
-        )
-    class_names = numbered_names(path, highest, wanted, MOST_CLASSES_OF_MAPS)
-    pixels = np.zeros((len(flat), len(class_names)), np.int64)
-    for row, (values, counts) in zip(pixels, histograms, strict=True):
-        np.add.at(row, values, counts)
+        wanted, about_ignored = without_ignored(wanted, ignored)
+        notes.extend(about_ignored)
+    class_names, pixels = _class_pixels(path, files, histograms, wanted, ignored, table)
     splits: dict[str, FileImages] = {}
     start = 0
     for split, own in pairs.items():
@@ -237,6 +211,44 @@ def _source(
         images = path_array(image for image, _ in own)
         splits[split] = FileImages(images, (counts > 0).astype(np.int8), options.image_size, options.fit, masks)
     return Source(Task.SEGMENTATION, class_names, splits, ignored, tuple(notes))
+
+
+def _class_pixels(
+    path: Path,
+    files: Sequence[Path],
+    histograms: Sequence[Histogram],
+    wanted: tuple[str, ...] | None,
+    ignored: int,
+    table: NDArray[np.int64] | None,
+) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Names of the classes, and pixels of each class in each mask (N, C), without those to ignore."""
+    counted = []
+    for file, (values, counts) in zip(files, histograms, strict=True):
+        if table is not None:
+            values = table[np.minimum(values, 255)]
+        kept = values != ignored
+        counted.append((values[kept], counts[kept]))
+        top = int(values[kept].max(initial=-1))
+        if wanted is not None and top >= len(wanted):
+            raise refuse(
+                file,
+                f"values must be classes from 0 to {len(wanted) - 1} or the ignored {ignored}",
+                str(top),
+                "check the mask, class_names or ignore_index",
+            )
+    highest = max((int(values.max(initial=-1)) for values, _ in counted), default=-1)
+    if wanted is None and highest < 1:
+        raise refuse(
+            path,
+            "masks must hold at least two classes",
+            f"class 0 and the ignored {ignored} alone" if highest == 0 else "no class at all",
+            "number the classes from 0, or set the value to ignore with ignore_index",
+        )
+    class_names = numbered_names(path, highest, wanted, MOST_CLASSES_OF_MAPS)
+    pixels = np.zeros((len(files), len(class_names)), np.int64)
+    for row, (values, counts) in zip(pixels, counted, strict=True):
+        np.add.at(row, values, counts)
+    return class_names, pixels
 
 
 def _histograms(

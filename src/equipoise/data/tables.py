@@ -90,35 +90,44 @@ def read_tables(path: Path, options: Options) -> Source:
     return Source(task, names, splits, notes=notes + columns.notes)
 
 
+def _known_columns(file: Path, options: Options) -> list[str]:
+    """The columns of a table; raise unless those that were asked for are among them."""
+    known = _names(file)
+    twice = repeated(known)
+    if twice is not None:
+        raise refuse(file, "every column must have a unique name", f"{twice!r} twice", "rename one")
+    labels = options.label_column
+    asked = [options.path_column, options.text_column, options.split_column]
+    for name in [*asked, *([labels] if isinstance(labels, str) else labels or ())]:
+        if name is not None and name not in known:
+            raise refuse(file, f"there must be a column {name!r}", some(known), nearest(name, known))
+    if options.path_column and options.text_column:
+        raise refuse(file, "rows must contain an image or a text", "path_column and text_column", "name one of them")
+    return known
+
+
+def _usual_labels(file: Path, known: list[str], options: Options) -> str | tuple[str, ...]:
+    """The column of labels, or the columns ``label_CLASS``."""
+    asked = (options.path_column, options.text_column, options.split_column)
+    usual = [name for name in known if name in LABEL_NAMES and name not in asked]
+    several = tuple(name for name in known if name.startswith("label_"))
+    if len(usual) != 1 and not (several and not usual):
+        raise refuse(
+            file,
+            f"there must be one column of labels ({some(LABEL_NAMES)}) or columns label_CLASS of 0 and 1",
+            some(usual or known),
+            _label_advice(usual, known),
+        )
+    return usual[0] if usual else several
+
+
 class _Columns:
     """The role of each column: set by the user, or by its usual name."""
 
     def __init__(self, path: Path, file: Path, options: Options) -> None:
-        known = _names(file)
-        twice = repeated(known)
-        if twice is not None:
-            raise refuse(file, "every column must have a unique name", f"{twice!r} twice", "rename one")
-        labels = options.label_column
-        asked = [options.path_column, options.text_column, options.split_column]
-        for name in [*asked, *([labels] if isinstance(labels, str) else labels or ())]:
-            if name is not None and name not in known:
-                raise refuse(file, f"there must be a column {name!r}", some(known), nearest(name, known))
-        if options.path_column and options.text_column:
-            raise refuse(
-                file, "rows must contain an image or a text", "path_column and text_column", "name one of them"
-            )
-        several = [name for name in known if name.startswith("label_")]
-        if labels is None:
-            usual = [name for name in known if name in LABEL_NAMES and name not in asked]
-            if len(usual) != 1 and not (several and not usual):
-                raise refuse(
-                    file,
-                    f"there must be one column of labels ({some(LABEL_NAMES)}) or columns label_CLASS of 0 and 1",
-                    some(usual or known),
-                    _label_advice(usual, known),
-                )
-            labels = usual[0] if usual else tuple(several)
-        self.labels = labels
+        known = _known_columns(file, options)
+        given = options.label_column
+        self.labels = _usual_labels(file, known, options) if given is None else given
         self.split = options.split_column or ("split" if path.is_file() and "split" in known else None)
         self.input = options.path_column or options.text_column
         self.is_text = options.text_column is not None

@@ -17,13 +17,13 @@ FEW = 20
 
 def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "multiclass") -> list[Finding]:
     """Findings about training samples of each class, about positives of each label where the task is multi-label."""
-    found = []
+    findings = []
     kind = Task(task)
     several, kinds = kind.multilabel, kind.many
     largest, smallest = ("most frequent label", "rarest") if several else ("largest class", "smallest")
     absent = [name for name, count in zip(names, counts, strict=True) if count == 0]
     if absent:
-        found.append(
+        findings.append(
             Finding(
                 "problem",
                 f"{kinds} without training samples",
@@ -35,10 +35,18 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "m
         smallest += " that has any"
     present = [count for count in counts if count > 0]
     if not present:
-        return found
+        return findings
+    findings += _imbalance(present, largest, smallest, several)
+    if not several:  # a label is in a sample beside others
+        findings += _dominant_class(counts, names)
+    return findings + _few_samples(counts, names, kinds)
+
+
+def _imbalance(present: Sequence[float], largest: str, smallest: str, several: bool) -> list[Finding]:
+    findings = []
     ratio = max(present) / min(present)
     if ratio >= LONG_TAIL:
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 "long tail",
@@ -54,7 +62,7 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "m
             )
         )
     else:
-        found.append(
+        findings.append(
             Finding(
                 "note",
                 "balance",
@@ -66,10 +74,16 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "m
                 "show one that is hardly found, or a miss of it costs more, compare a loss that rebalances.",
             )
         )
+    return findings
+
+
+def _dominant_class(counts: Sequence[float], names: Sequence[str]) -> list[Finding]:
+    findings = []
+    present = [count for count in counts if count > 0]
     share = max(present) / sum(present)
-    if share > 0.9 and len(present) > 1 and not several:  # a label is in a sample beside others
+    if share > 0.9 and len(present) > 1:
         biggest = names[list(counts).index(max(present))]
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 "one class is nearly everything",
@@ -77,9 +91,14 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "m
                 "Judge by recall, IoU or F1 of the other classes; a background class should not be in the mean.",
             )
         )
+    return findings
+
+
+def _few_samples(counts: Sequence[float], names: Sequence[str], kinds: str) -> list[Finding]:
+    findings = []
     few = [name for name, count in zip(names, counts, strict=True) if 0 < count < FEW]
     if few:
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 f"{kinds} with few training samples",
@@ -88,4 +107,4 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "m
                 "Prefer effective-number weights, logit adjustment or margins to 1/n, and train with several seeds.",
             )
         )
-    return found
+    return findings

@@ -98,6 +98,10 @@ def _accuracy(row: ClassResult) -> float:
 
 
 def _classes(evaluation: Evaluation) -> list[Finding]:
+    return [*_absent(evaluation), *_scarce(evaluation), *_seldom(evaluation), *_missed(evaluation)]
+
+
+def _absent(evaluation: Evaluation) -> list[Finding]:
     rows = evaluation.per_class
     task = evaluation.task
     results = []
@@ -112,6 +116,13 @@ def _classes(evaluation: Evaluation) -> list[Finding]:
                 f"Evaluate on data with every {task.one}, or report which are excluded.",
             )
         )
+    return results
+
+
+def _scarce(evaluation: Evaluation) -> list[Finding]:
+    rows = evaluation.per_class
+    task = evaluation.task
+    results = []
     scarce = [row.name for row in rows if 0 < row.support < FEW_SAMPLES]
     if scarce and not task.pixels:
         smallest = min(row.support for row in rows if row.support)
@@ -125,6 +136,13 @@ def _classes(evaluation: Evaluation) -> list[Finding]:
                 f"Compare groups rather than single {task.many}, and use --bootstrap for confidence intervals.",
             )
         )
+    return results
+
+
+def _seldom(evaluation: Evaluation) -> list[Finding]:
+    rows = evaluation.per_class
+    task = evaluation.task
+    results = []
     rare = rarely_predicted(evaluation)
     cure = (
         "lower thresholds (equipoise calibrate --method thresholds) would"
@@ -142,6 +160,12 @@ def _classes(evaluation: Evaluation) -> list[Finding]:
             f"{len(hardly)} of {len(rows)} are predicted less than a quarter as often as they occur: {listed(hardly)}."
         )
         results.append(Finding("warning", "rarely predicted", text, cure))
+    return results
+
+
+def _missed(evaluation: Evaluation) -> list[Finding]:
+    rows, rare = evaluation.per_class, rarely_predicted(evaluation)
+    results = []
     missed = [
         f"{row.name} ({100 * accuracy:.0f} %)"
         for row in rows
@@ -212,14 +236,13 @@ def _bins(evaluation: Evaluation) -> list[Finding]:
 
 
 def _confidence(evaluation: Evaluation, better: Correction | None) -> list[Finding]:
-    curve, before, after = evaluation.curve, evaluation.calibration.before, evaluation.calibration.after
-    gap = mean_gap(curve)
-    if evaluation.task.multilabel or abs(gap) < max(GAP, 2 * gap_noise(curve)):
+    gap = mean_gap(evaluation.curve)
+    if evaluation.task.multilabel or abs(gap) < max(GAP, 2 * gap_noise(evaluation.curve)):
         return []
     over = gap > 0
     if better is not None:
         cure = f"After training, {better.options} corrects more of it than a temperature (below); in training, "
-    elif after is not None and all(_below(after[key], before[key]) for key in ("nll", "ece")):
+    elif all(_lowered(*evaluation.calibration.metric(key)) for key in ("nll", "ece")):
         cure = "A temperature corrects it after training (equipoise calibrate --method temperature); in training, "
     else:
         cure = "A temperature does not correct it on held-out samples; in training, "
@@ -233,8 +256,8 @@ def _confidence(evaluation: Evaluation, better: Correction | None) -> list[Findi
     ]
 
 
-def _below(value: float | None, other: float | None) -> bool:
-    return value is not None and other is not None and value < other
+def _lowered(before: float | None, after: float | None) -> bool:
+    return before is not None and after is not None and after < before
 
 
 def _frequency(evaluation: Evaluation, tried: Sequence[Correction]) -> list[Finding]:
@@ -261,16 +284,16 @@ def _frequency(evaluation: Evaluation, tried: Sequence[Correction]) -> list[Find
 
 def _better(evaluation: Evaluation, tried: Sequence[Correction]) -> Correction | None:
     """The correction that is worth more than a temperature, if there is one."""
-    before, after = evaluation.calibration.before, evaluation.calibration.after
+    before, _ = evaluation.calibration.metric("nll")
     best = min(tried, key=lambda one: one.nll, default=None)
-    if best is None or after is None or before["nll"] is None:
+    if best is None or evaluation.calibration.after is None or before is None:
         return None
-    return best if best.nll < (1 - GAIN) * min(before["nll"], tried[0].nll) else None
+    return best if best.nll < (1 - GAIN) * min(before, tried[0].nll) else None
 
 
 def _corrections(evaluation: Evaluation, tried: Sequence[Correction]) -> list[Finding]:
-    before, after = evaluation.calibration.before, evaluation.calibration.after
-    if after is None or before["nll"] is None or after["nll"] is None:
+    before, after = evaluation.calibration.metric("nll")
+    if before is None or after is None:
         return []
     best = _better(evaluation, tried)
     if best is not None and evaluation.task.multilabel and is_off(evaluation):
@@ -280,18 +303,18 @@ def _corrections(evaluation: Evaluation, tried: Sequence[Correction]) -> list[Fi
             Finding(
                 "note",
                 "more than a temperature helps",
-                f"The NLL {_moves(before['nll'], best.nll)} by {best.options}; by a temperature it "
-                f"{_moves(before['nll'], after['nll'])}, each on held-out samples.",
+                f"The NLL {_moves(before, best.nll)} by {best.options}; by a temperature it "
+                f"{_moves(before, after)}, each on held-out samples.",
                 f"equipoise calibrate FILE {best.options} --out fit.json"
                 + ("" if best.keeps_predictions else "; predictions change with it, so look at its table first."),
             )
         ]
-    if after["nll"] < before["nll"] * (1 - GAIN):
+    if after < before * (1 - GAIN):
         return [
             Finding(
                 "note",
                 "a temperature helps",
-                f"On held-out samples, it lowers the NLL from {before['nll']:.4f} to {after['nll']:.4f}.",
+                f"On held-out samples, it lowers the NLL from {before:.4f} to {after:.4f}.",
                 "equipoise calibrate FILE --method " + evaluation.task.calibration + " --out fit.json",
             )
         ]

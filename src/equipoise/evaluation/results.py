@@ -92,6 +92,10 @@ class Calibration(Record):
     fitted_on: str
     note: str
 
+    def metric(self, key: str) -> tuple[float | None, float | None]:
+        """A metric before and after calibration; None where it does not exist."""
+        return self.before.get(key), (self.after or {}).get(key)
+
 
 @dataclass(frozen=True)
 class GroupResult(Record):

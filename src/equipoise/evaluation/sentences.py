@@ -112,26 +112,27 @@ def _confidence(evaluation: Evaluation) -> list[str]:
 
 def _calibration(evaluation: Evaluation) -> list[str]:
     """What temperature scaling changes, and what it leaves."""
-    before, after = evaluation.calibration.before, evaluation.calibration.after
-    if after is None:
-        return [f"No temperature could be fitted: {evaluation.calibration.note}."]
-    if before["ece"] is None or after["ece"] is None:
+    calibration, nll, ece = evaluation.calibration, metric_info("nll"), metric_info("ece")
+    if calibration.after is None:
+        return [f"No temperature could be fitted: {calibration.note}."]
+    before, after = calibration.metric("ece")
+    if before is None or after is None:
         return []
-    nll, ece = metric_info("nll"), metric_info("ece")
+    nll_before, nll_after = calibration.metric("nll")
     kind = "Label-wise temperature scaling" if evaluation.task.multilabel else "Temperature scaling"
-    change = "lowers" if after["ece"] < before["ece"] else "raises"
-    likelihood = f" and changes the NLL from {nll.text(before['nll'])} to {nll.text(after['nll'])}"
+    change = "lowers" if after < before else "raises"
+    likelihood = f" and changes the NLL from {nll.text(nll_before)} to {nll.text(nll_after)}"
     return [
-        f"{kind}, fitted on {evaluation.calibration.fitted_on}, {change} the ECE from {ece.text(before['ece'])} to "
-        f"{ece.text(after['ece'])} %{'' if math.isinf(before['nll'] or 0.0) else likelihood}.",
+        f"{kind}, fitted on {calibration.fitted_on}, {change} the ECE from {ece.text(before)} to {ece.text(after)} %"
+        f"{'' if math.isinf(nll_before or 0.0) else likelihood}.",
         *_beyond_temperature(evaluation),
     ]
 
 
 def _beyond_temperature(evaluation: Evaluation) -> list[str]:
     """What a temperature does not correct."""
-    calibration, ece = evaluation.calibration, metric_info("ece")
-    before, after = ((part or {}).get("classwise_ece") for part in (calibration.before, calibration.after))
+    ece = metric_info("ece")
+    before, after = evaluation.calibration.metric("classwise_ece")
     if before is not None and after is not None and after > RISE * before:
         return [
             f"It raises the classwise ECE from {ece.text(before)} to {ece.text(after)} %: the probabilities of whole "

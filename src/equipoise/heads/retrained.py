@@ -83,20 +83,34 @@ def retrain_classifier(
     _check_answers(trained.eval(), kept)
     trained.train()
     optimizer = torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
-    steps = max(len(kept.features) // batch_size, 1)  # of an epoch, whose rest is excluded
-    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
-    with torch.enable_grad():
-        for epoch, order in enumerate(_orders(kept, epochs, power, seed)):
-            if callable(move := getattr(objective, "set_epoch", None)):
-                move(epoch)
-            for at in torch.split(order, batch_size)[:steps]:
-                optimizer.zero_grad()
-                objective(_on_rows(trained, kept.features[at], kept.dim), kept.labels[at]).backward()
-                optimizer.step()
-                cosine.step()
-    optimizer.zero_grad()
+    _train(trained, kept, objective, optimizer, batch_size, epochs, _orders(kept, epochs, power, seed))
     home = next(model.parameters())
     return trained.to(home.device, home.dtype).train(found.module.training)
+
+
+@torch.enable_grad()
+def _train(
+    head: nn.Module,
+    kept: KeptFeatures,
+    objective: Callable[[Tensor, Tensor], Tensor],
+    optimizer: torch.optim.Optimizer,
+    batch_size: int,
+    epochs: int,
+    orders: Iterator[Tensor],
+) -> None:
+    """Train a head in place, with a cosine of the learning rate to 0."""
+    steps = max(len(kept.features) // batch_size, 1)  # of an epoch, whose rest is excluded
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
+    for epoch, order in enumerate(orders):
+        if callable(move := getattr(objective, "set_epoch", None)):
+            move(epoch)
+        for at in torch.split(order, batch_size)[:steps]:
+            optimizer.zero_grad()
+            loss = objective(_on_rows(head, kept.features[at], kept.dim), kept.labels[at])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            cosine.step()
+    optimizer.zero_grad()
 
 
 def _orders(kept: KeptFeatures, epochs: int, power: float, seed: int) -> Iterator[Tensor]:

@@ -61,18 +61,8 @@ def _predictions(
     ignore_index: int,
     unlabelled: Task | None,
 ) -> Predictions:
-    found = ", ".join(names) or "nothing"
-    given = [name for name in SCORES if name in arrays]
-    if len(given) != 1 or ("targets" not in arrays and unlabelled is None):
-        raise InputError(
-            f"{path}: there must be either logits or probs, and targets, found {found}; save for example "
-            "numpy.savez(path, logits=logits, targets=targets)"
-        )
-    scores, targets = arrays[given[0]], arrays.get("targets")
-    if not np.issubdtype(scores.dtype, np.floating):
-        raise InputError(f"{path}: {given[0]} must be floating point numbers, found {scores.dtype}; save raw scores")
-    if scores.ndim > 1 and 0 in scores.shape:
-        raise InputError(f"{path}: there must be at least one sample and one class, found {given[0]} {scores.shape}")
+    kind = _kind_of_scores(path, arrays, names, unlabelled is None)
+    scores, targets = arrays[kind], arrays.get("targets")
     if targets is None:
         told = Task.SEGMENTATION if scores.ndim > 2 else Task.MULTICLASS
         if unlabelled is not None and unlabelled.multilabel:
@@ -84,7 +74,7 @@ def _predictions(
     classes = scores.shape[1]
     if not told.multilabel and classes < 2:
         raise InputError(
-            f"{path}: there must be at least two classes, found {given[0]} {scores.shape}; one binary label "
+            f"{path}: there must be at least two classes, found {kind} {scores.shape}; one binary label "
             "goes with targets of the same shape (N, 1) and --task multilabel"
         )
 
@@ -98,7 +88,7 @@ def _predictions(
     return Predictions(
         path,
         told,
-        given[0] == "logits",
+        kind == "logits",
         classes,
         len(scores),
         read,
@@ -108,6 +98,22 @@ def _predictions(
         math.prod(scores.shape[2:]),
         targets is not None,
     )
+
+
+def _kind_of_scores(path: Path, arrays: Mapping[str, Array], names: Sequence[str], labelled: bool) -> str:
+    """``"logits"`` or ``"probs"``; raise unless there is one of them that can be used, and targets where needed."""
+    given = [name for name in SCORES if name in arrays]
+    if len(given) != 1 or ("targets" not in arrays and labelled):
+        raise InputError(
+            f"{path}: there must be either logits or probs, and targets, found {', '.join(names) or 'nothing'}; save "
+            "for example numpy.savez(path, logits=logits, targets=targets)"
+        )
+    scores = arrays[given[0]]
+    if not np.issubdtype(scores.dtype, np.floating):
+        raise InputError(f"{path}: {given[0]} must be floating point numbers, found {scores.dtype}; save raw scores")
+    if scores.ndim > 1 and 0 in scores.shape:
+        raise InputError(f"{path}: there must be at least one sample and one class, found {given[0]} {scores.shape}")
+    return given[0]
 
 
 def _check_type(path: Path, targets: Array, task: Task) -> None:

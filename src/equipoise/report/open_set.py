@@ -133,7 +133,7 @@ def _compared_table(losses: Sequence[ComparedLoss]) -> Table:
 
 def _evaluations(loss: ComparedLoss) -> list[OpenSetEvaluation]:
     """The evaluation of each run that has an open set."""
-    return [one for run in loss.runs if (one := run.open_set) is not None]
+    return loss.opens
 
 
 def _mean_cell(values: Sequence[float | None], words: Callable[[float], str] | None = None) -> Cell:

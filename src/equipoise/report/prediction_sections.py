@@ -8,7 +8,6 @@ import numpy as np
 
 from equipoise._formatting import capital
 from equipoise.comparison.verdict import Verdict
-from equipoise.evaluation.results import Reliability
 from equipoise.plotting.classes import class_profile
 from equipoise.plotting.reliability import EVERY_LABEL, TOP_LABEL, reliability_diagram
 from equipoise.plotting.theme import INK, SERIES, SOFT, Stroke, css
@@ -32,9 +31,9 @@ def reliability_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Sec
     def diagrams(group: str) -> list[Picture]:
         curves = {loss.name: loss.reliability(group) for loss in losses}
         return [
-            Picture(reliability_diagram(name, Reliability.from_json(both), words, legend=False))
+            Picture(reliability_diagram(name, both, words, legend=False))
             for name, both in curves.items()
-            if both
+            if both is not None
         ]
 
     groups = {group: figures for group in SIZES if (figures := diagrams(group))}
@@ -58,7 +57,7 @@ def reliability_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Sec
 
 def classes_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section:
     """The main metric of each class, from common to rare, against the baseline."""
-    test = losses[0].runs[0].evaluation("test")
+    test = losses[0].tests[0]
     counts = verdict.data.train_counts
     order = np.argsort([-count for count in counts], kind="stable")
     names = [test.per_class[k].name for k in order]

@@ -19,7 +19,7 @@ def provenance_section(folder: ComparisonFolder, losses: Sequence[ComparedLoss])
     """Command, data, model, machine and settings."""
     record = losses[0].record
     records = [run.record for loss in losses for run in loss.runs]
-    machines = [one.environment | {"equipoise": one.equipoise} for one in records]
+    machines = [one.environment.to_json() | {"equipoise": one.equipoise} for one in records]
     rows = {
         "data": _data(record.data),
         "model": f"{record.model.name}, {record.model.parameters:,} weights",

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.verdict import Verdict
+from equipoise.evaluation.results import Evaluation, OpenSetEvaluation, Reliability, ReliabilityBins
 from equipoise.plotting.epochs import Series
 from equipoise.plotting.theme import INK, Stroke, strokes
 from equipoise.train.folder import RunFolder
-from equipoise.train.record import EpochRecord, RunRecord
+from equipoise.train.record import EpochRecord, RunRecord, RunResults, Statistic
 
 __all__ = ["ComparedLoss", "compared_losses"]
 
 Array = NDArray[np.float64]
-Curve = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
@@ -48,14 +47,19 @@ class ComparedLoss:
         return self.runs[0].record
 
     @cached_property
-    def tests(self) -> list[dict[str, Any]]:
-        """What each run reached on test data."""
-        return [run.results["test"] for run in self.runs]
+    def results(self) -> list[RunResults]:
+        """The evaluations of each run."""
+        return [run.results for run in self.runs]
 
-    @cached_property
-    def opens(self) -> list[dict[str, Any]]:
-        """What each run made of an open set; none where there is none."""
-        return [found for run in self.runs if (found := run.results.get("open")) is not None]
+    @property
+    def tests(self) -> list[Evaluation]:
+        """The evaluation of each run on test data."""
+        return [results.test for results in self.results]
+
+    @property
+    def opens(self) -> list[OpenSetEvaluation]:
+        """The evaluation of each run that has an open set."""
+        return [results.open for results in self.results if results.open is not None]
 
     @cached_property
     def histories(self) -> list[list[EpochRecord]]:
@@ -87,17 +91,16 @@ class ComparedLoss:
 
     def class_values(self, key: str) -> Array:
         """(C,) a number of each class on test data, mean over the seeds; NaN where it has none."""
-        rows = [[_number(row[key]) for row in test["per_class"]] for test in self.tests]
+        rows = [[_number(row.metrics[key]) for row in test.per_class] for test in self.tests]
         return _over(np.nanmean, np.array(rows))
 
-    def reliability(self, group: str) -> dict[str, Curve]:
-        """Reliability curves ``"before"`` and ``"after"`` temperature of a group, all seeds thrown together."""
-        found: dict[str, Curve] = {}
-        for moment in ("before", "after"):
-            curves = [test["reliability"].get(group, {}).get(moment) for test in self.tests]
-            if curves and all(curves):
-                found[moment] = _pooled(curves)
-        return found
+    def reliability(self, group: str) -> Reliability | None:
+        """The reliability diagrams of a group, pooled over the seeds; None where a seed has none."""
+        both = [test.reliability[group] for test in self.tests if group in test.reliability]
+        after = [one.after for one in both if one.after is not None]
+        if len(both) < len(self.runs):
+            return None
+        return Reliability(_pooled([one.before for one in both]), _pooled(after) if len(after) == len(both) else None)
 
     def _recorded(self, read: Callable[[EpochRecord], Array]) -> Array | None:
         """(S, E, K) what ``read`` finds in each row of each seed; None where it finds nothing."""
@@ -130,12 +133,12 @@ def compared_losses(folder: ComparisonFolder, verdict: Verdict) -> list[Compared
     return losses
 
 
-def _number(value: float | None) -> float:
-    return np.nan if value is None or isinstance(value, list) else float(value)
+def _number(value: Statistic) -> float:
+    return np.nan if value is None or isinstance(value, Sequence) else float(value)
 
 
-def _numbers(values: Sequence[float | None] | float | None) -> Array:
-    return np.array([_number(value) for value in values] if isinstance(values, list) else [], dtype=np.float64)
+def _numbers(values: Statistic) -> Array:
+    return np.array([_number(value) for value in values] if isinstance(values, Sequence) else [], dtype=np.float64)
 
 
 def _over(what: Callable[..., Array], values: Array) -> Array:
@@ -145,13 +148,15 @@ def _over(what: Callable[..., Array], values: Array) -> Array:
         return np.asarray(what(values, axis=0), dtype=np.float64)
 
 
-def _pooled(curves: Sequence[Mapping[str, Sequence[float | None]]]) -> Curve:
-    """One reliability curve of several with the same bins."""
-    count = np.array([curve["count"] for curve in curves], dtype=np.float64)
+def _pooled(curves: Sequence[ReliabilityBins]) -> ReliabilityBins:
+    """One reliability diagram of several with the same bins."""
+    count = np.array([curve.count for curve in curves], dtype=np.float64)
     total = count.sum(0)
-    means = {}
-    for name in ("confidence", "accuracy"):
-        values = np.array([[_number(value) for value in curve[name]] for curve in curves])
-        summed = np.where(count > 0, np.nan_to_num(values) * count, 0.0).sum(0)
-        means[name] = (summed / np.maximum(total, 1.0)).tolist()
-    return {"edges": [float(edge or 0.0) for edge in curves[0]["edges"]], "count": total.tolist(), **means}
+
+    def mean(values: Sequence[Sequence[float | None]]) -> list[float | None]:
+        known = np.nan_to_num(np.array([_numbers(row) for row in values]))
+        means: list[float | None] = (np.where(count > 0, known * count, 0.0).sum(0) / np.maximum(total, 1.0)).tolist()
+        return means
+
+    confidence, accuracy = mean([curve.confidence for curve in curves]), mean([curve.accuracy for curve in curves])
+    return ReliabilityBins(curves[0].edges, total.tolist(), confidence, accuracy)

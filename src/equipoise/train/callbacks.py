@@ -1,4 +1,4 @@
-"""What happens between epochs: rows are written, checkpoints are kept, time is told."""
+"""Callbacks between epochs: history, checkpoints and progress."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +25,42 @@ from equipoise.metric_registry import metric_info
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain
 from equipoise.train.module import Learner
+from equipoise.train.record import EpochRecord, Statistic
 
-__all__ = ["AtomicCheckpoints", "ProgressBar", "Recorder", "save"]
+__all__ = ["AtomicCheckpoints", "ProgressBar", "Recorder", "SelectedEpoch", "save"]
 
 LOGGED = 100
-"""Classes up to which loggers get a number for each; the history has them all."""
+"""Classes up to which loggers get a value for each; the history has all."""
 
 
 def save(state: dict[str, Any], path: Path) -> None:
-    """Write beside the place and rename, on the same disk; a full disk is an ``OSError`` this way."""
+    """Write a checkpoint atomically; a full disk raises ``OSError``."""
     written = io.BytesIO()
     torch.save(state, written)
     with appearing(path) as draft:
         draft.write_bytes(written.getbuffer())
 
 
+@dataclass(frozen=True)
+class SelectedEpoch:
+    """The epoch whose weights are kept.
+
+    Args:
+        epoch: from 0.
+        value: of the monitored metric on validation data; None where it does not exist.
+        seconds_per_step: of the last epoch.
+    """
+
+    epoch: int
+    value: float | None
+    seconds_per_step: float | None
+
+
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Checkpoints that appear whole or not at all, and are read without executing code."""
+    """Checkpoints that are written atomically and read without executing code."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ANN401
-        """Write whole or not at all."""
+        """Write atomically."""
         save(checkpoint, Path(path))
 
     def load_checkpoint(
@@ -57,13 +74,13 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
 
 class Recorder(pl.Callback):
-    """Writes a row for each epoch, keeps the checkpoint that validation data choose, and what resuming needs.
+    """Writes a row of the history after each epoch, keeps the selected checkpoint, and a checkpoint to resume from.
 
     Args:
         folder: of the run.
-        monitor: validation number that chooses.
+        monitor: validation metric that selects the epoch.
         keep: ``"best"`` or ``"last"``.
-        say: called with a line for people after each epoch.
+        say: called with a message after each epoch.
     """
 
     def __init__(self, folder: RunFolder, monitor: str, keep: str, say: Callable[[str], None]) -> None:
@@ -72,39 +89,34 @@ class Recorder(pl.Callback):
         self.epoch_seconds: list[float] = []
 
     def state_dict(self) -> dict[str, Any]:
-        """What a training that goes on has to know."""
+        """State to resume from."""
         return {"best_value": self.best_value, "best_epoch": self.best_epoch, "step_seconds": self.step_seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take it up again."""
+        """Restore the state."""
         self.best_value, self.best_epoch = state_dict["best_value"], state_dict["best_epoch"]
         self.step_seconds = state_dict["step_seconds"]
 
-    def chosen(self) -> dict[str, Any]:
-        """Which epoch was kept, by which number, and how long its steps took."""
-        return {
-            "best_epoch": self.best_epoch,
-            "monitor": self.monitor,
-            "monitor_value": self.best_value,
-            "seconds_per_step": self.step_seconds,
-        }
+    @property
+    def selected(self) -> SelectedEpoch:
+        """The epoch whose weights are kept."""
+        return SelectedEpoch(self.best_epoch, self.best_value, self.step_seconds)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Drop rows of epochs that are going to be trained again."""
+        """Drop rows of epochs that are trained again."""
         file = self.folder.draft / "history.jsonl"
         if trainer.is_global_zero and file.is_file():
-            known = [row.to_json() for row in self.folder.history() if (row.epoch or 0) < trainer.current_epoch]
-            write_text(file, "".join(json.dumps(row) + "\n" for row in known))
-            if isinstance(trainer.logger, CSVLogger):  # it begins a new file, others go on
+            known = [row for row in self.folder.history() if row.epoch < trainer.current_epoch]
+            write_text(file, "".join(json.dumps(row.to_json()) + "\n" for row in known))
+            if isinstance(trainer.logger, CSVLogger):  # it starts a new file, other loggers append
                 for row in known:
-                    trainer.logger.log_metrics(_flat(row), row["step"])
+                    trainer.logger.log_metrics(_flat(row.to_json()), row.step)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Look at the clock."""
         self.started = time.perf_counter()
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The steps are over; wait for the device, or its queue would count as validation."""
+        """Measure the steps, and wait for the device: its queue would count as validation."""
         assert isinstance(pl_module, Learner)
         self.loss = pl_module.mean_loss()
         self.step_seconds = (time.perf_counter() - self.started) / pl_module.steps
@@ -115,7 +127,6 @@ class Recorder(pl.Callback):
             )
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write the row and the checkpoints."""
         assert isinstance(pl_module, Learner)
         scores = pl_module.validation_scores()
         statistics = pl_module.statistics.row(pl_module.model, pl_module.loss)  # synchronises: in every process
@@ -130,44 +141,44 @@ class Recorder(pl.Callback):
         trainer.save_checkpoint(self.folder.resume_point)  # last: an epoch that has one has a row
 
     def _write(
-        self, trainer: pl.Trainer, learner: Learner, scores: Mapping[str, float], statistics: Mapping[str, Any]
+        self, trainer: pl.Trainer, learner: Learner, scores: Mapping[str, float], statistics: Mapping[str, Statistic]
     ) -> None:
         """The row of this epoch."""
-        row = {
-            "epoch": trainer.current_epoch,
-            "step": learner.steps_taken,
-            "lr": trainer.optimizers[0].param_groups[0]["lr"],
-            "train": {"loss": self.loss, **statistics},
-            "val": scores,
-            "seconds": time.perf_counter() - self.started,
-            "seconds_per_step": self.step_seconds,
-        }
+        self.epoch_seconds.append(time.perf_counter() - self.started)
+        row = EpochRecord(
+            epoch=trainer.current_epoch,
+            step=learner.steps_taken,
+            lr=trainer.optimizers[0].param_groups[0]["lr"],
+            train={"loss": self.loss, **statistics},
+            val={**scores},
+            seconds=self.epoch_seconds[-1],
+            seconds_per_step=self.step_seconds,
+        ).to_json()
         with open_unlinked(self.folder.draft / "history.jsonl") as file:
             file.write(json.dumps(plain(row)) + "\n")
         if trainer.logger is not None:
-            trainer.logger.log_metrics(_flat(row), row["step"])
+            trainer.logger.log_metrics(_flat(row), learner.steps_taken)
             trainer.logger.save()
-        self.say(self._line(row, learner))
+        self.say(self._line(trainer.current_epoch, learner.epochs, scores))
 
     def _keep(self, trainer: pl.Trainer, learner: Learner) -> None:
-        """The weights of this epoch, as they are used afterwards."""
+        """Save the weights of this epoch for inference."""
         if trainer.is_global_zero:
             kept = {"epoch": trainer.current_epoch, "model": learner.inference_model.state_dict()}
             save(kept, self.folder.draft / "checkpoint.ckpt")
 
-    def _line(self, row: Mapping[str, Any], learner: Learner) -> str:
-        self.epoch_seconds.append(row["seconds"])
+    def _line(self, epoch: int, epochs: int, scores: Mapping[str, float]) -> str:
         recent = self.epoch_seconds[-5:]
-        left = (learner.epochs - row["epoch"] - 1) * sum(recent) / len(recent)
-        names = dict.fromkeys([self.monitor, *list(row["val"])[:2], "nll"])
-        numbers = "  ".join(f"{name.replace('_', ' ')} {_short(name, row['val'][name])}" for name in names)
-        mark = "*" if self.best_epoch == row["epoch"] else " "
-        count = f"{row['epoch'] + 1:>{len(str(learner.epochs))}}/{learner.epochs}"
-        return f"epoch {count}{mark} loss {row['train']['loss']:.4f}  val {numbers}  {duration(left)} left"
+        left = (epochs - epoch - 1) * sum(recent) / len(recent)
+        names = dict.fromkeys([self.monitor, *list(scores)[:2], "nll"])
+        metrics = "  ".join(f"{name.replace('_', ' ')} {_short(name, scores[name])}" for name in names)
+        mark = "*" if self.best_epoch == epoch else " "
+        count = f"{epoch + 1:>{len(str(epochs))}}/{epochs}"
+        return f"epoch {count}{mark} loss {self.loss:.4f}  val {metrics}  {duration(left)} left"
 
 
 class ProgressBar(pl.Callback):
-    """One bar over all steps of the training, with the time left; on a terminal only."""
+    """A progress bar over all steps of the training; on a terminal only."""
 
     def __init__(self, console: Console) -> None:
         columns = (
@@ -180,7 +191,6 @@ class ProgressBar(pl.Callback):
         self.bar = Progress(*columns, console=console, transient=True)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Show it."""
         assert isinstance(pl_module, Learner)
         if trainer.is_global_zero:
             self.bar.start()
@@ -195,22 +205,19 @@ class ProgressBar(pl.Callback):
         batch: Any,  # noqa: ANN401
         batch_idx: int,
     ) -> None:
-        """Move it."""
         assert isinstance(pl_module, Learner)
         if trainer.is_global_zero:
             self.bar.update(self.task, completed=pl_module.steps_taken)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take it away."""
         self.bar.stop()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Take it away."""
         self.bar.stop()
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Numbers by names with slashes, as loggers take them; short lists by their index."""
+    """Values by names with slashes, for loggers; short lists by index."""
     flat: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):

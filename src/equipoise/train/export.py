@@ -1,10 +1,11 @@
-"""From the folder of a run to a model that stands alone: raw inputs in, calibrated probabilities out."""
+"""Export the model of a run: raw inputs in, calibrated probabilities out."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -15,14 +16,14 @@ from torch import Tensor, nn
 
 import equipoise
 from equipoise._extras import missing
-from equipoise._reading import check_shape, read_checkpoint, read_json, reading
+from equipoise._reading import read_checkpoint, read_json, reading
 from equipoise._suggestions import some
 from equipoise._writing import appearing
 from equipoise.calibration import Fitted, Thresholds
 from equipoise.calibration.storage import from_json
 from equipoise.models import build_model
 from equipoise.predictions import InputError
-from equipoise.tasks import Task
+from equipoise.train.export_record import ExportedModel, ExportedResults, ExportRecord, FitRecord, TrainingSummary
 from equipoise.train.folder import UNFINISHED, RunFolder, write_json
 from equipoise.train.methods import parse_method
 from equipoise.train.model_card import model_card
@@ -31,11 +32,10 @@ from equipoise.train.record import FORMAT as RUN_FORMAT
 
 __all__ = ["Exported", "export_run", "load_exported"]
 
-FORMAT, VERSION = "equipoise.model", 1
 MANY = 100_000
 """Outputs or words that a model may have whatever its weights say."""
 AS_WRITTEN = "the file must be as equipoise export wrote it"
-WEIGHTS, ABOUT, CODE, CARD = "model.safetensors", "model.json", "model.py", "README.md"
+WEIGHTS, RECORD, CODE, CARD = "model.safetensors", "model.json", "model.py", "README.md"
 
 PRETRAINED: Mapping[str, Mapping[str, bool]] = {
     "torchvision:googlenet": {"transform_input": True, "aux_logits": False},
@@ -47,36 +47,42 @@ PRETRAINED: Mapping[str, Mapping[str, bool]] = {
 class Exported(nn.Module):
     """An exported model: raw inputs in, calibrated probabilities out.
 
-    Inputs are what :meth:`equipoise.train.preparation.Preparation.raw` takes: images as arrays, files or pillow's
-    images, rows of features, or texts, as the model was trained on. All of a call go through the model at once, without
-    gradients; for these take ``model`` itself.
+    Inputs are what :meth:`equipoise.train.preparation.Preparation.raw` takes: images as arrays, files or Pillow images,
+    rows of features, or texts, as in training. One call is one batch, without gradients; use ``model`` itself for
+    gradients.
 
     Args:
         model: prepared inputs to logits.
-        about: what ``model.json`` says.
+        record: the content of ``model.json``.
 
     Attributes:
         task: ``"multiclass"``, ``"multilabel"`` or ``"segmentation"``.
         class_names: in the order of the probabilities.
         preparation: from raw inputs to those of ``model``.
         calibration: fitted on validation data; None where none could be fitted.
-        thresholds: for decisions about several labels, on logits that are not calibrated, as the run fitted them; None
-            for probability 1/2.
+        thresholds: of multi-label decisions, for uncalibrated logits; None for probability 1/2.
     """
 
-    def __init__(self, model: nn.Module, about: Mapping[str, Any]) -> None:
+    def __init__(self, model: nn.Module, record: ExportRecord) -> None:
         super().__init__()
         self.model = model
-        self.about = about
-        self.task = Task(about["task"])
-        self.class_names: tuple[str, ...] = tuple(about["class_names"])
-        self.preparation = Preparation.from_json(about["preparation"])
-        self.calibration, self.thresholds = (_fit(about, name) for name in ("calibration", "thresholds"))
+        self.record = record
+        self.task = record.task
+        self.class_names: tuple[str, ...] = tuple(record.class_names)
+        self.preparation = Preparation(**vars(record.preparation))
+        self.calibration = _fit(record.calibration, "calibration")
+        self.thresholds = _fit(record.thresholds, "thresholds")
         self._place: Tensor
         self.register_buffer("_place", torch.empty(0), persistent=False)  # follows .to(...) and .half()
 
+    @property
+    def about(self) -> dict[str, Any]:
+        """Deprecated: read the attributes of ``record``."""
+        warnings.warn("about is deprecated; read the attributes of record", DeprecationWarning, stacklevel=2)
+        return self.record.to_json()
+
     def forward(self, inputs: Any) -> Tensor:  # noqa: ANN401  (what Preparation.raw takes)
-        """Probabilities (N, C), of label maps (N, C, H, W): a softmax over C, of several labels a sigmoid for each."""
+        """Probabilities (N, C) or (N, C, H, W): a softmax over C, or a sigmoid for each label."""
         logits = self.logits(inputs)
         return logits.sigmoid() if self.task.multilabel else logits.softmax(1)
 
@@ -90,7 +96,7 @@ class Exported(nn.Module):
         return self.calibration(wide) if calibrated and self.calibration is not None else wide
 
     def predict(self, inputs: Any) -> list[str] | list[list[str]] | Tensor:  # noqa: ANN401
-        """Decisions: the class of each sample by name, the names of its labels, or label maps (N, H, W) of numbers."""
+        """The class name of each sample, the names of its labels, or label maps (N, H, W) of class indices."""
         if self.task.multilabel:
             chosen = self._chosen(inputs).tolist()
             return [[self.class_names[k] for k, one in enumerate(row) if one] for row in chosen]
@@ -98,7 +104,7 @@ class Exported(nn.Module):
         return best if self.task.pixels else [self.class_names[k] for k in best.tolist()]
 
     def _chosen(self, inputs: Any) -> Tensor:  # noqa: ANN401
-        """Which labels are announced, (N, C)."""
+        """Which labels are predicted, (N, C)."""
         if self.thresholds is None:
             return self.logits(inputs) > 0
         return self.thresholds(self.logits(inputs, calibrated=False)) > 0
@@ -111,72 +117,77 @@ class Exported(nn.Module):
 def export_run(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path:
     """Write the model of a finished run as a folder for :func:`load_exported`, and return that folder.
 
-    It holds ``model.safetensors`` (weights), ``model.json`` (what the model is, preparation, calibration, thresholds,
-    results), ``README.md`` (for people) and, of a model that the user's own file makes, that file as ``model.py``. It
-    appears as a whole or not at all, and only if it can be loaded; the user's own file is copied and not run.
+    It holds ``model.safetensors`` (weights), ``model.json`` (an :class:`ExportRecord`), ``README.md`` (the model card)
+    and, of a model from user code, that file as ``model.py``. The folder is written atomically, and only if the model
+    can be loaded; user code is copied and not run.
 
     Args:
-        run: the folder that ``equipoise train`` left.
+        run: a folder written by ``equipoise train``.
         out: the folder to write, which must not exist.
     """
     run, out = Path(run), Path(out)
     folder = _finished(run)
     if out.exists():
         raise InputError(f"{out}: the folder to write must not exist yet, found one; remove it or choose another --out")
-    about, code = _about(folder)
+    with reading(folder.path, "run.json and results.json must be as the run wrote them", "train again"):
+        record = _record_of(folder)
     with reading(run, "the files of the run must fit", "train again"):
-        _check_fits(run, about)
+        _check_fits(run, record)
     weights = _weights(folder.checkpoint)
     with appearing(out) as draft:
         draft.mkdir()
-        write_json(draft / ABOUT, about)
+        write_json(draft / RECORD, record.to_json())
         _safetensors().torch.save_file(weights, draft / WEIGHTS)
-        (draft / WEIGHTS).chmod((draft / ABOUT).stat().st_mode)  # safetensors lets nobody else read it
-        (draft / CARD).write_text(model_card(about), encoding="utf-8")
-        if code is None:
-            load_exported(draft)
+        (draft / WEIGHTS).chmod((draft / RECORD).stat().st_mode)  # safetensors lets nobody else read it
+        (draft / CARD).write_text(model_card(record), encoding="utf-8")
+        if record.model.is_user_code:
+            shutil.copyfile(folder.path / CODE, draft / CODE)
         else:
-            shutil.copyfile(code, draft / CODE)
+            load_exported(draft)
     return out
 
 
 def load_exported(
     path: str | os.PathLike[str], *, device: torch.device | str = "cpu", trust_code: bool = False
 ) -> Exported:
-    """A model that ``equipoise export`` wrote, ready for use. Nothing is downloaded.
+    """Load a model written by ``equipoise export``. Nothing is downloaded.
 
     Args:
         path: the folder.
-        device: where the model shall work.
-        trust_code: run the ``model.py`` of the folder, which makes a model that is none of this package. Like any
-            program it can do harm: look at it first.
+        device: of the model.
+        trust_code: run the ``model.py`` of the folder, which builds a model from user code. It can do harm like any
+            program: read it first.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: it is no exported model, it was damaged, or it comes with a program that was not trusted.
+        ValueError: it is not an exported model, it is damaged, or it comes with code that is not trusted.
     """
     folder = Path(path)
-    about = _read_about(folder)
-    with reading(folder / ABOUT, AS_WRITTEN, "export again"):
-        with torch.random.fork_rng(devices=[]):  # the fresh weights are of no use, and nobody's seed shall feel them
-            model = _built(folder, about, trust_code)
-        exported = Exported(model, about)
-    _fill(model, folder)
-    _check_fits(folder / ABOUT, about)
+    file = folder / RECORD
+    if not file.is_file():
+        found = f"no {RECORD} in it" if folder.is_dir() else "no such folder"
+        raise FileNotFoundError(f"{folder}: there must be an exported model, found {found}; equipoise export makes one")
+    record = ExportRecord.read(file)
+    with reading(file, AS_WRITTEN, "export again"):
+        with torch.random.fork_rng(devices=[]):  # the fresh weights are replaced: leave the random state of the caller
+            model = _built(folder, record, trust_code)
+        exported = Exported(model, record)
+        _check_fits(file, record)
+    with reading(folder / WEIGHTS, "the weights must be those of the model", "export again"):
+        model.load_state_dict(_safetensors().torch.load_file(folder / WEIGHTS))
     return exported.eval().to(device)
 
 
-def _check_fits(path: Path, about: Mapping[str, Any]) -> None:
+def _check_fits(path: Path, record: ExportRecord) -> None:
     """Raise unless names, classes, calibration and thresholds are those of one model."""
-    check_shape(path, about, {"task": str, "class_names": [str]}, advice="export again")
-    names, task = about["class_names"], Task(about["task"])
+    names, task = record.class_names, record.task
     found: list[str] = []
-    if len(names) != about["model"]["num_classes"]:
-        found.append(f"{len(names)} class names for {about['model']['num_classes']} outputs")
+    if len(names) != record.model.num_classes:
+        found.append(f"{len(names)} class names for {record.model.num_classes} outputs")
     if len(set(names)) < len(names):
         found.append("a class name twice")
-    for kind in ("calibration", "thresholds"):
-        fit = _fit(about, kind)
+    for kind, stored in (("calibration", record.calibration), ("thresholds", record.thresholds)):
+        fit = _fit(stored, kind)
         if fit is None:
             continue
         if fit.task != task.fitted or (kind == "thresholds") != isinstance(fit, Thresholds):
@@ -212,62 +223,55 @@ def _finished(run: Path) -> RunFolder:
     return folder
 
 
-def _about(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
-    """The content of ``model.json``, and the user's own file that makes the model."""
-    with reading(folder.path, "run.json and results.json must be as the run wrote them", "train again"):
-        return _described(folder)
-
-
-def _described(folder: RunFolder) -> tuple[dict[str, Any], Path | None]:
-    record, test = folder.record, folder.evaluation("test")
-    data, spec = record.data, record.spec
-    model = {
-        "name": record.model.name,
-        "options": record.model.options,
-        "parameters": record.model.parameters,
-        "num_classes": record.model.num_classes,
-        "input_shape": record.model.input_shape,
-        "vocabulary": record.model.vocabulary,
-        "method": spec.get("method", "none"),
-    }
-    code = None
-    if ".py:" in model["name"]:
+def _record_of(folder: RunFolder) -> ExportRecord:
+    """The content of ``model.json``."""
+    record, test = folder.record, folder.results.test
+    data, spec, model = record.data, record.spec, record.model
+    if record.preparation is None or model.num_classes is None:
+        raise InputError(f"{folder.path / 'run.json'}: preparation and num_classes of the model are missing")
+    name = model.name
+    if ".py:" in name:
         code = folder.path / CODE  # as it was when the model was trained
         if not code.is_file():
             raise InputError(f"{code}: the program that makes the model must be there, found none; train again")
-        model["name"] = f"{CODE}:{model['name'].rpartition(':')[2]}"
-    calibration, thresholds = (_optional(folder.path / f"{name}.json") for name in ("calibration", "thresholds"))
-    about = {
-        "format": FORMAT,
-        "version": VERSION,
-        "equipoise": equipoise.__version__,
-        "task": data.task,
-        "class_names": data.class_names,
-        "ignore_index": data.ignore_index,
-        "model": model,
-        "preparation": record.preparation,
-        "calibration": calibration,
-        "thresholds": thresholds,
-        "results": {
-            "overall": test.overall,
-            "calibrated": test.calibration.after if calibration is not None else None,
-        },
-        "training": {
-            "data": data.name,
-            "train_counts": data.train_counts,
-            "samples": data.samples,
-            "notes": data.notes,
-            "loss": data.task.default_loss if spec["loss"] == "auto" else spec["loss"],
-            "epochs": spec["epochs"],
-            "checkpoint": spec["checkpoint"],
-            "chosen_epoch": record.best_epoch + 1,
-        },
-    }
-    return about, code
+        name = f"{CODE}:{name.rpartition(':')[2]}"
+    calibration = _stored_fit(folder.path / "calibration.json")
+    return ExportRecord(
+        equipoise=equipoise.__version__,
+        task=data.task,
+        class_names=data.class_names,
+        ignore_index=data.ignore_index,
+        model=ExportedModel(
+            name=name,
+            options=model.options,
+            parameters=model.parameters,
+            num_classes=model.num_classes,
+            input_shape=model.input_shape,
+            vocabulary=model.vocabulary,
+            method=spec.get("method", "none"),
+        ),
+        preparation=record.preparation,
+        calibration=calibration,
+        thresholds=_stored_fit(folder.path / "thresholds.json"),
+        results=ExportedResults(test.overall, None if calibration is None else test.calibration.after),
+        training=TrainingSummary(
+            data=data.name,
+            train_counts=data.train_counts,
+            samples=data.samples,
+            notes=data.notes,
+            loss=data.task.default_loss if spec["loss"] == "auto" else spec["loss"],
+            epochs=spec["epochs"],
+            checkpoint=spec["checkpoint"],
+            chosen_epoch=record.best_epoch + 1,
+        ),
+    )
 
 
-def _optional(path: Path) -> Any:  # noqa: ANN401  (JSON)
-    return read_json(path, advice="train again") if path.is_file() else None
+def _stored_fit(path: Path) -> FitRecord | None:
+    """The fit in a file, if there is one."""
+    if not path.is_file():
+        return None
+    return FitRecord.from_json(read_json(path, advice="train again"), where=path, advice="train again")
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
@@ -278,33 +282,18 @@ def _weights(path: Path) -> dict[str, Tensor]:
         return {str(name): tensor.clone(memory_format=torch.contiguous_format) for name, tensor in weights}
 
 
-def _read_about(folder: Path) -> dict[str, Any]:
-    """What ``model.json`` says."""
-    path = folder / ABOUT
-    if not path.is_file():
-        found = f"no {ABOUT} in it" if folder.is_dir() else "no such folder"
-        raise FileNotFoundError(f"{folder}: there must be an exported model, found {found}; equipoise export makes one")
-    about = read_json(path, problem=AS_WRITTEN, advice="export again")
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise InputError(f"{path}: the file must have format {FORMAT!r}, found none; check the path")
-    if type(about.get("version")) is not int or about["version"] > VERSION:
-        raise InputError(
-            f"{path}: the version must be at most {VERSION}, found {about.get('version')!r}; upgrade equipoise"
-        )
-    return about
-
-
-def _built(folder: Path, about: Mapping[str, Any], trust_code: bool) -> nn.Module:
-    """The model with fresh weights; none are fetched."""
-    name, options, task = about["model"]["name"], dict(about["model"]["options"]), Task(about["task"])
-    known = {key: about["model"][key] for key in ("num_classes", "input_shape", "vocabulary")}
-    most = max(MANY, (folder / WEIGHTS).stat().st_size)  # each has a weight, before memory is taken for them
-    if max(known["num_classes"], known["vocabulary"] or 0) > most:
-        raise ValueError(f"{known['num_classes']} outputs and far fewer weights")
+def _built(folder: Path, record: ExportRecord, trust_code: bool) -> nn.Module:
+    """The model with fresh weights, without a download."""
+    model = record.model
+    name, options = model.name, dict(model.options)
+    known: dict[str, Any] = {key: getattr(model, key) for key in ("num_classes", "input_shape", "vocabulary")}
+    most = max(MANY, (folder / WEIGHTS).stat().st_size)  # each has a weight, before memory is allocated for them
+    if max(model.num_classes, model.vocabulary or 0) > most:
+        raise ValueError(f"{model.num_classes} outputs and far fewer weights")
     package, _, inner = name.partition(":")
-    if ".py" in name:
+    if model.is_user_code:
         if not re.fullmatch(re.escape(CODE) + r":\w+", name):
-            raise InputError(f"{folder / ABOUT}: {AS_WRITTEN}, found a program at {name!r}; export again")
+            raise InputError(f"{folder / RECORD}: {AS_WRITTEN}, found a program at {name!r}; export again")
         if not trust_code:
             raise InputError(
                 f"{folder}: the model is made by the program {CODE}, and loading runs it; look at it, and if you trust "
@@ -321,15 +310,9 @@ def _built(folder: Path, about: Mapping[str, Any], trust_code: bool) -> nn.Modul
         options = {key: value for key, value in options.items() if not key.startswith(fetching)}
         if pretrained:
             options = {**PRETRAINED.get(name, {}), **options}
-        if package == "torchvision" and task.pixels:
+        if package == "torchvision" and record.task.pixels:
             options["weights_backbone"] = None  # which would be fetched by default
-    return parse_method(about["model"].get("method", "none")).shaped(build_model(name, **known, **options))
-
-
-def _fill(model: nn.Module, folder: Path) -> None:
-    """Put the weights of the folder into the model."""
-    with reading(folder / WEIGHTS, "the weights must be those of the model", "export again"):
-        model.load_state_dict(_safetensors().torch.load_file(folder / WEIGHTS))
+    return parse_method(model.method).shaped(build_model(name, **known, **options))
 
 
 def _safetensors() -> ModuleType:
@@ -340,5 +323,5 @@ def _safetensors() -> ModuleType:
     return safetensors
 
 
-def _fit(about: Mapping[str, Any], name: str) -> Fitted | None:
-    return None if about[name] is None else from_json(about[name], f"{name} must be a fit")
+def _fit(stored: FitRecord | None, name: str) -> Fitted | None:
+    return None if stored is None else from_json(stored.to_json(), f"{name} must be a fit")

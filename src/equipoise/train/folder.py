@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from equipoise._reading import InputError, parse_json, read_record, reading
+from equipoise._reading import parse_json, read_record, reading
 from equipoise._writing import move, write_text
-from equipoise.evaluation.results import Evaluation, OpenSetEvaluation
-from equipoise.train.record import EpochRecord, RunRecord
+from equipoise.train.record import EpochRecord, RunRecord, RunResults
 
 __all__ = ["AGAIN", "RunFolder", "plain", "write_json"]
 
@@ -56,28 +55,10 @@ class RunFolder:
         return RunRecord.from_json(read_record(file, advice=AGAIN), where=file, advice=AGAIN)
 
     @property
-    def results(self) -> dict[str, Any]:
-        """What it reached on validation and test data, and beside an open set where there is one."""
-        return read_record(self._results, advice=AGAIN)
-
-    def evaluation(self, split: str) -> Evaluation:
-        """The evaluation of ``"val"`` or ``"test"``."""
-        results = self.results
-        if split not in results:
-            raise InputError(f"{self._results}: {split} is missing; {AGAIN}")
-        return Evaluation.from_json(results[split], where=self._results, advice=AGAIN, place=split)
-
-    @property
-    def open_set(self) -> OpenSetEvaluation | None:
-        """The evaluation with unknown classes; None where there is none."""
-        content = self.results.get("open")
-        if content is None:
-            return None
-        return OpenSetEvaluation.from_json(content, where=self._results, advice=AGAIN, place="open")
-
-    @property
-    def _results(self) -> Path:
-        return self.where / "results.json"
+    def results(self) -> RunResults:
+        """The evaluations on validation and test data; raises ``InputError`` where ``results.json`` is damaged."""
+        file = self.where / "results.json"
+        return RunResults.from_json(read_record(file, advice=AGAIN), where=file, advice=AGAIN)
 
     def history(self) -> Iterator[EpochRecord]:
         """One row for each epoch; the half of a row that a killed run left is none."""

@@ -35,6 +35,7 @@ from equipoise.heads.features import features_dim, labels_at
 from equipoise.models import features_of, find_classifier, replace_classifier
 from equipoise.tasks import Task
 from equipoise.train.loss_text import parse_loss
+from equipoise.train.record import MethodSettings
 
 __all__ = [
     "METHODS",
@@ -53,7 +54,7 @@ LossText = NewType("LossText", str)
 """An option that is a loss; ``"auto"`` for the plain one of the task."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Around:
     """What a method may ask of the run that it is part of.
 
@@ -64,7 +65,7 @@ class Around:
         seed: of the run.
         ignore_index: label that counts for nothing.
         say: takes a line for people.
-        settled: what the method settles itself is noted here, by name.
+        settled: settings that the method chooses itself; it sets them.
     """
 
     loss: Callable[..., nn.Module]
@@ -73,7 +74,7 @@ class Around:
     seed: int
     ignore_index: int
     say: Callable[[str], None]
-    settled: dict[str, float] = field(default_factory=dict)
+    settled: MethodSettings = field(default_factory=MethodSettings)
 
 
 @dataclass(frozen=True)
@@ -272,7 +273,7 @@ class RetrainedClassifier(TwoStages):
         loss = around.loss(self.loss, self.epochs).to(kept.features.device)
         batch = min(BATCH, max(8, len(kept.features) // 16))
         lr = self.lr * batch / BATCH
-        around.settled.update(classifier_batch_size=batch, classifier_lr=lr)
+        around.settled = MethodSettings(classifier_batch_size=batch, classifier_lr=lr)
         around.say(f"the classifier is trained for {self.epochs} epochs in batches of {batch}, lr {lr:.3g}")
         made = retrain_classifier(
             model,
@@ -334,7 +335,7 @@ class TauNorm(TwoStages):
                 f"tau {tau:g} has the best mean class accuracy on validation data, {max(choice.accuracies):.2%}; "
                 f"{choice.accuracies[0]:.2%} with tau {choice.taus[0]:g}"
             )
-        around.settled["tau"] = tau
+        around.settled = MethodSettings(tau=tau)
         replace_classifier(model, tau_normalized(classifier, tau))
         return model
 

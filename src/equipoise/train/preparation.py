@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,15 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise._checks import check_choice
-from equipoise._suggestions import nearest
 from equipoise.data.arrays import Arrays, Split
 from equipoise.data.errors import DataError
-from equipoise.data.files import FileImages, Fit, Size, in_threads, pixels_of, read_image
+from equipoise.data.files import FileImages, Size, in_threads, pixels_of, read_image
 from equipoise.data.text import Texts, Vocabulary, words_of
+from equipoise.train.record import PreparationRecord
 
-__all__ = ["Kind", "Preparation"]
-
-Kind = Literal["images", "features", "tokens"]
+__all__ = ["Preparation"]
 
 SAMPLE = 512
 """Image files that are decoded for mean and standard deviation."""
@@ -37,18 +35,10 @@ LONGEST = 256
 
 
 @dataclass(frozen=True)
-class Preparation:
+class Preparation(PreparationRecord):
     r"""Raw inputs to what the model sees: :math:`(x - \text{mean}) / \text{std}`, images in [0, 1] before that.
 
-    Args:
-        kind: ``"images"``, ``"features"`` or ``"tokens"``.
-        input_shape: of one sample: (channels, height, width), or None where image sizes vary; (D,) features; (length,)
-            tokens.
-        mean: of each channel in [0, 1], or of each feature; empty for tokens.
-        std: likewise; 1 where nothing varies.
-        words: those with a token of their own, as in :class:`equipoise.data.Vocabulary`.
-        resize: how image files are brought to one size, ``"stretch"`` or ``"crop"``.
-        upright: whether photographs are turned as their camera says.
+    The arguments are those of :class:`equipoise.train.record.PreparationRecord`.
 
     >>> from equipoise.data import digits_lt
     >>> preparation = Preparation.fit(digits_lt().train)
@@ -56,13 +46,6 @@ class Preparation:
     ('images', (1, 8, 8))
     """
 
-    kind: Kind
-    input_shape: tuple[int, ...] | None
-    mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
-    words: tuple[str, ...] = ()
-    resize: Fit = "stretch"
-    upright: bool = True
     _on_device: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -176,35 +159,6 @@ class Preparation:
             self._on_device[key] = self._constants(*key)
         mean, std = self._on_device[key]
         return (scaled - mean).div_(std)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return {
-            "kind": self.kind,
-            "input_shape": None if self.input_shape is None else list(self.input_shape),
-            "mean": list(self.mean),
-            "std": list(self.std),
-            "words": list(self.words),
-            "resize": self.resize,
-            "upright": self.upright,
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Preparation:
-        """The preparation that ``to_json`` wrote."""
-        known = [entry.name for entry in fields(cls) if entry.init]
-        for name in stored:
-            if name not in known:
-                raise ValueError(f"preparation must hold known entries, got {name!r}; {nearest(name, known)}")
-        missing = [name for name in known if name not in stored]
-        if missing:
-            raise ValueError(
-                f"preparation must hold {', '.join(known)}, got none of {', '.join(missing)}; write it anew"
-            )
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()
-        }
-        return cls(**values)
 
     def raw(self, data: Any) -> Tensor:  # noqa: ANN401
         """What a user has at hand as a raw batch, as training saw it.

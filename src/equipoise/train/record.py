@@ -1,16 +1,32 @@
-"""The record of a finished run, ``run.json``, and of its epochs, ``history.jsonl``. Without torch."""
+"""What a finished run leaves: ``run.json``, ``results.json``, and its epochs in ``history.jsonl``. Without torch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from equipoise._records import Record
+from equipoise.evaluation.results import Evaluation, OpenSetEvaluation
 from equipoise.tasks import Task
 
-__all__ = ["FORMAT", "DataRecord", "EpochRecord", "ModelRecord", "RunRecord"]
+__all__ = [
+    "FORMAT",
+    "DataRecord",
+    "Environment",
+    "EpochRecord",
+    "MethodSettings",
+    "ModelRecord",
+    "PreparationRecord",
+    "RunRecord",
+    "RunResults",
+    "Statistic",
+]
 
 FORMAT = 1
+
+Statistic = float | Sequence[float | None] | None
+"""A number, or one for each class; None where it does not exist."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,60 @@ class ModelRecord(Record):
     vocabulary: int | None = None
 
 
+@dataclass(frozen=True)
+class PreparationRecord(Record):
+    """From raw inputs to those of the model; :class:`equipoise.train.preparation.Preparation` does it.
+
+    Args:
+        kind: of the inputs.
+        input_shape: of one sample: (channels, height, width), or None where image sizes vary; (D,) features; (length,)
+            tokens.
+        mean: of each channel in [0, 1], or of each feature; empty for tokens.
+        std: likewise; 1 where nothing varies.
+        words: those with a token of their own, as in :class:`equipoise.data.Vocabulary`.
+        resize: how image files are resized, ``"stretch"`` or ``"crop"``.
+        upright: whether photographs are rotated as their camera says.
+    """
+
+    kind: Literal["images", "features", "tokens"]
+    input_shape: tuple[int, ...] | None
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    words: tuple[str, ...] = ()
+    resize: Literal["stretch", "crop"] = "stretch"
+    upright: bool = True
+
+
+@dataclass(frozen=True)
+class MethodSettings(Record):
+    """Settings that a method chose itself; None where it has none.
+
+    Args:
+        tau: of tau-normalisation.
+        classifier_batch_size: of a re-trained classifier.
+        classifier_lr: of a re-trained classifier.
+    """
+
+    tau: float | None = None
+    classifier_batch_size: int | None = None
+    classifier_lr: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment(Record):
+    """Versions and hardware of a run; None where it is not recorded."""
+
+    python: str | None = None
+    platform: str | None = None
+    torch: str | None = None
+    pytorch_lightning: str | None = None
+    numpy: str | None = None
+    device: str | None = None
+    processes: int | None = None
+    cores: int | None = None
+    threads: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunRecord(Record):
     """A finished run.
@@ -81,20 +151,35 @@ class RunRecord(Record):
     spec: dict[str, Any] = field(default_factory=dict)
     loss: str = ""
     loss_in_python: str | None = None
-    preparation: dict[str, Any] = field(default_factory=dict)
+    preparation: PreparationRecord | None = None
     monitor: str
     monitor_value: float | None
     best_epoch: int = -1
     epochs: int = 0
-    settled: dict[str, float] = field(default_factory=dict)
+    settled: MethodSettings = field(default_factory=MethodSettings)
     started: str
     finished: str
     seconds: float | None = None
     seconds_per_step: float | None
     device: str = ""
-    environment: dict[str, Any] = field(default_factory=dict)
+    environment: Environment = field(default_factory=Environment)
     equipoise: str = ""
     format: int = FORMAT
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResults(Record):
+    """The evaluations of a finished run, ``results.json``.
+
+    Args:
+        val: on validation data; None in runs of earlier versions.
+        test: on test data.
+        open: with unknown classes; None without an open set.
+    """
+
+    val: Evaluation | None = None
+    test: Evaluation
+    open: OpenSetEvaluation | None = None
 
 
 @dataclass(frozen=True)
@@ -105,20 +190,20 @@ class EpochRecord(Record):
         epoch: from 0.
         step: after the last batch.
         lr: the learning rate then.
-        train: statistics of the training batches, numbers or lists of a number for each class.
+        train: statistics of the training batches.
         val: metrics on validation data.
         seconds: of the epoch.
         seconds_per_step: mean over its steps.
     """
 
-    epoch: int | None = None
-    step: int | None = None
+    epoch: int
+    step: int = 0
     lr: float | None = None
-    train: dict[str, Any] = field(default_factory=dict)
-    val: dict[str, Any] = field(default_factory=dict)
+    train: dict[str, Statistic] = field(default_factory=dict)
+    val: dict[str, float | None] = field(default_factory=dict)
     seconds: float | None = None
     seconds_per_step: float | None = None
 
-    def split(self, name: str) -> dict[str, Any]:
-        """The numbers of ``"train"`` or ``"val"``."""
-        return {"train": self.train, "val": self.val}[name]
+    def split(self, name: str) -> Mapping[str, Statistic]:
+        """The values of ``"train"`` or ``"val"``."""
+        return self.train if name == "train" else self.val

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from pytorch_lightning.utilities import rank_zero_only
@@ -19,7 +19,7 @@ from rich.console import Console
 from torch import nn
 
 import equipoise
-from equipoise._reading import check_shape, read_checkpoint, read_record
+from equipoise._reading import read_checkpoint, read_record
 from equipoise._visible import visible
 from equipoise._writing import appearing, clear_drafts, no_empty_folders, open_unlinked
 from equipoise.data import DataSet, Split
@@ -37,7 +37,7 @@ from equipoise.train.builders import (
     ready,
     sampler_of,
 )
-from equipoise.train.callbacks import ProgressBar, Recorder, save
+from equipoise.train.callbacks import ProgressBar, Recorder, SelectedEpoch, save
 from equipoise.train.datamodule import Feeds, seen_features
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import AGAIN, RunFolder, write_json
@@ -138,8 +138,8 @@ def _drop_damaged(folder: RunFolder, say: Callable[[str], None]) -> None:
         for file in files:
             read_checkpoint(file, advice="it is deleted, and training starts from the first epoch")
         if not folder.finished:
-            rows = [row.epoch for row in folder.history()]
-            check_shape(folder.draft / "history.jsonl", rows, [int], advice="training starts from the first epoch")
+            for _ in folder.history():
+                pass  # a damaged row raises
     except ValueError as error:
         say(str(error))
         for file in (*files, folder.draft / "history.jsonl"):
@@ -195,29 +195,23 @@ def _again(folder: RunFolder) -> str:
     return f"what was finished lies in {folder.draft}, the same command goes on from there"
 
 
+class _Prepared(NamedTuple):
+    """Method and data of a run, checked against each other."""
+
+    method: Method
+    task: TrainingTask
+    preparation: Preparation
+    splits: dict[str, Split]
+    stage_one: RunFolder | None
+
+
 def _train(
     spec: RunSpec, folder: RunFolder, images_checked: bool, say: Callable[[str], None], console: Console | None
 ) -> None:
     started, clock = datetime.now(UTC), time.perf_counter()
-    method = method_of(spec)
-    data, unknown = opened(spec, check_images=not images_checked)
-    method.check_task(data.task)
-    task = TrainingTask(data)
-    preparation = Preparation.fit(data.train)
-    stage_one = None
-    if isinstance(method, TwoStages):
-        _model(spec, method, task, preparation)  # a mistake is told before stage one is trained, not afterwards
-        for text in method.losses:
-            loss_of(spec, data, False, text)
-        stage_one = _stage_one(spec, method, folder, data, say, console)
-    for note in data.notes:
-        say(note)
-    splits = {
-        name: ready(spec, preparation, split)
-        for name, split in (("train", data.train), ("val", data.val), ("test", data.test))
-    }
-    if unknown is not None:
-        splits["open"] = ready(spec, preparation, as_trained(preparation, unknown))
+    prepared = _prepared(spec, folder, images_checked, say, console)
+    method, task, preparation, splits, stage_one = prepared
+    data = task.data
     sampled = sampler_of(spec, data, splits["train"], rank=0, world_size=1)
     batch_size = spec.batch_size or task.default_batch_size(len(sampled))
     steps = max(1, len(sampled) // batch_size)
@@ -234,33 +228,14 @@ def _train(
         ignore_index=data.ignore_index,
         say=say,
     )
-    if stage_one is not None:
-        begin_from(stage_one, model, model_name)
-    trained = method.trained(model, around)
-    if stage_one is not None and not all(bool(torch.isfinite(weight).all()) for weight in trained.parameters()):
-        raise TrainingError(
-            f"--method {spec.method} made weights that are no numbers; choose smaller options, a lower lr for example, "
-            f"with another --out and --stage-one {stage_one.path}"
-        )
-    objective = method.objective(trained, around)
-    learner = learner_of(spec, task, trained, objective, preparation, steps=steps, body_rate=method.rate)
-    if spec.compile != "none":
-        torch.compiler.reset()  # what was compiled for an earlier run in this process holds the weights of that run
-        trained.compile(mode=spec.compile)
+    learner = _learner(spec, prepared, model, model_name, around, steps)
     if trainer.is_global_zero and ".py:" in model_name:  # the file may change before the model is exported
         with appearing(folder.draft / "model.py") as draft:
             shutil.copyfile(model_name.rpartition(":")[0], draft)
     resume = folder.resume_point if folder.resume_point.is_file() else None
     if resume is not None:
         say("going on where an earlier attempt stopped")
-    size = sum(weight.numel() for weight in model.parameters())
-    loss = data.task.default_loss if spec.loss == "auto" else spec.loss
-    course = f"{spec.epochs} epoch{'s' * (spec.epochs > 1)} of {steps} steps"
-    say(
-        f"{data.name}: {len(splits['train'])} training samples, {task.num_classes} {data.task.many}; {model_name}, "
-        f"{size:,} weights; {loss if spec.method == 'none' else spec.method}, "
-        + (course if method.learns_in_steps else "no further epochs")
-    )
+    say(_summary(spec, prepared, model, model_name, steps))
     if method.learns_in_steps:
         trainer.fit(learner, datamodule=feeds, ckpt_path=resume)
     _serve(learner, method, folder, trainer.is_global_zero)
@@ -273,28 +248,86 @@ def _train(
     judge(folder, say)
     if data.task.pixels:
         keep_examples(feeds.splits["test"], folder)
-    chosen = recorder.chosen()
+    selected = recorder.selected
     if stage_one is not None and not method.learns_in_steps:
-        chosen |= _without_steps(recorder, stage_one, folder)
+        selected = _selected_without_steps(recorder.monitor, stage_one, folder)
     record = RunRecord(
-        data=_data(data, splits),
+        data=_data_record(data, splits),
         model=_model_record(spec, learner, model_name),
         spec=spec.model_dump(),
         loss=repr(learner.loss),
         loss_in_python=loss_in_python(spec, data),
-        preparation=preparation.to_json(),
+        preparation=preparation,
+        monitor=recorder.monitor,
+        monitor_value=selected.value,
+        best_epoch=selected.epoch,
         epochs=spec.epochs,
         settled=around.settled,
         started=started.isoformat(timespec="milliseconds"),
         finished=datetime.now(UTC).isoformat(timespec="milliseconds"),
         seconds=time.perf_counter() - clock,
+        seconds_per_step=selected.seconds_per_step,
         device=device_name(trainer),
         environment=environment(trainer),
         equipoise=equipoise.__version__,
-        **chosen,
     )
     write_json(folder.draft / "run.json", record.to_json())
     folder.finish()
+
+
+def _prepared(
+    spec: RunSpec, folder: RunFolder, images_checked: bool, say: Callable[[str], None], console: Console | None
+) -> _Prepared:
+    """Open the data, check the method on them, and train stage one where it has two."""
+    method = method_of(spec)
+    data, unknown = opened(spec, check_images=not images_checked)
+    method.check_task(data.task)
+    task, preparation = TrainingTask(data), Preparation.fit(data.train)
+    stage_one = None
+    if isinstance(method, TwoStages):
+        _model(spec, method, task, preparation)  # a mistake is reported before stage one is trained, not afterwards
+        for text in method.losses:
+            loss_of(spec, data, False, text)
+        stage_one = _stage_one(spec, method, folder, data, say, console)
+    for note in data.notes:
+        say(note)
+    splits = {"train": data.train, "val": data.val, "test": data.test}
+    if unknown is not None:
+        splits["open"] = as_trained(preparation, unknown)
+    splits = {name: ready(spec, preparation, split) for name, split in splits.items()}
+    return _Prepared(method, task, preparation, splits, stage_one)
+
+
+def _learner(spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, around: Around, steps: int) -> Learner:
+    """The model as the method trains it, from the weights of stage one where there is one, with its loss."""
+    method, task, preparation, _, stage_one = prepared
+    if stage_one is not None:
+        begin_from(stage_one, model, name)
+    trained = method.trained(model, around)
+    if stage_one is not None and not all(bool(torch.isfinite(weight).all()) for weight in trained.parameters()):
+        raise TrainingError(
+            f"--method {spec.method} made weights that are no numbers; choose smaller options, a lower lr for example, "
+            f"with another --out and --stage-one {stage_one.path}"
+        )
+    objective = method.objective(trained, around)
+    learner = learner_of(spec, task, trained, objective, preparation, steps=steps, body_rate=method.rate)
+    if spec.compile != "none":
+        torch.compiler.reset()  # what was compiled for an earlier run in this process holds the weights of that run
+        trained.compile(mode=spec.compile)
+    return learner
+
+
+def _summary(spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, steps: int) -> str:
+    """Data, model, loss and steps in one line."""
+    data, samples = prepared.task.data, len(prepared.splits["train"])
+    size = sum(weight.numel() for weight in model.parameters())
+    loss = data.task.default_loss if spec.loss == "auto" else spec.loss
+    epochs = f"{spec.epochs} epoch{'s' * (spec.epochs > 1)} of {steps} steps"
+    return (
+        f"{data.name}: {samples} training samples, {prepared.task.num_classes} {data.task.many}; {name}, "
+        f"{size:,} weights; {loss if spec.method == 'none' else spec.method}, "
+        + (epochs if prepared.method.learns_in_steps else "no further epochs")
+    )
 
 
 def _model(spec: RunSpec, method: Method, task: TrainingTask, preparation: Preparation) -> tuple[nn.Module, str]:
@@ -354,13 +387,13 @@ def _serve(learner: Learner, method: Method, folder: RunFolder, leader: bool) ->
         save(state, folder.checkpoint)
 
 
-def _without_steps(recorder: Recorder, stage_one: RunFolder, folder: RunFolder) -> dict[str, Any]:
-    """What a model that took no steps has: its own validation metric, the epoch and the steps of stage one."""
-    first, value = stage_one.record, folder.evaluation("val").overall.get(recorder.monitor)
-    return {"best_epoch": first.best_epoch, "monitor_value": value, "seconds_per_step": first.seconds_per_step}
+def _selected_without_steps(monitor: str, stage_one: RunFolder, folder: RunFolder) -> SelectedEpoch:
+    """Epoch and time of a step of stage one, and the validation metric of the model that took no steps itself."""
+    first, val = stage_one.record, folder.results.val
+    return SelectedEpoch(first.best_epoch, None if val is None else val.overall.get(monitor), first.seconds_per_step)
 
 
-def _data(data: DataSet, splits: Mapping[str, Split]) -> DataRecord:
+def _data_record(data: DataSet, splits: Mapping[str, Split]) -> DataRecord:
     return DataRecord(
         name=data.name,
         task=data.task,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from torchmetrics import Metric
 from equipoise.losses import current_settings
 from equipoise.metrics import Accuracy, ConfidenceProfile
 from equipoise.metrics.truth import ProbabilityGap, TruthProbability
+from equipoise.train.record import Statistic
 
 __all__ = ["OBSERVATIONS", "Statistics"]
 
@@ -73,8 +73,8 @@ class Statistics(nn.Module):
             self.norms.append(torch.nn.utils.get_total_norm(gradients))
 
     @torch.no_grad()
-    def row(self, model: nn.Module, loss: nn.Module) -> dict[str, Any]:
-        """Numbers of the epoch for its row of the history."""
+    def row(self, model: nn.Module, loss: nn.Module) -> dict[str, Statistic]:
+        """Statistics of the epoch for its row of the history."""
         if self.kept:
             logits, targets = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
             self.kept.clear()
@@ -84,7 +84,7 @@ class Statistics(nn.Module):
         if self.norms:
             norms = torch.stack(self.norms).double()
             mean, largest = torch.stack([norms.mean(), norms.max()]).tolist()
-        row: dict[str, Any] = {
+        row: dict[str, Statistic] = {
             "weight_norm": float(torch.nn.utils.get_total_norm([w.detach() for w in model.parameters()])),
             "gradient_norm": mean,
             "largest_gradient_norm": largest,
@@ -100,7 +100,7 @@ class Statistics(nn.Module):
                 row |= {key: float(value) for key, value in metric.compute().items()}
             elif isinstance(metric, ProbabilityGap):
                 row |= {f"probability_{key}": float(value) for key, value in metric.compute().items()}
-        return row | current_settings(loss)
+        return {**row, **current_settings(loss)}
 
 
 def _some(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

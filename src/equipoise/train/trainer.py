@@ -21,6 +21,7 @@ from lightning_fabric.utilities.warnings import PossibleUserWarning
 
 from equipoise.train.callbacks import AtomicCheckpoints
 from equipoise.train.folder import RunFolder
+from equipoise.train.record import Environment
 from equipoise.train.spec import RunSpec
 
 __all__ = ["check_trainer", "device_name", "environment", "quiet", "trainer_for"]
@@ -128,22 +129,22 @@ def quiet() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def environment(trainer: pl.Trainer) -> dict[str, Any]:
+def environment(trainer: pl.Trainer) -> Environment:
     """Versions and hardware."""
-    return {
-        "python": platform.python_version(),
-        "platform": f"{platform.system()} {platform.machine()}",
-        "torch": torch.__version__,
-        "pytorch_lightning": version("pytorch-lightning"),
-        "numpy": np.__version__,
-        "device": device_name(trainer),
-        "processes": trainer.world_size,
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
+    return Environment(
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.machine()}",
+        torch=torch.__version__,
+        pytorch_lightning=version("pytorch-lightning"),
+        numpy=np.__version__,
+        device=device_name(trainer),
+        processes=trainer.world_size,
+        cores=os.cpu_count(),
+        threads=torch.get_num_threads(),
+    )
 
 
 def device_name(trainer: pl.Trainer) -> str:
-    """What the run runs on."""
+    """Name of the device."""
     device = trainer.strategy.root_device
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
