@@ -46,7 +46,7 @@ def focal_optimum(posterior: float, gamma: float) -> float:
         gamma: exponent of the focal loss.
 
     >>> round(focal_optimum(0.9, gamma=1.0), 3), round(focal_optimum(0.9, gamma=3.0), 3)
-    (0.792, 0.647)
+    (0.774, 0.647)
     """
     from scipy.optimize import brentq
 
