@@ -88,8 +88,9 @@ def focal_kl_bound(probs: Tensor, posterior: Tensor, gamma: float) -> Tensor:
     tensor(-0.2542)
     """
     check_number("gamma", gamma, low=1.0)
-    cross_entropy = -torch.xlogy(posterior, probs).sum(-1)  # KL(q || p) + H[q]
-    return cross_entropy - gamma * torch.special.entr(probs).sum(-1)
+    cross_entropy: Tensor = -torch.xlogy(posterior, probs).sum(-1)  # KL(q || p) + H[q]
+    entropy: Tensor = torch.special.entr(probs).sum(-1)
+    return cross_entropy - gamma * entropy
 
 
 def gamma_for(p0: float) -> float:
