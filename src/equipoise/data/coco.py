@@ -13,7 +13,7 @@ from equipoise.data.errors import DataError, refuse
 from equipoise.data.files import FileImages, path_array
 from equipoise.data.source import Options, Source, agree, check_files, need_train, one_for_each_split, settle_names
 
-__all__ = ["annotation_files", "read_coco"]
+__all__ = ["annotation_files", "categories_of", "image_root_of", "load_annotations", "read_coco"]
 
 PREFIX = "instances_"
 
@@ -32,10 +32,10 @@ def read_coco(path: Path, options: Options) -> Source:
     agree(path, "multi", options.task)
     files = annotation_files(path) if path.is_dir() else {"train": path}
     need_train(path, files)
-    read = {split: _load(file) for split, file in files.items()}
-    categories = _categories(files["train"], read["train"])
+    read = {split: load_annotations(file) for split, file in files.items()}
+    categories = categories_of(files["train"], read["train"])
     for split, content in read.items():
-        if _categories(files[split], content) != categories:
+        if categories_of(files[split], content) != categories:
             raise refuse(
                 files[split], f"categories must be those of {files['train']}", "others", "use one list of categories"
             )
@@ -52,7 +52,8 @@ def read_coco(path: Path, options: Options) -> Source:
     return Source("multi", names, splits, notes=tuple(notes))
 
 
-def _load(file: Path) -> dict[str, Any]:
+def load_annotations(file: Path) -> dict[str, Any]:
+    """Content of a file in the form of COCO."""
     content = read_json(file, error=DataError)
     needed = ("images", "annotations", "categories")
     if not isinstance(content, dict) or any(not isinstance(content.get(key), list) for key in needed):
@@ -63,7 +64,8 @@ def _load(file: Path) -> dict[str, Any]:
     return content
 
 
-def _categories(file: Path, content: dict[str, Any]) -> dict[int, str]:
+def categories_of(file: Path, content: dict[str, Any]) -> dict[int, str]:
+    """Names of the categories by id, in the order of the ids."""
     try:
         categories = dict(sorted((int(entry["id"]), str(entry["name"])) for entry in content["categories"]))
     except (KeyError, TypeError, ValueError) as error:
@@ -105,13 +107,13 @@ def _split(file: Path, content: dict[str, Any], column: dict[int, int], classes:
                 "add the category or remove the annotation",
             )
         labels[row[image], column[category]] = 1
-    root = _root(file, next(iter(images.values())), options.image_root)
+    root = image_root_of(file, next(iter(images.values())), options.image_root)
     paths = path_array(root / name for name in images.values())
     check_files(file, paths)
     return options.images(paths, labels)
 
 
-def _root(file: Path, first: str, given: Path | None) -> Path:
+def image_root_of(file: Path, first: str, given: Path | None) -> Path:
     """The folder that file names are relative to: the first of the usual folders that contains the first image."""
     tail, above = file.stem.removeprefix(PREFIX), file.parent.parent
     usual = [file.parent, file.parent / "images", above / tail, above / "images", above / "images" / tail]
