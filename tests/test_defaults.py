@@ -67,7 +67,17 @@ DEFAULTS = {
         "logit_adjustment": {"tau": 1.0},
         "margin_adjustment": {"max_margin": 0.5, "scale": 30.0},
     },
-    "losses.asymmetry": {"AdaptiveAsymmetry": {"start": 4.0, "gap_step": 0.01, "gamma_max": 10.0, "per_class": False}},
+    "losses.asymmetry": {
+        "AdaptiveAsymmetry": {
+            "start": 4.0,
+            "gap_step": 0.01,
+            "gamma_max": 10.0,
+            "per_class": False,
+            "margin": 0.0,
+            "margin_step": None,
+            "margin_max": 0.5,
+        }
+    },
     "losses.modulate": {
         "Modulation": {"gamma_pos": 0.0, "gamma_neg": None, "xi": 0.0, "gamma_hc": 0.0},
         "asymmetric": {"gamma_pos": 0.0, "gamma_neg": 4.0},

@@ -375,6 +375,9 @@ def test_parts_make_the_named_losses():
 def test_theory_by_name():
     assert list(inspect.signature(eq.gamma_for).parameters) == ["p0"]
     assert list(inspect.signature(eq.mislabel_point).parameters) == ["gamma", "margin"]
+    assert list(inspect.signature(eq.focal_gradient_ratio).parameters) == ["p", "gamma"]
+    assert list(inspect.signature(eq.focal_optimum).parameters) == ["posterior", "gamma"]
+    assert list(inspect.signature(eq.focal_kl_bound).parameters) == ["probs", "posterior", "gamma"]
     assert eq.mislabel_point(0.0, 0.0) == 1
 
 

@@ -18,7 +18,7 @@ from equipoise.calibration import (
     fit_histogram,
     fit_isotonic,
 )
-from equipoise.calibration.one_vs_rest import log_odds
+from equipoise.calibration.one_vs_rest import softmax_log_odds
 from tests.calibration.data import multi, nll, single
 
 quick = settings(max_examples=25, deadline=None)
@@ -142,7 +142,7 @@ def test_places():
 @given(seed=seeds, scale=st.sampled_from([0.01, 1.0, 30.0, 1e4]), classes=st.integers(2, 6))
 def test_log_odds(seed, scale, classes):
     logits, _ = single(50, classes, scale, seed)
-    found = log_odds(logits)
+    found = softmax_log_odds(logits)
     assert bool(found.isfinite().all())
     for c in range(classes):
         others = torch.cat([logits[:, :c], logits[:, c + 1 :]], 1).logsumexp(1)

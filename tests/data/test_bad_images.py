@@ -168,6 +168,7 @@ def test_images_that_only_decoding_finds_are_told_by_name(photos: Path) -> None:
         ({"model": "mlp", "model_options": {"hiden": [4]}}, "--model mlp"),
         ({"model": "unet"}, "--model unet"),
         ({"prior_bias": True}, "--prior-bias"),
+        ({"word_vectors": "glove.txt"}, "--word-vectors is for texts, got images"),
     ],
 )
 def test_settings_of_a_comparison_are_checked_before_any_run(settings: dict[str, Any], words: str) -> None:

@@ -77,6 +77,28 @@ def test_features_in_one_file_with_several_labels(equipoise, tmp_path):
     assert any("Drawn from the 240 training samples" in note for note in run.record.data.notes)
 
 
+def test_texts_with_word_vectors_of_a_file(equipoise, tmp_path):
+    draw = np.random.default_rng(0)
+    rows = [
+        f"{' '.join(draw.permutation(['it', 'is', word]))},{label}" for word, label in [("up", 1), ("down", 0)] * 80
+    ]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *rows]))
+    (tmp_path / "glove.txt").write_text("up 1 1\ndown -1 0.5\nleft 1 0\n")
+    settings = {
+        "model": "text-pooling-cnn",
+        "model_options": "width=2",
+        "word_vectors": "glove.txt",
+        "epochs": 20,
+        "lr": 0.03,
+    }
+    run = equipoise.train(tmp_path, data="texts.csv", **settings)
+    assert run.record.spec["word_vectors"] == "glove.txt"
+    assert overall(run)["accuracy"] > 0.9
+    refused = equipoise(tmp_path, "train", data="texts.csv", **{**settings, "model_options": "width=3"})
+    assert refused.status != 0
+    assert "--word-vectors glove.txt: vectors must be" in refused.err
+
+
 # Image files
 
 

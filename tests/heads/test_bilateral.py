@@ -16,10 +16,10 @@ from equipoise.heads.bilateral import BilateralModel
 from equipoise.models import MLP, find_classifier, replace_classifier
 from equipoise.schedules import Constant, Linear
 from tests.golden.cases import load
-from tests.models.cases import C, TwoHeads, batch, build, pooled, says
+from tests.models.cases import OPTIONS, C, TwoHeads, batch, build, pooled, says
 from tests.processes import leave, on_two_processes
 
-MODELS = ("mlp", "resnet32", "resnet18", "resnet50", "unet", "deeplabv3", "text-bow", "text-cnn")
+MODELS = tuple(name for name in OPTIONS if name != "linear")
 PUBLISHED = load("bbn_schedule")
 
 
@@ -201,6 +201,9 @@ def test_any_model(name):
         ("unet", ("up.2",)),
         ("deeplabv3", ("pyramid",)),
         ("text-bow", ("body.0",)),
+        ("wideresnet26-10", ("layer3.3",)),
+        ("densenet121", ("features.denseblock4.denselayer16",)),
+        ("text-pooling-cnn", ("hidden",)),
         ("text-cnn", ("convolutions.0", "convolutions.1", "convolutions.2")),
     ],
 )

@@ -565,6 +565,14 @@ NUMBERS = {
     "start": (lambda v: Deferred(COUNTS, start=v), [NAN, -0.1, 1.1]),
     "start_epoch": (lambda v: Deferred(COUNTS, start_epoch=v), [-1]),
     "p0": (lambda v: eq.gamma_for(v), [NAN, 0.0, -0.1]),
+    "margin_step": (lambda v: eq.AsymmetricLoss(target_gap=0.1, margin_step=v), [NAN, -0.1]),
+    "margin_max": (lambda v: eq.AsymmetricLoss(target_gap=0.1, margin_step=0.1, margin_max=v), [NAN, -0.1, 1.0]),
+    "margin (adaptive)": (lambda v: eq.AsymmetricLoss(target_gap=0.1, margin_step=0.1, margin=v), [NAN, -0.1, 0.6]),
+    "p": (lambda v: eq.focal_gradient_ratio(v, 2.0), [NAN, -0.1, 1.1]),
+    "gamma (ratio)": (lambda v: eq.focal_gradient_ratio(0.5, v), [NAN, INF, -1.0]),
+    "posterior": (lambda v: eq.focal_optimum(v, 2.0), [NAN, -0.1, 1.1]),
+    "gamma (optimum)": (lambda v: eq.focal_optimum(0.7, v), [NAN, INF, -1.0]),
+    "gamma (bound)": (lambda v: eq.focal_kl_bound(torch.ones(1), torch.ones(1), v), [NAN, 0.9]),
     "gamma (mislabel)": (lambda v: eq.mislabel_point(v, 0.05), [NAN, -1.0]),
     "margin (mislabel)": (lambda v: eq.mislabel_point(4.0, v), [NAN, -0.1, 1.0]),
     "value": (lambda v: Constant(v), [NAN]),
@@ -1238,6 +1246,11 @@ def test_parts_that_exclude_one_another():
             SigmoidLoss(weight=weights)
     with pytest.raises(ValueError, match=says("gamma_neg", "must be None", "got both", "asymmetry")):
         SigmoidLoss(asymmetric(0.0, 4.0), asymmetry=eq.AsymmetricLoss(target_gap=0.5).asymmetry)
+    adapted = eq.AsymmetricLoss(target_gap=0.5, margin_step=0.01).asymmetry
+    with pytest.raises(ValueError, match=r"margin must be 0 when asymmetry adapts it, got 0.1; give its start to asym"):
+        SigmoidLoss(margin=0.1, asymmetry=adapted)
+    with pytest.raises(ValueError, match=r"margin_step must be None without target_gap, got 0.01; set target_gap"):
+        eq.AsymmetricLoss(margin_step=0.01)
     with pytest.raises(TypeError, match=says("gamma_neg", "must be a number", "got Linear", "pass a float")):
         eq.AsymmetricLoss(gamma_neg=Linear(1.0, 2.0), target_gap=0.5)
     assert SigmoidLoss(focal(1.0), asymmetry=eq.AsymmetricLoss(target_gap=0.5).asymmetry)(logits(), LABELS).isfinite()

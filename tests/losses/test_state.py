@@ -384,6 +384,65 @@ def test_adaptive_asymmetry_in_plain_loops(per_class, soft, start):
     assert min(slow.gamma) < 3.0
 
 
+@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize("gap_step", [0.0, 0.7], ids=["margin alone", "both"])
+@pytest.mark.parametrize("start", [0.25, 0.1])  # 0.1 is no float32
+def test_adaptive_margin_in_plain_loops(per_class, gap_step, start):
+    """Section 2.7 of Ridnik et al.: the rule of equation 11 for the margin, alone or with the exponent."""
+    groups = [[0], [1], [2]] if per_class else [[0, 1, 2]]
+    slow = SlowAsymmetry(groups, 2.5, 0.4, gap_step, 3.0)
+    slow_margin = SlowAsymmetry([[0, 1, 2]], start, 0.4, 0.2, 0.3)  # the same rule; one margin for all labels
+    loss = eq.AsymmetricLoss(
+        0.5,
+        gamma_neg=2.5,
+        margin=start,
+        target_gap=0.4,
+        gap_step=gap_step,
+        gamma_max=3.0,
+        per_class=per_class,
+        margin_step=0.2,
+        margin_max=0.3,
+    )
+    seen = set()
+    for seed in range(8):
+        logits, targets = labels_of(seed=seed)
+        logits = (logits + (4 if seed > 3 else -1)).requires_grad_()
+        gamma, margin = slow.gamma * (1 if per_class else 3), slow_margin.gamma[0]
+        expected = eq.AsymmetricLoss(0.5, gamma_neg=gamma, margin=margin)(logits, targets)  # the old values
+        found = loss(logits, targets)
+        assert_close(found, expected, **EXACT)
+        assert_close(*(torch.autograd.grad(value, logits)[0] for value in (found, expected)), **EXACT)
+        slow.step(logits.detach(), targets)
+        slow_margin.step(logits.detach(), targets)
+        same(loss.asymmetry.margin.tolist(), slow_margin.gamma, **EXACT)
+        same(loss.asymmetry.gamma_neg.tolist(), slow.gamma if gap_step else slow.gamma[:1] * len(groups), **EXACT)
+        seen.add(slow_margin.gamma[0])
+    assert 0.3 in seen
+    assert min(seen) < start
+    assert current_settings(loss)["margin"] == pytest.approx(slow_margin.gamma[0])
+    assert sorted(loss.state_dict()) == ["asymmetry.gamma_neg", "asymmetry.gap", "asymmetry.margin"]
+    resumed = eq.AsymmetricLoss(0.5, target_gap=0.4, per_class=per_class, margin_step=0.2, margin_max=0.3)
+    resumed.load_state_dict(loss.state_dict())
+    assert torch.equal(resumed.asymmetry.margin, loss.asymmetry.margin.float())
+    before = loss.asymmetry.margin.clone()
+    loss(torch.full_like(logits, torch.nan), targets)
+    loss.eval()(logits, targets)
+    assert torch.equal(loss.asymmetry.margin, before)
+
+
+def test_an_adaptive_margin_may_reach_zero():
+    loss = eq.AsymmetricLoss(target_gap=-1.0, margin=0.05, margin_step=1.0)
+    targets = torch.tensor([[1.0, 0.0]])
+    for _ in range(2):
+        logits = torch.tensor([[2.0, 0.5]], requires_grad=True)
+        value = loss(logits, targets)
+        value.backward()
+        assert logits.grad.isfinite().all()
+    assert loss.asymmetry.margin.item() == 0.0
+    gamma = loss.asymmetry.gamma_neg.item() + 0.01 * (1 + loss.asymmetry.gap.item())  # of the last batch
+    assert_close(value, eq.AsymmetricLoss(gamma_neg=gamma, margin=0.0)(logits, targets))
+
+
 def test_too_small_a_gap_raises_the_exponent_and_too_large_a_gap_lowers_it():
     targets = torch.tensor([[1.0, 0.0]])
     for z, direction in ((-2.0, 1), (2.0, -1)):  # positives at p = .12 (gap negative) and p = .88 (gap positive)

@@ -63,6 +63,96 @@ def test_focal_gradient_crosses_that_of_cross_entropy_at_p0():
         assert strength[2] < 1 - 1e-3
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.3, 1.0, 2.0, 3.0, 5.5])
+def test_the_ratio_is_that_of_the_gradients_of_both_losses(gamma):
+    """Proposition 1, against automatic differentiation of the losses in float64."""
+    p = torch.tensor([1e-6, 0.01, 0.1, 0.3, 0.5, 0.8, 0.99, 1 - 1e-6], dtype=torch.float64)
+    logits = torch.stack([torch.logit(p), torch.zeros_like(p)], dim=1).requires_grad_()
+    targets = torch.zeros(len(p), dtype=torch.int64)
+    focal, plain = (
+        torch.autograd.grad(loss(logits, targets), logits)[0][:, 0]
+        for loss in (eq.FocalLoss(gamma, reduction="sum"), eq.CrossEntropyLoss(reduction="sum"))
+    )
+    found = torch.tensor([eq.focal_gradient_ratio(each, gamma) for each in p.tolist()], dtype=torch.float64)
+    assert_close(found, focal / plain, rtol=1e-9, atol=1e-14)
+    for value in p.tolist():
+        with mpmath.workdps(40):
+            x, g = mpmath.mpf(value), mpmath.mpf(gamma)
+            expected = (1 - x) ** g - g * x * (1 - x) ** (g - 1) * mpmath.log(x)
+        assert eq.focal_gradient_ratio(value, gamma) == pytest.approx(float(expected), rel=1e-13)
+    ends = [eq.focal_gradient_ratio(end, gamma) for end in (0, 1)]
+    assert ends == [1.0, 1.0 if gamma == 0 else 0.0]
+    if gamma > 0:
+        assert eq.focal_gradient_ratio(1e-300, gamma) == pytest.approx(1.0)
+        assert eq.focal_gradient_ratio(1 - 1e-16, gamma) < 1e-4
+
+
+@pytest.mark.parametrize("p0", [0.05, 0.2, 0.4])
+def test_the_ratio_is_one_at_gamma_for(p0):
+    assert eq.focal_gradient_ratio(p0, eq.gamma_for(p0)) == pytest.approx(1.0, abs=1e-13)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0, 5.0, 20.0])
+@pytest.mark.parametrize("posterior", [0.0, 1e-200, 1e-6, 0.1, 0.3, 0.5, 0.64, 0.9, 0.999, 1.0])
+def test_the_optimum_minimises_equation_5(posterior, gamma):
+    optimum = eq.focal_optimum(posterior, gamma)
+    if gamma == 0.0 or posterior in (0.0, 0.5, 1.0):
+        assert optimum == posterior
+        return
+    assert min(posterior, 0.5) <= optimum <= max(posterior, 0.5)  # figure 6: closer to one half
+    if posterior > 1e-9:  # otherwise 1 - posterior is 1
+        assert eq.focal_optimum(1 - posterior, gamma) == pytest.approx(1 - optimum, abs=1e-11)
+    with mpmath.workdps(300):
+        q, g, x = mpmath.mpf(posterior), mpmath.mpf(gamma), mpmath.mpf(optimum)
+
+        def expected_loss(x):
+            return -((1 - x) ** g) * q * mpmath.log(x) - x**g * (1 - q) * mpmath.log(1 - x)
+
+        here = expected_loss(x)
+        for step in (mpmath.mpf("1e-4"), mpmath.mpf("-1e-4")):
+            assert here < expected_loss(x * (1 + step))
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0, 5.0])
+def test_the_posterior_undoes_the_optimum(gamma):
+    posteriors = [0.02, 0.3, 0.5, 0.71, 0.97]
+    optima = torch.tensor([[eq.focal_optimum(q, gamma)] for q in posteriors], dtype=torch.float64)
+    found = eq.calibration.focal_posterior(optima, gamma, task="multi")
+    assert_close(found[:, 0], torch.tensor(posteriors, dtype=torch.float64), rtol=1e-11, atol=0)
+
+
+def distributions(count, classes, seed):
+    draw = torch.Generator().manual_seed(seed)
+    scores = torch.randn(count, classes, generator=draw, dtype=torch.float64)
+    return (4 * scores).softmax(1)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 1.5, 3.0, 7.0])
+def test_focal_loss_is_above_its_bound(gamma):
+    """Appendix A: for any prediction and any target distribution; the bound by its definition."""
+    p, q = distributions(2000, 5, 0), distributions(2000, 5, 1)
+    q[:1000] = torch.nn.functional.one_hot(q[:1000].argmax(1), 5).double()
+    focal = -(q * (1 - p) ** gamma * p.log()).sum(1)
+    bound = eq.focal_kl_bound(p, q, gamma)
+    divergence = torch.distributions.kl_divergence(
+        torch.distributions.Categorical(q), torch.distributions.Categorical(p)
+    )
+    entropy = [torch.distributions.Categorical(each).entropy() for each in (q, p)]
+    assert_close(bound, divergence + entropy[0] - gamma * entropy[1])
+    assert (focal >= bound - 1e-12).all()
+    assert_close(focal[:1000], eq.FocalLoss(gamma, reduction="none")(p.log()[:1000], q[:1000].argmax(1)))
+
+
+def test_the_bound_is_reached_and_fails_below_one():
+    sure = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    assert eq.focal_kl_bound(sure, sure, 2.0) == 0.0
+    p = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    focal = -(0.5**0.5) * math.log(0.5)
+    assert focal > eq.focal_kl_bound(p, sure, 1.0)
+    with pytest.raises(ValueError, match="gamma"):
+        eq.focal_kl_bound(p, sure, 0.5)
+
+
 def slope(p, gamma, margin):
     """Equation 8: dL-/dz at probability p."""
     p_m = max(p - margin, 0.0)

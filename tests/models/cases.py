@@ -16,16 +16,28 @@ OPTIONS = {
     "linear": {"input_shape": IMAGE},
     "mlp": {"input_shape": IMAGE, "hidden": (16, 16)},
     "resnet32": {"input_shape": IMAGE},
+    "wideresnet26-10": {"input_shape": IMAGE, "width": 1},
+    "densenet121": {"input_shape": IMAGE, "growth": 4},
     "resnet18": {"input_shape": IMAGE},
     "resnet50": {"input_shape": IMAGE},
     "unet": {"input_shape": IMAGE, "width": 8},
     "deeplabv3": {"input_shape": IMAGE, "width": 16},
     "text-bow": {"vocabulary": VOCABULARY},
     "text-cnn": {"vocabulary": VOCABULARY, "maps": 8},
+    "text-pooling-cnn": {"vocabulary": VOCABULARY, "maps": 16},
 }
+DEEPER = {
+    "resnet110": "resnet32",
+    "resnet101": "resnet50",
+    "resnet152": "resnet50",
+    "deeplabv3-resnet50": "deeplabv3",
+    "deeplabv3-resnet101": "deeplabv3",
+    "deeplabv3-resnet152": "deeplabv3",
+}
+"""Models that are one of the others with more blocks, and the other, which is tested in their place."""
 MAPS = ("unet", "deeplabv3")
-IMAGES = ("resnet32", "resnet18", "resnet50", *MAPS)
-TEXT = ("text-bow", "text-cnn")
+IMAGES = ("resnet32", "wideresnet26-10", "densenet121", "resnet18", "resnet50", *MAPS)
+TEXT = ("text-bow", "text-cnn", "text-pooling-cnn")
 
 
 def build(name, num_classes=C, seed=0, **options):

@@ -3,6 +3,7 @@
 import io
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,18 +15,22 @@ from equipoise.models import (
     MODELS,
     CifarResNet,
     DeepLabV3,
+    DenseNet,
     ResNet,
     ResNetBody,
     TextBow,
     TextCNN,
+    TextPoolingCNN,
     UNet,
     build_model,
+    find_classifier,
+    set_word_vectors,
 )
 from equipoise.models.resnet import BasicBlock, Bottleneck, PaddedShortcut
 from tests.marks import slow
-from tests.models.cases import BATCH, IMAGE, IMAGES, MAPS, OPTIONS, TEXT, VOCABULARY, C, batch, build, says
+from tests.models.cases import BATCH, DEEPER, IMAGE, IMAGES, MAPS, OPTIONS, TEXT, VOCABULARY, C, batch, build, says
 
-each = pytest.mark.parametrize("name", MODELS)
+each = pytest.mark.parametrize("name", OPTIONS)
 
 
 def parameters(model):
@@ -33,7 +38,21 @@ def parameters(model):
 
 
 def test_the_cases_cover_every_model():
-    assert set(OPTIONS) == set(MODELS)
+    assert {*OPTIONS, *DEEPER} == set(MODELS)
+
+
+@pytest.mark.parametrize("name", DEEPER)
+def test_deeper_models_are_the_same_class_with_more_blocks(name):
+    with torch.device("meta"):
+        model = build_model(name, num_classes=C, input_shape=(3, 32, 32))
+        other = build_model(DEEPER[name], num_classes=C, input_shape=(3, 32, 32))
+        logits = model.eval()(torch.empty(2, 3, 32, 32))
+    assert type(model) is type(other)
+    assert parameters(model) > parameters(other)
+    assert logits.shape == ((2, C, 32, 32) if MODELS[name].gives == "maps" else (2, C))
+    assert find_classifier(model).num_classes == C
+    entry, shallow = MODELS[name], MODELS[DEEPER[name]]
+    assert (entry.takes, entry.gives) == (shallow.takes, shallow.gives)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -125,6 +144,20 @@ def test_texts_of_any_length(name, length, dtype):
         ("resnet32", 10, {"shortcut": "B"}, 466_906),
         ("resnet18", 1000, {}, 11_689_512),
         ("resnet50", 1000, {}, 25_557_032),
+        # torchvision's documentation of resnet101, resnet152 and densenet121
+        ("resnet101", 1000, {}, 44_549_160),
+        ("resnet152", 1000, {}, 60_192_808),
+        ("densenet121", 1000, {}, 7_978_856),
+        # Net/densenet.py of torrvision/focal_calibration, counted by hand: without the batch norm of the stem (128), a
+        # stem of 3x3 instead of 7x7 (7,680 fewer), and 10 outputs
+        ("densenet121", 10, {"stem": "small"}, 7_978_856 - 128 - 7_680 - 990 * 1_025),
+        # 20newsgroup_train.py of the same: the three convolutions, fc1 and fc2 of NewsGroup/ng_model.py, the embedding
+        (
+            "text-pooling-cnn",
+            20,
+            {"vocabulary": 20_000},
+            (500 + 1) * 128 + 2 * (640 + 1) * 128 + 129 * 128 + 129 * 20 + 2_000_000,
+        ),
         ("linear", 10, {"input_shape": (28, 28)}, 7_850),
         ("mlp", 10, {"input_shape": (784,), "hidden": (300, 100)}, 266_610),  # LeCun et al. 1998, LeNet-300-100
     ],
@@ -140,8 +173,51 @@ def test_deeper_resnets_have_their_published_sizes():
         assert parameters(ResNet(1000, depth=101)) == 44_549_160
         assert parameters(ResNet(1000, depth=152)) == 60_192_808
         # table 6 of the paper: 0.27, 0.66, 0.85 and 1.7 million
-        counts = [round(parameters(CifarResNet(10, depth=depth)) / 1e6, 2) for depth in (20, 44, 56, 110)]
-    assert counts == [0.27, 0.66, 0.85, 1.73]
+        counts = [round(parameters(CifarResNet(10, depth=depth)) / 1e6, 2) for depth in (20, 44, 56)]
+        deep, wide = (parameters(build_model(name, num_classes=10)) for name in ("resnet110", "wideresnet26-10"))
+    assert counts == [0.27, 0.66, 0.85]
+    assert round(deep / 1e6, 1) == 1.7
+    assert round(wide / 1e6, 1) == 36.5  # Zagoruyko and Komodakis 2016, table 5, which counts its 1x1 layers: WRN-28-10
+
+
+def test_a_wide_network_has_wide_stages_and_a_narrow_stem():
+    with torch.device("meta"):
+        model = build_model("wideresnet26-10", num_classes=10)
+    assert model.conv1.out_channels == 16
+    assert [len(stage) for stage in (model.layer1, model.layer2, model.layer3)] == [4, 4, 4]
+    assert [stage[0].conv1.out_channels for stage in (model.layer1, model.layer2, model.layer3)] == [160, 320, 640]
+    assert find_classifier(model).in_features == 640
+
+
+@pytest.mark.parametrize("shortcut", ["A", "B"])
+def test_a_wide_first_stage_has_a_shortcut(shortcut):
+    model = CifarResNet(C, depth=8, width=2, widen=3, shortcut=shortcut).eval()
+    assert model(torch.randn(2, 3, 9, 9)).shape == (2, C)
+    assert model.layer1[0].downsample is not None
+
+
+def test_a_dense_layer_keeps_its_input():
+    model = build("densenet121").eval()
+    layer = model.features.denseblock2.denselayer3
+    x = torch.randn(2, layer.norm1.num_features, 5, 5)
+    out = layer(x)
+    assert out.shape == (2, x.shape[1] + 4, 5, 5)
+    assert torch.equal(out[:, : x.shape[1]], x)
+
+
+def test_parameters_of_densenet_are_named_as_published_weights_are():
+    with torch.device("meta"):
+        names = set(build_model("densenet121", num_classes=1000).state_dict())
+    assert {
+        "features.conv0.weight",
+        "features.norm0.running_mean",
+        "features.denseblock1.denselayer1.norm1.weight",
+        "features.denseblock4.denselayer16.conv2.weight",
+        "features.transition3.conv.weight",
+        "features.norm5.bias",
+        "classifier.weight",
+    } <= names
+    assert len(names) == 727  # densenet121 of torchvision
 
 
 def test_parameters_of_resnets_are_named_as_published_weights_are():
@@ -244,9 +320,52 @@ def test_padding_changes_nothing(name, padding):
 
 def test_a_bag_has_no_order_and_a_convolution_has():
     tokens = batch("text-bow", 2)
-    bag, convolution = (build(name).eval() for name in TEXT)
+    bag, *convolutions = (build(name).eval() for name in TEXT)
     assert_close(bag(tokens.flip(1)), bag(tokens))
-    assert (convolution(tokens.flip(1)) - convolution(tokens)).abs().max() > 1e-3
+    for convolution in convolutions:
+        assert (convolution(tokens.flip(1)) - convolution(tokens)).abs().max() > 1e-3
+
+
+def test_the_pooling_network_is_the_published_one_inside_a_long_text():
+    """Away from both ends of a text, features are those of valid convolutions and maxima, as published."""
+    torch.manual_seed(0)
+    model = build("text-pooling-cnn", width=6).eval()
+    tokens = torch.randint(1, VOCABULARY, (2, 60))
+    seen = []
+    model.hidden.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model(tokens)
+    features = model.embedding(tokens).transpose(1, 2)
+    for number, convolution in enumerate(model.convolutions):
+        features = F.relu(convolution(features))
+        if number < 2:
+            features = F.max_pool1d(features, 5, stride=1)
+    assert features.shape[2] == 60 - 5 * 4
+    inside = features.amax(2)
+    assert (seen[0] >= inside - 1e-6).all()  # the windows at the end of the text come on top
+    assert (seen[0] - inside).abs().lt(1e-6).float().mean() > 0.5
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_word_vectors(name):
+    model = build(name, width=3)
+    before = model.embedding.weight.detach().clone()
+    vectors = np.zeros((VOCABULARY, 3))
+    vectors[5] = [0.25, -1.0, 2.0]
+    vectors[7] = [0.0, 0.0, 3.0]
+    set_word_vectors(model, vectors)
+    after = model.embedding.weight
+    assert after[5].tolist() == [0.25, -1.0, 2.0]
+    assert after[7].tolist() == [0.0, 0.0, 3.0]
+    assert after.requires_grad
+    others = [i for i in range(VOCABULARY) if i not in (5, 7)]
+    assert torch.equal(after[others], before[others])
+    with pytest.raises(ValueError, match=says("vectors", "(20, 3)", "got (20, 2)", "width")):
+        set_word_vectors(model, vectors[:, :2])
+
+
+def test_word_vectors_need_an_embedding():
+    with pytest.raises(TypeError, match=says("model", ".embedding", "got MLP", "text-bow")):
+        set_word_vectors(MLP(3, 2), np.zeros((3, 2)))
 
 
 def test_a_bag_is_the_mean_of_its_words():
@@ -373,7 +492,15 @@ def test_channels_last(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["linear", "mlp", "resnet32", "unet", *TEXT, *slow("resnet18", "resnet50", "deeplabv3")]
+    "name",
+    [
+        "linear",
+        "mlp",
+        "resnet32",
+        "unet",
+        *TEXT,
+        *slow("wideresnet26-10", "densenet121", "resnet18", "resnet50", "deeplabv3"),
+    ],
 )
 def test_compiles_without_a_break(name):
     torch._dynamo.reset()
@@ -403,7 +530,7 @@ def test_compiled_training_has_the_gradients_of_eager_training(name):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "resnet50"])
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "resnet50"])
 def test_learns_sixteen_random_samples_by_heart(name):
     options = {"dropout": 0.0} if "dropout" in MODELS[name].options else {}
     model = build(name, **options, **({"width": 64} if name == "deeplabv3" else {}))
@@ -459,6 +586,12 @@ def test_learns_sixteen_random_samples_by_heart(name):
         (lambda: TextCNN(10, 3, windows=()), says("windows", "at least one", "got none")),
         (lambda: TextCNN(10, 3, windows=(3, 0)), says("windows", "got (3, 0)")),
         (lambda: TextCNN(10, 3, maps=0), says("maps", "got 0")),
+        (lambda: TextPoolingCNN(10, 3, window=0), says("window", "got 0")),
+        (lambda: TextPoolingCNN(10, 3, dropout=1), says("dropout", "got 1")),
+        (lambda: CifarResNet(3, widen=0), says("widen", "got 0")),
+        (lambda: DenseNet(3, stem="tiny"), says("stem", "'imagenet', 'small'", "got 'tiny'")),
+        (lambda: DenseNet(3, blocks=(6, 0)), says("blocks", "got (6, 0)")),
+        (lambda: DenseNet(3, growth=0), says("growth", "got 0")),
         (lambda: TextBow(0, 3), says("vocabulary", "got 0")),
         (lambda: CifarResNet(3, in_channels=0), says("in_channels", "got 0")),
         (lambda: CifarResNet(3, depth="32"), says("depth", "got '32'")),

@@ -21,13 +21,16 @@ from tests.pages import ROOT
 
 
 def test_names():
-    own = ["linear", "mlp", "resnet32", "resnet18", "resnet50", "unet", "deeplabv3", "text-bow", "text-cnn"]
+    own = ["linear", "mlp", "resnet32", "resnet110", "wideresnet26-10", "densenet121"]
+    own += ["resnet18", "resnet50", "resnet101", "resnet152"]
+    own += ["unet", "deeplabv3", "deeplabv3-resnet50", "deeplabv3-resnet101", "deeplabv3-resnet152"]
+    own += ["text-bow", "text-cnn", "text-pooling-cnn"]
     assert list(MODELS) == own
     for name, entry in MODELS.items():
         assert entry.name == name
         assert entry.summary
         assert entry.source or name in ("linear", "mlp")
-    assert MODELS["resnet32"].options == ("width", "shortcut", "zero_init_residual")
+    assert MODELS["resnet32"].options == ("width", "widen", "shortcut", "zero_init_residual")
     assert MODELS["resnet18"].options == ("stem", "dropout", "zero_init_residual")
 
 

@@ -28,7 +28,7 @@ from equipoise.calibration.inputs import (
     softplus,
     task_of,
 )
-from equipoise.calibration.one_vs_rest import log_odds
+from equipoise.losses.off_target import softmax_log_odds
 from equipoise.tasks import Task
 
 __all__ = ["FocalPosterior", "fit_focal", "focal_posterior"]
@@ -172,7 +172,7 @@ def corrected(logits: Tensor, gamma: float, task: Task) -> Tensor:
 
 def _odds(logits: Tensor) -> Tensor:
     """Log-odds of each class; 0 for the only unmasked class, whose probability is always 1."""
-    odds = log_odds(logits)
+    odds = softmax_log_odds(logits)
     return odds.where(odds < torch.inf, 0.0)
 
 

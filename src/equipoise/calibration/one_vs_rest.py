@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.calibration.inputs import multi_rows, remark_on_classes, single_rows
+from equipoise.losses.off_target import softmax_log_odds
 from equipoise.tasks import Task
 
 __all__: list[str] = []
@@ -40,7 +41,7 @@ def one_vs_rest(logits: Tensor, targets: Tensor, task: Task, ignore_index: int, 
         ]
     else:
         rows = single_rows(logits, targets, ignore_index)
-        odds = log_odds(rows.logits)
+        odds = softmax_log_odds(rows.logits)
         classes = [
             ClassScores(odds[known, c], rows.labels[known] == c) for c, known in enumerate(odds.isfinite().unbind(1))
         ]
@@ -51,20 +52,10 @@ def one_vs_rest(logits: Tensor, targets: Tensor, task: Task, ignore_index: int, 
     return Problem(classes, 1.0 / (outcomes * (samples + 1)), samples, note)
 
 
-def log_odds(logits: Tensor) -> Tensor:
-    r""":math:`\log p_c - \log(1 - p_c)` of a softmax over dimension 1, accurate for p near 0 or 1."""
-    log_p = logits.log_softmax(1)
-    top, at = logits.max(1, keepdim=True)
-    others = logits.scatter(1, at, -torch.inf).logsumexp(1, keepdim=True)
-    # at most one class, the largest, has p > 1/2; for the others log(1 - p) is accurate
-    odds = log_p - torch.log1p(-log_p.exp().clamp(max=0.5))
-    return odds.scatter(1, at, top - others)
-
-
 def per_class(logits: Tensor, task: Task) -> Iterator[tuple[int, Tensor]]:
     """Log-odds of each class in float64, (N, d1, ..., dk)."""
     wide = logits.float() if logits.device.type == "mps" else logits.double()  # as in the fit: knots are exact scores
-    return enumerate((wide if task.multilabel else log_odds(wide)).unbind(1))
+    return enumerate((wide if task.multilabel else softmax_log_odds(wide)).unbind(1))
 
 
 def to_logits(probs: Tensor, task: Task) -> Tensor:

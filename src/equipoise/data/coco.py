@@ -15,7 +15,7 @@ from equipoise.data.files import FileImages, path_array
 from equipoise.data.source import Options, Source, agree, check_files, need_train, one_for_each_split, settle_names
 from equipoise.tasks import Task
 
-__all__ = ["annotation_files", "read_coco"]
+__all__ = ["Annotations", "annotation_files", "image_root_of", "read_coco"]
 
 PREFIX = "instances_"
 
@@ -34,7 +34,7 @@ def read_coco(path: Path, options: Options) -> Source:
     agree(path, Task.MULTILABEL, options.task)
     files = annotation_files(path) if path.is_dir() else {"train": path}
     need_train(path, files)
-    read = {split: _Annotations.read(file) for split, file in files.items()}
+    read = {split: Annotations.read(file) for split, file in files.items()}
     categories = read["train"].categories
     for split, own in read.items():
         if own.categories != categories:
@@ -55,7 +55,7 @@ def read_coco(path: Path, options: Options) -> Source:
 
 
 @dataclass(frozen=True)
-class _Annotations:
+class Annotations:
     """What is read of an annotation file.
 
     Args:
@@ -69,7 +69,7 @@ class _Annotations:
     pairs: list[tuple[Hashable, Hashable]]
 
     @classmethod
-    def read(cls, file: Path) -> _Annotations:
+    def read(cls, file: Path) -> Annotations:
         content = read_json(file, error=DataError)
         needed = ("images", "annotations", "categories")
         if not isinstance(content, dict) or any(not isinstance(content.get(key), list) for key in needed):
@@ -109,7 +109,7 @@ class _Annotations:
 
 
 def _split(
-    file: Path, annotations: _Annotations, column: Mapping[Hashable, int], classes: int, options: Options
+    file: Path, annotations: Annotations, column: Mapping[Hashable, int], classes: int, options: Options
 ) -> FileImages:
     images = annotations.images
     row = {image: number for number, image in enumerate(images)}
@@ -125,13 +125,13 @@ def _split(
                 "add the category or remove the annotation",
             )
         labels[row[image], column[category]] = 1
-    root = _root(file, next(iter(images.values())), options.image_root)
+    root = image_root_of(file, next(iter(images.values())), options.image_root)
     paths = path_array(root / name for name in images.values())
     check_files(file, paths)
     return options.images(paths, labels)
 
 
-def _root(file: Path, first: str, given: Path | None) -> Path:
+def image_root_of(file: Path, first: str, given: Path | None) -> Path:
     """The folder that file names are relative to: the first of the usual folders that contains the first image."""
     tail, above = file.stem.removeprefix(PREFIX), file.parent.parent
     usual = [file.parent, file.parent / "images", above / tail, above / "images", above / "images" / tail]

@@ -265,16 +265,16 @@ def pixels_of(
 def read_mask(path: str | Path, size: Size | None = None, fit: Fit = "stretch") -> NDArray[np.int64]:
     """Values of a mask, (height, width), resized by nearest neighbour."""
     with opened(path) as image:
-        _check_mask_mode(path, image)
-        return np.asarray(_sized(image, size, fit, pillow().Resampling.NEAREST)).astype(np.int64)
+        mask = _class_channel(path, image)
+        return np.asarray(_sized(mask, size, fit, pillow().Resampling.NEAREST)).astype(np.int64)
 
 
 def mask_histogram(path: str | Path, image_path: str | Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Values of a mask and their pixel counts; raises if its image has another size."""
     with opened(image_path) as image:
         expected = image.size
-    with opened(path) as mask:
-        _check_mask_mode(path, mask)
+    with opened(path) as image:
+        mask = _class_channel(path, image)
         if mask.size != expected:
             raise refuse(
                 path,
@@ -290,14 +290,21 @@ def mask_histogram(path: str | Path, image_path: str | Path) -> tuple[NDArray[np
         return values.astype(np.int64), counts.astype(np.int64)
 
 
-def _check_mask_mode(path: str | Path, mask: Image.Image) -> None:
-    if mask.mode not in ("1", "L", "P", "I", "I;16", "I;16B", "I;16L"):
-        raise refuse(
-            path,
-            "a mask must hold one class index per pixel (a grey or palette PNG)",
-            f"mode {mask.mode}",
-            "convert its colours to class indices first",
-        )
+def _class_channel(path: str | Path, mask: Image.Image) -> Image.Image:
+    """The classes of an open mask: its only channel, or the first of three with 16 bits, as in SYNTHIA."""
+    if mask.mode in ("1", "L", "P", "I", "I;16", "I;16B", "I;16L"):
+        return mask
+    tiles = getattr(mask, "tile", [])  # what is still to be decoded, and how
+    if mask.mode == "RGB" and len(tiles) == 1 and tiles[0][3] == "RGB;16B":
+        # Pillow keeps the higher byte of 16 bits, which is 0; read in the other order it keeps the lower one
+        setattr(mask, "tile", [(*tiles[0][:3], "RGB;16L")])  # noqa: B010  (an attribute of files alone)
+        return mask.getchannel(0)
+    raise refuse(
+        path,
+        "a mask must hold one class index per pixel (a grey or palette PNG)",
+        f"mode {mask.mode}",
+        "convert its colours to class indices first",
+    )
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -16,25 +16,47 @@ from equipoise._reading import reading
 from equipoise._suggestions import repeated, some
 from equipoise.data import longtail as tails
 from equipoise.data.arrays import Arrays, DataSet, Split, class_counts
+from equipoise.data.camvid import is_camvid, read_camvid
+from equipoise.data.cifar import cifar_files, read_cifar
 from equipoise.data.coco import annotation_files, read_coco
 from equipoise.data.embedded import EMBEDDED
 from equipoise.data.errors import DataError, refuse
 from equipoise.data.files import IMAGE_ENDINGS, FileImages, Fit, Progress, Size
 from equipoise.data.folders import list_files, read_image_folders, read_lists
+from equipoise.data.inaturalist import inaturalist_files, read_inaturalist
+from equipoise.data.newsgroups import newsgroup_folders, read_newsgroups
 from equipoise.data.npz import read_npz
+from equipoise.data.nus_wide import is_nus_wide, read_nus_wide
+from equipoise.data.open_images import open_images_files, read_open_images
 from equipoise.data.segmentation import mask_folders, read_cityscapes, read_mask_folders, read_voc
 from equipoise.data.source import Options, Source, agree, note_of_bad_images, without_ignored
 from equipoise.data.splits import scarce_classes, stratified_split
+from equipoise.data.synthia import is_synthia, read_synthia
 from equipoise.data.tables import ENDINGS, read_tables, table_files
+from equipoise.data.tiny_imagenet import is_tiny_imagenet, read_tiny_imagenet
+from equipoise.data.voc import read_voc_labels
 from equipoise.tasks import Task, check_binary
 
 __all__ = ["LONG_TAILS", "open_data"]
 
 Reader = Callable[[Path, Options], Source]
 
+
+def _read_json(path: Path, options: Options) -> Source:
+    """A file of iNaturalist by its name, or where single labels are requested; COCO otherwise."""
+    single = options.task is Task.MULTICLASS or (options.task is None and bool(inaturalist_files(path)))
+    return (read_inaturalist if single else read_coco)(path, options)
+
+
+def _read_voc(path: Path, options: Options) -> Source:
+    """Label maps where there are any, unless several labels an image are requested."""
+    maps = options.task is not Task.MULTILABEL and (path / "SegmentationClass").is_dir()
+    return (read_voc if maps else read_voc_labels)(path, options)
+
+
 FILES: dict[str, Reader] = {
     ".npz": read_npz,
-    ".json": read_coco,
+    ".json": _read_json,
     ".txt": read_lists,
     **dict.fromkeys(ENDINGS, read_tables),
 }
@@ -48,17 +70,31 @@ FOLDERS: tuple[tuple[str, Callable[[Path], object], Reader], ...] = (
         read_cityscapes,
     ),
     (
-        "JPEGImages/ and SegmentationClass/ (VOC)",
-        lambda path: (path / "JPEGImages").is_dir() and (path / "SegmentationClass").is_dir(),
-        read_voc,
+        "JPEGImages/ and SegmentationClass/ or ImageSets/Main/ (VOC)",
+        lambda path: (
+            (path / "JPEGImages").is_dir()
+            and ((path / "SegmentationClass").is_dir() or (path / "ImageSets" / "Main").is_dir())
+        ),
+        _read_voc,
     ),
+    ("RGB/ and GT/LABELS/ (SYNTHIA)", is_synthia, read_synthia),
+    ("train/ and trainannot/ (CamVid)", is_camvid, read_camvid),
     ("images/ and masks/", mask_folders, read_mask_folders),
     ("annotations/instances_train*.json (COCO)", annotation_files, read_coco),
+    ("train2018.json (iNaturalist)", inaturalist_files, read_inaturalist),
+    ("data_batch_1 or train.bin, with class names (CIFAR)", cifar_files, read_cifar),
+    ("wnids.txt and train/ (Tiny-ImageNet)", is_tiny_imagenet, read_tiny_imagenet),
+    ("ImageList/ and Groundtruth/TrainTestLabels/ (NUS-WIDE)", is_nus_wide, read_nus_wide),
+    ("*train-annotations-human-imagelabels.csv (Open Images)", open_images_files, read_open_images),
+    ("comp.graphics/37261 (20 Newsgroups)", newsgroup_folders, read_newsgroups),
     ("train.csv or train.parquet", table_files, read_tables),
     ("*_train.txt with lines of path and label", lambda path: "train" in list_files(path), read_lists),
     ("CLASS/picture.jpg or train/CLASS/picture.jpg", lambda path: _has_image_below(path), read_image_folders),
 )
 """Contents of a folder in order of precedence, and their readers."""
+
+WITH_IMAGE_ROOT = (read_tables, read_coco, read_inaturalist, _read_json, read_lists, read_nus_wide, read_open_images)
+"""Readers of files that name images by paths."""
 
 LONG_TAILS: dict[str, Callable[[int, int, float], tuple[int, ...]]] = {
     "exponential": tails.exponential_counts,
@@ -293,7 +329,7 @@ def _check_used(where: Path, options: Options, reader: Reader | None) -> None:
     """Raise for options that the reader would ignore."""
     for_tables = ("label_column", "path_column", "text_column", "split_column", "separator")
     unused = [name for name in for_tables if getattr(options, name) is not None and reader is not read_tables]
-    if options.image_root is not None and reader not in (read_tables, read_coco, read_lists):
+    if options.image_root is not None and reader not in WITH_IMAGE_ROOT:
         unused.append("image_root")
     if unused:
         raise refuse(where, f"{unused[0]} does not apply to these data", "it set", "omit it, or pass the table")

@@ -29,7 +29,7 @@ from equipoise.data.source import (
 )
 from equipoise.tasks import Task
 
-__all__ = ["mask_folders", "read_cityscapes", "read_mask_folders", "read_voc"]
+__all__ = ["mask_folders", "masked_source", "pairs_by_stem", "read_cityscapes", "read_mask_folders", "read_voc"]
 
 IGNORED = 255
 """Default value of pixels without a class."""
@@ -101,8 +101,8 @@ def read_mask_folders(path: Path, options: Options) -> Source:
     folders = mask_folders(path)
     need_train(path, folders)
     notes: list[str] = []
-    pairs = {split: _by_stem(*pair, notes) for split, pair in folders.items()}
-    return _source(path, pairs, options, None, notes=notes)
+    pairs = {split: pairs_by_stem(*pair, notes) for split, pair in folders.items()}
+    return masked_source(path, pairs, options, None, notes=notes)
 
 
 def read_voc(path: Path, options: Options) -> Source:
@@ -118,7 +118,7 @@ def read_voc(path: Path, options: Options) -> Source:
             notes.append(f"{file} has no masks and was skipped.")
             continue
         pairs[split] = own
-    return _source(path, pairs, options, options.class_names or VOC_CLASSES, notes=notes)
+    return masked_source(path, pairs, options, options.class_names or VOC_CLASSES, notes=notes)
 
 
 def read_cityscapes(path: Path, options: Options) -> Source:
@@ -143,10 +143,10 @@ def read_cityscapes(path: Path, options: Options) -> Source:
     if kind == "labelIds":
         table = np.full(256, ignored, np.int64)
         table[list(CITYSCAPES.values())] = np.arange(len(CITYSCAPES))
-    return _source(path, pairs, options, options.class_names or tuple(CITYSCAPES), table=table, notes=notes)
+    return masked_source(path, pairs, options, options.class_names or tuple(CITYSCAPES), table=table, notes=notes)
 
 
-def _by_stem(images: Path, masks: Path, notes: list[str]) -> Pairs:
+def pairs_by_stem(images: Path, masks: Path, notes: list[str]) -> Pairs:
     """Images and masks with the same path except for the suffix."""
 
     def stems(folder: Path) -> dict[str, Path]:
@@ -178,17 +178,29 @@ def _by_stem(images: Path, masks: Path, notes: list[str]) -> Pairs:
     return [(picture, maps[stem]) for stem, picture in pictures.items()]
 
 
-def _source(
+def masked_source(
     path: Path,
     pairs: Mapping[str, Pairs],
     options: Options,
     names: tuple[str, ...] | None,
     *,
     table: NDArray[np.int64] | None = None,
+    ignored: int = IGNORED,
     notes: list[str],
 ) -> Source:
+    """The data given the images and masks of each split.
+
+    Args:
+        path: for messages.
+        pairs: image and mask of each sample.
+        options: settings by the user.
+        names: the classes, None for the values in the masks.
+        table: (256,) class of each value in the masks; None if the values are the classes.
+        ignored: value to ignore unless the user says which.
+        notes: messages for the user, to which this adds its own.
+    """
     agree(path, Task.SEGMENTATION, options.task)
-    ignored = IGNORED if options.ignore_index is None else options.ignore_index
+    ignored = ignored if options.ignore_index is None else options.ignore_index
     for split, own in pairs.items():
         if not own:
             raise refuse(path, f"there must be images in the {split} split", "none", "fill it or remove it")

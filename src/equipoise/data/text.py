@@ -7,12 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise._checks import check_whole
+from equipoise._reading import check_memory, reading
+from equipoise._suggestions import shortened
+from equipoise.data.errors import DataError, refuse
 
 __all__ = ["Texts", "Vocabulary", "words_of"]
 
@@ -102,6 +106,49 @@ class Vocabulary:
         for row, numbers in zip(encoded, rows, strict=True):
             row[: len(numbers)] = numbers[:width]
         return encoded
+
+    def read_vectors(self, path: str | Path) -> NDArray[np.float32]:
+        """Word vectors (size of the vocabulary, D) from a file in GloVe's format; zeros for words not in it.
+
+        Each line is a word and D numbers, separated by spaces; words may contain spaces. A first line of two integers,
+        as fastText and word2vec write it, is skipped. The file is read line by line, and only known words are kept.
+
+        Args:
+            path: a text file such as ``glove.6B.100d.txt`` (Pennington et al. 2014).
+        """
+        path = Path(path)
+        with (
+            reading(path, "the file must hold word vectors", "use the text format of GloVe", DataError),
+            path.open(encoding="utf-8") as file,
+        ):
+            return self._vectors_of(path, file)
+
+    def _vectors_of(self, path: Path, lines: Iterable[str]) -> NDArray[np.float32]:
+        vectors: NDArray[np.float32] | None = None
+        width = 0
+        for number, line in enumerate(lines, start=1):
+            fields = line.rstrip("\n").rstrip().split(" ")
+            if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
+                continue
+            if vectors is None:
+                width = len(fields) - 1
+                check_memory(path, "the word vectors", len(self) * width * 4, DataError)
+                vectors = np.zeros((len(self), width), np.float32)
+            word = self._numbers.get(" ".join(fields[: max(1, len(fields) - width)]))
+            if word is None and len(fields) > width:
+                continue
+            row = np.array(fields[-width:], np.float32) if 0 < width < len(fields) else None
+            if row is None or not np.isfinite(row).all():
+                raise refuse(
+                    f"{path}, line {number}",
+                    f"a line must be a word and {width or 'some'} finite numbers",
+                    shortened(repr(line.strip())),
+                    "correct the line or download the file again",
+                )
+            vectors[word] = row
+        if vectors is None:
+            raise refuse(path, "there must be at least one line", "an empty file", "download the file again")
+        return vectors
 
     @cached_property
     def _numbers(self) -> dict[str, int]:

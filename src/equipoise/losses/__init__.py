@@ -32,7 +32,7 @@ from equipoise.losses.settings import current_settings
 from equipoise.losses.sigmoid import SigmoidLoss
 from equipoise.losses.softmax import SoftmaxLoss
 from equipoise.losses.sums import SumOfLosses
-from equipoise.losses.theory import gamma_for, mislabel_point
+from equipoise.losses.theory import focal_gradient_ratio, focal_kl_bound, focal_optimum, gamma_for, mislabel_point
 
 __all__ = [
     "AdaptiveAsymmetry",
@@ -74,6 +74,9 @@ __all__ = [
     "current_settings",
     "cyclical",
     "focal",
+    "focal_gradient_ratio",
+    "focal_kl_bound",
+    "focal_optimum",
     "gamma_for",
     "logit_adjustment",
     "margin_adjustment",

@@ -1,4 +1,4 @@
-r"""Adaptive asymmetry: a focusing exponent of the negatives that keeps a chosen gap between the probabilities."""
+r"""Adaptive asymmetry: exponent and margin of the negatives that keep a chosen gap between the probabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["AdaptiveAsymmetry"]
 
 
 class AdaptiveAsymmetry(PreciseBuffers):
-    r"""Steers :math:`\gamma_-` after each training batch (Ridnik et al. 2021, section 2.6).
+    r"""Adapts :math:`\gamma_-` after each training batch (Ridnik et al. 2021, section 2.7).
 
     .. math::
         \gamma_- \leftarrow \text{clamp}(\gamma_- + \lambda\,(\Delta p_{target} - \Delta p),\ 0,\ \gamma_{max}), \qquad
@@ -27,7 +27,7 @@ class AdaptiveAsymmetry(PreciseBuffers):
     with :math:`p_t = p` for positives and :math:`1 - p` for negatives. Too small a gap raises the exponent, which turns
     the negatives down; equation 11 of the paper prints the opposite sign, which drives :math:`\gamma_-` to 0 and
     contradicts its own table 3. The batch itself uses the old value. A batch without positives, without negatives or
-    with NaN changes nothing.
+    with NaN changes nothing. The same rule can adapt the margin, alone (``gap_step=0``) or together with the exponent.
 
     Args:
         target_gap: the gap aimed at, in [-1, 1].
@@ -35,13 +35,19 @@ class AdaptiveAsymmetry(PreciseBuffers):
         gap_step: lambda.
         gamma_max: upper end.
         per_class: one exponent for each label instead of one for all.
+        margin: first margin, where ``margin_step`` is set.
+        margin_step: lambda of the margin; None for a margin that this does not adapt. There is one margin for all
+            labels, which follows the gap over all of them.
+        margin_max: upper end of the margin.
 
-    Buffers, in ``state_dict``: ``gamma_neg`` and ``gap`` (NaN before the first update), (1,) or (C,), float32 (float64
-    once float64 logits came); on the device and without a host sync, ready to be logged.
+    Buffers, in ``state_dict``: ``gamma_neg`` and ``gap`` (NaN before the first update), (1,) or (C,), and with
+    ``margin_step`` ``margin``, (1,); float32 (float64 once float64 logits came); on the device and without a host sync,
+    ready to be logged.
     """
 
     gamma_neg: Tensor
     gap: Tensor
+    margin: Tensor
 
     @on_host
     def __init__(
@@ -52,6 +58,9 @@ class AdaptiveAsymmetry(PreciseBuffers):
         gap_step: float = 0.01,
         gamma_max: float = 10.0,
         per_class: bool = False,
+        margin: float = 0.0,
+        margin_step: float | None = None,
+        margin_max: float = 0.5,
     ) -> None:
         super().__init__()
         self.target_gap = check_number("target_gap", target_gap, low=-1.0, high=1.0)
@@ -62,6 +71,13 @@ class AdaptiveAsymmetry(PreciseBuffers):
         self.register_buffer("gamma_neg", torch.tensor([start], dtype=torch.float32, device="cpu"))
         self.start_single = self.gamma_neg.item()  # the start as float32 has it
         self.register_buffer("gap", torch.tensor([math.nan], dtype=torch.float32, device="cpu"))
+        self.adapts_margin = margin_step is not None
+        self.margin_step = check_number("margin_step", 0.0 if margin_step is None else margin_step, low=0.0)
+        self.margin_max = check_number("margin_max", margin_max, low=0.0, high=1.0, open_high=True)
+        if self.adapts_margin:
+            self.start_margin = check_number("margin", margin, low=0.0, high=margin_max)
+            self.register_buffer("margin", torch.tensor([margin], dtype=torch.float32, device="cpu"))
+            self.start_margin_single = self.margin.item()
 
     @property
     def awaits_labels(self) -> bool:
@@ -81,6 +97,12 @@ class AdaptiveAsymmetry(PreciseBuffers):
         if self.per_class:
             check_length("gamma_neg", self.gamma_neg.numel(), logits.shape[1])
         return self.gamma_neg
+
+    def margin_of(self, logits: Tensor) -> Tensor | None:
+        """The margin of this batch, (1,); None where this does not adapt it."""
+        if not self.adapts_margin:
+            return None
+        return self._constant("margin", logits) if is_traced(logits) else self._placed("margin", logits)
 
     @torch.no_grad()
     def update(self, logits: Tensor, targets: Tensor, ignore_value: float | None, sync: bool) -> None:
@@ -108,17 +130,17 @@ class AdaptiveAsymmetry(PreciseBuffers):
         gamma, gap = self._placed("gamma_neg", logits), self._placed("gap", logits)
         if sync and world_size() > 1:
             sums = all_sum(sums.sum(1, keepdim=True))
+        if self.adapts_margin:
+            margin = self._placed("margin", logits)
+            seen, told = _gap(sums.sum((1, 2)))
+            moved = (margin + self.margin_step * (self.target_gap - seen)).clamp(0.0, self.margin_max)
+            margin.copy_(torch.where(told, moved, margin))
         if gamma.dtype is sums.dtype and not torch.compiler.is_compiling() and triton_serves(logits):
             from equipoise.kernels.triton.launch.statistics import steer  # Triton is optional
 
             steer(sums, gamma, gap, self.target_gap, self.gap_step, self.gamma_max)
             return
-        p_all, positives, p_positive, everything = sums.sum(1)
-        negatives = everything - positives
-        p_negative = negatives - (p_all - p_positive)  # the sum of 1 - p over the negatives
-        both = (positives > 0) & (negatives > 0)
-        seen = p_positive / torch.where(both, positives, 1.0) - p_negative / torch.where(both, negatives, 1.0)
-        told = both & ~torch.isnan(seen)
+        seen, told = _gap(sums.sum(1))
         moved = (gamma + self.gap_step * (self.target_gap - seen)).clamp(0.0, self.gamma_max)
         gamma.copy_(torch.where(told, moved, gamma))
         gap.copy_(torch.where(told, seen, gap))
@@ -134,13 +156,27 @@ class AdaptiveAsymmetry(PreciseBuffers):
     def _placed(self, name: str, logits: Tensor) -> Tensor:
         before: Tensor = getattr(self, name)
         buffer = self._widen(name, logits.dtype, logits.device)
-        if name == "gamma_neg" and buffer.dtype is not before.dtype:  # the start again, this time to the last digit
-            buffer.masked_fill_(buffer == self.start_single, self.start)
+        if buffer.dtype is not before.dtype:  # the start again, this time to the last digit
+            if name == "gamma_neg":
+                buffer.masked_fill_(buffer == self.start_single, self.start)
+            elif name == "margin":
+                buffer.masked_fill_(buffer == self.start_margin_single, self.start_margin)
         return buffer
 
     def extra_repr(self) -> str:
         """Arguments for ``repr``."""
+        margin = f", margin_step={self.margin_step:g}, margin_max={self.margin_max:g}" if self.adapts_margin else ""
         return (
             f"target_gap={self.target_gap:g}, gap_step={self.gap_step:g}, gamma_max={self.gamma_max:g}, "
-            f"per_class={self.per_class}"
+            f"per_class={self.per_class}{margin}"
         )
+
+
+def _gap(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """The gap given sums of p, t, p t and 1, (4, ...), and whether there is one: positives, negatives and no NaN."""
+    p_all, positives, p_positive, everything = sums
+    negatives = everything - positives
+    p_negative = negatives - (p_all - p_positive)  # the sum of 1 - p over the negatives
+    both = (positives > 0) & (negatives > 0)
+    seen = p_positive / torch.where(both, positives, 1.0) - p_negative / torch.where(both, negatives, 1.0)
+    return seen, both & ~torch.isnan(seen)

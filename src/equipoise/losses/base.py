@@ -166,9 +166,7 @@ class Loss(Summand, PreciseBuffers):
     hyper_double: Tensor
     position: Tensor
 
-    kernels: ClassVar[str] = (
-        "one fused kernel forward and one backward, or loss and gradient in one where that is faster"
-    )
+    kernels: str = "one fused kernel forward and one backward, or loss and gradient in one where that is faster"
     """What runs on a CUDA device, for ``equipoise.kernels.explain``."""
 
     __signature__ = RealSignature()

@@ -20,6 +20,7 @@ from equipoise.losses.asymmetry import AdaptiveAsymmetry
 from equipoise.losses.base import Scalar, check_preset, retire_preset
 from equipoise.losses.class_weights import Weight, split_weights
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
+from equipoise.losses.off_target import Negatives, OffTargetLoss
 from equipoise.losses.sigmoid import SigmoidLoss
 from equipoise.losses.softmax import SoftmaxLoss
 from equipoise.losses.typed_kwargs import (
@@ -175,49 +176,57 @@ class CyclicalFocalLoss(SoftmaxLoss):
         super().__init__(modulation, epochs=epochs, **options)
 
 
-class AsymmetricSoftmaxLoss(SoftmaxLoss):
+class AsymmetricSoftmaxLoss(OffTargetLoss):
     r"""Single-label asymmetric loss: :math:`(1 - p_y)^{g_{pos}}` on the target, :math:`p_k^{g_{neg}}` on the others.
 
-    ``gamma_neg`` acts on the mass that smoothing gives to the other classes; without smoothing it has no effect.
+    The other classes have :math:`p_k^{g_{neg}} (-\log p_k)` times the mass that smoothing gives to them, as in the
+    published code, where ``gamma_neg`` has no effect without smoothing; or, as in the text,
+    :math:`p_k^{g_{neg}} (-\log(1 - p_k))`.
 
     Args:
         gamma_pos: exponent of the true class.
         gamma_neg: exponent of the others.
+        negatives: ``"smoothing"`` (published), or ``"one-vs-rest"`` (text).
         preset: deprecated; the published code has the same defaults.
-        options: see the top of the module; ``label_smoothing`` is 0.1 by default.
+        options: see the top of the module; ``label_smoothing`` is 0.1 by default, and 0 with ``"one-vs-rest"``.
 
     >>> import torch
     >>> AsymmetricSoftmaxLoss()(torch.zeros(1, 4), torch.tensor([0]))
     tensor(1.2827)
+    >>> AsymmetricSoftmaxLoss(negatives="one-vs-rest")(torch.zeros(1, 4), torch.tensor([0]))
+    tensor(1.3897)
     """
-
-    option_defaults: ClassVar[SoftmaxOptions] = {"label_smoothing": 0.1}
 
     def __init__(
         self,
         gamma_pos: Gamma = 0.0,
         *,
         gamma_neg: Gamma = 4.0,
+        negatives: Negatives = "smoothing",
         preset: str | None = None,
         **options: Unpack[SoftmaxOptions],
     ) -> None:
         retire_preset(preset)
-        options = self.option_defaults | options
-        super().__init__(asymmetric(gamma_pos, gamma_neg), **options)
+        super().__init__(asymmetric(gamma_pos, gamma_neg), negatives=negatives, **options)
 
 
-class CyclicalAsymmetricLoss(SoftmaxLoss):
+class CyclicalAsymmetricLoss(OffTargetLoss):
     r"""Asymmetric softmax loss with the cyclical high-confidence term (Smith 2022; g_hc 2 as in its table 5).
+
+    With ``negatives="one-vs-rest"`` it is equation 10 of the text, :math:`\xi L_{hc} + (1 - \xi)(L_+ + L_-)` with
+    :math:`L_- = -\sum_{k \ne y} p_k^{g_{neg}} \log(1 - p_k)`.
 
     Args:
         epochs: number of epochs E.
         gamma_hc: exponent of the high-confidence term.
         gamma_pos: exponent of the true class.
-        gamma_neg: exponent of the others, which smoothing gives mass to.
+        gamma_neg: exponent of the others.
         factor: f of the schedule.
         end: see ``CyclicalFocalLoss``.
+        negatives: ``"smoothing"`` (published): the others have a term through the mass of the smoothing;
+            ``"one-vs-rest"`` (text).
         preset: deprecated; the published code has the same defaults.
-        options: see the top of the module; ``label_smoothing`` is 0.1 by default.
+        options: see the top of the module; ``label_smoothing`` is 0.1 by default, and 0 with ``"one-vs-rest"``.
 
     >>> import torch
     >>> loss = CyclicalAsymmetricLoss(epochs=9)
@@ -225,8 +234,6 @@ class CyclicalAsymmetricLoss(SoftmaxLoss):
     >>> loss(torch.zeros(1, 4), torch.tensor([0]))  # xi is 0 here: the asymmetric loss
     tensor(1.2827)
     """
-
-    option_defaults: ClassVar[CyclicalOptions] = {"label_smoothing": 0.1}
 
     def __init__(
         self,
@@ -237,13 +244,13 @@ class CyclicalAsymmetricLoss(SoftmaxLoss):
         gamma_neg: Gamma = 4.0,
         factor: float = 4.0,
         end: str = "last_epoch",
+        negatives: Negatives = "smoothing",
         preset: str | None = None,
         **options: Unpack[CyclicalOptions],
     ) -> None:
         retire_preset(preset)
-        options = self.option_defaults | options
         modulation = cyclical(Cyclical(factor, end), gamma_hc, gamma_pos, gamma_neg)
-        super().__init__(modulation, epochs=epochs, **options)
+        super().__init__(modulation, negatives=negatives, epochs=epochs, **options)
 
 
 class RecallLoss(SoftmaxLoss):
@@ -489,13 +496,15 @@ class AsymmetricLoss(SigmoidLoss):
     Args:
         gamma_pos: exponent of the positives.
         gamma_neg: exponent of the negatives; the initial value if ``target_gap`` is set.
-        margin: negatives with a probability below this value are ignored.
+        margin: negatives with a probability below this value are ignored; the initial value if ``margin_step`` is set.
         detach_focus: stop the gradient through the focusing factors; by default it flows.
         target_gap: adapt gamma_neg towards this probability gap, see ``AdaptiveAsymmetry``; ``sync`` is then True by
             default.
-        gap_step: step of that rule.
+        gap_step: step of that rule; 0 keeps gamma_neg.
         gamma_max: its upper end.
         per_class: one exponent per label.
+        margin_step: with ``target_gap``, adapt the margin by the same rule with this step; None keeps it.
+        margin_max: upper end of the margin.
         preset: ``"published"``: ``detach_focus=True`` and ``reduction="sum"``.
         options: see the top of the module; ``reduction`` is ``"batch_mean"`` by default, the sum over labels averaged
             over the batch, and ``sync`` is True when gamma_neg is adaptive, so that all processes have the same one.
@@ -518,6 +527,8 @@ class AsymmetricLoss(SigmoidLoss):
         gap_step: float = 0.01,
         gamma_max: float = 10.0,
         per_class: bool = False,
+        margin_step: float | None = None,
+        margin_max: float = 0.5,
         preset: str | None = None,
         **options: Unpack[SigmoidOptions],
     ) -> None:
@@ -528,13 +539,23 @@ class AsymmetricLoss(SigmoidLoss):
             options.setdefault("sync", True)
         options = self.option_defaults | options
         if target_gap is None:
+            if margin_step is not None:
+                raise ValueError(f"margin_step must be None without target_gap, got {margin_step!r}; set target_gap")
             asymmetry, modulation = None, asymmetric(gamma_pos, gamma_neg)
         else:
             start = check_number("gamma_neg", gamma_neg, low=0.0)  # type: ignore[arg-type]
             modulation = Modulation(gamma_pos)  # type: ignore[arg-type]
             asymmetry = AdaptiveAsymmetry(
-                target_gap, start=start, gap_step=gap_step, gamma_max=gamma_max, per_class=per_class
+                target_gap,
+                start=start,
+                gap_step=gap_step,
+                gamma_max=gamma_max,
+                per_class=per_class,
+                margin=0.0 if margin_step is None else check_number("margin", margin, low=0.0),  # type: ignore[arg-type]
+                margin_step=margin_step,
+                margin_max=margin_max,
             )
+            margin = margin if margin_step is None else 0.0
         super().__init__(
             modulation,
             margin=margin,

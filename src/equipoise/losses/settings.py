@@ -46,6 +46,8 @@ def current_settings(loss: nn.Module) -> dict[str, float | list[float]]:
                 found |= scheduled_values(stateless, part.moment())
         elif isinstance(part, AdaptiveAsymmetry):
             found["gamma_neg"], found["adaptive_gap"] = _plain(part.gamma_neg), _plain(part.gap)
+            if part.adapts_margin:
+                found["margin"] = _plain(part.margin)
         elif isinstance(part, RecallWeights) and part.momentum is not None:
             found["recall_weights"] = _rounded(1.0 - part.recall)
     return found

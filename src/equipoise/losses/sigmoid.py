@@ -162,7 +162,7 @@ class SigmoidLoss(Loss):
         adjustment: what is done to the logits before the sigmoid.
         detach_focus: stop the gradient through the modulation.
         rebalanced: ``Rebalanced(...)``, weights of the elements that undo repeated sampling of common labels.
-        asymmetry: ``AdaptiveAsymmetry(...)``, which adapts gamma_neg during training.
+        asymmetry: ``AdaptiveAsymmetry(...)``, which adapts gamma_neg and, if asked, the margin.
         ignore_value: targets with this value are unknown and ignored.
         reduction: ``"mean"``, ``"valid_mean"``, ``"batch_mean"``, ``"sum"`` or ``"none"``, see ``losses.reduce``.
         sync: under ``torch.distributed``, synchronise statistics and denominators (training mode only).
@@ -212,7 +212,10 @@ class SigmoidLoss(Loss):
             )
         if asymmetry is not None and modulation is not None and modulation.gamma_neg is not None:
             raise ValueError("gamma_neg must be None when asymmetry steers it, got both; give its start to asymmetry")
-        parts = sigmoid_parts(modulation, fixed, pos_weight, alpha, margin)
+        adapts_margin = asymmetry is not None and asymmetry.adapts_margin
+        if adapts_margin and margin != 0.0:
+            raise ValueError(f"margin must be 0 when asymmetry adapts it, got {margin!r}; give its start to asymmetry")
+        parts = sigmoid_parts(modulation, fixed, pos_weight, alpha, margin, thin=adapts_margin)
         super().__init__([*parts, *(part for part in (adjustment, rebalanced) if part is not None)], epochs=epochs)
         check_reduction(reduction)
         self.detach_focus, self.asymmetry = detach_focus, asymmetry
@@ -235,9 +238,15 @@ class SigmoidLoss(Loss):
             check_logits(logits)
             if self.asymmetry.awaits_labels:  # which it takes from this batch, so that has to be a good one
                 check_sigmoid_targets(logits, targets, self.ignore_value, self.validate)
-            gamma = self.asymmetry.exponent(rows)
-            layout = (*layout, Piece("gamma_neg", hyper.numel(), hyper.numel() + gamma.numel()))
-            hyper = _joined(hyper, gamma, logits)  # a copy: the exponent moves on before backward reads it
+            adapted = self.asymmetry.exponent(rows)
+            start = hyper.numel()
+            layout = (*layout, Piece("gamma_neg", start, start + adapted.numel()))
+            margin = self.asymmetry.margin_of(rows)
+            if margin is not None:
+                end = start + adapted.numel()
+                layout = (*layout, Piece("margin", end, end + 1))
+                adapted = torch.cat([adapted, margin])
+            hyper = _joined(hyper, adapted, logits)  # a copy: the exponent moves on before backward reads it
         return sigmoid_reduced(
             logits,
             targets,
@@ -273,10 +282,12 @@ def sigmoid_parts(
     pos_weight: Tensor | Sequence[float] | None,
     alpha: Number | None,
     margin: Number,
+    *,
+    thin: bool = False,
 ) -> list[Part]:
-    """The stateless parts of a sigmoid loss in one list."""
+    """The stateless parts of a sigmoid loss in one list; ``thin``: a margin of any width will come."""
     parts: list[Part] = [*fixed, Scalar("margin", margin, high=1.0)]
-    if isinstance(margin, Schedule) or 0.0 < margin < 0.01:
+    if thin or isinstance(margin, Schedule) or 0.0 < margin < 0.01:
         parts.append(Scalar("thin_margin", 1.0))  # too thin for log(1 - p_m) to keep its precision by itself
     if modulation is not None:
         parts.append(modulation)

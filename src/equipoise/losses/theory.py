@@ -4,9 +4,93 @@ from __future__ import annotations
 
 import math
 
+import torch
+from torch import Tensor
+
 from equipoise._checks import check_number
 
-__all__ = ["gamma_for", "mislabel_point"]
+__all__ = ["focal_gradient_ratio", "focal_kl_bound", "focal_optimum", "gamma_for", "mislabel_point"]
+
+
+def focal_gradient_ratio(p: float, gamma: float) -> float:
+    r"""The gradient of focal loss over that of cross-entropy at ``p`` (Mukhoti et al. 2020, proposition 1).
+
+    .. math:: g(p, \gamma) = (1 - p)^\gamma - \gamma p (1 - p)^{\gamma - 1} \log p
+
+    Above 1 focal loss pulls harder than cross-entropy; :func:`gamma_for` says where they are equal.
+
+    Args:
+        p: probability of the true class, in [0, 1]; the ends are limits.
+        gamma: exponent of the focal loss.
+
+    >>> round(focal_gradient_ratio(0.25, gamma=3.0), 3), round(focal_gradient_ratio(0.9, gamma=3.0), 3)
+    (1.007, 0.004)
+    """
+    check_number("p", p, low=0.0, high=1.0)
+    check_number("gamma", gamma, low=0.0)
+    if p in (0.0, 1.0):
+        return 1.0 if p == 0.0 or gamma == 0.0 else 0.0
+    return math.exp(gamma * math.log1p(-p)) * (1.0 - gamma * p * math.log(p) / (1.0 - p))
+
+
+def focal_optimum(posterior: float, gamma: float) -> float:
+    r"""The probability that minimises the expected focal loss of two classes (Mukhoti et al. 2020, eq. 5 and figure 6).
+
+    .. math:: \arg\min_x -(1 - x)^\gamma q \log x - x^\gamma (1 - q) \log(1 - x)
+
+    It lies between 1/2 and the posterior q: a model at the optimum of focal loss is underconfident.
+    :func:`equipoise.calibration.focal_posterior` is the inverse. With ``gamma=0`` it is q itself.
+
+    Args:
+        posterior: q, the probability that the class is true, in [0, 1].
+        gamma: exponent of the focal loss.
+
+    >>> round(focal_optimum(0.9, gamma=1.0), 3), round(focal_optimum(0.9, gamma=3.0), 3)
+    (0.774, 0.647)
+    """
+    from scipy.optimize import brentq
+
+    check_number("posterior", posterior, low=0.0, high=1.0)
+    check_number("gamma", gamma, low=0.0)
+    if gamma == 0.0 or posterior in (0.0, 0.5, 1.0):
+        return float(posterior)
+
+    def log_ratio(z: float) -> float:
+        """Logarithm of the ratio of gradients at logit z, g(p, gamma)."""
+        small = math.exp(-abs(z))
+        odds_times_log = math.log1p(small) / small if z > 0 else small * (math.log1p(small) - z)
+        return math.log1p(gamma * odds_times_log) - gamma * (max(z, 0.0) + math.log1p(small))
+
+    # at the optimum q g(x) / x = (1 - q) g(1 - x) / (1 - x); in logits, and symmetric in q and 1 - q
+    target = abs(math.log(posterior) - math.log1p(-posterior))
+    z = float(brentq(lambda z: z - log_ratio(z) + log_ratio(-z) - target, 0.0, target, xtol=1e-13))
+    return 1.0 / (1.0 + math.exp(-math.copysign(z, posterior - 0.5)))
+
+
+def focal_kl_bound(probs: Tensor, posterior: Tensor, gamma: float) -> Tensor:
+    r"""What the focal loss is at least: a regularised divergence (Mukhoti et al. 2020, section 4 and appendix A).
+
+    .. math::
+        L_f = -\sum_k q_k (1 - p_k)^\gamma \log p_k \ge \mathrm{KL}(q \,\|\, p) + H[q] - \gamma H[p]
+
+    Minimising focal loss keeps the entropy of the predictions up. The proof needs :math:`\gamma \ge 1` (Bernoulli's
+    inequality).
+
+    Args:
+        probs: predicted probabilities p, (..., C).
+        posterior: target distribution q, (..., C).
+        gamma: exponent of the focal loss, at least 1.
+
+    Returns:
+        The bound, (...).
+
+    >>> focal_kl_bound(torch.tensor([0.7, 0.3]), torch.tensor([1.0, 0.0]), gamma=1.0)
+    tensor(-0.2542)
+    """
+    check_number("gamma", gamma, low=1.0)
+    cross_entropy: Tensor = -torch.xlogy(posterior, probs).sum(-1)  # KL(q || p) + H[q]
+    entropy: Tensor = torch.special.entr(probs).sum(-1)
+    return cross_entropy - gamma * entropy
 
 
 def gamma_for(p0: float) -> float:

@@ -12,11 +12,12 @@ from equipoise.models.classifier import (
     set_prior_bias,
 )
 from equipoise.models.deeplab import DeepLabV3
+from equipoise.models.densenet import DenseNet
 from equipoise.models.initialize import he_initialize
 from equipoise.models.mlp import MLP, LinearClassifier
 from equipoise.models.registry import MODELS, ModelEntry, build_model
 from equipoise.models.resnet import CifarResNet, ResNet, ResNetBody
-from equipoise.models.text import TextBow, TextCNN
+from equipoise.models.text import TextBow, TextCNN, TextPoolingCNN, set_word_vectors
 from equipoise.models.unet import UNet
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "CifarResNet",
     "Classifier",
     "DeepLabV3",
+    "DenseNet",
     "FeatureView",
     "FeaturesAndLogits",
     "LinearClassifier",
@@ -33,6 +35,7 @@ __all__ = [
     "ResNetBody",
     "TextBow",
     "TextCNN",
+    "TextPoolingCNN",
     "UNet",
     "build_model",
     "features_of",
@@ -40,4 +43,5 @@ __all__ = [
     "he_initialize",
     "replace_classifier",
     "set_prior_bias",
+    "set_word_vectors",
 ]

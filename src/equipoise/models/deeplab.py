@@ -14,7 +14,7 @@ from equipoise.models.resnet import STEMS, ResNetBody
 
 __all__ = ["DeepLabV3", "SpatialPyramid"]
 
-BACKBONES = {"resnet18": 18, "resnet34": 34, "resnet50": 50, "resnet101": 101}
+BACKBONES = {"resnet18": 18, "resnet34": 34, "resnet50": 50, "resnet101": 101, "resnet152": 152}
 
 
 def normed(inputs: int, outputs: int, size: int, dilation: int = 1) -> nn.Sequential:
@@ -65,7 +65,7 @@ class DeepLabV3(nn.Module):
 
     Args:
         num_classes: C.
-        backbone: ``"resnet18"``, ``"resnet34"``, ``"resnet50"`` or ``"resnet101"``.
+        backbone: ``"resnet18"``, ``"resnet34"``, ``"resnet50"``, ``"resnet101"`` or ``"resnet152"``.
         in_channels: channels of the images.
         stem: of the backbone, ``"imagenet"`` or ``"small"`` (for images of 64 pixels and less).
         output_stride: pixels of the image for one of the features: 16 or 8 (4 or 2 with the small stem). None for the

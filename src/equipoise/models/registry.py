@@ -16,10 +16,11 @@ from torch import nn
 from equipoise._checks import check_whole, check_wholes
 from equipoise._suggestions import nearest
 from equipoise.models.deeplab import DeepLabV3
+from equipoise.models.densenet import DenseNet
 from equipoise.models.external import from_file, from_timm, from_torchvision
 from equipoise.models.mlp import MLP, LinearClassifier
 from equipoise.models.resnet import CifarResNet, ResNet
-from equipoise.models.text import TextBow, TextCNN
+from equipoise.models.text import TextBow, TextCNN, TextPoolingCNN
 from equipoise.models.unet import UNet
 
 __all__ = ["MODELS", "ModelEntry", "build_model", "check_name"]
@@ -58,6 +59,7 @@ class ModelEntry:
 
 
 _HE = "He et al. 2016 (Deep residual learning for image recognition)"
+_CHEN = "Chen et al. 2017 (Rethinking atrous convolution for semantic image segmentation)"
 
 MODELS: Mapping[str, ModelEntry] = MappingProxyType(
     {
@@ -73,8 +75,34 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
                 "ResNet-32 for CIFAR, 0.46 M weights",
                 _HE,
             ),
+            ModelEntry(
+                "resnet110",
+                partial(CifarResNet, depth=110),
+                "images",
+                "labels",
+                "ResNet-110 for CIFAR, 1.7 M weights",
+                _HE,
+            ),
+            ModelEntry(
+                "wideresnet26-10",
+                partial(CifarResNet, depth=26, widen=10, shortcut="B"),
+                "images",
+                "labels",
+                "Wide ResNet for CIFAR, 36.5 M weights",
+                "Zagoruyko and Komodakis 2016 (Wide residual networks)",
+            ),
+            ModelEntry(
+                "densenet121",
+                partial(DenseNet, blocks=(6, 12, 24, 16)),
+                "images",
+                "labels",
+                "DenseNet-121, 8.0 M weights",
+                "Huang et al. 2017 (Densely connected convolutional networks)",
+            ),
             ModelEntry("resnet18", partial(ResNet, depth=18), "images", "labels", "ResNet-18, 11.7 M weights", _HE),
             ModelEntry("resnet50", partial(ResNet, depth=50), "images", "labels", "ResNet-50, 25.6 M weights", _HE),
+            ModelEntry("resnet101", partial(ResNet, depth=101), "images", "labels", "ResNet-101, 44.5 M weights", _HE),
+            ModelEntry("resnet152", partial(ResNet, depth=152), "images", "labels", "ResNet-152, 60.2 M weights", _HE),
             ModelEntry(
                 "unet",
                 UNet,
@@ -89,7 +117,18 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
                 "images",
                 "maps",
                 "DeepLabv3 on a ResNet-18 (backbone=... for others)",
-                "Chen et al. 2017 (Rethinking atrous convolution for semantic image segmentation)",
+                _CHEN,
+            ),
+            *(
+                ModelEntry(
+                    f"deeplabv3-resnet{depth}",
+                    partial(DeepLabV3, backbone=f"resnet{depth}"),
+                    "images",
+                    "maps",
+                    f"DeepLabv3 on a ResNet-{depth}",
+                    _CHEN,
+                )
+                for depth in (50, 101, 152)
             ),
             ModelEntry(
                 "text-bow",
@@ -106,6 +145,14 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
                 "labels",
                 "Convolutions over 3, 4 and 5 words",
                 "Kim 2014 (Convolutional neural networks for sentence classification)",
+            ),
+            ModelEntry(
+                "text-pooling-cnn",
+                TextPoolingCNN,
+                "tokens",
+                "labels",
+                "Three convolutions over 5 words, then their maximum over the text",
+                "Lin et al. 2014 (Network in network), as in Mukhoti et al. 2020",
             ),
         )
     }

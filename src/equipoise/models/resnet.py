@@ -147,15 +147,21 @@ def zero_last_norms(module: nn.Module) -> None:
 class CifarResNet(nn.Module):
     """ResNet for images of about 32 pixels (He et al. 2016, section 4.2): three stages, 6n + 2 layers.
 
+    With ``widen`` it is a wide residual network (Zagoruyko and Komodakis 2016) whose blocks normalise after the
+    convolutions, as in the code of Mukhoti et al. 2020. That code counts depth without the 1x1 convolutions: its
+    WRN-26-10 has the convolutions of WRN-28-10.
+
     Args:
         num_classes: C.
         in_channels: channels of the images.
         depth: 20, 32, 44, 56, 110 ...: 6n + 2.
-        width: channels of the first stage; the second and third have two and four times as many.
+        width: channels of the first convolution and, times ``widen``, of the first stage; the second and third stages
+            have two and four times as many as the first.
+        widen: factor of the channels of the stages.
         shortcut: ``"A"`` (the paper's for CIFAR: padding, no parameters) or ``"B"`` (1x1 convolutions).
         zero_init_residual: start every block as the identity (Goyal et al. 2017).
 
-    Shape: (N, in_channels, H, W) to (N, C), any H and W. The classifier sees (N, 4 width).
+    Shape: (N, in_channels, H, W) to (N, C), any H and W. The classifier sees (N, 4 width widen).
     """
 
     def __init__(
@@ -165,22 +171,25 @@ class CifarResNet(nn.Module):
         in_channels: int = 3,
         depth: int = 32,
         width: int = 16,
+        widen: int = 1,
         shortcut: str = "A",
         zero_init_residual: bool = False,
     ) -> None:
         super().__init__()
         check_choice("shortcut", shortcut, ("A", "B"))
         check_whole("width", width, low=1)
+        check_whole("widen", widen, low=1)
         check_whole("in_channels", in_channels, low=1)
         if not isinstance(depth, int) or depth < 8 or (depth - 2) % 6:
             raise ValueError(f"depth must be 6n + 2 with n >= 1, got {depth!r}; take 20, 32, 44, 56 or 110")
         blocks = (depth - 2) // 6
         self.conv1 = conv3x3(in_channels, width)
         self.bn1 = nn.BatchNorm2d(width)
-        self.layer1 = self._stage(width, width, blocks, 1, shortcut)
-        self.layer2 = self._stage(width, 2 * width, blocks, 2, shortcut)
-        self.layer3 = self._stage(2 * width, 4 * width, blocks, 2, shortcut)
-        self.fc = nn.Linear(4 * width, num_classes)
+        wide = width * widen
+        self.layer1 = self._stage(width, wide, blocks, 1, shortcut)
+        self.layer2 = self._stage(wide, 2 * wide, blocks, 2, shortcut)
+        self.layer3 = self._stage(2 * wide, 4 * wide, blocks, 2, shortcut)
+        self.fc = nn.Linear(4 * wide, num_classes)
         he_initialize(self)
         if zero_init_residual:
             zero_last_norms(self)
@@ -188,7 +197,7 @@ class CifarResNet(nn.Module):
     @staticmethod
     def _stage(inputs: int, width: int, blocks: int, stride: int, shortcut: str) -> nn.Sequential:
         around: nn.Module | None = None
-        if stride != 1:
+        if stride != 1 or inputs != width:
             around = PaddedShortcut(width - inputs, stride) if shortcut == "A" else projection(inputs, width, stride)
         first = BasicBlock(inputs, width, stride=stride, shortcut=around)
         return nn.Sequential(first, *(BasicBlock(width, width) for _ in range(blocks - 1)))

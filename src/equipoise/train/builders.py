@@ -21,8 +21,9 @@ from equipoise.data.augment import augmentations_from
 from equipoise.data.files import Size
 from equipoise.data.opening import resized, without_bad_images
 from equipoise.data.samplers import EpochSampler
+from equipoise.data.text import Vocabulary
 from equipoise.heads.rebalanced import empty_linear
-from equipoise.models import build_model, find_classifier, set_prior_bias
+from equipoise.models import build_model, find_classifier, set_prior_bias, set_word_vectors
 from equipoise.train.loaders import labels_for_sampling
 from equipoise.train.loss_text import build_loss, python_call
 from equipoise.train.methods import LossText, Method, Plain, parse_method
@@ -178,6 +179,14 @@ def model_of(spec: RunSpec, task: TrainingTask, preparation: Preparation) -> tup
         )
     except (ImportError, RuntimeError, TypeError) as error:  # what a setting names is missing or fails
         raise ValueError(f"--model {name}: {error}") from error
+    if spec.word_vectors is not None:
+        if not tokens:
+            raise ValueError(f"--word-vectors is for texts, got {preparation.kind}; leave it out")
+        vectors = Vocabulary(preparation.words).read_vectors(spec.word_vectors)
+        try:
+            set_word_vectors(model, vectors)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"--word-vectors {spec.word_vectors}: {error}") from error
     if spec.prior_bias:
         if not task.kind.multilabel:
             raise ValueError(f"--prior-bias is for several labels a sample, got task {task.kind!r}; leave it out")

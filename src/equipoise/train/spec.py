@@ -171,10 +171,15 @@ class SharedSpec(BaseModel):
 
     model: str = _model(
         "auto",
-        "linear, mlp, resnet32, resnet18, resnet50, unet, deeplabv3, text-bow, text-cnn; timm:NAME, torchvision:NAME, "
+        "linear, mlp, resnet32, resnet110, wideresnet26-10, densenet121, resnet18, resnet50, resnet101, resnet152, "
+        "unet, deeplabv3, deeplabv3-resnet50, deeplabv3-resnet101, deeplabv3-resnet152, text-bow, text-cnn, "
+        "text-pooling-cnn; timm:NAME, torchvision:NAME, "
         "FILE.py:function.",
     )
     model_options: dict[str, Any] = _model({}, "Additional arguments of the model.")
+    word_vectors: str | None = _model(
+        None, "Texts: file of word vectors in GloVe's format to start from; width in model_options is that of the file."
+    )
     prior_bias: bool = _model(False, "Multi-label: initialise the bias of each label from its frequency.")
 
     epochs: int = _train(30, "Number of epochs.", ge=1, le=1_000_000)

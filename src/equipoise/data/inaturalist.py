@@ -1,0 +1,62 @@
+"""iNaturalist 2018: a JSON file in the form of COCO, with one category for each image."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from equipoise.data.coco import Annotations, image_root_of
+from equipoise.data.errors import refuse
+from equipoise.data.files import FileImages, path_array
+from equipoise.data.source import Options, Source, agree, check_files, need_train, one_for_each_split, settle_names
+from equipoise.tasks import Task
+
+__all__ = ["inaturalist_files", "read_inaturalist"]
+
+NAMED = re.compile(r"(train|val)\d{4}")
+
+
+def inaturalist_files(path: Path) -> dict[str, Path]:
+    """``train2018.json`` and ``val2018.json`` of a folder, or beside one of them; the test file has no labels."""
+    if path.is_file() and not NAMED.fullmatch(path.stem):
+        return {}
+    folder = path if path.is_dir() else path.parent
+    named = {file: match[1] for file in sorted(folder.glob("*.json")) if (match := NAMED.fullmatch(file.stem))}
+    return one_for_each_split(folder, named, "file", "open one by its path")
+
+
+def read_inaturalist(path: Path, options: Options) -> Source:
+    """``train2018.json`` and ``val2018.json``; ``file_name`` starts in their folder. Classes in the order of ids."""
+    agree(path, Task.MULTICLASS, options.task)
+    files = inaturalist_files(path) or {"train": path}
+    need_train(path, files)
+    read = {split: Annotations.read(file) for split, file in files.items()}
+    categories = read["train"].categories
+    for split, content in read.items():
+        if content.categories != categories:
+            raise refuse(
+                files[split], f"categories must be those of {files['train']}", "others", "use one list of them"
+            )
+    names = settle_names(path, tuple(categories.values()), options.class_names)
+    number: dict[Hashable, int] = {identifier: names.index(name) for identifier, name in categories.items()}
+    splits = {split: _split(files[split], content, number, options) for split, content in read.items()}
+    return Source(Task.MULTICLASS, names, splits)
+
+
+def _split(file: Path, content: Annotations, number: Mapping[Hashable, int], options: Options) -> FileImages:
+    images, pairs = content.images, content.pairs
+    labels = dict(pairs)
+    odd = next((image for image in images if image not in labels), None)
+    if len(labels) != len(pairs) or odd is not None:
+        found = "several for one" if len(labels) != len(pairs) else f"none for {odd}"
+        raise refuse(file, "every image must have one category", found, "pass task='multilabel' for multi-label data")
+    unknown = next((category for category in labels.values() if category not in number), None)
+    if unknown is not None:
+        raise refuse(file, "every annotation must have one of the categories", f"category_id {unknown}", "add it")
+    root = image_root_of(file, next(iter(images.values())), options.image_root)
+    paths = path_array(root / name for name in images.values())
+    check_files(file, paths)
+    return options.images(paths, np.array([number[labels[image]] for image in images], np.int64))
