@@ -17,6 +17,7 @@ POINTWISE = (
     "tests/losses/test_one_worker.py",
     "tests/losses/test_state.py",
     "tests/losses/test_identities.py",
+    "tests/losses/test_workers.py",
     "tests/losses/test_catalogue_gradients.py",
     "tests/losses/test_ignored_rows.py",
     "tests/losses/test_masked_classes.py",
@@ -25,17 +26,26 @@ POINTWISE = (
     "tests/losses/test_errors.py",
 )
 OBJECTIVES = ("tests/losses/test_objectives.py",)
-REGION = ("tests/test_defaults.py", "tests/losses/test_one_worker.py", "tests/losses/test_region.py")
+REGION = (
+    "tests/test_defaults.py",
+    "tests/losses/test_one_worker.py",
+    "tests/losses/test_region.py",
+    "tests/losses/test_workers.py",
+)
 EVERY_LOSS = (*POINTWISE, *OBJECTIVES, *REGION)
 WEIGHTS = (
     "tests/test_defaults.py",
     "tests/test_weights.py",
     "tests/golden/test_golden.py",
     "tests/losses/test_state.py",
+    "tests/losses/test_workers.py",
 )
 METRICS = (
     "tests/test_defaults.py",
+    "tests/metrics/test_bin_edges.py",
+    "tests/metrics/test_blocks.py",
     "tests/metrics/test_golden.py",
+    "tests/metrics/test_precision.py",
     "tests/metrics/test_values.py",
     "tests/metrics/test_against_others.py",
     "tests/metrics/test_streaming.py",
