@@ -24,20 +24,13 @@ from equipoise.metrics import (
 from equipoise.metrics._inputs import tally
 from equipoise.metrics.binning import cells_of_samples, equal_mass, fine_edges
 from equipoise.metrics.open_set import auroc, histogram_auroc
+from tests.dtypes import default_dtype
 from tests.metrics.batches import EVERY, link, values
 
 each_metric = pytest.mark.parametrize("name", EVERY)
 EXACT = {"rtol": 1e-14, "atol": 1e-15, "equal_nan": True}
 CONFIDENCE = torch.tensor([0.9, 0.6, 0.3, 0.6])
 RIGHT = torch.tensor([True, False, True, True])
-
-
-@pytest.fixture(params=[torch.float32, torch.float64, torch.float16], ids=str)
-def default_dtype(request):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(request.param)
-    yield request.param
-    torch.set_default_dtype(before)
 
 
 def all_results(name, scores, targets, **options):
@@ -55,19 +48,23 @@ def test_results_do_not_depend_on_the_default_dtype(name, options):
     scores, targets = EVERY[name][1](dtype=torch.float32)
     expected = all_results(name, scores, targets, **options)
     for default in (torch.float64, torch.float16):
-        torch.set_default_dtype(default)
-        try:
+        with default_dtype(default):
             results = all_results(name, scores, targets, **options)
-        finally:
-            torch.set_default_dtype(torch.float32)
         for key, value in expected.items():
             assert results[key].dtype is value.dtype, key
             assert value.dtype is torch.float64 or key in ("left_out", "count"), key
             assert_close(results[key], value, **EXACT)
 
 
-def test_functions_do_not_depend_on_the_default_dtype(default_dtype):
-    unknown, sums = torch.tensor([0.5, 0.2]), bin_sums(CONFIDENCE, RIGHT, 2)
+@pytest.mark.parametrize("default", [torch.float32, torch.float64, torch.float16], ids=str)
+def test_functions_do_not_depend_on_the_default_dtype(default):
+    unknown = torch.tensor([0.5, 0.2])
+    with default_dtype(default):
+        check_functions(unknown)
+
+
+def check_functions(unknown):
+    sums = bin_sums(CONFIDENCE, RIGHT, 2)
     weighted = bin_sums(CONFIDENCE, RIGHT, 2, weight=torch.tensor([[1, 0, 2, 1]]))
     assert [part.dtype for part in sums] == [torch.int64, torch.float64, torch.int64]
     assert [part.dtype for part in weighted] == [torch.float64] * 3

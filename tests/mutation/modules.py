@@ -12,11 +12,13 @@ DESELECTED = "not (compil or inductor or process or import or ddp or needs_torch
 
 POINTWISE = (
     "tests/test_defaults.py",
+    "tests/test_ranges.py",
     "tests/golden/test_golden.py",
     "tests/losses/test_against_torch.py",
     "tests/losses/test_one_worker.py",
     "tests/losses/test_state.py",
     "tests/losses/test_identities.py",
+    "tests/losses/test_default_dtype.py",
     "tests/losses/test_workers.py",
     "tests/losses/test_catalogue_gradients.py",
     "tests/losses/test_ignored_rows.py",
@@ -28,6 +30,7 @@ POINTWISE = (
 OBJECTIVES = ("tests/losses/test_objectives.py",)
 REGION = (
     "tests/test_defaults.py",
+    "tests/test_ranges.py",
     "tests/losses/test_one_worker.py",
     "tests/losses/test_region.py",
     "tests/losses/test_workers.py",
@@ -35,13 +38,16 @@ REGION = (
 EVERY_LOSS = (*POINTWISE, *OBJECTIVES, *REGION)
 WEIGHTS = (
     "tests/test_defaults.py",
+    "tests/test_ranges.py",
     "tests/test_weights.py",
     "tests/golden/test_golden.py",
+    "tests/losses/test_default_dtype.py",
     "tests/losses/test_state.py",
     "tests/losses/test_workers.py",
 )
 METRICS = (
     "tests/test_defaults.py",
+    "tests/test_ranges.py",
     "tests/metrics/test_bin_edges.py",
     "tests/metrics/test_blocks.py",
     "tests/metrics/test_golden.py",
@@ -54,13 +60,14 @@ METRICS = (
 )
 CALIBRATION = (
     "tests/test_defaults.py",
+    "tests/calibration/test_precision.py",
     "tests/calibration/test_values.py",
     "tests/calibration/test_every_method.py",
     "tests/calibration/test_storage.py",
     "tests/calibration/test_published.py",
     "tests/calibration/test_masked_scores.py",
 )
-HEADS = ("tests/test_defaults.py", "tests/heads/test_ranges.py")
+HEADS = ("tests/test_defaults.py", "tests/test_ranges.py", "tests/heads/test_ranges.py")
 VERDICT = (
     "tests/comparison/test_candidates.py",
     "tests/comparison/test_verdict.py",
@@ -73,6 +80,7 @@ PACKAGES = ("calibration", "heads", "losses", "metrics", "weights")
 TESTS: dict[str, tuple[str, ...]] = {
     "schedules.py": (
         "tests/test_defaults.py",
+        "tests/test_ranges.py",
         "tests/test_schedules.py",
         "tests/golden/test_golden.py",
         "tests/losses/test_state.py",
@@ -97,13 +105,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "losses/representation.py": (
         "tests/test_defaults.py",
+        "tests/test_ranges.py",
         "tests/losses/test_representation.py",
         "tests/losses/test_errors.py",
     ),
     "losses/sigmoid.py": POINTWISE,
     "losses/softmax.py": POINTWISE,
     "losses/sums.py": ("tests/losses/test_sums.py",),
-    "losses/theory.py": ("tests/losses/test_theory.py", "tests/golden/test_golden.py"),
+    "losses/theory.py": ("tests/test_ranges.py", "tests/losses/test_theory.py", "tests/golden/test_golden.py"),
     "kernels/blocks.py": EVERY_LOSS,
     "kernels/lovasz_reference.py": REGION,
     "kernels/modulation.py": POINTWISE,
