@@ -12,16 +12,16 @@ DESELECTED = "not (compil or inductor or process or import or ddp or needs_torch
 
 POINTWISE = (
     "tests/test_defaults.py",
-    "tests/test_ranges.py",
     "tests/golden/test_golden.py",
     "tests/losses/test_against_torch.py",
     "tests/losses/test_one_worker.py",
     "tests/losses/test_state.py",
     "tests/losses/test_identities.py",
-    "tests/losses/test_default_dtype.py",
-    "tests/losses/test_workers.py",
     "tests/losses/test_catalogue_gradients.py",
     "tests/losses/test_ignored_rows.py",
+    "tests/losses/test_default_dtype.py",
+    "tests/losses/test_workers.py",
+    "tests/test_ranges.py",
     "tests/losses/test_masked_classes.py",
     "tests/losses/test_second_derivatives.py",
     "tests/losses/test_extremes.py",
@@ -38,22 +38,22 @@ REGION = (
 EVERY_LOSS = (*POINTWISE, *OBJECTIVES, *REGION)
 WEIGHTS = (
     "tests/test_defaults.py",
-    "tests/test_ranges.py",
     "tests/test_weights.py",
     "tests/golden/test_golden.py",
     "tests/losses/test_default_dtype.py",
     "tests/losses/test_state.py",
     "tests/losses/test_workers.py",
+    "tests/test_ranges.py",
 )
 METRICS = (
     "tests/test_defaults.py",
-    "tests/test_ranges.py",
     "tests/metrics/test_bin_edges.py",
     "tests/metrics/test_blocks.py",
     "tests/metrics/test_golden.py",
-    "tests/metrics/test_precision.py",
     "tests/metrics/test_values.py",
     "tests/metrics/test_against_others.py",
+    "tests/metrics/test_precision.py",
+    "tests/test_ranges.py",
     "tests/metrics/test_streaming.py",
     "tests/metrics/test_masked_scores.py",
     "tests/metrics/test_errors.py",
@@ -70,6 +70,7 @@ CALIBRATION = (
 HEADS = ("tests/test_defaults.py", "tests/test_ranges.py", "tests/heads/test_ranges.py")
 VERDICT = (
     "tests/comparison/test_candidates.py",
+    "tests/comparison/test_judge_rules.py",
     "tests/comparison/test_verdict.py",
     "tests/comparison/test_recommendation.py",
 )
