@@ -64,6 +64,16 @@ def test_average_precision_sorts_as_many_labels_together_as_allowed(together, wi
     assert seen == widths
 
 
+def test_a_single_sample_has_as_many_labels_together_as_allowed(monkeypatch):
+    seen, original = [], average_precisions.average_precision
+    monkeypatch.setattr(average_precisions, "TOGETHER", 4)
+    monkeypatch.setattr(
+        average_precisions, "average_precision", lambda *given: seen.append(len(given[0])) or original(*given)
+    )
+    assert label_average_precision([torch.zeros(1, 5)], [torch.ones(1, 5, dtype=torch.int8)]).tolist() == [1.0] * 5
+    assert seen == [4, 1]
+
+
 def test_labels_without_samples_have_no_average_precision():
     assert label_average_precision([torch.zeros(0, 2)], [torch.zeros(0, 2, dtype=torch.int8)]).isnan().all()
 
