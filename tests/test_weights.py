@@ -252,3 +252,9 @@ def test_messages_name_the_argument_that_weights_come_from():
             build([5, 3])(torch.zeros(2, 3), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match=r"^weight must have "):
         eq.CrossEntropyLoss([5, 3])(torch.zeros(2, 3), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("total", [0.0, 1e-9, 0.4, 1.0, 1.5, 1e9])
+def test_normalized_weights_sum_to_one_whatever_their_size(total):
+    weights = torch.tensor([0.25, 0.75], dtype=torch.float64)
+    assert_close(eq.weights.normalized(total * weights), weights if total else torch.zeros(2, dtype=torch.float64))

@@ -10,6 +10,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
+from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from torch.testing import assert_close
@@ -297,7 +298,7 @@ def hard(rows=150, seed=0):
     columns = []
     for scale, kept, wrong, offset in HARD.values():
         clean = scale * draw.normal(size=rows)
-        positive = draw.random(rows) < 1 / (1 + np.exp(-kept * clean - (offset if offset < 0 else 0.0)))
+        positive = draw.random(rows) < expit(kept * clean + min(offset, 0.0))
         columns.append((clean + offset, positive ^ (draw.random(rows) < wrong)))
     logits, targets = (torch.tensor(np.stack(part, 1)) for part in zip(*columns, strict=True))
     targets = targets.long()
@@ -354,3 +355,14 @@ def test_one_row_of_several_labels():
     common = least(logits.flatten(), targets.flatten(), False)[1]
     assert fitted.temperatures == pytest.approx([1 / common[0]] * 4, rel=1e-4)  # each label has one kind only
     assert fitted.samples == 1
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_saturated_logits_have_a_temperature(bias):
+    """A quarter is wrong at a logit of 1000 or -1000: the log-odds of three quarters are log 3."""
+    logits = torch.tensor([1000.0, -1000.0]).double().repeat(40)[:, None]
+    targets = (logits > 0).long()
+    targets[:20] = 1 - targets[:20]
+    fitted = fit_label_temperatures(logits, targets, bias=bias, shrinkage=0.0, bounds=(0.01, 1e4))
+    assert fitted.temperatures[0] == pytest.approx(1000 / math.log(3), rel=1e-6)
+    assert fitted.biases[0] == pytest.approx(0.0, abs=1e-6)
