@@ -114,8 +114,9 @@ def _seconds_unchanged(modules: set[str], workers: int) -> dict[str, float]:
 
 
 def _keys(mutant: Mutant) -> set[tuple[str, str, str]]:
-    """What a list of equivalent mutants may name it by: itself, or all mutants of its line."""
-    return {(mutant.module, mutant.text, mutant.after), (mutant.module, mutant.text, "")}
+    """What a list of equivalent mutants may name it by: itself, or all mutants of its line without the comment."""
+    code = mutant.text.split("  # ")[0]
+    return {(mutant.module, code, mutant.after), (mutant.module, code, "")}
 
 
 def _equivalent() -> set[tuple[str, str, str]]:
