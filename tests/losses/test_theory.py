@@ -116,8 +116,9 @@ def test_a_margin_lets_go_of_sure_negatives_sooner():
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64, Fraction], ids=lambda kind: kind.__name__)
-def test_gamma_for_takes_any_kind_of_real_number_below_a_half(kind):
+def test_any_kind_of_real_number_is_taken(kind):
     assert eq.gamma_for(kind(0.25)) == eq.gamma_for(0.25)
+    assert eq.mislabel_point(kind(4.0), kind(0.0625)) == eq.mislabel_point(4.0, 0.0625)
     for p0 in (0.0, 0.5, 0.75, 1.0):
-        with pytest.raises(ValueError, match="^p0 must be "):
+        with pytest.raises(ValueError, match=r"^p0 must be "):
             eq.gamma_for(kind(p0))
