@@ -1,4 +1,4 @@
-"""Defaults that results depend on, as documented; those of the losses are in test_public_surface."""
+"""Defaults that results depend on, as documented; those of the named losses are in test_public_surface."""
 
 import inspect
 from importlib import import_module
@@ -6,6 +6,7 @@ from importlib import import_module
 import pytest
 
 COMMON = {"ignore_index": -100, "ignore_value": -1, "from_logits": True, "validate": False, "sync": False}
+COMMON |= {"detach_focus": False, "sync_counts": False}
 COMMON |= {"converged": True, "class_names": (), "exact": True, "seed": 0, "dim": -1}
 DEFAULTS = {
     "calibration": {
@@ -54,6 +55,11 @@ DEFAULTS = {
         "bootstrap": {"draws": 1000, "level": 0.95, "weighted": False},
         "shot_groups": {"convention": "kang", "cuts": (20, 100)},
     },
+    "losses.sigmoid": {"SigmoidLoss": {"margin": 0.0, "reduction": "mean"}},
+    "losses.softmax": {"SoftmaxLoss": {"label_smoothing": 0.0, "reduction": "mean"}},
+    "losses.reduce": {},
+    "losses.base": {},
+    "calibration.inputs": {"logits_from_probs": {"floor": 1e-12, "task": "single"}},
     "schedules": {"Cyclical": {"factor": 4.0}, "Parabolic": {"start": 1.0, "stop": 0.0}},
     "weights": {
         "Deferred": {"start": 0.8},

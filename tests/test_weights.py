@@ -229,3 +229,32 @@ def test_a_batch_with_logits_that_are_not_finite_says_nothing(bad):
     assert (support_and_hits(logits, labels, valid) == SPOILED).all()
     ignored = support_and_hits(logits, labels, torch.tensor([False, True]))
     assert ignored.tolist() == [[0, 1, 0], [0, 1, 0]]
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_predictions_of_samples_larger_than_a_block(samples):
+    """A block on the CPU holds a million logits; a sample of more is a block of its own."""
+    logits = torch.zeros(samples, 3, 400_000)
+    labels = torch.arange(400_000).remainder(3).expand(samples, -1)
+    logits.scatter_(1, labels.unsqueeze(1), 1.0)
+    labels = labels.clone()
+    labels[:, :7] = 2
+    counts = support_and_hits(logits, labels, torch.ones_like(labels, dtype=torch.bool))
+    support = torch.stack([(labels == c).sum() for c in range(3)])
+    assert counts.tolist() == [support.tolist(), [133_331 * samples, 133_331 * samples, 133_333 * samples]]
+
+
+def test_messages_name_the_argument_that_weights_come_from():
+    assert ClassWeights([1.0, 2.0]).called is None
+    assert ClassWeights([1.0, 2.0], called="counts").called == "counts"
+    for build in (eq.InverseFrequencyLoss, eq.ClassBalancedLoss):
+        with pytest.raises(ValueError, match=r"^counts must have "):
+            build([5, 3])(torch.zeros(2, 3), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match=r"^weight must have "):
+        eq.CrossEntropyLoss([5, 3])(torch.zeros(2, 3), torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("total", [0.0, 1e-9, 0.4, 1.0, 1.5, 1e9])
+def test_normalized_weights_sum_to_one_whatever_their_size(total):
+    weights = torch.tensor([0.25, 0.75], dtype=torch.float64)
+    assert_close(eq.weights.normalized(total * weights), weights if total else torch.zeros(2, dtype=torch.float64))

@@ -9,6 +9,8 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from torch.testing import assert_close
@@ -276,3 +278,91 @@ def test_bad_options(options):
 
 def test_thresholds_are_shown_as_probabilities():
     assert repr(Thresholds((0.0, -2.0))) == "Thresholds(num_classes=2, probabilities=(0.5, 0.119203))"
+
+
+# ------------------------------------------------------------------------------------------------- the minimum itself
+
+HARD = {  # sharpness of the logits, how much of it the labels have, share of wrong labels, offset of the logits
+    "calibrated": (2.0, 1.0, 0.0, 0.0),
+    "rare": (2.0, 1.0, 0.0, -3.0),
+    "overconfident by far": (40.0, 0.02, 0.0, 0.0),
+    "noise that is sure of itself": (60.0, 0.0, 0.0, 0.0),
+    "hardly confident": (0.05, 30.0, 0.0, 0.0),
+    "right but for a few": (8.0, 50.0, 0.02, 0.0),
+    "far from zero": (3.0, 0.5, 0.0, 30.0),
+}
+
+
+def hard(rows=150, seed=0):
+    draw = np.random.default_rng(seed)
+    columns = []
+    for scale, kept, wrong, offset in HARD.values():
+        clean = scale * draw.normal(size=rows)
+        positive = draw.random(rows) < expit(kept * clean + min(offset, 0.0))
+        columns.append((clean + offset, positive ^ (draw.random(rows) < wrong)))
+    logits, targets = (torch.tensor(np.stack(part, 1)) for part in zip(*columns, strict=True))
+    targets = targets.long()
+    targets[torch.rand(targets.shape, generator=torch.Generator().manual_seed(seed)) < 0.1] = -1
+    return logits.double(), targets
+
+
+def label_objective(slope, bias, logits, targets, *, shrinkage=0.0, common=(1.0, 0.0)):
+    x, y = logits[targets >= 0].numpy(), targets[targets >= 0].numpy()
+    t = slope * x + bias
+    nll = (np.logaddexp(0.0, t) - y * t).sum()
+    return nll + 0.5 * shrinkage * ((slope / common[0] - 1) ** 2 + (bias - common[1]) ** 2)
+
+
+def least(logits, targets, with_bias, **options):
+    """The least of the objective by a search over a grid of slopes and then a simplex."""
+    best = min(
+        (
+            minimize(
+                lambda at: label_objective(math.exp(at[0]), at[1] if with_bias else 0.0, logits, targets, **options),
+                [math.log(slope), bias],
+                method="Nelder-Mead",
+                options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 4000},
+                bounds=[(math.log(0.01), math.log(100.0)), (-50.0, 50.0)],
+            )
+            for slope in (0.02, 1.0, 10.0)
+            for bias in ((0.0, -20.0) if with_bias else (0.0,))
+        ),
+        key=lambda found: found.fun,
+    )
+    return float(best.fun), (math.exp(best.x[0]), float(best.x[1]) if with_bias else 0.0)
+
+
+@pytest.mark.filterwarnings("ignore::equipoise.calibration.CalibrationWarning")
+@pytest.mark.parametrize("shrinkage", [0.0, 3.0])
+@pytest.mark.parametrize("bias", [False, True], ids=["temperature", "temperature and bias"])
+def test_label_temperatures_are_the_least_of_their_objective(bias, shrinkage):
+    logits, targets = hard()
+    fitted = fit_label_temperatures(logits, targets, bias=bias, shrinkage=shrinkage)
+    _, common = least(logits.flatten(), targets.flatten(), bias)
+    for k, name in enumerate(HARD):
+        options = {"shrinkage": shrinkage, "common": common}
+        found = label_objective(1 / fitted.temperatures[k], fitted.biases[k], logits[:, k], targets[:, k], **options)
+        expected, _ = least(logits[:, k], targets[:, k], bias, **options)
+        assert found <= expected + 1e-5 * (1 + expected), name
+        assert bias or fitted.biases[k] == 0.0
+
+
+def test_one_row_of_several_labels():
+    logits, targets = torch.tensor([[1.0, -1.0, 0.5, 2.0]]).double(), torch.tensor([[1, 0, 0, 1]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted = fit_label_temperatures(logits, targets, shrinkage=1.0)
+    common = least(logits.flatten(), targets.flatten(), False)[1]
+    assert fitted.temperatures == pytest.approx([1 / common[0]] * 4, rel=1e-4)  # each label has one kind only
+    assert fitted.samples == 1
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_saturated_logits_have_a_temperature(bias):
+    """A quarter is wrong at a logit of 1000 or -1000: the log-odds of three quarters are log 3."""
+    logits = torch.tensor([1000.0, -1000.0]).double().repeat(40)[:, None]
+    targets = (logits > 0).long()
+    targets[:20] = 1 - targets[:20]
+    fitted = fit_label_temperatures(logits, targets, bias=bias, shrinkage=0.0, bounds=(0.01, 1e4))
+    assert fitted.temperatures[0] == pytest.approx(1000 / math.log(3), rel=1e-6)
+    assert fitted.biases[0] == pytest.approx(0.0, abs=1e-6)

@@ -1,5 +1,7 @@
 """Vector scaling and Dirichlet calibration."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,6 +16,8 @@ from equipoise.calibration import (
     fit_temperature,
     fit_vector,
 )
+from equipoise.calibration.inputs import SingleRows
+from equipoise.calibration.linear import standardise
 from tests.calibration.data import nll, single
 
 quick = settings(max_examples=10, deadline=None)
@@ -150,3 +154,21 @@ def test_bad_numbers():
     for fit in (fit_vector, fit_dirichlet):
         with pytest.raises(ValueError, match="shrinkage"):
             fit(*single(20), shrinkage=0.0)
+
+
+def test_masked_classes_are_a_probability_of_1e_12_in_standard_units():
+    """The common temperature scales it as it scales all others; columns have mean 0 and deviation 1."""
+    logits, labels = single(60, 3)
+    logits[::4, 2] = -math.inf
+    labels[::4] %= 2
+    standard = standardise(SingleRows(logits, labels))
+    assert_close(standard.scaled, logits * standard.slope)
+    columns = logits.clamp(min=math.log(1e-12)) * standard.slope
+    deviation = (columns - columns.mean(0)).square().mean(0).sqrt()
+    assert_close(standard.mean, columns.mean(0))
+    assert_close(standard.deviation, deviation)
+    assert_close(standard.units, (columns - columns.mean(0)) / deviation)
+    assert standard.slope == pytest.approx(1.0 / fit_temperature(logits, labels).temperature)
+    constant = standardise(SingleRows(torch.cat([logits[:, :2], torch.ones(60, 1).double()], 1), labels % 2))
+    assert constant.deviation[2] == 1.0
+    assert constant.units[:, 2].abs().max() < 1e-15

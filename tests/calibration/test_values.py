@@ -34,6 +34,7 @@ from equipoise.calibration import (
     fit_thresholds,
     fit_vector,
     focal_posterior,
+    inputs,
     logits_from_probs,
 )
 from tests.calibration.data import EVERY, MULTI, SINGLE, fit, multi, of, single
@@ -358,6 +359,54 @@ def test_blocks_of_rows_do_not_matter(monkeypatch):
         monkeypatch.setattr("equipoise.calibration.inputs.BLOCK", block)
         for name in names if block > 1 else names[:2]:
             assert_close(fit(name, *data)(data[0]), whole[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("block", "rows", "columns", "row_blocks", "label_widths"),
+    [
+        (3, 5, 5, [1] * 5, [2, 2, 1]),
+        (20, 5, 5, [4, 1], [5]),
+        (25, 5, 5, [5], [5]),
+        (3, 100, 3, [1] * 100, [1, 1, 1]),
+        (3, 1, 13, [1], [12, 1]),
+        (1, 3, 2, [1, 1, 1], [1, 1]),
+    ],
+)
+def test_blocks_are_as_large_as_allowed(block, rows, columns, row_blocks, label_widths, monkeypatch):
+    monkeypatch.setattr("equipoise.calibration.inputs.BLOCK", block)
+    logits = torch.arange(float(rows * columns)).view(rows, columns)
+    assert [len(logits[part]) for part in inputs.blocks(logits)] == row_blocks
+    assert torch.equal(torch.cat([logits[part] for part in inputs.blocks(logits)]), logits)
+    pieces = list(inputs.label_blocks(inputs.MultiRows(logits, logits > 3, logits > 1)))
+    assert [piece.logits.shape[1] for piece in pieces] == label_widths
+    assert torch.equal(torch.cat([piece.logits for piece in pieces], 1), logits)
+    assert torch.equal(torch.cat([piece.positive for piece in pieces], 1), logits > 3)
+    assert torch.equal(torch.cat([piece.known for piece in pieces], 1), logits > 1)
+
+
+@pytest.mark.parametrize(
+    ("odds", "probs", "at", "expected"),
+    [
+        ((0.0, 0.0), (0.2, 0.6), [-0.5, 0.0, 1e-9, 0.5, 3.0], [0.2, 0.2, 0.6, 0.6, 0.6]),
+        ((0.0, 1.0, 1.0), (0.2, 0.4, 0.6), [-1.0, 0.25, 1.0, 1.0 + 1e-9, 1.5, 9.0], [0.2, 0.25, 0.4, 0.6, 0.6, 0.6]),
+        ((0.0, 0.0, 1.0), (0.2, 0.4, 0.6), [-1.0, 0.0, 1e-9, 0.25, 1.0, 1.5], [0.2, 0.2, 0.4, 0.45, 0.6, 0.6]),
+        (
+            (-1.0, 1.0),
+            (0.25, 0.75),
+            [-2.0, -1.5, -1.0, 0.0, 0.5, 1.0, 1.5, 9.0],
+            [0.25] * 3 + [0.5, 0.625] + [0.75] * 3,
+        ),
+        ((2.0,), (0.3,), [-9.0, 2.0, 9.0], [0.3, 0.3, 0.3]),
+    ],
+    ids=["a step", "a step at the end", "a step at the start", "a line", "one knot"],
+)
+def test_isotonic_curves_are_constant_beyond_their_knots(odds, probs, at, expected):
+    fitted = IsotonicCalibration(((odds, probs),), task="multi")
+    scores = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+    found = fitted(scores[:, None]).sigmoid().squeeze(1)
+    assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=0.0, atol=1e-8)
+    (slopes,) = torch.autograd.grad(found.sum(), scores)
+    assert slopes.isfinite().all()
 
 
 # -------------------------------------------------------------------------------------------------------------- numbers

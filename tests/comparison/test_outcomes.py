@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from equipoise.comparison import outcomes
 from equipoise.comparison.outcomes import outcome_of, resample, values_of
 from equipoise.tasks import Task
 from tests.comparison.made import make_run
@@ -113,6 +114,18 @@ def test_without_a_fit_there_is_nothing_after_it(tmp_path, task):
     after = [name for name in Task(task).compared if name.endswith("_after")]
     assert {values_of(folder)[name] for name in after} == {None}
     assert not set(after) & set(outcome.weigh(np.ones((outcome.samples, 1))))
+
+
+@pytest.mark.parametrize(("together", "sizes"), [(1, [1] * 7), (500, [2, 2, 2, 1]), (10**6, [7])])
+def test_as_many_draws_are_made_together_as_allowed(tmp_path, monkeypatch, together, sizes):
+    outcome = outcome_of(run_of(tmp_path, "multiclass", samples=240)[0])
+    seen, original = [], outcomes._weights
+    monkeypatch.setattr(outcomes, "TOGETHER", together)
+    monkeypatch.setattr(outcomes, "_weights", lambda *given: seen.append(given[2]) or original(*given))
+    (found,) = resample([outcome], draws=7, seed=3)
+    assert seen == sizes
+    assert all(values.shape == (7,) for values in found.values())
+    assert np.isfinite(found["accuracy"]).all()
 
 
 def test_draws_are_the_same_for_all_runs_and_for_the_same_seed(tmp_path):

@@ -1,6 +1,7 @@
 """Intervals and tests against closed forms, and against simulated comparisons of which the truth is known."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -332,3 +333,155 @@ def test_equal_losses_are_rarely_told_apart(seeds, noise):
     found, _ = differences(mean_class_accuracy, TAIL, 5, seeds, means, **NOISES[noise])
     wrong = np.mean([min(holm([one.p for one in family])) < ALPHA for family in found])
     assert wrong <= 0.05
+
+
+# -------------------------------------------------------------------------------------- the formulas, one at a time
+
+
+def quantile(level, freedom):
+    return norm.isf(level / 2) if freedom == math.inf else student.isf(level / 2, freedom)
+
+
+def estimates_of(one):
+    """The three estimates of the seed variance and their degrees of freedom, from the text of the module."""
+    freedom = one.seeds - 1
+    first = max(one.seed_variance, one.unpaired_variance) if one.seeds == 2 else one.seed_variance
+    estimates = [(first, freedom), (one.least_seed_variance, math.inf)]
+    if one.prior_variance is not None:
+        mixed = (4 * one.prior_variance + freedom * one.seed_variance) / (4 + freedom)
+        estimates.append((mixed, 4 + freedom))
+    return estimates
+
+
+def margin_of(one, level):
+    return max(
+        math.sqrt(quantile(level, df) ** 2 * v / one.seeds + quantile(level, math.inf) ** 2 * one.sample_variance)
+        for v, df in estimates_of(one)
+    )
+
+
+DIFFERENCES = [
+    Difference(0.02, 2, 1e-4, 2e-5),
+    Difference(-0.02, 2, 1e-4, 2e-5, unpaired_variance=9e-4),
+    Difference(0.02, 2, 1e-3, 2e-5, unpaired_variance=9e-4),
+    Difference(0.02, 3, 1e-4, 2e-5, unpaired_variance=9e-4),
+    Difference(0.02, 3, 1e-6, 2e-5, least_seed_variance=8e-4),
+    Difference(0.02, 3, 1e-5, 2e-5, prior_variance=4e-3),
+    Difference(-0.03, 5, 4e-4, 0.0, prior_variance=1e-5),
+    Difference(0.05, 5, 4e-4, 1e-5, 3e-5, 1e-5, 2e-4, 5e-4),
+    Difference(0.05, 4, 0.0, 1e-4, prior_variance=0.0),
+]
+
+
+@pytest.mark.parametrize("one", DIFFERENCES)
+def test_intervals_and_p_values_by_their_formulas(one):
+    b, z = one.sample_variance, quantile(0.05, math.inf)
+    margin = max(
+        (v / one.seeds * quantile(0.05, df) + b * z) / math.sqrt(v / one.seeds + b)
+        for v, df in estimates_of(one)
+        if v or b
+    )
+    assert one.seed_variances == [pytest.approx(each) for each in estimates_of(one)]
+    assert one.interval == pytest.approx((one.mean - margin, one.mean + margin), rel=1e-12)
+    assert margin_of(one, one.p) == pytest.approx(abs(one.mean), rel=1e-6)
+
+
+def test_p_values_have_a_least():
+    assert Difference(1.0, 3, 0.0, 1e-6).p == 1e-12
+    assert Difference(0.0, 3, 0.0, 0.0).p == Difference(0.0, 3, 1.0, 1.0).p == 1.0
+    near = Difference(7.1 * 1e-3, 3, 0.0, 1e-6).p
+    assert 1e-12 < near == pytest.approx(2 * norm.sf(7.1), rel=1e-6)
+
+
+@pytest.mark.parametrize("tests", [1, 4])
+@pytest.mark.parametrize("one", [*DIFFERENCES, Difference(0.004, 3, 1e-3, 1e-7), Difference(0.001, 3, 1e-3, 1e-9)])
+def test_seeds_needed_by_trying(one, tests):
+    """The first number of seeds at which a true difference of this size is beyond the margin in 80 % of comparisons."""
+    shared, need, level = one.sample_variance + one.sample_error, one.need(tests), 0.05 / tests
+    reserve = norm.ppf(0.8)
+    if abs(one.mean) <= (quantile(level, math.inf) + reserve) * math.sqrt(shared):
+        assert (need.seeds, need.limit) == (None, "samples")
+        return
+    variance = max(one.least_seed_variance, estimates_of(one)[-1][0] if one.prior_variance else one.seed_variance)
+
+    def enough(seeds):
+        t, z = quantile(level, seeds - 1), quantile(level, math.inf)
+        margin = math.sqrt(t * t * variance / seeds + z * z * shared)
+        return abs(one.mean) > margin + reserve * math.sqrt(variance / seeds + shared)
+
+    expected = next((seeds for seeds in range(one.seeds + 1, 1001) if enough(seeds)), None)
+    assert (need.seeds, need.limit) == (expected, "seeds")
+
+
+def test_seeds_are_looked_for_up_to_a_thousand():
+    variance = 1.0
+
+    def mean_for(seeds):  # what is just detected with so many
+        t = quantile(0.05, seeds - 1)
+        return (t + norm.ppf(0.8)) * math.sqrt(variance / seeds) * (1 + 1e-9)
+
+    assert Difference(mean_for(1000), 3, variance, 0.0).need().seeds == 1000
+    assert Difference(mean_for(1001), 3, variance, 0.0).need().seeds is None
+    assert Difference(mean_for(4), 3, variance, 0.0).need().seeds == 4
+    assert Difference(mean_for(3), 3, variance, 0.0).need().seeds == 4
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3, 50])
+@pytest.mark.parametrize("seeds", [2, 4])
+def test_variances_by_their_formulas(seeds, samples):
+    random = np.random.default_rng(seeds)
+    values, drawn = random.normal(size=seeds), random.normal(size=(seeds, 30)) + random.normal(size=(1, 30))
+    drawn[0, 3] = np.nan
+    drawn[1, 4] = np.inf
+    found = paired_difference(values, drawn, samples=samples, least=0.0, unpaired=7.0)
+    usable = np.delete(drawn, [3, 4], axis=1)
+    scale = samples / max(samples - 1, 1)
+    variance = scale * np.mean([usable[s].var(ddof=1) for s in range(seeds)])
+    pairs = [(s, t) for s in range(seeds) for t in range(seeds) if s != t]
+    shared = scale * np.mean([np.cov(usable[s], usable[t])[0, 1] for s, t in pairs])
+    b, e = max(shared, 0.0), max(variance - shared, 0.0)
+    assert found.mean == pytest.approx(values.mean())
+    assert (found.seeds, found.unpaired_variance, found.prior_variance) == (seeds, 7.0, None)
+    assert found.seed_variance == pytest.approx(values.var(ddof=1))
+    assert found.sample_variance == pytest.approx(b)
+    assert found.least_seed_variance == pytest.approx(variance - b)
+    error = (2 * b * b + 4 * b * e / seeds + 2 * e * e / len(pairs)) / samples
+    assert found.sample_error == pytest.approx(math.sqrt(error))
+
+
+def test_the_least_variance_counts_what_the_seeds_do_not_show():
+    values, flat = [0.1, 0.3, 0.2], np.zeros((3, 5))
+    between = np.var(values, ddof=1) / 3
+    for least, expected in ((2 * between, between), (between, 0.0), (0.5 * between, 0.0), (0.0, 0.0)):
+        assert paired_difference(values, flat, samples=9, least=least).sample_variance == pytest.approx(expected)
+    assert paired_difference(values, None, samples=9, least=0.5).sample_variance == pytest.approx(0.5 - between)
+
+
+def test_few_draws_say_nothing_of_samples():
+    for draws in (0, 1):
+        found = paired_difference([0.1, 0.3], np.ones((2, draws)), samples=9)
+        assert (found.sample_variance, found.sample_error, found.least_seed_variance) == (0.0, 0.0, 0.0)
+    random = np.random.default_rng(0).normal(size=(1, 2)).repeat(2, 0)
+    assert paired_difference([0.1, 0.3], random, samples=9).sample_variance > 0
+
+
+def test_prior_variances_by_their_formula():
+    """The lower median of the others, over the median that so many equal variances would have."""
+    variances, seeds = [4e-4, 1e-4, 9e-4, 2e-4], [3, 3, 3, 1]
+    each = [Difference(0.1, s, v, 0.0, unpaired_variance=7.0) for v, s in zip(variances, seeds, strict=True)]
+    found = moderated(each)
+    assert found[3].prior_variance is None
+
+    def expected(others, freedom=2):
+        others = sorted(others)
+        rank = (len(others) + 1) // 2
+        return others[rank - 1] / (chi2.ppf((rank - 0.3) / (len(others) + 0.4), freedom) / freedom)
+
+    assert found[0].prior_variance == pytest.approx(expected([1e-4, 9e-4]))
+    assert found[1].prior_variance == pytest.approx(expected([4e-4, 9e-4]))
+    assert found[2].prior_variance == pytest.approx(expected([4e-4, 1e-4]))
+    several = moderated([Difference(0.1, 4, v, 0.0) for v in (1e-4, 2e-4, 3e-4, 5e-4)])
+    assert several[0].prior_variance == pytest.approx(expected([2e-4, 3e-4, 5e-4], 3))
+    assert [one.prior_variance for one in moderated(each[:1])] == [7.0]
+    assert [one.prior_variance for one in moderated([each[0], each[3]])] == [7.0, None]
+    assert [replace(one, prior_variance=None) for one in found] == each

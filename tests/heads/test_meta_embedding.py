@@ -405,3 +405,19 @@ def test_no_third_stage():
     replace_classifier(model, MetaEmbedding.after(model, kept()))
     with pytest.raises(ValueError, match=says("model", "MetaEmbedding already")):
         MetaEmbedding.after(model, kept())
+
+
+def test_centroids_are_finite_or_absent_one_by_one():
+    centroids = torch.randn(4, D, generator=torch.Generator().manual_seed(0))
+    for value in (torch.inf, -torch.inf):
+        wrong = centroids.clone()
+        wrong[2, 1] = value
+        with pytest.raises(ValueError, match="centroids must be finite"):
+            filled().memory.fill(wrong)
+    absent = centroids.clone()
+    absent[2, 1] = torch.nan  # as a whole: the rest of the row counts for nothing
+    memory = filled().memory
+    memory.fill(absent)
+    others = absent.nanmean(0)
+    expected = torch.stack([*centroids[:2], others, centroids[3]])
+    assert_close(memory.stored().detach(), expected, check_dtype=False)

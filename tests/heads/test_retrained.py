@@ -324,3 +324,17 @@ def test_nearest_class_mean_on_maps():
 def test_errors(call, error, parts):
     with pytest.raises(error, match=says(*parts)):
         call(nn.Sequential(nn.Linear(6, 3)), kept_long_tail())
+
+
+def test_every_worker_trains_the_same_head(monkeypatch):
+    """Also the second of two, which does not take part of the samples but all."""
+    rows, labels = long_tail(counts=(40, 12, 5))
+    model = MLP(6, 3, hidden=(4,))
+    kept = keep_features(model, [(rows, labels)])
+    alone = retrain_classifier(model, kept, epochs=1, batch_size=16)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    for rank in range(2):
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda rank=rank: rank)
+        head = retrain_classifier(model, kept, epochs=1, batch_size=16)
+        assert_close(head.state_dict(), alone.state_dict(), rtol=0, atol=0)

@@ -23,6 +23,7 @@ from equipoise import (
 )
 from equipoise.catalogue import CATALOGUE
 from equipoise.losses import Adjustment, ByConfidence, asymmetric, cyclical, focal, logit_adjustment
+from equipoise.schedules import Constant
 from tests.losses.helpers import (
     IGNORED,
     REDUCTIONS,
@@ -577,3 +578,18 @@ def test_every_region_loss_of_certain_pixels_is_zero_or_one():
     for entry in REGION:
         assert entry.build(C)(right, targets).item() == 0.0
         assert_close(entry.build(C)(wrong, targets).item(), 1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("margin", [0.0, 0.02, 0.5])
+@pytest.mark.parametrize("gamma", [0.0, 1.5, 4.0])
+def test_a_scheduled_margin_is_the_fixed_one_that_it_has_now(dtype, margin, gamma):
+    """Also where 1 - p has vanished, from a logit of 44 on in float32 and of 355 in float64."""
+    logits = torch.tensor([[-90.0, -3.0, 0.0, 2.0, 20.0, 43.0, 44.0, 45.0, 90.0, 354.0, 356.0, 1e4]]).to(dtype)
+    targets = torch.zeros_like(logits)
+    fixed, scheduled = (
+        AsymmetricLoss(gamma_neg=gamma, margin=each, reduction="none") for each in (margin, Constant(margin))
+    )
+    scheduled.set_progress(0.0)
+    found, expected = (value_and_gradient(loss, logits, targets) for loss in (scheduled, fixed))
+    assert_close(found, expected, rtol=1e-5 if dtype is torch.float32 else 1e-13, atol=1e-30)

@@ -14,6 +14,7 @@ from equipoise import functional as F
 from equipoise.losses.adjust import Adjustment
 from equipoise.losses.base import Scalar
 from equipoise.losses.objectives import _largest, mmce
+from equipoise.weights import PrecisionWeights, RecallWeights
 
 NEEDS_CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -494,3 +495,31 @@ def test_precision_loss_by_its_definition(size):
     assert torch.equal(
         eq.PrecisionLoss(4)(logits, targets), eq.PrecisionLoss(4, reduction="valid_mean")(logits, targets)
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("centre", [1.0, -1.0, 2.0**-10, 3e10, 0.0])
+def test_the_largest_differ_in_the_last_bit(dtype, centre):
+    ladder = [torch.tensor(centre, dtype=dtype)]
+    for _ in range(6):
+        ladder.append(torch.nextafter(ladder[-1], torch.tensor(torch.inf, dtype=dtype)))
+    values = torch.stack(ladder)[torch.tensor([3, 0, 5, 1, 6, 2, 4])]
+    for k in range(8):
+        kept = _largest(values, torch.ones(7, dtype=torch.bool), torch.tensor(float(k)))
+        assert torch.equal(kept, values > ladder[6 - k] if k < 7 else torch.ones(7, dtype=torch.bool))
+
+
+def test_weights_of_a_batch_are_multiplied():
+    """Each of them alone is an option of a loss; together they are the product."""
+    logits, targets = example(15)
+    fixed = [0.5, 1.0, 2.0, 4.0]
+    recall, precision = RecallWeights(4), PrecisionWeights(4)
+    labels = targets.clamp(min=0)
+    both = recall(logits, labels, targets != IGNORED) * precision(logits, labels, targets != IGNORED)
+    assert len({round(float(weight), 6) for weight in both}) > 1
+    for weight, expected in (([recall, precision], both), ([fixed, recall, precision], both * torch.tensor(fixed))):
+        for order in (weight, weight[::-1]):
+            value = eq.SoftmaxLoss(weight=order, reduction="sum")(logits, targets)
+            rows = torch.nn.functional.cross_entropy(logits, targets, expected.double(), reduction="sum")
+            assert_close(value, rows, **CLOSE)
+            assert_close(gradient(value, logits), gradient(rows, logits), **CLOSE)

@@ -154,3 +154,22 @@ def test_sigmoid_gradients_at_the_largest_logits(gamma):
         assert not value.isnan()
         assert gradient.isfinite().all()
         assert hessian_product(loss, logits, targets).isfinite().all()
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.5, 2.5, 3.7])
+@pytest.mark.parametrize("xi", [0.0, 0.3])
+def test_gradients_of_nearly_sure_rows_are_the_same_under_transforms(gamma, xi):
+    """Where 1 - p is below 0.001, transforms take a series, whose derivative does not overflow."""
+    rest = torch.logspace(-14, -1, 27, dtype=torch.float64)
+    logits = torch.stack([(1 - rest).log() - rest.log(), torch.zeros_like(rest)], 1)
+    targets = torch.zeros(len(rest), dtype=torch.int64)
+    loss = SoftmaxLoss(cyclical(xi, 2.0, gamma, gamma) if xi else focal(gamma), reduction="sum")
+    expected = value_and_gradient(loss, logits, targets)[1]
+    found = torch.func.grad(lambda z: loss(z, targets))(logits)
+    assert_close(found, expected, rtol=1e-10, atol=0.0)
+    # the gradient by the definition, from 1 - p itself: d(-m log p)/dz with dp/dz = p q
+    p, q = 1 - rest, rest
+    m = xi * (1 + p) ** 2 + (1 - xi) * q**gamma
+    slope = xi * 2 * (1 + p) - (1 - xi) * gamma * q ** (gamma - 1)
+    by_hand = -(slope * torch.log1p(-q) + m / p) * p * q
+    assert_close(found[:, 0], by_hand, rtol=1e-8, atol=0.0)

@@ -1,8 +1,10 @@
 """What the papers derive about their losses, checked against the equations the numbers are said to solve."""
 
 import math
+from fractions import Fraction
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -201,3 +203,12 @@ def test_a_margin_lets_go_of_sure_negatives_sooner():
     for gamma in (0.0, 0.5, 2.0, 4.0):
         assert eq.mislabel_point(gamma, 0.05) < eq.mislabel_point(gamma, 0.0) - 1e-3
     assert round(eq.mislabel_point(4.0, 0.05), 3) == 0.9
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, Fraction], ids=lambda kind: kind.__name__)
+def test_any_kind_of_real_number_is_taken(kind):
+    assert eq.gamma_for(kind(0.25)) == eq.gamma_for(0.25)
+    assert eq.mislabel_point(kind(4.0), kind(0.0625)) == eq.mislabel_point(4.0, 0.0625)
+    for p0 in (0.0, 0.5, 0.75, 1.0):
+        with pytest.raises(ValueError, match=r"^p0 must be "):
+            eq.gamma_for(kind(p0))

@@ -19,6 +19,7 @@ from tests.mutation.workers import PASSED, PYTEST, TIMED_OUT, Job, run_all
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "equipoise"
 EQUIVALENT = Path(__file__).parent / "equivalent.toml"
+SELECTION = ("-k", DESELECTED)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -89,12 +90,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _job(module: str, mutant: Mutant, timeout: float) -> Job:
     file = SOURCES / module
-    return Job(file, mutant.apply(file.read_bytes()), _tests([module]), timeout)
+    return Job(file, mutant.apply(file.read_bytes()), _tests([module]), timeout, SELECTION)
 
 
 def _tests(modules: list[str]) -> tuple[str, ...]:
-    """Arguments of pytest: the tests that these modules have in common, and the examples of each."""
-    return "-k", DESELECTED, *TESTS[modules[0]], *(f"src/equipoise/{module}" for module in modules)
+    """The examples of these modules, and the tests that they have in common."""
+    return *(f"src/equipoise/{module}" for module in modules), *TESTS[modules[0]]
 
 
 def _seconds_unchanged(modules: set[str], workers: int) -> dict[str, float]:
@@ -104,9 +105,10 @@ def _seconds_unchanged(modules: set[str], workers: int) -> dict[str, float]:
         together.setdefault(TESTS[module], []).append(module)
     groups = list(together.values())
     seconds = {}
-    for number, status, elapsed in run_all([Job(SOURCES, None, _tests(group), 3600.0) for group in groups], workers):
+    jobs = [Job(SOURCES, None, _tests(group), 3600.0, SELECTION) for group in groups]
+    for number, status, elapsed in run_all(jobs, workers):
         if status != PASSED:
-            command = shlex.join(["pytest", *PYTEST, *_tests(groups[number])])
+            command = shlex.join(["pytest", *PYTEST, *SELECTION, *_tests(groups[number])])
             print(f"{', '.join(groups[number])}: tests fail without a mutant; run EQUIPOISE_REPEATABLE=1 {command}")
         else:
             seconds.update(dict.fromkeys(groups[number], elapsed))
@@ -114,8 +116,9 @@ def _seconds_unchanged(modules: set[str], workers: int) -> dict[str, float]:
 
 
 def _keys(mutant: Mutant) -> set[tuple[str, str, str]]:
-    """What a list of equivalent mutants may name it by: itself, or all mutants of its line."""
-    return {(mutant.module, mutant.text, mutant.after), (mutant.module, mutant.text, "")}
+    """What a list of equivalent mutants may name it by: itself, or all mutants of its line without the comment."""
+    code = mutant.text.split("  # ")[0]
+    return {(mutant.module, code, mutant.after), (mutant.module, code, "")}
 
 
 def _equivalent() -> set[tuple[str, str, str]]:

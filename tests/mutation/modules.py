@@ -19,40 +19,58 @@ POINTWISE = (
     "tests/losses/test_identities.py",
     "tests/losses/test_catalogue_gradients.py",
     "tests/losses/test_ignored_rows.py",
+    "tests/losses/test_default_dtype.py",
+    "tests/losses/test_workers.py",
+    "tests/test_ranges.py",
     "tests/losses/test_masked_classes.py",
     "tests/losses/test_second_derivatives.py",
     "tests/losses/test_extremes.py",
     "tests/losses/test_errors.py",
 )
 OBJECTIVES = ("tests/losses/test_objectives.py",)
-REGION = ("tests/test_defaults.py", "tests/losses/test_one_worker.py", "tests/losses/test_region.py")
+REGION = (
+    "tests/test_defaults.py",
+    "tests/test_ranges.py",
+    "tests/losses/test_one_worker.py",
+    "tests/losses/test_region.py",
+    "tests/losses/test_workers.py",
+)
 EVERY_LOSS = (*POINTWISE, *OBJECTIVES, *REGION)
 WEIGHTS = (
     "tests/test_defaults.py",
     "tests/test_weights.py",
     "tests/golden/test_golden.py",
+    "tests/losses/test_default_dtype.py",
     "tests/losses/test_state.py",
+    "tests/losses/test_workers.py",
+    "tests/test_ranges.py",
 )
 METRICS = (
     "tests/test_defaults.py",
+    "tests/metrics/test_bin_edges.py",
+    "tests/metrics/test_blocks.py",
     "tests/metrics/test_golden.py",
     "tests/metrics/test_values.py",
     "tests/metrics/test_against_others.py",
+    "tests/metrics/test_precision.py",
+    "tests/test_ranges.py",
     "tests/metrics/test_streaming.py",
     "tests/metrics/test_masked_scores.py",
     "tests/metrics/test_errors.py",
 )
 CALIBRATION = (
     "tests/test_defaults.py",
+    "tests/calibration/test_precision.py",
     "tests/calibration/test_values.py",
     "tests/calibration/test_every_method.py",
     "tests/calibration/test_storage.py",
     "tests/calibration/test_published.py",
     "tests/calibration/test_masked_scores.py",
 )
-HEADS = ("tests/test_defaults.py", "tests/heads/test_ranges.py")
+HEADS = ("tests/test_defaults.py", "tests/test_ranges.py", "tests/heads/test_ranges.py")
 VERDICT = (
     "tests/comparison/test_candidates.py",
+    "tests/comparison/test_judge_rules.py",
     "tests/comparison/test_verdict.py",
     "tests/comparison/test_recommendation.py",
 )
@@ -63,6 +81,7 @@ PACKAGES = ("calibration", "heads", "losses", "metrics", "weights")
 TESTS: dict[str, tuple[str, ...]] = {
     "schedules.py": (
         "tests/test_defaults.py",
+        "tests/test_ranges.py",
         "tests/test_schedules.py",
         "tests/golden/test_golden.py",
         "tests/losses/test_state.py",
@@ -71,10 +90,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     "weights/rebalanced.py": WEIGHTS,
     "weights/recall.py": (*WEIGHTS, "tests/losses/test_identities.py"),
     "weights/static.py": WEIGHTS,
-    "losses/adjust.py": POINTWISE,
-    "losses/asymmetry.py": POINTWISE,
-    "losses/base.py": POINTWISE,
-    "losses/modulate.py": POINTWISE,
+    "losses/adjust.py": (*POINTWISE, "tests/test_public_surface.py"),
+    "losses/asymmetry.py": (*POINTWISE, "tests/test_public_surface.py"),
+    "losses/base.py": (
+        *POINTWISE,
+        "tests/losses/test_calling.py",
+        "tests/losses/test_checkpointing.py",
+        "tests/test_public_surface.py",
+    ),
+    "losses/modulate.py": (*POINTWISE, "tests/test_public_surface.py"),
     "losses/named.py": (*POINTWISE, *OBJECTIVES, "tests/test_public_surface.py"),
     "losses/objectives.py": (*OBJECTIVES, *POINTWISE),
     "losses/class_weights.py": POINTWISE,
@@ -87,13 +111,14 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "losses/representation.py": (
         "tests/test_defaults.py",
+        "tests/test_ranges.py",
         "tests/losses/test_representation.py",
         "tests/losses/test_errors.py",
     ),
-    "losses/sigmoid.py": POINTWISE,
-    "losses/softmax.py": POINTWISE,
+    "losses/sigmoid.py": (*POINTWISE, "tests/test_public_surface.py"),
+    "losses/softmax.py": (*POINTWISE, "tests/test_public_surface.py"),
     "losses/sums.py": ("tests/losses/test_sums.py",),
-    "losses/theory.py": ("tests/losses/test_theory.py", "tests/golden/test_golden.py"),
+    "losses/theory.py": ("tests/test_ranges.py", "tests/losses/test_theory.py", "tests/golden/test_golden.py"),
     "kernels/cpu/blocks.py": EVERY_LOSS,
     "kernels/reference/lovasz.py": REGION,
     "kernels/reference/modulation.py": POINTWISE,

@@ -229,7 +229,7 @@ def _device(node: ast.AST) -> str:
 def _needs_more(node: ast.AST) -> bool:
     """Whether a condition asks for Triton or for other processes."""
     match node:
-        case ast.Call(ast.Name("triton_serves")) | ast.Compare(ast.Call(ast.Name("world_size"))):
+        case ast.Call(ast.Name("triton_serves" | "_by_kernel")) | ast.Compare(ast.Call(ast.Name("world_size"))):
             return True
     return False
 

@@ -36,12 +36,21 @@ PYTEST = ("-x", "-q", "-m", "not (slow or gpu)", "--tb=no", "--assert=plain", *(
 
 @dataclass(frozen=True)
 class Job:
-    """Tests to run against a file whose source is replaced; ``source`` is None for the file as it is."""
+    """Tests to run against a file whose source is replaced.
+
+    Args:
+        file: the file.
+        source: that replaces it, None for the file as it is.
+        tests: files of tests, one after the other until one fails, so that those behind it are not even collected.
+        timeout: in seconds.
+        options: of pytest.
+    """
 
     file: Path
     source: bytes | None
     tests: tuple[str, ...]
     timeout: float
+    options: tuple[str, ...] = ()
 
 
 def run_all(jobs: list[Job], workers: int) -> Iterator[tuple[int, int, float]]:
@@ -90,7 +99,11 @@ def _run(job: Job, folder: str) -> None:
     os.dup2(output, 2)
     if job.source is not None:
         _replace(job.file, compile(job.source, job.file, "exec", dont_inherit=True))
-    os._exit(pytest.main([*PYTEST, *job.tests]))
+    for test in job.tests:
+        status = pytest.main([*PYTEST, *job.options, test])
+        if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            os._exit(status)
+    os._exit(PASSED)
 
 
 def _replace(file: Path, code: CodeType) -> None:

@@ -113,12 +113,14 @@ def _fit_curve(known: ClassScores, floor: float) -> Curve:
 
 
 def _interpolate(scores: Tensor, curve: Curve) -> Tensor:
-    """Linear between the knots, constant beyond them."""
+    """Linear between the knots, a step where two have the same log-odds, constant beyond them."""
     odds, probs = (torch.tensor(values, dtype=scores.dtype, device=scores.device) for values in curve)
     if len(odds) == 1:
         return probs.expand_as(scores)
     right = torch.searchsorted(odds, scores.detach().contiguous()).clamp(1, len(odds) - 1)
     left = right - 1
     width = odds[right] - odds[left]
-    share = ((scores - odds[left]) / torch.where(width > 0, width, 1.0)).clamp(0.0, 1.0)
+    beyond = scores - odds[left]
+    share = beyond / torch.where(width > 0, width, 1.0)
+    share = torch.where(width > 0, share, (beyond > 0).to(share.dtype)).clamp(0.0, 1.0)
     return torch.lerp(probs[left], probs[right], share)

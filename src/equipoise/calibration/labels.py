@@ -166,10 +166,13 @@ def _platt(
         if with_bias:
             grad_b = off.sum(0) + shrinkage * (b - intercept)
             ab, bb = (spread * x).sum(0), spread.sum(0) + shrinkage
-            ridge = 1e-12 * (aa + bb) + 1e-300  # one of the two is free where x does not vary
+            ridge = 1e-12 * (aa + bb) + 1e-150  # one of the two is free where x does not vary
             determinant = (aa + ridge) * (bb + ridge) - ab * ab
             step_a = ((bb + ridge) * grad_a - ab * grad_b) / determinant
             step_b = ((aa + ridge) * grad_b - ab * grad_a) / determinant
+            at_bound = ((a <= low) & (grad_a > 0)) | ((a >= high) & (grad_a < 0))  # the bias alone moves there
+            step_a = torch.where(at_bound, 0.0, step_a)
+            step_b = torch.where(at_bound, grad_b / (bb + ridge), step_b)
         else:
             step_a, step_b, grad_b = grad_a / (aa + 1e-300), torch.zeros_like(b), torch.zeros_like(b)
         # so close to the optimum rounding dominates the objective, and a full Newton step is accurate

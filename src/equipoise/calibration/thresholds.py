@@ -201,7 +201,7 @@ def _best_cuts(part: Sorted) -> Tensor:
     hits, chosen = part.positive.cumsum(1), part.known.cumsum(1)
     below = torch.cat([part.scores[:, 1:], torch.full_like(part.scores[:, :1], -math.inf)], 1)
     between = part.scores > below  # tied scores are on the same side
-    f1 = torch.where(between, 2.0 * hits / (chosen + hits[:, -1:]).clamp(min=1), -1.0)
+    f1 = torch.where(between, 2 * hits.double() / (chosen + hits[:, -1:]).clamp(min=1), -1.0)
     at = f1.argmax(1, keepdim=True)
     upper, lower = part.scores.gather(1, at).squeeze(1), below.gather(1, at).squeeze(1)
     middle = upper + 0.5 * (lower - upper)
@@ -219,5 +219,5 @@ def _cross_fitted_f1(rows: MultiRows, fold: Tensor, without: list[Tensor]) -> tu
         hits += (decided & rows.positive[out]).sum(0)
         chosen += decided.sum(0)
     positives = rows.positive.sum(0)
-    f1 = (2.0 * hits / (chosen + positives).clamp(min=1)).tolist()
+    f1 = (2 * hits.double() / (chosen + positives).clamp(min=1)).tolist()
     return tuple(value if count else None for value, count in zip(f1, positives.tolist(), strict=True))

@@ -109,7 +109,7 @@ def gamma_for(p0: float) -> float:
         raise ValueError(
             f"p0 must be below 0.5, got {p0!r}; at 0.5 and above no gamma > 0 gives the gradient of cross-entropy"
         )
-    check_number("p0", p0, low=0.0, high=0.5, open_low=True, open_high=True)
+    p0 = check_number("p0", p0, low=0.0, high=0.5, open_low=True, open_high=True)
     # with L = log(1 - p0), c = -p0 log(p0) / (1 - p0): e^(L g) (1 + g c) = 1, so v = (1 + g c) L / c has
     # v e^v = (L / c) e^(L / c); the branch W_0 is the trivial root g = 0
     log_q = math.log1p(-p0)
@@ -128,8 +128,8 @@ def mislabel_point(gamma: float, margin: float) -> float:
     """
     from scipy.optimize import brentq
 
-    check_number("gamma", gamma, low=0.0)
-    check_number("margin", margin, low=0.0, high=1.0, open_high=True)
+    gamma = check_number("gamma", gamma, low=0.0)
+    margin = check_number("margin", margin, low=0.0, high=1.0, open_high=True)
     if gamma == 0.0 and margin == 0.0:
         return 1.0
 

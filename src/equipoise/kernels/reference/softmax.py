@@ -212,7 +212,7 @@ def _dense(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper) -> t
     log_p = select(likely, (-q_likely.clamp(max=0.5)).log1p().expand_as(p), log_p, plain=plain)
 
     smoothing: Tensor | float = hyper.get("label_smoothing", 0.0)
-    share = (smoothing / z.shape[1]) * valid
+    share = (smoothing / z.shape[1]) * valid.to(z.dtype)
     q = torch.lerp(1.0 - p, q_likely.expand_as(p), likely)
     m, h = true_form(log_p, p, q, hyper, gamma_of_classes(hyper, "gamma_pos", p))
     other_m, other_h = other_form(log_p, p, hyper)
