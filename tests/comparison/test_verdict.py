@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from equipoise.comparison.judge import judge
-from equipoise.comparison.outcomes import METRICS
 from equipoise.comparison.sentences import _at_the_edge
 from equipoise.comparison.verdict import RareClass, read_verdict
+from equipoise.evaluation.sample_statistics import METRICS
 from equipoise.report.tables import results_of
 from equipoise.train.folder import write_json
 from tests.comparison.made import make_comparison

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from equipoise._formatting import joined, shown
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.kinds import DISTANCES, Kind
-from equipoise.comparison.open_outcome import OPEN_METRICS
+from equipoise.comparison.open_set import OPEN_METRICS
 from equipoise.comparison.recommendation import recommended
 from equipoise.comparison.verdict import LossResult, Verdict
 from equipoise.expressions import method_name
