@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.comparison.outcomes import OUTCOMES, Outcome, resample
+from equipoise.comparison.resampling import RunStatistics, resample
 from equipoise.comparison.statistics import ALPHA, Difference, holm, moderated, paired_difference
 from equipoise.predictions.source import Chunk
 
@@ -117,10 +117,9 @@ def _simulate(task: str, noise: str, equal: bool, draws: int, numbers: Sequence[
     found: Families = defaultdict(list)
     for number in numbers:
         random = np.random.default_rng((len(task), len(noise), equal, number))
-        outcomes = _outcomes(random, task, SETTINGS[noise], equal)
-        flat = [outcome for row in outcomes for outcome in row]
-        ones = np.ones((flat[0].samples, 1), np.float32)
-        whole = [outcome.weigh(ones) for outcome in flat]
+        flat = [run for row in _runs(random, task, SETTINGS[noise], equal) for run in row]
+        ones = np.ones((flat[0].test.samples, 1), np.float32)
+        whole = [run.weigh(ones) for run in flat]
         drawn = resample(flat, draws=draws, seed=number)
         for metric in METRICS[task]:
             values = np.array([one[metric][0] for one in whole]).reshape(LOSSES, -1)
@@ -130,7 +129,7 @@ def _simulate(task: str, noise: str, equal: bool, draws: int, numbers: Sequence[
     return found
 
 
-def _family(first: Outcome, metric: str, values: Array, resampled: Array) -> list[Difference]:
+def _family(first: RunStatistics, metric: str, values: Array, resampled: Array) -> list[Difference]:
     variance = values.var(1, ddof=1)
     return moderated(
         [
@@ -149,8 +148,8 @@ def _family(first: Outcome, metric: str, values: Array, resampled: Array) -> lis
 # ------------------------------------------------------------------------------------------------------- predictions
 
 
-def _outcomes(random: np.random.Generator, task: str, training: float, equal: bool) -> list[list[Outcome]]:
-    """What each loss (rows) predicts with each seed (columns)."""
+def _runs(random: np.random.Generator, task: str, training: float, equal: bool) -> list[list[RunStatistics]]:
+    """Statistics of what each loss (rows) predicts with each seed (columns)."""
     classes = len(SUPPORT)
     support = random.multinomial(sum(SUPPORT), np.array(SUPPORT) / sum(SUPPORT)).clip(min=2)
     labels = np.repeat(np.arange(classes), support)
@@ -166,7 +165,7 @@ def _outcomes(random: np.random.Generator, task: str, training: float, equal: bo
     if task == "segmentation":
         shared += random.normal(size=(IMAGES, 1, 1, classes))  # an image is hard as a whole
     strength = np.linspace(2.5, 1.0, classes)
-    outcomes = []
+    runs = []
     for loss in range(LOSSES):
         gain = 0.0 if equal else 0.15 * loss * np.linspace(-0.5, 2.0, classes)
         taste = 0.4 * random.normal(size=shared.shape)
@@ -176,19 +175,21 @@ def _outcomes(random: np.random.Generator, task: str, training: float, equal: bo
             logits = shared + taste + 0.4 * random.normal(size=shared.shape) + positive * own
             if task == "multilabel":
                 logits -= 2.0
-            row.append(_outcome(task, logits, positive.astype(np.int64) if task == "multilabel" else labels))
-        outcomes.append(row)
-    return outcomes
+            row.append(_run(task, logits, positive.astype(np.int64) if task == "multilabel" else labels))
+        runs.append(row)
+    return runs
 
 
-def _outcome(task: str, logits: Array, targets: Array) -> Outcome:
-    """The test of a run that was never on disk."""
+def _run(task: str, logits: Array, targets: Array) -> RunStatistics:
+    """Statistics of a run that was never on disk."""
     classes = logits.shape[-1]
     scores = np.moveaxis(logits, -1, 1).astype(np.float32)
     rows = [{"group": "many", "support": 1} for _ in range(classes)]
     folder = SimpleNamespace(results={"test": {"per_class": rows}}, where=Path(os.devnull))
-    source = SimpleNamespace(num_classes=classes, ignore_index=-100, chunks=lambda: iter([Chunk(scores, targets)]))
-    return OUTCOMES[task](folder, source)  # type: ignore[arg-type]
+    source = SimpleNamespace(
+        task=task, num_classes=classes, ignore_index=-100, chunks=lambda: iter([Chunk(scores, targets)])
+    )
+    return RunStatistics(folder, source)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------------------- table

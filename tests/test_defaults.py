@@ -59,7 +59,7 @@ DEFAULTS = {
     "losses.softmax": {"SoftmaxLoss": {"label_smoothing": 0.0, "reduction": "mean"}},
     "losses.reduce": {},
     "losses.base": {},
-    "calibration.inputs": {"logits_from_probs": {"floor": 1e-12, "task": "single"}},
+    "calibration.inputs": {"logits_from_probs": {"floor": 1e-12, "task": "multiclass"}},
     "schedules": {"Cyclical": {"factor": 4.0}, "Parabolic": {"start": 1.0, "stop": 0.0}},
     "weights": {
         "Deferred": {"start": 0.8},

@@ -28,6 +28,7 @@ from equipoise.data import DataSet, open_data
 from equipoise.data.errors import DataError
 from equipoise.doctor import look_at_counts, suggest
 from equipoise.evaluation import Evaluation, evaluate
+from equipoise.evaluation.sample_statistics import METRICS as RESAMPLED
 from equipoise.metric_registry import METRICS
 from equipoise.metrics import BrierScore
 from equipoise.predictions import InputError, open_predictions
@@ -63,8 +64,8 @@ def renamed(path, *, key="task"):
 def test_every_task_has_every_attribute(task):
     for name in Task.__annotations__:
         assert getattr(task, name), name
-    assert {task.main, task.monitor, *task.resampled, *task.compared} <= METRICS.keys()
-    assert {task.monitor} <= set(task.metrics) <= set(task.compared)
+    assert {task.main, task.monitor, *task.resampled, *RESAMPLED[task]} <= METRICS.keys()
+    assert {task.monitor} <= set(task.metrics) <= set(RESAMPLED[task])
     assert task.default_loss in {entry.text for entry in CATALOGUE if entry.link in task.losses}
     assert (task.link == "sigmoid") == task.multilabel
     assert (task.unit == "pixel") == task.pixels

@@ -12,7 +12,6 @@ from typing import Any, Literal, Self
 
 __all__ = ["GROUPS", "Task", "check_binary", "is_same_task", "task_name"]
 
-CALIBRATION = ("ece", "ada_ece", "nll", "ece_after", "ada_ece_after", "nll_after")
 GROUPS = ("many", "medium", "few")
 """Groups of classes by their training samples, see ``metrics.shot_groups``."""
 OTHER_NAMES = {"single": "multiclass", "multi": "multilabel", "binary": "multiclass"}
@@ -158,12 +157,6 @@ class Task(StrEnum):
     def pixels(self) -> bool:
         """Whether every pixel has one class."""
         return self is Task.SEGMENTATION
-
-    @property
-    def compared(self) -> tuple[str, ...]:
-        """The test metrics of a comparison; those of groups of classes follow the one that they are parts of."""
-        groups_at = self.metrics.index(self.monitor) + 1
-        return (*self.metrics[:groups_at], *GROUPS, *self.metrics[groups_at:], *CALIBRATION)
 
     @property
     def fitted(self) -> Task:

@@ -37,7 +37,7 @@ def test_the_type_of_the_logits_does_not_matter(name, task, dtype):
 def test_the_type_of_the_targets_does_not_matter(name, task):
     logits, targets = of(task, rows=120)
     expected = fit(name, logits, targets)
-    for dtype in (torch.int8, torch.int16, torch.int32) + ((torch.float32, torch.bool) if task == "multi" else ()):
+    for dtype in (torch.int8, torch.int16, torch.int32) + ((torch.float32, torch.bool) if task == "multilabel" else ()):
         assert fit(name, logits, targets.to(dtype)) == expected
 
 
@@ -51,7 +51,7 @@ def test_fits_need_no_gradient_and_applying_them_has_one(name, task):
     assert_close(applied.detach(), fitted(logits.detach()), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("task", ["single", "multi"])
+@pytest.mark.parametrize("task", ["multiclass", "multilabel"])
 def test_logits_of_probabilities_are_computed_in_float64(task):
     probs = torch.tensor([[0.3, 0.7], [1e-9, 1.0]])
     exact = logits_from_probs(probs.double(), task=task)

@@ -401,7 +401,7 @@ def test_blocks_are_as_large_as_allowed(block, rows, columns, row_blocks, label_
     ids=["a step", "a step at the end", "a step at the start", "a line", "one knot"],
 )
 def test_isotonic_curves_are_constant_beyond_their_knots(odds, probs, at, expected):
-    fitted = IsotonicCalibration(((odds, probs),), task="multi")
+    fitted = IsotonicCalibration(((odds, probs),), task="multilabel")
     scores = torch.tensor(at, dtype=torch.float64, requires_grad=True)
     found = fitted(scores[:, None]).sigmoid().squeeze(1)
     assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=0.0, atol=1e-8)

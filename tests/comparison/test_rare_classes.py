@@ -3,22 +3,19 @@
 import numpy as np
 import pytest
 
-from equipoise.comparison.outcomes import (
-    BINS,
+from equipoise.comparison.resampling import resample, statistics_of, values_of
+from equipoise.evaluation.sample_statistics import (
     CELLS,
     FINE,
+    METRICS,
     _cells,
     _equal_mass_error,
     _fine_cell,
     _mean,
     _predicted,
     _top,
-    outcome_of,
-    resample,
-    values_of,
 )
-from equipoise.tasks import Task
-from tests.comparison.test_outcomes import close, run_of
+from tests.comparison.test_resampling import close, run_of
 from tests.predictions.saved import TASKS
 
 
@@ -41,10 +38,10 @@ def one_of_five(task):
 @pytest.mark.parametrize("task", TASKS)
 def test_a_class_of_one_sample_counts(tmp_path, task):
     folder, _ = run_of(tmp_path, task, samples=60, change=one_of_five(task))
-    outcome = outcome_of(folder)
-    weights = np.ones((outcome.samples, 2), np.float32)
+    run = statistics_of(folder)
+    weights = np.ones((run.test.samples, 2), np.float32)
     weights[7, 1] = 0
-    found = outcome.weigh(weights)
+    found = run.weigh(weights)
     close({name: value[0] for name, value in found.items()}, values_of(folder), task)
     assert not np.array_equal(found["ece"][0], found["ece"][1])
     assert {name for name in found if np.isnan(found[name][1])} <= {"few"}
@@ -53,31 +50,31 @@ def test_a_class_of_one_sample_counts(tmp_path, task):
 def test_least_variances_of_means(tmp_path):
     """A sample of class c moves a mean over K classes by 1 / (K n_c)."""
     folder, arrays = run_of(tmp_path, "multiclass", samples=60, change=one_of_five("multiclass"))
-    outcome = outcome_of(folder)
+    run = statistics_of(folder)
     targets = arrays["targets"][arrays["targets"] >= 0]
     support = np.bincount(targets, minlength=6)
     assert support[4] == 0
     assert support[5] == 1
-    groups = {"mean_class_accuracy": np.ones(6, bool), **outcome.groups}
+    groups = {"mean_class_accuracy": np.ones(6, bool), **run.test.groups}
     for name, members in groups.items():
         own = support[members & (support > 0)]
         expected = 2 * sum(n * (1 / (len(own) * n)) ** 2 for n in own) / sum(own)
-        assert outcome.least[name] == pytest.approx(expected), name
-    assert outcome.least["accuracy"] == pytest.approx(2 / len(targets) ** 2)
-    assert outcome.least["macro_f1"] == outcome.least["mean_class_accuracy"]
+        assert run.least[name] == pytest.approx(expected), name
+    assert run.least["accuracy"] == pytest.approx(2 / len(targets) ** 2)
+    assert run.least["macro_f1"] == run.least["mean_class_accuracy"]
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_blocks_of_draws_do_not_matter(tmp_path, task, monkeypatch):
-    outcome = outcome_of(run_of(tmp_path, task, samples=40)[0])
-    monkeypatch.setattr("equipoise.comparison.outcomes.TOGETHER", 40 * 3)
-    (found,) = resample([outcome], draws=8, seed=4)
-    assert set(found) == set(Task(task).compared)
+    run = statistics_of(run_of(tmp_path, task, samples=40)[0])
+    monkeypatch.setattr("equipoise.comparison.resampling.TOGETHER", 40 * 3)
+    (found,) = resample([run], draws=8, seed=4)
+    assert set(found) == set(METRICS[task])
     draws = np.random.default_rng(4)
     for start, count in ((0, 3), (3, 3), (6, 2)):
         picks = draws.integers(0, 40, (40, count))
         weights = np.stack([np.bincount(picks[:, k], minlength=40) for k in range(count)], 1).astype(np.float32)
-        for name, values in outcome.weigh(weights).items():
+        for name, values in run.weigh(weights).items():
             np.testing.assert_array_equal(values, found[name][start : start + count])
 
 
@@ -91,12 +88,12 @@ def test_cells_of_confidence():
 
 def test_cells_of_equal_mass():
     """Even numbers are parts of equal mass; what fills more than one has an odd number of its own."""
-    ones = np.ones(2 * CELLS, np.int64)
-    assert _cells(ones).tolist() == [2 * (k // 2) for k in range(2 * CELLS)]
-    assert _cells(np.array([1, 6 * CELLS - 2, 1])).tolist() == [0, 1, 2 * (CELLS - 1)]
-    assert _cells(np.array([5])).tolist() == [1]
-    assert _cells(np.array([1])).tolist() == [0]
-    assert _cells(np.zeros(0, np.int64)).tolist() == []
+    cells = 240
+    assert _cells(np.ones(2 * cells, np.int64), cells).tolist() == [2 * (k // 2) for k in range(2 * cells)]
+    assert _cells(np.array([1, 6 * cells - 2, 1]), cells).tolist() == [0, 1, 2 * (cells - 1)]
+    assert _cells(np.array([5]), cells).tolist() == [1]
+    assert _cells(np.array([1]), cells).tolist() == [0]
+    assert _cells(np.zeros(0, np.int64), cells).tolist() == []
 
 
 def test_of_equal_scores_the_first_class_is_predicted():
@@ -118,8 +115,10 @@ def test_a_mean_over_what_exists():
 @pytest.mark.parametrize("count", [1, 7, 40])
 def test_equal_mass_error_of_samples(count):
     """The sample of rank i of n is in bin floor(i B / n)."""
-    draw = np.random.default_rng(count)
-    gap = draw.normal(size=(count, 2))
-    bins = np.arange(count) * BINS // count
-    expected = [sum(abs(gap[bins == b, k].sum()) for b in range(BINS)) / count for k in range(2)]
-    np.testing.assert_allclose(_equal_mass_error(np.ones((count, 2)), gap), expected)
+    gap = np.random.default_rng(count).normal(size=(count, 2))
+    for bins in (4, 15):
+        of_bin = np.arange(count) * bins // count
+        expected = [sum(abs(gap[of_bin == b, k].sum()) for b in range(bins)) / count for k in range(2)]
+        mass, gaps = np.zeros((2, 2 * CELLS * bins, 2))
+        mass[:count], gaps[:count] = 1.0, gap
+        np.testing.assert_allclose(_equal_mass_error(mass, gaps), expected)

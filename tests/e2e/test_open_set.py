@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from equipoise.comparison.folder import ComparisonFolder
-from equipoise.comparison.open_outcome import OPEN_METRICS
+from equipoise.comparison.open_set import OPEN_METRICS
 from equipoise.comparison.verdict import read_verdict
 from equipoise.data import Arrays, digits_lt, hold_out
 from equipoise.data.opening import resized

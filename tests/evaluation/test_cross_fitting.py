@@ -10,7 +10,7 @@ import torch
 from equipoise.calibration import fit_label_temperatures, fit_temperature
 from equipoise.evaluation import evaluate
 from equipoise.evaluation import split as splits
-from equipoise.evaluation.split import Picker, Split
+from equipoise.evaluation.split import Split
 from equipoise.metrics import NegativeLogLikelihood
 from equipoise.predictions import open_predictions, source
 from tests.predictions.saved import arrays_of, save
@@ -84,17 +84,10 @@ def test_a_large_file_is_fitted_on_some_of_its_rows(tmp_path, monkeypatch, task)
     found = open_predictions(save(tmp_path, "npz", arrays))
     whole = evaluate(found).calibration.after["nll"]
     monkeypatch.setattr(splits, "FIT_SCORES", 600)  # 100 rows of 6 classes
-    halves = Split(found, 0)
-    pickers = [Picker(halves, first=side) for side in (True, False)]
-    for part in halves.parts():
-        for picker in pickers:
-            picker.add(part)
-    for picker in pickers:
-        logits, targets = picker.rows()
+    halves = Split(found, 0).rows(True, False)
+    for logits, targets in halves:
         assert 60 < len(logits) == len(targets) < 140
     assert evaluate(found).calibration.after["nll"] == pytest.approx(whole, rel=0.1)
     monkeypatch.setattr(source, "CHUNK_ELEMENTS", 999)
-    again = Picker(halves, first=True)
-    for part in halves.parts():
-        again.add(part)
-    assert torch.equal(again.rows()[0], pickers[0].rows()[0])  # whatever the chunks
+    (again,) = Split(found, 0).rows(True)
+    assert torch.equal(again[0], halves[0][0])  # whatever the chunks

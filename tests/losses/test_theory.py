@@ -119,7 +119,7 @@ def test_the_optimum_minimises_equation_5(posterior, gamma):
 def test_the_posterior_undoes_the_optimum(gamma):
     posteriors = [0.02, 0.3, 0.5, 0.71, 0.97]
     optima = torch.tensor([[eq.focal_optimum(q, gamma)] for q in posteriors], dtype=torch.float64)
-    found = eq.calibration.focal_posterior(optima, gamma, task="multi")
+    found = eq.calibration.focal_posterior(optima, gamma, task="multilabel")
     assert_close(found[:, 0], torch.tensor(posteriors, dtype=torch.float64), rtol=1e-11, atol=0)
 
 

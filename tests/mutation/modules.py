@@ -75,6 +75,12 @@ VERDICT = (
     "tests/comparison/test_recommendation.py",
 )
 
+RESAMPLING = (
+    "tests/comparison/test_resampling.py",
+    "tests/comparison/test_rare_classes.py",
+    "tests/comparison/test_open_set.py",
+)
+
 PACKAGES = ("calibration", "heads", "losses", "metrics", "weights")
 """Packages of which every file is either below or not numeric; of others, the numeric files alone are below."""
 
@@ -162,11 +168,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "heads/nearest_mean.py": (*HEADS, "tests/heads/test_retrained.py", "tests/golden/test_golden.py"),
     "heads/rebalanced.py": (*HEADS, "tests/heads/test_rebalanced.py", "tests/heads/test_retrained.py"),
     "heads/retrained.py": (*HEADS, "tests/heads/test_retrained.py"),
-    "comparison/outcomes.py": (
-        "tests/comparison/test_outcomes.py",
-        "tests/comparison/test_rare_classes.py",
-        "tests/comparison/test_open_outcome.py",
-    ),
+    "comparison/resampling.py": RESAMPLING,
+    "evaluation/sample_statistics.py": ("tests/evaluation/test_intervals.py", *RESAMPLING),
     "comparison/statistics.py": ("tests/comparison/test_variances.py", "tests/comparison/test_statistics.py"),
     "comparison/judge.py": VERDICT,
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 from equipoise._checks import check_number
 from equipoise._keywords import checks_keywords
 from equipoise.calibration.fitted import Fitted, announce, as_floats, column
-from equipoise.calibration.inputs import LEAST, SingleRows, blocks, join_notes, missing, single_rows
+from equipoise.calibration.inputs import LEAST, SingleRows, blocks, join_notes, missing, random_folds, single_rows
 from equipoise.calibration.linear import Minimum, Standard, minimise, residual, standardise
 
 __all__ = ["DirichletCalibration", "fit_dirichlet"]
@@ -141,7 +141,7 @@ def _solve(x: Standard, labels: Tensor, shrinkage: float, start: Tensor, toleran
 
 def _cross_validate(x: Standard, labels: Tensor, start: Tensor) -> float:
     """The shrinkage with the best held-out likelihood, decreased from the strongest while it helps."""
-    fold = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).to(labels.device) % FOLDS
+    fold = random_folds(len(labels), FOLDS, labels.device)
     reached, best, best_score = [start] * FOLDS, SHRINKAGES[0], math.inf
     for shrinkage in SHRINKAGES:
         score = 0.0

@@ -163,6 +163,11 @@ def label_blocks(rows: MultiRows) -> Iterator[MultiRows]:
         yield MultiRows(rows.logits[:, some], rows.positive[:, some], rows.known[:, some])
 
 
+def random_folds(rows: int, folds: int, device: torch.device) -> Tensor:
+    """Fold of each row (R,) for cross-validation, the same at every call; sizes differ by one at most."""
+    return torch.randperm(rows, generator=torch.Generator().manual_seed(0)).to(device) % folds
+
+
 def softplus(values: Tensor) -> Tensor:
     """``log(1 + exp(values))`` to full precision; that of torch is linear above 20."""
     return -torch.nn.functional.logsigmoid(-values)

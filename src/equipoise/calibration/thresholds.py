@@ -13,7 +13,14 @@ from torch import Tensor
 from equipoise._checks import check_number, check_whole
 from equipoise._keywords import checks_keywords
 from equipoise.calibration.fitted import Fitted, announce, as_floats, check_shape, column
-from equipoise.calibration.inputs import MultiRows, join_notes, label_blocks, multi_rows, remark_on_classes
+from equipoise.calibration.inputs import (
+    MultiRows,
+    join_notes,
+    label_blocks,
+    multi_rows,
+    random_folds,
+    remark_on_classes,
+)
 from equipoise.tasks import Task
 
 __all__ = ["Thresholds", "fit_thresholds"]
@@ -125,9 +132,9 @@ def fit_thresholds(
     rows = multi_rows(logits, targets, ignore_value)
     samples = len(rows.logits)
     folds = min(folds, samples) if samples > 1 else 0
-    fold = torch.randperm(samples, generator=torch.Generator().manual_seed(0)).to(rows.logits.device) % max(folds, 1)
-    found = [_cuts(block, fold, folds) for block in label_blocks(rows)]
-    cuts, counts = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
+    fold = random_folds(samples, max(folds, 1), rows.logits.device)
+    blocks = [_cuts(block, fold, folds) for block in label_blocks(rows)]
+    cuts, counts = (torch.cat(parts, 1) for parts in zip(*blocks, strict=True))
     thresholds, *without = (_shrink(*each, min_positives, shrinkage) for each in zip(cuts, counts, strict=True))
     f1 = _cross_fitted_f1(rows, fold, without) if folds else ()
     positives = counts[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -237,20 +236,14 @@ def _thresholds(fitted: Fitted, names: Sequence[str]) -> list[Threshold]:
 
 def _fitted_on(samples: Split, method: Method, options: dict[str, Any]) -> Fitted:
     """A fit on the first part of the samples."""
-    from equipoise.evaluation.split import Picker
+    from equipoise.evaluation.split import try_fit
 
-    picker = Picker(samples, first=True)
-    for part in samples.parts():
-        picker.add(part)
-    with warnings.catch_warnings(record=True):  # the fit carries a note that says the same
-        warnings.simplefilter("always")
-        try:
-            return method.fit(*picker.rows(), **options)
-        except ValueError as error:
-            share = "" if samples.share == 1.0 else f" on the share {samples.share:g} of the samples"
-            raise InputError(
-                f"{samples.source.path}: --method {method.name} cannot be fitted{share}: {error}"
-            ) from None
+    (rows,) = samples.rows(True)
+    fitted, reason = try_fit(method.fit, rows, **options)
+    if fitted is None:
+        share = "" if samples.share == 1.0 else f" on the share {samples.share:g} of the samples"
+        raise InputError(f"{samples.source.path}: --method {method.name} cannot be fitted{share}: {reason}")
+    return fitted
 
 
 def _method(name: str, source: Predictions) -> Method:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -122,13 +121,9 @@ def _evaluated(source: Predictions) -> tuple[Evaluation, list[Finding]]:
 def _cross_fitted_f1(source: Predictions, progress: Callable[[int], None]) -> float | None:
     """For several labels the mean F1 to expect from thresholds."""
     from equipoise.calibration import fit_thresholds
-    from equipoise.evaluation.split import Picker, Split
+    from equipoise.evaluation.split import Split, try_fit
 
-    split = Split(source, 0, 1.0, progress)
-    picker = Picker(split, first=True)
-    for part in split.parts():
-        picker.add(part)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        f1 = [value for value in fit_thresholds(*picker.rows()).f1 if value is not None]
+    (rows,) = Split(source, 0, 1.0, progress).rows(True)
+    fitted, _ = try_fit(fit_thresholds, rows)
+    f1 = [] if fitted is None else [value for value in fitted.f1 if value is not None]
     return sum(f1) / len(f1) if f1 else None

@@ -13,8 +13,8 @@ import numpy as np
 from equipoise._reading import InputError
 from equipoise.comparison.damage import check_run
 from equipoise.comparison.folder import ComparisonFolder, Entry
-from equipoise.comparison.open_outcome import OPEN_METRICS
-from equipoise.comparison.outcomes import GROUPS, Array, Outcome, outcome_of, resample, values_of
+from equipoise.comparison.open_set import OPEN_METRICS
+from equipoise.comparison.resampling import RunStatistics, resample, statistics_of, values_of
 from equipoise.comparison.sentences import sentences_of
 from equipoise.comparison.statistics import ALPHA, RULE, Difference, holm, moderated, paired_difference
 from equipoise.comparison.verdict import (
@@ -29,6 +29,7 @@ from equipoise.comparison.verdict import (
     read_verdict,
 )
 from equipoise.evaluation.results import Evaluation
+from equipoise.evaluation.sample_statistics import GROUPS, METRICS, Array
 from equipoise.metric_registry import metric_info
 from equipoise.tasks import Task
 from equipoise.train.folder import RunFolder
@@ -232,7 +233,7 @@ def _equal_metrics(test: Evaluation) -> dict[str, str]:
 
 def _metrics(task: Task, rows: Sequence[LossResult]) -> list[str]:
     """Columns of the table: what at least one loss has; groups where there is more than one."""
-    names = (*task.compared, *OPEN_METRICS, SPEED)
+    names = (*METRICS[task], *OPEN_METRICS, SPEED)
     known = [name for name in names if any(row.mean(name) is not None for row in rows)]
     several = sum(name in known for name in GROUPS) > 1
     return [name for name in known if several or name not in GROUPS]
@@ -277,7 +278,7 @@ def _differences(
         common = [one for one in row.seeds if one in base.seeds]
         if row is not base and row.chosen is not None and base.chosen is not None and common:
             pairs[row.loss] = [((row.chosen, one), (base.chosen, one)) for one in common]
-    outcomes, drawn = _resampled({key for pair in pairs.values() for key in pair}, runs, draws, seed)
+    statistics, drawn = _resampled({key for pair in pairs.values() for key in pair}, runs, draws, seed)
     differences: list[MetricDifference] = []
     for metric in metrics:
         of_metric = {}
@@ -288,31 +289,30 @@ def _differences(
                 if None not in (runs[own].metrics[metric], runs[other].metrics[metric])
             ]
             if known:
-                of_metric[loss] = _difference(metric, known, runs, outcomes, drawn)
+                of_metric[loss] = _difference(metric, known, runs, statistics, drawn)
         differences += _adjusted(metric, of_metric, base.mean(metric))
     return differences
 
 
 def _resampled(
     pairs: set[Pair], runs: Runs, draws: int, seed: int
-) -> tuple[dict[Key, Outcome], dict[Key, dict[str, Array]]]:
-    """What the runs of several seeds predicted, and their metrics on other draws of the test samples."""
+) -> tuple[dict[Key, RunStatistics], dict[Key, dict[str, Array]]]:
+    """Statistics of the runs of several seeds, and their metrics on other draws of the test samples."""
     if len({own[1] for own, _ in pairs}) < 2:
         return {}, {}
     keys = sorted({key for pair in pairs for key in pair})
-    outcomes = {key: outcome_of(runs[key].folder) for key in keys}
-    first = outcomes[keys[0]]
-    for key, outcome in outcomes.items():
-        if outcome.targets != first.targets:
+    statistics = {key: statistics_of(runs[key].folder) for key in keys}
+    for key in keys:
+        if statistics[key].targets != statistics[keys[0]].targets:
             raise _other_samples(runs[key], runs[keys[0]])
-    return outcomes, dict(zip(keys, resample(list(outcomes.values()), draws=draws, seed=seed), strict=True))
+    return statistics, dict(zip(keys, resample(list(statistics.values()), draws=draws, seed=seed), strict=True))
 
 
 def _difference(
     metric: str,
     pairs: Sequence[Pair],
     runs: Runs,
-    outcomes: Mapping[Key, Outcome],
+    statistics: Mapping[Key, RunStatistics],
     drawn: Mapping[Key, Mapping[str, Array]],
 ) -> Difference:
     """The difference in a metric, which all these runs have."""
@@ -323,7 +323,7 @@ def _difference(
     if metric == SPEED:
         return paired_difference(own - base, None, samples=1, unpaired=unpaired)
     resampled = np.stack([drawn[one][metric] - drawn[other][metric] for one, other in pairs])
-    first = outcomes[pairs[0][0]]
+    first = statistics[pairs[0][0]]
     least = first.least.get(metric, 0.0)
     return paired_difference(own - base, resampled, samples=first.drawn(metric), least=least, unpaired=unpaired)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from equipoise.calibration import METHODS
 from equipoise.evaluation.meters import group_names
-from equipoise.evaluation.split import Picker, Split
+from equipoise.evaluation.split import Split, cross_fit
 from equipoise.metrics import NegativeLogLikelihood
 from equipoise.predictions import Predictions
 
@@ -42,28 +42,21 @@ def try_corrections(
         seed: of the halves.
         progress: called with the number of samples that were read since the last call.
     """
-    split = Split(source, seed, progress=progress)
-    pickers = Picker(split, first=True), Picker(split, first=False)
-    for part in split.parts():
-        for picker in pickers:
-            picker.add(part)
-    halves = [picker.rows() for picker in pickers]
-    found = []
+    halves = Split(source, seed, progress=progress).rows(True, False)
+    corrections = []
     for options, method, arguments in _candidates(source):
-        kind: dict[str, Any] = {"kind": "multilabel"} if source.task.multilabel else {}
-        nll = NegativeLogLikelihood(**kind, **source.ignoring)
-        try:
-            for own, other in (halves, reversed(halves)):
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # a fit that is odd shows in its likelihood
-                    fitted = METHODS[method].fit(*own, **arguments)
-                    nll.update(fitted(other[0]), other[1])
-        except ValueError:  # too few samples for it
-            continue
-        value = float(nll.compute())
+        fits = [fit for fit, _ in cross_fit(METHODS[method].fit, halves, **arguments)]
+        nll = NegativeLogLikelihood(**({"kind": "multilabel"} if source.task.multilabel else source.ignoring))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of probabilities called logits, which the evaluation reports
+            for fit, (logits, targets) in zip(fits, halves, strict=True):
+                if fit is not None:
+                    nll.update(fit(logits), targets)
+        value = float(nll.compute()) if all(fits) else math.nan  # None: too few samples for the method
         if math.isfinite(value):
-            found.append(Correction(options, value, METHODS[method].keeps_accuracy and not arguments.get("bias")))
-    return found
+            keeps = METHODS[method].keeps_accuracy and not arguments.get("bias")
+            corrections.append(Correction(options, value, keeps))
+    return corrections
 
 
 def _candidates(source: Predictions) -> list[tuple[str, str, dict[str, Any]]]:
@@ -74,11 +67,11 @@ def _candidates(source: Predictions) -> list[tuple[str, str, dict[str, Any]]]:
             ("--method label-temperatures --bias", "label-temperatures", {"bias": True}),
         ]
     ignore = source.ignoring
-    found: list[tuple[str, str, dict[str, Any]]] = [
+    candidates: list[tuple[str, str, dict[str, Any]]] = [
         (f"--method {name}", name, dict(ignore)) for name in ("temperature", "vector")
     ]
     if source.train_counts is not None:
         groups = {"groups": group_names(source.train_counts)}
-        found.append(("--method group-temperatures", "group-temperatures", ignore | groups))
-        found.append(("--method prior", "prior", ignore | {"train_counts": source.train_counts}))
-    return found
+        candidates.append(("--method group-temperatures", "group-temperatures", ignore | groups))
+        candidates.append(("--method prior", "prior", ignore | {"train_counts": source.train_counts}))
+    return candidates

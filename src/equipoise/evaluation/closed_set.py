@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_whole
 from equipoise.calibration import METHODS, Fitted
-from equipoise.evaluation.intervals import Resampling
 from equipoise.evaluation.meters import meter_for
 from equipoise.evaluation.results import FORMAT, Calibration, Evaluation, Reliability
 from equipoise.evaluation.rounding import Rounding
+from equipoise.evaluation.sample_statistics import SampleStatistics, collector_for
 from equipoise.evaluation.sanity_checks import SanityChecks
-from equipoise.evaluation.split import Picker, Split
+from equipoise.evaluation.split import FitRows, Rows, Split, cross_fit
+from equipoise.metrics import bootstrap as resample
 from equipoise.predictions import InputError, Predictions, open_predictions
 from equipoise.predictions.source import UNKNOWN
 
@@ -58,8 +59,8 @@ def evaluate(
     source = source if isinstance(source, Predictions) else open_predictions(source)
     split = Split(source, seed, progress=progress)
     before = meter_for(source, from_logits=source.from_logits, bins=bins)
-    resampling = Resampling(source, bins) if bootstrap else None
-    pickers = () if fitted is not None else (Picker(split, False), Picker(split, True))
+    collector = collector_for(source, metrics=source.task.resampled, bins=bins) if bootstrap else None
+    halves = [FitRows(split, side) for side in (True, False)] if fitted is None else []
     checks, rounding = SanityChecks(source), Rounding(source)
     samples = unknown = 0
     for part in split.parts():
@@ -68,30 +69,28 @@ def evaluate(
         checks.look(part.scores, part.targets)
         samples += len(part.scores)
         unknown += int((part.targets == UNKNOWN).sum()) if source.task.multilabel else 0
-        for picker in pickers:
-            picker.add(part)
-        if resampling is not None:
-            resampling.add(part.logits, part.targets)
+        for rows in halves:
+            rows.add(part)
+        if collector is not None:
+            collector.add(part.logits.numpy(), part.targets.numpy())
     overall = before.overall()
     if overall["ece"] is None:
         raise InputError(
             f"{source.path}: there must be at least one target that counts, found only ignored ones; check the labels "
             "or --ignore-index"
         )
-    intervals = resampling.intervals(bootstrap, seed) if resampling is not None else {}
-    first, first_note = second, second_note = fitted, "" if fitted is None else fitted.note
-    if pickers:
-        (second, second_note), (first, first_note) = (_temperature(source, *picker.rows()) for picker in pickers)
+    intervals = _intervals(collector.finish(), bootstrap, seed) if collector is not None else {}
+    fits = _temperatures(source, [rows.finish() for rows in halves]) if fitted is None else [(fitted, fitted.note)]
+    (for_first, _), (for_second, _) = fits[0], fits[-1]
     after = None
-    if first is not None and second is not None:
+    if for_first is not None and for_second is not None:
         after = meter_for(source, from_logits=True, bins=bins)
         for part in split.parts():  # no sample is judged by a fit that it took part in
-            own = part.first.view(-1, *(1 for _ in part.logits.shape[1:]))
-            after.update(torch.where(own, second(part.logits), first(part.logits)), part.targets)
+            first = part.first.view(-1, *(1 for _ in part.logits.shape[1:]))
+            after.update(torch.where(first, for_first(part.logits), for_second(part.logits)), part.targets)
 
     # where one fit is missing, nothing but the reason matters
-    fits = ((first, first_note), (second, second_note))
-    notes = [note for fit, note in fits if note and (fit is None or after is not None)]
+    notes = [note for fit, note in reversed(fits) if note and (fit is None or after is not None)]
 
     per_class = before.per_class()
     curves = before.curves()
@@ -113,8 +112,8 @@ def evaluate(
         calibration=Calibration(
             before=before.calibration(),
             after=after.calibration() if after is not None else None,
-            fits=[fit.describe() for fit in ((first, second) if pickers else (first,)) if fit is not None],
-            fitted_on="the other half of the samples" if pickers else "validation data",
+            fits=[fit.describe() for fit, _ in reversed(fits) if fit is not None],
+            fitted_on="the other half of the samples" if fitted is None else "validation data",
             note="; ".join(dict.fromkeys(notes)),
         ),
         groups=before.group_rows(per_class),
@@ -123,14 +122,18 @@ def evaluate(
     )
 
 
-def _temperature(source: Predictions, logits: Tensor, targets: Tensor) -> tuple[Fitted | None, str]:
-    """A temperature, or one for each label; and why there is none, or what is odd about it."""
-    if not len(logits):  # halves are drawn, and one of very few samples may be empty
-        return None, "it is fitted on one half of the samples for the other, and one half has none"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the note says the same
-        try:
-            fitted = METHODS[source.task.calibration].fit(logits, targets, **source.ignoring)
-        except ValueError as error:
-            return None, str(error)
-    return fitted, fitted.note
+def _temperatures(source: Predictions, halves: list[Rows]) -> list[tuple[Fitted | None, str]]:
+    """For each half a temperature, or one for each label, fitted on the other; and why there is none, or its note."""
+    return cross_fit(METHODS[source.task.calibration].fit, halves, **source.ignoring)
+
+
+def _intervals(statistics: SampleStatistics, draws: int, seed: int) -> dict[str, list[float]]:
+    """95 % confidence limits of each metric; none of the metrics is negative."""
+
+    def metrics(_: Tensor, *, weight: Tensor) -> Tensor:
+        values = statistics.weigh(np.ascontiguousarray(weight.numpy().T))
+        return torch.from_numpy(np.stack(list(values.values()), 1))
+
+    interval = resample(metrics, torch.empty(statistics.samples), draws=draws, seed=seed, weighted=True)
+    limits = zip(statistics.metrics, interval.low.clamp(min=0).tolist(), interval.high.tolist(), strict=True)
+    return {name: [low, high] for name, low, high in limits}

@@ -1,30 +1,35 @@
-"""The samples of a file in two parts, drawn by a seed, some at a time and the same at every walk."""
+"""Fit on one part of the samples, evaluate on the rest: parts drawn by a seed, the same each time a file is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.calibration import logits_from_probs
+from equipoise.calibration import Fitted, logits_from_probs
 from equipoise.predictions import Predictions
 from equipoise.predictions.source import Array
 
-__all__ = ["Part", "Picker", "Split"]
+__all__ = ["FitRows", "Part", "Rows", "Split", "cross_fit", "try_fit"]
 
 FIT_SCORES = 20_000_000
-"""Scores that a fit gets at most; more would hardly move it."""
+"""Maximum number of scores for a fit; more would hardly change it."""
 HALVES, ROWS = 1, 2
 """Streams of draws. ``default_rng(seed)`` itself may have made the data, and a split by the same numbers would follow
 the labels."""
 
+F = TypeVar("F", bound=Fitted)
+Rows = tuple[Tensor, Tensor]
+"""Logits and targets of a fit."""
+
 
 class Part(NamedTuple):
-    """Some samples: scores as they are, their logits, targets, and which samples belong to the first part.
+    """Some samples: scores, their logits, targets, and which samples belong to the first part.
 
     ``rounded`` and ``others`` are those of the :class:`~equipoise.predictions.Chunk`.
     """
@@ -47,7 +52,7 @@ class Split:
     progress: Callable[[int], None] = lambda samples: None
 
     def parts(self) -> Iterator[Part]:
-        """All samples, some at a time."""
+        """All samples, in chunks."""
         draw = np.random.default_rng((self.seed, HALVES))
         for chunk in self.source.chunks():
             scores, targets = _tensors(chunk.scores, chunk.targets)
@@ -55,28 +60,35 @@ class Split:
             yield Part(scores, self._logits(scores), targets, first, chunk.rounded, chunk.others)
             self.progress(len(scores))
 
+    def rows(self, *sides: bool) -> list[Rows]:
+        """Rows for fits on these parts, True for the first; reads the file once."""
+        gathered = [FitRows(self, side) for side in sides]
+        for part in self.parts():
+            for rows in gathered:
+                rows.add(part)
+        return [rows.finish() for rows in gathered]
+
     def _logits(self, scores: Tensor) -> Tensor:
         if self.source.from_logits:
             return scores
         return logits_from_probs(scores, task=self.source.task)
 
 
-class Picker:
-    """Gathers the rows of one part that a fit gets."""
+class FitRows:
+    """Gathers the rows of one part for a fit, at most ``FIT_SCORES`` scores."""
 
     def __init__(self, split: Split, first: bool) -> None:
         source = split.source
-        expected = (
-            (source.samples or 0) * source.places * source.num_classes * (split.share if first else 1 - split.share)
-        )
+        share = split.share if first else 1 - split.share
+        expected = (source.samples or 0) * source.places * source.num_classes * share
         self.keep = min(1.0, FIT_SCORES / expected) if expected else 1.0
         self.first, self.draw = first, np.random.default_rng((split.seed, ROWS))
-        self.kept: list[tuple[Tensor, Tensor]] = []
+        self.kept: list[Rows] = []
 
     def add(self, part: Part) -> None:
-        """Take what belongs to the part."""
-        own = part.first == self.first
-        logits, targets = part.logits[own], part.targets[own]
+        """Add the samples of a chunk that belong to the part."""
+        members = part.first == self.first
+        logits, targets = part.logits[members], part.targets[members]
         if logits.ndim > 2:
             logits, targets = logits.movedim(1, -1).flatten(0, -2), targets.flatten()
         if self.keep < 1.0:
@@ -84,10 +96,32 @@ class Picker:
             logits, targets = logits[some], targets[some]
         self.kept.append((logits, targets))
 
-    def rows(self) -> tuple[Tensor, Tensor]:
-        """All rows that were taken."""
+    def finish(self) -> Rows:
+        """All rows that were kept."""
         logits, targets = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
         return logits, targets
+
+
+def try_fit(fit: Callable[..., F], rows: Rows, **options: Any) -> tuple[F | None, str]:  # noqa: ANN401
+    """A fit and its note, which says what its warnings would; or None and why these rows cannot be fitted."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            fitted = fit(*rows, **options)
+        except ValueError as error:
+            return None, str(error)
+    return fitted, fitted.note
+
+
+def cross_fit(
+    fit: Callable[..., F],
+    halves: Sequence[Rows],
+    **options: Any,  # noqa: ANN401
+) -> list[tuple[F | None, str]]:
+    """For each of two halves the fit on the other one, as :func:`try_fit` gives it."""
+    if not all(len(logits) for logits, _ in halves):  # halves are drawn, and one of very few samples may be empty
+        return [(None, "it is fitted on one half of the samples for the other, and one half has none")] * 2
+    return [try_fit(fit, rows, **options) for rows in reversed(halves)]
 
 
 def _tensors(scores: Array, targets: Array) -> tuple[Tensor, Tensor]:

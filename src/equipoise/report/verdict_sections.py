@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from equipoise._formatting import joined, shown
 from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.kinds import DISTANCES, Kind
-from equipoise.comparison.open_outcome import OPEN_METRICS
+from equipoise.comparison.open_set import OPEN_METRICS
 from equipoise.comparison.recommendation import recommended
 from equipoise.comparison.verdict import LossResult, Verdict
 from equipoise.expressions import method_name
@@ -17,10 +17,10 @@ from equipoise.plotting.differences import Point, difference_plot, pareto_plot
 from equipoise.report.page import Cell, Head, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import Result, kind_of_rows, label, results_of, spread
+from equipoise.tasks import GROUPS
 
 __all__ = ["differences_section", "results_section", "tradeoff_section"]
 
-GROUPS = ("many", "medium", "few")
 ORDER = ("overall", "by frequency", "calibration", "after temperature", "cost", "open set")
 """Headings over the columns of the tables."""
 

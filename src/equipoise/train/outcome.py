@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 
 import numpy as np
@@ -14,8 +13,8 @@ from equipoise._writing import appearing
 from equipoise.calibration import METHODS, Fitted, fit_thresholds, save
 from equipoise.data import FileImages, Split
 from equipoise.evaluation import evaluate, evaluate_open_set
-from equipoise.evaluation.split import Picker
-from equipoise.evaluation.split import Split as Halves
+from equipoise.evaluation.split import Split as FitSplit
+from equipoise.evaluation.split import try_fit
 from equipoise.predictions import open_predictions
 from equipoise.train.datamodule import Feeds
 from equipoise.train.folder import RunFolder, write_json
@@ -98,24 +97,18 @@ def keep_examples(split: Split, folder: RunFolder) -> None:
 def judge(folder: RunFolder, say: Callable[[str], None]) -> None:
     """Fit a temperature on validation data, and judge the test without and with it, and beside the open set."""
     val, test = (open_predictions(folder.predictions(split)) for split in ("val", "test"))
-    halves = Halves(val, seed=0, share=1.0)
-    picker = Picker(halves, first=True)
-    for part in halves.parts():
-        picker.add(part)
-    rows = picker.rows()
+    (rows,) = FitSplit(val, seed=0, share=1.0).rows(True)
     fits: dict[str, Callable[..., Fitted]] = {"calibration": METHODS[val.task.calibration].fit}
     if val.task.multilabel:
         fits["thresholds"] = fit_thresholds
     fitted: dict[str, Fitted] = {}
     for name, fit in fits.items():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the note of the fit says the same
-            try:
-                fitted[name] = fit(*rows)
-            except ValueError as error:
-                say(f"no {name} could be fitted on the validation data: {error}")
-                continue
-        save(fitted[name], folder.draft / f"{name}.json")
+        value, reason = try_fit(fit, rows)
+        if value is None:
+            say(f"no {name} could be fitted on the validation data: {reason}")
+            continue
+        fitted[name] = value
+        save(value, folder.draft / f"{name}.json")
     temperature = fitted.get("calibration")
     results = {
         "val": evaluate(val, fitted=temperature).to_json(),

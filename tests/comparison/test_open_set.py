@@ -7,25 +7,25 @@ import numpy as np
 import pytest
 
 from equipoise.comparison.judge import judge
-from equipoise.comparison.open_outcome import OPEN_METRICS, OpenOutcome
-from equipoise.comparison.outcomes import outcome_of, resample, values_of
+from equipoise.comparison.open_set import OPEN_METRICS, OpenSetStatistics
+from equipoise.comparison.resampling import resample, statistics_of, values_of
 from equipoise.comparison.statistics import paired_difference
 from equipoise.evaluation import evaluate_open_set
+from equipoise.evaluation.sample_statistics import METRICS
 from equipoise.predictions import Chunk, Predictions, open_predictions
-from equipoise.tasks import Task
 from tests.comparison.made import make_comparison, make_run
 from tests.predictions.saved import arrays_of
 
 CLOSED = ("f_measure", "known_rejected", "open_accuracy")
 
 
-def strange(seed=0, samples=70, classes=6):
+def unknown_logits(seed=0, samples=70, classes=6):
     return 1.5 * np.random.default_rng([seed, 3]).normal(size=(samples, classes))
 
 
 def run_of(path, *, ties=False, ignored=(), unknown=None, samples=240):
     arrays, val = arrays_of("multiclass", samples=samples), arrays_of("multiclass", seed=5)
-    unknown = strange() if unknown is None else unknown
+    unknown = unknown_logits() if unknown is None else unknown
     arrays["targets"][list(ignored)] = -100
     if ties:
         arrays["logits"], val["logits"], unknown = (x.round() for x in (arrays["logits"], val["logits"], unknown))
@@ -39,10 +39,10 @@ def repeated(arrays, times):
 @pytest.mark.parametrize("ties", [False, True], ids=["all different", "ties"])
 def test_numbers_on_all_samples_are_those_of_the_evaluation(tmp_path, ties):
     folder, _ = run_of(tmp_path / "run", ties=ties, ignored=(3, 50))
-    outcome, values = outcome_of(folder), values_of(folder)
-    assert (outcome.samples, *outcome.open_sizes) == (240, 70, 240)
-    found = outcome.weigh(*(np.ones((samples, 1)) for samples in (240, 70, 240)))
-    assert set(found) == {*Task("multiclass").compared, *OPEN_METRICS} == set(values)
+    run, values = statistics_of(folder), values_of(folder)
+    assert (run.test.samples, *run.open_sizes) == (240, 70, 240)
+    found = run.weigh(*(np.ones((samples, 1)) for samples in (240, 70, 240)))
+    assert set(found) == {*METRICS["multiclass"], *OPEN_METRICS} == set(values)
     for name in OPEN_METRICS:
         assert 0 < values[name] < 1
         assert found[name][0] == pytest.approx(values[name], abs=1e-9), name
@@ -52,8 +52,8 @@ def test_weights_are_repetitions(tmp_path):
     folder, arrays = run_of(tmp_path / "run", samples=150)
     draw = np.random.default_rng(0)
     drawn = [draw.multinomial(count, np.full(count, 1 / count), 3).T for count in (150, 70, 240)]
-    found = outcome_of(folder).weigh(*(weights.astype(np.float32) for weights in drawn))
-    kinds = {"test": arrays, "open": {"logits": strange()}, "val": arrays_of("multiclass", seed=5)}
+    found = statistics_of(folder).weigh(*(weights.astype(np.float32) for weights in drawn))
+    kinds = {"test": arrays, "open": {"logits": unknown_logits()}, "val": arrays_of("multiclass", seed=5)}
     for k in range(3):
         again = {}
         for (name, own), weights in zip(kinds.items(), drawn, strict=True):
@@ -68,10 +68,10 @@ def test_weights_are_repetitions(tmp_path):
 def test_samples_of_every_kind_are_drawn_and_the_others_stay_as_they_were(tmp_path):
     folder, arrays = run_of(tmp_path / "run")
     closed = make_run(tmp_path / "closed", "multiclass", arrays_of("multiclass", seed=5), arrays)
-    (found,), (alone,) = (resample([outcome_of(one)], draws=400, seed=1) for one in (folder, closed))
-    for name in Task("multiclass").compared:
+    (found,), (alone,) = (resample([statistics_of(one)], draws=400, seed=1) for one in (folder, closed))
+    for name in METRICS["multiclass"]:
         np.testing.assert_array_equal(found[name], alone[name])
-    outcome = outcome_of(folder)
+    run = statistics_of(folder)
     draw = np.random.default_rng(0)
     weights = [draw.multinomial(count, np.full(count, 1 / count), 2000).T for count in (240, 70, 240)]
     ones = [np.ones_like(one) for one in weights]
@@ -82,24 +82,24 @@ def test_samples_of_every_kind_are_drawn_and_the_others_stay_as_they_were(tmp_pa
         "f_measure": (0, 1, 2),
         "auroc": (0, 1),
     }.items():
-        parts = [np.var(outcome.weigh(*ones[:k], weights[k], *ones[k + 1 :])[metric]) for k in range(3)]
+        parts = [np.var(run.weigh(*ones[:k], weights[k], *ones[k + 1 :])[metric]) for k in range(3)]
         assert [k for k in range(3) if parts[k] > 1e-9] == list(kinds), metric
         assert np.var(found[metric]) == pytest.approx(sum(parts), rel=0.3), metric
 
 
 def test_the_least_variance_is_that_of_two_samples(tmp_path):
     """One sample the other way, of those that count, moves a metric by the root of half of it."""
-    outcome = outcome_of(run_of(tmp_path / "run")[0])
-    one = outcome.open
+    run = statistics_of(run_of(tmp_path / "run")[0])
+    one = run.open
     accepted = one.confidence >= one.threshold
-    hit, rejected = (one.own[np.flatnonzero(kind)[0]] for kind in (accepted & one.right, ~accepted))
+    hit, rejected = (one.counted[np.flatnonzero(kind)[0]] for kind in (accepted & one.correct, ~accepted))
     weights, others, val = np.ones((240, 2)), np.ones((70, 2)), np.ones((240, 2))
     weights[hit, 1], weights[rejected, 1] = 2, 0
-    others[one.strange_order[[0, -1]], 1] = 2, 0  # the least and the most sure
+    others[one.unknown_order[[0, -1]], 1] = 2, 0  # the least and the most sure
     for metric, unknown in (("unknown_rejected", others), *((name, np.ones((70, 2))) for name in CLOSED)):
-        before, after = outcome.weigh(weights, unknown, val)[metric]
-        assert outcome.least[metric] == pytest.approx(2 * (after - before) ** 2, rel=0.1), metric
-    assert [outcome.drawn(name) for name in ("f_measure", "unknown_rejected", "accuracy")] == [70, 70, 240]
+        before, after = run.weigh(weights, unknown, val)[metric]
+        assert run.least[metric] == pytest.approx(2 * (after - before) ** 2, rel=0.1), metric
+    assert [run.drawn(name) for name in ("f_measure", "unknown_rejected", "accuracy")] == [70, 70, 240]
 
 
 def predict(factor):
@@ -111,7 +111,7 @@ def predict(factor):
         for arrays in (val, test):
             right = arrays["targets"][:, None] == np.arange(6)
             arrays["logits"] = arrays["logits"] + 6 * right + 0.3 * draw.normal(size=right.shape)
-        unknown = 0.5 * strange(samples=200) + 0.1 * draw.normal(size=(200, 6))
+        unknown = 0.5 * unknown_logits(samples=200) + 0.1 * draw.normal(size=(200, 6))
         return val, test, {"unknown": unknown * (factor if loss == "b" else 1.0)}
 
     return make
@@ -119,7 +119,7 @@ def predict(factor):
 
 def test_a_comparison_has_columns_and_tests_them(tmp_path):
     verdict = judge(make_comparison(tmp_path / "c", {"a": ["a"], "b": ["b"]}, [0, 1, 2], predict(4.0)), draws=200)
-    assert verdict.metrics == (*Task("multiclass").compared, *OPEN_METRICS, "seconds_per_step")
+    assert verdict.metrics == (*METRICS["multiclass"], *OPEN_METRICS, "seconds_per_step")
     difference = {one.metric: one for one in verdict.differences}
     for name in ("f_measure", "auroc", "unknown_rejected"):
         assert difference[name].high < 0
@@ -171,7 +171,7 @@ def source_of(logits, targets, labelled=True):
 
 
 def trained_alike(draw, seeds, sizes):
-    """Outcomes of two losses that differ by chance alone: in each sample, the same in all seeds, and in each run."""
+    """Statistics of two losses that differ by chance alone: in each sample, the same in all seeds, and in each run."""
     kinds = []
     for kind, samples in enumerate(sizes):
         targets = draw.integers(0, 8, samples)
@@ -180,7 +180,7 @@ def trained_alike(draw, seeds, sizes):
         kinds.append((targets, [logits + draw.normal(size=logits.shape) for _ in "ab"]))
     return [
         [
-            OpenOutcome(
+            OpenSetStatistics(
                 *(
                     source_of(logits[loss] + 0.3 * draw.normal(size=logits[loss].shape), targets, kind != 1)
                     for kind, (targets, logits) in enumerate(kinds)
