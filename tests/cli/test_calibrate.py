@@ -13,7 +13,7 @@ import torch
 
 import equipoise.calibration
 from equipoise.calibration import METHODS, Method, Temperature, Thresholds, load
-from equipoise.evaluation.split import Split
+from equipoise.evaluation.split import FitSplit
 from equipoise.metrics import MultilabelScores, NegativeLogLikelihood, shot_groups
 from equipoise.predictions import open_predictions, source
 from tests.cli.test_evaluate import command, refused, run
@@ -54,7 +54,7 @@ def test_every_method_is_fitted_on_one_part_and_reported_on_the_other(tmp_path, 
     assert ran.exit_code == 0, ran.output
     report = json.loads(ran.stdout, parse_constant=pytest.fail)
     logits, targets = tensors(arrays)
-    first = torch.cat([part.first for part in Split(open_predictions(path), 3, 0.6).parts()])
+    first = torch.cat([part.first for part in FitSplit(open_predictions(path), 3, 0.6).parts()])
     expected = fitted_directly(name, logits[first], targets[first], arrays)
     kept = fitted_directly(name, logits, targets, arrays)
     assert load(out) == kept  # judged on samples it has not seen, then all of them are used

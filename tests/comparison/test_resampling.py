@@ -26,13 +26,13 @@ def run_of(folder, task, *, ties=False, change=lambda arrays: arrays, **options)
     return make_run(folder / "run", task, val, arrays), arrays
 
 
-def close(found, expected, task):
+def close(metrics, expected, task):
     for name in METRICS[task]:
         if expected[name] is None:
-            assert name not in found or np.isnan(found[name])
+            assert name not in metrics or np.isnan(metrics[name])
         else:
             tolerance = 1e-3 if name in BY_CELLS.get(task, ()) else 1e-6
-            assert float(found[name]) == pytest.approx(expected[name], abs=tolerance), name
+            assert float(metrics[name]) == pytest.approx(expected[name], abs=tolerance), name
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -40,10 +40,10 @@ def close(found, expected, task):
 def test_numbers_on_all_samples_are_those_of_the_evaluation(tmp_path, task, ties):
     folder, _ = run_of(tmp_path, task, ties=ties)
     run = statistics_of(folder)
-    found = run.weigh(np.ones((run.test.samples, 1)))
-    assert set(found) == set(METRICS[task])
+    metrics = run.weigh(np.ones((run.test.samples, 1)))
+    assert set(metrics) == set(METRICS[task])
     assert None not in values_of(folder).values()
-    close({name: values[0] for name, values in found.items()}, values_of(folder), task)
+    close({name: values[0] for name, values in metrics.items()}, values_of(folder), task)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -51,7 +51,7 @@ def test_weights_are_repetitions(tmp_path, task):
     folder, arrays = run_of(tmp_path, task, samples=150)
     run = statistics_of(folder)
     weights = np.random.default_rng(0).multinomial(150, np.full(150, 1 / 150), 3).T
-    found = run.weigh(weights.astype(np.float32))
+    metrics = run.weigh(weights.astype(np.float32))
     for draw in range(3):
         repeated = {
             name: np.repeat(arrays[name], weights[:, draw], 0) if name in ("logits", "targets") else arrays[name]
@@ -63,9 +63,9 @@ def test_weights_are_repetitions(tmp_path, task):
             tolerance = 5e-3 if name.startswith("ada") and task != "multiclass" else 2e-6
             expected = values_of(again)[name]
             if name.startswith("ece"):  # bins keep their signs
-                assert float(found[name][draw]) <= expected + tolerance, name
+                assert float(metrics[name][draw]) <= expected + tolerance, name
             else:
-                assert float(found[name][draw]) == pytest.approx(expected, abs=tolerance), name
+                assert float(metrics[name][draw]) == pytest.approx(expected, abs=tolerance), name
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -97,10 +97,10 @@ def test_a_draw_without_a_group_has_no_value_for_it(tmp_path):
     weights = np.ones((run.test.samples, 2), np.float32)
     targets = arrays_of("multiclass")["targets"]
     weights[np.isin(targets, np.flatnonzero(run.test.groups["few"])), 1] = 0
-    found = run.weigh(weights)
-    assert np.isfinite(found["few"][0])
-    assert np.isnan(found["few"][1])
-    assert np.isfinite(found["mean_class_accuracy"]).all()
+    metrics = run.weigh(weights)
+    assert np.isfinite(metrics["few"][0])
+    assert np.isnan(metrics["few"][1])
+    assert np.isfinite(metrics["mean_class_accuracy"]).all()
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -143,10 +143,10 @@ def test_draws_are_the_same_for_all_runs_and_for_the_same_seed(tmp_path):
 def test_resampled_accuracy_spreads_as_a_share_does(tmp_path, monkeypatch):
     folder, _ = run_of(tmp_path, "multiclass", samples=400, change=all_count)
     monkeypatch.setattr("equipoise.comparison.resampling.TOGETHER", 400 * 300)  # several blocks of draws
-    (found,) = resample([statistics_of(folder)], draws=2000)
+    (metrics,) = resample([statistics_of(folder)], draws=2000)
     share = values_of(folder)["accuracy"]
-    assert found["accuracy"].mean() == pytest.approx(share, abs=3e-3)
-    assert found["accuracy"].std() == pytest.approx(np.sqrt(share * (1 - share) / 400), rel=0.06)
+    assert metrics["accuracy"].mean() == pytest.approx(share, abs=3e-3)
+    assert metrics["accuracy"].std() == pytest.approx(np.sqrt(share * (1 - share) / 400), rel=0.06)
 
 
 def all_count(arrays):

@@ -8,7 +8,7 @@ from equipoise.calibration import METHODS
 from equipoise.doctor import look_at_predictions
 from equipoise.doctor.corrections import try_corrections
 from equipoise.evaluation import evaluate
-from equipoise.evaluation.split import Split
+from equipoise.evaluation.split import FitSplit
 from equipoise.predictions import open_predictions
 
 
@@ -32,7 +32,7 @@ def advised(source):
 
 def test_nll_is_that_of_the_other_half(tmp_path):
     source = saved(tmp_path / "p.npz", **drawn(bias=(2.0, 0.0, 0.0)))
-    parts = list(Split(source, 0).parts())
+    parts = list(FitSplit(source, 0).parts())
     logits, targets, first = (torch.cat([getattr(p, name) for p in parts]) for name in ("logits", "targets", "first"))
     for tried, name in zip(try_corrections(source), ("temperature", "vector"), strict=True):
         total = 0.0

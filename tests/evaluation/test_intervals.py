@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score
 
 from equipoise.comparison.resampling import statistics_of
 from equipoise.evaluation import evaluate
-from equipoise.evaluation.sample_statistics import METRICS, collector_for
+from equipoise.evaluation.sample_statistics import COLLECTORS, METRICS
 from equipoise.metrics.bootstrap import _counts
 from equipoise.predictions import Chunk, Predictions, open_predictions
 from equipoise.tasks import Task
@@ -31,7 +31,7 @@ def test_intervals_contain_their_values_and_depend_on_the_seed(tmp_path, task):
 @pytest.mark.parametrize("task", TASKS)
 def test_unit_weights_give_the_metrics_of_the_evaluation(tmp_path, task, bins):
     source = open_predictions(save(tmp_path, "npz", arrays_of(task, samples=80)))
-    collector = collector_for(source, bins=bins)
+    collector = COLLECTORS[task](source, bins=bins)
     for chunk in source.chunks():
         collector.add(chunk.scores, chunk.targets)
     metrics = collector.finish().weigh(np.ones((80, 1)))
@@ -60,7 +60,7 @@ def test_intervals_are_those_of_the_statistics_of_a_run_for_equal_weights(tmp_pa
 def test_statistics_that_no_metric_needs_are_not_kept(tmp_path, task):
     """Fine cells of confidence and rankings take memory."""
     source = open_predictions(save(tmp_path, "npz", arrays_of(task, samples=30)))
-    collector = collector_for(source, metrics=("OF1", "nll") if task == "multilabel" else ("nll",))
+    collector = COLLECTORS[task](source, metrics=("OF1", "nll") if task == "multilabel" else ("nll",))
     for chunk in source.chunks():
         collector.add(chunk.scores, chunk.targets)
     counts = {"hits", "support", "predicted"} if task == "multilabel" else set()

@@ -22,7 +22,7 @@ from equipoise.tasks import Task
 if TYPE_CHECKING:
     from equipoise.calibration import Fitted, Method
     from equipoise.evaluation.rounding import Rounding
-    from equipoise.evaluation.split import Split
+    from equipoise.evaluation.split import FitSplit
 
 __all__ = ["calibrate"]
 
@@ -169,7 +169,7 @@ def _fit(
     from equipoise.evaluation.meters import meter_for
     from equipoise.evaluation.rounding import Rounding
     from equipoise.evaluation.sanity_checks import SanityChecks
-    from equipoise.evaluation.split import Split
+    from equipoise.evaluation.split import FitSplit
 
     method = _method(name, source)
     options = _needs(method, source, gamma, bias)
@@ -183,10 +183,10 @@ def _fit(
             f"{source.num_classes}, found {other.task} with {other.num_classes}"
         )
     with walking(source, walks=1 if other is not None else 3) as progress:
-        everything = Split(source, seed, 1.0, progress)
+        everything = FitSplit(source, seed, 1.0, progress)
         part_of_it = replace(everything, share=split)
         judged = _fitted_on(part_of_it if other is None else everything, method, options)
-        held_out = part_of_it if other is None else Split(other, seed, 0.0)
+        held_out = part_of_it if other is None else FitSplit(other, seed, 0.0)
         meters = [meter_for(held_out.source, from_logits=True, bins=15) for _ in range(2)]
         reported, rounding, checks = 0, Rounding(held_out.source), SanityChecks(held_out.source)
         for part in held_out.parts():
@@ -234,7 +234,7 @@ def _thresholds(fitted: Fitted, names: Sequence[str]) -> list[Threshold]:
     return [Threshold(*row) for row in rows]
 
 
-def _fitted_on(samples: Split, method: Method, options: dict[str, Any]) -> Fitted:
+def _fitted_on(samples: FitSplit, method: Method, options: dict[str, Any]) -> Fitted:
     """A fit on the first part of the samples."""
     from equipoise.evaluation.split import try_fit
 
@@ -330,10 +330,10 @@ def _apply(path: Path, fitted: Fitted, source: Predictions, out: Path) -> str:
 
 def _corrected(fitted: Fitted, source: Predictions, rounding: Rounding) -> Iterator[Chunk]:
     from equipoise.calibration import Thresholds
-    from equipoise.evaluation.split import Split
+    from equipoise.evaluation.split import FitSplit
 
     with walking(source, walks=1) as progress:
-        for part in Split(source, 0, progress=progress).parts():
+        for part in FitSplit(source, 0, progress=progress).parts():
             scores = fitted(part.logits)
             if not source.from_logits:
                 scores = scores.sigmoid() if source.task.multilabel else scores.softmax(1)

@@ -121,9 +121,9 @@ def _evaluated(source: Predictions) -> tuple[Evaluation, list[Finding]]:
 def _cross_fitted_f1(source: Predictions, progress: Callable[[int], None]) -> float | None:
     """For several labels the mean F1 to expect from thresholds."""
     from equipoise.calibration import fit_thresholds
-    from equipoise.evaluation.split import Split, try_fit
+    from equipoise.evaluation.split import FitSplit, try_fit
 
-    (rows,) = Split(source, 0, 1.0, progress).rows(True)
+    (rows,) = FitSplit(source, 0, 1.0, progress).rows(True)
     fitted, _ = try_fit(fit_thresholds, rows)
     f1 = [] if fitted is None else [value for value in fitted.f1 if value is not None]
     return sum(f1) / len(f1) if f1 else None

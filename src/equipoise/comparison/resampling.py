@@ -9,7 +9,7 @@ import numpy as np
 
 from equipoise._reading import read_record, reading
 from equipoise.comparison.open_set import OPEN_METRICS, OpenSetStatistics
-from equipoise.evaluation.sample_statistics import AFTER, GROUPS, METRICS, Array, collector_for
+from equipoise.evaluation.sample_statistics import AFTER, COLLECTORS, GROUPS, METRICS, Array
 from equipoise.predictions import Predictions, open_predictions
 from equipoise.train.folder import AGAIN, RunFolder
 
@@ -36,8 +36,8 @@ class RunStatistics:
     def __init__(self, folder: RunFolder, source: Predictions) -> None:
         rows = folder.results.test.per_class
         members = {name: np.array([row.group == name for row in rows]) for name in GROUPS}
-        groups = {name: own for name, own in members.items() if own.any()}
-        collector = collector_for(source, groups=groups, calibration=_calibration_of(folder))
+        groups = {name: classes for name, classes in members.items() if classes.any()}
+        collector = COLLECTORS[source.task](source, groups=groups, calibration=_calibration_of(folder))
         digest = sha256()
         for chunk in source.chunks():
             collector.add(chunk.scores, chunk.targets)
@@ -93,7 +93,7 @@ def resample(runs: Sequence[RunStatistics], *, draws: int, seed: int = 0) -> lis
     for start in range(0, draws, together):
         count = min(together, draws - start)
         weights = _weights(random, samples, count)
-        others = [_weights(own, size, count) for size, own in kinds]
+        others = [_weights(generator, size, count) for size, generator in kinds]
         for block, run in zip(blocks, runs, strict=True):
             block.append(run.weigh(weights, *others))
     return [{name: np.concatenate([part[name] for part in block]) for name in block[0]} for block in blocks]

@@ -10,7 +10,7 @@ from typing import Any
 
 from equipoise.calibration import METHODS
 from equipoise.evaluation.meters import group_names
-from equipoise.evaluation.split import Split, cross_fit
+from equipoise.evaluation.split import FitSplit, cross_fit
 from equipoise.metrics import NegativeLogLikelihood
 from equipoise.predictions import Predictions
 
@@ -42,7 +42,7 @@ def try_corrections(
         seed: of the halves.
         progress: called with the number of samples that were read since the last call.
     """
-    halves = Split(source, seed, progress=progress).rows(True, False)
+    halves = FitSplit(source, seed, progress=progress).rows(True, False)
     corrections = []
     for options, method, arguments in _candidates(source):
         fits = [fit for fit, _ in cross_fit(METHODS[method].fit, halves, **arguments)]

@@ -15,9 +15,9 @@ from equipoise.calibration import METHODS, Fitted
 from equipoise.evaluation.meters import meter_for
 from equipoise.evaluation.results import FORMAT, Calibration, Evaluation, Reliability
 from equipoise.evaluation.rounding import Rounding
-from equipoise.evaluation.sample_statistics import SampleStatistics, collector_for
+from equipoise.evaluation.sample_statistics import COLLECTORS, SampleStatistics
 from equipoise.evaluation.sanity_checks import SanityChecks
-from equipoise.evaluation.split import FitRows, Rows, Split, cross_fit
+from equipoise.evaluation.split import FitRows, FitSplit, RowCollector, cross_fit
 from equipoise.metrics import bootstrap as resample
 from equipoise.predictions import InputError, Predictions, open_predictions
 from equipoise.predictions.source import UNKNOWN
@@ -57,10 +57,10 @@ def evaluate(
     check_whole("bins", bins, low=1, high=MOST_BINS)
     check_whole("bootstrap", bootstrap, low=0, high=MOST_DRAWS)
     source = source if isinstance(source, Predictions) else open_predictions(source)
-    split = Split(source, seed, progress=progress)
+    split = FitSplit(source, seed, progress=progress)
     before = meter_for(source, from_logits=source.from_logits, bins=bins)
-    collector = collector_for(source, metrics=source.task.resampled, bins=bins) if bootstrap else None
-    halves = [FitRows(split, side) for side in (True, False)] if fitted is None else []
+    collector = COLLECTORS[source.task](source, metrics=source.task.resampled, bins=bins) if bootstrap else None
+    halves = [RowCollector(split, side) for side in (True, False)] if fitted is None else []
     checks, rounding = SanityChecks(source), Rounding(source)
     samples = unknown = 0
     for part in split.parts():
@@ -122,7 +122,7 @@ def evaluate(
     )
 
 
-def _temperatures(source: Predictions, halves: list[Rows]) -> list[tuple[Fitted | None, str]]:
+def _temperatures(source: Predictions, halves: list[FitRows]) -> list[tuple[Fitted | None, str]]:
     """For each half a temperature, or one for each label, fitted on the other; and why there is none, or its note."""
     return cross_fit(METHODS[source.task.calibration].fit, halves, **source.ignoring)
 

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from equipoise.evaluation.split import Part
+from equipoise.evaluation.split import SplitChunk
 from equipoise.predictions import Predictions
 
 __all__ = ["Rounding"]
@@ -19,7 +19,7 @@ class Rounding:
         self.source = source
         self.divided = self.zeros = self.cases = 0
 
-    def look(self, part: Part) -> None:
+    def look(self, part: SplitChunk) -> None:
         """Look at a chunk."""
         self.divided += part.rounded
         none, all_of_it = (-math.inf, math.inf) if self.source.from_logits else (0.0, 1.0)

@@ -23,7 +23,7 @@ from scipy.special import expit
 from equipoise.predictions import Predictions
 from equipoise.tasks import GROUPS, Task
 
-__all__ = ["AFTER", "GROUPS", "METRICS", "Collector", "ResampledMetric", "SampleStatistics", "collector_for"]
+__all__ = ["AFTER", "COLLECTORS", "GROUPS", "METRICS", "Collector", "ResampledMetric", "SampleStatistics"]
 
 AFTER = "_after"
 """Ending of metrics and statistics after calibration."""
@@ -60,7 +60,6 @@ class SampleStatistics:
         statistics: by name.
         metrics: by name.
         groups: members (classes,) of each group of classes.
-        bins: of equal mass.
         least: by metric, the least variance that test samples add to a difference of two models: that of one sample
             which only the first model gets right and one which only the second does.
     """
@@ -96,34 +95,11 @@ class SampleStatistics:
 # ---------------------------------------------------------------------------------------------------------- metrics
 
 
-def _accuracy(hits: Array, events: Array) -> Array:
-    accuracy: Array = hits.sum(0) / events[0]
-    return accuracy
-
-
-def _recall(hits: Array, support: Array) -> Array:
-    return hits / support
-
-
-def _f1(hits: Array, support: Array, predicted: Array) -> Array:
-    f1: Array = 2.0 * hits / (support + predicted)
-    return f1
-
-
-def _iou(hits: Array, support: Array, predicted: Array) -> Array:
-    iou: Array = hits / (support + predicted - hits)
-    return iou
-
-
 def _class_f1(hits: Array, support: Array, predicted: Array) -> Array:
     """F1 of the mean precision and the mean recall of labels that occur."""
     precision = _mean(np.where(support > 0, hits / np.maximum(predicted, 1.0), np.nan))
     recall = _mean(hits / support)
     return np.where(precision + recall == 0, 0.0, 2 * precision * recall / (precision + recall))
-
-
-def _overall_f1(hits: Array, support: Array, predicted: Array) -> Array:
-    return np.where((support > 0).any(0), 2 * hits.sum(0) / (predicted.sum(0) + support.sum(0)), np.nan)
 
 
 def _equal_mass_error(mass: Array, gap: Array) -> Array:
@@ -148,41 +124,44 @@ def _mean(values: Array) -> Array:
     return mean
 
 
-def _class_means(name: str, value: Callable[..., Array], *statistics: str) -> dict[str, ResampledMetric]:
-    """The mean over all classes, and over those of each group."""
-    classes = {name: "all", **{group: group for group in GROUPS}}
-    return {key: ResampledMetric(statistics, value, members) for key, members in classes.items()}
-
-
-def _calibration(ending: str) -> dict[str, ResampledMetric]:
-    return {
-        f"ece{ending}": ResampledMetric((f"ece{ending}", "events"), lambda gaps, events: gaps.sum(0) / events[0]),
-        f"ada_ece{ending}": ResampledMetric((f"mass{ending}", f"gap{ending}"), _equal_mass_error),
-        f"nll{ending}": ResampledMetric(
-            (f"nll{ending}", "events"), lambda nll, events: np.where(nll[1] > 0, np.inf, nll[0] / events[0])
-        ),
-    }
-
-
 COUNTS = ("hits", "support", "predicted")
+ACCURACY = ResampledMetric(("hits", "events"), lambda hits, events: hits.sum(0) / events[0])
+RECALL = ResampledMetric(("hits", "support"), lambda hits, support: hits / support, "all")
+AVERAGE_PRECISION = ResampledMetric(("average_precision",), lambda precision: precision, "all")
+F1 = ResampledMetric(COUNTS, lambda hits, support, predicted: 2.0 * hits / (support + predicted), "all")
+IOU = ResampledMetric(COUNTS, lambda hits, support, predicted: hits / (support + predicted - hits), "all")
+OVERALL_F1 = ResampledMetric(
+    COUNTS,
+    lambda hits, support, predicted: np.where(
+        (support > 0).any(0), 2 * hits.sum(0) / (predicted.sum(0) + support.sum(0)), np.nan
+    ),
+)
+ECE = ResampledMetric(("ece", "events"), lambda gaps, events: gaps.sum(0) / events[0])
+ADA_ECE = ResampledMetric(("mass", "gap"), _equal_mass_error)
+NLL = ResampledMetric(("nll", "events"), lambda nll, events: np.where(nll[1] > 0, np.inf, nll[0] / events[0]))
+
+
+def _by_group(metric: ResampledMetric) -> dict[str, ResampledMetric]:
+    return {group: metric._replace(classes=group) for group in GROUPS}
+
+
+def _after(metric: ResampledMetric) -> ResampledMetric:
+    statistics = tuple(name if name == "events" else name + AFTER for name in metric.statistics)
+    return metric._replace(statistics=statistics)
+
+
+CALIBRATION = {"ece": ECE, "ada_ece": ADA_ECE, "nll": NLL}
 METRICS: Mapping[Task, Mapping[str, ResampledMetric]] = {
-    task: {**metrics, **_calibration(""), **_calibration(AFTER)}
+    task: {**metrics, **CALIBRATION, **{name + AFTER: _after(metric) for name, metric in CALIBRATION.items()}}
     for task, metrics in {
-        Task.MULTICLASS: {
-            "accuracy": ResampledMetric(("hits", "events"), _accuracy),
-            **_class_means("mean_class_accuracy", _recall, "hits", "support"),
-            "macro_f1": ResampledMetric(COUNTS, _f1, "all"),
-        },
+        Task.MULTICLASS: {"accuracy": ACCURACY, "mean_class_accuracy": RECALL, **_by_group(RECALL), "macro_f1": F1},
         Task.MULTILABEL: {
-            **_class_means("mean_average_precision", lambda precision: precision, "average_precision"),
+            "mean_average_precision": AVERAGE_PRECISION,
+            **_by_group(AVERAGE_PRECISION),
             "CF1": ResampledMetric(COUNTS, _class_f1),
-            "OF1": ResampledMetric(COUNTS, _overall_f1),
+            "OF1": OVERALL_F1,
         },
-        Task.SEGMENTATION: {
-            **_class_means("mean_iou", _iou, *COUNTS),
-            "mean_accuracy": ResampledMetric(("hits", "support"), _recall, "all"),
-            "pixel_accuracy": ResampledMetric(("hits", "events"), _accuracy),
-        },
+        Task.SEGMENTATION: {"mean_iou": IOU, **_by_group(IOU), "mean_accuracy": RECALL, "pixel_accuracy": ACCURACY},
     }.items()
 }
 """Metrics that can be resampled, by task."""
@@ -207,19 +186,20 @@ class Collector(ABC):
     def __init__(
         self,
         source: Predictions,
-        metrics: Sequence[str] | None,
-        groups: Mapping[str, Array],
-        bins: int,
-        calibration: tuple[Array, Array] | None,
+        *,
+        metrics: Sequence[str] | None = None,
+        groups: Mapping[str, Array] | None = None,
+        bins: int = 15,
+        calibration: tuple[Array, Array] | None = None,
     ) -> None:
         self.classes, self.ignore_index = source.num_classes, source.ignore_index
-        self.groups, self.bins, self.calibration = groups, bins, calibration
+        self.groups, self.bins, self.calibration = groups or {}, bins, calibration
         self.endings = ("",) if calibration is None else ("", AFTER)
         known = METRICS[source.task]
         self.metrics = {
             name: known[name]
             for name in (known if metrics is None else metrics)
-            if known[name].classes in (None, "all", *groups)
+            if known[name].classes in (None, "all", *self.groups)
             if calibration is not None or not name.endswith(AFTER)
         }
         self.needed = {name for metric in self.metrics.values() for name in metric.statistics}
@@ -229,7 +209,7 @@ class Collector(ABC):
         self.ranked: dict[str, list[tuple[Array, ...]]] = defaultdict(list)
 
     def add(self, logits: Array, targets: Array) -> None:
-        """Add a chunk: logits (n, C, d1, ..., dk) and targets (n, d1, ..., dk), or (n, C) of several labels."""
+        """Add a chunk: logits (n, C, d1, ..., dk) and targets (n, d1, ..., dk), or (n, C) for multi-label data."""
         logits = logits.astype(np.promote_types(logits.dtype, np.float32), copy=False)
         with np.errstate(divide="ignore", invalid="ignore"):  # logits of -inf
             for name, table in self._tables(logits, targets).items():
@@ -246,10 +226,8 @@ class Collector(ABC):
                 tables[name].data *= np.repeat(signs, np.diff(tables[name].indptr))
             if ending in self.ranked:
                 tables |= self._equal_mass(ending)
-        statistics = {name: table.dot for name, table in tables.items()}
-        return SampleStatistics(
-            self.samples, statistics | self._rankings(), self.metrics, self.groups, self._least(tables)
-        )
+        statistics = {name: table.dot for name, table in tables.items()} | self._rankings()
+        return SampleStatistics(self.samples, statistics, self.metrics, self.groups, self._least(tables))
 
     @abstractmethod
     def _tables(self, logits: Array, targets: Array) -> dict[str, Any]:
@@ -262,6 +240,10 @@ class Collector(ABC):
     def _least(self, tables: Mapping[str, Any]) -> dict[str, float]:
         """The least variance that samples add to a difference, where it is known."""
         return {}
+
+    def _joined(self, name: str) -> Iterator[Array]:
+        """Columns that are ranked over all samples."""
+        return (np.concatenate(parts) for parts in zip(*self.ranked[name], strict=True))
 
     def _each_way(self, logits: Array) -> Iterator[tuple[str, Array]]:
         """Logits (classes, n) before and after calibration, with the ending of the names."""
@@ -288,7 +270,7 @@ class Collector(ABC):
 
         Events are ranked by level: a confidence, or the number of a fine cell of confidence.
         """
-        sample, level, count, gap = (np.concatenate(parts) for parts in zip(*self.ranked[ending], strict=True))
+        sample, level, count, gap = self._joined(ending)
         if level.dtype.kind == "f":
             _, level = np.unique(level, return_inverse=True)
         cells = CELLS * self.bins
@@ -301,7 +283,7 @@ class Collector(ABC):
 
 
 class MulticlassCollector(Collector):
-    """One label a sample."""
+    """Single-label predictions."""
 
     def _tables(self, logits: Array, targets: Array) -> dict[str, Any]:
         sample = np.flatnonzero(targets != self.ignore_index)
@@ -336,7 +318,7 @@ class MulticlassCollector(Collector):
 
 
 class SegmentationCollector(Collector):
-    """One label a pixel."""
+    """Label maps."""
 
     dtype = np.float64  # of many pixels: float32 counts up to 2**24
 
@@ -372,32 +354,29 @@ class SegmentationCollector(Collector):
 
 
 class MultilabelCollector(Collector):
-    """Several labels a sample."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
-        super().__init__(*args, **options)
-        self.scores: list[tuple[Array, ...]] = []
+    """Multi-label predictions."""
 
     def _tables(self, logits: Array, targets: Array) -> dict[str, Any]:
         known, positive = targets >= 0, targets == 1
         predicted = (logits > 0) & known
-        self.scores.append((logits, positive, known))
+        if "average_precision" in self.needed:
+            self.ranked["average_precision"].append((logits, positive, known))
         sample, label = np.nonzero(known)
         tables = {"events": _table(np.zeros_like(sample), sample, 1.0, (1, len(targets)))}
         for name, kind in (("support", positive), ("predicted", predicted), ("hits", positive & predicted)):
             row, column = np.nonzero(kind)
             tables[name] = _table(column, row, 1.0, (self.classes, len(targets)))
         for ending, scores in self._each_way(logits.T):
-            own, correct = scores[label, sample].astype(np.float64), positive[sample, label]
-            nll = np.logaddexp(0.0, np.where(correct, -own, own))
-            tables |= self._events(sample, expit(own).astype(np.float32), correct, nll, len(targets), ending)
+            logit, correct = scores[label, sample].astype(np.float64), positive[sample, label]
+            nll = np.logaddexp(0.0, np.where(correct, -logit, logit))
+            tables |= self._events(sample, expit(logit).astype(np.float32), correct, nll, len(targets), ending)
         return tables
 
     def _rankings(self) -> dict[str, Statistic]:
         """Average precision of each label, (labels, draws)."""
-        if "average_precision" not in self.needed:
+        if "average_precision" not in self.ranked:
             return {}
-        logits, positive, known = (np.concatenate(parts) for parts in zip(*self.scores, strict=True))
+        logits, positive, known = self._joined("average_precision")
         rankings = [Ranking(logits[:, k], positive[:, k], known[:, k]) for k in range(self.classes)]
         return {
             "average_precision": lambda weights: np.stack([one.average_precision(weights) for one in rankings]),
@@ -416,15 +395,15 @@ class Ranking:
         levels = np.unique(scores[positive])
         at = np.searchsorted(levels, scores, side="right") - 1  # below the lowest: -1
         shape = (len(levels), len(scores))
-        everything, own = np.flatnonzero(known & (at >= 0)), np.flatnonzero(positive)
-        self.everything = _table(at[everything], everything, 1.0, shape)
-        self.positive = _table(at[own], own, 1.0, shape)
+        counted, positives = np.flatnonzero(known & (at >= 0)), np.flatnonzero(positive)
+        self.counted = _table(at[counted], counted, 1.0, shape)
+        self.positive = _table(at[positives], positives, 1.0, shape)
 
     def average_precision(self, weights: Array) -> Array:
         """For each column of the weights; NaN where no positive is drawn."""
-        own = self.positive @ weights
-        above, all_above = (np.cumsum(part[::-1], 0)[::-1] for part in (own, self.everything @ weights))
-        precision: Array = (own * above / np.maximum(all_above, 1.0)).sum(0, dtype=np.float64) / own.sum(0)
+        positive = self.positive @ weights
+        above, all_above = (np.cumsum(part[::-1], 0)[::-1] for part in (positive, self.counted @ weights))
+        precision: Array = (positive * above / np.maximum(all_above, 1.0)).sum(0, dtype=np.float64) / positive.sum(0)
         return precision
 
 
@@ -433,18 +412,6 @@ COLLECTORS: Mapping[Task, type[Collector]] = {
     Task.MULTILABEL: MultilabelCollector,
     Task.SEGMENTATION: SegmentationCollector,
 }
-
-
-def collector_for(
-    source: Predictions,
-    *,
-    metrics: Sequence[str] | None = None,
-    groups: Mapping[str, Array] | None = None,
-    bins: int = 15,
-    calibration: tuple[Array, Array] | None = None,
-) -> Collector:
-    """The collector of the task; see :class:`Collector`."""
-    return COLLECTORS[source.task](source, metrics, groups or {}, bins, calibration)
 
 
 def _top(logits: Array, labels: Array) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ from equipoise.calibration import Fitted, logits_from_probs
 from equipoise.predictions import Predictions
 from equipoise.predictions.source import Array
 
-__all__ = ["FitRows", "Part", "Rows", "Split", "cross_fit", "try_fit"]
+__all__ = ["FitRows", "FitSplit", "RowCollector", "SplitChunk", "cross_fit", "try_fit"]
 
 FIT_SCORES = 20_000_000
 """Maximum number of scores for a fit; more would hardly change it."""
@@ -24,11 +24,11 @@ HALVES, ROWS = 1, 2
 the labels."""
 
 F = TypeVar("F", bound=Fitted)
-Rows = tuple[Tensor, Tensor]
+FitRows = tuple[Tensor, Tensor]
 """Logits and targets of a fit."""
 
 
-class Part(NamedTuple):
+class SplitChunk(NamedTuple):
     """Some samples: scores, their logits, targets, and which samples belong to the first part.
 
     ``rounded`` and ``others`` are those of the :class:`~equipoise.predictions.Chunk`.
@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Split:
+class FitSplit:
     """A file whose samples belong to the first part with probability ``share``, otherwise to the second."""
 
     source: Predictions
@@ -51,18 +51,18 @@ class Split:
     share: float = 0.5
     progress: Callable[[int], None] = lambda samples: None
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[SplitChunk]:
         """All samples, in chunks."""
         draw = np.random.default_rng((self.seed, HALVES))
         for chunk in self.source.chunks():
             scores, targets = _tensors(chunk.scores, chunk.targets)
             first = torch.from_numpy(draw.random(len(scores)) < self.share)
-            yield Part(scores, self._logits(scores), targets, first, chunk.rounded, chunk.others)
+            yield SplitChunk(scores, self._logits(scores), targets, first, chunk.rounded, chunk.others)
             self.progress(len(scores))
 
-    def rows(self, *sides: bool) -> list[Rows]:
-        """Rows for fits on these parts, True for the first; reads the file once."""
-        gathered = [FitRows(self, side) for side in sides]
+    def rows(self, *sides: bool) -> list[FitRows]:
+        """FitRows for fits on these parts, True for the first; reads the file once."""
+        gathered = [RowCollector(self, side) for side in sides]
         for part in self.parts():
             for rows in gathered:
                 rows.add(part)
@@ -74,18 +74,18 @@ class Split:
         return logits_from_probs(scores, task=self.source.task)
 
 
-class FitRows:
+class RowCollector:
     """Gathers the rows of one part for a fit, at most ``FIT_SCORES`` scores."""
 
-    def __init__(self, split: Split, first: bool) -> None:
+    def __init__(self, split: FitSplit, first: bool) -> None:
         source = split.source
         share = split.share if first else 1 - split.share
         expected = (source.samples or 0) * source.places * source.num_classes * share
         self.keep = min(1.0, FIT_SCORES / expected) if expected else 1.0
         self.first, self.draw = first, np.random.default_rng((split.seed, ROWS))
-        self.kept: list[Rows] = []
+        self.kept: list[FitRows] = []
 
-    def add(self, part: Part) -> None:
+    def add(self, part: SplitChunk) -> None:
         """Add the samples of a chunk that belong to the part."""
         members = part.first == self.first
         logits, targets = part.logits[members], part.targets[members]
@@ -96,13 +96,13 @@ class FitRows:
             logits, targets = logits[some], targets[some]
         self.kept.append((logits, targets))
 
-    def finish(self) -> Rows:
+    def finish(self) -> FitRows:
         """All rows that were kept."""
         logits, targets = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
         return logits, targets
 
 
-def try_fit(fit: Callable[..., F], rows: Rows, **options: Any) -> tuple[F | None, str]:  # noqa: ANN401
+def try_fit(fit: Callable[..., F], rows: FitRows, **options: Any) -> tuple[F | None, str]:  # noqa: ANN401
     """A fit and its note, which says what its warnings would; or None and why these rows cannot be fitted."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -115,7 +115,7 @@ def try_fit(fit: Callable[..., F], rows: Rows, **options: Any) -> tuple[F | None
 
 def cross_fit(
     fit: Callable[..., F],
-    halves: Sequence[Rows],
+    halves: Sequence[FitRows],
     **options: Any,  # noqa: ANN401
 ) -> list[tuple[F | None, str]]:
     """For each of two halves the fit on the other one, as :func:`try_fit` gives it."""

@@ -13,8 +13,7 @@ from equipoise._writing import appearing
 from equipoise.calibration import METHODS, Fitted, fit_thresholds, save
 from equipoise.data import FileImages, Split
 from equipoise.evaluation import evaluate, evaluate_open_set
-from equipoise.evaluation.split import Split as FitSplit
-from equipoise.evaluation.split import try_fit
+from equipoise.evaluation.split import FitSplit, try_fit
 from equipoise.predictions import open_predictions
 from equipoise.train.datamodule import Feeds
 from equipoise.train.folder import RunFolder, write_json
