@@ -1,5 +1,6 @@
 """A run that was killed goes on as if nothing had happened; the seed sets what a run is."""
 
+import json
 import os
 import signal
 import time
@@ -7,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from equipoise.tasks import Task
 from equipoise.train.folder import RunFolder
 from tests.e2e.commands import assert_same_run, contents, killed, predictions, rows, rows_there
 
@@ -45,6 +47,21 @@ def test_a_killed_run_goes_on(equipoise, tmp_path, whole):
     log = (run.path / "logs" / "metrics.csv").read_text()
     assert log.count("\n") == EPOCHS + 1
     assert not (run.path / "resume.ckpt").exists()
+
+
+def test_a_killed_run_with_a_task_name_of_version_0_1_goes_on(equipoise, tmp_path):
+    settings = {"data": "digits-lt", "model": "linear", "epochs": 200}
+    run = killed(equipoise, tmp_path, rows_there(2), task="single", **settings)
+    file = run.draft / "spec.json"
+    written = json.loads(file.read_text())
+    assert written["task"] == "multiclass"
+    file.write_text(json.dumps(written | {"task": "single"}))
+    for name in ("multiclass", "single"):
+        finished = equipoise(tmp_path, "train", out="run", task=name, **settings)
+        assert finished.status == 0, finished.err
+        assert ("going on where an earlier attempt stopped" in finished.out) == (name == "multiclass")
+    assert "run is finished already" in finished.out
+    assert run.record.data.task is run.evaluation("test").task is Task.MULTICLASS
 
 
 @pytest.mark.slow
