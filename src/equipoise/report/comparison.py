@@ -69,8 +69,8 @@ def _described(losses: Sequence[ComparedLoss], verdict: Verdict) -> str:
     data, counts = record.data, record.data.train_counts
     task = find_task(data.task)
     unit = "pixels" if task is SEGMENTATION else "training samples"
-    strange = data.samples.get("open")
-    unknown = "" if strange is None else f" and {strange:,} of no known class"
+    samples = data.samples.get("open")
+    unknown = "" if samples is None else f" and {samples:,} of unknown classes"
     return (
         f"{task.title}; {len(counts)} {task.many} with {max(counts):,.0f} to {min(counts):,.0f} "
         f"{unit} each; {record.model.name}, {_count(record.epochs, 'epoch', 'epochs')}, "
