@@ -39,6 +39,7 @@ PLACES = (
     *("README.md", "CONTRIBUTING.md", "docs", "examples", "tutorials"),
     *(f"src/equipoise/{name}" for name in ("data", "models", "metrics", "calibration", "predictions", "weights")),
     *(f"src/equipoise/{name}" for name in ("integrations", "catalogue.py", "schedules.py", "functional.py")),
+    *(f"src/equipoise/{name}" for name in ("plotting", "cli")),
     *(f"src/equipoise/{name}" for name in ("distributed.py", "user_code.py", "_paths.py", "_suggestions.py")),
 )
 """Where the words have been replaced."""

@@ -319,7 +319,7 @@ def test_predictions_are_not_overwritten_by_their_correction(tmp_path, form):
 
 BAD_OPTIONS = {
     "unknown method": (("--method", "temprature"), "got 'temprature'; did you mean 'temperature'?"),
-    "method of several labels": (("--method", "thresholds"), "does not serve one label a sample", "for this file:"),
+    "method of several labels": (("--method", "thresholds"), "does not support single-label data", "for this file:"),
     "gamma of another": (("--method", "vector", "--gamma", "2"), "--gamma belongs to --method focal"),
     "nothing to fit on": (("--method", "vector", "--split", "0"), "--split must be between 0 and 1", "--on FILE2"),
     "nothing to report on": (("--method", "vector", "--split", "1"), "--split must be between 0 and 1"),
@@ -343,8 +343,8 @@ BAD_OPTIONS = {
     "no json": (("--method", "vector", "--out", "fit.npz"), "a fit is written as .json, got 'fit.npz'"),
     "a folder": (("--method", "vector", "--out", "taken.json"), "there is a folder of that name"),
     "missing fit": (("--apply", "gone.json"), "gone.json"),
-    "method and fit": (("--apply", "fit6.json", "--method", "vector"), "leave out --method, --on and --bias"),
-    "bias and fit": (("--apply", "fit6.json", "--bias"), "leave out --method, --on and --bias"),
+    "method and fit": (("--apply", "fit6.json", "--method", "vector"), "omit --method, --on and --bias"),
+    "bias and fit": (("--apply", "fit6.json", "--bias"), "omit --method, --on and --bias"),
     "bias of another": (("--bias",), "--bias belongs to --method label-temperatures, got --method temperature"),
     "fit of other classes": (("--apply", "fit3.json", "--out", "o.npz"), "fit3.json", "for 3 classes", "has 6"),
     "fit of other task": (("--apply", "labels.json", "--out", "o.npz"), "labels.json", "for task multilabel"),
@@ -411,7 +411,7 @@ def test_methods_that_need_counts(tmp_path, method):
 def test_methods_of_one_label_refuse_several(tmp_path, method):
     path = save(tmp_path, "npz", arrays_of("multilabel", samples=20))
     ran = run("calibrate", path, "--method", method, "--out", tmp_path / "fit.json")
-    refused(ran, "does not serve several labels a sample", "label-temperatures")
+    refused(ran, "does not support multi-label data", "label-temperatures")
 
 
 @pytest.mark.parametrize("out", ["o.npz", "o", "o.csv", "o.parquet"])

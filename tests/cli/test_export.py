@@ -44,7 +44,7 @@ def test_what_is_no_finished_run(tmp_path):
 def test_a_comparison_is_no_run(tmp_path):
     planned = PlannedRun("ce", 0, RunFolder(tmp_path / "runs" / "ce-0"))
     ComparisonFolder(tmp_path).write_plan({}, [Entry("ce", ("ce",))], "ce", [planned])
-    refused(run("export", tmp_path), "found a comparison without a finished one")
+    refused(run("export", tmp_path), "got a comparison without a finished one")
     compared(tmp_path)
     best = f"the best so far on validation data: equipoise export {tmp_path}/runs/other-0 "
     refused(run("export", tmp_path), "a comparison of 6 (ce-0, ce-1, good-0", best)

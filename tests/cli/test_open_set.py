@@ -1,4 +1,4 @@
-"""``equipoise evaluate`` with samples of no known class, as a user types it, and the page of it."""
+"""``equipoise evaluate`` with samples of unknown classes, as a user types it, and the page of it."""
 
 import json
 import re
@@ -166,15 +166,15 @@ def test_bad_input(files):
     for words, *options in (
         (("seven.npz", "scores of the 6 classes of known.npz, found 7"), known, "--open-set", files / "seven.npz"),
         (("none.npz", "at least one sample"), known, "--open-set", files / "none.npz"),
-        (("maps.npz", "one label a sample", "'segmentation'"), known, "--open-set", files / "maps.npz"),
+        (("maps.npz", "requires single-label predictions", "'segmentation'"), known, "--open-set", files / "maps.npz"),
         (("missing.npz", "no such file"), known, "--open-set", files / "missing.npz"),
         (
-            ("multilabel.npz", "one label a sample", "'multilabel'"),
+            ("multilabel.npz", "single-label predictions", "'multilabel'"),
             files / "multilabel.npz",
             "--open-set",
             strange_file,
         ),
-        (("'segmentation'", "leave"), files / "segmentation.npz", "--open-set", strange_file),
+        (("'segmentation'", "omit"), files / "segmentation.npz", "--open-set", strange_file),
         (("'multilabel'", "omit it"), files / "multilabel.npz", "--open-label", -7),
         (("no class, got 3", "0 to 5"), known, "--open-label", 3),
         (("differ from the ignored", "-100"), known, "--open-label", -100),

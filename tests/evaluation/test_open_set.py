@@ -309,7 +309,7 @@ def test_bad_input(tmp_path):
     refused(("seven.npz", "scores of the 6 classes of known.npz, found 7"), known, other)
     for task in ("multilabel", "segmentation"):
         source_of = opened(task, arrays_of(task, samples=20))
-        refused((f"{task}.npz", "defined for one label a sample", repr(task)), source_of, strange)
+        refused((f"{task}.npz", "requires single-label predictions", repr(task)), source_of, strange)
         refused((f"{task}.npz", repr(task)), known, strange, val=source_of)
     maps = opened("maps", {"logits": np.zeros((3, 6, 2, 2))}, targets=False)
     refused(("maps.npz", "'segmentation'"), known, maps)

@@ -15,11 +15,11 @@ from equipoise import __version__
 __all__ = ["COMMANDS", "app"]
 
 COMMANDS = {
-    "compare": "Compare losses on your data; interrupted it goes on when the same command is given again.",
-    "report": "Make the page of a comparison again, from what is finished; also its table for other documents.",
-    "train": "Train on your data with any loss; an interrupted run goes on when the same command is given again.",
+    "compare": "Compare losses on your data; run the same command again to resume.",
+    "report": "Write the report of a comparison from its finished runs, and its table as CSV, LaTeX or Markdown.",
+    "train": "Train on your data with any loss; run the same command again to resume.",
     "evaluate": "Evaluate saved predictions of any framework by class and group, before and after temperature scaling.",
-    "calibrate": "Fit a correction of the probabilities, say what it is worth on other samples, or apply a fit.",
+    "calibrate": "Fit a calibrator and evaluate it on other samples, or apply a fit.",
     "export": "Write the model of a run with its preparation, calibration and thresholds, for equipoise.load_exported.",
     "doctor": "Report problems and suggest losses: from predictions (FILE), from --counts, or from both.",
     "losses": "List the losses with formula, paper and when to use them; with NAME show one of them.",
@@ -96,7 +96,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Learning from imbalanced data with probabilities that can be trusted."""

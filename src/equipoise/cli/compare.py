@@ -12,6 +12,7 @@ import typer
 from equipoise.cli.console import echo, fail
 from equipoise.cli.inputs import bad_input
 from equipoise.cli.settings import settled, with_settings
+from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.spec import GROUPS, CompareSpec
 
 __all__ = ["compare"]
@@ -33,7 +34,7 @@ def compare(
     ] = None,
     **settings: Any,  # noqa: ANN401
 ) -> None:
-    """Compare losses on your data; interrupted it goes on when the same command is given again."""
+    """Compare losses on your data; run the same command again to resume."""
     checked, place = settled(CompareSpec, spec, out, settings, "equipoise compare", here=ray is None)
     with bad_input():
         from equipoise.cli.console import Console
@@ -42,7 +43,7 @@ def compare(
 
         console = Console(file=sys.stderr)
         folder = place or Path("comparisons") / _name(checked)
-        found = compare_losses(
+        comparison = compare_losses(
             checked,
             folder,
             jobs=jobs,
@@ -51,23 +52,29 @@ def compare(
             console=console if console.is_terminal else None,
             page=comparison_page,
         )
+    _print(comparison, folder)
+    if comparison.failures:
+        failed = f"{len(comparison.failures)} of {len(comparison.runs)} runs failed"
+        fail(f"{failed}; run the same command again to retry", 1)
+
+
+def _print(comparison: ComparisonFolder, folder: Path) -> None:
+    """Print the verdict, the recommendation and the report, with the folder as it was given."""
     from equipoise.cli.comparison_table import print_comparison
     from equipoise.comparison.recommendation import recommended
     from equipoise.comparison.verdict import read_verdict
 
-    verdict = read_verdict(found.verdict)
+    verdict = read_verdict(comparison.verdict)
     print_comparison(verdict)
-    advice = recommended(found, verdict)
+    advice = recommended(comparison, verdict)
     if advice is not None:
         echo(f"{advice.why}: {advice.command(folder)}")
         echo(advice.note)
         if advice.in_your_loop:
             echo(advice.in_your_loop)
-    echo(f"The report: {folder / found.report.name}")
+    echo(f"The report: {folder / comparison.report.name}")
     if advice is not None and advice.settings is not None:
         echo(advice.next_step(str(folder)))
-    if found.failures:
-        fail(f"{len(found.failures)} of {len(found.runs)} runs failed; run the same command again to retry", 1)
 
 
 def _name(spec: CompareSpec) -> str:

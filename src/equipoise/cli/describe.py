@@ -14,7 +14,7 @@ __all__ = ["arguments_of", "call_of", "record", "signature_of", "summary_of"]
 
 
 def record(entry: Entry) -> dict[str, str | list[str]]:
-    """One loss as JSON has it."""
+    """One loss as JSON."""
     return {
         "name": entry.name,
         "link": entry.link,
@@ -34,13 +34,13 @@ def signature_of(entry: Entry) -> inspect.Signature:
 
 
 def call_of(entry: Entry) -> str:
-    """The constructor as one would write it, every option with its default."""
+    """The call of the constructor with every default."""
     return f"{entry.name}{signature_of(entry)}"
 
 
 def _class(entry: Entry) -> type[nn.Module]:
-    found: type[nn.Module] = getattr(equipoise, entry.name)
-    return found
+    loss_class: type[nn.Module] = getattr(equipoise, entry.name)
+    return loss_class
 
 
 def summary_of(entry: Entry) -> str:
@@ -49,13 +49,13 @@ def summary_of(entry: Entry) -> str:
 
 
 def arguments_of(entry: Entry) -> dict[str, str]:
-    """What the docstrings of the class and its bases say about each argument."""
-    found: dict[str, str] = {}
+    """The description of each argument in the docstrings of the class and its bases."""
+    descriptions: dict[str, str] = {}
     for base in _class(entry).__mro__:
         section = re.search(r"^Args:\n((?: +.*\n?|\n)+)", inspect.cleandoc(base.__doc__ or ""), flags=re.MULTILINE)
         for name, text in re.findall(r"^ {4}(\w+): (.*\n?(?: {8}.*\n?)*)", section[1] if section else "", re.MULTILINE):
-            found.setdefault(name, _plain(text))
-    return found
+            descriptions.setdefault(name, _plain(text))
+    return descriptions
 
 
 SIGNS = {

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from equipoise.cli.inputs import IgnoreIndex, TaskOption, bad_input, opened, read_counts, task_option, walking
-from equipoise.predictions import InputError, Predictions
+from equipoise.cli.console import Console
+from equipoise.cli.inputs import (
+    IgnoreIndex,
+    TaskOption,
+    bad_input,
+    json_text,
+    opened,
+    read_counts,
+    task_option,
+    walking,
+)
+from equipoise.predictions import InputError
 from equipoise.tasks import Task, check_binary
 
 if TYPE_CHECKING:
-    from equipoise.doctor import Finding
-    from equipoise.evaluation import Evaluation
+    from equipoise.doctor.diagnosis import Diagnosis
 
 __all__ = ["doctor"]
 
@@ -49,9 +55,9 @@ def doctor(
     with bad_input():
         if file is None and counts is None:
             raise InputError(
-                "doctor looks at predictions or at counts, got neither; try: equipoise doctor --counts 5000,500,50"
+                "doctor needs predictions or counts, got neither; try: equipoise doctor --counts 5000,500,50"
             )
-        from equipoise.doctor import look_at_counts, look_at_setup, suggest
+        from equipoise.doctor.diagnosis import diagnose
 
         source = None if file is None else opened(file, task, counts, ignore_index)
         numbers = read_counts(counts) if counts is not None else source.train_counts if source is not None else None
@@ -63,67 +69,30 @@ def doctor(
         kind = source.task if source is not None else task_option(task) or Task.MULTICLASS
         if numbers is not None:
             check_binary(task, len(numbers), InputError, "--")
-        findings = look_at_setup(loss=loss, sampler=sampler, weights=weights, counts=numbers)
-        if numbers is not None:
-            names = source.class_names if source is not None else tuple(f"{kind.one} {k}" for k in range(len(numbers)))
-            findings += look_at_counts(numbers, names, kind)
-        evaluation = None
-        if source is not None:
-            evaluation, seen = _evaluated(source)
-            findings += seen
-        suggestions = suggest(kind, numbers, evaluation)
-    order = list(COLOURS)
-    findings.sort(key=lambda finding: order.index(finding.level))
+        with walking(source, walks=4 if kind.multilabel else 3) as progress:
+            diagnosis = diagnose(
+                source, numbers, task=kind, loss=loss, sampler=sampler, weights=weights, progress=progress
+            )
     if as_json:
-        report = {
-            "findings": [asdict(finding) for finding in findings],
-            "losses": [
-                {"name": item.entry.name, "text": item.text, "why": item.why, "use": item.entry.use}
-                for item in suggestions
-            ],
-        }
-        typer.echo(json.dumps(report, indent=2))
-        return
+        typer.echo(json_text(diagnosis.to_json()))
+    else:
+        _print(diagnosis)
+
+
+def _print(diagnosis: Diagnosis) -> None:
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
-    from equipoise.cli.console import Console
-
     console = Console()
-    for finding in findings:
+    for finding in diagnosis.findings:
         console.print(Text.assemble((f"{finding.level}: ", f"bold {COLOURS[finding.level]}"), (finding.about, "bold")))
         console.print(Padding(Text(f"{finding.text} {finding.advice}"), (0, 0, 0, 2)))
     console.print(Text("losses to compare", "bold"))
     table = Table.grid(padding=(0, 2))
-    for item in suggestions:
-        table.add_row(Text(item.text, "bold"), item.why)
+    for one in diagnosis.suggestions:
+        table.add_row(Text(one.text, "bold"), one.why)
     console.print(Padding(table, (0, 0, 0, 2)))
-    losses = " ".join(item.text for item in (suggestions[-1], *suggestions[:-1]))
+    losses = " ".join(one.text for one in (diagnosis.suggestions[-1], *diagnosis.suggestions[:-1]))
     console.print(f"equipoise compare --data DATA --losses '{losses}' trains and judges them", soft_wrap=True)
     console.print("equipoise losses NAME shows formula, paper, and when not to use it")
-
-
-def _evaluated(source: Predictions) -> tuple[Evaluation, list[Finding]]:
-    """An evaluation with its diagnostics."""
-    from equipoise.doctor import look_at_predictions
-    from equipoise.doctor.corrections import try_corrections
-    from equipoise.evaluation import evaluate
-
-    several = source.task.multilabel
-    with walking(source, walks=4 if several else 3) as progress:
-        evaluation = evaluate(source, progress=progress)
-        corrections = try_corrections(source, progress=progress)
-        f1 = _cross_fitted_f1(source, progress) if several else None
-    return evaluation, look_at_predictions(evaluation, cross_fitted_f1=f1, corrections=corrections)
-
-
-def _cross_fitted_f1(source: Predictions, progress: Callable[[int], None]) -> float | None:
-    """For several labels the mean F1 to expect from thresholds."""
-    from equipoise.calibration import fit_thresholds
-    from equipoise.evaluation.split import FitSplit, try_fit
-
-    (rows,) = FitSplit(source, 0, 1.0, progress).rows(True)
-    fitted, _ = try_fit(fit_thresholds, rows)
-    f1 = [] if fitted is None else [value for value in fitted.f1 if value is not None]
-    return sum(f1) / len(f1) if f1 else None

@@ -1,4 +1,4 @@
-"""``equipoise evaluate``: how good saved predictions are, on rare classes too, and how far they can be trusted."""
+"""``equipoise evaluate``: metrics of saved predictions by class and group, and their calibration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,6 @@ from equipoise._writing import check_place, write_text
 from equipoise.cli.console import echo
 from equipoise.cli.inputs import Counts, IgnoreIndex, Seed, TaskOption, bad_input, json_text, opened, walking
 from equipoise.predictions import InputError, Predictions, open_predictions, split_open
-
-if TYPE_CHECKING:
-    from equipoise.evaluation import OpenSetEvaluation
 
 __all__ = ["evaluate"]
 
@@ -77,26 +74,28 @@ def evaluate(
     with bad_input():
         if html is not None:
             check_place(html)
-        check_open_options(open_set, open_label, open_threshold, val)
+        _check_open_options(open_set, open_label, open_threshold, val)
         source, unknown = opened(file, task, train_counts, ignore_index, open_label=open_label), None
         if open_label is not None:
             source, unknown = split_open(source)
         elif open_set is not None:
             unknown = open_predictions(open_set, ignore_index=ignore_index, targets=False)
-        from equipoise.evaluation import evaluate as measure  # torch, torchmetrics and scipy: only once they are needed
+        from equipoise.evaluation import evaluate as evaluate_predictions
+        from equipoise.evaluation import evaluate_open_set  # torch and scipy: only once they are needed
 
-        # first, since it tells at once where files do not fit together
-        judged = None
-        if unknown is not None:
-            judged = judged_open(source, unknown, open_threshold, val, open_label, seed)
+        rejection = None
+        if unknown is not None:  # first, because it reports immediately that files do not fit together
+            known_val, unknown_val = _validation(val, source.ignore_index, open_label)
+            rejection = evaluate_open_set(
+                source, unknown, threshold=open_threshold, val=known_val, open_val=unknown_val, seed=seed
+            )
         with walking(source, walks=2) as progress:
-            closed = measure(source, bins=bins, bootstrap=bootstrap, seed=seed, progress=progress)
-            evaluation = replace(closed, open_set=judged)
+            evaluation = evaluate_predictions(source, bins=bins, bootstrap=bootstrap, seed=seed, progress=progress)
+            evaluation = replace(evaluation, open_set=rejection)
         if html is not None:
             from equipoise.report.evaluation import evaluation_page
 
-            command = shlex.join(["equipoise", *sys.argv[1:]])
-            write_text(html, evaluation_page(evaluation, command=command))
+            write_text(html, evaluation_page(evaluation, command=shlex.join(["equipoise", *sys.argv[1:]])))
     if as_json:
         typer.echo(json_text(evaluation.to_json()))
     else:
@@ -107,35 +106,25 @@ def evaluate(
         echo(f"wrote {html}", err=as_json)
 
 
-def check_open_options(
+def _check_open_options(
     open_set: Path | None, open_label: int | None, open_threshold: float | None, val: Path | None
 ) -> None:
-    """Raise where options of the open set do not fit together."""
+    """Raise if options of the open set contradict each other."""
     if open_set is not None and open_label is not None:
-        raise InputError(
-            "--open-set and --open-label both say where the samples of no known class are; use one of them"
-        )
+        raise InputError("--open-set and --open-label both give the samples of unknown classes; use one of them")
     if open_set is None and open_label is None and (open_threshold is not None or val is not None):
         name = "--open-threshold" if open_threshold is not None else "--val"
         raise InputError(f"{name} is for an open set, and there is none; give --open-set FILE or --open-label K")
 
 
-def judged_open(
-    known: Predictions,
-    unknown: Predictions,
-    threshold: float | None,
-    val: Path | None,
-    open_label: int | None,
-    seed: int,
-) -> OpenSetEvaluation:
-    """Evaluate the open set; the open label marks unknown samples of the validation data too, if it is there."""
-    from equipoise.evaluation import evaluate_open_set
-
-    checks = open_checks = None
-    if val is not None:
-        checks = open_predictions(val, task="multiclass", ignore_index=known.ignore_index, open_label=open_label)
-        if open_label is not None:
-            both, (checks, open_checks) = checks, split_open(checks)
-            if not any((chunk.targets == open_label).any() for chunk in both.read(100_000)):
-                open_checks = None
-    return evaluate_open_set(known, unknown, threshold=threshold, val=checks, open_val=open_checks, seed=seed)
+def _validation(
+    val: Path | None, ignore_index: int, open_label: int | None
+) -> tuple[Predictions | None, Predictions | None]:
+    """Known and unknown validation samples; the open label marks unknown ones, if there are any."""
+    if val is None:
+        return None, None
+    source = open_predictions(val, task="multiclass", ignore_index=ignore_index, open_label=open_label)
+    if open_label is None:
+        return source, None
+    known, unknown = split_open(source)
+    return known, unknown if any((chunk.targets == open_label).any() for chunk in source.read(100_000)) else None

@@ -1,4 +1,4 @@
-"""``equipoise export``: the model of a run as a folder that stands alone."""
+"""``equipoise export``: the model of a run as a self-contained folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def export(
     """Write the model of a run with its preparation, calibration and thresholds, for equipoise.load_exported."""
     with bad_input():
         with reading(run, "the files of the comparison do not fit together", "run equipoise compare again"):
-            _check_no_comparison(run)
+            _refuse_comparison(run)
         try:
             from equipoise.train.export import export_run
 
@@ -35,23 +35,23 @@ def export(
     echo(f"wrote {place}; use it: equipoise.load_exported({str(place)!r}{trust})")
 
 
-def _check_no_comparison(path: Path) -> None:
-    """Raise where somebody names many runs: which one is for people to say, and the recommended one a hint."""
+def _refuse_comparison(path: Path) -> None:
+    """Raise for a folder of many runs; the error suggests the recommended one."""
     comparison = ComparisonFolder(path)
     if not comparison.exists:
         return
     runs, best = comparison.finished, comparison.best
     if best is None:
-        raise InputError(f"{path}: it must be one run, found a comparison without a finished one; let it go on first")
+        raise InputError(f"{path}: it must be one run, got a comparison without a finished one; resume it first")
     from equipoise.comparison.judge import known_verdict
     from equipoise.comparison.recommendation import Recommendation, recommended
 
     verdict = known_verdict(comparison)
     advice, which = None if verdict is None else recommended(comparison, verdict), "the recommended one"
     if advice is None:
-        advice = Recommendation(best, "not judged yet: let it go on, or see equipoise report", "")
+        advice = Recommendation(best, "not evaluated yet: resume it, or see equipoise report", "")
         which = "the best so far on validation data"
     raise InputError(
-        f"{path}: it must be one run, found a comparison of {len(runs)} ({some(run.name for run in runs)}); {which}: "
+        f"{path}: it must be one run, got a comparison of {len(runs)} ({some(run.name for run in runs)}); {which}: "
         f"{advice.command(path)} ({advice.why})"
     )

@@ -130,8 +130,11 @@ def read_counts(text: str) -> tuple[float, ...]:
 
 
 @contextmanager
-def walking(source: Predictions, walks: int) -> Iterator[Callable[[int], None]]:
+def walking(source: Predictions | None, walks: int) -> Iterator[Callable[[int], None]]:
     """A progress bar on a terminal, over ``walks`` passes through the samples."""
+    if source is None:
+        yield lambda samples: None
+        return
     total = None if source.samples is None else source.samples * walks
     columns = (
         TextColumn("{task.description}", markup=False),

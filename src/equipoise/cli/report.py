@@ -1,4 +1,4 @@
-"""``equipoise report``: the page and the tables of a comparison, made again from its folder."""
+"""``equipoise report``: the report and the tables of a comparison, from its folder."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ def report(
         str | None,
         typer.Option(metavar="NAMES", help="Metrics of these tables, e.g. accuracy,few,ece.", show_default="all"),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="PAGE", help="The page.", show_default="DIR/report.html")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The report.", show_default="DIR/report.html")
+    ] = None,
 ) -> None:
-    """Make the page of a comparison again, from what is finished; also its table for other documents."""
+    """Write the report of a comparison from its finished runs, and its table as CSV, LaTeX or Markdown."""
     with bad_input():
         from equipoise.comparison.judge import judge, known_verdict
         from equipoise.report.comparison import comparison_page
@@ -38,17 +40,17 @@ def report(
         comparison = ComparisonFolder(folder)
         if not comparison.exists:
             raise InputError(
-                f"{folder}: it must be the folder of a comparison, with compare.json in it, found none; see "
-                "equipoise compare"
+                f"{folder}: it must be the folder of a comparison, with compare.json in it, got none; "
+                "see equipoise compare"
             )
         page = comparison.report if out is None else out
         wanted = {csv: as_csv, latex: as_latex, markdown: as_markdown}
         if metrics is not None and not any(wanted):
-            raise InputError("--metrics must have a table to be in, found none; add --csv, --latex or --markdown FILE")
+            raise InputError("--metrics requires a table; add --csv, --latex or --markdown FILE")
         for place in (page, *filter(None, wanted)):
             check_place(place)
         problem = "the files of the comparison do not fit together"
-        with reading(folder, problem, "run equipoise compare again, which trains damaged runs anew"):
+        with reading(folder, problem, "run equipoise compare again, which trains damaged runs again"):
             verdict = known_verdict(comparison)
             if verdict is None:
                 verdict = judge(comparison)

@@ -1,4 +1,4 @@
-"""Flags of a command made from the settings of a spec: one for each, with its help, checked in one place."""
+"""Flags of a command from the settings of a spec, which checks their values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Spec = TypeVar("Spec", bound=SharedSpec)
 
 
 def with_settings(spec: type[BaseModel], groups: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a flag for each setting of the spec; it gets those that were used as ``**settings``.
+    """Add a flag for each setting of the spec to a command, which gets the flags in use as ``**settings``.
 
     Args:
         spec: the settings.
@@ -52,10 +52,10 @@ def with_settings(spec: type[BaseModel], groups: Sequence[str]) -> Callable[[Cal
 def settled(
     spec: type[Spec], file: Path | None, out: Path | None, flags: Mapping[str, Any], command: str, *, here: bool = True
 ) -> tuple[Spec, Path | None]:
-    """Settings of a YAML file and of flags, which win, and the folder; mistakes in one message, exit status 2.
+    """Settings of a YAML file, overridden by flags, and the folder; invalid settings exit with status 2.
 
-    What needs no torch is checked first: a slip is answered before anything is loaded. ``here``: the data have to be on
-    this machine.
+    What needs no torch is checked first, to report simple errors immediately. ``here``: the data must be on this
+    machine.
     """
     try:
         stored = {} if file is None else read_spec(file)
@@ -72,7 +72,7 @@ def settled(
 
 
 def given_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings whose flags were used; ``--model-options key=value`` as a dict."""
+    """Settings whose flags are in use; ``--model-options key=value`` as a dict."""
     given = {name: value for name, value in values.items() if value is not None and value != []}
     if "model_options" in given:
         given["model_options"] = dict(_pair(text) for text in given["model_options"])
@@ -80,14 +80,14 @@ def given_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _group(field: FieldInfo) -> str:
-    """The heading under which a setting stands."""
+    """The heading of a setting in the help."""
     extra = field.json_schema_extra
     assert isinstance(extra, dict)
     return str(extra["group"])
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    """A flag that is absent unless it is used: the spec knows the default and checks what came."""
+    """An optional flag; the spec has the default and checks the value."""
     text = field.description or ""
     if field.default not in (PydanticUndefined, None, "", False, {}, ()):
         text += f" [{_shown(field.default)}]"

@@ -78,7 +78,7 @@ def print_open_set(evaluation: OpenSetEvaluation) -> None:
 
 
 def print_run(folder: RunFolder) -> None:
-    """Print what a finished run reached on its test data, and where it lies."""
+    """Print the test metrics of a finished run, and its folder."""
     record, results = folder.record, folder.results
     monitor = metric_info(record.monitor)
     file = f"test data of {record.data.name}"
@@ -88,7 +88,7 @@ def print_run(folder: RunFolder) -> None:
 
 
 def plain_table(first: str, *others: str) -> Table:
-    """A table without lines; the first column is text, the others are numbers."""
+    """A table without borders; the first column is text, the others are numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column(first)
     for name in others:

@@ -25,13 +25,11 @@ def train(
     spec: Annotated[
         Path | None, typer.Argument(metavar="SPEC.yaml", help="Settings as YAML; flags win over them.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; runs/DATA-LOSS-SEED where nothing is said.")
-    ] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Forget what an unfinished attempt left.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run (default: runs/DATA-LOSS-SEED).")] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Discard an unfinished attempt.")] = False,
     **settings: Any,  # noqa: ANN401
 ) -> None:
-    """Train on your data with any loss; an interrupted run goes on when the same command is given again."""
+    """Train on your data with any loss; run the same command again to resume."""
     checked, place = settled(RunSpec, spec, out, settings, "equipoise train")
     with bad_input():
         check_installed("training", "pytorch_lightning")
@@ -53,7 +51,7 @@ def train(
 
 
 def _name(spec: RunSpec) -> str:
-    """A name for the folder, from what people change most."""
+    """A name for the folder, from data, loss and seed."""
     data = Path(spec.data).name if spec.data not in (".", "") else "run"
     what = spec.loss if spec.method == "none" else spec.method
     return re.sub(r"[^\w.=+-]+", "-", f"{data.partition('.')[0]}-{compact(what)}-{spec.seed}")

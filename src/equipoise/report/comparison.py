@@ -68,8 +68,8 @@ def _described(losses: Sequence[ComparedLoss], verdict: Verdict) -> str:
     data, counts = record.data, record.data.train_counts
     task = data.task
     unit = "pixels" if task.pixels else "training samples"
-    strange = data.samples.get("open")
-    unknown = "" if strange is None else f" and {strange:,} of no known class"
+    samples = data.samples.get("open")
+    unknown = "" if samples is None else f" and {samples:,} of unknown classes"
     return (
         f"{task.label}; {len(counts)} {task.many} with {max(counts):,.0f} to {min(counts):,.0f} "
         f"{unit} each; {record.model.name}, {_count(record.epochs, 'epoch', 'epochs')}, "
