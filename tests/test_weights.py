@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 import equipoise as eq
 from equipoise.kernels.autograd import softmax_rows_and_hits
+from equipoise.kernels.spec import SoftmaxSpec
 from equipoise.schedules import Moment
 from equipoise.weights import (
     ClassWeights,
@@ -212,7 +213,7 @@ def test_hits_beside_the_rows_are_those_of_the_logits(dtype, shape, width, seed)
     logits = (logits.round() if seed % 2 else logits + 1e-7 * torch.randn(shape, generator=draw)).to(dtype)
     targets = torch.randint(-1, shape[1], (shape[0], *shape[2:]), generator=draw)
     hyper = torch.empty(0, dtype=torch.float64 if dtype is torch.float64 else torch.float32)
-    rows, hits = softmax_rows_and_hits(logits, targets, None, hyper, (), -1)
+    rows, hits = softmax_rows_and_hits(logits, targets, None, hyper, SoftmaxSpec((), -1))
     valid = targets != -1
     assert torch.equal(hits, (logits.max(1).indices == targets) & valid if logits.numel() else valid)
     expected = torch.nn.functional.cross_entropy(logits.to(rows.dtype), targets, ignore_index=-1, reduction="none")

@@ -20,6 +20,7 @@ from torch import Tensor
 from equipoise._checks import check_choice, check_number, check_tensors, check_whole
 from equipoise._keywords import takes_options_of
 from equipoise.kernels.hyper import Layout, Values, accumulation_dtype, layout_of, pack
+from equipoise.kernels.spec import SigmoidSpec, SoftmaxSpec
 from equipoise.losses.adjust import Adjustment, NegativeTolerance, logit_adjustment, margin_adjustment
 from equipoise.losses.base import Part, Scalar, argument_names, fixed_exponents, merge_values
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
@@ -129,15 +130,14 @@ def _softmax(
     parts = softmax_parts(modulation, adjustment, fixed, label_smoothing, more_parts)
     values = _resolve(parts)
     hyper = pack(values, accumulation_dtype(logits), logits.device)
-    layout = _layout(parts, values)
+    spec = SoftmaxSpec(_layout(parts, values), ignore_index)
     if finish is None:
         return softmax_reduced(
             logits,
             targets,
             hyper,
-            layout,
+            spec,
             batch_weights=batch_weights,
-            ignore_index=ignore_index,
             reduction=reduction,
             normalizer=normalizer,
             validate=validate,
@@ -146,9 +146,8 @@ def _softmax(
         logits,
         targets,
         hyper,
-        layout,
+        spec,
         batch_weights=batch_weights,
-        ignore_index=ignore_index,
         validate=validate,
     )
     return reduce_rows(finish(rows), logits, reduction, normalizer)
@@ -372,10 +371,8 @@ def _sigmoid(
         logits,
         targets,
         pack(values, accumulation_dtype(logits), logits.device),
-        _layout(parts, values),
+        SigmoidSpec(_layout(parts, values), ignore_value, detach_focus),
         element_weight=element_weight,
-        ignore_value=ignore_value,
-        detach_focus=detach_focus,
         reduction=reduction,
         normalizer=normalizer,
         validate=validate,

@@ -35,6 +35,7 @@ REGION = (
     "tests/losses/test_region.py",
     "tests/losses/test_workers.py",
 )
+REFERENCE = (*POINTWISE, "tests/losses/test_backends.py", "tests/losses/test_transforms.py")
 EVERY_LOSS = (*POINTWISE, *OBJECTIVES, *REGION)
 WEIGHTS = (
     "tests/test_defaults.py",
@@ -125,14 +126,16 @@ TESTS: dict[str, tuple[str, ...]] = {
     "losses/softmax.py": (*POINTWISE, "tests/test_public_surface.py"),
     "losses/sums.py": ("tests/losses/test_sums.py",),
     "losses/theory.py": ("tests/test_ranges.py", "tests/losses/test_theory.py", "tests/golden/test_golden.py"),
-    "kernels/cpu/blocks.py": EVERY_LOSS,
-    "kernels/reference/lovasz.py": REGION,
-    "kernels/reference/modulation.py": POINTWISE,
     "kernels/autograd.py": (*EVERY_LOSS, "tests/losses/test_transforms.py"),
+    "kernels/cpu/blocks.py": EVERY_LOSS,
+    "kernels/cpu/modulation.py": POINTWISE,
+    "kernels/cpu/sigmoid.py": POINTWISE,
+    "kernels/cpu/softmax.py": (*POINTWISE, *OBJECTIVES),
+    "kernels/reference/lovasz.py": REGION,
+    "kernels/reference/modulation.py": REFERENCE,
     "kernels/reference/region.py": REGION,
-    "kernels/reference/sigmoid.py": POINTWISE,
-    "kernels/reference/softmax.py": (*POINTWISE, *OBJECTIVES),
-    "kernels/cpu/inplace.py": EVERY_LOSS,
+    "kernels/reference/sigmoid.py": REFERENCE,
+    "kernels/reference/softmax.py": (*REFERENCE, *OBJECTIVES),
     "metrics/_inputs.py": METRICS,
     "metrics/_metric.py": METRICS,
     "metrics/accuracy.py": METRICS,

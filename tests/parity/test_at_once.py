@@ -5,6 +5,7 @@ import torch
 
 import equipoise as eq
 from equipoise.kernels import use
+from equipoise.kernels.spec import SoftmaxSpec
 from equipoise.losses import SoftmaxLoss, asymmetric, focal, logit_adjustment, margin_adjustment
 from tests.losses.helpers import SOFTMAX, batch_of, dense_of, each, indices_of, logits_of, make, multilabel_of
 from tests.parity.budget import CUDA, DEVICE, check_parity, needs_kernels
@@ -168,7 +169,7 @@ def test_nothing_to_count_and_labels_out_of_range():
     loss, logits = eq.FocalLoss(), torch.randn(3, 5, device=DEVICE)
     labels = torch.tensor([1, 5, 2], device=DEVICE)
     reduced, gradient = softmax_launch.softmax_at_once(
-        logits, labels, None, loss.hyper(logits), loss.layout, -100, "mean"
+        logits, labels, None, loss.hyper(logits), SoftmaxSpec(loss.layout), "mean"
     )
     assert reduced.loss.isnan()
     assert torch.equal(gradient.isnan().any(1).cpu(), torch.tensor([False, True, False]))

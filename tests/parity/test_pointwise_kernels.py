@@ -13,7 +13,9 @@ import torch
 
 import equipoise as eq
 from equipoise.catalogue import CATALOGUE
-from equipoise.kernels import choice, explain, use
+from equipoise.kernels import explain, use
+from equipoise.kernels.autograd import softmax_rows
+from equipoise.kernels.spec import SoftmaxSpec
 from equipoise.losses import SigmoidLoss, SoftmaxLoss, asymmetric, cyclical, focal, logit_adjustment, margin_adjustment
 from equipoise.losses.base import Scalar
 from equipoise.weights import RecallWeights
@@ -244,11 +246,12 @@ def test_recall_of_short_rows(shape, dtype):
 @pytest.mark.parametrize(("classes", "kept"), [(2, False), (32, False), (33, True), (1100, True)])
 def test_what_forward_keeps_of_rows_that_it_has_coded(classes, kept):
     loss, logits = eq.RecallLoss(classes).to(DEVICE), logits_of(6, classes, 2, dtype=torch.float32).to(DEVICE)
-    arguments = (logits, torch.zeros(6, 2, dtype=torch.int64, device=DEVICE), None, loss.hyper(logits), loss.layout)
+    targets, spec = torch.zeros(6, 2, dtype=torch.int64, device=DEVICE), SoftmaxSpec(loss.layout, IGNORED)
+    arguments = (logits, targets, None, loss.hyper(logits), spec)
     with torch.no_grad():
-        done = softmax_launch.softmax_forward(*arguments, IGNORED, keep_rows=True, hits=True, coded=True)
+        done = softmax_launch.softmax_forward(*arguments, keep_rows=True, hits=True, coded=True)
         assert (done.state is not None) == kept
-        assert softmax_launch.softmax_forward(*arguments, IGNORED, keep_rows=True, hits=True).state is not None
+        assert softmax_launch.softmax_forward(*arguments, keep_rows=True, hits=True).state is not None
 
 
 def test_ties_go_to_the_first_class():
@@ -410,9 +413,8 @@ def test_a_label_out_of_range_is_not_a_number():
             logits = torch.randn(3, 5, 4, device=DEVICE)
             targets = torch.tensor([[0, 5, 1, -1], [2, 2, 2, 2], [4, 3, 1, 77]], device=DEVICE)
             wrong = (targets < 0) | (targets > 4)
-            values = choice.backend(logits).softmax_rows(
-                logits, targets, None, loss.hyper(logits), loss.layout, IGNORED
-            )
+            spec = SoftmaxSpec(loss.layout, IGNORED)
+            values = softmax_rows("triton", logits, targets, None, loss.hyper(logits), spec)
             assert torch.equal(values.isnan(), wrong)
 
 
@@ -428,7 +430,9 @@ def test_a_label_out_of_range_is_not_a_number_and_spoils_the_counts(classes):
         counts.append(counted)
         return torch.ones(classes, device=DEVICE)
 
-    loss, _, _ = fused.softmax_weighed(logits, targets, torch.empty(0, device=DEVICE), (), IGNORED, weigh, "valid_mean")
+    loss, _, _ = fused.softmax_weighed(
+        logits, targets, torch.empty(0, device=DEVICE), SoftmaxSpec(), weigh, "valid_mean"
+    )
     loss.backward()
     assert loss.isnan()
     assert torch.equal(logits.grad.isnan().all(1), wrong)
@@ -680,7 +684,8 @@ def test_explain_says_what_runs():
         assert explain(eq.FocalLoss(), logits.to("meta")).backend == "none"
         with pytest.raises(RuntimeError, match="meta"):
             eq.FocalLoss()(logits.to("meta"), torch.zeros(2, dtype=torch.int64, device="meta"))
-    assert explain(eq.FocalLoss(), logits).backend == ("triton" if CUDA else "reference")
+    assert explain(eq.FocalLoss(), logits).backend == ("triton" if CUDA else "cpu")
+    assert explain(eq.DiceLoss(), logits).backend == ("triton" if CUDA else "reference")
     with pytest.raises(ValueError, match="backend"):
         use("cuda")
 

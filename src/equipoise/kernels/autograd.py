@@ -1,8 +1,7 @@
-"""The reference backend: plain PyTorch, the definition of right, on every device and in every dtype.
+"""Unreduced losses as autograd functions: the closed forms of the reference or of the CPU backend, differentiable.
 
-One autograd function for each link around the closed forms of ``softmax_reference`` and ``sigmoid_reference``. Both
-work in log space in float32 (float64 for float64 logits), support double backward, ``torch.func`` and
-``torch.compile(fullgraph=True)``, and never write to the caller's tensors.
+Both work in log space in float32 (float64 for float64 logits) and never write to the caller's tensors. Second
+derivatives, ``torch.func`` and ``torch.compile(fullgraph=True)`` go through the operations of the reference.
 """
 
 from __future__ import annotations
@@ -12,12 +11,93 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from equipoise._checks import is_traced, transforms_active
-from equipoise.kernels.hyper import Hyper, Layout
-from equipoise.kernels.reference.sigmoid import sigmoid_losses, sigmoid_slopes
-from equipoise.kernels.reference.softmax import index_terms, softmax_terms
+from equipoise._checks import is_batched, transforms_active
+from equipoise.kernels import cpu, reference
+from equipoise.kernels.choice import Backend, cpu_serves
+from equipoise.kernels.hyper import Hyper
+from equipoise.kernels.spec import SigmoidSpec, SoftmaxSpec
 
-__all__ = ["applied", "hits_come_along", "sigmoid_elements", "softmax_rows", "softmax_rows_and_hits"]
+__all__ = [
+    "applied",
+    "counts_come_along",
+    "has_terms_of_all_classes",
+    "sigmoid_elements",
+    "softmax_rows",
+    "softmax_rows_and_hits",
+]
+
+
+def softmax_rows(
+    backend: Backend, logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec
+) -> Tensor:
+    """Unreduced softmax loss.
+
+    Shape: ``logits`` (N, C, d1, ..., dk), ``targets`` int64 (N, d1, ..., dk) or dense like the logits, ``weight``
+    (C,); result (N, d1, ..., dk) in the accumulation type, 0 at ignored rows.
+    """
+    rows: Tensor
+    if backend == "triton":
+        from equipoise.kernels.triton import autograd as fused  # Triton is optional
+
+        rows = applied(fused.SoftmaxRows, logits, targets, weight, hyper, spec)
+        return rows
+    # torch.compile refuses to trace a jvp
+    plain = SoftmaxRows if torch.compiler.is_compiling() else SoftmaxRowsForwardMode
+    rows = applied(SoftmaxRowsOnCPU if backend == "cpu" else plain, logits, targets, weight, hyper, spec)[0]
+    return rows
+
+
+def has_terms_of_all_classes(spec: SoftmaxSpec) -> bool:
+    """Whether every class of a row of index targets has a term of its own."""
+    return any(piece.name in ("label_smoothing", "squared_error") for piece in spec.layout)
+
+
+def counts_come_along(backend: Backend, targets: Tensor, spec: SoftmaxSpec) -> bool:
+    """Whether a backend counts the true positives of each class in the same pass as the rows."""
+    if backend == "reference" or targets.is_floating_point() or has_terms_of_all_classes(spec):
+        return False
+    return backend == "triton" or not any(piece.name in ("offset", "scale", "true_margin") for piece in spec.layout)
+
+
+def softmax_rows_and_hits(
+    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec
+) -> tuple[Tensor, Tensor]:
+    """By the CPU backend: unreduced softmax loss, and whether the target is the prediction, False where ignored.
+
+    For index targets and the softmax of the logits as they are, which is at hand, so that hits need no second look at
+    the logits but where probabilities are nearly equal. Both (N, d1, ..., dk).
+    """
+    rows: Tensor
+    rows, direction, _, own = applied(SoftmaxRowsAndTrue, logits, targets, weight, hyper, spec)
+    with torch.no_grad():
+        own, rival = own.squeeze(1), direction.amax(1)  # the true class stands in the direction as a negative number
+        valid = targets != spec.ignore_index
+        hit = own > rival
+        unsure = ((own - rival).abs() <= 1e-5 * rival) & valid
+        if unsure.any():
+            hit[unsure] = logits.movedim(1, -1)[unsure].max(1).indices == targets[unsure]
+        return rows, hit & valid
+
+
+def sigmoid_elements(
+    backend: Backend, logits: Tensor, targets: Tensor, element_weight: Tensor | None, hyper: Tensor, spec: SigmoidSpec
+) -> Tensor:
+    """Unreduced sigmoid loss.
+
+    Shape: all tensors (N, C, d1, ..., dk), ``element_weight`` anything that broadcasts to it; result the same, in the
+    accumulation type, 0 where the target is ignored.
+    """
+    function: type[torch.autograd.Function]
+    if backend == "triton":
+        from equipoise.kernels.triton import autograd as fused  # Triton is optional
+
+        function = fused.SigmoidElements
+    elif backend == "cpu":
+        function = SigmoidElementsOnCPU
+    else:
+        function = SigmoidElements if torch.compiler.is_compiling() else SigmoidElementsForwardMode
+    elements: Tensor = applied(function, logits, targets, element_weight, hyper, spec)
+    return elements
 
 
 def applied(function: type[torch.autograd.Function], *inputs: Any) -> Any:  # noqa: ANN401
@@ -31,70 +111,6 @@ def applied(function: type[torch.autograd.Function], *inputs: Any) -> Any:  # no
         _refuse_second_forward_derivative()
         return function.apply(*inputs)  # type: ignore[no-untyped-call]
     return super(torch.autograd.Function, function).apply(*inputs)  # type: ignore[misc]
-
-
-def softmax_rows(
-    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
-) -> Tensor:
-    """Unreduced softmax loss.
-
-    Shape: ``logits`` (N, C, d1, ..., dk), ``targets`` int64 (N, d1, ..., dk) or dense like the logits, ``weight``
-    (C,); result (N, d1, ..., dk) in the accumulation type, 0 at ignored rows.
-    """
-    function = SoftmaxRows if torch.compiler.is_compiling() else SoftmaxRowsForwardMode
-    rows: Tensor = applied(function, logits, targets, weight, hyper, layout, ignore_index)[0]
-    return rows
-
-
-def hits_come_along(logits: Tensor, targets: Tensor, layout: Layout) -> bool:
-    """Whether ``softmax_rows_and_hits`` serves: index targets, the softmax of the logits as they are, on the CPU."""
-    adjusted = {"label_smoothing", "squared_error", "offset", "scale", "true_margin"}
-    return (
-        logits.device.type == "cpu"
-        and not targets.is_floating_point()
-        and not adjusted & {piece.name for piece in layout}
-        and not torch.compiler.is_compiling()
-        and not transforms_active()
-        and not is_traced(logits)
-    )
-
-
-def softmax_rows_and_hits(
-    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
-) -> tuple[Tensor, Tensor]:
-    """Unreduced softmax loss, and whether the target is the prediction, (N, d1, ..., dk) bool, False where ignored.
-
-    The softmax is at hand, so that hits need no second look at the logits but where probabilities are nearly equal.
-    """
-    rows: Tensor
-    rows, direction, _, own = applied(SoftmaxRowsAndTrue, logits, targets, weight, hyper, layout, ignore_index)
-    with torch.no_grad():
-        own, rival = own.squeeze(1), direction.amax(1)  # the true class stands in the direction as a negative number
-        hit = own > rival
-        unsure = ((own - rival).abs() <= 1e-5 * rival) & (targets != ignore_index)
-        if unsure.any():
-            hit[unsure] = logits.movedim(1, -1)[unsure].max(1).indices == targets[unsure]
-        return rows, hit & (targets != ignore_index)
-
-
-def sigmoid_elements(
-    logits: Tensor,
-    targets: Tensor,
-    element_weight: Tensor | None,
-    hyper: Tensor,
-    layout: Layout,
-    ignore_value: float | None,
-    detach_focus: bool,
-) -> Tensor:
-    """Unreduced sigmoid loss.
-
-    Shape: all tensors (N, C, d1, ..., dk), ``element_weight`` anything that broadcasts to it; result the same, in the
-    accumulation type, 0 where the target is ``ignore_value``; None promises that
-    no target is.
-    """
-    function = SigmoidElements if torch.compiler.is_compiling() else SigmoidElementsForwardMode
-    elements: Tensor = applied(function, logits, targets, element_weight, hyper, layout, ignore_value, detach_focus)
-    return elements
 
 
 def _refuse_second_forward_derivative() -> None:
@@ -114,35 +130,35 @@ class SoftmaxRows(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
+        logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, and the two factors of their gradient."""
-        return softmax_terms(logits, targets, weight, Hyper(hyper, layout), ignore_index)
+        return reference.softmax_terms(logits, targets, weight, Hyper(hyper, spec.layout), spec)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ANN401
         """Keep the factors, and the inputs for a second derivative."""
-        logits, targets, weight, hyper, ctx.layout, ctx.ignore_index = inputs
+        *tensors, ctx.spec = inputs
         ctx.mark_non_differentiable(*output[1:])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(logits, targets, weight, hyper, *output[1:3])
-        ctx.save_for_forward(logits, targets, weight, hyper, *output[1:3])
+        ctx.save_for_backward(*tensors, *output[1:3])
+        ctx.save_for_forward(*tensors, *output[1:3])
 
     @staticmethod
     def backward(ctx: Any, grad_rows: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient with respect to the logits."""
         if grad_rows is None:
-            return (None,) * 6
+            return (None,) * 5
         direction, length, dtype = _factors(ctx)
         gradient = direction * (length * grad_rows.unsqueeze(1))
-        return gradient.to(dtype), None, None, None, None, None
+        return gradient.to(dtype), None, None, None, None
 
 
 class SoftmaxRowsForwardMode(SoftmaxRows):
-    """With forward-mode derivatives, which ``torch.compile`` refuses to trace."""
+    """With forward-mode derivatives."""
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> tuple[Tensor | None, None, None]:  # noqa: ANN401
+    def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Change of the rows along a change of the logits."""
         if tangent is None:
             return None, None, None
@@ -150,18 +166,29 @@ class SoftmaxRowsForwardMode(SoftmaxRows):
         return (direction * tangent * length).sum(1), None, None
 
 
+class SoftmaxRowsOnCPU(SoftmaxRowsForwardMode):
+    """By the CPU backend."""
+
+    @staticmethod
+    def forward(
+        logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, and the two factors of their gradient."""
+        return cpu.softmax_terms(logits, targets, weight, Hyper(hyper, spec.layout), spec)
+
+
 class SoftmaxRowsAndTrue(SoftmaxRowsForwardMode):
-    """With the probability of the true class, of index targets without smoothing."""
+    """By the CPU backend with the probability of the true class, of index targets without smoothing."""
 
     @staticmethod
     def forward(  # type: ignore[override]
-        logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
+        logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Rows, the two factors of their gradient, and the probability."""
-        return index_terms(logits, targets, weight, Hyper(hyper, layout), ignore_index)
+        return cpu.index_terms(logits, targets, weight, Hyper(hyper, spec.layout), spec)
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> tuple[Tensor | None, None, None, None]:  # type: ignore[override]  # noqa: ANN401
+    def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Change of the rows along a change of the logits."""
         return *SoftmaxRowsForwardMode.jvp(ctx, tangent), None
 
@@ -173,7 +200,7 @@ def _factors(ctx: Any) -> tuple[Tensor, Tensor, torch.dtype]:  # noqa: ANN401
     """
     logits, targets, weight, hyper, direction, length = ctx.saved_tensors
     if torch.is_grad_enabled():
-        _, direction, length = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
+        _, direction, length = reference.softmax_terms(logits, targets, weight, Hyper(hyper, ctx.spec.layout), ctx.spec)
     return direction, length, logits.dtype
 
 
@@ -184,43 +211,57 @@ class SigmoidElements(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        logits: Tensor,
-        targets: Tensor,
-        element_weight: Tensor | None,
-        hyper: Tensor,
-        layout: Layout,
-        ignore_value: float | None,
-        detach_focus: bool,
+        logits: Tensor, targets: Tensor, element_weight: Tensor | None, hyper: Tensor, spec: SigmoidSpec
     ) -> Tensor:
         """Unreduced losses."""
-        return sigmoid_losses(logits, targets, element_weight, Hyper(hyper, layout), ignore_value)
+        return reference.sigmoid_losses(logits, targets, element_weight, Hyper(hyper, spec.layout), spec)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
         """Keep the inputs."""
-        *tensors, ctx.layout, ctx.ignore_value, ctx.detach_focus = inputs
+        *tensors, ctx.spec = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, grad_elements: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient with respect to the logits."""
-        slopes, dtype = _slopes(ctx, grad_elements)
-        return slopes.to(dtype), None, None, None, None, None, None
+        slopes, dtype = _slopes(ctx)
+        return (slopes * grad_elements).to(dtype), None, None, None, None
 
 
 class SigmoidElementsForwardMode(SigmoidElements):
-    """With forward-mode derivatives, which ``torch.compile`` refuses to trace."""
+    """With forward-mode derivatives."""
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> Tensor | None:  # noqa: ANN401
         """Change of the elements along a change of the logits."""
-        return None if tangent is None else _slopes(ctx, tangent)[0]
+        return None if tangent is None else _slopes(ctx)[0] * tangent
 
 
-def _slopes(ctx: Any, factor: Tensor) -> tuple[Tensor, torch.dtype]:  # noqa: ANN401
-    """Slopes times ``factor``, and the type of the logits: checkpointing allows saved tensors to be read once."""
+class SigmoidElementsOnCPU(SigmoidElementsForwardMode):
+    """By the CPU backend."""
+
+    @staticmethod
+    def forward(
+        logits: Tensor, targets: Tensor, element_weight: Tensor | None, hyper: Tensor, spec: SigmoidSpec
+    ) -> Tensor:
+        """Unreduced losses."""
+        return cpu.sigmoid_losses(logits, targets, element_weight, Hyper(hyper, spec.layout), spec)
+
+    @staticmethod
+    def backward(ctx: Any, grad_elements: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient with respect to the logits, by the reference where somebody else looks on."""
+        if torch.is_grad_enabled() or is_batched(grad_elements) or not cpu_serves(grad_elements):
+            return SigmoidElements.backward(ctx, grad_elements)
+        logits, targets, element_weight, hyper = ctx.saved_tensors
+        named = Hyper(hyper, ctx.spec.layout)
+        slopes = cpu.sigmoid_slopes(logits, targets, element_weight, named, ctx.spec, grad_elements)
+        return slopes.to(logits.dtype), None, None, None, None
+
+
+def _slopes(ctx: Any) -> tuple[Tensor, torch.dtype]:  # noqa: ANN401
+    """Slopes, and the type of the logits: checkpointing allows saved tensors to be read once."""
     logits, targets, element_weight, hyper = ctx.saved_tensors
-    named = Hyper(hyper, ctx.layout)
-    slopes = sigmoid_slopes(logits, targets, element_weight, named, ctx.ignore_value, ctx.detach_focus, factor)
-    return slopes, logits.dtype
+    named = Hyper(hyper, ctx.spec.layout)
+    return reference.sigmoid_slopes(logits, targets, element_weight, named, ctx.spec), logits.dtype

@@ -1,14 +1,14 @@
-"""Which backend runs: the reference in plain PyTorch, or the fused Triton kernels.
+"""Which backend runs: the reference in plain PyTorch, its fast form on the CPU, or the fused Triton kernels.
 
-A backend that is asked for by name runs or raises; ``"auto"`` takes Triton on CUDA devices and falls back to the
-reference wherever that cannot serve.
+A backend that is requested by name runs or raises; ``"auto"`` takes Triton on CUDA devices, the CPU backend on the CPU,
+and falls back to the reference wherever these cannot serve.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from types import ModuleType, TracebackType
+from types import TracebackType
 from typing import Literal, TypeAlias
 
 import torch
@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from equipoise._checks import FLOATS, check_choice, is_traced, transforms_active
-from equipoise.kernels import autograd as reference
 
-__all__ = ["Backend", "backend", "obstacle", "triton_serves", "use", "wanted", "wanted_backend"]
+__all__ = ["Backend", "Choice", "backend", "cpu_serves", "obstacle", "triton_serves", "use", "wanted", "wanted_backend"]
 
-Backend: TypeAlias = Literal["auto", "reference", "triton"]
+Choice: TypeAlias = Literal["auto", "reference", "triton"]
+Backend: TypeAlias = Literal["reference", "cpu", "triton"]
 
 INSTALLED = importlib.util.find_spec("triton") is not None
 
@@ -31,8 +31,8 @@ class use:  # noqa: N801 - reads as a verb, like torch.no_grad
     """Choose the backend of all losses, for good or for a ``with`` block.
 
     Args:
-        backend: ``"auto"`` (Triton on CUDA devices where it can serve), ``"reference"`` or ``"triton"``, which raises
-            where it cannot serve.
+        backend: ``"auto"`` (the fastest that can serve), ``"reference"`` (the definition in plain PyTorch) or
+            ``"triton"``, which raises where it cannot serve.
 
     >>> import torch, equipoise
     >>> with equipoise.kernels.use("reference"):
@@ -40,7 +40,7 @@ class use:  # noqa: N801 - reads as a verb, like torch.no_grad
     tensor(0.1733)
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Choice) -> None:
         check_choice("backend", backend, ("auto", "reference", "triton"))
         self.before = wanted_backend["name"]
         wanted_backend["name"] = backend
@@ -59,13 +59,18 @@ def wanted() -> str:
     return wanted_backend["name"]
 
 
-def backend(logits: Tensor) -> ModuleType:
-    """The module with ``softmax_rows`` and ``sigmoid_elements`` for these logits: ``reference`` or ``fused``."""
-    if not triton_serves(logits):
-        return reference
-    from equipoise.kernels.triton import autograd as fused  # Triton is optional
+def backend(logits: Tensor) -> Backend:
+    """The backend that computes a pointwise loss of these logits."""
+    if triton_serves(logits):
+        return "triton"
+    return "cpu" if wanted_backend["name"] == "auto" and cpu_serves(logits) else "reference"
 
-    return fused
+
+def cpu_serves(tensor: Tensor) -> bool:
+    """Whether values may be read and temporaries overwritten: real values on the CPU, and nobody else looks on."""
+    if torch.compiler.is_compiling() or tensor.device.type != "cpu":
+        return False
+    return not (transforms_active() or torch._C._len_torch_dispatch_stack() or is_traced(tensor))
 
 
 def triton_serves(logits: Tensor) -> bool:

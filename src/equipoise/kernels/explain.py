@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from equipoise.kernels.choice import obstacle, wanted
+from equipoise.kernels.choice import cpu_serves, obstacle, wanted
 
 __all__ = ["Explanation", "explain"]
 
@@ -27,7 +27,7 @@ def explain(loss: nn.Module, logits: Tensor) -> Explanation:
 
     >>> import torch, equipoise
     >>> print(equipoise.kernels.explain(equipoise.FocalLoss(), torch.zeros(8, 10)))
-    reference: the logits are on cpu, and the kernels need a CUDA device
+    cpu: the logits are on cpu, and the kernels need a CUDA device
     """
     if not isinstance(loss, nn.Module):
         raise TypeError(f"loss must be a module, got {loss!r}; pass the loss itself, such as equipoise.FocalLoss()")
@@ -46,4 +46,6 @@ def explain(loss: nn.Module, logits: Tensor) -> Explanation:
         reason = f"the logits are on {logits.device}, and the kernels need a CUDA device"
     if choice == "triton":
         return Explanation("none", f"equipoise.kernels.use('triton') asks for what cannot run: {reason}")
-    return Explanation("reference", reason)
+    return Explanation(
+        "cpu" if getattr(loss, "runs_on_cpu_backend", False) and cpu_serves(logits) else "reference", reason
+    )

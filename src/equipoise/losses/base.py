@@ -168,6 +168,7 @@ class Loss(Summand, PreciseBuffers):
 
     kernels: str = "one fused kernel forward and one backward, or loss and gradient in one where that is faster"
     """What runs on a CUDA device, for ``equipoise.kernels.explain``."""
+    runs_on_cpu_backend: ClassVar[bool] = True
 
     __signature__ = RealSignature()
     option_defaults: ClassVar[Any] = {}

@@ -15,9 +15,10 @@ from equipoise._checks import (
     check_sigmoid_targets,
     check_tensors,
 )
-from equipoise.kernels import autograd as reference
+from equipoise.kernels.autograd import sigmoid_elements
 from equipoise.kernels.choice import backend, triton_serves
-from equipoise.kernels.hyper import Hyper, Layout, Piece, check_layout
+from equipoise.kernels.hyper import Hyper, Piece, check_layout
+from equipoise.kernels.spec import SigmoidSpec
 from equipoise.losses.adjust import NegativeTolerance
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
 from equipoise.losses.base import Loss, Part, Scalar
@@ -37,7 +38,6 @@ class SigmoidInputs(NamedTuple):
     logits: Tensor  # (N, C, d1, ..., dk)
     targets: Tensor  # the same
     element_weight: Tensor | None  # broadcasts to them
-    ignore_value: float | None  # None: every target is known
 
 
 class Elements(NamedTuple):
@@ -61,11 +61,9 @@ def sigmoid_reduced(
     logits: Tensor,
     targets: Tensor,
     hyper: Tensor,
-    layout: Layout,
+    spec: SigmoidSpec,
     *,
     element_weight: Tensor | None = None,
-    ignore_value: float = -1,
-    detach_focus: bool = False,
     asymmetry: AdaptiveAsymmetry | None = None,
     reduction: str,
     normalizer: Tensor | float | None = None,
@@ -73,19 +71,15 @@ def sigmoid_reduced(
     sync: bool = False,
 ) -> Tensor:
     """The whole pipeline: fused where the kernels serve, elsewhere by its elements; moves ``asymmetry`` if given."""
-    batch = sigmoid_batch(logits, targets, hyper, layout, element_weight, ignore_value, validate)
-    kernels = backend(logits)
-    if reduction != "none" and kernels is not reference:
+    batch, spec = sigmoid_batch(logits, targets, hyper, spec, element_weight, validate)
+    chosen = backend(logits)
+    if reduction != "none" and chosen == "triton":
         from equipoise.losses.fused import fused_sigmoid_loss  # Triton is optional
 
         fused = fused_sigmoid_loss(
-            batch.logits,
-            batch.targets,
-            batch.element_weight,
+            *batch,
             hyper,
-            layout,
-            batch.ignore_value,
-            detach_focus,
+            spec,
             asymmetry,
             reduction=reduction,
             normalizer=normalizer,
@@ -93,15 +87,9 @@ def sigmoid_reduced(
         )
         if fused is not None:
             return fused
-    elements = Elements(
-        kernels.sigmoid_elements(
-            batch.logits, batch.targets, batch.element_weight, hyper, layout, batch.ignore_value, detach_focus
-        ),
-        batch.targets,
-        batch.ignore_value,
-    )
+    elements = Elements(sigmoid_elements(chosen, *batch, hyper, spec), batch.targets, spec.ignore_value)
     if asymmetry is not None:
-        asymmetry.update(batch.logits.detach(), batch.targets, batch.ignore_value, sync)
+        asymmetry.update(batch.logits.detach(), batch.targets, spec.ignore_value, sync)
     loss = elements.loss.view_as(logits) if reduction == "none" else elements.loss
     return reduce_loss(loss, reduction, elements.denominator, sync=sync, normalizer=normalizer)
 
@@ -110,15 +98,15 @@ def sigmoid_batch(
     logits: Tensor,
     targets: Tensor,
     hyper: Tensor,
-    layout: Layout,
+    spec: SigmoidSpec,
     element_weight: Tensor | None,
-    ignore_value: float,
     validate: bool,
-) -> SigmoidInputs:
-    """Check a batch and gather the weights of its elements."""
+) -> tuple[SigmoidInputs, SigmoidSpec]:
+    """Check a batch and gather the weights of its elements; the spec learns whether all of its targets are known."""
     check_logits(logits)
-    unknown = ignore_value if check_sigmoid_targets(logits, targets, ignore_value, validate) else None
-    check_layout(layout, logits.shape[1] if logits.ndim > 1 else 1)
+    if spec.ignore_value is not None and not check_sigmoid_targets(logits, targets, spec.ignore_value, validate):
+        spec = spec._replace(ignore_value=None)
+    check_layout(spec.layout, logits.shape[1] if logits.ndim > 1 else 1)
     if element_weight is not None:
         _check_element_weight(element_weight, logits)
     if logits.ndim == 1:  # N samples of one label
@@ -126,11 +114,11 @@ def sigmoid_batch(
         element_weight = None if element_weight is None else element_weight.unsqueeze(-1)
     if validate:
         check_logit_values(logits, one_label=False)
-    if any(piece.name == "rebalance" for piece in layout):
-        named = Hyper(hyper, layout)
-        rebalanced = rebalanced_weight(targets, named["inverse_counts"], named["rebalance"], unknown)
+    if any(piece.name == "rebalance" for piece in spec.layout):
+        named = Hyper(hyper, spec.layout)
+        rebalanced = rebalanced_weight(targets, named["inverse_counts"], named["rebalance"], spec.ignore_value)
         element_weight = rebalanced if element_weight is None else rebalanced * element_weight
-    return SigmoidInputs(logits, targets, element_weight, unknown)
+    return SigmoidInputs(logits, targets, element_weight), spec
 
 
 def _check_element_weight(element_weight: Tensor, logits: Tensor) -> None:
@@ -251,10 +239,8 @@ class SigmoidLoss(Loss):
             logits,
             targets,
             hyper,
-            layout,
+            SigmoidSpec(layout, self.ignore_value, self.detach_focus),
             element_weight=element_weight,
-            ignore_value=self.ignore_value,
-            detach_focus=self.detach_focus,
             asymmetry=self.asymmetry if self.training and torch.is_grad_enabled() else None,
             reduction=self.reduction,
             normalizer=normalizer,

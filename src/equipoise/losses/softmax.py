@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -14,25 +13,28 @@ from equipoise._checks import (
     check_ignore_index,
     check_logit_values,
     check_logits,
-    check_num_classes,
     check_softmax_targets,
     check_target_of_one_row,
     check_tensors,
-    checks_values,
 )
-from equipoise.kernels import autograd as reference
-from equipoise.kernels.choice import backend
-from equipoise.kernels.hyper import Layout, accumulation_dtype, check_layout, view_of
+from equipoise.kernels.autograd import counts_come_along, softmax_rows, softmax_rows_and_hits
+from equipoise.kernels.choice import Backend, backend
+from equipoise.kernels.hyper import accumulation_dtype, check_layout, view_of
 from equipoise.kernels.reference.softmax import has_target
+from equipoise.kernels.spec import SoftmaxSpec
 from equipoise.losses.adjust import Adjustment
 from equipoise.losses.base import Loss, Part, Scalar
 from equipoise.losses.class_weights import Weight, check_part, split_weights
 from equipoise.losses.modulate import Modulation
 from equipoise.losses.reduce import check_reduction, reduce_loss
 from equipoise.schedules import Number
-from equipoise.weights.recall import BatchRecall, RecallWeights, count_hits
+from equipoise.weights.recall import Recalls, count_hits
 
 __all__ = ["RowLoss", "Rows", "SoftmaxLoss", "reduce_rows", "softmax_parts", "softmax_pipeline", "softmax_reduced"]
+
+
+BatchWeight: TypeAlias = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
+"""Class weights (C,) from logits, labels and the mask of valid rows of a batch, with ``sync`` over all processes."""
 
 
 class SoftmaxInputs(NamedTuple):
@@ -66,9 +68,7 @@ class Rows(NamedTuple):
         return valid.sum(dtype=self.loss.dtype)
 
 
-def softmax_batch(
-    logits: Tensor, targets: Tensor, layout: Layout, ignore_index: int, validate: bool
-) -> tuple[Tensor, Tensor, bool]:
+def softmax_batch(logits: Tensor, targets: Tensor, spec: SoftmaxSpec, validate: bool) -> tuple[Tensor, Tensor, bool]:
     """Check a batch; logits and targets with a batch dimension, and whether the targets are dense."""
     check_logits(logits)
     if logits.ndim == 1:  # one row without a batch dimension
@@ -76,10 +76,10 @@ def softmax_batch(
         logits, targets = logits.unsqueeze(0), targets.unsqueeze(0)
     if logits.shape[1] == 0:
         raise ValueError(f"logits must have at least one class, got shape {tuple(logits.shape)}; check the model")
-    dense = check_softmax_targets(logits, targets, ignore_index, validate)
+    dense = check_softmax_targets(logits, targets, spec.ignore_index, validate)
     if validate:
         check_logit_values(logits, one_label=True)
-    check_layout(layout, logits.shape[1])
+    check_layout(spec.layout, logits.shape[1])
     return logits, targets, dense
 
 
@@ -95,67 +95,60 @@ def softmax_pipeline(
     logits: Tensor,
     targets: Tensor,
     hyper: Tensor,
-    layout: Layout,
+    spec: SoftmaxSpec,
     *,
-    batch_weights: Sequence[Callable[[Tensor, Tensor, Tensor, bool], Tensor]] = (),
-    ignore_index: int = -100,
+    batch_weights: Sequence[BatchWeight] = (),
     validate: bool = False,
     sync: bool = False,
 ) -> Rows:
     """The pipeline up to the reduction."""
-    inputs = softmax_inputs(*softmax_batch(logits, targets, layout, ignore_index, validate), ignore_index)
-    return _rows(backend(logits), inputs, hyper, layout, batch_weights, ignore_index, sync)
+    inputs = softmax_inputs(*softmax_batch(logits, targets, spec, validate), spec.ignore_index)
+    return _rows(backend(logits), inputs, hyper, spec, batch_weights, sync)
 
 
 def _rows(
-    kernels: ModuleType,
+    chosen: Backend,
     inputs: SoftmaxInputs,
     hyper: Tensor,
-    layout: Layout,
-    batch_weights: Sequence[Callable[[Tensor, Tensor, Tensor, bool], Tensor]],
-    ignore_index: int,
+    spec: SoftmaxSpec,
+    batch_weights: Sequence[BatchWeight],
     sync: bool,
 ) -> Rows:
     """The pipeline between the checks and the reduction."""
-    weight = view_of(hyper, layout, "weight")
-    if len(batch_weights) == 1 and kernels is reference and reference.hits_come_along(*inputs[:2], layout):
-        weights = batch_weights[0]
-        if isinstance(weights, (RecallWeights, BatchRecall)) and weights.looks():
-            return _weighed_rows(inputs, weight, hyper, layout, weights, ignore_index, sync)
-    for weights in batch_weights:
-        dynamic = weights(inputs.logits, inputs.labels, inputs.valid, sync)
-        weight = dynamic if weight is None else weight * dynamic
-    rows = kernels.softmax_rows(inputs.logits, inputs.targets, weight, hyper, layout, ignore_index)
-    return Rows(rows, inputs, weight)
-
-
-def _weighed_rows(
-    inputs: SoftmaxInputs,
-    fixed: Tensor | None,
-    hyper: Tensor,
-    layout: Layout,
-    weights: RecallWeights | BatchRecall,
-    ignore_index: int,
-    sync: bool,
-) -> Rows:
-    """Rows with recall weights, whose counts come out of the softmax of the loss itself."""
     logits, targets, valid, _ = inputs
-    labels = inputs.labels
-    if isinstance(weights, RecallWeights):
-        check_num_classes(weights.num_classes, logits.shape[1])
-    rows, hit = reference.softmax_rows_and_hits(logits, targets, fixed, hyper, layout, ignore_index)
-    dynamic = weights.weigh(count_hits(hit, labels, valid, rows, logits.shape[1]), logits, sync)
-    return Rows(rows * dynamic[labels], inputs, dynamic if fixed is None else fixed * dynamic)
+    weight = view_of(hyper, spec.layout, "weight")
+    if len(batch_weights) == 1 and counts_come_along(chosen, targets, spec):
+        recalls = Recalls.among(batch_weights, logits.shape[1])
+        if recalls is not None and all(recalls.looking):
+            rows, counts = _rows_and_counts(chosen, inputs, weight, hyper, spec)
+            dynamic = recalls.weigh(None, counts, logits, sync)
+            return Rows(rows * dynamic[inputs.labels], inputs, dynamic if weight is None else weight * dynamic)
+    for weights in batch_weights:
+        dynamic = weights(logits, inputs.labels, valid, sync)
+        weight = dynamic if weight is None else weight * dynamic
+    return Rows(softmax_rows(chosen, logits, targets, weight, hyper, spec), inputs, weight)
+
+
+def _rows_and_counts(
+    chosen: Backend, inputs: SoftmaxInputs, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec
+) -> tuple[Tensor, Tensor]:
+    """Rows, and rows and true positives of each class (2, C), in one pass over the logits."""
+    logits, targets, valid, _ = inputs
+    if chosen == "triton":
+        from equipoise.kernels.triton.autograd import softmax_rows_and_counts  # Triton is optional
+
+        return softmax_rows_and_counts(logits, targets, weight, hyper, spec)
+    rows, hit = softmax_rows_and_hits(logits, targets, weight, hyper, spec)
+    return rows, count_hits(hit, inputs.labels, valid, rows, logits.shape[1])
 
 
 def softmax_reduced(
     logits: Tensor,
     targets: Tensor,
     hyper: Tensor,
-    layout: Layout,
+    spec: SoftmaxSpec,
     *,
-    batch_weights: Sequence[Callable[[Tensor, Tensor, Tensor, bool], Tensor]] = (),
-    ignore_index: int = -100,
+    batch_weights: Sequence[BatchWeight] = (),
     reduction: str,
     normalizer: Tensor | float | None = None,
     validate: bool = False,
@@ -163,18 +156,17 @@ def softmax_reduced(
     sync: bool = False,
 ) -> Tensor:
     """The whole pipeline: fused where the kernels serve, elsewhere by its rows."""
-    batch, batch_targets, dense = softmax_batch(logits, targets, layout, ignore_index, validate)
-    kernels = backend(logits)
-    if reduction != "none" and kernels is not reference:
+    batch, batch_targets, dense = softmax_batch(logits, targets, spec, validate)
+    chosen = backend(logits)
+    if reduction != "none" and chosen == "triton":
         from equipoise.losses.fused import fused_softmax_loss  # Triton is optional
 
         loss = fused_softmax_loss(
             batch,
             batch_targets,
             hyper,
-            layout,
+            spec,
             batch_weights,
-            ignore_index,
             reduction=reduction,
             normalizer=normalizer,
             sync_counts=sync_counts,
@@ -182,18 +174,17 @@ def softmax_reduced(
         )
         if loss is not None:
             return loss
-    inputs = softmax_inputs(batch, batch_targets, dense, ignore_index)
-    bare = not layout and not batch_weights and normalizer is None and not sync
-    if bare and reduction != "none" and _all_count(inputs):
+    inputs = softmax_inputs(batch, batch_targets, dense, spec.ignore_index)
+    bare = not spec.layout and not batch_weights and normalizer is None and not sync
+    if bare and reduction != "none" and chosen == "cpu" and _all_count(inputs):
         return _cross_entropy(inputs, reduction)
-    rows = _rows(kernels, inputs, hyper, layout, batch_weights, ignore_index, sync_counts)
+    rows = _rows(chosen, inputs, hyper, spec, batch_weights, sync_counts)
     return reduce_rows(rows, logits, reduction, normalizer, sync=sync)
 
 
 def _all_count(inputs: SoftmaxInputs) -> bool:
-    """Whether every row has a class, as far as that is free to know; torch's mean of no rows is NaN."""
-    free = not inputs.dense and checks_values(inputs.targets, validate=False)
-    return free and inputs.valid.numel() > 0 and bool(inputs.valid.all())
+    """Whether every row has a class; torch's mean of no rows is NaN."""
+    return not inputs.dense and inputs.valid.numel() > 0 and bool(inputs.valid.all())
 
 
 def _cross_entropy(inputs: SoftmaxInputs, reduction: str) -> Tensor:
@@ -284,9 +275,8 @@ class SoftmaxLoss(Loss):
             logits,
             targets,
             self.hyper(logits),
-            self.layout,
+            SoftmaxSpec(self.layout, self.ignore_index),
             batch_weights=list(self.batch_weights),
-            ignore_index=self.ignore_index,
             reduction=self.reduction,
             normalizer=normalizer,
             validate=self.validate,
@@ -319,9 +309,8 @@ class RowLoss(SoftmaxLoss):
             logits,
             targets,
             self.hyper(logits),
-            self.layout,
+            SoftmaxSpec(self.layout, self.ignore_index),
             batch_weights=list(self.batch_weights),
-            ignore_index=self.ignore_index,
             validate=self.validate,
             sync=self.sync,
         )

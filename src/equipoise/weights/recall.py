@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,8 +23,7 @@ from equipoise._checks import (
     transforms_active,
 )
 from equipoise.distributed import all_sum
-from equipoise.kernels.choice import triton_serves
-from equipoise.kernels.cpu.inplace import may_overwrite
+from equipoise.kernels.choice import cpu_serves, triton_serves
 from equipoise.kernels.hyper import accumulation_dtype
 
 __all__ = ["PrecisionWeights", "RecallWeights"]
@@ -156,6 +156,33 @@ class BatchRecall:
         return _batch_weights(counts, logits, self.min_errors, sync)
 
 
+class Recalls(NamedTuple):
+    """Class weights of a loss that follow from the rows and true positives of each class in its batch."""
+
+    weights: Sequence[RecallWeights | BatchRecall]
+    looking: Sequence[bool]  # noted here: inside an autograd function nobody trains
+
+    @classmethod
+    def among(cls, batch_weights: Sequence[object], num_classes: int) -> Recalls | None:
+        """None where other weights of the batch need more than these counts."""
+        recalls = [weights for weights in batch_weights if isinstance(weights, (RecallWeights, BatchRecall))]
+        if len(recalls) < len(batch_weights):
+            return None
+        for weights in recalls:
+            if isinstance(weights, RecallWeights):
+                check_num_classes(weights.num_classes, num_classes)
+        return cls(recalls, [weights.looks() for weights in recalls])
+
+    def weigh(self, fixed: Tensor | None, counts: Tensor | None, logits: Tensor, sync: bool) -> Tensor:
+        """Product (C,) with fixed weights; ``counts`` (2, C) may be None where no weights look at the batch."""
+        product = fixed
+        for weights, looks in zip(self.weights, self.looking, strict=True):
+            dynamic = weights.weigh(counts if looks else None, logits, sync)  # type: ignore[arg-type]
+            product = dynamic if product is None else product * dynamic
+        assert product is not None
+        return product
+
+
 def _batch_weights(counts: Tensor, logits: Tensor, min_errors: float, sync: bool) -> Tensor:
     counts, dtype = all_sum(counts) if sync else counts, accumulation_dtype(logits)
     if _by_kernel(logits):
@@ -225,14 +252,9 @@ def count_hits(hit: Tensor, labels: Tensor, valid: Tensor, losses: Tensor, num_c
     return torch.where(losses.sum().isnan(), SPOILED, torch.stack([misses + hits, hits]))
 
 
-def _may_look(logits: Tensor) -> bool:
-    """Whether control flow may depend on values."""
-    return may_overwrite() and not is_traced(logits)
-
-
 def _hits(logits: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Whether the label is predicted, and the largest logit, (n, d1, ..., dk), in chunks of samples."""
-    if logits.device.type != "cpu" or logits.ndim > 2 or logits.numel() == 0 or not _may_look(logits):
+    if logits.ndim > 2 or logits.numel() == 0 or not cpu_serves(logits):
         yield from ((part, chosen == labels[part], peak) for part, chosen, peak in _predictions(logits))
         return
     # on the CPU it is faster to find the index only in rows where the label has the largest logit
@@ -245,7 +267,7 @@ def _hits(logits: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor, Tenso
 
 def _predictions(logits: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Index of the largest logit (the first in a tie) and that logit, in chunks of samples."""
-    if logits.device.type != "cpu" or logits.ndim == 2 or logits.numel() == 0 or not _may_look(logits):
+    if logits.ndim == 2 or logits.numel() == 0 or not cpu_serves(logits):
         peak, chosen = logits.max(1)
         yield slice(None), chosen, peak
         return

@@ -1,7 +1,4 @@
-r"""The modulations as numbers: factor m of a term :math:`-m \log p`, and h = m + m' p log p, that of its gradient.
-
-``None`` stands for 1, so that a part that is absent costs nothing.
-"""
+r"""The modulations as numbers: factor m of a term :math:`-m \log p`, and h = m + m' p log p, that of its gradient."""
 
 from __future__ import annotations
 
@@ -11,70 +8,61 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from equipoise.kernels.cpu.inplace import between, inverse, looking_is_free, may_overwrite, plus, times
 from equipoise.kernels.hyper import Hyper
 
 __all__ = [
-    "HUGE",
+    "LOWEST",
+    "above_zero",
     "along_classes",
+    "exp_of",
     "gamma_of_classes",
     "gamma_of_rows",
-    "is_plain",
     "mix",
     "other_form",
     "power",
     "product",
-    "select",
     "true_form",
 ]
 
 LOWEST = -1e20  # instead of log 0, where it is multiplied by a p of 0
-HUGE = 1e30  # beyond it nothing changes any more but the loss, and products may overflow
 NEAR = 1e-3  # where a quotient by q becomes a series
 
 
-def true_form(
-    log_p: Tensor, p: Tensor, q: Tensor, hyper: Hyper, gamma: Tensor | None
-) -> tuple[Tensor | None, Tensor | None]:
+def true_form(log_p: Tensor, p: Tensor, q: Tensor, hyper: Hyper, gamma: Tensor | None) -> tuple[Tensor, Tensor]:
     r""":math:`m = \xi (1 + p)^{g_{hc}} + (1 - \xi) q^{\gamma}` with q = 1 - p, and h, where p log p is 0 for p = 0."""
-    m = h = None
-    if gamma is None and "xi" not in hyper:
-        return m, h
+    m = h = torch.ones_like(p)
     log_p = log_p.clamp(min=LOWEST)
+    if gamma is not None:
+        whole = hyper.whole.get("gamma_pos")
+        m = power(q, gamma, whole)
+        h = m - gamma * _lowered(p * log_p, p, q, m, gamma, whole)
     if "xi" in hyper:
         gamma_hc = hyper["gamma_hc"]
         high = (gamma_hc * p.log1p()).exp()
         high_h = high * (1.0 + gamma_hc * p / (1.0 + p) * log_p)
-    if gamma is not None:
-        whole = hyper.whole.get("gamma_pos")
-        m = power(q, gamma, whole)
-        h = torch.addcmul(m, _lowered(times(log_p, p), p, q, m, gamma, whole), gamma, value=-1)  # m' p log p
-    return (mix(hyper["xi"], high, m), mix(hyper["xi"], high_h, h)) if "xi" in hyper else (m, h)
+        m, h = mix(hyper["xi"], high, m), mix(hyper["xi"], high_h, h)
+    return m, h
 
 
-def _lowered(value: Tensor, p: Tensor, q: Tensor, m: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
-    """``p log p q^(gamma - 1)``, in place of value = p log p, which is 0 where q is."""
-    if whole is None and may_overwrite():
-        return times(times(value, m), inverse(above_zero(q)))
-    if whole is None:  # -p (1 + q/2 + q^2/3 + ...) where q is small, as the derivative of a quotient would overflow
-        series = torch.zeros_like(q)
-        for n in range(7, 0, -1):
-            series = series * q + 1.0 / n
-        return m * torch.where(q < NEAR, -p * series, value / q.clamp(min=NEAR))
-    return value if whole == 1 else times(value, q if whole == 2 else power(q, gamma, whole - 1))
+def _lowered(p_log_p: Tensor, p: Tensor, q: Tensor, m: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
+    """``p log p q^(gamma - 1)``, which is 0 where q is."""
+    if whole is not None:
+        return p_log_p if whole == 1 else p_log_p * power(q, gamma, whole - 1)
+    # p log p = -p (q + q^2/2 + q^3/3 + ...), divided by q where that is small: the derivative of a quotient overflows
+    series = torch.zeros_like(q)
+    for n in range(7, 0, -1):
+        series = series * q + 1.0 / n
+    return m * torch.where(q < NEAR, -p * series, p_log_p / q.clamp(min=NEAR))
 
 
-def other_form(log_p: Tensor, p: Tensor, hyper: Hyper) -> tuple[Tensor | None, Tensor | None]:
+def other_form(log_p: Tensor, p: Tensor, hyper: Hyper) -> tuple[Tensor, Tensor]:
     r""":math:`m = \xi + (1 - \xi) p^{g_{neg}}` and h, of every class."""
-    gamma = gamma_of_classes(hyper, "gamma_neg", p)
-    if gamma is None:
-        return None, None
-    whole = hyper.whole.get("gamma_neg")
+    gamma, whole = along_classes(hyper["gamma_neg"], p), hyper.whole.get("gamma_neg")
     log_p = log_p.clamp(min=LOWEST)
     # by the logarithm: -log p is large where p has vanished, so that a floor under p would show
     m = exp_of(gamma * log_p) if whole is None else power(p, gamma, whole)
-    h = plus(times(times(log_p, m), gamma), m)  # m' p log p = gamma m log p
-    return (mix(hyper["xi"], None, m), mix(hyper["xi"], None, h)) if "xi" in hyper else (m, h)
+    h = m + gamma * m * log_p  # m' p log p = gamma m log p
+    return (mix(hyper["xi"], 1.0, m), mix(hyper["xi"], 1.0, h)) if "xi" in hyper else (m, h)
 
 
 def power(base: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
@@ -84,8 +72,8 @@ def power(base: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
     """
     if whole is None:
         return exp_of(gamma * above_zero(base).log())
-    result = base * base if whole > 1 else base.clone()
-    return result if whole < 3 else times(result, base if whole == 3 else result)
+    square = base * base
+    return (base.clone(), square, square * base, square * square)[whole - 1]
 
 
 def exp_of(exponent: Tensor) -> Tensor:
@@ -98,41 +86,14 @@ def above_zero(probability: Tensor) -> Tensor:
     return probability.clamp(min=torch.finfo(probability.dtype).tiny)
 
 
-def mix(xi: Tensor, high: Tensor | None, low: Tensor | None) -> Tensor:
-    r""":math:`\xi\,\text{high} + (1 - \xi)\,\text{low}`, in place of ``low``."""
-    if low is None:
-        return (1.0 - xi) + (xi if high is None else xi * high)
-    return plus(times(low, 1.0 - xi), xi) if high is None else between(low, high, xi)
+def mix(xi: Tensor, high: Tensor | float, low: Tensor) -> Tensor:
+    r""":math:`\xi\,\text{high} + (1 - \xi)\,\text{low}`."""
+    return xi * high + (1.0 - xi) * low
 
 
-def is_plain(z: Tensor) -> bool:
-    """Whether all logits are known to be moderate numbers, so that products may take the place of choices.
-
-    Choices are many times as slow on the CPU, where looking at values is free unless somebody else looks on.
-    """
-    if not looking_is_free(z):
-        return False
-    if not z.numel():
-        return True
-    low, high = z.aminmax()
-    return float(low) > -HUGE and float(high) < HUGE  # False for NaN
-
-
-def select(condition: Tensor, yes: Tensor, no: Tensor, *, plain: bool = True) -> Tensor:
-    """``torch.where``, for finite values by a product, which is exact too."""
-    if not plain:
-        return torch.where(condition.bool(), yes, no)
-    return torch.lerp(no, yes, condition.to(no.dtype).expand_as(no))
-
-
-def product(factor: Tensor | None, log_p: Tensor) -> Tensor:
+def product(factor: Tensor, log_p: Tensor) -> Tensor:
     """``factor * log_p`` with 0 * log 0 = 0: what has no weight costs nothing."""
-    if factor is None:
-        return log_p
-    cost = factor * log_p
-    if looking_is_free(cost) and not bool(cost.sum().isnan()):
-        return cost
-    return torch.where((factor == 0) & (log_p == -math.inf), 0.0, cost)
+    return torch.where((factor == 0) & (log_p == -math.inf), 0.0, factor * log_p)
 
 
 def gamma_of_rows(hyper: Hyper, labels: Tensor, p: Tensor) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""The Triton backend: autograd functions around the fused kernels.
+"""Autograd functions around the fused kernels.
 
 Forward keeps the inputs and two numbers a row (three where every class has a term); backward reads the logits again.
 Where a scalar comes out and the batch is large, forward writes the gradient at once, and backward hands it over, scaled
@@ -16,225 +16,30 @@ import torch
 from torch import Tensor
 
 from equipoise._checks import has_saved_tensor_hooks, is_batched
+from equipoise.kernels import reference
 from equipoise.kernels.autograd import applied
-from equipoise.kernels.hyper import Hyper, Layout, accumulation_dtype
-from equipoise.kernels.reference.sigmoid import sigmoid_slopes
-from equipoise.kernels.reference.softmax import softmax_terms
+from equipoise.kernels.hyper import Hyper, accumulation_dtype
+from equipoise.kernels.spec import SigmoidSpec, SoftmaxSpec
 from equipoise.kernels.triton.launch import sigmoid as sigmoid_launch
 from equipoise.kernels.triton.launch import softmax as softmax_launch
-from equipoise.kernels.triton.launch.rows import AT_ONCE, scale
-from equipoise.kernels.triton.launch.rows import weigh as sum_weighed
-from equipoise.kernels.triton.launch.sigmoid import Seen
-from equipoise.kernels.triton.ops import (
-    sigmoid_backward,
-    sigmoid_forward,
-    softmax_backward,
-    softmax_forward,
-)
+from equipoise.kernels.triton.launch.rows import AT_ONCE, scale, weigh
+from equipoise.kernels.triton.launch.sigmoid import Observed
+from equipoise.kernels.triton.ops import sigmoid_backward, sigmoid_forward, softmax_backward, softmax_forward
 
 __all__ = [
-    "sigmoid_elements",
+    "SigmoidElements",
+    "SoftmaxRows",
     "sigmoid_reduced",
     "sigmoid_totals",
     "softmax_reduced",
-    "softmax_rows",
-    "softmax_rows_and_hits",
+    "softmax_rows_and_counts",
     "softmax_totals",
     "softmax_weighed",
     "support_and_hits",
 ]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Softmax link
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def softmax_reduced(
-    logits: Tensor,
-    targets: Tensor,
-    weight: Tensor | None,
-    hyper: Tensor,
-    layout: Layout,
-    ignore_index: int,
-    reduction: str,
-) -> Tensor:
-    """Softmax loss reduced to a scalar."""
-    wanted = _may_keep_gradient(logits)
-    loss: Tensor = applied(SoftmaxReduced, logits, targets, weight, hyper, layout, ignore_index, reduction, wanted)
-    return loss
-
-
-def softmax_totals(
-    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Summed softmax loss, and without gradient the class weights of the valid targets and the number of valid rows.
-
-    For dense targets both are the number of valid rows.
-    """
-    totals: tuple[Tensor, Tensor, Tensor] = applied(SoftmaxTotals, logits, targets, weight, hyper, layout, ignore_index)
-    return totals
-
-
-def softmax_rows(
-    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: Layout, ignore_index: int
-) -> Tensor:
-    """Unreduced softmax loss, as ``reference.softmax_rows``."""
-    rows: Tensor = applied(SoftmaxRows, logits, targets, weight, hyper, layout, ignore_index)
-    return rows
-
-
-def softmax_weighed(
-    logits: Tensor,
-    targets: Tensor,
-    hyper: Tensor,
-    layout: Layout,
-    ignore_index: int,
-    weigh: Callable[[Tensor], Tensor],
-    reduction: str | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Softmax loss whose class weights follow from the batch; index targets without smoothing, not while compiling.
-
-    ``weigh`` turns rows and hits of each class, (2, C) int64, into weights (C,), and is called once, in between: no
-    gradient needs them before backward. The loss is reduced where a reduction is given; else it is a sum, and mass and
-    number of valid rows follow, as in ``softmax_totals``.
-    """
-    totals: tuple[Tensor, Tensor, Tensor] = applied(
-        SoftmaxWeighed, logits, targets, None, hyper, layout, ignore_index, weigh, reduction
-    )
-    return totals
-
-
-def softmax_rows_and_hits(
-    logits: Tensor, targets: Tensor, hyper: Tensor, layout: Layout, ignore_index: int
-) -> tuple[Tensor, Tensor]:
-    """Unreduced softmax loss without class weights, and without gradient the rows and hits of each class, (2, C)."""
-    both: tuple[Tensor, Tensor] = applied(SoftmaxRowsAndHits, logits, targets, None, hyper, layout, ignore_index)
-    return both
-
-
-@torch.no_grad()
-def support_and_hits(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
-    """Rows and hits of each class, (2, C) int64."""
-    nothing = torch.empty(0, dtype=accumulation_dtype(logits), device=logits.device)
-    done = softmax_forward(logits, targets, None, nothing, (), ignore_index, hits=True)
-    assert done.counts is not None
-    return done.counts
-
-
-class SoftmaxReduced(torch.autograd.Function):
-    """Reduced loss; the gradient at once, or divided inside the kernel of backward."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:  # noqa: ANN401
-        """Loss."""
-        *arguments, reduction, wanted = inputs
-        at_once = softmax_launch.softmax_at_once(*inputs[:-1]) if wanted else None
-        if at_once is not None:
-            reduced, ctx.gradient = at_once
-            _keep(ctx, arguments, None, reduced.inverse)
-            return reduced.loss
-        done = softmax_launch.softmax_forward(*arguments, reduction=reduction)
-        assert done.reduced is not None
-        ctx.gradient = None
-        _keep(ctx, arguments, done.state, done.reduced.inverse)
-        return done.reduced.loss
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Gradient of the logits."""
-        gradient = _handed_over(ctx, grad)
-        return _gradient(ctx, grad) if gradient is None else gradient, None, None, None, None, None, None, None
-
-
-class SoftmaxTotals(torch.autograd.Function):
-    """Loss, mass and number of valid rows."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
-        """Sums."""
-        done = softmax_forward(*inputs)
-        assert done.sums is not None
-        _keep(ctx, inputs, done.state, None)
-        loss, mass, valid = done.sums.sum(1)
-        ctx.mark_non_differentiable(mass, valid)
-        ctx.set_materialize_grads(False)
-        return loss, mass, valid
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Gradient of the logits."""
-        return _gradient(ctx, grad), None, None, None, None, None
-
-
-class SoftmaxRows(torch.autograd.Function):
-    """Unreduced losses."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:  # noqa: ANN401
-        """Rows."""
-        done = softmax_forward(*inputs, keep_rows=True)
-        _keep(ctx, inputs, done.state, None)
-        assert done.rows is not None
-        return done.rows
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Gradient of the logits."""
-        return _gradient(ctx, grad), None, None, None, None, None
-
-
-class SoftmaxRowsAndHits(torch.autograd.Function):
-    """Unreduced losses, and the rows and hits of each class."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
-        """Rows, counts."""
-        done = softmax_forward(*inputs, keep_rows=True, hits=True)
-        _keep(ctx, inputs, done.state, None)
-        assert done.rows is not None
-        assert done.counts is not None
-        ctx.mark_non_differentiable(done.counts)
-        ctx.set_materialize_grads(False)
-        return done.rows, done.counts
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Gradient of the logits."""
-        return _gradient(ctx, grad), None, None, None, None, None
-
-
-class SoftmaxWeighed(torch.autograd.Function):
-    """Loss, mass and number of valid rows with weights that are found on the way."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
-        """Loss, or its sum."""
-        *arguments, weigh, reduction = inputs
-        logits, targets, _, hyper, layout, ignore_index = arguments
-        done = softmax_launch.softmax_forward(*arguments, keep_rows=True, hits=True, coded=True)
-        assert done.rows is not None
-        assert done.codes is not None
-        weight = weigh(done.counts)
-        sums, reduced = sum_weighed(done.codes, done.rows, weight, reduction, logits.shape[0])
-        inverse = None
-        if reduced is None:
-            loss, mass, valid = sums.sum(1).unbind()
-        else:
-            loss, inverse = reduced
-            mass = valid = inverse
-        _keep(ctx, (logits, targets, weight, hyper, layout, ignore_index), done.state, inverse, done.codes)
-        ctx.mark_non_differentiable(mass, valid)
-        ctx.set_materialize_grads(False)
-        return loss, mass, valid
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Gradient of the logits."""
-        return _gradient(ctx, grad), None, None, None, None, None, None, None
-
-
-def _is_seen_through(grad: Tensor) -> bool:
+def _needs_differentiable_backward(grad: Tensor) -> bool:
     """Whether backward has to be made of plain operations: for its own derivative, or for many gradients at once."""
     return torch.is_grad_enabled() or is_batched(grad)
 
@@ -250,10 +55,184 @@ def _handed_over(ctx: Any, grad: Tensor, inverse: Tensor | None = None) -> Tenso
     Whoever takes it may write into it, so it is given away once.
     """
     gradient, ctx.gradient = ctx.gradient, None
-    if gradient is None or _is_seen_through(grad) or torch.compiler.is_compiling():
+    if gradient is None or _needs_differentiable_backward(grad) or torch.compiler.is_compiling():
         return None
     scale(gradient, grad, inverse)
     return gradient  # type: ignore[no-any-return]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Softmax link
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def softmax_reduced(
+    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec, reduction: str
+) -> Tensor:
+    """Softmax loss reduced to a scalar."""
+    at_once = _may_keep_gradient(logits)
+    loss: Tensor = applied(SoftmaxReduced, logits, targets, weight, hyper, spec, reduction, at_once)
+    return loss
+
+
+def softmax_totals(
+    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Summed softmax loss, and without gradient the class weights of the valid targets and the number of valid rows.
+
+    For dense targets both are the number of valid rows.
+    """
+    totals: tuple[Tensor, Tensor, Tensor] = applied(SoftmaxTotals, logits, targets, weight, hyper, spec)
+    return totals
+
+
+def softmax_weighed(
+    logits: Tensor,
+    targets: Tensor,
+    hyper: Tensor,
+    spec: SoftmaxSpec,
+    weigh: Callable[[Tensor], Tensor],
+    reduction: str | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Softmax loss whose class weights follow from the batch; index targets without smoothing, not while compiling.
+
+    ``weigh`` turns rows and true positives of each class, (2, C) int64, into weights (C,), and is called once, in
+    between: no gradient needs them before backward. The loss is reduced where a reduction is given; else it is a sum,
+    and mass and number of valid rows follow, as in ``softmax_totals``.
+    """
+    totals: tuple[Tensor, Tensor, Tensor] = applied(
+        SoftmaxWeighed, logits, targets, None, hyper, spec, weigh, reduction
+    )
+    return totals
+
+
+def softmax_rows_and_counts(
+    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec
+) -> tuple[Tensor, Tensor]:
+    """Unreduced softmax loss, and without gradient the rows and true positives of each class, (2, C)."""
+    both: tuple[Tensor, Tensor] = applied(SoftmaxRowsAndCounts, logits, targets, weight, hyper, spec)
+    return both
+
+
+@torch.no_grad()
+def support_and_hits(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
+    """Rows and true positives of each class, (2, C) int64."""
+    nothing = torch.empty(0, dtype=accumulation_dtype(logits), device=logits.device)
+    outcome = softmax_forward(logits, targets, None, nothing, SoftmaxSpec((), ignore_index), hits=True)
+    assert outcome.counts is not None
+    return outcome.counts
+
+
+class SoftmaxReduced(torch.autograd.Function):
+    """Reduced loss; the gradient at once, or divided inside the kernel of backward."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:  # noqa: ANN401
+        """Loss."""
+        *arguments, reduction, at_once = inputs
+        reduced_at_once = softmax_launch.softmax_at_once(*inputs[:-1]) if at_once else None
+        if reduced_at_once is not None:
+            reduced, ctx.gradient = reduced_at_once
+            _keep(ctx, arguments, None, reduced.inverse)
+            return reduced.loss
+        outcome = softmax_launch.softmax_forward(*arguments, reduction=reduction)
+        assert outcome.reduced is not None
+        ctx.gradient = None
+        _keep(ctx, arguments, outcome.state, outcome.reduced.inverse)
+        return outcome.reduced.loss
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits."""
+        gradient = _handed_over(ctx, grad)
+        return _softmax_gradient(ctx, grad) if gradient is None else gradient, None, None, None, None, None, None
+
+
+class SoftmaxTotals(torch.autograd.Function):
+    """Loss, mass and number of valid rows."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
+        """Sums."""
+        outcome = softmax_forward(*inputs)
+        assert outcome.sums is not None
+        _keep(ctx, inputs, outcome.state, None)
+        loss, mass, valid = outcome.sums.sum(1)
+        ctx.mark_non_differentiable(mass, valid)
+        ctx.set_materialize_grads(False)
+        return loss, mass, valid
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits."""
+        return _softmax_gradient(ctx, grad), None, None, None, None
+
+
+class SoftmaxRows(torch.autograd.Function):
+    """Unreduced losses."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:  # noqa: ANN401
+        """Rows."""
+        outcome = softmax_forward(*inputs, keep_rows=True)
+        _keep(ctx, inputs, outcome.state, None)
+        assert outcome.rows is not None
+        return outcome.rows
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits."""
+        return _softmax_gradient(ctx, grad), None, None, None, None
+
+
+class SoftmaxRowsAndCounts(torch.autograd.Function):
+    """Unreduced losses, and the rows and true positives of each class."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+        """Rows, counts."""
+        outcome = softmax_forward(*inputs, keep_rows=True, hits=True)
+        _keep(ctx, inputs, outcome.state, None)
+        assert outcome.rows is not None
+        assert outcome.counts is not None
+        ctx.mark_non_differentiable(outcome.counts)
+        ctx.set_materialize_grads(False)
+        return outcome.rows, outcome.counts
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits."""
+        return _softmax_gradient(ctx, grad), None, None, None, None
+
+
+class SoftmaxWeighed(torch.autograd.Function):
+    """Loss, mass and number of valid rows with weights that are found on the way."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
+        """Loss, or its sum."""
+        *arguments, weights_of, reduction = inputs
+        logits, targets, _, hyper, spec = arguments
+        outcome = softmax_launch.softmax_forward(*arguments, keep_rows=True, hits=True, coded=True)
+        assert outcome.rows is not None
+        assert outcome.codes is not None
+        weight = weights_of(outcome.counts)
+        sums, reduced = weigh(outcome.codes, outcome.rows, weight, reduction, logits.shape[0])
+        inverse = None
+        if reduced is None:
+            loss, mass, valid = sums.sum(1).unbind()
+        else:
+            loss, inverse = reduced
+            mass = valid = inverse
+        _keep(ctx, (logits, targets, weight, hyper, spec), outcome.state, inverse, outcome.codes)
+        ctx.mark_non_differentiable(mass, valid)
+        ctx.set_materialize_grads(False)
+        return loss, mass, valid
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits."""
+        return _softmax_gradient(ctx, grad), None, None, None, None, None, None
 
 
 def _keep(
@@ -263,25 +242,24 @@ def _keep(
     inverse: Tensor | None,
     codes: Tensor | None = None,
 ) -> None:
-    *tensors, ctx.layout, ctx.ignore_index = inputs
+    *tensors, ctx.spec = inputs
     ctx.save_for_backward(*tensors, state, inverse, codes)
 
 
-def _gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: ANN401
+def _softmax_gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: ANN401
     """Gradient of the logits for that of a scalar or of the rows."""
     if grad is None:
         return None
     logits, targets, weight, hyper, state, inverse, codes = ctx.saved_tensors
-    if not _is_seen_through(grad):
+    spec: SoftmaxSpec = ctx.spec
+    if not _needs_differentiable_backward(grad):
         if codes is not None and not torch.compiler.is_compiling():
-            return softmax_launch.softmax_backward(
-                logits, codes, weight, hyper, ctx.layout, state, grad, inverse, coded=True
-            )
+            return softmax_launch.softmax_backward(logits, codes, weight, hyper, spec, state, grad, inverse, coded=True)
         if state is None:
-            state = softmax_forward(logits, targets, weight, hyper, ctx.layout, ctx.ignore_index).state
-        return softmax_backward(logits, targets, weight, hyper, ctx.layout, state, grad, inverse)
+            state = softmax_forward(logits, targets, weight, hyper, spec).state
+        return softmax_backward(logits, targets, weight, hyper, spec, state, grad, inverse)
     targets = targets if targets.is_floating_point() else targets.long()  # as the reference knows them
-    _, direction, length = softmax_terms(logits, targets, weight, Hyper(hyper, ctx.layout), ctx.ignore_index)
+    _, direction, length = reference.softmax_terms(logits, targets, weight, Hyper(hyper, spec.layout), spec)
     grad = grad if inverse is None else grad * inverse
     return (direction * (length * (grad.unsqueeze(1) if grad.ndim else grad))).to(logits.dtype)
 
@@ -291,39 +269,20 @@ def _gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: ANN401
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def sigmoid_elements(
-    logits: Tensor,
-    targets: Tensor,
-    element_weight: Tensor | None,
-    hyper: Tensor,
-    layout: Layout,
-    ignore_value: float | None,
-    detach_focus: bool,
-) -> Tensor:
-    """Unreduced sigmoid loss, as ``reference.sigmoid_elements``."""
-    elements: Tensor = applied(
-        SigmoidElements, logits, targets, element_weight, hyper, layout, ignore_value, detach_focus
-    )
-    return elements
-
-
 def sigmoid_reduced(
     logits: Tensor,
     targets: Tensor,
     element_weight: Tensor | None,
     hyper: Tensor,
-    layout: Layout,
-    ignore_value: float | None,
-    detach_focus: bool,
+    spec: SigmoidSpec,
     reduction: str,
-    seen: Seen = "nothing",
+    observed: Observed = "nothing",
 ) -> tuple[Tensor, Tensor | None]:
-    """Sigmoid loss reduced to a scalar by ``"sum"``, ``"mean"`` or ``"batch_mean"``; seen: as in ``sigmoid_totals``."""
+    """Sigmoid loss reduced by ``"sum"``, ``"mean"`` or ``"batch_mean"``; observed: as in ``sigmoid_totals``."""
     at_once = _may_keep_gradient(logits) and logits.dtype in AT_ONCE
     reduced: tuple[Tensor, Tensor | None] = applied(
-        SigmoidReduced, logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, reduction, seen,
-        at_once,
-    )  # fmt: skip
+        SigmoidReduced, logits, targets, element_weight, hyper, spec, reduction, observed, at_once
+    )
     return reduced
 
 
@@ -332,10 +291,8 @@ def sigmoid_totals(
     targets: Tensor,
     element_weight: Tensor | None,
     hyper: Tensor,
-    layout: Layout,
-    ignore_value: float | None,
-    detach_focus: bool,
-    seen: Seen = "nothing",
+    spec: SigmoidSpec,
+    observed: Observed = "nothing",
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Summed sigmoid loss, and without gradient the number of known elements and the sums of p, t, p t and 1.
 
@@ -343,7 +300,7 @@ def sigmoid_totals(
     None.
     """
     totals: tuple[Tensor, Tensor, Tensor | None] = applied(
-        SigmoidTotals, logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, seen
+        SigmoidTotals, logits, targets, element_weight, hyper, spec, observed
     )
     return totals
 
@@ -354,16 +311,15 @@ class SigmoidElements(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:  # noqa: ANN401
         """Elements."""
-        logits, targets, element_weight, hyper, layout, ignore_value, _ = inputs
-        done = sigmoid_forward(logits, targets, element_weight, hyper, layout, ignore_value, keep_elements=True)
+        outcome = sigmoid_forward(*inputs, keep_elements=True)
         _keep_elements(ctx, inputs, None)
-        assert done.elements is not None
-        return done.elements
+        assert outcome.elements is not None
+        return outcome.elements
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient of the logits."""
-        return _elements_gradient(ctx, grad), None, None, None, None, None, None
+        return _sigmoid_gradient(ctx, grad), None, None, None, None
 
 
 class SigmoidReduced(torch.autograd.Function):
@@ -371,58 +327,55 @@ class SigmoidReduced(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor | None]:  # noqa: ANN401
-        """Loss, and what adaptive asymmetry looks at."""
-        *arguments, detach_focus, reduction, seen, at_once = inputs
-        done = sigmoid_launch.sigmoid_forward(
-            *arguments, seen=seen, reduction=reduction, at_once=at_once, detach_focus=detach_focus
-        )
-        assert done.reduced is not None
-        _keep_elements(ctx, inputs[:-3], done.reduced.inverse)
-        ctx.gradient = done.gradient
-        ctx.correction = done.reduced.inverse if reduction == "mean" else None
-        if done.seen is not None:
-            ctx.mark_non_differentiable(done.seen)
-        return done.reduced.loss, done.seen
+        """Loss, and what adaptive asymmetry observes."""
+        *arguments, reduction, observed, at_once = inputs
+        outcome = sigmoid_launch.sigmoid_forward(*arguments, observed=observed, reduction=reduction, at_once=at_once)
+        assert outcome.reduced is not None
+        _keep_elements(ctx, arguments, outcome.reduced.inverse)
+        ctx.gradient = outcome.gradient
+        ctx.correction = outcome.reduced.inverse if reduction == "mean" else None
+        if outcome.observed is not None:
+            ctx.mark_non_differentiable(outcome.observed)
+        return outcome.reduced.loss, outcome.observed
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient of the logits."""
         gradient = _handed_over(ctx, grad, ctx.correction)
-        gradient = _elements_gradient(ctx, grad) if gradient is None else gradient
-        return gradient, None, None, None, None, None, None, None, None, None
+        return _sigmoid_gradient(ctx, grad) if gradient is None else gradient, None, None, None, None, None, None, None
 
 
 class SigmoidTotals(torch.autograd.Function):
-    """Loss, number of known elements, and what adaptive asymmetry looks at."""
+    """Loss, number of known elements, and what adaptive asymmetry observes."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor | None]:  # noqa: ANN401
         """Sums."""
-        logits, targets, element_weight, hyper, layout, ignore_value, _, seen = inputs
-        done = sigmoid_forward(logits, targets, element_weight, hyper, layout, ignore_value, seen=seen)
-        _keep_elements(ctx, inputs[:-1], None)
-        loss, known = done.sums.sum(1)
-        ctx.mark_non_differentiable(known, *(() if done.seen is None else (done.seen,)))
+        *arguments, observed = inputs
+        outcome = sigmoid_forward(*arguments, observed=observed)
+        _keep_elements(ctx, arguments, None)
+        loss, known = outcome.sums.sum(1)
+        ctx.mark_non_differentiable(known, *(() if outcome.observed is None else (outcome.observed,)))
         ctx.set_materialize_grads(False)
-        return loss, known, done.seen
+        return loss, known, outcome.observed
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient of the logits."""
-        return None if grad is None else _elements_gradient(ctx, grad), None, None, None, None, None, None, None
+        return None if grad is None else _sigmoid_gradient(ctx, grad), None, None, None, None, None
 
 
 def _keep_elements(ctx: Any, inputs: Sequence[Any], inverse: Tensor | None) -> None:  # noqa: ANN401
-    *tensors, ctx.layout, ctx.ignore_value, ctx.detach_focus = inputs
+    *tensors, ctx.spec = inputs
     ctx.save_for_backward(*tensors, inverse)
 
 
-def _elements_gradient(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ANN401
+def _sigmoid_gradient(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ANN401
     """Gradient of the logits for that of a scalar or of the elements."""
     logits, targets, weight, hyper, inverse = ctx.saved_tensors
-    layout, ignore_value, detach_focus = ctx.layout, ctx.ignore_value, ctx.detach_focus
-    if not _is_seen_through(grad):
-        return sigmoid_backward(logits, targets, weight, hyper, layout, ignore_value, detach_focus, grad, inverse)
+    spec: SigmoidSpec = ctx.spec
+    if not _needs_differentiable_backward(grad):
+        return sigmoid_backward(logits, targets, weight, hyper, spec, grad, inverse)
     grad = grad if inverse is None else grad * inverse
-    slopes = sigmoid_slopes(logits, targets, weight, Hyper(hyper, layout), ignore_value, detach_focus, grad)
-    return slopes.to(logits.dtype)
+    slopes = reference.sigmoid_slopes(logits, targets, weight, Hyper(hyper, spec.layout), spec)
+    return (slopes * grad).to(logits.dtype)

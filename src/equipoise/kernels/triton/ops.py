@@ -1,7 +1,8 @@
 """The kernels as ``torch.library`` operations, so that ``torch.compile(fullgraph=True)`` sees through a loss.
 
 In eager mode the launchers are called directly, which costs a small batch less than a trip through the dispatcher.
-Operations return tensors only: what was not asked for is empty.
+Operations return tensors only, and empty ones where nothing was wanted; the schema of an operation takes no tuples, so
+that the spec of a loss is passed as its layout in text and its options.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 
 from equipoise.kernels.hyper import Layout, Piece, accumulation_dtype
+from equipoise.kernels.spec import SigmoidSpec, SoftmaxSpec
 from equipoise.kernels.triton.launch import sigmoid as sigmoid_launch
 from equipoise.kernels.triton.launch import softmax as softmax_launch
-from equipoise.kernels.triton.launch.sigmoid import Seen
+from equipoise.kernels.triton.launch.sigmoid import Observed
 from equipoise.kernels.triton.plan import plan_of
 
 __all__ = ["sigmoid_backward", "sigmoid_forward", "softmax_backward", "softmax_forward"]
@@ -38,19 +40,16 @@ def softmax_forward(
     targets: Tensor,
     weight: Tensor | None,
     hyper: Tensor,
-    layout: Layout,
-    ignore_index: int,
+    spec: SoftmaxSpec,
     *,
     keep_rows: bool = False,
     hits: bool = False,
 ) -> softmax_launch.Forward:
-    """See ``softmax_launch.softmax_forward``."""
+    """See ``launch.softmax.softmax_forward``."""
     if not torch.compiler.is_compiling():
-        return softmax_launch.softmax_forward(
-            logits, targets, weight, hyper, layout, ignore_index, keep_rows=keep_rows, hits=hits
-        )
+        return softmax_launch.softmax_forward(logits, targets, weight, hyper, spec, keep_rows=keep_rows, hits=hits)
     state, sums, rows, counts = _softmax_forward(
-        logits, targets, weight, hyper, _encoded(layout), ignore_index, keep_rows, hits
+        logits, targets, weight, hyper, _encoded(spec.layout), spec.ignore_index, keep_rows, hits
     )
     return softmax_launch.Forward(state, sums, rows if keep_rows else None, None, counts if hits else None, None)
 
@@ -66,14 +65,13 @@ def _softmax_forward(
     keep_rows: bool,
     hits: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    done = softmax_launch.softmax_forward(
-        logits, targets, weight, hyper, _decoded(layout), ignore_index, keep_rows=keep_rows, hits=hits
-    )
-    assert done.state is not None
-    rows = done.rows if done.rows is not None else done.state.new_empty(0)
-    counts = done.counts if done.counts is not None else rows.new_empty((2, 0), dtype=torch.int64)
-    sums = done.state.new_empty(3, 1) if done.sums is None else done.sums.sum(1, keepdim=True)
-    return done.state, sums, rows, counts
+    spec = SoftmaxSpec(_decoded(layout), ignore_index)
+    outcome = softmax_launch.softmax_forward(logits, targets, weight, hyper, spec, keep_rows=keep_rows, hits=hits)
+    assert outcome.state is not None
+    rows = outcome.rows if outcome.rows is not None else outcome.state.new_empty(0)
+    counts = outcome.counts if outcome.counts is not None else rows.new_empty((2, 0), dtype=torch.int64)
+    sums = outcome.state.new_empty(3, 1) if outcome.sums is None else outcome.sums.sum(1, keepdim=True)
+    return outcome.state, sums, rows, counts
 
 
 @_softmax_forward.register_fake
@@ -102,41 +100,29 @@ def softmax_backward(
     targets: Tensor,
     weight: Tensor | None,
     hyper: Tensor,
-    layout: Layout,
+    spec: SoftmaxSpec,
     state: Tensor,
     grad: Tensor,
     inverse: Tensor | None = None,
 ) -> Tensor:
-    """See ``softmax_launch.softmax_backward``."""
+    """See ``launch.softmax.softmax_backward``."""
     if not torch.compiler.is_compiling():
-        return softmax_launch.softmax_backward(logits, targets, weight, hyper, layout, state, grad, inverse)
+        return softmax_launch.softmax_backward(logits, targets, weight, hyper, spec, state, grad, inverse)
     grad = grad if inverse is None else grad * inverse
-    gradient: Tensor = _softmax_backward(logits, targets, weight, hyper, _encoded(layout), state, grad)
+    gradient: Tensor = _softmax_backward(logits, targets, weight, hyper, _encoded(spec.layout), state, grad)
     return gradient
 
 
 @torch.library.custom_op("equipoise::softmax_backward", mutates_args=())
 def _softmax_backward(
-    logits: Tensor,
-    targets: Tensor,
-    weight: Tensor | None,
-    hyper: Tensor,
-    layout: str,
-    state: Tensor,
-    grad: Tensor,
+    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: str, state: Tensor, grad: Tensor
 ) -> Tensor:
-    return softmax_launch.softmax_backward(logits, targets, weight, hyper, _decoded(layout), state, grad)
+    return softmax_launch.softmax_backward(logits, targets, weight, hyper, SoftmaxSpec(_decoded(layout)), state, grad)
 
 
 @_softmax_backward.register_fake
 def _(
-    logits: Tensor,
-    targets: Tensor,
-    weight: Tensor | None,
-    hyper: Tensor,
-    layout: str,
-    state: Tensor,
-    grad: Tensor,
+    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: str, state: Tensor, grad: Tensor
 ) -> Tensor:
     return torch.empty_like(logits)
 
@@ -151,22 +137,21 @@ def sigmoid_forward(
     targets: Tensor,
     element_weight: Tensor | None,
     hyper: Tensor,
-    layout: Layout,
-    ignore_value: float | None,
+    spec: SigmoidSpec,
     *,
     keep_elements: bool = False,
-    seen: Seen = "nothing",
+    observed: Observed = "nothing",
 ) -> sigmoid_launch.Forward:
-    """See ``sigmoid_launch.sigmoid_forward``."""
+    """See ``launch.sigmoid.sigmoid_forward``."""
     if not torch.compiler.is_compiling():
         return sigmoid_launch.sigmoid_forward(
-            logits, targets, element_weight, hyper, layout, ignore_value, keep_elements=keep_elements, seen=seen
+            logits, targets, element_weight, hyper, spec, keep_elements=keep_elements, observed=observed
         )
     sums, elements, table = _sigmoid_forward(
-        logits, targets, element_weight, hyper, _encoded(layout), ignore_value, keep_elements, seen
+        logits, targets, element_weight, hyper, _encoded(spec.layout), spec.ignore_value, keep_elements, observed
     )
     return sigmoid_launch.Forward(
-        sums, elements if keep_elements else None, None if seen == "nothing" else table, None, None
+        sums, elements if keep_elements else None, None if observed == "nothing" else table, None, None
     )
 
 
@@ -179,23 +164,22 @@ def _sigmoid_forward(
     layout: str,
     ignore_value: float | None,
     keep_elements: bool,
-    seen: str,
+    observed: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    done = sigmoid_launch.sigmoid_forward(
+    outcome = sigmoid_launch.sigmoid_forward(
         logits,
         targets,
         element_weight,
         hyper,
-        _decoded(layout),
-        ignore_value,
+        SigmoidSpec(_decoded(layout), ignore_value),
         keep_elements=keep_elements,
-        seen=seen,  # type: ignore[arg-type]
+        observed=observed,  # type: ignore[arg-type]
     )
-    nothing = done.sums.new_empty(0)
+    nothing = outcome.sums.new_empty(0)
     return (
-        done.sums.sum(1, keepdim=True),
-        nothing if done.elements is None else done.elements,
-        done.sums.new_empty(0) if done.seen is None else done.seen.sum(1, keepdim=True),
+        outcome.sums.sum(1, keepdim=True),
+        nothing if outcome.elements is None else outcome.elements,
+        nothing.clone() if outcome.observed is None else outcome.observed.sum(1, keepdim=True),
     )
 
 
@@ -208,10 +192,10 @@ def _(
     layout: str,
     ignore_value: float | None,
     keep_elements: bool,
-    seen: str,
+    observed: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = accumulation_dtype(logits)
-    columns = {"nothing": None, "all": 1, "labels": logits.shape[1]}[seen]
+    columns = {"nothing": None, "all": 1, "labels": logits.shape[1]}[observed]
     return (
         logits.new_empty((2, 1), dtype=dtype),
         torch.empty_like(logits, dtype=dtype) if keep_elements else logits.new_empty(0, dtype=dtype),
@@ -224,18 +208,15 @@ def sigmoid_backward(
     targets: Tensor,
     element_weight: Tensor | None,
     hyper: Tensor,
-    layout: Layout,
-    ignore_value: float | None,
-    detach_focus: bool,
+    spec: SigmoidSpec,
     grad: Tensor,
     inverse: Tensor | None = None,
 ) -> Tensor:
-    """See ``sigmoid_launch.sigmoid_backward``."""
+    """See ``launch.sigmoid.sigmoid_backward``."""
     if not torch.compiler.is_compiling():
-        return sigmoid_launch.sigmoid_backward(
-            logits, targets, element_weight, hyper, layout, ignore_value, detach_focus, grad, inverse
-        )
+        return sigmoid_launch.sigmoid_backward(logits, targets, element_weight, hyper, spec, grad, inverse)
     grad = grad if inverse is None else grad * inverse
+    layout, ignore_value, detach_focus = spec
     gradient: Tensor = _sigmoid_backward(
         logits, targets, element_weight, hyper, _encoded(layout), ignore_value, detach_focus, grad
     )
@@ -253,9 +234,8 @@ def _sigmoid_backward(
     detach_focus: bool,
     grad: Tensor,
 ) -> Tensor:
-    return sigmoid_launch.sigmoid_backward(
-        logits, targets, element_weight, hyper, _decoded(layout), ignore_value, detach_focus, grad
-    )
+    spec = SigmoidSpec(_decoded(layout), ignore_value, detach_focus)
+    return sigmoid_launch.sigmoid_backward(logits, targets, element_weight, hyper, spec, grad)
 
 
 @_sigmoid_backward.register_fake

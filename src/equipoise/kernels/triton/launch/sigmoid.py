@@ -10,16 +10,17 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.kernels.hyper import Layout, accumulation_dtype
+from equipoise.kernels.hyper import accumulation_dtype
+from equipoise.kernels.spec import SigmoidSpec
 from equipoise.kernels.triton.device.sigmoid import elements_backward_kernel, elements_forward_kernel
 from equipoise.kernels.triton.launch.geometry import Geometry, is_long, merged, power_of_2
 from equipoise.kernels.triton.launch.launcher import Launch, Launcher
 from equipoise.kernels.triton.launch.rows import REDUCTIONS, Reduced, asked, finish, finishes_itself, sums_of
 from equipoise.kernels.triton.plan import Plan, plan_of
 
-__all__ = ["Forward", "Seen", "sigmoid_backward", "sigmoid_forward"]
+__all__ = ["Forward", "Observed", "sigmoid_backward", "sigmoid_forward"]
 
-Seen = Literal["nothing", "all", "labels"]
+Observed = Literal["nothing", "all", "labels"]
 
 TILE = 2048  # elements of a program
 SUMMED_LABELS = 64  # labels of a program that sums up each: the fewer, the more rows, and the fewer sums are left over
@@ -34,7 +35,7 @@ class Forward(NamedTuple):
 
     sums: Tensor  # (2, programs) loss, known elements; nothing where they are reduced
     elements: Tensor | None  # losses, shaped like the logits
-    seen: Tensor | None  # (4, parts, 1) or (4, parts, C): sums of p, t, p t and known elements
+    observed: Tensor | None  # (4, parts, 1) or (4, parts, C): sums of p, t, p t and known elements
     reduced: Reduced | None
     gradient: Tensor | None
 
@@ -73,19 +74,26 @@ class Walk:
         return (*of_loss, *units, long, self.geometry.programs(self.rows)[0], self.rows, self.columns)
 
 
+class Outputs(NamedTuple):
+    """What the forward kernel is to write beside its sums."""
+
+    elements: bool = False
+    observed: Observed = "nothing"
+    reduction: str | None = None
+    gradient: bool = False
+
+
 def sigmoid_forward(
     logits: Tensor,
     targets: Tensor,
     element_weight: Tensor | None,
     hyper: Tensor,
-    layout: Layout,
-    ignore_value: float | None,
+    spec: SigmoidSpec,
     *,
     keep_elements: bool = False,
-    seen: Seen = "nothing",
+    observed: Observed = "nothing",
     reduction: str | None = None,
     at_once: bool = False,
-    detach_focus: bool = False,
 ) -> Forward:
     """Losses of (N, C, d1, ..., dk) logits; ``element_weight`` broadcasts to them.
 
@@ -95,7 +103,7 @@ def sigmoid_forward(
     dtype, device = accumulation_dtype(logits), logits.device
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
     out = torch.empty_like(logits, dtype=None if at_once else dtype) if keep_elements or at_once else logits
-    how = (layout, ignore_value, element_weight is not None, keep_elements, seen, reduction, at_once, detach_focus)
+    how = (spec, element_weight is not None, Outputs(keep_elements, observed, reduction, at_once))
     tensors: tuple[Tensor, ...] = (logits, targets, weight, out)
     planned = _forward_plan(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
     if planned is None:
@@ -117,35 +125,27 @@ def sigmoid_forward(
 
 @lru_cache(maxsize=1024)
 def _forward_plan(
-    shape: tuple[int, ...],
-    strides: tuple[tuple[int, ...], ...],
-    layout: Layout,
-    ignore_value: float | None,
-    weighted: bool,
-    keep_elements: bool,
-    seen: Seen,
-    reduction: str | None,
-    at_once: bool,
-    detach_focus: bool,
+    shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], spec: SigmoidSpec, weighted: bool, outputs: Outputs
 ) -> tuple[Launch, tuple[int, ...] | None, int] | None:
-    """The launch, the shape of what is seen, and how the kernel reduces its sums.
+    """The launch, the shape of what is observed, and how the kernel reduces its sums.
 
     None where the elements cannot be walked over in place.
     """
-    plan = plan_of(layout)
-    tile = TILE // 2 if at_once and plan.margin >= 0 else TILE  # registers
-    widest = SUMMED_LABELS if seen == "labels" else tile
-    walk = _walk(shape, strides, tile, widest, by_label=seen == "labels" or _differs_by_label(plan))
+    plan, by_label, reduction = plan_of(spec.layout), outputs.observed == "labels", outputs.reduction
+    tile = TILE // 2 if outputs.gradient and plan.margin >= 0 else TILE  # registers
+    walk = _walk(shape, strides, tile, SUMMED_LABELS if by_label else tile, by_label or _differs_by_label(plan))
     if walk is None:
         return None
     inside = finishes_itself(reduction, walk.tiles)
-    looks = ("nothing", "all", "labels").index(seen)
-    once = REDUCTIONS[reduction] if at_once and reduction is not None else -1
-    of_loss = (plan, _as_float(ignore_value), weighted, detach_focus, keep_elements, once, looks, inside)
+    looks = ("nothing", "all", "labels").index(outputs.observed)
+    once = REDUCTIONS[reduction] if outputs.gradient and reduction is not None else -1
+    of_loss = (
+        plan, _as_float(spec.ignore_value), weighted, spec.detach_focus, outputs.elements, once, looks, inside
+    )  # fmt: skip
     constants = walk.constants(*of_loss, long=is_long(walk.geometry.rows, *[(shape, along) for along in strides]))
     launch = Launch(walk.tiles, (*walk.numbers, shape[0]), constants, walk.warps)
-    seen_shapes = {"nothing": None, "all": (4, walk.tiles, 1), "labels": (4, walk.row_blocks, walk.classes)}
-    return launch, seen_shapes[seen], inside
+    observed_shapes = {"nothing": None, "all": (4, walk.tiles, 1), "labels": (4, walk.row_blocks, walk.classes)}
+    return launch, observed_shapes[outputs.observed], inside
 
 
 def sigmoid_backward(
@@ -153,17 +153,14 @@ def sigmoid_backward(
     targets: Tensor,
     element_weight: Tensor | None,
     hyper: Tensor,
-    layout: Layout,
-    ignore_value: float | None,
-    detach_focus: bool,
+    spec: SigmoidSpec,
     grad: Tensor,
     inverse: Tensor | None = None,
 ) -> Tensor:
     """Gradient of the logits; ``grad`` is a scalar or shaped like them, ``inverse`` that of the denominator."""
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
     tensors: tuple[Tensor, ...] = (logits, targets, weight, torch.empty_like(logits), grad if grad.ndim else logits)
-    kind = 2 if grad.ndim else 1 if inverse is None else 3
-    how = (layout, ignore_value, element_weight is not None, detach_focus, kind)
+    how = (spec, element_weight is not None, 2 if grad.ndim else 1 if inverse is None else 3)
     launch = _backward_launch(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
     if launch is None:
         tensors = tuple([tensor.contiguous() for tensor in tensors])
@@ -180,20 +177,14 @@ def sigmoid_backward(
 
 @lru_cache(maxsize=1024)
 def _backward_launch(
-    shape: tuple[int, ...],
-    strides: tuple[tuple[int, ...], ...],
-    layout: Layout,
-    ignore_value: float | None,
-    weighted: bool,
-    detach_focus: bool,
-    kind: int,
+    shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], spec: SigmoidSpec, weighted: bool, kind: int
 ) -> Launch | None:
     """None where the elements cannot be walked over in place."""
-    plan = plan_of(layout)
-    walk = _walk(shape, strides, TILE, TILE, by_label=_differs_by_label(plan))
+    plan = plan_of(spec.layout)
+    walk = _walk(shape, strides, TILE, TILE, _differs_by_label(plan))
     if walk is None:
         return None
-    of_loss = (plan, _as_float(ignore_value), weighted, detach_focus, kind)
+    of_loss = (plan, _as_float(spec.ignore_value), weighted, spec.detach_focus, kind)
     constants = walk.constants(*of_loss, long=is_long(walk.geometry.rows, *[(shape, along) for along in strides]))
     return Launch(walk.tiles, walk.numbers, constants, walk.warps)
 
@@ -204,7 +195,7 @@ def _as_float(ignore_value: float | None) -> float | None:
 
 
 def _walk(
-    shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], tile: int, widest: int, *, by_label: bool
+    shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], tile: int, widest: int, by_label: bool
 ) -> Walk | None:
     """Where no label differs from another and all tensors lie alike, one long row; else rows of labels.
 

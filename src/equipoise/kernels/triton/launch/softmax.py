@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from equipoise.kernels.hyper import Layout, accumulation_dtype
+from equipoise.kernels.hyper import accumulation_dtype
+from equipoise.kernels.spec import SoftmaxSpec
 from equipoise.kernels.triton.device.softmax_backward import backward_kernel
 from equipoise.kernels.triton.device.softmax_forward import forward_kernel
-from equipoise.kernels.triton.launch.geometry import is_long, merged, power_of_2
+from equipoise.kernels.triton.launch.geometry import Geometry, is_long, merged, power_of_2
 from equipoise.kernels.triton.launch.launcher import Launch, Launcher
 from equipoise.kernels.triton.launch.rows import (
     AT_ONCE,
@@ -48,13 +50,68 @@ class Forward(NamedTuple):
     reduced: Reduced | None
 
 
+class Batch(NamedTuple):
+    """How a batch lies in memory; with the spec of a loss, all that a launch depends on."""
+
+    shape: tuple[int, ...]
+    logit_strides: tuple[int, ...]
+    target_strides: tuple[int, ...]
+    element_size: int
+    aligned: bool
+    dense: bool
+    weighted: bool
+    gradient_strides: tuple[int, ...] = ()  # in backward
+
+    @classmethod
+    def of(cls, logits: Tensor, targets: Tensor, weight: Tensor | None, gradient: Tensor | None = None) -> Batch:
+        """How these tensors lie in memory."""
+        return cls(
+            logits.shape,
+            logits.stride(),
+            targets.stride(),
+            logits.element_size(),
+            is_aligned(logits),
+            targets.is_floating_point(),
+            weight is not None,
+            () if gradient is None else gradient.stride(),
+        )
+
+    @property
+    def geometry(self) -> Geometry | None:
+        """None where the rows cannot be walked over in place."""
+        given = (self.logit_strides, self.gradient_strides, self.target_strides)
+        strides = tuple(steps for steps in given if steps)
+        return merged(self.shape, strides, len(strides) - 1 + self.dense)
+
+    @property
+    def long(self) -> bool:
+        """Whether an offset may need 64 bits."""
+        shape = self.shape
+        like_logits = [(shape, steps) for steps in (self.logit_strides, self.gradient_strides) if steps]
+        targets = (shape if self.dense else (*shape[:1], *shape[2:]), self.target_strides)
+        return is_long(math.prod(shape) // shape[1], *like_logits, targets)
+
+    def blocks(self, work: Work, spread: bool) -> Blocks:
+        """The tile of a program."""
+        return blocks_of(self.shape, self.logit_strides, self.element_size, self.aligned, work, spread)
+
+
+class Outputs(NamedTuple):
+    """What the forward kernel is to write beside its sums."""
+
+    rows: bool = False
+    hits: bool = False
+    coded: bool = False
+    gradient: bool = False
+    reduction: str | None = None
+
+
 def softmax_forward(
     logits: Tensor,
     targets: Tensor,
     weight: Tensor | None,
     hyper: Tensor,
-    layout: Layout,
-    ignore_index: int,
+    spec: SoftmaxSpec,
     *,
     keep_rows: bool = False,
     hits: bool = False,
@@ -65,12 +122,11 @@ def softmax_forward(
 
     With ``hits`` nothing is summed up; with ``coded`` backward will be as well, and there may be no state for it.
     """
-    dense, weighted = targets.is_floating_point(), weight is not None
-    how = (logits.element_size(), layout, dense, weighted, keep_rows, hits, coded, False, reduction)
-    planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), is_aligned(logits), ignore_index, *how)
+    outputs = Outputs(keep_rows, hits, coded, False, reduction)
+    planned = _forward_plan(Batch.of(logits, targets, weight), spec, outputs)
     if planned is None:
         logits, targets = logits.contiguous(), targets.contiguous()
-        planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), is_aligned(logits), ignore_index, *how)
+        planned = _forward_plan(Batch.of(logits, targets, weight), spec, outputs)
         assert planned is not None
     kept, rows, inside, launch = planned
     dtype, device = accumulation_dtype(logits), logits.device
@@ -104,8 +160,7 @@ def softmax_at_once(
     targets: Tensor,
     weight: Tensor | None,
     hyper: Tensor,
-    layout: Layout,
-    ignore_index: int,
+    spec: SoftmaxSpec,
     reduction: str,
 ) -> tuple[Reduced, Tensor] | None:
     """Reduced loss and the gradient of the logits in one pass; None where two passes serve better.
@@ -115,7 +170,7 @@ def softmax_at_once(
     if (
         logits.nbytes < LEAST_AT_ONCE
         or logits.dtype not in AT_ONCE
-        or logits.shape[1] > _widest_at_once(plan_of(layout), logits.element_size(), logits.stride(1) != 1)
+        or logits.shape[1] > _widest_at_once(plan_of(spec.layout), logits.element_size(), logits.stride(1) != 1)
         or targets.is_floating_point()
         or not targets.is_contiguous()
     ):
@@ -123,14 +178,14 @@ def softmax_at_once(
     gradient = torch.empty_like(logits)
     if gradient.stride() != logits.stride():
         return None
-    how = (logits.element_size(), layout, False, weight is not None, False, False, False, True, reduction)
-    planned = _forward_plan(logits.shape, logits.stride(), targets.stride(), is_aligned(logits), ignore_index, *how)
+    outputs = Outputs(gradient=True, reduction=reduction)
+    planned = _forward_plan(Batch.of(logits, targets, weight), spec, outputs)
     if planned is None:
         return None
     *_, inside, launch = planned
     sums = sums_of(3, launch.programs, inside, hyper.dtype, logits.device)
     reduced = Reduced.empty(hyper.dtype, logits.device)
-    denominate(targets, weight, reduced, reduction, logits.shape[1], ignore_index)
+    denominate(targets, weight, reduced, reduction, logits.shape[1], spec.ignore_index)
     _forward(
         launch, logits, targets, hyper if weight is None else weight, hyper, gradient, sums, sums, sums,
         *asked(sums, reduced, inside)[:2], reduced.inverse,
@@ -149,46 +204,30 @@ def _widest_at_once(plan: Plan, element_size: int, strided: bool) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _forward_plan(
-    shape: tuple[int, ...],
-    z_strides: tuple[int, ...],
-    t_strides: tuple[int, ...],
-    aligned: bool,
-    ignore_index: int,
-    element_size: int,
-    layout: Layout,
-    dense: bool,
-    weighted: bool,
-    keep_rows: bool,
-    hits: bool,
-    coded: bool,
-    once: bool,
-    reduction: str | None,
-) -> tuple[int, int, int, Launch] | None:
+def _forward_plan(batch: Batch, spec: SoftmaxSpec, outputs: Outputs) -> tuple[int, int, int, Launch] | None:
     """Numbers that are kept of a row, number of rows, how the kernel reduces its sums, and launch.
 
     None where the rows cannot be walked over in place.
     """
-    geometry, plan = merged(shape, (z_strides, t_strides), 1 + dense), plan_of(layout)
+    geometry, plan, shape, dense = batch.geometry, plan_of(spec.layout), batch.shape, batch.dense
     if geometry is None:
         return None
-    rows, spread = geometry.rows, is_spread(plan, dense)
+    rows, spread, once = geometry.rows, is_spread(plan, dense), outputs.gradient
     costly = plan.has_costly_off_target_terms or plan.true_margin >= 0
-    work: Work = "forward" if not once else "much at once" if costly else "at once"
-    blocks = blocks_of(shape, z_strides, element_size, aligned, work, spread)
-    again = coded and blocks_of(shape, z_strides, element_size, aligned, "backward", spread).hold_rows(shape[1])
+    blocks = batch.blocks("forward" if not once else "much at once" if costly else "at once", spread)
+    again = outputs.coded and batch.blocks("backward", spread).hold_rows(shape[1])
     kept = 0 if once or again else 3 if spread else 2
     split, tiles = geometry.programs(blocks.rows)
     turns = max(1, -(-tiles // MOST_PROGRAMS)) if shape[1] <= blocks.classes and not dense else 1
     programs = -(-tiles // turns)
-    inside = finishes_itself(reduction, programs)
+    inside = finishes_itself(outputs.reduction, programs)
     (z_unit, z), (t_unit, t) = geometry.walks
+    z_c, t_c = batch.logit_strides[1], batch.target_strides[1] if dense else 0
     launch = Launch(
         programs,
-        (turns, rows, *geometry.sizes[1:], *z, z_strides[1], *t, t_strides[1] if dense else 0, ignore_index, shape[0]),
-        (shape[1], plan, dense, weighted, hits, keep_rows, kept > 0, once, inside, z_unit, t_unit,
-         _is_long(rows, shape, (z_strides,), t_strides, dense),
-         split, geometry.even(blocks.rows, programs * turns), *blocks.tile),
+        (turns, rows, *geometry.sizes[1:], *z, z_c, *t, t_c, spec.ignore_index, shape[0]),
+        (shape[1], plan, dense, batch.weighted, outputs.hits, outputs.rows, kept > 0, once, inside, z_unit, t_unit,
+         batch.long, split, geometry.even(blocks.rows, programs * turns), *blocks.tile),
         blocks.warps,
     )  # fmt: skip
     return kept, rows, inside, launch
@@ -199,7 +238,7 @@ def softmax_backward(
     targets: Tensor,
     weight: Tensor | None,
     hyper: Tensor,
-    layout: Layout,
+    spec: SoftmaxSpec,
     state: Tensor | None,
     grad: Tensor,
     inverse: Tensor | None = None,
@@ -212,14 +251,11 @@ def softmax_backward(
     """
     out = torch.empty_like(logits)
     kind = 2 if grad.ndim else 1 if inverse is None else 3
-    kept = state is not None
-    how = (logits.element_size(), layout, targets.is_floating_point(), coded, kept, weight is not None, kind)
-    strides = logits.stride(), out.stride(), targets.stride()
-    launch = _backward_launch(logits.shape, *strides, is_aligned(logits), *how)
+    how = (spec, coded, state is not None, kind)
+    launch = _backward_launch(Batch.of(logits, targets, weight, out), *how)
     if launch is None:
         logits, out, targets = logits.contiguous(), out.contiguous(), targets.contiguous()
-        strides = logits.stride(), out.stride(), targets.stride()
-        launch = _backward_launch(logits.shape, *strides, is_aligned(logits), *how)
+        launch = _backward_launch(Batch.of(logits, targets, weight, out), *how)
         assert launch is not None
     if launch.programs:
         _backward(
@@ -230,45 +266,24 @@ def softmax_backward(
 
 
 @lru_cache(maxsize=1024)
-def _backward_launch(
-    shape: tuple[int, ...],
-    z_strides: tuple[int, ...],
-    g_strides: tuple[int, ...],
-    t_strides: tuple[int, ...],
-    aligned: bool,
-    element_size: int,
-    layout: Layout,
-    dense: bool,
-    coded: bool,
-    kept: bool,
-    weighted: bool,
-    kind: int,
-) -> Launch | None:
+def _backward_launch(batch: Batch, spec: SoftmaxSpec, coded: bool, kept: bool, kind: int) -> Launch | None:
     """None where the rows cannot be walked over in place."""
-    geometry, plan = merged(shape, (z_strides, g_strides, t_strides), 2 + dense), plan_of(layout)
+    geometry, plan, classes, dense = batch.geometry, plan_of(spec.layout), batch.shape[1], batch.dense
     if geometry is None:
         return None
-    blocks = blocks_of(shape, z_strides, element_size, aligned, "backward", is_spread(plan, dense))
-    if not kept and not blocks.hold_rows(shape[1]):  # the logits of forward had other strides
-        blocks = Blocks(256, power_of_2(shape[1]), 8, 1)
+    blocks = batch.blocks("backward", is_spread(plan, dense))
+    if not kept and not blocks.hold_rows(classes):  # the logits of forward had other strides
+        blocks = Blocks(256, power_of_2(classes), 8, 1)
     split, programs = geometry.programs(blocks.rows)
     (z_unit, z), (g_unit, g), (t_unit, t) = geometry.walks
+    z_c, t_c, g_c = batch.logit_strides[1], batch.target_strides[1] if dense else 0, batch.gradient_strides[1]
     return Launch(
         programs,
-        (geometry.rows, *geometry.sizes[1:], *z, z_strides[1], *t, t_strides[1] if dense else 0, *g, g_strides[1]),
-        (shape[1], plan, dense, coded, kept, weighted, kind, z_unit, t_unit, g_unit,
-         _is_long(geometry.rows, shape, (z_strides, g_strides), t_strides, dense),
-         split, geometry.even(blocks.rows, programs), *blocks.tile),
+        (geometry.rows, *geometry.sizes[1:], *z, z_c, *t, t_c, *g, g_c),
+        (classes, plan, dense, coded, kept, batch.weighted, kind, z_unit, t_unit, g_unit,
+         batch.long, split, geometry.even(blocks.rows, programs), *blocks.tile),
         blocks.warps,
     )  # fmt: skip
-
-
-def _is_long(
-    rows: int, shape: tuple[int, ...], like_logits: tuple[tuple[int, ...], ...], t_strides: tuple[int, ...], dense: bool
-) -> bool:
-    """Whether an offset may need 64 bits."""
-    targets = (shape if dense else (*shape[:1], *shape[2:]), t_strides)
-    return is_long(rows, *[(shape, strides) for strides in like_logits], targets)
 
 
 def is_spread(plan: Plan, dense: bool) -> bool:
