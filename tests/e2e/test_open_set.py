@@ -115,7 +115,7 @@ def test_a_system_with_two_stages(equipoise, tmp_path):
     first = RunFolder(run.path / "stage-one")
     assert first.record.data.class_names == run.record.data.class_names == list("01245679")
     again = equipoise.train(tmp_path, method="crt", open_classes="3,8", stage_one=first.path, out="crt", **DIGITS)
-    assert "open" in again.results
+    assert again.results.open is not None
     other = equipoise(tmp_path, "train", method="crt", open_classes="8", stage_one=first.path, out="other", **DIGITS)
     assert other.status == 2
     assert "with open_classes ['3', '8'] in place of ['8']" in other.err

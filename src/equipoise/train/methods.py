@@ -39,8 +39,8 @@ from equipoise.train.record import MethodSettings
 
 __all__ = [
     "METHODS",
-    "Around",
     "Method",
+    "RunContext",
     "TwoStages",
     "is_same_loss",
     "option_names",
@@ -55,7 +55,7 @@ LossText = NewType("LossText", str)
 
 
 @dataclass
-class Around:
+class RunContext:
     """What a method may ask of the run that it is part of.
 
     Args:
@@ -79,7 +79,7 @@ class Around:
 
 @dataclass(frozen=True)
 class Method:
-    """A training with one loss and nothing around it; the systems change some of what it does."""
+    """A training with one loss and nothing else; the systems change some of what it does."""
 
     tasks: ClassVar[tuple[Task, ...]] = ("single", "multi", "segmentation")
     learns_in_steps: ClassVar[bool] = True
@@ -89,13 +89,13 @@ class Method:
     rate: float = field(default=1.0, init=False, repr=False)
     """Learning rate of all before the classifier, as a share of that of the run."""
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
         """The model as it is trained, before there is an optimiser; the given one is part of it or changed in place."""
         return model
 
-    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+    def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
         """From what that model returns, and the targets, to a number."""
-        return around.loss("auto")
+        return context.loss("auto")
 
     def served(self, model: nn.Module) -> nn.Module:
         """Of the trained model, the one that predicts, with the same weights; inputs to logits."""
@@ -122,7 +122,7 @@ class Method:
 
 @dataclass(frozen=True)
 class Plain(Method):
-    """One loss, and nothing around it.
+    """One loss, and nothing else.
 
     Args:
         loss: a loss.
@@ -130,9 +130,9 @@ class Plain(Method):
 
     loss: LossText = LossText("auto")
 
-    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+    def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
         """The loss."""
-        return around.loss(self.loss)
+        return context.loss(self.loss)
 
 
 @dataclass(frozen=True)
@@ -149,13 +149,13 @@ class SimpleDecoupledNetwork(Method):
     feature: LossText = LossText("recall(momentum=0.1)")
     classifier: LossText = LossText("class-balanced")
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
         """Both heads."""
         return decouple(model)
 
-    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+    def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
         """A loss for each."""
-        return DecoupledLoss(around.loss(self.feature), around.loss(self.classifier))
+        return DecoupledLoss(context.loss(self.feature), context.loss(self.classifier))
 
     def served(self, model: nn.Module) -> nn.Module:
         """The second head alone."""
@@ -187,14 +187,14 @@ class LdamDrw(Method):
         check_number("scale", self.scale, low=0.0, open_low=True)
         check_number("start", self.start, low=0.0, high=1.0)
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
         """With the cosine classifier."""
         normalize_classifier(model, scale=self.scale)
         return model
 
-    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+    def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
         """Margins and deferred weights."""
-        return around.loss(f"ldam(max_margin={self.scale * self.margin!r}, scale=1, weight=drw({self.start!r}))")
+        return context.loss(f"ldam(max_margin={self.scale * self.margin!r}, scale=1, weight=drw({self.start!r}))")
 
     def shaped(self, model: nn.Module) -> nn.Module:
         """With a cosine classifier."""
@@ -220,14 +220,14 @@ class BilateralBranches(Method):
     def __post_init__(self) -> None:
         check_choice("mixing", self.mixing, ("default", "published"))
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
         """Two branches."""
-        return bilateral(model, epochs=around.epochs, preset=None if self.mixing == "default" else self.mixing)
+        return bilateral(model, epochs=context.epochs, preset=None if self.mixing == "default" else self.mixing)
 
-    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+    def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
         """The mixed loss."""
         assert isinstance(model, BilateralModel)
-        return MixedLoss(model, around.loss(self.loss))
+        return MixedLoss(model, context.loss(self.loss))
 
     def shaped(self, model: nn.Module) -> nn.Module:
         """Two branches; how they were mixed in training no longer matters."""
@@ -267,14 +267,14 @@ class RetrainedClassifier(TwoStages):
     def __post_init__(self) -> None:
         check_number("lr", self.lr, low=0.0, open_low=True)
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
         """With the new classifier."""
-        kept, head = around.features(model, "train"), self.begun(model)
-        loss = around.loss(self.loss, self.epochs).to(kept.features.device)
+        kept, head = context.features(model, "train"), self.begun(model)
+        loss = context.loss(self.loss, self.epochs).to(kept.features.device)
         batch = min(BATCH, max(8, len(kept.features) // 16))
         lr = self.lr * batch / BATCH
-        around.settled = MethodSettings(classifier_batch_size=batch, classifier_lr=lr)
-        around.say(f"the classifier is trained for {self.epochs} epochs in batches of {batch}, lr {lr:.3g}")
+        context.settled = MethodSettings(classifier_batch_size=batch, classifier_lr=lr)
+        context.say(f"the classifier is trained for {self.epochs} epochs in batches of {batch}, lr {lr:.3g}")
         made = retrain_classifier(
             model,
             kept,
@@ -283,7 +283,7 @@ class RetrainedClassifier(TwoStages):
             epochs=self.epochs,
             batch_size=batch,
             lr=lr,
-            seed=around.seed,
+            seed=context.seed,
         )
         replace_classifier(model, made.merge() if isinstance(made, LearnableWeightScaling) else made)
         return model
@@ -321,21 +321,21 @@ class TauNorm(TwoStages):
 
     tau: float | None = None
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
         """With the divided rows, and without a bias as in the paper."""
         classifier = find_classifier(model).module
         tau = self.tau
         if tau is None:
-            kept = around.features(model, "val")
+            kept = context.features(model, "val")
             weight = classifier.weight
             assert isinstance(weight, Tensor)
             choice = choose_tau(kept.features, kept.labels, weight.flatten(1).to(kept.features.device))
             tau = choice.tau
-            around.say(
+            context.say(
                 f"tau {tau:g} has the best mean class accuracy on validation data, {max(choice.accuracies):.2%}; "
                 f"{choice.accuracies[0]:.2%} with tau {choice.taus[0]:g}"
             )
-        around.settled = MethodSettings(tau=tau)
+        context.settled = MethodSettings(tau=tau)
         replace_classifier(model, tau_normalized(classifier, tau))
         return model
 
@@ -361,9 +361,9 @@ class NearestMean(TwoStages):
     def __post_init__(self) -> None:
         check_choice("distance", self.distance, ("euclidean", "cosine"))
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
         """With the means of the training data."""
-        head = NearestClassMean.fit(around.features(model, "train"), distance=self.distance)
+        head = NearestClassMean.fit(context.features(model, "train"), distance=self.distance)
         replace_classifier(model, head.to(next(model.parameters()).device))
         return model
 
@@ -395,17 +395,17 @@ class OpenLongTail(TwoStages):
         check_number("memory", self.memory, low=0.0)
         check_number("rate", self.rate, low=0.0, open_low=True)
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
         """With the memory in the place of the classifier; it shows its features, which the memory learns from."""
-        kept = around.features(model, "train")
-        replace_classifier(model, MetaEmbedding.after(model, kept, ignore_index=around.ignore_index))
+        kept = context.features(model, "train")
+        replace_classifier(model, MetaEmbedding.after(model, kept, ignore_index=context.ignore_index))
         return features_of(model)
 
-    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+    def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
         """The loss of the logits and that of the memory."""
         head = find_classifier(model.model).module  # type: ignore[arg-type]
         assert isinstance(head, MetaEmbedding)
-        return MemoryLoss(head.memory, around.loss(self.loss), self.memory)
+        return MemoryLoss(head.memory, context.loss(self.loss), self.memory)
 
     def served(self, model: nn.Module) -> nn.Module:
         """The model without its view."""
