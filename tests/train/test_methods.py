@@ -413,7 +413,7 @@ def test_a_model_that_is_one_layer_has_no_block_to_double(tmp_path):
 @pytest.mark.parametrize(
     ("data", "method", "words"),
     [
-        ("digit-scenes", "sdn", "--method sdn is for task single or segmentation, got 'multi'; take one of none, crt"),
+        ("digit-scenes", "sdn", "--method sdn is for task single or segmentation, got 'multi'; use one of none, crt"),
         ("digit-scenes", "tau-norm", "--method tau-norm is for task single or segmentation, got 'multi'"),
         ("digit-maps", "bbn", "--method bbn is for task single, got 'segmentation'"),
         ("digits-lt", "sdn:classifier=bce", "loss must be for one label a sample"),

@@ -34,7 +34,7 @@ from equipoise.comparison.verdict import Verdict
 from equipoise.expressions import canonical
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain, write_json
-from equipoise.train.spec import FREE, RunSpec, told_apart
+from equipoise.train.spec import FREE, RunSpec, describe_differences
 
 __all__ = ["compare"]
 
@@ -209,7 +209,7 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
         from equipoise.comparison.command import command_of
 
         lacking = [f"{some(gone)}, which this one lacks"] if gone else []
-        differs = " and with ".join([*([told_apart(changed)] if changed else []), *lacking])
+        differs = " and with ".join([*([describe_differences(changed)] if changed else []), *lacking])
         command = command_of(stored, str(folder.path))
         remedy = "" if changed else f"resume it ({command}), see it (equipoise report {folder.path}), or "
         raise ValueError(

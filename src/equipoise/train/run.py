@@ -48,7 +48,7 @@ from equipoise.train.module import Learner
 from equipoise.train.outcome import judge, keep_examples, predict
 from equipoise.train.preparation import Preparation
 from equipoise.train.record import DataRecord, ModelRecord, RunRecord
-from equipoise.train.spec import FREE, RunSpec, told_apart
+from equipoise.train.spec import FREE, RunSpec, describe_differences
 from equipoise.train.stage_one import begin_from, kept_by, named_stage_one
 from equipoise.train.task import TrainingTask, task_of
 from equipoise.train.trainer import device_name, environment, quiet, trainer_for
@@ -123,7 +123,7 @@ def _take_over(folder: RunFolder, spec: RunSpec, restart: bool, say: Callable[[s
             return
         if known or folder.finished or any(folder.draft.iterdir()):
             unknown = f"a damaged {file.name}" if file.exists() else "something else"
-            differs = f"a run with {told_apart(changed)}" if known else unknown
+            differs = f"a run with {describe_differences(changed)}" if known else unknown
             advice = "choose another --out" + ("" if folder.finished else ", or --restart to start again")
             raise ValueError(f"{folder.where} already holds {differs}; {advice}")
     elif folder.path.exists():
