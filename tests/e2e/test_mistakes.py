@@ -206,7 +206,7 @@ def test_all_typos_at_once(refused, tmp_path):
     )
     refused("gone.yaml", "no such file", arguments=["gone.yaml"], lines=2)
     (tmp_path / "spec.yaml").write_text("data: [digits-lt")
-    refused("spec.yaml", "no YAML", arguments=["spec.yaml"], lines=2)
+    refused("spec.yaml", "not YAML", arguments=["spec.yaml"], lines=2)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities import rank_zero_only
 from rich.console import Console
@@ -38,7 +39,8 @@ from equipoise.train.builders import (
     ready,
     sampler_of,
 )
-from equipoise.train.callbacks import ProgressBar, Recorder, SelectedEpoch, save
+from equipoise.train.callbacks import ProgressBar, Recorder, SelectedEpoch
+from equipoise.train.checkpoints import SelectedWeights
 from equipoise.train.datamodule import DataModule, classifier_features
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import AGAIN, RunFolder, write_json
@@ -49,7 +51,7 @@ from equipoise.train.outcome import judge, keep_examples, predict
 from equipoise.train.preparation import Preparation
 from equipoise.train.record import DataRecord, ModelRecord, RunRecord
 from equipoise.train.spec import FREE, RunSpec, describe_differences
-from equipoise.train.stage_one import begin_from, kept_by, named_stage_one
+from equipoise.train.stage_one import begin_from, named_stage_one
 from equipoise.train.task import TrainingTask, task_of
 from equipoise.train.trainer import device_name, environment, quiet, trainer_for
 
@@ -224,14 +226,7 @@ def _train(
     trainer = trainer_for(spec, folder, [recorder, *bars])
     model, model_name = _model(spec, method, task, preparation)
     data_module = DataModule(spec, data, splits, batch_size, method.second_sampler)
-    context = RunContext(
-        loss=partial(loss_of, spec, data, trainer.world_size > 1),
-        features=partial(classifier_features, data_module, preparation, trainer.strategy.root_device),
-        epochs=spec.epochs,
-        seed=spec.seed,
-        ignore_index=data.ignore_index,
-        say=say,
-    )
+    context = _context(spec, preparation, data_module, trainer, say)
     learner = _learner(spec, prepared, model, model_name, context, steps)
     if trainer.is_global_zero and ".py:" in model_name:  # the file may change before the model is exported
         with appearing(folder.draft / "model.py") as draft:
@@ -243,10 +238,7 @@ def _train(
     if method.learns_in_steps:
         trainer.fit(learner, datamodule=data_module, ckpt_path=resume)
     _serve(learner, method, folder, trainer.is_global_zero)
-    for split in [name for name in splits if name != "train"]:
-        predict(trainer, learner, data_module, folder, split)
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # metrics of the leader would wait for processes that are gone
+    _predict(trainer, learner, data_module, folder)
     if not trainer.is_global_zero:
         return
     judge(folder, say)
@@ -323,6 +315,32 @@ def _learner(
     return learner
 
 
+def _context(
+    spec: RunSpec,
+    preparation: Preparation,
+    data_module: DataModule,
+    trainer: pl.Trainer,
+    say: Callable[[str], None],
+) -> RunContext:
+    """What the method knows of the run."""
+    return RunContext(
+        loss=partial(loss_of, spec, data_module.data, trainer.world_size > 1),
+        features=partial(classifier_features, data_module, preparation, trainer.strategy.root_device),
+        epochs=spec.epochs,
+        seed=spec.seed,
+        ignore_index=data_module.data.ignore_index,
+        say=say,
+    )
+
+
+def _predict(trainer: pl.Trainer, learner: Learner, data_module: DataModule, folder: RunFolder) -> None:
+    """Save predictions of every split but that of training, and leave the process group."""
+    for split in [name for name in data_module.splits if name != "train"]:
+        predict(trainer, learner, data_module, folder, split)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # metrics of the leader would wait for processes that are gone
+
+
 def _summary(spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, steps: int) -> str:
     """Data, model, loss and steps in one line."""
     data, samples = prepared.task.data, len(prepared.splits["train"])
@@ -378,19 +396,16 @@ def _serve(learner: Learner, method: Method, folder: RunFolder, leader: bool) ->
     The weights as they were trained, of two heads for example, stay in the checkpoint beside them, so that a run that
     is killed after this can be resumed.
     """
-    epoch = -1
+    epoch, trained = -1, None
     if method.learns_in_steps:
-        kept = kept_by(folder)
-        epoch, trained = kept["epoch"], kept.get("trained", kept["model"])
+        selected = SelectedWeights.read(folder)
+        epoch, trained = selected.epoch, selected.model if selected.trained is None else selected.trained
         learner.inference_model.load_state_dict(trained)
         learner.serve(method.served(learner.inference_model))
         if isinstance(method, Plain):
             return
-        state = {"epoch": epoch, "model": learner.model.state_dict(), "trained": trained}
-    else:
-        state = {"epoch": epoch, "model": learner.model.state_dict()}
     if leader:
-        save(state, folder.checkpoint)
+        SelectedWeights(epoch, learner.model.state_dict(), trained).save(folder.checkpoint)
 
 
 def _selected_without_steps(monitor: str, stage_one: RunFolder, folder: RunFolder) -> SelectedEpoch:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
-from equipoise._reading import InputError, read_checkpoint
 from equipoise._suggestions import some
 from equipoise.data import DataSet
-from equipoise.train.folder import AGAIN, RunFolder
+from equipoise.train.checkpoints import SelectedWeights
+from equipoise.train.folder import RunFolder
 from equipoise.train.methods import is_same_loss
 from equipoise.train.spec import FREE, RunSpec
 
-__all__ = ["begin_from", "kept_by", "named_stage_one"]
+__all__ = ["begin_from", "named_stage_one"]
 
 
 def named_stage_one(path: str, wanted: RunSpec, data: DataSet) -> RunFolder:
@@ -60,17 +59,9 @@ def named_stage_one(path: str, wanted: RunSpec, data: DataSet) -> RunFolder:
 def begin_from(stage_one: RunFolder, model: nn.Module, name: str) -> None:
     """Give a model the weights of stage one."""
     try:
-        model.load_state_dict(kept_by(stage_one)["model"])
+        model.load_state_dict(SelectedWeights.read(stage_one).model)
     except Exception as error:  # noqa: BLE001  (a broken file may raise anything)
         raise ValueError(
             f"--stage-one must hold weights of --model {name}, found {stage_one.checkpoint} without: "
             f"{' '.join(str(error).split())[:300]}; train it again"
         ) from None
-
-
-def kept_by(folder: RunFolder) -> dict[str, Any]:
-    """The checkpoint of a run."""
-    checkpoint = read_checkpoint(folder.checkpoint, advice=AGAIN)
-    if not isinstance(checkpoint.get("model"), dict):
-        raise InputError(f"{folder.checkpoint}: the file must be the checkpoint of a run, found no model; {AGAIN}")
-    return checkpoint

@@ -19,7 +19,7 @@ import torch
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from lightning_fabric.utilities.warnings import PossibleUserWarning
 
-from equipoise.train.callbacks import AtomicCheckpoints
+from equipoise.train.checkpoints import AtomicCheckpoints
 from equipoise.train.folder import RunFolder
 from equipoise.train.record import Environment
 from equipoise.train.spec import RunSpec
