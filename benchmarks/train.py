@@ -35,9 +35,9 @@ from equipoise.data import Arrays, DataSet
 from equipoise.data.arrays import Task
 from equipoise.train.builders import learner_of, loss_of, model_of, opened, optimizer_of, ready, sampler_of
 from equipoise.train.callbacks import Recorder
-from equipoise.train.datamodule import Feeds
+from equipoise.train.datamodule import DataModule
 from equipoise.train.folder import RunFolder
-from equipoise.train.loaders import ResidentFeed
+from equipoise.train.loaders import DeviceLoader
 from equipoise.train.module import Learner
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import RunSpec
@@ -306,14 +306,14 @@ def _fit(spec: RunSpec, data: DataSet, batch_size: int, folder: RunFolder, turns
     trainer = trainer_for(spec, folder, [recorder, turns])
     model, loss = model_of(spec, task, preparation)[0], loss_of(spec, data, sync=False)
     learner = learner_of(spec, task, model, loss, preparation, steps=steps)
-    trainer.fit(learner, datamodule=Feeds(spec, data, splits, batch_size))
+    trainer.fit(learner, datamodule=DataModule(spec, data, splits, batch_size))
     return learner
 
 
 def _bare_loop(spec: RunSpec, data: DataSet, trainer: pl.Trainer, learner: Learner) -> BareLoop:
     """The loop on the data that the feed has brought to the device."""
     feed = trainer.train_dataloader.feed
-    if not isinstance(feed, ResidentFeed):
+    if not isinstance(feed, DeviceLoader):
         raise TypeError(
             f"the data must fit on the device to be compared, got a {type(feed).__name__}; take a larger one"
         )

@@ -233,7 +233,7 @@ MERGED = "a: &a {x: 1, y: 2}\n" + "".join(
 def test_yaml(tmp_path, text):
     path = tmp_path / "spec.yaml"
     path.write_text(text)
-    with pytest.raises(SpecError, match=r"spec\.yaml: a mistake in the settings: the file is no YAML: \S"):
+    with pytest.raises(SpecError, match=r"spec\.yaml: a mistake in the settings: the file is not YAML: \S"):
         read_spec(path)
 
 

@@ -14,7 +14,7 @@ from equipoise.calibration import Temperature, save
 from equipoise.comparison.folder import ComparisonFolder, PlannedRun
 from equipoise.comparison.lock import LOCKS, at_work, only_one
 from equipoise.predictions import InputError, open_predictions, write_predictions
-from equipoise.train.callbacks import save as save_checkpoint
+from equipoise.train.checkpoints import save as save_checkpoint
 from equipoise.train.folder import RunFolder, write_json
 from equipoise.train.run import run
 from equipoise.train.spec import RunSpec

@@ -52,7 +52,7 @@ def made_by(
     path, _, function = name.rpartition(":")
     if not path.endswith(".py"):
         raise ValueError(
-            f"name must be FILE.py:function, got {name!r}; say which function of the file makes the {what}"
+            f"name must be FILE.py:function, got {name!r}; name the function of the file that makes the {what}"
         )
     file = Path(path).expanduser().resolve()
     with _on_path(file.parent):

@@ -61,7 +61,7 @@ def test_a_slip_of_the_pen_is_answered_with_the_nearest_command():
         (["compare", "--data", "digits-lt", "--methods", "ce sdnn"], "did you mean 'sdn'?"),
         (["train", "--data", "digits-lt", "--epochz", "3"], "--epoch"),
         (["train", "wrong.yaml"], "did you mean 'loss'?"),
-        (["compare", "broken.yaml"], "no YAML"),
+        (["compare", "broken.yaml"], "not YAML"),
         (["train", "missing.yaml"], "no such file"),
     ],
 )

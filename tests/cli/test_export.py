@@ -36,9 +36,9 @@ def test_a_program_is_named(tmp_path):
 
 def test_what_is_no_finished_run(tmp_path):
     refused(run("export", tmp_path / "nowhere"), "nowhere", "no such folder", "equipoise train")
-    refused(run("export", tmp_path), "run.json", "none in this folder")
+    refused(run("export", tmp_path), "no run: run.json is missing")
     make_run(tmp_path / "a.unfinished")
-    refused(run("export", tmp_path / "a"), "must be finished")
+    refused(run("export", tmp_path / "a"), "the run is unfinished")
 
 
 def test_a_comparison_is_no_run(tmp_path):
@@ -64,7 +64,7 @@ def test_of_a_comparison_that_was_judged_the_recommended_run_is_named(tmp_path):
 def test_a_target_that_exists(tmp_path):
     make_run(tmp_path / "run")
     assert run("export", tmp_path / "run").exit_code == 0
-    refused(run("export", tmp_path / "run"), "exported", "must not exist yet", "remove it or choose another --out")
+    refused(run("export", tmp_path / "run"), "exported", "already exists", "remove it or choose another --out")
     refused(run("export", tmp_path / "run", "--out", tmp_path / "a" / "b"), "must exist", "create it")
 
 

@@ -110,7 +110,7 @@ def test_a_finished_comparison_starts_nothing(here, out):
 
 def test_interrupted_it_says_how_to_go_on_and_does(here, out):
     here.wrong["focal(gamma=1)", 0] = KeyboardInterrupt()
-    with pytest.raises(TrainingError, match="interrupted; 1 of 6 runs are finished, the same command goes on"):
+    with pytest.raises(TrainingError, match="interrupted; 1 of 6 runs are finished; run the same command again"):
         compared(out)
     here.wrong.clear()
     here.trained.clear()
@@ -147,14 +147,14 @@ def test_a_failed_run_stops_nothing_and_is_tried_again(here, out):
     said.clear()
     folder = compared(out, said.append)
     assert here.trained == [("focal(gamma=2)", 0), ("ce", 1)]
-    assert "ce, seed 1 failed before and is tried again: the loss became nan" in said
+    assert "ce, seed 1 failed before and is trained again: the loss became nan" in said
     assert [(one.loss, one.seed) for one in folder.failures] == [("focal(gamma=2)", 0)]
     assert sorted(file.name for file in (out / "failures").iterdir()) == ["focal-gamma=2-0.json", "focal-gamma=2-0.log"]
 
 
 def test_no_run_came_to_its_end(here, out):
     here.wrong = dict.fromkeys(ALL, TrainingError("no memory"))
-    with pytest.raises(TrainingError, match="none of the 6 runs came to its end: ce, seed 0: no memory; see the logs"):
+    with pytest.raises(TrainingError, match="all 6 runs failed: ce, seed 0: no memory; see the logs"):
         compared(out)
     here.wrong = {}
     assert len(compared(out).finished) == 6
@@ -178,7 +178,7 @@ def test_a_full_disk_in_the_end_costs_no_run(here, out, monkeypatch):
 
     monkeypatch.setattr(module, "_judge", full)
     with pytest.raises(
-        TrainingError, match=r"the disk is full .*; make room; 6 of 6 runs are finished, the same command"
+        TrainingError, match=r"the disk is full .*; make room; 6 of 6 runs are finished; run the same command"
     ):
         compared(out)
     monkeypatch.undo()
@@ -343,7 +343,7 @@ def test_a_part_of_a_comparison_is_refused_with_the_command_of_all(here, out, se
     with pytest.raises(
         ValueError,
         match=re.escape(
-            f"already holds a comparison with {differs}, which this one lacks; go on with it (equipoise compare"
+            f"already holds a comparison with {differs}, which this one lacks; resume it (equipoise compare"
         ),
     ) as why:
         compared(out, **settings)
@@ -369,18 +369,18 @@ def test_suggested_losses_stay_those_of_the_first_time(here, out):
 def test_a_plan_that_is_none(here, out, content):
     out.mkdir()
     (out / "compare.json").write_text(content)
-    with pytest.raises(ValueError, match=r"compare\.json: it must be the plan of a comparison"):
+    with pytest.raises(ValueError, match=r"compare\.json: the file is not the plan of a comparison"):
         compared(out)
     assert (out / "compare.json").read_text() == content
 
 
 def test_a_folder_of_something_else_is_left_alone(here, out):
     (out / ".git").mkdir(parents=True)
-    with pytest.raises(ValueError, match="the folder must be free or hold this comparison, found something else"):
+    with pytest.raises(ValueError, match="the folder exists and is not a comparison"):
         compared(out)
     assert [file.name for file in out.iterdir()] == [".git"]
     (out.parent / "file").write_text("mine")
-    with pytest.raises(ValueError, match="found something else"):
+    with pytest.raises(ValueError, match="is not a comparison"):
         compared(out.parent / "file")
 
 

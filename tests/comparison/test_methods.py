@@ -239,7 +239,7 @@ def test_a_backbone_that_fails_does_not_stop_the_others(here, tmp_path):
 
 def test_only_failed_backbones_are_none_that_came_to_an_end(here, tmp_path):
     here.wrong["auto-0"] = TrainingError("no memory")
-    with pytest.raises(TrainingError, match="none of the 2 runs came to its end: auto, seed 0: no memory"):
+    with pytest.raises(TrainingError, match="all 2 runs failed: auto, seed 0: no memory"):
         compared(tmp_path / "out", methods="crt lws")
     assert ComparisonFolder(tmp_path / "out").exists
 
@@ -247,7 +247,7 @@ def test_only_failed_backbones_are_none_that_came_to_an_end(here, tmp_path):
 def test_a_comparison_of_nothing_but_a_backbone_that_is_finished(here, tmp_path):
     """Every method failed, stage one did not: there is nothing to judge, and it is told."""
     here.wrong = {"crt-0": TrainingError("no memory"), "lws-0": TrainingError("no memory")}
-    with pytest.raises(TrainingError, match="none of the 2 runs came to its end: crt, seed 0: no memory"):
+    with pytest.raises(TrainingError, match="all 2 runs failed: crt, seed 0: no memory"):
         compared(tmp_path / "out", methods="crt lws")
     here.wrong = {}
     assert len(compared(tmp_path / "out", methods="crt lws").finished) == 3

@@ -103,7 +103,7 @@ def test_all_mistakes_are_named_together():
     assert "loss: there is no such setting; did you mean 'losses'?" in text
     assert "seed: there is no such setting; did you mean 'seeds'?" in text
     assert "data: it must be given, as --data or as a line 'data: ...' of a file of settings" in text
-    assert "devices: every run of a comparison has one device, got 2" in text
+    assert "devices: every run of a comparison uses one device, got 2" in text
 
 
 @pytest.mark.parametrize(

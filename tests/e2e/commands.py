@@ -125,7 +125,10 @@ def rows(run):
 
 def without_files(results):
     """Results without the names of the files that they are about."""
-    return {split: {key: value for key, value in found.items() if key != "file"} for split, found in results.items()}
+    return {
+        split: {key: value for key, value in found.items() if key != "file"}
+        for split, found in results.to_json().items()
+    }
 
 
 def predictions(run, split):

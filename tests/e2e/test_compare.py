@@ -220,7 +220,7 @@ def test_a_process_that_is_killed_costs_one_run(equipoise, tmp_path):
     assert "ce, seed 0 failed before and is tried again" in finished.out
     assert len(comparison.finished) == 2
     assert comparison.failures == []
-    assert "going on where an earlier attempt stopped" in (comparison.path / "runs" / "ce-0" / "train.log").read_text()
+    assert "resuming an earlier attempt" in (comparison.path / "runs" / "ce-0" / "train.log").read_text()
 
 
 def test_a_loss_that_is_no_number_stops_nothing(equipoise, tmp_path):
@@ -266,7 +266,7 @@ def test_one_at_a_time_and_interrupted(equipoise, tmp_path):
     os.killpg(process, signal.SIGINT)  # as a terminal does
     finished = equipoise.wait()
     assert finished.status == 1
-    assert "interrupted; 0 of 6 runs are finished, the same command goes on from there" in finished.err
+    assert "interrupted; 0 of 6 runs are finished; run the same command again to resume" in finished.err
     assert "Traceback" not in finished.err
     assert all(map(is_over, workers))
     assert any(comparison.path.glob("runs/*.unfinished/resume.ckpt"))
@@ -306,7 +306,7 @@ def test_nobody_is_left_behind(equipoise, tmp_path, how):
     assert group(leader) == []
     if how != "SIGKILL":
         assert finished.status == 1
-        assert "interrupted; 0 of 2 runs are finished, the same command goes on from there" in finished.err
+        assert "interrupted; 0 of 2 runs are finished; run the same command again to resume" in finished.err
 
 
 def test_mistakes(whole, equipoise, tmp_path):

@@ -48,7 +48,7 @@ def test_killed_in_stage_one(equipoise, tmp_path, oltr):
     run = killed(equipoise, tmp_path, lambda run: rows_there(2)(inside(run)), **OLTR)
     assert not inside(run).finished
     run, said = gone_on(equipoise, tmp_path, **OLTR)
-    assert "stage one: going on where an earlier attempt stopped" in said
+    assert "stage one: resuming an earlier attempt" in said
     assert f"stage one: epoch 1/{EPOCHS}" not in said
     assert_same_run(run, oltr)
     assert_same_run(RunFolder(run.path / "stage-one"), RunFolder(oltr.path / "stage-one"))
@@ -58,7 +58,7 @@ def test_killed_in_stage_two(equipoise, tmp_path, oltr):
     run = killed(equipoise, tmp_path, rows_there(2), **OLTR)
     before = contents(inside(run).path)
     run, said = gone_on(equipoise, tmp_path, **OLTR)
-    assert "going on where an earlier attempt stopped" in said
+    assert "resuming an earlier attempt" in said
     assert "stage one: epoch" not in said
     assert f"epoch 1/{EPOCHS}" not in said
     assert {file.name: told for file, told in before.items()} == {
@@ -95,11 +95,11 @@ def test_stage_two_without_its_stage_one(equipoise, tmp_path, oltr):
     before = contents(run.draft)
     refused = equipoise(tmp_path, "train", out="run", **OLTR)
     assert refused.status == 2
-    assert "stage one must be there for stage two to go on" in refused.err
+    assert "stage one is missing, so stage two cannot resume" in refused.err
     assert "Traceback" not in refused.err
     assert contents(run.draft) == before
     run, said = gone_on(equipoise, tmp_path, stage_one=kept, **OLTR)
-    assert "going on where an earlier attempt stopped" in said
+    assert "resuming an earlier attempt" in said
     assert_same_run(run, oltr)
 
 

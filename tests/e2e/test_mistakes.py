@@ -206,7 +206,7 @@ def test_all_typos_at_once(refused, tmp_path):
     )
     refused("gone.yaml", "no such file", arguments=["gone.yaml"], lines=2)
     (tmp_path / "spec.yaml").write_text("data: [digits-lt")
-    refused("spec.yaml", "no YAML", arguments=["spec.yaml"], lines=2)
+    refused("spec.yaml", "not YAML", arguments=["spec.yaml"], lines=2)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_folder_that_is_no_run(equipoise, tmp_path):
     for options in ({}, {"restart": True}):
         found = equipoise(tmp_path, "train", out="run", **DIGITS, **options)
         assert found.status == 2
-        assert "must be free" in found.err
+        assert "the folder exists and is not a run" in found.err
     assert (tmp_path / "run" / "thesis.txt").read_text() == "ten years"
 
 
@@ -300,7 +300,7 @@ def test_out_of_memory(refused, tmp_path):
     """The error that CUDA raises, from a model of one's own."""
     told = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 2 MiB."
     (tmp_path / "mine.py").write_text(OUT_OF_MEMORY.format(how=f"raise torch.OutOfMemoryError({told!r})"))
-    words = ("not enough memory (CUDA out of memory)", "lower --batch-size")
+    words = ("does not have enough memory (CUDA out of memory)", "lower --batch-size")
     refused(*words, status=1, **DIGITS | {"model": "mine.py:make"})
 
 
@@ -308,5 +308,5 @@ def test_out_of_memory(refused, tmp_path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_out_of_memory_of_a_device(refused, tmp_path):
     (tmp_path / "mine.py").write_text(OUT_OF_MEMORY.format(how="x.is_cuda and torch.empty(2**44, device=x.device)"))
-    words = ("not enough memory (CUDA out of memory)", "lower --batch-size")
+    words = ("does not have enough memory (CUDA out of memory)", "lower --batch-size")
     refused(*words, status=1, accelerator="gpu", **DIGITS | {"model": "mine.py:make"})

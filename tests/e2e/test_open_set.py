@@ -69,7 +69,7 @@ def test_samples_from_a_file_are_seen_as_those_of_the_test(equipoise, tmp_path):
     run = equipoise.train(tmp_path, open_set="same.npz", **DIGITS)
     as_they_are, made_small = np.split(predictions(run, "open")["logits"], 2)
     np.testing.assert_allclose(as_they_are, predictions(run, "test")["logits"], atol=1e-5)
-    assert run.record.data.notes[-1] == "Open set: 800 samples of no known class in same.npz."
+    assert run.record.data.notes[-1] == "Open set: 800 samples of unknown classes in same.npz."
     assert run.record.data.class_names == list("0123456789")
     assert run.results.open == recomputed(run)
     of_large = equipoise.train(tmp_path, open_set="large.npz", out="large", **DIGITS)
@@ -115,7 +115,7 @@ def test_a_system_with_two_stages(equipoise, tmp_path):
     first = RunFolder(run.path / "stage-one")
     assert first.record.data.class_names == run.record.data.class_names == list("01245679")
     again = equipoise.train(tmp_path, method="crt", open_classes="3,8", stage_one=first.path, out="crt", **DIGITS)
-    assert "open" in again.results
+    assert again.results.open is not None
     other = equipoise(tmp_path, "train", method="crt", open_classes="8", stage_one=first.path, out="other", **DIGITS)
     assert other.status == 2
     assert "with open_classes ['3', '8'] in place of ['8']" in other.err

@@ -41,7 +41,7 @@ def test_a_killed_run_goes_on(equipoise, tmp_path, whole):
         assert after <= len(list(run.history())) < EPOCHS
     finished = equipoise(tmp_path, "train", out="run", **MOVING)
     assert finished.status == 0, finished.err
-    assert "going on where an earlier attempt stopped" in finished.out
+    assert "resuming an earlier attempt" in finished.out
     assert f"epoch 2/{EPOCHS}" not in finished.out
     assert_same_run(run, whole)
     log = (run.path / "logs" / "metrics.csv").read_text()

@@ -387,24 +387,24 @@ def test_a_failed_export_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_no_run(tmp_path):
-    with pytest.raises(ValueError, match=says("nowhere: there must be", "no such folder", "equipoise train")):
+    with pytest.raises(ValueError, match=says("nowhere: no run: there is no such folder", "equipoise train")):
         export_run(tmp_path / "nowhere", tmp_path / "out")
-    with pytest.raises(ValueError, match=says("run.json", "none in this folder")):
+    with pytest.raises(ValueError, match=says("no run: run.json is missing")):
         export_run(tmp_path, tmp_path / "out")
 
 
 @pytest.mark.parametrize("asked", ["run", "run.unfinished"])
 def test_an_unfinished_run(tmp_path, asked):
     make_run(tmp_path / "run.unfinished")
-    with pytest.raises(ValueError, match=says(f"{asked}: the run must be finished", "unfinished")):
+    with pytest.raises(ValueError, match=says(f"{asked}: the run is unfinished", "resume it")):
         export_run(tmp_path / asked, tmp_path / "out")
 
 
 def test_the_folder_of_a_run_before_it_was_finished(tmp_path):
-    with pytest.raises(ValueError, match=says("run.unfinished: there must be the run.json of a run", "no such folder")):
+    with pytest.raises(ValueError, match=says("run.unfinished: no run: there is no such folder")):
         export_run(tmp_path / "run.unfinished", tmp_path / "out")
     make_run(tmp_path / "run")
-    with pytest.raises(ValueError, match=says("the run is finished and lies in", "run; take that")):
+    with pytest.raises(ValueError, match=says("the run is finished, in", "run; use that")):
         export_run(tmp_path / "run.unfinished", tmp_path / "out")
 
 
@@ -421,7 +421,7 @@ def test_a_target_that_exists_stays(tmp_path, kind):
     make_run(tmp_path / "run")
     out = tmp_path / "out"
     out.mkdir() if kind == "folder" else out.write_text("mine")
-    with pytest.raises(ValueError, match=says("out: ", "must not exist", "remove it")):
+    with pytest.raises(ValueError, match=says("out: ", "already exists", "remove it")):
         export_run(tmp_path / "run", out)
     assert (out.is_dir() and not files_in(out)) if kind == "folder" else out.read_text() == "mine"
 
@@ -473,9 +473,9 @@ def test_weights_of_another_model_are_not_exported(tmp_path):
 
 
 def test_no_exported_model(tmp_path):
-    with pytest.raises(FileNotFoundError, match=says("nowhere: there must be an exported model", "no such folder")):
+    with pytest.raises(FileNotFoundError, match=says("nowhere: no exported model: there is no such folder")):
         load_exported(tmp_path / "nowhere")
-    with pytest.raises(FileNotFoundError, match=says("no model.json", "equipoise export")):
+    with pytest.raises(FileNotFoundError, match=says("model.json is missing", "equipoise export")):
         load_exported(tmp_path)
 
 
@@ -491,8 +491,8 @@ def test_no_exported_model(tmp_path):
         ({"preparation__mean": []}, ("found ValueError: mean and std",)),
         ({"calibration": {"format": "none"}}, ("calibration.version is missing",)),
         ({"thresholds": 0.5}, ("thresholds must be an object",)),
-        ({"model__name": "/tmp/evil.py:f"}, ("found a program at '/tmp/evil.py:f'",)),
-        ({"model__name": "../model.py:f"}, ("found a program",)),
+        ({"model__name": "/tmp/evil.py:f"}, ("found code at '/tmp/evil.py:f'",)),
+        ({"model__name": "../model.py:f"}, ("found code at",)),
         ({"model__num_classes": 9}, ("10 class names for 9 outputs",)),
         (
             {"model__options": {"hidden": [9]}},
@@ -539,7 +539,7 @@ def test_the_users_own_model_is_loaded_only_on_trust(tmp_path):
     assert files_in(out) == ["README.md", "model.json", "model.py", "model.safetensors"]
     assert (out / "model.py").read_text() == PROGRAM
     assert "trust_code=True" in (out / "README.md").read_text()
-    with pytest.raises(ValueError, match=says("made by the program model.py", "look at it", "trust_code=True")):
+    with pytest.raises(ValueError, match=says("runs its code model.py", "read it", "trust_code=True")):
         load_exported(out)
     images = images_of("multiclass")
     probabilities = expected_logits(model, "multiclass", images).softmax(1)
@@ -561,7 +561,7 @@ def test_the_users_own_file_must_be_there(tmp_path):
     (tmp_path / "mine.py").write_text(PROGRAM)
     make_run(tmp_path / "run", name=f"{tmp_path}/mine.py:tiny")
     (tmp_path / "run" / "model.py").unlink()
-    with pytest.raises(ValueError, match=says("model.py: the program that makes the model must be there")):
+    with pytest.raises(ValueError, match=says("model.py: the code of the model is missing")):
         export_run(tmp_path / "run", tmp_path / "out")
 
 

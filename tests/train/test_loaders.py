@@ -24,7 +24,7 @@ from equipoise.data import Arrays, DataError, FileImages, Masks, Texts, digit_ma
 from equipoise.data.files import path_array
 from equipoise.tasks import Task
 from equipoise.train import loaders
-from equipoise.train.loaders import Handfuls, evaluation_feed, fits, labels_for_sampling, training_feed
+from equipoise.train.loaders import GroupedBatches, evaluation_loader, fits, labels_for_sampling, training_loader
 
 CPU = torch.device("cpu")
 
@@ -34,14 +34,14 @@ def numbered(count, labels=None):
     return Arrays(np.arange(count, dtype=np.float32)[:, None], np.zeros(count, np.int64) if labels is None else labels)
 
 
-def samples(feed):
+def samples(loader):
     """Numbers of the samples in each batch."""
-    return [inputs[:, 0].int().tolist() for inputs, _ in feed]
+    return [inputs[:, 0].int().tolist() for inputs, _ in loader]
 
 
 def training(count=23, size=4, *, split=None, device=CPU, seed=0, rank=0, world_size=1):
     sampler = sampler_for("none", np.zeros(count, np.int64), seed=seed, rank=rank, world_size=world_size)
-    return training_feed(
+    return training_loader(
         split or numbered(count), batch_size=size, sampler=sampler, device=device, workers=0, seed=seed
     )
 
@@ -56,10 +56,10 @@ def pictures(folder, count=7, size=(6, 5), **options):
 
 
 def test_training_batches_have_one_size_and_come_from_the_whole_split():
-    feed = training()
-    seen = samples(feed)
+    loader = training()
+    seen = samples(loader)
     assert [len(batch) for batch in seen] == [4] * 5
-    assert len(feed) == 5
+    assert len(loader) == 5
     assert len({sample for batch in seen for sample in batch}) == 20
 
 
@@ -70,10 +70,10 @@ def test_fewer_samples_than_a_batch_are_one_smaller_batch():
 
 
 def test_epochs_differ_and_a_resumed_one_is_the_same():
-    feed, orders = training(), []
+    loader, orders = training(), []
     for epoch in range(3):
-        feed.sampler.set_epoch(epoch)
-        orders.append(samples(feed))
+        loader.sampler.set_epoch(epoch)
+        orders.append(samples(loader))
     assert orders[0] != orders[1] != orders[2]
     resumed = training()
     resumed.sampler.set_epoch(2)
@@ -82,12 +82,12 @@ def test_epochs_differ_and_a_resumed_one_is_the_same():
 
 
 def test_the_epoch_may_be_set_after_the_iterator_was_made():
-    feed = training()
-    feed.sampler.set_epoch(1)
-    expected = samples(feed)
-    feed.sampler.set_epoch(0)
-    iterator = iter(feed)
-    feed.sampler.set_epoch(1)
+    loader = training()
+    loader.sampler.set_epoch(1)
+    expected = samples(loader)
+    loader.sampler.set_epoch(0)
+    iterator = iter(loader)
+    loader.sampler.set_epoch(1)
     assert samples(iterator) == expected
 
 
@@ -103,33 +103,33 @@ def test_the_batches_of_all_processes_are_the_joint_batch(world):
 @pytest.mark.parametrize(("count", "world"), [(1, 2), (4, 5)])
 def test_evaluation_needs_a_sample_for_each_process(count, world):
     with pytest.raises(DataError, match=f"each of the {world} processes, found {count}"):
-        evaluation_feed(numbered(count), batch_size=3, device=CPU, workers=0, rank=0, world_size=world)
+        evaluation_loader(numbered(count), batch_size=3, device=CPU, workers=0, rank=0, world_size=world)
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 5))
 @settings(max_examples=150, deadline=None)
 def test_evaluation_sees_every_sample_once_in_as_many_batches_everywhere(count, size, world):
     assume(count >= world)
-    feeds = [
-        evaluation_feed(numbered(count), batch_size=size, device=CPU, workers=0, rank=rank, world_size=world)
+    loaders = [
+        evaluation_loader(numbered(count), batch_size=size, device=CPU, workers=0, rank=rank, world_size=world)
         for rank in range(world)
     ]
-    seen = [samples(feed) for feed in feeds]
+    seen = [samples(loader) for loader in loaders]
     assert sorted(sample for own in seen for batch in own for sample in batch) == list(range(count))
-    assert {len(feed) for feed in feeds} == {len(own) for own in seen} == {len(seen[0])}
+    assert {len(loader) for loader in loaders} == {len(own) for own in seen} == {len(seen[0])}
     sizes = {len(batch) for own in seen for batch in own}
     assert min(sizes) >= 1
     assert max(sizes) <= size + (size == 1)
     if size > 1 or count % world == 0:
         assert len(seen[0]) == math.ceil(math.ceil(count / world) / size)  # no more than needed
-    for feed, own in zip(feeds, seen, strict=True):
-        assert feed.indices.tolist() == [sample for batch in own for sample in batch]
-        assert feed.sampler is None
+    for loader, own in zip(loaders, seen, strict=True):
+        assert loader.indices.tolist() == [sample for batch in own for sample in batch]
+        assert loader.sampler is None
 
 
 def test_evaluation_comes_in_the_same_order_again():
-    feed = evaluation_feed(numbered(10), batch_size=4, device=CPU, workers=0, rank=0, world_size=1)
-    assert samples(feed) == samples(feed) == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    loader = evaluation_loader(numbered(10), batch_size=4, device=CPU, workers=0, rank=0, world_size=1)
+    assert samples(loader) == samples(loader) == [[0, 1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_evaluation_comes_in_the_same_order_again():
     ],
 )
 def test_labels_come_as_losses_take_them(labels, dtype):
-    feed = evaluation_feed(numbered(3, labels), batch_size=3, device=CPU, workers=0, rank=0, world_size=1)
-    ((_, targets),) = feed
+    loader = evaluation_loader(numbered(3, labels), batch_size=3, device=CPU, workers=0, rank=0, world_size=1)
+    ((_, targets),) = loader
     assert targets.dtype is dtype
     np.testing.assert_array_equal(targets.numpy(), labels.astype(targets.numpy().dtype))
 
@@ -158,27 +158,27 @@ def test_inputs_keep_their_values(dtype):
     inputs = np.arange(24).reshape(6, 2, 2)[::-1].astype(dtype)
     inputs.flags.writeable = False
     split = Arrays(inputs, np.zeros(6, np.int64))
-    ((batch, _),) = evaluation_feed(split, batch_size=6, device=CPU, workers=0, rank=0, world_size=1)
+    ((batch, _),) = evaluation_loader(split, batch_size=6, device=CPU, workers=0, rank=0, world_size=1)
     assert batch.dtype is getattr(torch, np.dtype(dtype).name)
     np.testing.assert_array_equal(batch.numpy(), inputs)
 
 
 def test_doubles_become_single_floats():
     split = Arrays(np.ones((2, 1)), np.zeros(2, np.int64))
-    ((batch, _),) = evaluation_feed(split, batch_size=2, device=CPU, workers=0, rank=0, world_size=1)
+    ((batch, _),) = evaluation_loader(split, batch_size=2, device=CPU, workers=0, rank=0, world_size=1)
     assert batch.dtype is torch.float32
 
 
 def test_writing_into_a_batch_leaves_the_data_alone():
     split = numbered(4)
-    for inputs, labels in evaluation_feed(split, batch_size=4, device=CPU, workers=0, rank=0, world_size=1):
+    for inputs, labels in evaluation_loader(split, batch_size=4, device=CPU, workers=0, rank=0, world_size=1):
         inputs.fill_(-1)
         labels.fill_(-1)
     assert split.inputs[:, 0].tolist() == [0, 1, 2, 3]
     assert split.labels.tolist() == [0, 0, 0, 0]
 
 
-def test_feeds_of_a_split_share_its_tensors_which_die_with_it():
+def test_loaders_of_a_split_share_its_tensors_which_die_with_it():
     split = numbered(8, np.zeros(8, np.int32))  # labels have to be converted
     first, second = training(8, split=split), training(8, split=split)
     assert first.data[1] is second.data[1]
@@ -197,9 +197,9 @@ def test_what_fits():
 def test_what_does_not_fit_is_gathered_on_the_host(monkeypatch):
     expected = samples(training())
     monkeypatch.setattr(loaders, "_free_memory", lambda device: 0)
-    feed = training()
-    assert type(feed) is loaders.HostFeed
-    assert samples(feed) == expected
+    loader = training()
+    assert type(loader) is loaders.HostLoader
+    assert samples(loader) == expected
     labels = np.full((23, 2, 2), 255, np.uint8)
     ((_, targets),) = training(3, 8, split=numbered(3, labels[:3]))
     assert targets.dtype is torch.int64
@@ -209,11 +209,11 @@ def test_what_does_not_fit_is_gathered_on_the_host(monkeypatch):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_files_come_as_arrays_would(tmp_path, workers):
     split = pictures(tmp_path)
-    expected = list(evaluation_feed(split.as_arrays(), batch_size=3, device=CPU, workers=0, rank=0, world_size=1))
-    feed = evaluation_feed(split, batch_size=3, device=CPU, workers=workers, rank=0, world_size=1)
+    expected = list(evaluation_loader(split.as_arrays(), batch_size=3, device=CPU, workers=0, rank=0, world_size=1))
+    loader = evaluation_loader(split, batch_size=3, device=CPU, workers=workers, rank=0, world_size=1)
     for _ in range(2):  # workers are kept
-        found = list(feed)
-        assert len(found) == len(feed) == len(expected)
+        found = list(loader)
+        assert len(found) == len(loader) == len(expected)
         for pair, wanted in zip(found, expected, strict=True):
             for tensor, other in zip(pair, wanted, strict=True):
                 assert_close(tensor, other, rtol=0, atol=0)
@@ -222,21 +222,21 @@ def test_files_come_as_arrays_would(tmp_path, workers):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_training_on_files_follows_the_sampler(tmp_path, workers):
     sampler = sampler_for("balanced", (split := pictures(tmp_path)).labels, seed=3)
-    feed = training_feed(split, batch_size=2, sampler=sampler, device=CPU, workers=workers, seed=3)
+    loader = training_loader(split, batch_size=2, sampler=sampler, device=CPU, workers=workers, seed=3)
     state = torch.get_rng_state()
     for epoch in (1, 0):
-        feed.sampler.set_epoch(epoch)
-        drawn = [image[0, 0, 0].item() for inputs, _ in feed for image in inputs]
+        loader.sampler.set_epoch(epoch)
+        drawn = [image[0, 0, 0].item() for inputs, _ in loader for image in inputs]
         assert drawn == list(sampler)[:6]
-        assert len(drawn) == 2 * len(feed)
+        assert len(drawn) == 2 * len(loader)
     assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_epoch_may_be_left_early(tmp_path, workers):
-    feed = evaluation_feed(pictures(tmp_path), batch_size=1, device=CPU, workers=workers, rank=0, world_size=1)
-    next(iter(feed))
-    assert [inputs[0, 0, 0, 0].item() for inputs, _ in feed] == list(range(7))
+    loader = evaluation_loader(pictures(tmp_path), batch_size=1, device=CPU, workers=workers, rank=0, world_size=1)
+    next(iter(loader))
+    assert [inputs[0, 0, 0, 0].item() for inputs, _ in loader] == list(range(7))
 
 
 def test_files_are_decoded_in_other_processes(tmp_path, monkeypatch):
@@ -244,8 +244,8 @@ def test_files_are_decoded_in_other_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(FileImages, "as_arrays", lambda self, **_: numbered(1, np.array([os.getpid()])))
     seen = {}
     for workers in (0, 2):
-        feed = evaluation_feed(split, batch_size=1, device=CPU, workers=workers, rank=0, world_size=1)
-        seen[workers] = {int(labels[0]) for _, labels in feed}
+        loader = evaluation_loader(split, batch_size=1, device=CPU, workers=workers, rank=0, world_size=1)
+        seen[workers] = {int(labels[0]) for _, labels in loader}
     assert seen[0] == {os.getpid()}
     assert len(seen[2]) == 2
     assert os.getpid() not in seen[2]
@@ -258,7 +258,7 @@ def test_masks_come_with_their_images(tmp_path):
     paths = path_array(tmp_path / f"mask{number}.png" for number in range(3))
     masks = Masks(paths, np.array([[30, 0], [0, 30], [0, 0]]), 255)
     split = FileImages(split.paths, (masks.pixels > 0).astype(np.int8), masks=masks)
-    ((_, maps),) = evaluation_feed(split, batch_size=3, device=CPU, workers=1, rank=0, world_size=1)
+    ((_, maps),) = evaluation_loader(split, batch_size=3, device=CPU, workers=1, rank=0, world_size=1)
     assert maps.dtype is torch.int64
     assert maps.shape == (3, 6, 5)
     assert maps[:, 0, 0].tolist() == [0, 1, 255]
@@ -270,9 +270,9 @@ def test_a_corrupt_file_is_named_as_ever(tmp_path, workers):
     (tmp_path / "5.png").write_bytes(b"no picture")
     with pytest.raises(DataError) as alone:
         split.load(5)
-    feed = evaluation_feed(split, batch_size=2, device=CPU, workers=workers, rank=0, world_size=1)
+    loader = evaluation_loader(split, batch_size=2, device=CPU, workers=workers, rank=0, world_size=1)
     with pytest.raises(DataError) as caught:
-        list(feed)
+        list(loader)
     assert type(caught.value) is type(alone.value)
     assert str(caught.value) == str(alone.value)
     assert str(tmp_path / "5.png") in str(caught.value)
@@ -282,11 +282,11 @@ def test_a_corrupt_file_is_named_as_ever(tmp_path, workers):
 def test_files_of_several_sizes_need_one(tmp_path, workers):
     split = pictures(tmp_path, 4)
     Image.new("RGB", (9, 9)).save(tmp_path / "3.png")
-    feed = evaluation_feed(split, batch_size=4, device=CPU, workers=workers, rank=0, world_size=1)
+    loader = evaluation_loader(split, batch_size=4, device=CPU, workers=workers, rank=0, world_size=1)
     with pytest.raises(DataError, match=r"3\.png: images must have one size.*found 9 x 9 .*choose image_size"):
-        list(feed)
+        list(loader)
     sized = FileImages(split.paths, split.labels, (4, 4))
-    ((inputs, _),) = evaluation_feed(sized, batch_size=4, device=CPU, workers=workers, rank=0, world_size=1)
+    ((inputs, _),) = evaluation_loader(sized, batch_size=4, device=CPU, workers=workers, rank=0, world_size=1)
     assert inputs.shape == (4, 3, 4, 4)
 
 
@@ -295,9 +295,9 @@ def test_other_mistakes_of_a_worker_keep_their_traceback(tmp_path, monkeypatch):
         raise RuntimeError("a mistake of ours")
 
     monkeypatch.setattr(FileImages, "as_arrays", broken)
-    feed = evaluation_feed(pictures(tmp_path), batch_size=2, device=CPU, workers=1, rank=0, world_size=1)
+    loader = evaluation_loader(pictures(tmp_path), batch_size=2, device=CPU, workers=1, rank=0, world_size=1)
     with pytest.raises(RuntimeError, match=r"(?s)Traceback.*a mistake of ours"):
-        list(feed)
+        list(loader)
 
 
 def test_decoders_travel_to_processes_that_start_anew(tmp_path):
@@ -329,30 +329,30 @@ def test_mistakes():
     with pytest.raises(ValueError, match="batch_size must be"):
         training(size=0)
     with pytest.raises(ValueError, match="batch_size must be"):
-        evaluation_feed(numbered(3), batch_size=0, device=CPU, workers=0, rank=0, world_size=1)
+        evaluation_loader(numbered(3), batch_size=0, device=CPU, workers=0, rank=0, world_size=1)
     with pytest.raises(TypeError, match="arrays or image files, got Texts; encode"):
-        evaluation_feed(Texts(("a",), np.zeros(1)), batch_size=1, device=CPU, workers=0, rank=0, world_size=1)
+        evaluation_loader(Texts(("a",), np.zeros(1)), batch_size=1, device=CPU, workers=0, rank=0, world_size=1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 9])
 def test_handfuls_hold_the_batches_of_an_epoch_in_their_order(size):
-    feed = training()
-    handfuls = Handfuls(feed, size)
+    loader = training()
+    handfuls = GroupedBatches(loader, size)
     seen = [samples(handful) for handful in handfuls]
     assert len(seen) == len(handfuls)
     assert [len(handful) for handful in seen[:-1]] == [size] * (len(seen) - 1)
     assert 1 <= len(seen[-1]) <= size
-    assert [batch for handful in seen for batch in handful] == samples(feed)
-    assert handfuls.sampler is feed.sampler
+    assert [batch for handful in seen for batch in handful] == samples(loader)
+    assert handfuls.sampler is loader.sampler
 
 
-def test_lightning_sets_the_epoch_of_a_feed():
+def test_lightning_sets_the_epoch_of_a_loader():
     pl = pytest.importorskip("pytorch_lightning")
     expected, seen = [], []
-    feed = training(8, 4)
+    loader = training(8, 4)
     for epoch in range(2):
-        feed.sampler.set_epoch(epoch)
-        expected += samples(feed)
+        loader.sampler.set_epoch(epoch)
+        expected += samples(loader)
 
     class Learner(pl.LightningModule):
         def __init__(self):
@@ -379,13 +379,13 @@ class TestOnGPU:
         expected = samples(training(1000, 32))
         if not fitting:
             monkeypatch.setattr(loaders, "_free_memory", lambda device: 0)
-        feed = training(1000, 32, device="cuda")
-        assert type(feed) is (loaders.ResidentFeed if fitting else loaders.HostFeed)
-        samples(feed)  # memory of the host is pinned now
+        loader = training(1000, 32, device="cuda")
+        assert type(loader) is (loaders.DeviceLoader if fitting else loaders.HostLoader)
+        samples(loader)  # memory of the host is pinned now
         torch.cuda.synchronize()
         torch.cuda.set_sync_debug_mode("error")
         try:
-            seen = [(inputs[:, 0] * 1.0, labels) for inputs, labels in feed]
+            seen = [(inputs[:, 0] * 1.0, labels) for inputs, labels in loader]
         finally:
             torch.cuda.set_sync_debug_mode("default")
         assert [batch.int().tolist() for batch, _ in seen] == expected
@@ -394,20 +394,20 @@ class TestOnGPU:
     @pytest.mark.parametrize("workers", [0, 2])
     def test_files_are_sent(self, tmp_path, workers):
         split = pictures(tmp_path)
-        feed = evaluation_feed(split, batch_size=2, device="cuda", workers=workers, rank=0, world_size=1)
+        loader = evaluation_loader(split, batch_size=2, device="cuda", workers=workers, rank=0, world_size=1)
         for _ in range(2):
-            seen = list(feed)
+            seen = list(loader)
             assert {inputs.device.type for inputs, _ in seen} == {"cuda"}
             assert [image[0, 0, 0].item() for inputs, _ in seen for image in inputs] == list(range(7))
 
     def test_a_corrupt_file_is_named(self, tmp_path):
         split = pictures(tmp_path)
         (tmp_path / "5.png").write_bytes(b"no picture")
-        feed = evaluation_feed(split, batch_size=2, device="cuda", workers=2, rank=0, world_size=1)
+        loader = evaluation_loader(split, batch_size=2, device="cuda", workers=2, rank=0, world_size=1)
         with pytest.raises(DataError, match=r"5\.png: the file must be an image"):
-            list(feed)
+            list(loader)
 
-    def test_feeds_share_what_lies_on_the_device(self):
+    def test_loaders_share_what_lies_on_the_device(self):
         split = numbered(8)
         both = [training(8, split=split, device=device) for device in ("cuda", f"cuda:{torch.cuda.current_device()}")]
         assert both[0].data[0] is both[1].data[0]
@@ -417,11 +417,11 @@ WAITING = """
 import sys
 import numpy as np
 from equipoise.data.files import FileImages
-from equipoise.train.loaders import evaluation_feed
+from equipoise.train.loaders import evaluation_loader
 
 if __name__ == "__main__":
     images = FileImages(np.array([sys.argv[1]] * 2), np.zeros(2, np.int64), size=(2, 2))
-    list(evaluation_feed(images, batch_size=1, device="cpu", workers=2))
+    list(evaluation_loader(images, batch_size=1, device="cpu", workers=2))
 """
 
 

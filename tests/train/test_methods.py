@@ -217,7 +217,7 @@ def test_ldam_drw_is_the_published_loss_on_cosines():
     """The scale sits in the head; margins times the scale there are the margins here."""
     data, method = digits_lt(), parse_method("ldam-drw")
     settings = RunSpec(data="digits-lt", epochs=10)
-    around = module.Around(
+    context = module.RunContext(
         loss=lambda text: loss_of(settings, data, False, text),
         features=None,
         epochs=10,
@@ -228,11 +228,11 @@ def test_ldam_drw_is_the_published_loss_on_cosines():
     model = MLP(in_features=64, num_classes=10, hidden=(16,))
     cosines = MLP(in_features=64, num_classes=10, hidden=(16,))
     cosines.load_state_dict(model.state_dict())
-    ours = method.trained(model, around)
+    ours = method.trained(model, context)
     head = find_classifier(ours).module
     assert isinstance(head, CosineClassifier)
     normalize_classifier(cosines)
-    loss = method.objective(ours, around)
+    loss = method.objective(ours, context)
     inputs, labels = torch.rand(64, 64), torch.from_numpy(data.train.labels[:64]).long()
     for epoch in (0, 7, 8, 9):  # the weights begin with the ninth of ten
         from equipoise.weights import Deferred, effective_number
@@ -416,7 +416,7 @@ def test_a_model_that_is_one_layer_has_no_block_to_double(tmp_path):
         (
             "digit-scenes",
             "sdn",
-            "sdn is for task multiclass or segmentation, got 'multilabel'; take one of none, crt",
+            "sdn is for task multiclass or segmentation, got 'multilabel'; use one of none, crt",
         ),
         ("digit-scenes", "tau-norm", "--method tau-norm is for task multiclass or segmentation, got 'multilabel'"),
         ("digit-maps", "bbn", "--method bbn is for task multiclass, got 'segmentation'"),
@@ -493,13 +493,11 @@ def test_stage_one_that_is_not_there(tmp_path):
     )
     RunFolder(missing).draft.mkdir()
     (RunFolder(missing).draft / "spec.json").write_text("{}")
-    refused(
-        tmp_path, f"found one that is not finished at {missing}", method="crt:backbone=focal", stage_one=str(missing)
-    )
+    refused(tmp_path, f"found an unfinished one at {missing}", method="crt:backbone=focal", stage_one=str(missing))
 
 
 def test_several_devices_need_a_stage_one(tmp_path):
-    refused(tmp_path, "--stage-one must be given where several devices train", method="crt", devices="2")
+    refused(tmp_path, "--stage-one must be given if several devices train", method="crt", devices="2")
 
 
 def test_features_larger_than_the_memory(tmp_path, monkeypatch):
@@ -524,7 +522,7 @@ def test_features_larger_than_the_memory(tmp_path, monkeypatch):
 @pytest.mark.parametrize("method", ["crt:lr=1e30", "tau-norm:tau=1000"])
 def test_a_classifier_that_is_no_number(method, tmp_path):
     """What was trained is not lost: stage one goes into another run."""
-    words = f"--method {canonical(method)} made weights that are no numbers"
+    words = f"--method {canonical(method)} produced non-finite weights"
     told = refused(tmp_path, words, kind=TrainingError, method=method)
     first = RunFolder(tmp_path / "run").draft / "stage-one"
     assert told.endswith(f"--stage-one {first}")
@@ -541,18 +539,20 @@ def test_a_device_without_room_leaves_features_to_the_host(stage_one, tmp_path, 
             raise MemoryError("features must fit into the memory of meta, got ...; pass less")
         return keep(*arguments, device=device, **options)
 
-    import equipoise.train.datamodule as feeds
+    from equipoise.train import datamodule
 
-    monkeypatch.setattr(feeds, "keep_features", full)
-    feed = feeds.evaluation_feed
-    monkeypatch.setattr(feeds, "evaluation_feed", lambda *args, device, **options: feed(*args, device="cpu", **options))
+    monkeypatch.setattr(datamodule, "keep_features", full)
+    loader = datamodule.evaluation_loader
+    monkeypatch.setattr(
+        datamodule, "evaluation_loader", lambda *args, device, **options: loader(*args, device="cpu", **options)
+    )
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     monkeypatch.setattr(model, "to", lambda device: model)
     from equipoise.train.preparation import Preparation
 
     data = digits_lt()
-    made = feeds.Feeds(RunSpec(data="digits-lt"), data, {"train": data.train}, 32)
-    kept = feeds.seen_features(made, Preparation.fit(data.train), torch.device("cuda"), model, "train")
+    made = datamodule.DataModule(RunSpec(data="digits-lt"), data, {"train": data.train}, 32)
+    kept = datamodule.classifier_features(made, Preparation.fit(data.train), torch.device("cuda"), model, "train")
     assert places == ["cuda", "cpu"]
     assert len(kept.features) == len(data.train)
 
@@ -568,7 +568,7 @@ def test_few_samples_retrain_a_classifier_in_smaller_batches(samples, batch, lr,
 
     monkeypatch.setattr("equipoise.train.methods.retrain_classifier", retrained)
     kept = features.KeptFeatures(torch.zeros(samples, 4), torch.zeros(samples, dtype=torch.long), 3)
-    around = module.Around(
+    context = module.RunContext(
         loss=lambda text, epochs: nn.CrossEntropyLoss(),
         features=lambda *_: kept,
         epochs=9,
@@ -576,5 +576,5 @@ def test_few_samples_retrain_a_classifier_in_smaller_batches(samples, batch, lr,
         ignore_index=-100,
         say=print,
     )
-    parse_method("crt").trained(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 3)), around)
+    parse_method("crt").trained(nn.Sequential(nn.Linear(2, 4), nn.Linear(4, 3)), context)
     assert (asked["batch_size"], asked["lr"], asked["epochs"], asked["seed"]) == (batch, lr, 10, 5)

@@ -15,7 +15,7 @@ from equipoise.losses import CrossEntropyLoss, FocalLoss, current_settings
 from equipoise.schedules import Linear
 from equipoise.train import datamodule
 from equipoise.train.builders import optimizer_of
-from equipoise.train.datamodule import Feeds
+from equipoise.train.datamodule import DataModule
 from equipoise.train.module import Learner
 from equipoise.train.optimizers import learning_rate_factor
 from equipoise.train.preparation import Preparation
@@ -87,13 +87,13 @@ def trained(*, precision="32-true", loss=None, **options):
         enable_model_summary=False,
     )
     with quiet():
-        trainer.fit(learner, datamodule=Feeds(spec, DATA, splits, BATCH_SIZE))
+        trainer.fit(learner, datamodule=DataModule(spec, DATA, splits, BATCH_SIZE))
     return learner, watch
 
 
 def test_handfuls_change_nothing(monkeypatch):
     learner, watch = trained(ema=0.9)
-    monkeypatch.setattr(datamodule, "HANDFUL", 1)
+    monkeypatch.setattr(datamodule, "STEPS_PER_GROUP", 1)
     alone, watch_alone = trained(ema=0.9)
     for ours, theirs in zip(learner.parameters(), alone.parameters(), strict=True):
         assert torch.equal(ours, theirs)

@@ -71,7 +71,7 @@ def test_all_mistakes_are_named_together():
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("- a\n- b\n", "there must be lines such as"), ("data: [", "no YAML"), ("", "got NoneType")],
+    [("- a\n- b\n", "there must be lines such as"), ("data: [", "not YAML"), ("", "got NoneType")],
 )
 def test_files_that_are_no_settings(tmp_path, content, message):
     file = tmp_path / "run.yaml"

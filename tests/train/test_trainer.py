@@ -19,7 +19,7 @@ def trainer(tmp_path, **settings):
 def test_the_cpu_of_a_mac_trains(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert trainer(tmp_path).strategy.root_device.type == "cpu"
-    with pytest.raises(ValueError, match=r"--accelerator.* must suit this machine: .*no float64.*take cpu"):
+    with pytest.raises(ValueError, match=r"--accelerator.* must suit this machine: .*no float64.*use cpu"):
         trainer(tmp_path, accelerator="gpu")
 
 

@@ -1,4 +1,4 @@
-"""Many runs on one data set, and what can be said of the differences."""
+"""Compare losses: train them on one data set with several seeds, and evaluate the differences."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from equipoise.comparison.verdict import Verdict
 from equipoise.expressions import canonical
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain, write_json
-from equipoise.train.spec import FREE, RunSpec, told_apart
+from equipoise.train.spec import FREE, RunSpec, describe_differences
 
 __all__ = ["compare"]
 
 MOST_JOBS = 8
-"""Runs at a time where nothing is said: memory has to hold the data of each."""
+"""Default maximum of parallel runs: memory has to hold the data of each."""
 GROWING = ("losses", "methods", "seeds")
-"""Settings to which something may be added when a comparison goes on."""
+"""Settings to which values may be added when a comparison is resumed."""
 
 
 def compare(
@@ -54,21 +54,21 @@ def compare(
     console: Console | None = None,
     page: Callable[[ComparisonFolder, Verdict], str] | None = None,
 ) -> ComparisonFolder:
-    """Train every loss with every seed, as far as that is not done yet; then judge, then write the report.
+    """Train every loss with every seed, skip finished runs, then write the verdict and the report.
 
     Args:
         spec: all settings.
-        out: folder of the comparison; one that was interrupted goes on, and losses and seeds may be added to one.
-        jobs: runs at a time; None for one for each GPU, or each core up to 8, and with Ray as many as it has room for.
+        out: folder of the comparison; an interrupted one is resumed, and losses and seeds may be added.
+        jobs: parallel runs; None for one per GPU, or per core up to 8, and with Ray as many as fit.
         ray: address of a Ray cluster that trains the runs; None for processes of this machine.
-        say: called with lines for people.
-        console: where a progress bar is drawn; None for none.
-        page: makes the report, HTML; None for none.
+        say: called with messages for the user.
+        console: for a progress bar; None for none.
+        page: makes the HTML of the report; None for none.
 
     Raises:
         DataError: the data cannot be used.
         ValueError: a setting does not fit the data, or the folder holds another comparison.
-        TrainingError: no run came to its end, or the comparison was interrupted.
+        TrainingError: every run failed, or the comparison was interrupted.
     """
     folder = ComparisonFolder(out.absolute())
     with _held(folder):
@@ -79,14 +79,14 @@ def compare(
             if len(_missing(runs)) == len(runs):
                 why = "".join(f": {one.loss}, seed {one.seed}: {one.error}" for one in folder.failures[:1])
                 logs = folder.path / "failures"
-                raise TrainingError(f"none of the {len(runs)} runs came to its end{why}; see the logs in {logs}")
+                raise TrainingError(f"all {len(runs)} runs failed{why}; see the logs in {logs}")
             _judge(folder, page)
     return folder
 
 
 @contextmanager
 def _explained(folder: ComparisonFolder) -> Iterator[None]:
-    """What stopped it, and that nothing is lost."""
+    """Raise interruptions and a full disk as errors that say how to resume."""
     try:
         yield
     except KeyboardInterrupt:
@@ -98,12 +98,12 @@ def _explained(folder: ComparisonFolder) -> Iterator[None]:
     else:
         return
     done = f"{len(folder.finished)} of {len(folder.runs)} runs are" if folder.exists else "nothing is"
-    raise TrainingError(f"{why}; {done} finished, the same command goes on from there")
+    raise TrainingError(f"{why}; {done} finished; run the same command again to resume")
 
 
 @contextmanager
 def _terminated_is_interrupted() -> Iterator[None]:
-    """``kill`` and batch systems stop a comparison as the keyboard does, unless somebody else listens to them."""
+    """Handle SIGTERM, of ``kill`` and batch systems, like an interruption, unless it has a handler."""
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -117,12 +117,10 @@ def _terminated_is_interrupted() -> Iterator[None]:
 
 @contextmanager
 def _held(folder: ComparisonFolder) -> Iterator[None]:
-    """Have the folder for this comparison alone; where none came of it, nothing is left."""
+    """Lock the folder for this comparison; leave nothing behind where none was planned."""
     path = folder.path
     if not folder.exists and path.exists() and not (path.is_dir() and all(map(_of_no_plan, path.iterdir()))):
-        raise ValueError(
-            f"{path}: the folder must be free or hold this comparison, found something else; choose another --out"
-        )
+        raise ValueError(f"{path}: the folder exists and is not a comparison; choose another --out")
     try:
         with no_empty_folders(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -138,7 +136,7 @@ def _held(folder: ComparisonFolder) -> Iterator[None]:
 
 
 def _of_no_plan(file: Path) -> bool:
-    """Whether a file is one of those that a comparison leaves which was stopped before it had a plan."""
+    """Whether a file may be left by a comparison that was stopped before it had a plan."""
     return (
         file.name in (*LOCKS, "compare.log")
         or file.name.startswith(f".compare.json{DRAFT}")
@@ -147,13 +145,13 @@ def _of_no_plan(file: Path) -> bool:
 
 
 def _clear(path: Path) -> None:
-    """Take away what was made for nothing, and nothing else."""
+    """Delete files that were made before there was a plan, and no others."""
     for file in filter(_of_no_plan, path.iterdir()):
         shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
 
 
 def _saying(folder: ComparisonFolder, say: Callable[[str], None]) -> Callable[[str], None]:
-    """Lines for people also go to the log of the comparison, while the disk has room."""
+    """Write messages to the log of the comparison, too, unless the disk is full."""
 
     def both(line: str) -> None:
         with suppress(OSError), open_unlinked(folder.log) as log:
@@ -171,7 +169,7 @@ def _train_all(
     say: Callable[[str], None],
     console: Console | None,
 ) -> None:
-    """Make the plan where there is none, and train what is missing."""
+    """Make the plan if there is none, and train the missing runs."""
     known = _entries_so_far(folder, spec)
     _set_damaged_aside(folder, say)
     entries = known
@@ -190,7 +188,7 @@ def _train_all(
 
 
 def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] | None:
-    """What the folder compares, None where the data have to be looked at first; raise where it is something else."""
+    """Entries of the plan; None if the data have to be opened first; raise if it is another comparison."""
     if not folder.exists:
         return None
     try:
@@ -198,9 +196,7 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
         stored, entries = plan.spec, plan.entries
         suggested, seeds = stored["losses"] is None and not stored.get("methods"), stored["seeds"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise ValueError(
-            f"{folder.plan}: it must be the plan of a comparison, found none; choose another --out"
-        ) from None
+        raise ValueError(f"{folder.plan}: the file is not the plan of a comparison; choose another --out") from None
     texts = [entry.text for entry in entries]
     meant = [canonical(text) for text in texts]
     changed = spec.differing(stored, (*FREE, *GROWING, "baseline"))
@@ -213,9 +209,9 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
         from equipoise.comparison.command import command_of
 
         lacking = [f"{some(gone)}, which this one lacks"] if gone else []
-        differs = " and with ".join([*([told_apart(changed)] if changed else []), *lacking])
+        differs = " and with ".join([*([describe_differences(changed)] if changed else []), *lacking])
         command = command_of(stored, str(folder.path))
-        remedy = "" if changed else f"go on with it ({command}), see it (equipoise report {folder.path}), or "
+        remedy = "" if changed else f"resume it ({command}), see it (equipoise report {folder.path}), or "
         raise ValueError(
             f"{folder.path} already holds a comparison with {differs}; {remedy}choose "
             "another --out (losses, methods and seeds may be added to a comparison, nothing else may change)"
@@ -224,7 +220,7 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
 
 
 def _set_damaged_aside(folder: ComparisonFolder, say: Callable[[str], None]) -> None:
-    """Rename finished runs with a damaged file, so that they are trained again."""
+    """Rename finished runs with a damaged file; they are trained again."""
     for run in folder.finished if folder.exists else ():
         damage = damage_of(run.folder)
         if damage is not None:
@@ -232,7 +228,7 @@ def _set_damaged_aside(folder: ComparisonFolder, say: Callable[[str], None]) -> 
 
 
 def _compared(folder: ComparisonFolder) -> list[PlannedRun]:
-    """The runs without those that others only start from."""
+    """The runs without those that are only stage one of others."""
     losses = {loss for entry in folder.entries for loss in entry.candidates}
     return [run for run in folder.runs if run.loss in losses]
 
@@ -254,7 +250,7 @@ def _write_plan(folder: ComparisonFolder, spec: CompareSpec, entries: Sequence[E
 
 
 def _jobs(spec: CompareSpec, jobs: int | None, needed: int | None, ray: str | None) -> Jobs:
-    """Who trains: processes of this machine, one for each of its GPUs where it has any, or a Ray cluster."""
+    """Workers: processes of this machine, one per GPU if it has any, or a Ray cluster."""
     if ray is not None:
         from equipoise.comparison.ray_jobs import RayJobs
 
@@ -262,14 +258,16 @@ def _jobs(spec: CompareSpec, jobs: int | None, needed: int | None, ray: str | No
     check_installed("training", "pytorch_lightning")
     gpus = _gpus() if spec.accelerator in ("auto", "gpu", "cuda") else []
     count = jobs or len(gpus) or min(MOST_JOBS, _cores())
-    count = count if needed is None else max(1, min(count, needed))  # one looks at the data where nothing is to train
-    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, _cores() // count)))  # what is learnt on GPUs is judged here
+    count = count if needed is None else max(1, min(count, needed))  # one opens the data where nothing is to train
+    threads = os.environ.get(
+        "OMP_NUM_THREADS", str(max(1, _cores() // count))
+    )  # what is trained on GPUs is evaluated on the CPU
     environments = [{"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": threads} for gpu in gpus] or [{}]
     return LocalJobs(count, prepare, environments)
 
 
 def _cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -298,15 +296,15 @@ def _survey(folder: ComparisonFolder, workers: Jobs, spec: CompareSpec, say: Cal
 def _train(
     folder: ComparisonFolder, spec: CompareSpec, workers: Jobs, say: Callable[[str], None], console: Console | None
 ) -> None:
-    """Train what is missing."""
+    """Train the missing runs."""
     runs = folder.runs
     missing = {run.name: run for run in _missing(runs)}
     if len(missing) < len(runs):
         say(f"{len(runs) - len(missing)} of {len(runs)} runs are finished already")
     for failure in folder.failures:
-        say(f"{failure.loss}, seed {failure.seed} failed before and is tried again: {failure.error}")
+        say(f"{failure.loss}, seed {failure.seed} failed before and is trained again: {failure.error}")
     specs = [run_spec(spec, run) for run in runs]
-    model = [] if spec.model == "auto" else [spec.model]  # otherwise what was said of the data names it
+    model = [] if spec.model == "auto" else [spec.model]  # otherwise a message about the data names it
     many = [] if workers.at_a_time is None else [f"{min(workers.at_a_time, len(missing))} at a time"]
     say(", ".join([*model, _count(spec.epochs, "epoch"), _count(len(missing), "run"), *many]))
     calls = [
@@ -329,7 +327,7 @@ def _train(
                 folder.failure(run.name).with_suffix(".log").unlink(missing_ok=True)
                 display.finished(run)
             else:
-                with suppress(OSError):  # a full disk, of which the line tells
+                with suppress(OSError):  # a full disk, which the message reports
                     folder.write_failure(run, outcome.error, outcome.log)
                 display.failed(run, outcome.error, folder.failure(run.name).with_suffix(".log"))
 
@@ -349,9 +347,9 @@ def _judge(folder: ComparisonFolder, page: Callable[[ComparisonFolder, Verdict],
 
 
 def prepare() -> None:
-    """What a process does before it trains: import, and take one thread, as runs side by side need no more.
+    """Prepare a worker process: import, and use one thread, because runs are parallel.
 
-    ``OMP_NUM_THREADS`` has its way; runs on other numbers of threads may differ in their last digits. Beside GPUs the
+    ``OMP_NUM_THREADS`` overrides it; runs with other numbers of threads may differ in their last digits. With GPUs the
     processes share the cores.
     """
     threads = os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -363,7 +361,7 @@ def prepare() -> None:
 
 
 def train_one(spec: RunSpec, out: Path) -> None:
-    """One run of a comparison, in a process of its own."""
+    """Train one run of a comparison, in a worker process."""
     import torch
 
     from equipoise.train.run import run
@@ -377,7 +375,7 @@ def train_one(spec: RunSpec, out: Path) -> None:
     with at_work(comparison.path):
         folder = RunFolder(out)
         if folder.draft.exists() and not (folder.draft / "spec.json").is_file():
-            shutil.rmtree(folder.draft)  # killed before it knew what it was to be
+            shutil.rmtree(folder.draft)  # killed before its settings were written
         elif folder.draft.exists():
             try:
                 read_record(folder.draft / "spec.json", advice="the run is trained again")

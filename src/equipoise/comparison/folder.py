@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ class StoredRun(Record):
     loss: str
     seed: int
     folder: str
-    stage_one: str | None = None
+    stage_one: str | None = field(default_factory=lambda: None)  # no plain default: None is written, too
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""From the losses and methods of a comparison to its runs."""
+"""The runs of a comparison, from its losses and methods."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["as_planned", "baseline_of", "entries_of", "planned_runs", "run_name", "run_spec", "surveyed_entries"]
 
 LONGEST = 80
-"""Letters of a loss in the name of a folder."""
+"""Maximum number of characters of a loss in the name of a folder."""
 LOOKED_AT = 20_000
-"""Images of a split whose size is looked at before anything is trained."""
+"""Maximum number of images of a split whose size is checked before the training."""
 
 
 def entries_of(losses: Sequence[str]) -> list[Entry]:
-    """Losses and methods with the candidates that each stands for; what is the same has the same text in all of them.
+    """Losses and methods with their candidates; equal candidates have the same text.
 
     >>> [entry.candidates for entry in entries_of(["focal(gamma=[1, 2])", "FocalLoss:gamma=2,3"])]
     [('focal(gamma=1)', 'focal(gamma=2)'), ('focal(gamma=2)', 'focal(gamma=3)')]
@@ -51,7 +51,7 @@ def entries_of(losses: Sequence[str]) -> list[Entry]:
 
 
 def baseline_of(spec: CompareSpec, entries: Sequence[Entry]) -> str:
-    """The entry that others are compared with: the one asked for, else plain cross-entropy, else the first."""
+    """The entry that others are compared with: the requested one, else plain cross-entropy, else the first."""
     from equipoise.train.rows import is_same_row
 
     texts = [entry.text for entry in entries]
@@ -66,10 +66,7 @@ def baseline_of(spec: CompareSpec, entries: Sequence[Entry]) -> str:
 
 
 def as_planned(entries: Sequence[Entry], folder: ComparisonFolder) -> list[Entry]:
-    """The entries, those that a folder has already under the texts that it has, as version 0.1 wrote them for example.
-
-    So their runs keep their folders.
-    """
+    """The entries, with the texts that the folder already has, as version 0.1 wrote them: their runs are reused."""
     if not folder.exists:
         return list(entries)
     rows = {canonical(entry.text): entry.text for entry in folder.entries}
@@ -85,8 +82,8 @@ def planned_runs(
 ) -> list[PlannedRun]:
     """Every candidate with every seed, once: all losses with the first seed, then all with the second.
 
-    What methods with two stages start from is a run of its own, and one for all that start from the same; where a plan
-    has it already, as ``planned`` calls it.
+    Stage one of a method is a run, too, shared by all methods that start from it, and named as in ``planned`` if it is
+    there.
     """
     losses = list(dict.fromkeys(candidate for entry in entries for candidate in entry.candidates))
     wanted = {loss: _backbone(loss) for loss in losses}
@@ -104,7 +101,7 @@ def planned_runs(
 
 
 def _backbone(text: str) -> str | None:
-    """The loss that a method with two stages starts from, with the settings of its row."""
+    """The loss of stage one of a method, with the settings of its row; None without stages."""
     from equipoise.train.methods import TwoStages, parse_method
     from equipoise.train.rows import read_row
 
@@ -114,7 +111,7 @@ def _backbone(text: str) -> str | None:
 
 
 def _in_words_of(losses: Sequence[str | None], backbone: str | None) -> str | None:
-    """A backbone as the first of the losses that is the same calls it, so that one run serves both."""
+    """The text of the first equal loss, so that one run serves both; otherwise that of the backbone."""
     from equipoise.train.rows import is_same_row
 
     same = (other for other in losses if other is not None and backbone is not None and is_same_row(backbone, other))
@@ -122,7 +119,7 @@ def _in_words_of(losses: Sequence[str | None], backbone: str | None) -> str | No
 
 
 def run_name(loss: str, seed: int) -> str:
-    """A name for the folder of a run; other losses have other names.
+    """The name of the folder of a run, unique for each loss.
 
     >>> run_name("focal(gamma=1)", 0), run_name("ce + 0.5 * dice", 12), run_name("ce+0.5*dice", 12)
     ('focal-gamma=1-0', 'ce+0.5-dice-1743fd7d-12', 'ce+0.5-dice-d0181fd0-12')
@@ -141,7 +138,7 @@ def run_spec(spec: CompareSpec, run: PlannedRun) -> RunSpec:
 
 
 def _shared(spec: CompareSpec) -> dict[str, Any]:
-    """Settings of every run, but for those of its row."""
+    """The settings that all runs share."""
     return spec.model_dump(include=set(SharedSpec.model_fields))
 
 
@@ -237,7 +234,7 @@ def _without_twins(spec: CompareSpec, data: DataSet, entries: Sequence[Entry]) -
 def _twins(
     built: Mapping[str, tuple[object, nn.Module]], task: Task, num_classes: int, ignore_index: int
 ) -> dict[str, str]:
-    """Rows with the settings, the loss values and the gradients of another one, and which; plain losses stay."""
+    """Candidates with the settings, loss values and gradients of another one, and which; plain losses are kept."""
     import torch
 
     from equipoise.train.loss_text import OwnLoss, loss_trace
@@ -248,7 +245,7 @@ def _twins(
     for text in sorted(built, key=lambda text: not is_plain(text)):
         settings, loss = built[text]
         if any(isinstance(part, OwnLoss) for part in loss.modules()):
-            continue  # code of the user's own, which may not stand such batches
+            continue  # user code, which may not accept such batches
         trace = loss_trace(loss, task, num_classes, ignore_index)
         for other, (known, values) in kept.items():
             if settings == known and torch.allclose(trace, values, rtol=1e-9, atol=1e-12):

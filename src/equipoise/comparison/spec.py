@@ -1,4 +1,4 @@
-"""What defines a comparison: what its runs share, and the losses, methods and seeds in which they differ."""
+"""The settings of a comparison: shared settings of its runs, and losses, methods and seeds."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["GROUPS", "CompareSpec"]
 GROUPS = ("Comparison", *shared.GROUPS)
 """Headings under which help pages list the settings."""
 MOST_SEEDS = 1000
-"""Seeds of a comparison, each of which is a training of every loss."""
+"""Maximum number of seeds, each of which trains every loss."""
 
 
 def _losses(value: object) -> object:
-    """A line of losses as a flag gives it."""
+    """Parse the losses of an option."""
     if not isinstance(value, str):
         return value
     return tuple(list_losses(value))
@@ -44,7 +44,7 @@ def _known_loss(text: str, info: ValidationInfo) -> str:
 
 
 def _check(text: str, info: ValidationInfo) -> None:
-    """Raise where a text is no loss or method, or has options that it does not know."""
+    """Raise unless a text is a loss or method with known options."""
     check_loss_names(text)
     if not is_quick(info):
         from equipoise.train.rows import expand_rows
@@ -53,7 +53,7 @@ def _check(text: str, info: ValidationInfo) -> None:
 
 
 def _method_meant(text: str) -> str:
-    """``did you mean ...?`` where a text names neither a method nor a loss and a method is near, otherwise nothing."""
+    """``did you mean ...?`` if a text is not a loss and its name is similar to a method, otherwise nothing."""
     name = method_name(text)
     try:
         find(name)
@@ -76,7 +76,7 @@ def _known_method(text: str, info: ValidationInfo) -> str:
 
 
 def _seeds(value: object) -> object:
-    """``3`` is three seeds from 0 on, ``4,7`` these two, ``7,`` one."""
+    """Parse ``3`` as the seeds 0, 1, 2, ``4,7`` as these two, and ``7,`` as one."""
     if isinstance(value, str) and "," in value:
         return tuple(part.strip() for part in value.split(",") if part.strip())
     if isinstance(value, str) and value.strip().isdecimal():
@@ -137,7 +137,7 @@ class CompareSpec(SharedSpec):
     def _one(cls, number: str | int) -> str | int:
         if str(number) != "1":
             raise ValueError(
-                f"every run of a comparison has one device, got {number}; several train at a time by --jobs"
+                f"every run of a comparison uses one device, got {number}; set the number of parallel runs with --jobs"
             )
         return number
 
@@ -145,7 +145,7 @@ class CompareSpec(SharedSpec):
     @classmethod
     def _different(cls, losses: tuple[str, ...] | None, info: ValidationInfo) -> tuple[str, ...] | None:
         if losses is not None and not losses:
-            raise ValueError("there must be at least one loss, got none; leave it out to have the data suggest some")
+            raise ValueError("there must be at least one loss, got none; omit it to have some suggested from the data")
         if not is_quick(info):
             _check_once("loss", losses or ())
         return losses
@@ -179,12 +179,12 @@ class CompareSpec(SharedSpec):
 
     @property
     def compared(self) -> tuple[str, ...] | None:
-        """Losses and methods, None where the data are to suggest losses."""
+        """Losses and methods; None to suggest losses from the data."""
         return (*(self.losses or ()), *(self.methods or ())) or None
 
 
 def _check_once(what: str, texts: Sequence[str]) -> None:
-    """Raise where two texts mean the same."""
+    """Raise if two texts are equal losses or methods."""
     from equipoise.train.rows import expand_rows, read_row
 
     seen: dict[str, list[object]] = {}

@@ -140,8 +140,8 @@ def open_data(
             ``"binary"``, multiclass with two classes.
         image_size: height and width, or one number for both; None keeps the size of the images.
         fit: ``"stretch"`` images to that size, or ``"crop"`` their middle.
-        val_share: validation's share of the training data where none is given.
-        test_share: test's share of the training data where none is given.
+        val_share: fraction of the training data for validation, if there is no validation split.
+        test_share: fraction of the training data for the test, if there is no test split.
         seed: of the splits, of the long tail, and of embedded data.
         longtail: ``"exponential:100"``, ``"step:10"`` or ``"pareto:50"`` thins the training data out to that ratio.
             ``"first-4000:balanced"``, ``"first-4000:5/3"`` and ``"first-4000:6/2"`` train on 4,000 samples of 10 or 100
@@ -155,7 +155,7 @@ def open_data(
         separator: between several labels of a column, ``;`` or ``|`` by default.
         image_root: folder from which the paths of tables, COCO files and lists start; that of the file otherwise.
         skip_bad_images: skip image files that cannot be decoded, with a note; they are refused otherwise.
-        check_images: False not to look for such files: they are then found when they are decoded.
+        check_images: whether to look for such files now, rather than when they are decoded.
         progress: called with the number of masks or images read and the number of all.
 
     Raises:

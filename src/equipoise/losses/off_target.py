@@ -7,15 +7,16 @@ p_k))`, as if each of them were the negative of a binary problem whose probabili
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_choice
+from equipoise.kernels.autograd import sigmoid_elements
 from equipoise.kernels.choice import backend
 from equipoise.kernels.hyper import Layout, view_of
+from equipoise.kernels.spec import SigmoidSpec
 from equipoise.losses.modulate import Modulation
 from equipoise.losses.softmax import RowLoss, Rows, SoftmaxLoss
 from equipoise.losses.typed_kwargs import SoftmaxOptions
@@ -70,14 +71,14 @@ class OffTargetLoss(RowLoss):
         rows = super().rows(logits, targets)
         if not self._separate:
             return rows
-        return rows._replace(loss=rows.loss + negative_rows(backend(logits), rows, self.hyper(logits), self.layout))
+        return rows._replace(loss=rows.loss + negative_rows(rows, self.hyper(logits), self.layout))
 
     def extra_repr(self) -> str:
         """Parts and options for ``repr``."""
         return f"{super().extra_repr()}, negatives={self.negatives!r}"
 
 
-def negative_rows(kernels: ModuleType, rows: Rows, hyper: Tensor, layout: Layout) -> Tensor:
+def negative_rows(rows: Rows, hyper: Tensor, layout: Layout) -> Tensor:
     r""":math:`(1 - \xi) \sum_k w_k (1 - t_k)\, p_k^{g_{neg}} (-\log(1 - p_k))` of each row, 0 where it is ignored."""
     inputs, dtype = rows.inputs, rows.loss.dtype
     logits = inputs.logits.to(dtype).masked_fill(~inputs.valid.unsqueeze(1), 0.0)
@@ -90,10 +91,9 @@ def negative_rows(kernels: ModuleType, rows: Rows, hyper: Tensor, layout: Layout
     else:
         is_target = torch.arange(logits.shape[1], device=logits.device).view(along) == inputs.labels.unsqueeze(1)
     no_negative = (is_target | ~inputs.valid.unsqueeze(1)).to(dtype)
-    exponent = tuple(piece for piece in layout if piece.name == "gamma_neg")
-    elements: Tensor = kernels.sigmoid_elements(
-        softmax_log_odds(logits), UNKNOWN * no_negative, weight, hyper, exponent, UNKNOWN, False
-    )
+    spec = SigmoidSpec(tuple(piece for piece in layout if piece.name == "gamma_neg"), UNKNOWN)
+    odds = softmax_log_odds(logits)
+    elements = sigmoid_elements(backend(odds), odds, UNKNOWN * no_negative, weight, hyper, spec)
     xi = view_of(hyper, layout, "xi")
     return elements.sum(1) if xi is None else (1.0 - xi) * elements.sum(1)
 

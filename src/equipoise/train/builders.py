@@ -51,9 +51,9 @@ __all__ = [
 
 
 def opened(spec: RunSpec, check_images: bool = True) -> tuple[DataSet, Split | None]:
-    """The data, checked for what a training cannot do without; and samples of unknown classes, where asked for.
+    """The data, checked for training, and the open set, if there is one.
 
-    ``check_images``: whether to look for image files that cannot be decoded; nobody else has done so.
+    ``check_images``: whether to look for undecodable image files.
     """
     columns = spec.label_column
     data = open_data(
@@ -89,21 +89,21 @@ def opened(spec: RunSpec, check_images: bool = True) -> tuple[DataSet, Split | N
 
 
 def _with_open_set(spec: RunSpec, data: DataSet, check_images: bool) -> tuple[DataSet, Split | None]:
-    """The data, less the classes that are held out, and what no class of them fits."""
+    """The data without held-out classes, and the open set."""
     if spec.open_classes is not None:
         return hold_out(data, spec.open_classes)
     if spec.open_set is None:
         return data, None
     unknown, notes = open_samples(spec.open_set, data), data.notes
     if check_images or spec.skip_bad_images:
-        splits, said = without_bad_images(Path(spec.open_set), {"open set": unknown}, spec.skip_bad_images)
-        unknown, notes = splits["open set"], (*notes, *said)
-    note = f"Open set: {len(unknown):,} samples of no known class in {spec.open_set}."
+        splits, skipped = without_bad_images(Path(spec.open_set), {"open set": unknown}, spec.skip_bad_images)
+        unknown, notes = splits["open set"], (*notes, *skipped)
+    note = f"Open set: {len(unknown):,} samples of unknown classes in {spec.open_set}."
     return replace(data, notes=(*notes, note)), unknown
 
 
 def _check_classes(spec: RunSpec, data: DataSet) -> None:
-    """Raise where a class is never learned, or validation data have nothing to choose by."""
+    """Raise if a class has no training samples, or validation data have a single class."""
     advice = "or --allow-empty to go on all the same"
     absent = np.flatnonzero(data.train_counts == 0)
     if len(absent):
@@ -121,7 +121,7 @@ def _check_classes(spec: RunSpec, data: DataSet) -> None:
 
 
 def check_sizes(spec: RunSpec, data: DataSet, most: int = SAMPLE) -> None:
-    """Raise where images of several sizes would be in one batch; looks at ``most`` images of each split, or all."""
+    """Raise if a batch would have images of several sizes; checks at most ``most`` images of each split."""
     if spec.batch_size == 1:
         return
     seen: Counter[Size] = Counter()
@@ -139,7 +139,7 @@ def check_sizes(spec: RunSpec, data: DataSet, most: int = SAMPLE) -> None:
 
 
 def as_trained(preparation: Preparation, split: Split) -> Split:
-    """Images from elsewhere in the size of the training images, where these have one."""
+    """Resize images to the size of the training images, if these have one."""
     if preparation.kind != "images" or preparation.input_shape is None:
         return split
     size = preparation.input_shape[1], preparation.input_shape[2]
@@ -149,17 +149,14 @@ def as_trained(preparation: Preparation, split: Split) -> Split:
 
 
 def ready(spec: RunSpec, preparation: Preparation, split: Split) -> Split:
-    """Texts as tokens; image files decoded where that is wanted."""
+    """Texts as tokens; image files decoded if they are cached."""
     if isinstance(split, FileImages):
         return split.as_arrays() if spec.cache else split
     return preparation.as_arrays(split)
 
 
 def sampler_of(spec: RunSpec, data: DataSet, split: Split, name: str | None = None, **processes: int) -> EpochSampler:
-    """What draws the training samples: the sampler of the settings, or another of that name.
-
-    ``rank`` and ``world_size`` where ``torch.distributed`` is not to be asked.
-    """
+    """The sampler of the settings, or of another name; ``rank`` and ``world_size`` override ``torch.distributed``."""
     labels = labels_for_sampling(split, data.task, ignore_index=data.ignore_index)
     return sampler_for(name or spec.sampler, labels, epochs=spec.epochs, seed=spec.seed, **processes)
 
@@ -197,7 +194,7 @@ def model_of(spec: RunSpec, task: TrainingTask, preparation: Preparation) -> tup
 
 @torch.no_grad()
 def check_model(model: nn.Module, name: str, task: TrainingTask, preparation: Preparation, split: Split) -> None:
-    """Raise unless the model makes logits of two samples; better now than in the first step."""
+    """Raise unless the model maps two samples to logits of the right shape."""
     two = split.take(np.zeros(2, np.int64))
     arrays = two.as_arrays() if isinstance(two, FileImages) else preparation.as_arrays(two)
     inputs = preparation.prepare(torch.from_numpy(arrays.inputs))
@@ -205,32 +202,32 @@ def check_model(model: nn.Module, name: str, task: TrainingTask, preparation: Pr
     expected = (2, task.num_classes, *places)
     training = model.training
     try:
-        found = model.eval()(inputs)
-    except torch.OutOfMemoryError:  # no fault of the model's
+        logits = model.eval()(inputs)
+    except torch.OutOfMemoryError:  # not caused by the model
         raise
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"--model {name} fails on inputs of shape {tuple(inputs.shape)}: {error}") from error
     finally:
         model.train(training)
-    shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+    shape = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
     if shape != expected:
         raise ValueError(
             f"--model {name} must make logits of shape {expected} of inputs of shape {tuple(inputs.shape)}, got "
-            f"{shape}; take a model for this task"
+            f"{shape}; use a model for this task"
         )
 
 
 def check_method(method: Method, model: nn.Module, name: str, task: TrainingTask) -> None:
-    """Raise unless the method finds the last layer of the model, and can put something else in its place."""
+    """Raise unless the method can find and replace the last layer of the model."""
     if isinstance(method, Plain):
         return
     try:
-        found = find_classifier(model)
-        empty_linear(found.module)
-        if found.module is model:
+        classifier = find_classifier(model)
+        empty_linear(classifier.module)
+        if classifier.module is model:
             raise ValueError("the model must have one as a part, found that it is one itself")
-        if found.num_classes != task.num_classes:
-            raise ValueError(f"it must make {task.num_classes} logits, found {found.name!r}, {found.module}")
+        if classifier.num_classes != task.num_classes:
+            raise ValueError(f"it must make {task.num_classes} logits, found {classifier.name!r}, {classifier.module}")
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"a method must find the last layer of --model {name}, a linear one or a 1x1 convolution: "
@@ -240,22 +237,22 @@ def check_method(method: Method, model: nn.Module, name: str, task: TrainingTask
 
 
 def monitor_of(spec: RunSpec, task: TrainingTask) -> str:
-    """The validation number that chooses."""
+    """The validation metric that selects the epoch."""
     if spec.monitor is None:
         return task.monitor
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torchmetrics', of metrics that have seen nothing
+        warnings.simplefilter("ignore")  # of torchmetrics, about metrics without samples
         check_choice("--monitor", spec.monitor, tuple(task.scores(task.metrics())))
     return spec.monitor
 
 
 def method_of(spec: RunSpec) -> Method:
-    """The method, that of one loss alone where none is named."""
+    """The method; a single loss by default."""
     return Plain(LossText(spec.loss)) if spec.method == "none" else parse_method(spec.method)
 
 
 def loss_of(spec: RunSpec, data: DataSet, sync: bool, text: str | None = None, epochs: int | None = None) -> nn.Module:
-    """The loss of the run, or that of a text and for other epochs, told what it has to know of the data."""
+    """The loss of the run, or of a text and for other epochs, built for the data."""
     wanted = spec.loss if text is None else text
     return build_loss(
         data.task.default_loss if wanted == "auto" else wanted,
@@ -270,7 +267,7 @@ def loss_of(spec: RunSpec, data: DataSet, sync: bool, text: str | None = None, e
 
 
 def loss_in_python(spec: RunSpec, data: DataSet) -> str | None:
-    """The loss of the run for a loop of the user's own; None for methods, and where no expression says it."""
+    """The loss of the run as a Python expression; None for methods and losses that are more than an expression."""
     if spec.method != "none":
         return None
     return python_call(
@@ -285,10 +282,9 @@ def loss_in_python(spec: RunSpec, data: DataSet) -> str | None:
 def optimizer_of(
     spec: RunSpec, model: nn.Module, *, fused: bool = True, body_rate: float = 1.0
 ) -> torch.optim.Optimizer:
-    """The optimiser; ``fused=False`` for torch's own choice of how it computes.
+    """The optimiser; ``fused=False`` for the default implementation of torch.
 
-    With scaled gradients a fused one would take the scale away itself, too late for those that are clipped or looked
-    at.
+    With scaled gradients, a fused optimiser unscales them itself, too late for clipping and statistics.
     """
     sgd = spec.optimizer == "sgd"
     return build_optimizer(
@@ -312,7 +308,7 @@ def learner_of(
     steps: int,
     body_rate: float = 1.0,
 ) -> Learner:
-    """All of it together: ``steps`` of an epoch; ``body_rate`` for a share of the learning rate of all but the head."""
+    """The Lightning module of a run: ``steps`` per epoch; ``body_rate`` scales the learning rate before the head."""
     data = task.data
     return Learner(
         task,

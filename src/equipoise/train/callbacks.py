@@ -1,44 +1,32 @@
-"""Callbacks between epochs: history, checkpoints and progress."""
+"""Callbacks of a training: history, selection of an epoch, progress."""
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.loggers import CSVLogger
-from pytorch_lightning.plugins import TorchCheckpointIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from equipoise._formatting import duration
-from equipoise._reading import read_checkpoint
-from equipoise._writing import appearing, open_unlinked, write_text
+from equipoise._writing import open_unlinked, write_text
 from equipoise.metric_registry import metric_info
+from equipoise.train.checkpoints import SelectedWeights
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import RunFolder, plain
 from equipoise.train.module import Learner
 from equipoise.train.record import EpochRecord, Statistic
 
-__all__ = ["AtomicCheckpoints", "ProgressBar", "Recorder", "SelectedEpoch", "save"]
+__all__ = ["ProgressBar", "Recorder", "SelectedEpoch"]
 
 LOGGED = 100
 """Classes up to which loggers get a value for each; the history has all."""
-
-
-def save(state: dict[str, Any], path: Path) -> None:
-    """Write a checkpoint atomically; a full disk raises ``OSError``."""
-    written = io.BytesIO()
-    torch.save(state, written)
-    with appearing(path) as draft:
-        draft.write_bytes(written.getbuffer())
 
 
 @dataclass(frozen=True)
@@ -54,23 +42,6 @@ class SelectedEpoch:
     epoch: int
     value: float | None
     seconds_per_step: float | None
-
-
-class AtomicCheckpoints(TorchCheckpointIO):
-    """Checkpoints that are written atomically and read without executing code."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ANN401
-        """Write atomically."""
-        save(checkpoint, Path(path))
-
-    def load_checkpoint(
-        self,
-        path: Any,  # noqa: ANN401
-        map_location: Any = lambda storage, location: storage,  # noqa: ANN401
-        weights_only: bool | None = None,
-    ) -> dict[str, Any]:
-        """Read tensors and plain values only."""
-        return read_checkpoint(Path(path), advice=f"delete {path} to train from the first epoch", place=map_location)
 
 
 class Recorder(pl.Callback):
@@ -164,8 +135,8 @@ class Recorder(pl.Callback):
     def _keep(self, trainer: pl.Trainer, learner: Learner) -> None:
         """Save the weights of this epoch for inference."""
         if trainer.is_global_zero:
-            kept = {"epoch": trainer.current_epoch, "model": learner.inference_model.state_dict()}
-            save(kept, self.folder.draft / "checkpoint.ckpt")
+            weights = SelectedWeights(trainer.current_epoch, learner.inference_model.state_dict())
+            weights.save(self.folder.draft / "checkpoint.ckpt")
 
     def _line(self, epoch: int, epochs: int, scores: Mapping[str, float]) -> str:
         recent = self.epoch_seconds[-5:]
@@ -216,9 +187,9 @@ class ProgressBar(pl.Callback):
         self.bar.stop()
 
 
-def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Values by names with slashes, for loggers; short lists by index."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, float] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):
             flat |= _flat(value, f"{prefix}{name}/")

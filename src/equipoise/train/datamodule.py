@@ -1,4 +1,4 @@
-"""Batches for a trainer, made once its processes know of each other."""
+"""The data module: loaders for a trainer, made once its processes are known."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from torch import Tensor, nn
 from equipoise.data import DataSet, Split
 from equipoise.heads import KeptFeatures, keep_features
 from equipoise.train.builders import sampler_of
-from equipoise.train.loaders import Feed, Handfuls, SideBySide, evaluation_feed, training_feed
+from equipoise.train.loaders import GroupedBatches, Loader, PairedLoaders, evaluation_loader, training_loader
 from equipoise.train.preparation import Preparation
 from equipoise.train.spec import RunSpec
 
-__all__ = ["Feeds", "seen_features"]
+__all__ = ["DataModule", "classifier_features"]
 
 WITHOUT_GRADIENT = 4
-"""How many times the samples of a training batch fit where no gradient is wanted."""
+"""Batch size without gradients, relative to that of training."""
 
 PIXELS_KEPT = 2048
-"""Rows of features that are kept of a batch of label maps: neighbouring pixels tell little more."""
+"""Rows of features to keep of a batch of label maps: neighbouring pixels are redundant."""
 
-HANDFUL = 8
-"""Steps after which Lightning's loop has its turn: signals and progress, for a step of a second still soon enough."""
+STEPS_PER_GROUP = 8
+"""Steps between two turns of Lightning's loop, which handles signals and progress."""
 
 
-class Feeds(pl.LightningDataModule):
-    """Batches of the splits, made once the processes know of each other."""
+class DataModule(pl.LightningDataModule):
+    """Loaders of the splits, made once the processes are known."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Feeds(pl.LightningDataModule):
         return {"device": self.trainer.strategy.root_device, "workers": self.workers}
 
     def _share(self) -> int:
-        """Samples of a batch in one process."""
+        """Batch size of one process."""
         assert self.trainer is not None
         world = self.trainer.world_size
         if self.batch_size % world:
@@ -61,25 +61,25 @@ class Feeds(pl.LightningDataModule):
             )
         return self.batch_size // world
 
-    def train_dataloader(self) -> Handfuls:
-        """Training batches, several at a time where one process trains; the sampler knows the processes.
+    def train_dataloader(self) -> GroupedBatches:
+        """Training batches, grouped if a single process trains.
 
-        Several processes share gradients and buffers at each call of the model that Lightning makes.
+        Several processes synchronise gradients and buffers at each call of the model by Lightning.
         """
         assert self.trainer is not None
-        feeds = [self._training(name) for name in dict.fromkeys([None, self.second_sampler])]
-        feed = feeds[0] if len(feeds) == 1 else SideBySide(*feeds)
-        return Handfuls(feed, HANDFUL if self.trainer.world_size == 1 else 1)
+        loaders = [self._training(name) for name in dict.fromkeys([None, self.second_sampler])]
+        loader = loaders[0] if len(loaders) == 1 else PairedLoaders(*loaders)
+        return GroupedBatches(loader, STEPS_PER_GROUP if self.trainer.world_size == 1 else 1)
 
-    def _training(self, sampler: str | None) -> Feed:
+    def _training(self, sampler: str | None) -> Loader:
         split, spec = self.splits["train"], self.spec
         draws = sampler_of(spec, self.data, split, sampler)
-        return training_feed(split, batch_size=self._share(), sampler=draws, seed=spec.seed, **self._common())
+        return training_loader(split, batch_size=self._share(), sampler=draws, seed=spec.seed, **self._common())
 
-    def evaluation(self, split: str) -> Feed:
-        """All samples of a split, shared out among the processes."""
+    def evaluation(self, split: str) -> Loader:
+        """All samples of a split, distributed over the processes."""
         assert self.trainer is not None
-        return evaluation_feed(
+        return evaluation_loader(
             self.splits[split],
             batch_size=self._share() * (1 if self.data.task.pixels else WITHOUT_GRADIENT),
             rank=self.trainer.global_rank,
@@ -87,53 +87,53 @@ class Feeds(pl.LightningDataModule):
             **self._common(),
         )
 
-    def val_dataloader(self) -> Feed:
+    def val_dataloader(self) -> Loader:
         """Validation samples."""
         return self.evaluation("val")
 
 
-def seen_features(
-    feeds: Feeds, preparation: Preparation, device: torch.device, model: nn.Module, split: str
+def classifier_features(
+    data_module: DataModule, preparation: Preparation, device: torch.device, model: nn.Module, split: str
 ) -> KeptFeatures:
-    """What the classifier of a model sees of a split, all of it in every process; the model moves to the device.
+    """Inputs of the classifier of a model for a split, all of them in every process; the model moves to the device.
 
-    Features that the device has no room for are kept in the memory of the host.
+    Features that do not fit on the device are kept in host memory.
     """
-    maps = feeds.data.task.pixels
-    feed = evaluation_feed(
-        feeds.splits[split],
-        batch_size=feeds.batch_size * (1 if maps else WITHOUT_GRADIENT),
+    maps = data_module.data.task.pixels
+    loader = evaluation_loader(
+        data_module.splits[split],
+        batch_size=data_module.batch_size * (1 if maps else WITHOUT_GRADIENT),
         device=device,
-        workers=feeds.workers,
+        workers=data_module.workers,
     )
     places = dict.fromkeys([device, torch.device("cpu")])
     for place in places:
         try:
             return keep_features(
                 model.to(device),
-                _Prepared(feed, preparation),
-                ignore_index=feeds.data.ignore_index,
+                _Prepared(loader, preparation),
+                ignore_index=data_module.data.ignore_index,
                 rows_per_batch=PIXELS_KEPT if maps else None,
                 device=place,
-                seed=feeds.spec.seed,
+                seed=data_module.spec.seed,
             )
         except MemoryError as error:
             why = str(error).partition("; ")[0]
     raise MemoryError(
-        f"{why}; take a --model with fewer features before its last layer, or go on where there is more memory: stage "
-        "one is kept"
+        f"{why}; use a --model with fewer features before its last layer, or resume on a machine with more memory: "
+        "stage one is kept"
     )
 
 
 class _Prepared:
-    """Batches as the model sees them."""
+    """Prepared batches."""
 
-    def __init__(self, feed: Feed, preparation: Preparation) -> None:
-        self.feed, self.preparation = feed, preparation
+    def __init__(self, loader: Loader, preparation: Preparation) -> None:
+        self.loader, self.preparation = loader, preparation
 
     def __len__(self) -> int:
-        return len(self.feed)
+        return len(self.loader)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for inputs, labels in self.feed:
+        for inputs, labels in self.loader:
             yield self.preparation.prepare(inputs), labels

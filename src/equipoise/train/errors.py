@@ -1,4 +1,4 @@
-"""What can go wrong in a training that is not the fault of a setting or of the data."""
+"""Errors of a training that are not caused by settings or data."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ __all__ = ["TrainingError"]
 
 
 class TrainingError(RuntimeError):
-    """A training that cannot go on; the message says why and what to do."""
+    """A training that cannot continue; the message says why and what to do."""

@@ -33,7 +33,7 @@ from equipoise.train.record import FORMAT as RUN_FORMAT
 __all__ = ["Exported", "export_run", "load_exported"]
 
 MANY = 100_000
-"""Outputs or words that a model may have whatever its weights say."""
+"""Outputs or words that a model may have whatever the size of its weights."""
 AS_WRITTEN = "the file must be as equipoise export wrote it"
 WEIGHTS, RECORD, CODE, CARD = "model.safetensors", "model.json", "model.py", "README.md"
 
@@ -41,7 +41,7 @@ PRETRAINED: Mapping[str, Mapping[str, bool]] = {
     "torchvision:googlenet": {"transform_input": True, "aux_logits": False},
     "torchvision:inception_v3": {"transform_input": True},
 }
-"""Models that pretrained weights change in more than their weights, and the options that do the same."""
+"""Models whose options pretrained weights change, and these options."""
 
 
 class Exported(nn.Module):
@@ -128,7 +128,7 @@ def export_run(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path
     run, out = Path(run), Path(out)
     folder = _finished(run)
     if out.exists():
-        raise InputError(f"{out}: the folder to write must not exist yet, found one; remove it or choose another --out")
+        raise InputError(f"{out}: the folder already exists; remove it or choose another --out")
     with reading(folder.path, "run.json and results.json must be as the run wrote them", "train again"):
         record = _record_of(folder)
     with reading(run, "the files of the run must fit", "train again"):
@@ -165,8 +165,8 @@ def load_exported(
     folder = Path(path)
     file = folder / RECORD
     if not file.is_file():
-        found = f"no {RECORD} in it" if folder.is_dir() else "no such folder"
-        raise FileNotFoundError(f"{folder}: there must be an exported model, found {found}; equipoise export makes one")
+        reason = f"{RECORD} is missing" if folder.is_dir() else "there is no such folder"
+        raise FileNotFoundError(f"{folder}: no exported model: {reason}; equipoise export makes one")
     record = ExportRecord.read(file)
     with reading(file, AS_WRITTEN, "export again"):
         with torch.random.fork_rng(devices=[]):  # the fresh weights are replaced: leave the random state of the caller
@@ -181,39 +181,37 @@ def load_exported(
 def _check_fits(path: Path, record: ExportRecord) -> None:
     """Raise unless names, classes, calibration and thresholds are those of one model."""
     names, task = record.class_names, record.task
-    found: list[str] = []
+    mistakes: list[str] = []
     if len(names) != record.model.num_classes:
-        found.append(f"{len(names)} class names for {record.model.num_classes} outputs")
+        mistakes.append(f"{len(names)} class names for {record.model.num_classes} outputs")
     if len(set(names)) < len(names):
-        found.append("a class name twice")
+        mistakes.append("a class name twice")
     for kind, stored in (("calibration", record.calibration), ("thresholds", record.thresholds)):
         fit = _fit(stored, kind)
         if fit is None:
             continue
         if fit.task != task.fitted or (kind == "thresholds") != isinstance(fit, Thresholds):
-            found.append(f"a {fit.kind} of task {fit.task} as {kind} of task {task}")
+            mistakes.append(f"a {fit.kind} of task {fit.task} as {kind} of task {task}")
         if fit.num_classes not in (None, len(names)):
-            found.append(f"a {kind} for {fit.num_classes} classes where there are {len(names)}")
+            mistakes.append(f"a {kind} for {fit.num_classes} classes where there are {len(names)}")
         if fit.class_names and list(fit.class_names) != names:
-            found.append(f"a {kind} for other class names")
-    if found:
+            mistakes.append(f"a {kind} for other class names")
+    if mistakes:
         raise InputError(
-            f"{path}: names, classes and calibration must fit each other, found {some(found)}; export again"
+            f"{path}: names, classes and calibration must fit each other, found {some(mistakes)}; export again"
         )
 
 
 def _finished(run: Path) -> RunFolder:
-    """The folder of a run that came to its end."""
+    """The folder of a finished run."""
     folder, whole = RunFolder(run), run.with_name(run.name.removesuffix(UNFINISHED))
     if whole != run and RunFolder(whole).finished:
-        raise InputError(f"{run}: the run is finished and lies in {whole}; take that")
+        raise InputError(f"{run}: the run is finished, in {whole}; use that")
     if (whole != run and run.is_dir()) or (not folder.finished and folder.draft.is_dir()):
-        raise InputError(
-            f"{run}: the run must be finished, found an unfinished one; train with the same --out to go on"
-        )
+        raise InputError(f"{run}: the run is unfinished; train with the same --out to resume it")
     if not folder.finished:
-        found = "none in this folder" if run.is_dir() else "no such folder"
-        raise InputError(f"{run}: there must be the run.json of a run, found {found}; equipoise train makes one")
+        reason = "run.json is missing" if run.is_dir() else "there is no such folder"
+        raise InputError(f"{run}: no run: {reason}; equipoise train makes one")
     try:
         readable = folder.record.format == RUN_FORMAT
     except ValueError:  # broken JSON
@@ -233,7 +231,7 @@ def _record_of(folder: RunFolder) -> ExportRecord:
     if ".py:" in name:
         code = folder.path / CODE  # as it was when the model was trained
         if not code.is_file():
-            raise InputError(f"{code}: the program that makes the model must be there, found none; train again")
+            raise InputError(f"{code}: the code of the model is missing; train again")
         name = f"{CODE}:{name.rpartition(':')[2]}"
     calibration = _stored_fit(folder.path / "calibration.json")
     return ExportRecord(
@@ -275,7 +273,7 @@ def _stored_fit(path: Path) -> FitRecord | None:
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
-    """The weights to use, each in memory of its own, as safetensors wants them."""
+    """The selected weights, in separate memory, as safetensors requires."""
     content = read_checkpoint(path, advice="train again")
     with reading(path, "the file must be the checkpoint of a run", "train again"):
         weights = content["model"].items()
@@ -293,11 +291,10 @@ def _built(folder: Path, record: ExportRecord, trust_code: bool) -> nn.Module:
     package, _, inner = name.partition(":")
     if model.is_user_code:
         if not re.fullmatch(re.escape(CODE) + r":\w+", name):
-            raise InputError(f"{folder / RECORD}: {AS_WRITTEN}, found a program at {name!r}; export again")
+            raise InputError(f"{folder / RECORD}: {AS_WRITTEN}, found code at {name!r}; export again")
         if not trust_code:
             raise InputError(
-                f"{folder}: the model is made by the program {CODE}, and loading runs it; look at it, and if you trust "
-                "it, pass trust_code=True"
+                f"{folder}: loading this model runs its code {CODE}; read it, and if you trust it, pass trust_code=True"
             )
         name = f"{folder.resolve() / name}"
     elif package in ("timm", "torchvision"):

@@ -1,6 +1,6 @@
-"""The folder of a run: where things lie in it, and the one rename that makes it finished.
+"""The folder of a run: its files, and the rename that makes it finished.
 
-Nothing here needs torch: pages and tables are made from folders alone.
+Does not import torch: reports and tables are made from folders alone.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from equipoise.train.record import EpochRecord, RunRecord, RunResults
 __all__ = ["AGAIN", "RunFolder", "plain", "write_json"]
 
 UNFINISHED = ".unfinished"
-AGAIN = "delete the folder it lies in and train again; equipoise compare does both"
-"""What to do about a run with a damaged file."""
+AGAIN = "delete its folder and train again; equipoise compare does both"
+"""Advice about a run with a damaged file."""
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,24 @@ class RunFolder:
     """A run, finished or not.
 
     Args:
-        path: the folder of the finished run; until then all lies in ``path`` with the ending ``.unfinished``.
+        path: the folder of the finished run; until then its files are in ``path.unfinished``.
     """
 
     path: Path
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run is finished."""
         return (self.path / "run.json").is_file()
 
     @property
     def draft(self) -> Path:
-        """Where an unfinished run lies."""
+        """The folder while the run is unfinished."""
         return self.path.with_name(self.path.name + UNFINISHED)
 
     @property
     def where(self) -> Path:
-        """The folder as it is now."""
+        """The folder that exists now."""
         return self.path if self.finished else self.draft
 
     @property
@@ -61,7 +61,7 @@ class RunFolder:
         return RunResults.from_json(read_record(file, advice=AGAIN), where=file, advice=AGAIN)
 
     def history(self) -> Iterator[EpochRecord]:
-        """One row for each epoch; the half of a row that a killed run left is none."""
+        """One row for each epoch; an incomplete last row of a killed run is ignored."""
         file = self.where / "history.jsonl"
         if not file.is_file():
             return
@@ -70,27 +70,27 @@ class RunFolder:
                 yield EpochRecord.from_json(parse_json(line), where=file, advice=AGAIN)
 
     def predictions(self, split: str) -> Path:
-        """Logits and targets of ``"val"`` or ``"test"``; of ``"open"`` the targets count for nothing."""
+        """Logits and targets of ``"val"``, ``"test"`` or ``"open"``, whose targets are ignored."""
         return self.where / "predictions" / f"{split}.npz"
 
     @property
     def checkpoint(self) -> Path:
-        """The weights that were chosen."""
+        """The selected weights."""
         return self.where / "checkpoint.ckpt"
 
     @property
     def resume_point(self) -> Path:
-        """All that is needed to go on after the last epoch that was finished."""
+        """The checkpoint to resume from."""
         return self.draft / "resume.ckpt"
 
     def finish(self) -> None:
-        """Show the run as finished: one rename. What is only for going on goes last, or a kill would cost the run."""
+        """Make the run finished by a rename, and only then delete the checkpoint to resume from."""
         move(self.draft, self.path)
         (self.path / self.resume_point.name).unlink(missing_ok=True)
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401
-    """A value for JSON: numbers that JSON does not know become None, tuples lists, paths words."""
+    """A value for JSON: non-finite numbers become None, tuples lists, paths strings."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -101,5 +101,5 @@ def plain(value: Any) -> Any:  # noqa: ANN401
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write JSON so that a reader sees the old file or the new one, never half of it."""
+    """Write JSON atomically."""
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")

@@ -1,12 +1,12 @@
-"""Batches of a split: gathered on the device where the data fit there, otherwise sent to it one batch ahead.
+"""Loaders of a split: batches are gathered on the device if the data fit there, otherwise prefetched to it.
 
-A batch is (inputs, labels) on the device of the model and raw: images (n, channels, height, width) of uint8, features
-(n, D) of float32, or tokens (n, length) of integers; labels are class indices (n,) of int64, several labels (n, C) of
-float32 with -1 for unknown ones, or label maps (n, height, width) of int64. The data keep their smaller types until
-they are on the device.
+A batch is (inputs, labels) on the device of the model, unprepared: images (n, channels, height, width) of uint8,
+features (n, D) of float32, or tokens (n, length) of integers; labels are class indices (n,) of int64, multi-label
+targets (n, C) of float32 with -1 for unknown ones, or label maps (n, height, width) of int64. The data keep their
+smaller types until they are on the device.
 
-The order of a training epoch is a function of the seed and of the number of the epoch. It is asked for when the first
-batch is, since Lightning makes its iterator before it says which epoch comes.
+The order of a training epoch is a function of seed and epoch. It is computed with the first batch, because Lightning
+makes its iterator before it sets the epoch.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from equipoise.data.samplers import EpochSampler
 
 __all__ = [
     "Batch",
-    "Feed",
-    "Handfuls",
-    "SideBySide",
-    "evaluation_feed",
+    "GroupedBatches",
+    "Loader",
+    "PairedLoaders",
+    "evaluation_loader",
     "fits",
     "labels_for_sampling",
-    "training_feed",
+    "training_loader",
 ]
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 Indices: TypeAlias = NDArray[np.int64]
 
 SHARE = 0.3
-"""Of the free memory of a device, what a split may take: the rest is for the model and what it computes."""
+"""Fraction of the free memory of a device that a split may use; the rest is for model and activations."""
 
 
 class Order(ABC):
-    """Which samples of this process come in which batch."""
+    """Assignment of the samples of this process to batches."""
 
     def __init__(self, batches: int) -> None:
         self.batches = batches
@@ -68,7 +68,7 @@ class Order(ABC):
 
 
 class TrainingOrder(Order):
-    """What a sampler draws, in batches of one size; what is left of an epoch is left out.
+    """Samples of a sampler in batches of one size; the last incomplete batch of an epoch is dropped.
 
     With fewer samples than a batch there is one smaller batch. The number of batches is the same in every process.
     """
@@ -78,21 +78,21 @@ class TrainingOrder(Order):
         self.sampler, self.batch_size = sampler, batch_size
 
     def indices(self) -> Indices:
-        """Samples of the epoch that the sampler is in."""
+        """Samples of the current epoch."""
         drawn = np.fromiter(self.sampler, np.int64, len(self.sampler))
         return drawn[: self.batches * self.batch_size]
 
 
 class EvaluationOrder(Order):
-    """Every sample once over all processes, in as many batches of nearly one size in each of them.
+    """Every sample once over all processes, in the same number of batches of similar size in each.
 
-    A batch holds ``batch_size`` samples at most, and one more where batches of one sample would not come out even.
+    A batch has at most ``batch_size`` samples, or one more if batches of one sample would not be even.
     """
 
     def __init__(self, samples: int, batch_size: int, rank: int, world_size: int) -> None:
         if samples < world_size:
             raise DataError(
-                f"a split must hold a sample for each of the {world_size} processes, found {samples}; take fewer "
+                f"a split must hold a sample for each of the {world_size} processes, found {samples}; use fewer "
                 "devices or add samples"
             )
         super().__init__(min(math.ceil(math.ceil(samples / world_size) / batch_size), samples // world_size))
@@ -103,27 +103,27 @@ class EvaluationOrder(Order):
         return self._own
 
 
-class Feed(ABC):
-    """Batches of a split on a device, once around each time it is iterated.
+class Loader(ABC):
+    """Batches of a split on a device; an iteration is an epoch.
 
     Args:
-        order: which samples come in which batch.
-        device: where batches are wanted.
+        order: assignment of samples to batches.
+        device: of the batches.
     """
 
-    batch_sampler = None  # what Lightning looks for beside a sampler
+    batch_sampler = None  # Lightning looks for it beside a sampler
 
     def __init__(self, order: Order, device: torch.device) -> None:
         self.order, self.device = order, device
 
     @property
     def sampler(self) -> EpochSampler | None:
-        """What draws training samples; call its ``set_epoch`` before each epoch, as Lightning does. None otherwise."""
+        """Sampler of training data; Lightning calls its ``set_epoch`` before each epoch. None otherwise."""
         return self.order.sampler if isinstance(self.order, TrainingOrder) else None
 
     @property
     def indices(self) -> Indices:
-        """Where in the split the samples of this process stand, in the order of the batches."""
+        """Indices in the split of the samples of this process, in the order of the batches."""
         return self.order.indices()
 
     def __len__(self) -> int:
@@ -131,11 +131,11 @@ class Feed(ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Batch]:
-        """Batches; the order is settled when the first is asked for."""
+        """Batches; the order is computed with the first."""
 
 
-class ResidentFeed(Feed):
-    """Arrays that lie on the device: a batch is gathered there, and nothing waits for it."""
+class DeviceLoader(Loader):
+    """Arrays on the device: batches are gathered there, without synchronisation."""
 
     def __init__(self, data: Batch, order: Order, device: torch.device) -> None:
         super().__init__(order, device)
@@ -152,8 +152,8 @@ class ResidentFeed(Feed):
             yield inputs.index_select(0, rows), _targets(labels.index_select(0, rows))
 
 
-class HostFeed(Feed):
-    """Arrays that do not fit on the device: batches are gathered in the memory of the host."""
+class HostLoader(Loader):
+    """Arrays that do not fit on the device: batches are gathered in host memory."""
 
     def __init__(self, data: Batch, order: Order, device: torch.device) -> None:
         super().__init__(order, device)
@@ -169,14 +169,14 @@ class HostFeed(Feed):
             yield self._gather(inputs, rows), self._gather(labels, rows)
 
     def _gather(self, source: Tensor, rows: Tensor) -> Tensor:
-        """Into pinned memory at once, from which a copy to the device does not stop the host."""
+        """Gather into pinned memory, from which copies to the device are asynchronous."""
         pinned = self.device.type == "cuda"
         rows_out = torch.empty((len(rows), *source.shape[1:]), dtype=source.dtype, pin_memory=pinned)
         return torch.index_select(source, 0, rows, out=rows_out)
 
 
-class DecodingFeed(Feed):
-    """Images that lie in files, decoded by worker processes a few batches ahead."""
+class DecodingLoader(Loader):
+    """Image files, decoded by worker processes a few batches ahead."""
 
     def __init__(self, split: FileImages, order: Order, device: torch.device, workers: int, seed: int) -> None:
         super().__init__(order, device)
@@ -191,7 +191,7 @@ class DecodingFeed(Feed):
             persistent_workers=workers > 0,
             prefetch_factor=2 if workers else None,
             pin_memory=device.type == "cuda",
-            generator=torch.Generator().manual_seed(seed),  # otherwise every epoch draws from the generator of all
+            generator=torch.Generator().manual_seed(seed),  # otherwise every epoch draws from the global generator
         )
 
     def __iter__(self) -> Iterator[Batch]:
@@ -204,58 +204,58 @@ class DecodingFeed(Feed):
             yield batch
 
 
-class SideBySide:
-    """Batches of several feeds, each pair behind the other: (inputs, labels, inputs, labels, ...).
+class PairedLoaders:
+    """Batches of several loaders, concatenated: (inputs, labels, inputs, labels, ...).
 
     Args:
-        feeds: of as many batches.
+        loaders: with the same number of batches.
     """
 
-    def __init__(self, *feeds: Feed) -> None:
-        self.feeds = feeds
+    def __init__(self, *loaders: Loader) -> None:
+        self.loaders = loaders
 
     @property
-    def sampler(self) -> SideBySide:
-        """All of them, for ``set_epoch``."""
+    def sampler(self) -> PairedLoaders:
+        """All samplers, for ``set_epoch``."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Move every sampler."""
-        for feed in self.feeds:
-            if feed.sampler is not None:
-                feed.sampler.set_epoch(epoch)
+        """Set the epoch of every sampler."""
+        for loader in self.loaders:
+            if loader.sampler is not None:
+                loader.sampler.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return min(map(len, self.feeds))
+        return min(map(len, self.loaders))
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        for batches in zip(*self.feeds, strict=False):
+        for batches in zip(*self.loaders, strict=False):
             yield tuple(chain.from_iterable(batches))
 
 
-class Handfuls:
-    """Several batches at a time: iterators over the next few, which are taken one after the other.
+class GroupedBatches:
+    """Groups of consecutive batches, as iterators.
 
     Args:
-        feed: batches.
-        size: of a handful; what is left of an epoch is a smaller one.
+        loader: batches.
+        size: of a group; the last one of an epoch may be smaller.
     """
 
-    batch_sampler = None  # what Lightning looks for beside a sampler
+    batch_sampler = None  # Lightning looks for it beside a sampler
 
-    def __init__(self, feed: Feed | SideBySide, size: int) -> None:
-        self.feed, self.size = feed, size
+    def __init__(self, loader: Loader | PairedLoaders, size: int) -> None:
+        self.loader, self.size = loader, size
 
     @property
-    def sampler(self) -> EpochSampler | SideBySide | None:
-        """That of the feed."""
-        return self.feed.sampler
+    def sampler(self) -> EpochSampler | PairedLoaders | None:
+        """That of the loader."""
+        return self.loader.sampler
 
     def __len__(self) -> int:
-        return math.ceil(len(self.feed) / self.size)
+        return math.ceil(len(self.loader) / self.size)
 
     def __iter__(self) -> Iterator[Iterator[tuple[Tensor, ...]]]:
-        batches: Iterator[tuple[Tensor, ...]] = iter(self.feed)
+        batches: Iterator[tuple[Tensor, ...]] = iter(self.loader)
         for _ in range(len(self)):
             yield islice(batches, self.size)
 
@@ -263,8 +263,8 @@ class Handfuls:
 class Decoder(Dataset["Batch | DataError"]):
     """Decodes whole batches.
 
-    What is wrong with a file comes back as a value: an exception that left a worker would arrive with the traceback of
-    another process in place of its message.
+    An error of a file is returned as a value: an exception of a worker process would arrive with a traceback in place
+    of its message.
     """
 
     def __init__(self, split: FileImages, threads: int | None) -> None:
@@ -277,7 +277,7 @@ class Decoder(Dataset["Batch | DataError"]):
             return error
 
 
-def training_feed(
+def training_loader(
     split: Split,
     *,
     batch_size: int,
@@ -285,22 +285,22 @@ def training_feed(
     device: torch.device | str,
     workers: int = 0,
     seed: int = 0,
-) -> Feed:
-    """Batches of one size, as a sampler draws them. What is left of an epoch is left out.
+) -> Loader:
+    """Batches of one size, as a sampler draws them. The last incomplete batch of an epoch is dropped.
 
     Args:
         split: arrays or image files; texts as ``Preparation.as_arrays`` gives them.
         batch_size: samples of a batch in this process.
-        sampler: of ``equipoise.data.sampler_for``; it knows the number of processes.
-        device: where batches are wanted.
+        sampler: of ``equipoise.data.sampler_for``, for this process.
+        device: of the batches.
         workers: processes that decode image files; 0 decodes in this one.
         seed: of the worker processes.
     """
     batch_size = check_whole("batch_size", batch_size, low=1)
-    return _feed(split, TrainingOrder(sampler, batch_size), device, workers, seed)
+    return _loader(split, TrainingOrder(sampler, batch_size), device, workers, seed)
 
 
-def evaluation_feed(
+def evaluation_loader(
     split: Split,
     *,
     batch_size: int,
@@ -308,23 +308,23 @@ def evaluation_feed(
     workers: int = 0,
     rank: int = 0,
     world_size: int = 1,
-) -> Feed:
-    """Every sample once over all processes, which all have as many batches; ``indices`` says which are whose.
+) -> Loader:
+    """Every sample once over all processes, which have the same number of batches; ``indices`` are those of this one.
 
     Args:
         split: arrays or image files; texts as ``Preparation.as_arrays`` gives them.
         batch_size: samples of a batch in this process, at most.
-        device: where batches are wanted.
+        device: of the batches.
         workers: processes that decode image files; 0 decodes in this one.
         rank: number of this process.
         world_size: number of processes.
     """
     batch_size = check_whole("batch_size", batch_size, low=1)
-    return _feed(split, EvaluationOrder(len(split), batch_size, rank, world_size), device, workers, 0)
+    return _loader(split, EvaluationOrder(len(split), batch_size, rank, world_size), device, workers, 0)
 
 
 def fits(needed: int, free: float) -> bool:
-    """Whether a split of so many bytes may live on a device with so many free.
+    """Whether a split of ``needed`` bytes may be moved to a device with ``free`` bytes.
 
     >>> fits(2 * 10**9, free=80 * 10**9), fits(30 * 10**9, free=80 * 10**9)
     (True, False)
@@ -333,9 +333,9 @@ def fits(needed: int, free: float) -> bool:
 
 
 def labels_for_sampling(split: Split, task: Task, *, ignore_index: int = -100) -> NDArray[Any]:
-    """What a sampler counts: class indices (N,), or which classes a sample has, (N, C).
+    """Labels for a sampler: class indices (N,), or the classes of each sample (N, C), of label maps those that occur.
 
-    Of label maps the classes that occur. Samples whose only label is ``ignore_index`` have no class.
+    Samples whose only label is ``ignore_index`` have no class.
     """
     labels = split.labels
     if task.multilabel or labels.ndim == 2:
@@ -350,22 +350,22 @@ def labels_for_sampling(split: Split, task: Task, *, ignore_index: int = -100) -
     return present
 
 
-def _feed(split: Split, order: Order, device: torch.device | str, workers: int, seed: int) -> Feed:
+def _loader(split: Split, order: Order, device: torch.device | str, workers: int, seed: int) -> Loader:
     where = _with_index(torch.device(device))
     if isinstance(split, FileImages):
-        return DecodingFeed(split, order, where, workers, seed)
+        return DecodingLoader(split, order, where, workers, seed)
     if not isinstance(split, Arrays):
         raise TypeError(f"split must be arrays or image files, got {type(split).__name__}; encode texts first")
     resident = _resident(split, where)
-    return HostFeed(_host_tensors(split), order, where) if resident is None else ResidentFeed(resident, order, where)
+    return HostLoader(_host_tensors(split), order, where) if resident is None else DeviceLoader(resident, order, where)
 
 
 _RESIDENT: WeakKeyDictionary[Arrays, dict[torch.device, Batch]] = WeakKeyDictionary()
-"""Splits that were moved, for as long as they live: all feeds of a split share one copy."""
+"""Splits on devices, as long as they are referenced: all loaders of a split share one copy."""
 
 
 def _resident(split: Arrays, device: torch.device) -> Batch | None:
-    """The split on a device, None where it does not fit."""
+    """The split on a device; None if it does not fit."""
     moved = _RESIDENT.setdefault(split, {})
     if device not in moved:
         inputs, labels = _host_tensors(split)
@@ -376,7 +376,7 @@ def _resident(split: Arrays, device: torch.device) -> Batch | None:
 
 
 def _free_memory(device: torch.device) -> float:
-    """Bytes; the memory of the host holds the arrays already, that of other devices than CUDA's is not known."""
+    """Free bytes: unlimited on the host, which has the arrays already; unknown, 0, on devices other than CUDA."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return math.inf if device.type == "cpu" else 0
@@ -388,7 +388,7 @@ def _with_index(device: torch.device) -> torch.device:
 
 
 def _host_tensors(split: Arrays) -> Batch:
-    """Inputs and labels in small types, without a copy where they have them already."""
+    """Inputs and labels in small types, without a copy if they have them already."""
     inputs, labels = split.inputs, split.labels
     kept = "float32" if inputs.dtype.kind == "f" else inputs.dtype.name
     if labels.ndim == 1:
@@ -399,16 +399,16 @@ def _host_tensors(split: Arrays) -> Batch:
 
 
 MAP_TYPES = {"bool": "uint8", "uint16": "int32", "uint32": "int64", "uint64": "int64"}
-"""Types of label maps that torch has little arithmetic for, and what holds their values."""
+"""Types of label maps with limited support in torch, and types that hold their values."""
 
 
 def _tensor(array: NDArray[Any], dtype: str) -> Tensor:
-    """A tensor on the memory of the array, unless torch cannot read it there."""
+    """A tensor that shares the memory of the array if torch can read it."""
     return torch.from_numpy(np.require(array, dtype, ["C", "W"]))
 
 
 def _targets(labels: Tensor) -> Tensor:
-    """Labels as losses take them: int64, so that every ``ignore_index`` fits, or float32 for several labels."""
+    """Labels for losses: int64, so that every ``ignore_index`` fits, or float32 for multi-label targets."""
     return labels.float() if labels.ndim == 2 else labels.long()
 
 
@@ -417,7 +417,7 @@ def _as_it_is(batch: Any) -> Any:  # noqa: ANN401  (what torch expects of a coll
 
 
 def _sent(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
-    """Batches of the host on the device; to a GPU the next one is under way while this one is used."""
+    """Batches of the host on the device; a GPU prefetches the next one."""
     if device.type != "cuda":
         for inputs, labels in batches:
             yield inputs.to(device), _targets(labels.to(device))
@@ -437,12 +437,12 @@ def _sent(batches: Iterable[Batch], device: torch.device) -> Iterator[Batch]:
 
 @cache
 def _copying_stream(device: torch.device) -> torch.cuda.Stream:
-    """One for all feeds of a device: memory is kept for each stream, and a new one an epoch would keep ever more."""
+    """One stream for all loaders of a device: memory is cached per stream, and new streams would accumulate."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _received(batch: Batch, arrived: torch.cuda.Event, device: torch.device) -> Batch:
-    """The batch for the stream that computes: it waits for the copy, and keeps the memory until it is done with it."""
+    """The batch for the current stream, which waits for the copy and keeps the memory while it is used."""
     current = torch.cuda.current_stream(device)
     current.wait_event(arrived)
     for tensor in batch:

@@ -191,15 +191,8 @@ def build_loss(
     for term in terms:
         if not is_own(term.name):
             _check_task(find(term.name), task)
-    about = {
-        "num_classes": num_classes,
-        "counts": tuple(counts),
-        "num_samples": num_samples,
-        "epochs": epochs,
-        "ignore_index": ignore_index,
-        "sync": sync,
-    }
-    built = [_build_own(term, about, task) if is_own(term.name) else _build(term, about) for term in terms]
+    facts = _Facts(num_classes, tuple(counts), num_samples, epochs, ignore_index, sync)
+    built = [_build_own(term, facts, task) if is_own(term.name) else _build(term, facts) for term in terms]
     return built[0] if len(built) == 1 and terms[0].factor == 1.0 else SumOfLosses(built, [t.factor for t in terms])
 
 
@@ -306,6 +299,18 @@ def parse_loss(text: str) -> tuple[Term, ...]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """What a run knows, as arguments of losses."""
+
+    num_classes: int
+    counts: tuple[float, ...]
+    num_samples: int
+    epochs: int
+    ignore_index: int
+    sync: bool
+
+
 def _check_task(entry: Entry, task: Task) -> None:
     if entry.link in task.losses:
         return
@@ -316,37 +321,37 @@ def _check_task(entry: Entry, task: Task) -> None:
     )
 
 
-def _build(term: Term, about: Mapping[str, Any]) -> Loss:
-    """One loss: what it accepts of what is known, and what the text gives."""
-    given = {key: value for key, value in about.items() if key in _arguments(term.name)}
+def _build(term: Term, facts: _Facts) -> Loss:
+    """A loss from what it accepts of the facts and from the options in the text."""
+    given: dict[str, Any] = {key: value for key, value in vars(facts).items() if key in _arguments(term.name)}
     for key, value in term.options.items():
-        given[key] = _weights(value, about["counts"]) if isinstance(value, Call) else value
+        given[key] = _weights(value, facts.counts) if isinstance(value, Call) else value
     if term.name == "LovaszSoftmaxLoss" and not given.get("per_image") and "sync" not in term.options:
         given["sync"] = False  # its sort stays inside a process: each has a loss of its own, and DDP averages these
-    if "num_samples" in given and max(given["counts"]) >= given["num_samples"]:
+    if "num_samples" in given and max(facts.counts) >= facts.num_samples:
         raise ValueError(
-            f"{term.name}: every label must be absent from some training sample, got one that all "
-            f"{given['num_samples']} have; leave that label out or take asl"
+            f"{term.name}: every label must be absent from some training sample, got one that all {facts.num_samples} "
+            "have; leave that label out or take asl"
         )
     try:
         loss: Loss = getattr(losses, term.name)(**given)
-        check_layout(loss.layout, about["num_classes"])
-        _check_schedules(loss, about["epochs"])
+        check_layout(loss.layout, facts.num_classes)
+        _check_schedules(loss, facts.epochs)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{term.name}: {error}") from None
     return loss
 
 
-def _build_own(term: Term, about: Mapping[str, Any], task: Task) -> OwnLoss:
-    """A loss of the user's own, tried on two samples; better now than in the first step."""
+def _build_own(term: Term, facts: _Facts, task: Task) -> OwnLoss:
+    """A loss from user code, tried on two samples before the training."""
     options: dict[str, Any] = dict(term.options)
     for key, value in term.options.items():
         if isinstance(value, Call):
-            weights = _weights(value, about["counts"])
+            weights = _weights(value, facts.counts)
             options[key] = weights.float() if isinstance(weights, Tensor) else weights  # as losses of torch take them
     try:
-        loss = made_by(term.name, "loss", needed={}, offered=about, options=options, called_with=2)
-        _try(term.name, loss, about["num_classes"], task)
+        loss = made_by(term.name, "loss", needed={}, offered=vars(facts), options=options, called_with=2)
+        _try(term.name, loss, facts.num_classes, task)
     except (OSError, RuntimeError, TypeError) as error:
         raise ValueError(str(error)) from error
     return OwnLoss(term.name, loss)

@@ -1,4 +1,4 @@
-"""The papers' systems as methods of a training: what they put around model and loss, and what predicts afterwards.
+"""Methods of a training, the systems of the papers: how they change model and loss, and which model predicts.
 
 A method is written as text like a loss: ``sdn``, ``sdn(feature=ce)``, ``oltr(loss=focal(gamma=2), memory=0)``. Every
 class here is a method, its fields are its arguments, and ``METHODS`` knows them by name.
@@ -39,8 +39,8 @@ from equipoise.train.record import MethodSettings
 
 __all__ = [
     "METHODS",
-    "Around",
     "Method",
+    "RunContext",
     "TwoStages",
     "is_same_loss",
     "option_names",
@@ -48,23 +48,23 @@ __all__ = [
 ]
 
 BATCH = 512
-"""Samples of a step with which classifiers are trained anew, as published."""
+"""Batch size of re-trained classifiers, as published."""
 
 LossText = NewType("LossText", str)
 """An option that is a loss; ``"auto"`` for the plain one of the task."""
 
 
 @dataclass
-class Around:
-    """What a method may ask of the run that it is part of.
+class RunContext:
+    """What a method knows of its run.
 
     Args:
-        loss: from a text to a loss that knows the data and the epochs of the run, or others as a second argument.
-        features: what the classifier of a model sees of ``"train"`` or ``"val"``, without augmentation.
+        loss: builds the loss of a text for the data and the epochs of the run, or other epochs as a second argument.
+        features: inputs of the classifier of a model on ``"train"`` or ``"val"``, without augmentation.
         epochs: of the training.
         seed: of the run.
-        ignore_index: label that counts for nothing.
-        say: takes a line for people.
+        ignore_index: label to ignore.
+        say: takes a message for the user.
         settled: settings that the method chooses itself; it sets them.
     """
 
@@ -79,50 +79,50 @@ class Around:
 
 @dataclass(frozen=True)
 class Method:
-    """A training with one loss and nothing around it; the systems change some of what it does."""
+    """A training with one loss; other methods override parts of it."""
 
     tasks: ClassVar[tuple[Task, ...]] = tuple(Task)
     learns_in_steps: ClassVar[bool] = True
-    """Whether the model is trained; otherwise ``trained`` is all."""
+    """Whether the model is trained in steps; otherwise ``trained`` does everything."""
     second_sampler: ClassVar[str | None] = None
-    """Sampler whose batches come beside the others."""
+    """Sampler of a second batch in each step."""
     rate: float = field(default=1.0, init=False, repr=False)
-    """Learning rate of all before the classifier, as a share of that of the run."""
+    """Learning rate of the layers before the classifier, relative to that of the run."""
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
-        """The model as it is trained, before there is an optimiser; the given one is part of it or changed in place."""
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
+        """The model to train, made from the given one, which may be modified in place."""
         return model
 
-    def objective(self, model: nn.Module, around: Around) -> nn.Module:
-        """From what that model returns, and the targets, to a number."""
-        return around.loss("auto")
+    def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
+        """The loss of the outputs of that model and the targets."""
+        return context.loss("auto")
 
     def served(self, model: nn.Module) -> nn.Module:
-        """Of the trained model, the one that predicts, with the same weights; inputs to logits."""
+        """The part of the trained model that predicts: inputs to logits, with the same weights."""
         return model
 
     def shaped(self, model: nn.Module) -> nn.Module:
-        """A fresh model given the shape of what ``served`` gives, for its weights to be read into."""
+        """A fresh model in the structure of ``served``, to load its weights into."""
         return model
 
     @property
     def losses(self) -> list[str]:
-        """Texts of the losses that it takes."""
+        """Texts of its losses."""
         hints = get_type_hints(type(self))
         return [getattr(self, option.name) for option in fields(self) if hints[option.name] is LossText]
 
     def check_task(self, task: Task) -> None:
-        """Raise where the method means nothing for a task."""
+        """Raise unless the method supports the task."""
         if task not in self.tasks:
             raise ValueError(
-                f"--method {name_of(self)} is for task {' or '.join(self.tasks)}, got {task!r}; take one of "
+                f"--method {name_of(self)} is for task {' or '.join(self.tasks)}, got {task!r}; use one of "
                 f"{', '.join(name for name, kind in METHODS.items() if task in kind.tasks)}"
             )
 
 
 @dataclass(frozen=True)
 class Plain(Method):
-    """One loss, and nothing around it.
+    """A single loss.
 
     Args:
         loss: a loss.
@@ -130,14 +130,14 @@ class Plain(Method):
 
     loss: LossText = LossText("auto")
 
-    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+    def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
         """The loss."""
-        return around.loss(self.loss)
+        return context.loss(self.loss)
 
 
 @dataclass(frozen=True)
 class SimpleDecoupledNetwork(Method):
-    """SDN (Tian et al. 2021, section 3.5): a second head on features that its gradient never reaches.
+    """SDN (Tian et al. 2021, section 3.5): a second head on detached features.
 
     Args:
         feature: loss that trains the features.
@@ -149,13 +149,13 @@ class SimpleDecoupledNetwork(Method):
     feature: LossText = LossText("recall(momentum=0.1)")
     classifier: LossText = LossText("class-balanced")
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
         """Both heads."""
         return decouple(model)
 
-    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+    def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
         """A loss for each."""
-        return DecoupledLoss(around.loss(self.feature), around.loss(self.classifier))
+        return DecoupledLoss(context.loss(self.feature), context.loss(self.classifier))
 
     def served(self, model: nn.Module) -> nn.Module:
         """The second head alone."""
@@ -167,13 +167,13 @@ class SimpleDecoupledNetwork(Method):
 class LdamDrw(Method):
     """LDAM-DRW (Cao et al. 2019): a cosine classifier, margins by class, and weights late in the training.
 
-    The scale sits in the classifier and not in the loss, so that its logits mean something at any time: the margins of
-    the loss are as many times larger, which is the same.
+    The scale is in the classifier and not in the loss, so that its logits have their scale at any time. The margins of
+    the loss are multiplied by it, which is equivalent.
 
     Args:
         margin: of the rarest class, on cosines.
         scale: of the cosines.
-        start: share of the training after which weights begin.
+        start: fraction of the training after which weights are used.
     """
 
     tasks = (Task.MULTICLASS, Task.SEGMENTATION)
@@ -187,14 +187,14 @@ class LdamDrw(Method):
         check_number("scale", self.scale, low=0.0, open_low=True)
         check_number("start", self.start, low=0.0, high=1.0)
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
         """With the cosine classifier."""
         normalize_classifier(model, scale=self.scale)
         return model
 
-    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+    def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
         """Margins and deferred weights."""
-        return around.loss(f"ldam(max_margin={self.scale * self.margin!r}, scale=1, weight=drw({self.start!r}))")
+        return context.loss(f"ldam(max_margin={self.scale * self.margin!r}, scale=1, weight=drw({self.start!r}))")
 
     def shaped(self, model: nn.Module) -> nn.Module:
         """With a cosine classifier."""
@@ -204,11 +204,11 @@ class LdamDrw(Method):
 
 @dataclass(frozen=True)
 class BilateralBranches(Method):
-    """BBN (Zhou et al. 2020): two branches, the second on reversed frequencies, mixed ever more towards it.
+    """BBN (Zhou et al. 2020): two branches, the second on reversed frequencies, with an increasing share.
 
     Args:
         loss: of both branches.
-        mixing: ``default`` ends with the second branch alone, ``published`` divides by what the published code does.
+        mixing: ``default`` ends with the second branch alone, ``published`` follows the published code.
     """
 
     tasks = (Task.MULTICLASS,)
@@ -220,23 +220,23 @@ class BilateralBranches(Method):
     def __post_init__(self) -> None:
         check_choice("mixing", self.mixing, ("default", "published"))
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
         """Two branches."""
-        return bilateral(model, epochs=around.epochs, preset=None if self.mixing == "default" else self.mixing)
+        return bilateral(model, epochs=context.epochs, preset=None if self.mixing == "default" else self.mixing)
 
-    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+    def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
         """The mixed loss."""
         assert isinstance(model, BilateralModel)
-        return MixedLoss(model, around.loss(self.loss))
+        return MixedLoss(model, context.loss(self.loss))
 
     def shaped(self, model: nn.Module) -> nn.Module:
-        """Two branches; how they were mixed in training no longer matters."""
+        """Two branches; inference does not depend on the mixing of the training."""
         return bilateral(model, epochs=1)
 
 
 @dataclass(frozen=True)
 class TwoStages(Method):
-    """A method that starts from a trained model, for which several may share one run.
+    """A method that starts from a trained model; several may share its run.
 
     Args:
         backbone: loss of stage one.
@@ -247,10 +247,10 @@ class TwoStages(Method):
 
 @dataclass(frozen=True)
 class RetrainedClassifier(TwoStages):
-    """cRT (Kang et al. 2020): a fresh classifier, trained on balanced classes.
+    """cRT (Kang et al. 2020): a new classifier, trained on balanced classes.
 
-    As published in batches of 512; where samples are so few that an epoch would not have 16 of them, batches are
-    smaller, and the learning rate in proportion.
+    Batches of 512 as published; smaller ones, with a proportional learning rate, where an epoch would have fewer than
+    16 of them.
 
     Args:
         loss: of the classifier.
@@ -267,14 +267,14 @@ class RetrainedClassifier(TwoStages):
     def __post_init__(self) -> None:
         check_number("lr", self.lr, low=0.0, open_low=True)
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
         """With the new classifier."""
-        kept, head = around.features(model, "train"), self.begun(model)
-        loss = around.loss(self.loss, self.epochs).to(kept.features.device)
+        kept, head = context.features(model, "train"), self.begun(model)
+        loss = context.loss(self.loss, self.epochs).to(kept.features.device)
         batch = min(BATCH, max(8, len(kept.features) // 16))
         lr = self.lr * batch / BATCH
-        around.settled = MethodSettings(classifier_batch_size=batch, classifier_lr=lr)
-        around.say(f"the classifier is trained for {self.epochs} epochs in batches of {batch}, lr {lr:.3g}")
+        context.settled = MethodSettings(classifier_batch_size=batch, classifier_lr=lr)
+        context.say(f"the classifier is trained for {self.epochs} epochs in batches of {batch}, lr {lr:.3g}")
         made = retrain_classifier(
             model,
             kept,
@@ -283,13 +283,13 @@ class RetrainedClassifier(TwoStages):
             epochs=self.epochs,
             batch_size=batch,
             lr=lr,
-            seed=around.seed,
+            seed=context.seed,
         )
         replace_classifier(model, made.merge() if isinstance(made, LearnableWeightScaling) else made)
         return model
 
     def begun(self, model: nn.Module) -> nn.Module | None:
-        """What is trained; None for a fresh classifier."""
+        """The head to train; None for a new classifier."""
         return None
 
 
@@ -310,10 +310,10 @@ class WeightScaling(RetrainedClassifier):
 
 @dataclass(frozen=True)
 class TauNorm(TwoStages):
-    """Tau-normalisation (Kang et al. 2020): rows of the classifier divided by a power of their length.
+    """Tau-normalisation (Kang et al. 2020): rows of the classifier divided by a power of their norm.
 
     Args:
-        tau: the power; none for the best of 0, 0.1, ..., 2 on validation data.
+        tau: the power; None for the best of 0, 0.1, ..., 2 on validation data.
     """
 
     tasks = (Task.MULTICLASS, Task.SEGMENTATION)
@@ -321,21 +321,21 @@ class TauNorm(TwoStages):
 
     tau: float | None = None
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
-        """With the divided rows, and without a bias as in the paper."""
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
+        """With normalised rows, and without a bias as in the paper."""
         classifier = find_classifier(model).module
         tau = self.tau
         if tau is None:
-            kept = around.features(model, "val")
+            kept = context.features(model, "val")
             weight = classifier.weight
             assert isinstance(weight, Tensor)
             choice = choose_tau(kept.features, kept.labels, weight.flatten(1).to(kept.features.device))
             tau = choice.tau
-            around.say(
+            context.say(
                 f"tau {tau:g} has the best mean class accuracy on validation data, {max(choice.accuracies):.2%}; "
                 f"{choice.accuracies[0]:.2%} with tau {choice.taus[0]:g}"
             )
-        around.settled = MethodSettings(tau=tau)
+        context.settled = MethodSettings(tau=tau)
         replace_classifier(model, tau_normalized(classifier, tau))
         return model
 
@@ -361,9 +361,9 @@ class NearestMean(TwoStages):
     def __post_init__(self) -> None:
         check_choice("distance", self.distance, ("euclidean", "cosine"))
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
         """With the means of the training data."""
-        head = NearestClassMean.fit(around.features(model, "train"), distance=self.distance)
+        head = NearestClassMean.fit(context.features(model, "train"), distance=self.distance)
         replace_classifier(model, head.to(next(model.parameters()).device))
         return model
 
@@ -395,17 +395,17 @@ class OpenLongTail(TwoStages):
         check_number("memory", self.memory, low=0.0)
         check_number("rate", self.rate, low=0.0, open_low=True)
 
-    def trained(self, model: nn.Module, around: Around) -> nn.Module:
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
         """With the memory in the place of the classifier; it shows its features, which the memory learns from."""
-        kept = around.features(model, "train")
-        replace_classifier(model, MetaEmbedding.after(model, kept, ignore_index=around.ignore_index))
+        kept = context.features(model, "train")
+        replace_classifier(model, MetaEmbedding.after(model, kept, ignore_index=context.ignore_index))
         return features_of(model)
 
-    def objective(self, model: nn.Module, around: Around) -> nn.Module:
+    def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
         """The loss of the logits and that of the memory."""
         head = find_classifier(model.model).module  # type: ignore[arg-type]
         assert isinstance(head, MetaEmbedding)
-        return MemoryLoss(head.memory, around.loss(self.loss), self.memory)
+        return MemoryLoss(head.memory, context.loss(self.loss), self.memory)
 
     def served(self, model: nn.Module) -> nn.Module:
         """The model without its view."""

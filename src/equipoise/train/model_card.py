@@ -54,8 +54,8 @@ def model_card(record: ExportRecord) -> str:
     ]
     if trust:
         parts.append(
-            "`model.py` is the program that makes the model, as it was when the model was exported. Loading runs it, "
-            "and it needs what it imports."
+            "`model.py` is the code of the model, as it was when the model was trained. Loading runs it; it needs the "
+            "packages that it imports."
         )
     return "\n\n".join(parts) + "\n"
 

@@ -1,4 +1,4 @@
-"""The LightningModule: a model, a loss that may move, and what is measured on the way.
+"""The LightningModule: a model, a loss that may be scheduled, and metrics.
 
 The loop over the steps is written out, in Lightning's words for it (manual optimisation), so that several steps can be
 one batch of Lightning's: what its loop does around a batch takes as long as the step of a small model.
@@ -104,7 +104,7 @@ class Learner(pl.LightningModule):
     # ------------------------------------------------------------------------------------------------------ training
 
     def on_train_epoch_start(self) -> None:
-        """Tell the loss the epoch; draw anew from seed and epoch: a training that goes on draws what it would have."""
+        """Set the epoch of the loss, and seed by seed and epoch, so that a resumed training is the same."""
         drawn = np.random.SeedSequence([self.seed, self.current_epoch, self.global_rank]).generate_state(2)
         # on the CPU nothing is drawn elsewhere, and to seed all devices takes as long as a step
         (torch.default_generator if self.device.type == "cpu" else torch).manual_seed(int(drawn[0]))

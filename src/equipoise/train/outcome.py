@@ -1,4 +1,4 @@
-"""What a training came to: predictions of validation and test data and of an open set, and what they are worth."""
+"""Predictions of a trained model on validation, test and open-set data, and their evaluation."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from equipoise.data import FileImages, Split
 from equipoise.evaluation import evaluate, evaluate_open_set
 from equipoise.evaluation.split import FitSplit, try_fit
 from equipoise.predictions import open_predictions
-from equipoise.train.datamodule import Feeds
+from equipoise.train.datamodule import DataModule
 from equipoise.train.folder import RunFolder, write_json
 from equipoise.train.module import Learner
 
 __all__ = ["judge", "keep_examples", "predict"]
 
 KEPT_SCORES = 1_000_000_000
-"""Logits of a split that are kept at most: 2 GB of label maps; of more images an evenly spread part is kept."""
+"""Maximum number of logits to save of a split, 2 GB of label maps; of more images, an evenly spaced subset is saved."""
 EXAMPLES = 6
-"""Test images that are kept."""
+"""Number of test images to save."""
 IGNORED = -100
-"""What counts for nothing in saved targets, whatever the data call it."""
+"""Label to ignore in saved targets, whatever it is in the data."""
 
 
-def predict(trainer: pl.Trainer, learner: Learner, feeds: Feeds, folder: RunFolder, split: str) -> None:
-    """Logits and targets of a split, in its order, into the folder."""
-    whole = feeds.splits[split]
+def predict(trainer: pl.Trainer, learner: Learner, data_module: DataModule, folder: RunFolder, split: str) -> None:
+    """Save logits and targets of a split, in its order."""
+    whole = data_module.splits[split]
     kept = _kept(whole, learner)
     if kept is not None:
-        feeds.splits[split] = whole.take(kept)
-    feeds.trainer = trainer
-    feed = feeds.evaluation(split)
+        data_module.splits[split] = whole.take(kept)
+    data_module.trainer = trainer
+    loader = data_module.evaluation(split)
     learner.collected.clear()
-    trainer.predict(learner, feed, return_predictions=False)
+    trainer.predict(learner, loader, return_predictions=False)
     logits, targets = (torch.cat(parts).numpy() for parts in zip(*learner.collected, strict=True))
-    order = feed.indices
+    order = loader.indices
     if trainer.world_size > 1:
         part = folder.draft / f".{split}.{trainer.global_rank}.npz"
         with appearing(part) as draft:
@@ -73,7 +73,7 @@ def predict(trainer: pl.Trainer, learner: Learner, feeds: Feeds, folder: RunFold
 
 
 def _kept(split: Split, learner: Learner) -> NDArray[np.int64] | None:
-    """Which images' label maps are kept, None for all."""
+    """Indices of the images whose label maps are saved; None for all."""
     if not learner.task.kind.pixels:
         return None
     size = learner.preparation.input_shape
@@ -85,7 +85,7 @@ def _kept(split: Split, learner: Learner) -> NDArray[np.int64] | None:
 
 
 def keep_examples(split: Split, folder: RunFolder) -> None:
-    """A few test images, evenly chosen, for pages that show label maps beside them: ``images`` and ``indices``."""
+    """Save a few evenly spaced test images for reports with label maps: ``images`` and ``indices``."""
     indices = np.unique(np.linspace(0, len(split) - 1, EXAMPLES).round().astype(np.int64))
     few = split.take(indices)
     images = (few.as_arrays() if isinstance(few, FileImages) else few).inputs  # type: ignore[union-attr]
@@ -94,7 +94,7 @@ def keep_examples(split: Split, folder: RunFolder) -> None:
 
 
 def judge(folder: RunFolder, say: Callable[[str], None]) -> None:
-    """Fit a temperature on validation data, and judge the test without and with it, and beside the open set."""
+    """Fit calibration and thresholds on validation data, evaluate validation, test and open-set predictions."""
     val, test = (open_predictions(folder.predictions(split)) for split in ("val", "test"))
     (rows,) = FitSplit(val, seed=0, share=1.0).rows(True)
     fits: dict[str, Callable[..., Fitted]] = {"calibration": METHODS[val.task.calibration].fit}

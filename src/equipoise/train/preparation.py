@@ -1,7 +1,7 @@
-"""What lies between raw data and a model: pixels to numbers, features to one scale, words to tokens.
+"""Preparation of raw inputs for a model: scaled pixels, standardised features, tokens of texts.
 
-It is fitted on the training split alone and travels with the model as plain JSON, so that an exported model prepares
-its inputs exactly as in training.
+It is fitted on the training split only and stored with the model as JSON, so that an exported model prepares its inputs
+as in training.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from equipoise.train.record import PreparationRecord
 __all__ = ["Preparation"]
 
 SAMPLE = 512
-"""Image files that are decoded for mean and standard deviation."""
+"""Number of image files to decode for mean and standard deviation."""
 LONGEST = 256
-"""Words of a text that are kept at most."""
+"""Maximum number of words of a text."""
 
 
 @dataclass(frozen=True)
 class Preparation(PreparationRecord):
-    r"""Raw inputs to what the model sees: :math:`(x - \text{mean}) / \text{std}`, images in [0, 1] before that.
+    r"""Raw inputs to those of the model: :math:`(x - \text{mean}) / \text{std}`, images in [0, 1] before that.
 
     The arguments are those of :class:`equipoise.train.record.PreparationRecord`.
 
@@ -69,8 +69,8 @@ class Preparation(PreparationRecord):
     def fit(cls, split: Split) -> Preparation:
         """The preparation that suits a training split.
 
-        Of image files an evenly spread sample is decoded. A text is cut after as many words as 95 % of the texts have,
-        256 at most.
+        Of image files, an evenly spaced sample is decoded. Texts are truncated at the 95th percentile of their numbers
+        of words, at most 256.
         """
         if not len(split):
             raise DataError("the training split must hold samples, found none; add training data")
@@ -134,7 +134,7 @@ class Preparation(PreparationRecord):
         return split if isinstance(split, Arrays) else split.as_arrays()
 
     def prepare(self, inputs: Tensor) -> Tensor:
-        """What the model sees of raw inputs: ``normalise(scale(inputs))``, of pixels without the pass in between."""
+        """Raw inputs to those of the model: ``normalise(scale(inputs))``, in one pass for pixels."""
         return self.normalise(inputs if inputs.dtype is torch.uint8 and self.kind == "images" else self.scale(inputs))
 
     def scale(self, inputs: Tensor) -> Tensor:
@@ -161,12 +161,12 @@ class Preparation(PreparationRecord):
         return (scaled - mean).div_(std)
 
     def raw(self, data: Any) -> Tensor:  # noqa: ANN401
-        """What a user has at hand as a raw batch, as training saw it.
+        """A raw batch from inputs of the user.
 
-        Images are paths, Pillow images (both are brought to the size of training) or uint8 arrays and tensors, one or
-        a batch, or a list of any of these. In arrays the channels stand where their number fits the training data,
-        (N, channels, height, width) or (N, height, width, channels); where it fits both places, the size decides.
-        Features are numbers (D,) or (N, D). Texts are a string or a list of strings.
+        Images are paths, Pillow images (both are resized as in training) or uint8 arrays and tensors, one or a batch,
+        or a list of any of these. Arrays are (N, channels, height, width) or (N, height, width, channels), according to
+        the number of channels in training; if it fits both axes, the size decides. Features are numbers (D,) or
+        (N, D). Texts are a string or a list of strings.
         """
         if self.kind == "tokens":
             return self._raw_texts(data)

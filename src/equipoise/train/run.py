@@ -1,4 +1,4 @@
-"""One run: from settings to a folder that everything later reads."""
+"""One run: from settings to its folder."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities import rank_zero_only
 from rich.console import Console
@@ -37,17 +38,18 @@ from equipoise.train.builders import (
     ready,
     sampler_of,
 )
-from equipoise.train.callbacks import ProgressBar, Recorder, SelectedEpoch, save
-from equipoise.train.datamodule import Feeds, seen_features
+from equipoise.train.callbacks import ProgressBar, Recorder, SelectedEpoch
+from equipoise.train.checkpoints import SelectedWeights
+from equipoise.train.datamodule import DataModule, classifier_features
 from equipoise.train.errors import TrainingError
 from equipoise.train.folder import AGAIN, RunFolder, write_json
-from equipoise.train.methods import Around, Method, Plain, TwoStages
+from equipoise.train.methods import Method, Plain, RunContext, TwoStages
 from equipoise.train.module import Learner
 from equipoise.train.outcome import judge, keep_examples, predict
 from equipoise.train.preparation import Preparation
 from equipoise.train.record import DataRecord, ModelRecord, RunRecord
-from equipoise.train.spec import FREE, RunSpec, told_apart
-from equipoise.train.stage_one import begin_from, kept_by, named_stage_one
+from equipoise.train.spec import FREE, RunSpec, describe_differences
+from equipoise.train.stage_one import begin_from, named_stage_one
 from equipoise.train.task import TrainingTask
 from equipoise.train.trainer import device_name, environment, quiet, trainer_for
 
@@ -63,20 +65,20 @@ def run(
     say: Callable[[str], None] = lambda line: None,
     console: Console | None = None,
 ) -> RunFolder:
-    """Train, predict, evaluate; a run that was interrupted goes on where it stopped.
+    """Train, predict and evaluate; an interrupted run is resumed.
 
     Args:
         spec: all settings.
-        out: folder of the run, which appears when all is done; until then ``out.unfinished`` holds what there is.
-        restart: forget what an earlier attempt left.
-        images_checked: somebody has looked for image files that cannot be decoded, as a comparison does once.
-        say: called with lines for people.
-        console: where a progress bar is drawn; None for none.
+        out: folder of the finished run; until then its files are in ``out.unfinished``.
+        restart: delete an unfinished run and start again.
+        images_checked: undecodable image files were looked for already, as a comparison does once.
+        say: called with messages for the user.
+        console: for a progress bar; None for none.
 
     Raises:
         DataError: the data cannot be used.
         ValueError: a setting does not fit the data, or the folder holds another run.
-        TrainingError: no memory, no disk, or a loss that is no number.
+        TrainingError: out of memory, a full disk, or a non-finite loss.
     """
     folder = RunFolder(out)
     leader = getattr(rank_zero_only, "rank", 0) in (None, 0)
@@ -91,18 +93,20 @@ def run(
                 said = _saying(folder, say) if leader else lambda line: None
                 _train(spec, folder, images_checked, said, console if leader else None)
         except BaseException:
-            if leader and not any(folder.draft.rglob("*.ckpt")):  # nothing to resume: what is mended may be another run
+            if leader and not any(
+                folder.draft.rglob("*.ckpt")
+            ):  # nothing to resume, and the next attempt may be another run
                 shutil.rmtree(folder.draft, ignore_errors=True)
             raise
     return folder
 
 
 def _take_over(folder: RunFolder, spec: RunSpec, restart: bool, say: Callable[[str], None]) -> None:
-    """Make the folder, or find the one of an earlier attempt; raise where it is that of another run."""
+    """Make the folder, or use that of an earlier attempt; raise if it belongs to another run."""
     if restart and not folder.finished:
         shutil.rmtree(folder.draft, ignore_errors=True)
     linked = next((path for path in (folder.draft, *folder.draft.glob("*")) if path.is_symlink()), None)
-    if linked is not None:  # files written through it would lie elsewhere
+    if linked is not None:  # files written through it would end up elsewhere
         raise ValueError(f"{linked}: an unfinished run must have no symbolic links, found one; remove it")
     if folder.finished or folder.draft.exists():
         file = folder.where / ("run.json" if folder.finished else "spec.json")
@@ -119,11 +123,11 @@ def _take_over(folder: RunFolder, spec: RunSpec, restart: bool, say: Callable[[s
             return
         if known or folder.finished or any(folder.draft.iterdir()):
             unknown = f"a damaged {file.name}" if file.exists() else "something else"
-            differs = f"a run with {told_apart(changed)}" if known else unknown
-            advice = "choose another --out" + ("" if folder.finished else ", or --restart to begin anew")
+            differs = f"a run with {describe_differences(changed)}" if known else unknown
+            advice = "choose another --out" + ("" if folder.finished else ", or --restart to start again")
             raise ValueError(f"{folder.where} already holds {differs}; {advice}")
     elif folder.path.exists():
-        raise ValueError(f"{folder.path}: the folder must be free, found one that is no run; choose another --out")
+        raise ValueError(f"{folder.path}: the folder exists and is not a run; choose another --out")
     try:
         folder.draft.mkdir(parents=True, exist_ok=True)
         write_json(folder.draft / "spec.json", spec.model_dump())
@@ -132,7 +136,7 @@ def _take_over(folder: RunFolder, spec: RunSpec, restart: bool, say: Callable[[s
 
 
 def _drop_damaged(folder: RunFolder, say: Callable[[str], None]) -> None:
-    """Forget the epochs of an unfinished run whose checkpoints or history are damaged: they are trained again."""
+    """Drop the epochs of an unfinished run with a damaged checkpoint or history: they are trained again."""
     files = [file for file in (folder.resume_point, folder.draft / "checkpoint.ckpt") if file.is_file()]
     try:
         for file in files:
@@ -147,7 +151,7 @@ def _drop_damaged(folder: RunFolder, say: Callable[[str], None]) -> None:
 
 
 def _saying(folder: RunFolder, say: Callable[[str], None]) -> Callable[[str], None]:
-    """Lines for people also go to the log of the run."""
+    """Write messages to the log of the run, too."""
 
     def both(line: str) -> None:
         with open_unlinked(folder.draft / "train.log") as log:
@@ -159,16 +163,16 @@ def _saying(folder: RunFolder, say: Callable[[str], None]) -> Callable[[str], No
 
 @contextmanager
 def _explained(folder: RunFolder) -> Iterator[None]:
-    """What the machine lacks, in words that say what to do."""
+    """Raise errors of the machine as errors that say what to do."""
     try:
         yield
     except MemoryError as error:
-        raise TrainingError(f"the machine has not enough memory: {error}") from None
+        raise TrainingError(f"the machine does not have enough memory: {error}") from None
     except torch.OutOfMemoryError as error:
         first = str(error).partition(". ")[0]
         raise TrainingError(
-            f"the device has not enough memory ({first}); lower --batch-size or --image-size, or take --precision "
-            f"bf16-mixed"
+            f"the device does not have enough memory ({first}); lower --batch-size or --image-size, or use "
+            "--precision bf16-mixed"
         ) from None
     except RuntimeError as error:
         if not _left_alone(error):
@@ -183,16 +187,16 @@ def _explained(folder: RunFolder) -> Iterator[None]:
 
 
 def _left_alone(error: RuntimeError) -> bool:
-    """Whether the process waited for another one that is gone; gloo has only words for that."""
+    """Whether another process of the run has stopped; gloo has only messages for that."""
     words = ("Connection closed by peer", "Connection reset by peer")
     return type(error).__name__.startswith("Dist") or any(text in str(error) for text in words)
 
 
 def _again(folder: RunFolder) -> str:
-    """What the same command would do."""
+    """What happens if the same command is run again."""
     if not any(folder.draft.rglob("*.ckpt")):
-        return "no epoch was finished, the same command begins anew"
-    return f"what was finished lies in {folder.draft}, the same command goes on from there"
+        return "no epoch was finished, the same command starts again"
+    return f"finished epochs are in {folder.draft}, run the same command again to resume"
 
 
 class _Prepared(NamedTuple):
@@ -219,35 +223,25 @@ def _train(
     bars = [] if console is None else [ProgressBar(console)]
     trainer = trainer_for(spec, folder, [recorder, *bars])
     model, model_name = _model(spec, method, task, preparation)
-    feeds = Feeds(spec, data, splits, batch_size, method.second_sampler)
-    around = Around(
-        loss=partial(loss_of, spec, data, trainer.world_size > 1),
-        features=partial(seen_features, feeds, preparation, trainer.strategy.root_device),
-        epochs=spec.epochs,
-        seed=spec.seed,
-        ignore_index=data.ignore_index,
-        say=say,
-    )
-    learner = _learner(spec, prepared, model, model_name, around, steps)
+    data_module = DataModule(spec, data, splits, batch_size, method.second_sampler)
+    context = _context(spec, preparation, data_module, trainer, say)
+    learner = _learner(spec, prepared, model, model_name, context, steps)
     if trainer.is_global_zero and ".py:" in model_name:  # the file may change before the model is exported
         with appearing(folder.draft / "model.py") as draft:
             shutil.copyfile(model_name.rpartition(":")[0], draft)
     resume = folder.resume_point if folder.resume_point.is_file() else None
     if resume is not None:
-        say("going on where an earlier attempt stopped")
+        say("resuming an earlier attempt")
     say(_summary(spec, prepared, model, model_name, steps))
     if method.learns_in_steps:
-        trainer.fit(learner, datamodule=feeds, ckpt_path=resume)
+        trainer.fit(learner, datamodule=data_module, ckpt_path=resume)
     _serve(learner, method, folder, trainer.is_global_zero)
-    for split in [name for name in splits if name != "train"]:
-        predict(trainer, learner, feeds, folder, split)
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # metrics of the leader would wait for processes that are gone
+    _predict(trainer, learner, data_module, folder)
     if not trainer.is_global_zero:
         return
     judge(folder, say)
     if data.task.pixels:
-        keep_examples(feeds.splits["test"], folder)
+        keep_examples(data_module.splits["test"], folder)
     selected = recorder.selected
     if stage_one is not None and not method.learns_in_steps:
         selected = _selected_without_steps(recorder.monitor, stage_one, folder)
@@ -262,7 +256,7 @@ def _train(
         monitor_value=selected.value,
         best_epoch=selected.epoch,
         epochs=spec.epochs,
-        settled=around.settled,
+        settled=context.settled,
         started=started.isoformat(timespec="milliseconds"),
         finished=datetime.now(UTC).isoformat(timespec="milliseconds"),
         seconds=time.perf_counter() - clock,
@@ -298,23 +292,51 @@ def _prepared(
     return _Prepared(method, task, preparation, splits, stage_one)
 
 
-def _learner(spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, around: Around, steps: int) -> Learner:
+def _learner(
+    spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, context: RunContext, steps: int
+) -> Learner:
     """The model as the method trains it, from the weights of stage one where there is one, with its loss."""
     method, task, preparation, _, stage_one = prepared
     if stage_one is not None:
         begin_from(stage_one, model, name)
-    trained = method.trained(model, around)
+    trained = method.trained(model, context)
     if stage_one is not None and not all(bool(torch.isfinite(weight).all()) for weight in trained.parameters()):
         raise TrainingError(
-            f"--method {spec.method} made weights that are no numbers; choose smaller options, a lower lr for example, "
+            f"--method {spec.method} produced non-finite weights; choose smaller options, e.g. a lower lr, "
             f"with another --out and --stage-one {stage_one.path}"
         )
-    objective = method.objective(trained, around)
+    objective = method.objective(trained, context)
     learner = learner_of(spec, task, trained, objective, preparation, steps=steps, body_rate=method.rate)
     if spec.compile != "none":
         torch.compiler.reset()  # what was compiled for an earlier run in this process holds the weights of that run
         trained.compile(mode=spec.compile)
     return learner
+
+
+def _context(
+    spec: RunSpec,
+    preparation: Preparation,
+    data_module: DataModule,
+    trainer: pl.Trainer,
+    say: Callable[[str], None],
+) -> RunContext:
+    """What the method knows of the run."""
+    return RunContext(
+        loss=partial(loss_of, spec, data_module.data, trainer.world_size > 1),
+        features=partial(classifier_features, data_module, preparation, trainer.strategy.root_device),
+        epochs=spec.epochs,
+        seed=spec.seed,
+        ignore_index=data_module.data.ignore_index,
+        say=say,
+    )
+
+
+def _predict(trainer: pl.Trainer, learner: Learner, data_module: DataModule, folder: RunFolder) -> None:
+    """Save predictions of every split but that of training, and leave the process group."""
+    for split in [name for name in data_module.splits if name != "train"]:
+        predict(trainer, learner, data_module, folder, split)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # metrics of the leader would wait for processes that are gone
 
 
 def _summary(spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, steps: int) -> str:
@@ -331,7 +353,7 @@ def _summary(spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, st
 
 
 def _model(spec: RunSpec, method: Method, task: TrainingTask, preparation: Preparation) -> tuple[nn.Module, str]:
-    """The model with fresh weights, which data and method can have, and its name."""
+    """The model with fresh weights, checked against data and method, and its name."""
     model, name = model_of(spec, task, preparation)
     check_model(model, name, task, preparation, task.data.train)
     check_method(method, model, name, task)
@@ -346,45 +368,42 @@ def _stage_one(
     say: Callable[[str], None],
     console: Console | None,
 ) -> RunFolder:
-    """The finished run that stage two starts from: the one that is named, or one that is trained inside this run."""
+    """The finished run that stage two starts from: the given one, or one that is trained inside this run."""
     wanted = spec.model_copy(update={"method": "none", "loss": method.backbone, "stage_one": None})
     if spec.stage_one is None:
         if (spec.devices, spec.nodes) != ("1", 1):
             raise ValueError(
-                "--stage-one must be given where several devices train; train it first, with "
-                f"--loss {method.backbone}, and name its folder"
+                "--stage-one must be given if several devices train; train it first, with "
+                f"--loss {method.backbone}, and give its folder"
             )
         inside = RunFolder(folder.draft / "stage-one")
         if folder.resume_point.is_file() and not inside.finished:
             raise ValueError(
-                f"{inside.path}: stage one must be there for stage two to go on, found none; put it back, name another "
-                "run of it with --stage-one, or --restart to begin anew"
+                f"{inside.path}: stage one is missing, so stage two cannot resume; put it back, give another run of it "
+                "with --stage-one, or --restart to start again"
             )
         run(wanted, inside.path, images_checked=True, say=lambda line: say(f"stage one: {line}"), console=console)
-        gc.collect()  # its data and weights lie on the device until then
+        gc.collect()  # its data and weights are on the device until then
         return inside
     return named_stage_one(spec.stage_one, wanted, data)
 
 
 def _serve(learner: Learner, method: Method, folder: RunFolder, leader: bool) -> None:
-    """Let the model that was chosen predict, and keep its weights as it has them then.
+    """Load the selected weights into the model that predicts, and save these.
 
-    What is kept in training are the weights as they were trained, of two heads for example; they stay beside the others
-    so that a run that is killed after this goes on.
+    The weights as they were trained, of two heads for example, stay in the checkpoint beside them, so that a run that
+    is killed after this can be resumed.
     """
-    epoch = -1
+    epoch, trained = -1, None
     if method.learns_in_steps:
-        kept = kept_by(folder)
-        epoch, trained = kept["epoch"], kept.get("trained", kept["model"])
+        selected = SelectedWeights.read(folder)
+        epoch, trained = selected.epoch, selected.model if selected.trained is None else selected.trained
         learner.inference_model.load_state_dict(trained)
         learner.serve(method.served(learner.inference_model))
         if isinstance(method, Plain):
             return
-        state = {"epoch": epoch, "model": learner.model.state_dict(), "trained": trained}
-    else:
-        state = {"epoch": epoch, "model": learner.model.state_dict()}
     if leader:
-        save(state, folder.checkpoint)
+        SelectedWeights(epoch, learner.model.state_dict(), trained).save(folder.checkpoint)
 
 
 def _selected_without_steps(monitor: str, stage_one: RunFolder, folder: RunFolder) -> SelectedEpoch:

@@ -35,9 +35,9 @@ __all__ = [
     "RunSpec",
     "SharedSpec",
     "SpecError",
+    "describe_differences",
     "is_quick",
     "read_spec",
-    "told_apart",
 ]
 
 
@@ -383,10 +383,10 @@ def _check_no_settings(text: str, row: Row) -> None:
         )
 
 
-def told_apart(differing: Mapping[str, tuple[Any, Any]]) -> str:
+def describe_differences(differing: Mapping[str, tuple[Any, Any]]) -> str:
     """Describe settings that differ.
 
-    >>> told_apart({"lr": (0.1, 0.01), "classes": (["a", "b"], None)})
+    >>> describe_differences({"lr": (0.1, 0.01), "classes": (["a", "b"], None)})
     'lr=0.1 (this one has 0.01), classes=a,b (this one has None)'
     """
 
@@ -407,8 +407,8 @@ def read_spec(path: Path) -> dict[str, Any]:
     except IsADirectoryError:
         raise SpecError(str(path), [f"settings must be a YAML file, got a folder{_data_instead(path)}"]) from None
     except Exception as error:  # a file can cause anything
-        told = f"the file is no YAML: {' '.join(str(error).split()) or type(error).__name__}{_data_instead(path)}"
-        raise SpecError(str(path), [told]) from error
+        message = f"the file is not YAML: {' '.join(str(error).split()) or type(error).__name__}{_data_instead(path)}"
+        raise SpecError(str(path), [message]) from error
     if not isinstance(settings, dict):
         raise SpecError(
             str(path),
@@ -418,7 +418,7 @@ def read_spec(path: Path) -> dict[str, Any]:
 
 
 def _data_instead(path: Path) -> str:
-    """What to do where the file of settings is rather the data."""
+    """A hint if the file is probably the data."""
     return "" if path.suffix in (".yaml", ".yml") else f"; if these are the data, write --data {path}"
 
 

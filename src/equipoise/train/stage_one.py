@@ -1,46 +1,45 @@
-"""The run that stage two of a method starts from: whether it is the right one, and its weights."""
+"""The run that stage two of a method starts from: its checks and its weights."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
-from equipoise._reading import InputError, read_checkpoint
 from equipoise._suggestions import some
 from equipoise.data import DataSet
-from equipoise.train.folder import AGAIN, RunFolder
+from equipoise.train.checkpoints import SelectedWeights
+from equipoise.train.folder import RunFolder
 from equipoise.train.methods import is_same_loss
 from equipoise.train.spec import FREE, RunSpec
 
-__all__ = ["begin_from", "kept_by", "named_stage_one"]
+__all__ = ["begin_from", "named_stage_one"]
 
 
 def named_stage_one(path: str, wanted: RunSpec, data: DataSet) -> RunFolder:
-    """The finished run in a folder; raises unless it is one of these settings on these data.
+    """The finished run in a folder; raises unless it has these settings and data.
 
     Args:
         path: the folder.
         wanted: settings of stage one.
         data: what stage two is trained on.
     """
-    found = RunFolder(Path(path))
-    if not found.finished:
-        what = "one that is not finished" if found.draft.exists() else "none"
+    folder = RunFolder(Path(path))
+    if not folder.finished:
+        what = "an unfinished one" if folder.draft.exists() else "none"
         raise ValueError(
-            f"--stage-one must be the folder of a finished run, found {what} at {found.path}; train it first, with "
+            f"--stage-one must be the folder of a finished run, found {what} at {folder.path}; train it first, with "
             f"--loss {wanted.loss}"
         )
-    record = found.record
+    record = folder.record
     changed = wanted.differing(record.spec, FREE)
     if "loss" in changed and is_same_loss(wanted.loss, changed["loss"][0], data.task):
         del changed["loss"]
     if changed:
         differs = some(f"{key} {known} in place of {value}" for key, (known, value) in changed.items())
         raise ValueError(
-            f"--stage-one must be a run with the same settings, found {found.path} with {differs}; train one with "
-            "these, or leave it out"
+            f"--stage-one must be a run with the same settings, found {folder.path} with {differs}; train one with "
+            "these, or omit it"
         )
     own = {
         "class names": list(data.class_names),
@@ -51,26 +50,18 @@ def named_stage_one(path: str, wanted: RunSpec, data: DataSet) -> RunFolder:
     other = next((what for (what, now), was in zip(own.items(), then, strict=True) if was not in (None, now)), None)
     if other is not None:
         raise ValueError(
-            f"--stage-one must be a run on these data, found {found.path} with other {other}; the data have changed "
+            f"--stage-one must be a run on these data, found {folder.path} with other {other}; the data have changed "
             "since, train it again"
         )
-    return found
+    return folder
 
 
 def begin_from(stage_one: RunFolder, model: nn.Module, name: str) -> None:
     """Give a model the weights of stage one."""
     try:
-        model.load_state_dict(kept_by(stage_one)["model"])
+        model.load_state_dict(SelectedWeights.read(stage_one).model)
     except Exception as error:  # noqa: BLE001  (a broken file may raise anything)
         raise ValueError(
             f"--stage-one must hold weights of --model {name}, found {stage_one.checkpoint} without: "
             f"{' '.join(str(error).split())[:300]}; train it again"
         ) from None
-
-
-def kept_by(folder: RunFolder) -> dict[str, Any]:
-    """The checkpoint of a run."""
-    found = read_checkpoint(folder.checkpoint, advice=AGAIN)
-    if not isinstance(found.get("model"), dict):
-        raise InputError(f"{folder.checkpoint}: the file must be the checkpoint of a run, found no model; {AGAIN}")
-    return found

@@ -1,7 +1,7 @@
-"""What is seen of the learning itself, on some batches of every epoch: recall, confidence, gaps, norms, exponents.
+"""Statistics of the training on some batches of every epoch: recall, confidence, gaps, norms, exponents.
 
-Everything stays on the device until the epoch is over, so that watching costs no synchronisation; and what was kept of
-the batches is then looked at together, as many small looks would cost more than the steps of a small model.
+They stay on the device until the end of the epoch, without synchronisation, and are then computed on all of these
+batches at once: one by one they would take longer than the steps of a small model.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from equipoise.train.record import Statistic
 __all__ = ["OBSERVATIONS", "Statistics"]
 
 OBSERVATIONS = 16
-"""Batches of an epoch that are looked at, about."""
+"""Approximate number of observed batches of an epoch."""
 GRADIENTS = 4
-"""Gradients of an epoch that are looked at, about: each look goes over all weights."""
+"""Approximate number of observed gradients of an epoch: each norm reads all weights."""
 KEPT = 250_000
-"""Logits of such a batch that are kept at most, about."""
+"""Approximate maximum number of logits to keep of a batch."""
 
 
 class Statistics(nn.Module):
-    """Observations of one epoch at a time.
+    """Statistics of one epoch at a time.
 
     Args:
         observers: metrics of training batches, from the task.
@@ -43,30 +43,30 @@ class Statistics(nn.Module):
         self.reset()
 
     def reset(self) -> None:
-        """Begin an epoch."""
+        """Start an epoch."""
         for metric in self.observers.values():
             metric.reset()  # type: ignore[operator]
         self.kept: list[tuple[Tensor, Tensor]] = []
         self.norms: list[Tensor] = []
 
     def wanted(self, index: int) -> bool:
-        """Whether the step with this index is looked at."""
+        """Whether the step with this index is observed."""
         return index % self.every == 0
 
     def wants_gradient(self, index: int) -> bool:
-        """Whether its gradient is looked at as well."""
+        """Whether its gradient is observed, too."""
         return index % (self.every * OBSERVATIONS // GRADIENTS) == 0
 
     @torch.no_grad()
     def observe(self, logits: Tensor, targets: Tensor) -> None:
-        """Keep some of a batch for the end of the epoch; mixed labels have no right and wrong."""
+        """Keep some of a batch for the end of the epoch; mixed labels have no correct class and are skipped."""
         dense = targets.is_floating_point() and "recall" in self.observers
         if not dense:
             self.kept.append(_some(logits.detach(), targets))
 
     @torch.no_grad()
     def observe_gradient(self, optimizer: torch.optim.Optimizer) -> None:
-        """Look at the gradient before a step."""
+        """Observe the norm of the gradient before a step."""
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         if gradients:

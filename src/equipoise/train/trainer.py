@@ -1,4 +1,4 @@
-"""The trainer of Lightning for the settings of a run, its logger, and what it runs on."""
+"""The Lightning trainer of a run, its logger and its environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from lightning_fabric.utilities.warnings import PossibleUserWarning
 
-from equipoise.train.callbacks import AtomicCheckpoints
+from equipoise.train.checkpoints import AtomicCheckpoints
 from equipoise.train.folder import RunFolder
 from equipoise.train.record import Environment
 from equipoise.train.spec import RunSpec
@@ -37,7 +37,7 @@ LOGGERS = {
 
 
 def trainer_for(spec: RunSpec, folder: RunFolder, callbacks: Sequence[pl.Callback]) -> pl.Trainer:
-    """The trainer; what the settings say of the machine is passed on as it is."""
+    """The trainer; settings of the machine are passed on unchanged."""
     devices: Any = int(spec.devices) if spec.devices.lstrip("-").isdigit() else spec.devices
     logger = _logger(spec, folder)
     try:
@@ -67,8 +67,8 @@ def trainer_for(spec: RunSpec, folder: RunFolder, callbacks: Sequence[pl.Callbac
 
 
 def check_trainer(spec: RunSpec) -> None:
-    """Raise where the machine or the logger of the settings is none, before anything is trained; nothing is written."""
-    quiet_loggers = spec.logger in ("none", "csv", "tensorboard")  # others may tell the world that they were made
+    """Raise if the machine or the logger does not exist, before anything is trained; nothing is written."""
+    quiet_loggers = spec.logger in ("none", "csv", "tensorboard")  # others may publish that they were made
     with quiet():
         trainer_for(spec if quiet_loggers else spec.model_copy(update={"logger": "none"}), RunFolder(Path("run")), ())
     if not quiet_loggers:
@@ -76,17 +76,17 @@ def check_trainer(spec: RunSpec) -> None:
 
 
 def _accelerator(asked: str) -> str:
-    """What to train on: all metrics sum in float64, which the GPU of a Mac does not have."""
+    """The accelerator: all metrics sum in float64, which MPS does not support."""
     if torch.backends.mps.is_available():
         if asked == "auto":
             return "cpu"
         if asked in ("gpu", "mps"):
-            raise ValueError(f"its GPU has no float64, in which metrics are summed; take cpu in place of {asked}")
+            raise ValueError(f"MPS has no float64, in which metrics are summed; use cpu instead of {asked}")
     return asked
 
 
 def _logger(spec: RunSpec, folder: RunFolder) -> Any:  # noqa: ANN401
-    """The logger of that name, writing into the folder where it writes files."""
+    """The logger of that name; one that writes files writes them into the folder."""
     if spec.logger == "none":
         return False
     kind = _logger_kind(spec)
@@ -113,7 +113,7 @@ def _logger_kind(spec: RunSpec) -> Any:  # noqa: ANN401
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without what Lightning tells about itself; the run tells its own story."""
+    """Silence the messages of Lightning."""
     loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
     before = [logger.level for logger in loggers]
     with warnings.catch_warnings():
