@@ -6,11 +6,13 @@ import importlib
 import re
 
 import pytest
+import torch
 
 import equipoise
 from equipoise import losses
 from equipoise.models import MODELS
 from equipoise.train.methods import METHODS
+from experiments import linear_model
 from tests.pages import ROOT
 
 PAGE = (ROOT / "docs" / "reproducing.md").read_text(encoding="utf-8")
@@ -71,3 +73,30 @@ def test_a_name_that_does_not_exist_is_noticed():
     assert not exists("experiments/specs/none.yaml")
     assert exists("wideresnet26-10")
     assert exists("sdn")
+
+
+def test_the_linear_model_of_appendix_b(tmp_path, capsys):
+    """Same direction, larger weights and more confident mistakes with cross-entropy; the numbers of the page."""
+    linear_model.main([str(tmp_path)])
+    shown = capsys.readouterr().out
+    numbers = [float(number) for number in re.findall(r"\d\.\d+", shown)]
+    (norm, confidence), (focal_norm, focal_confidence) = numbers[:2], numbers[2:]
+    text = " ".join(PAGE.split())
+    assert f"with cross-entropy ({norm:.2f} against {focal_norm:.2f})" in text
+    assert f"test points ({confidence:.2f} against {focal_confidence:.2f})" in text
+    assert norm > 1.5 * focal_norm
+    data, test = linear_model.points(4_000, seed=1), linear_model.points(1_000, seed=2)
+    assert 0.08 < (data.y != data.true).double().mean() < 0.12
+    plain, focal = (linear_model.train(loss, data) for loss in linear_model.LOSSES.values())
+    assert torch.cosine_similarity(plain.weight, focal.weight, dim=0) > 0.9999
+    assert f"{100 * (plain.mistakes(test) > 0.9).double().mean():.0f} % of these exceed 0.9" in text
+    assert (plain.logits[-1] > focal.logits[-1]).item()
+    assert all((tmp_path / name).stat().st_size > 5_000 for name in ("norms.svg", "mistakes.svg"))
+
+
+def test_points_lie_around_four_corners():
+    data = linear_model.points(40_000, seed=3)
+    for corner in range(4):
+        expected = torch.tensor([[-2, -2], [-2, 2], [2, -2], [2, 2]], dtype=torch.float64)[corner]
+        torch.testing.assert_close(data.x[corner::4].mean(0), expected, atol=0.05, rtol=0)
+    assert data.true.mean() == 0.5
