@@ -143,7 +143,7 @@ CATALOGUE: tuple[Entry, ...] = (
         lambda num_classes: equipoise.AsymmetricSoftmaxLoss(),
         "softmax",
         "−(1−ε+ε/C)(1−p_y)^γ₊ log p_y − Σ_{k≠y} (ε/C) p_k^γ₋ log p_k",
-        f"{_RIDNIK}, eq. 4 (in the form of the published code for single labels)",
+        f"{_RIDNIK}, eq. 4 and its published code for single labels; {_SMITH}, eq. 6–7",
         "Use it for single-label data with label smoothing whose pull towards unlikely classes should vanish; without "
         "smoothing γ₋ has no effect, so use FocalLoss instead.",
         ("asl-single", "asymmetric-single-label"),

@@ -94,7 +94,7 @@ ELSEWHERE = "see the top of the module"
 
 def test_one_loss_explains_its_arguments_and_the_common_ones():
     shown = flat(run("losses", "asl", columns=120).stdout)
-    assert "margin negatives with a probability below this value are ignored." in shown
+    assert "margin negatives with a probability below this value are ignored; the initial value" in shown
     assert "ignore_value targets with this value are unknown" in shown
     assert inspect.getdoc(equipoise.AsymmetricLoss).count(ELSEWHERE) == 1
     assert ELSEWHERE not in shown

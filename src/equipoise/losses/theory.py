@@ -36,7 +36,7 @@ def focal_gradient_ratio(p: float, gamma: float) -> float:
 def focal_optimum(posterior: float, gamma: float) -> float:
     r"""The probability that minimises the expected focal loss of two classes (Mukhoti et al. 2020, eq. 5 and figure 6).
 
-    .. math:: \arg\min_x -(1 - x)^\gamma q \log x - x^\gamma (1 - q) \log(1 - x)
+    .. math:: \min_x \, -(1 - x)^\gamma q \log x - x^\gamma (1 - q) \log(1 - x)
 
     It lies between 1/2 and the posterior q: a model at the optimum of focal loss is underconfident.
     :func:`equipoise.calibration.focal_posterior` is the inverse. With ``gamma=0`` it is q itself.

@@ -73,7 +73,7 @@ def _numbers(scores: Tensor) -> Tensor:
 class CalibrationError(StreamingMetric):
     r"""Calibration error: the difference between confidence and accuracy in bins of confidence.
 
-    See Naeini et al. 2015 and Mukhoti et al. 2020, sec. 3.
+    See Naeini et al. 2015 and Mukhoti et al. 2020, sec. 2.
 
     .. math:: \text{ECE} = \sum_b \frac{n_b}{n} \, |\,\text{accuracy}_b - \text{confidence}_b|
 

@@ -26,7 +26,7 @@ def entropy(block: ClassBlock, *, from_logits: bool) -> Tensor:
 class ConfidentShare(StreamingMetric):
     r"""Fraction of samples with a confidence above the threshold, and their accuracy.
 
-    With 0.99 these are :math:`|S_{99}|` and its accuracy (Mukhoti et al. 2020, sec. 5).
+    With 0.99 these are :math:`|S_{99}|` and its accuracy (Mukhoti et al. 2020, appendix F).
 
     Args:
         threshold: confidence to exceed.
