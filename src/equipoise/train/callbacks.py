@@ -81,7 +81,7 @@ class Recorder(pl.Callback):
             write_text(file, "".join(json.dumps(row.to_json()) + "\n" for row in known))
             if isinstance(trainer.logger, CSVLogger):  # it starts a new file, other loggers append
                 for row in known:
-                    trainer.logger.log_metrics(_flat(row.to_json()), row.step)
+                    trainer.logger.log_metrics({**_flat(row.to_json())}, row.step)
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.started = time.perf_counter()
