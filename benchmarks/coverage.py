@@ -34,6 +34,8 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     "multilabel": ("mean_average_precision",),
     "segmentation": ("mean_iou",),
 }
+SEED = {"multiclass": 6, "multilabel": 5, "segmentation": 12}
+"""Random numbers of each task, as in the recorded results."""
 SETTINGS = {"seeds and samples": 0.15, "mostly seeds": 0.6}
 """Standard deviation of what a seed adds to the strength of each class."""
 SUPPORT = (160, 80, 40, 20, 12)
@@ -116,7 +118,7 @@ def _simulate(task: str, noise: str, equal: bool, draws: int, numbers: Sequence[
     """The comparisons of these numbers."""
     found: Families = defaultdict(list)
     for number in numbers:
-        random = np.random.default_rng((len(task), len(noise), equal, number))
+        random = np.random.default_rng((SEED[task], len(noise), equal, number))
         flat = [run for row in _runs(random, task, SETTINGS[noise], equal) for run in row]
         ones = np.ones((flat[0].test.samples, 1), np.float32)
         whole = [run.weigh(ones) for run in flat]

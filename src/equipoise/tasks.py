@@ -64,7 +64,7 @@ class Task(StrEnum):
     calibration: str
 
     def __new__(cls, name: str, attributes: Mapping[str, Any] = MappingProxyType({})) -> Self:
-        """A member, with its attributes."""
+        """A member, with its attributes; ``Task(name)`` gives none, it looks the member up."""
         task = str.__new__(cls, name)
         task._value_ = name
         task.__dict__.update(attributes)
