@@ -27,6 +27,7 @@ from tests.parity.regions import (
 
 pytest.importorskip("triton")
 
+from equipoise.kernels.triton.launch import batch
 from equipoise.kernels.triton.launch import lovasz as lovasz_launch
 from equipoise.kernels.triton.launch import region as region_launch
 
@@ -122,8 +123,13 @@ def test_an_ignored_class_and_one_that_a_byte_takes_for_it():
 
 @pytest.mark.parametrize("shape", [(2, 19, 6, 7), (1, 40, 20)], ids=str)
 def test_offsets_of_64_bits(shape, monkeypatch):
-    monkeypatch.setattr(region_launch, "is_long", lambda *_: True)
+    plans = (region_launch._summing, region_launch._erring, region_launch._descending)
+    for cached in plans:
+        cached.cache_clear()
+    monkeypatch.setattr(batch, "is_long", lambda *_: True)
     check(*example(shape, dtype=torch.float64), per_image=True)
+    for cached in plans:
+        cached.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -158,11 +158,17 @@ def test_sums_of_programs_are_added_up(shape, most, monkeypatch):
 @needs_kernels
 @pytest.mark.parametrize("shape", [(2, 19, 6, 7), (1, 600, 20)], ids=str)
 def test_offsets_of_64_bits(shape, monkeypatch):
+    from equipoise.kernels.triton.launch import batch
     from equipoise.kernels.triton.launch import region as region_launch
 
-    monkeypatch.setattr(region_launch, "is_long", lambda *_: True)
+    plans = (region_launch._summing, region_launch._erring, region_launch._descending)
+    for cached in plans:
+        cached.cache_clear()
+    monkeypatch.setattr(batch, "is_long", lambda *_: True)
     check(*example(shape), per_image=True)
     check(*example(shape, dense=True))
+    for cached in plans:
+        cached.cache_clear()
 
 
 @needs_kernels

@@ -14,7 +14,6 @@ from torch import Tensor
 from equipoise._checks import is_batched, transforms_active
 from equipoise.kernels import cpu, reference
 from equipoise.kernels.choice import Backend, cpu_serves
-from equipoise.kernels.hyper import Hyper
 from equipoise.kernels.spec import SigmoidSpec, SoftmaxSpec
 
 __all__ = [
@@ -128,12 +127,7 @@ class SoftmaxRows(torch.autograd.Function):
 
     generate_vmap_rule = True
 
-    @staticmethod
-    def forward(
-        logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows, and the two factors of their gradient."""
-        return reference.softmax_terms(logits, targets, weight, Hyper(hyper, spec.layout), spec)
+    forward = staticmethod(reference.softmax_terms)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:  # noqa: ANN401
@@ -169,23 +163,13 @@ class SoftmaxRowsForwardMode(SoftmaxRows):
 class SoftmaxRowsOnCPU(SoftmaxRowsForwardMode):
     """By the CPU backend."""
 
-    @staticmethod
-    def forward(
-        logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows, and the two factors of their gradient."""
-        return cpu.softmax_terms(logits, targets, weight, Hyper(hyper, spec.layout), spec)
+    forward = staticmethod(cpu.softmax_terms)
 
 
 class SoftmaxRowsAndTrue(SoftmaxRowsForwardMode):
     """By the CPU backend with the probability of the true class, of index targets without smoothing."""
 
-    @staticmethod
-    def forward(  # type: ignore[override]
-        logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Rows, the two factors of their gradient, and the probability."""
-        return cpu.index_terms(logits, targets, weight, Hyper(hyper, spec.layout), spec)
+    forward = staticmethod(cpu.index_terms)  # type: ignore[assignment]
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
@@ -200,7 +184,7 @@ def _factors(ctx: Any) -> tuple[Tensor, Tensor, torch.dtype]:  # noqa: ANN401
     """
     logits, targets, weight, hyper, direction, length = ctx.saved_tensors
     if torch.is_grad_enabled():
-        _, direction, length = reference.softmax_terms(logits, targets, weight, Hyper(hyper, ctx.spec.layout), ctx.spec)
+        _, direction, length = reference.softmax_terms(logits, targets, weight, hyper, ctx.spec)
     return direction, length, logits.dtype
 
 
@@ -209,12 +193,7 @@ class SigmoidElements(torch.autograd.Function):
 
     generate_vmap_rule = True
 
-    @staticmethod
-    def forward(
-        logits: Tensor, targets: Tensor, element_weight: Tensor | None, hyper: Tensor, spec: SigmoidSpec
-    ) -> Tensor:
-        """Unreduced losses."""
-        return reference.sigmoid_losses(logits, targets, element_weight, Hyper(hyper, spec.layout), spec)
+    forward = staticmethod(reference.sigmoid_losses)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
@@ -242,26 +221,19 @@ class SigmoidElementsForwardMode(SigmoidElements):
 class SigmoidElementsOnCPU(SigmoidElementsForwardMode):
     """By the CPU backend."""
 
-    @staticmethod
-    def forward(
-        logits: Tensor, targets: Tensor, element_weight: Tensor | None, hyper: Tensor, spec: SigmoidSpec
-    ) -> Tensor:
-        """Unreduced losses."""
-        return cpu.sigmoid_losses(logits, targets, element_weight, Hyper(hyper, spec.layout), spec)
+    forward = staticmethod(cpu.sigmoid_losses)
 
     @staticmethod
     def backward(ctx: Any, grad_elements: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient with respect to the logits, by the reference where somebody else looks on."""
         if torch.is_grad_enabled() or is_batched(grad_elements) or not cpu_serves(grad_elements):
             return SigmoidElements.backward(ctx, grad_elements)
-        logits, targets, element_weight, hyper = ctx.saved_tensors
-        named = Hyper(hyper, ctx.spec.layout)
-        slopes = cpu.sigmoid_slopes(logits, targets, element_weight, named, ctx.spec, grad_elements)
+        logits, targets, weight, hyper = ctx.saved_tensors
+        slopes = cpu.sigmoid_slopes(logits, targets, weight, hyper, ctx.spec, grad_elements)
         return slopes.to(logits.dtype), None, None, None, None
 
 
 def _slopes(ctx: Any) -> tuple[Tensor, torch.dtype]:  # noqa: ANN401
     """Slopes, and the type of the logits: checkpointing allows saved tensors to be read once."""
-    logits, targets, element_weight, hyper = ctx.saved_tensors
-    named = Hyper(hyper, ctx.spec.layout)
-    return reference.sigmoid_slopes(logits, targets, element_weight, named, ctx.spec), logits.dtype
+    logits, targets, weight, hyper = ctx.saved_tensors
+    return reference.sigmoid_slopes(logits, targets, weight, hyper, ctx.spec), logits.dtype

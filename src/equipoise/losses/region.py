@@ -102,7 +102,8 @@ def tversky_loss(
     """
     alpha, beta, smooth = _check_prices(alpha, beta, smooth)
     _check_inputs(logits, targets, ignore_index, validate)
-    sums = _overlap_sums(logits, targets, ignore_index, per_image)
+    fused = triton_serves(logits)
+    sums = _overlap_sums(fused, logits, targets, ignore_index, per_image)
     if sync and not per_image:
         # Global value, local gradient times the world size: DDP's averaging then gives the joined batch's gradient.
         sums = all_sum(sums.detach()) + world_size() * (sums - sums.detach())
@@ -118,7 +119,7 @@ def tversky_loss(
         losses = torch.where(empty, 0.0, missed) / torch.where(empty, 1.0, whole)
         return _reduce(losses, ~(tp + fn <= 0), chosen, reduction, sync=sync and per_image)
 
-    if isinstance(chosen, str) and reduction in ("mean", "sum") and not sync and triton_serves(logits):
+    if isinstance(chosen, str) and reduction in ("mean", "sum") and not sync and fused:
         from equipoise.kernels.triton.region import Prices, overlap_loss  # not at the top: triton is optional
 
         return overlap_loss(sums, plain, Prices(alpha, beta, smooth, chosen == "all", reduction == "mean"))
@@ -180,9 +181,9 @@ def lovasz_softmax_loss(
     return _reduce(losses, present, _check_classes(classes, logits.shape[1]), reduction, sync=sync)
 
 
-def _overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
+def _overlap_sums(fused: bool, logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
     """TP, FP and FN of each class, (3, C) or (3, N, C), by whichever backend serves."""
-    if triton_serves(logits):
+    if fused:
         from equipoise.kernels.triton import region as region_fused  # not at the top: triton is optional
 
         return region_fused.overlap_sums(logits, targets, ignore_index, per_image)
@@ -261,6 +262,8 @@ def _check_local_sort(sync: bool, per_image: bool) -> None:
 
 class _RegionLoss(Loss):
     """What the modules share: options, checked when they are set; in ``eval()`` nothing communicates."""
+
+    runs_on_cpu_backend = False
 
     def __init__(
         self,

@@ -17,10 +17,10 @@ __all__ = ["sigmoid_losses", "sigmoid_slopes"]
 
 
 def sigmoid_losses(
-    logits: Tensor, targets: Tensor, element_weight: Tensor | None, hyper: Hyper, spec: SigmoidSpec
+    logits: Tensor, targets: Tensor, element_weight: Tensor | None, values: Tensor, spec: SigmoidSpec
 ) -> Tensor:
     """See ``reference.sigmoid.sigmoid_losses``."""
-    dtype = accumulation_dtype(logits)
+    dtype, hyper = accumulation_dtype(logits), Hyper(values, spec.layout)
 
     def block(logits: Tensor, targets: Tensor, *element_weight: Tensor) -> Tensor:
         z, z_neg = adjusted(logits.to(dtype), hyper)
@@ -41,12 +41,12 @@ def sigmoid_slopes(
     logits: Tensor,
     targets: Tensor,
     element_weight: Tensor | None,
-    hyper: Hyper,
+    values: Tensor,
     spec: SigmoidSpec,
     factor: Tensor,
 ) -> Tensor:
     """``reference.sigmoid.sigmoid_slopes`` times ``factor``."""
-    dtype = accumulation_dtype(logits)
+    dtype, hyper = accumulation_dtype(logits), Hyper(values, spec.layout)
 
     def block(logits: Tensor, targets: Tensor, factor: Tensor, *element_weight: Tensor) -> Tensor:
         z, z_neg = adjusted(logits.to(dtype).clamp(-HUGE, HUGE), hyper)  # beyond which slopes do not change

@@ -27,10 +27,10 @@ __all__ = ["index_terms", "softmax_terms"]
 
 
 def softmax_terms(
-    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, spec: SoftmaxSpec
+    logits: Tensor, targets: Tensor, weight: Tensor | None, values: Tensor, spec: SoftmaxSpec
 ) -> tuple[Tensor, Tensor, Tensor]:
     """See ``reference.softmax.softmax_terms``."""
-    dtype = accumulation_dtype(logits)
+    dtype, hyper = accumulation_dtype(logits), Hyper(values, spec.layout)
 
     def block(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         z = logits.to(dtype)
@@ -46,17 +46,17 @@ def softmax_terms(
     # few passes over the logits, so that blocks would not pay
     if "squared_error" in hyper:
         return _index_brier_terms(logits.to(dtype), targets, weight, hyper, spec)
-    return index_terms(logits, targets, weight, hyper, spec)[:3]
+    return index_terms(logits, targets, weight, values, spec)[:3]
 
 
 def index_terms(
-    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, spec: SoftmaxSpec
+    logits: Tensor, targets: Tensor, weight: Tensor | None, values: Tensor, spec: SoftmaxSpec
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``softmax_terms`` of index targets without smoothing, and the probability of the true class (N, 1, d1, ..., dk).
 
     The direction holds the probabilities of the other classes.
     """
-    z = logits.to(accumulation_dtype(logits))
+    z, hyper = logits.to(accumulation_dtype(logits)), Hyper(values, spec.layout)
     labels, valid = labels_of(targets, spec)
     probs, p = _true_softmax(z, labels, valid, hyper)
     log_p, others, q = _true_class(p, _log_with_vanished(p, z, labels, hyper), probs, labels)

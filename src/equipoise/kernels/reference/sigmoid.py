@@ -26,9 +26,10 @@ LINEAR = 50.0  # from here on log(1 + exp(z)) is z in every precision
 
 
 def sigmoid_losses(
-    logits: Tensor, targets: Tensor, element_weight: Tensor | None, hyper: Hyper, spec: SigmoidSpec
+    logits: Tensor, targets: Tensor, element_weight: Tensor | None, values: Tensor, spec: SigmoidSpec
 ) -> Tensor:
     """Unreduced losses (N, C, d1, ..., dk) in accumulation type."""
+    hyper = Hyper(values, spec.layout)
     z, z_neg = adjusted(logits.to(accumulation_dtype(logits)), hyper)
     positive = softplus(-z, threshold=LINEAR) * _positive_forms(z, hyper)[0]
     p_m = _above_margin(z_neg.sigmoid(), hyper)
@@ -43,10 +44,11 @@ def sigmoid_slopes(
     logits: Tensor,
     targets: Tensor,
     element_weight: Tensor | None,
-    hyper: Hyper,
+    values: Tensor,
     spec: SigmoidSpec,
 ) -> Tensor:
     """Derivative of every element with respect to its logit; for negatives equation 8 of Ridnik et al. 2021."""
+    hyper = Hyper(values, spec.layout)
     z, z_neg = adjusted(logits.to(accumulation_dtype(logits)).clamp(-HUGE, HUGE), hyper)  # beyond: the same slopes
     m, h = _positive_forms(z, hyper)
     positive = -(-z).sigmoid() * (m if spec.detach_focus else h)

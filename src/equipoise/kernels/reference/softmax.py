@@ -36,14 +36,14 @@ __all__ = ["brier_terms", "distribution", "has_target", "labels_of", "softmax_te
 
 
 def softmax_terms(
-    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, spec: SoftmaxSpec
+    logits: Tensor, targets: Tensor, weight: Tensor | None, values: Tensor, spec: SoftmaxSpec
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Rows (N, d1, ..., dk), and in two factors their gradient with respect to the logits, in accumulation type.
 
     The direction is (N, C, d1, ..., dk), its length (N, 1, d1, ..., dk) or a scalar: who multiplies by what comes in
     from above has to go over all logits anyway.
     """
-    z = logits.to(accumulation_dtype(logits))
+    z, hyper = logits.to(accumulation_dtype(logits)), Hyper(values, spec.layout)
     if not targets.is_floating_point() and not hyper.keys() & {"label_smoothing", "squared_error"}:
         return _index_terms(z, targets, weight, hyper, spec)
     terms = brier_terms if "squared_error" in hyper else _distribution_terms

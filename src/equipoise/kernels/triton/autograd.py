@@ -18,7 +18,7 @@ from torch import Tensor
 from equipoise._checks import has_saved_tensor_hooks, is_batched
 from equipoise.kernels import reference
 from equipoise.kernels.autograd import applied
-from equipoise.kernels.hyper import Hyper, accumulation_dtype
+from equipoise.kernels.hyper import accumulation_dtype
 from equipoise.kernels.spec import SigmoidSpec, SoftmaxSpec
 from equipoise.kernels.triton.launch import sigmoid as sigmoid_launch
 from equipoise.kernels.triton.launch import softmax as softmax_launch
@@ -148,7 +148,16 @@ class SoftmaxReduced(torch.autograd.Function):
         return _softmax_gradient(ctx, grad) if gradient is None else gradient, None, None, None, None, None, None
 
 
-class SoftmaxTotals(torch.autograd.Function):
+class SoftmaxFunction(torch.autograd.Function):
+    """Outputs of which the first has a gradient, for that of the logits."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """Gradient of the logits."""
+        return _softmax_gradient(ctx, grad), None, None, None, None
+
+
+class SoftmaxTotals(SoftmaxFunction):
     """Loss, mass and number of valid rows."""
 
     @staticmethod
@@ -162,13 +171,8 @@ class SoftmaxTotals(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         return loss, mass, valid
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Gradient of the logits."""
-        return _softmax_gradient(ctx, grad), None, None, None, None
 
-
-class SoftmaxRows(torch.autograd.Function):
+class SoftmaxRows(SoftmaxFunction):
     """Unreduced losses."""
 
     @staticmethod
@@ -179,13 +183,8 @@ class SoftmaxRows(torch.autograd.Function):
         assert outcome.rows is not None
         return outcome.rows
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Gradient of the logits."""
-        return _softmax_gradient(ctx, grad), None, None, None, None
 
-
-class SoftmaxRowsAndCounts(torch.autograd.Function):
+class SoftmaxRowsAndCounts(SoftmaxFunction):
     """Unreduced losses, and the rows and true positives of each class."""
 
     @staticmethod
@@ -198,11 +197,6 @@ class SoftmaxRowsAndCounts(torch.autograd.Function):
         ctx.mark_non_differentiable(outcome.counts)
         ctx.set_materialize_grads(False)
         return outcome.rows, outcome.counts
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Gradient of the logits."""
-        return _softmax_gradient(ctx, grad), None, None, None, None
 
 
 class SoftmaxWeighed(torch.autograd.Function):
@@ -259,7 +253,7 @@ def _softmax_gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: 
             state = softmax_forward(logits, targets, weight, hyper, spec).state
         return softmax_backward(logits, targets, weight, hyper, spec, state, grad, inverse)
     targets = targets if targets.is_floating_point() else targets.long()  # as the reference knows them
-    _, direction, length = reference.softmax_terms(logits, targets, weight, Hyper(hyper, spec.layout), spec)
+    _, direction, length = reference.softmax_terms(logits, targets, weight, hyper, spec)
     grad = grad if inverse is None else grad * inverse
     return (direction * (length * (grad.unsqueeze(1) if grad.ndim else grad))).to(logits.dtype)
 
@@ -377,5 +371,5 @@ def _sigmoid_gradient(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ANN401
     if not _needs_differentiable_backward(grad):
         return sigmoid_backward(logits, targets, weight, hyper, spec, grad, inverse)
     grad = grad if inverse is None else grad * inverse
-    slopes = reference.sigmoid_slopes(logits, targets, weight, Hyper(hyper, spec.layout), spec)
+    slopes = reference.sigmoid_slopes(logits, targets, weight, hyper, spec)
     return (slopes * grad).to(logits.dtype)

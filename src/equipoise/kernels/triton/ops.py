@@ -7,6 +7,8 @@ that the spec of a loss is passed as its layout in text and its options.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -44,14 +46,14 @@ def softmax_forward(
     *,
     keep_rows: bool = False,
     hits: bool = False,
-) -> softmax_launch.Forward:
+) -> softmax_launch.SoftmaxForward:
     """See ``launch.softmax.softmax_forward``."""
     if not torch.compiler.is_compiling():
         return softmax_launch.softmax_forward(logits, targets, weight, hyper, spec, keep_rows=keep_rows, hits=hits)
     state, sums, rows, counts = _softmax_forward(
         logits, targets, weight, hyper, _encoded(spec.layout), spec.ignore_index, keep_rows, hits
     )
-    return softmax_launch.Forward(state, sums, rows if keep_rows else None, None, counts if hits else None, None)
+    return softmax_launch.SoftmaxForward(state, sums, rows if keep_rows else None, None, counts if hits else None, None)
 
 
 @torch.library.custom_op("equipoise::softmax_forward", mutates_args=())
@@ -75,16 +77,8 @@ def _softmax_forward(
 
 
 @_softmax_forward.register_fake
-def _(
-    logits: Tensor,
-    targets: Tensor,
-    weight: Tensor | None,
-    hyper: Tensor,
-    layout: str,
-    ignore_index: int,
-    keep_rows: bool,
-    hits: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _(logits: Tensor, targets: Tensor, *options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # noqa: ANN401
+    *_, layout, _, keep_rows, hits = options
     dtype, rows = accumulation_dtype(logits), logits.numel() // logits.shape[1]
     numbers = 3 if softmax_launch.is_spread(plan_of(_decoded(layout)), targets.is_floating_point()) else 2
     return (
@@ -121,9 +115,7 @@ def _softmax_backward(
 
 
 @_softmax_backward.register_fake
-def _(
-    logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, layout: str, state: Tensor, grad: Tensor
-) -> Tensor:
+def _(logits: Tensor, *_: object) -> Tensor:
     return torch.empty_like(logits)
 
 
@@ -141,7 +133,7 @@ def sigmoid_forward(
     *,
     keep_elements: bool = False,
     observed: Observed = "nothing",
-) -> sigmoid_launch.Forward:
+) -> sigmoid_launch.SigmoidForward:
     """See ``launch.sigmoid.sigmoid_forward``."""
     if not torch.compiler.is_compiling():
         return sigmoid_launch.sigmoid_forward(
@@ -150,7 +142,7 @@ def sigmoid_forward(
     sums, elements, table = _sigmoid_forward(
         logits, targets, element_weight, hyper, _encoded(spec.layout), spec.ignore_value, keep_elements, observed
     )
-    return sigmoid_launch.Forward(
+    return sigmoid_launch.SigmoidForward(
         sums, elements if keep_elements else None, None if observed == "nothing" else table, None, None
     )
 
@@ -184,16 +176,8 @@ def _sigmoid_forward(
 
 
 @_sigmoid_forward.register_fake
-def _(
-    logits: Tensor,
-    targets: Tensor,
-    element_weight: Tensor | None,
-    hyper: Tensor,
-    layout: str,
-    ignore_value: float | None,
-    keep_elements: bool,
-    observed: str,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(logits: Tensor, *options: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401
+    *_, keep_elements, observed = options
     dtype = accumulation_dtype(logits)
     columns = {"nothing": None, "all": 1, "labels": logits.shape[1]}[observed]
     return (
@@ -239,14 +223,5 @@ def _sigmoid_backward(
 
 
 @_sigmoid_backward.register_fake
-def _(
-    logits: Tensor,
-    targets: Tensor,
-    element_weight: Tensor | None,
-    hyper: Tensor,
-    layout: str,
-    ignore_value: float | None,
-    detach_focus: bool,
-    grad: Tensor,
-) -> Tensor:
+def _(logits: Tensor, *_: object) -> Tensor:
     return torch.empty_like(logits)

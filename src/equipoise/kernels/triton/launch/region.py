@@ -11,10 +11,11 @@ from torch import Tensor
 
 from equipoise.kernels.hyper import accumulation_dtype
 from equipoise.kernels.triton.device.region import errors_kernel, gradient_kernel, overlap_kernel, sums_kernel
-from equipoise.kernels.triton.launch.geometry import SMALL, Geometry, images, is_long, merged, power_of_2
+from equipoise.kernels.triton.launch.batch import Batch
+from equipoise.kernels.triton.launch.geometry import SMALL, Geometry, power_of_2
 from equipoise.kernels.triton.launch.launcher import Launch, Launcher
 from equipoise.kernels.triton.launch.rows import added
-from equipoise.kernels.triton.launch.tiles import Blocks, gradient_blocks, is_aligned, summing_blocks
+from equipoise.kernels.triton.launch.tiles import Blocks, gradient_blocks, summing_blocks
 
 __all__ = ["MOST_ENTRIES", "Prices", "launch_errors", "launch_gradient", "launch_loss", "launch_sums"]
 
@@ -37,7 +38,7 @@ class Prices(NamedTuple):
     mean: bool  # over classes, and images, instead of the sum
 
 
-class Walk(NamedTuple):
+class RowWalk(NamedTuple):
     """How the kernels walk over a batch."""
 
     geometry: Geometry
@@ -52,45 +53,14 @@ class Walk(NamedTuple):
         return self.split, self.geometry.even(self.blocks.rows, self.groups * self.tiles), *self.blocks.tile
 
 
-class Batch(NamedTuple):
-    """All that a launch depends on: how logits, what is to be filled like them, and targets lie in memory."""
-
-    shape: tuple[int, ...]
-    strides: tuple[tuple[int, ...], ...]  # of the logits first, of the targets last
-    element_size: int
-    aligned: bool
-    dense: bool
-    long: bool
-    ignore_index: int
-    per_image: bool
-
-    @classmethod
-    def of(cls, *tensors: Tensor, ignore_index: int, per_image: bool) -> Batch:
-        """Of the logits first and the targets last."""
-        logits, targets = tensors[0], tensors[-1]
-        return cls(
-            logits.shape,
-            tuple([tensor.stride() for tensor in tensors]),
-            logits.element_size(),
-            is_aligned(logits),
-            targets.is_floating_point(),
-            is_long(logits.numel() // logits.shape[1], *[(tensor.shape, tensor.stride()) for tensor in tensors]),
-            ignore_index,
-            per_image,
-        )
-
-    def walk(self, blocks: Blocks) -> Walk | None:
-        """None where the rows of these tensors cannot be walked over together, in place."""
-        geometry = (images if self.per_image else merged)(self.shape, self.strides, len(self.strides) - 1 + self.dense)
-        if geometry is None:
-            return None
-        if not self.per_image:
-            return Walk(geometry, blocks, *geometry.programs(blocks.rows), 1)
-        return Walk(geometry, blocks, 1, geometry.sizes[1] * -(-geometry.sizes[2] // blocks.rows), self.shape[0])
-
-    def class_strides(self) -> list[int]:
-        """Of each tensor from one class to the next, 0 where it has none."""
-        return [*(strides[1] for strides in self.strides[:-1]), self.strides[-1][1] if self.dense else 0]
+def _walk(batch: Batch, per_image: bool, blocks: Blocks) -> RowWalk | None:
+    """None where the rows of these tensors cannot be walked over together, in place."""
+    geometry = batch.geometry(per_image=per_image)
+    if geometry is None:
+        return None
+    if not per_image:
+        return RowWalk(geometry, blocks, *geometry.programs(blocks.rows), 1)
+    return RowWalk(geometry, blocks, 1, geometry.sizes[1] * -(-geometry.sizes[2] // blocks.rows), batch.shape[0])
 
 
 def launch_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
@@ -99,7 +69,7 @@ def launch_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: b
     shape = (3, *logits.shape[:2]) if per_image else (3, classes)
     if logits.numel() == 0:
         return torch.zeros(shape, dtype=dtype, device=device)
-    planned = _summing(Batch.of(logits, targets, ignore_index=ignore_index, per_image=per_image))
+    planned = _summing(Batch.of(logits, targets), ignore_index, per_image)
     if planned is None:
         return launch_sums(logits.contiguous(), targets.contiguous(), ignore_index, per_image)
     launch, groups = planned
@@ -109,11 +79,11 @@ def launch_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: b
 
 
 @lru_cache(maxsize=1024)
-def _summing(batch: Batch) -> tuple[Launch, int] | None:
+def _summing(batch: Batch, ignore_index: int, per_image: bool) -> tuple[Launch, int] | None:
     """The launch and the number of groups."""
     classes = batch.shape[1]
     blocks = summing_blocks(batch.shape, batch.strides[0], batch.element_size, batch.aligned)
-    walk = batch.walk(blocks)
+    walk = _walk(batch, per_image, blocks)
     if walk is None:
         return None
     lanes = walk.tiles
@@ -121,11 +91,11 @@ def _summing(batch: Batch) -> tuple[Launch, int] | None:
         warps = WARPS if blocks.classes <= 8 else WARPS // 2
         lanes = min(lanes, -(-warps // (blocks.warps * walk.groups)))
     (z_unit, z), (t_unit, t) = walk.geometry.walks
-    z_c, t_c = batch.class_strides()
+    z_c, t_c = batch.class_strides
     long = batch.long or 3 * walk.groups * lanes * classes >= SMALL
     launch = Launch(
         walk.groups * lanes,
-        (walk.tiles, lanes, walk.geometry.rows, *walk.geometry.sizes[1:], *z, z_c, *t, t_c, batch.ignore_index),
+        (walk.tiles, lanes, walk.geometry.rows, *walk.geometry.sizes[1:], *z, z_c, *t, t_c, ignore_index),
         (classes, batch.dense, z_unit, t_unit, long, *walk.constants),
         blocks.warps,
     )
@@ -134,7 +104,7 @@ def _summing(batch: Batch) -> tuple[Launch, int] | None:
 
 def launch_errors(logits: Tensor, labels: Tensor, ignore_index: int, per_image: bool) -> Tensor:
     """Errors abs(t - p), -1 at ignored pixels: a line (pixels,) for each class, and of each image where these count."""
-    launch = _erring(Batch.of(logits, labels, ignore_index=ignore_index, per_image=per_image))
+    launch = _erring(Batch.of(logits, labels), ignore_index, per_image)
     if launch is None:
         return launch_errors(logits.contiguous(), labels.contiguous(), ignore_index, per_image)
     lines = logits.shape[1] * (logits.shape[0] if per_image else 1)
@@ -144,17 +114,17 @@ def launch_errors(logits: Tensor, labels: Tensor, ignore_index: int, per_image: 
 
 
 @lru_cache(maxsize=1024)
-def _erring(batch: Batch) -> Launch | None:
+def _erring(batch: Batch, ignore_index: int, per_image: bool) -> Launch | None:
     blocks = gradient_blocks(batch.shape, batch.strides[0], batch.element_size, batch.aligned)
-    walk = batch.walk(blocks)
+    walk = _walk(batch, per_image, blocks)
     if walk is None:
         return None
     (z_unit, z), (t_unit, t) = walk.geometry.walks
     long = batch.long or math.prod(batch.shape) >= SMALL
     return Launch(
         walk.groups * walk.tiles,
-        (walk.tiles, walk.groups, walk.geometry.rows, *walk.geometry.sizes[1:], *z, batch.class_strides()[0], *t,
-         batch.ignore_index),
+        (walk.tiles, walk.groups, walk.geometry.rows, *walk.geometry.sizes[1:], *z, batch.class_strides[0], *t,
+         ignore_index),
         (batch.shape[1], z_unit, t_unit, long, *walk.constants),
         blocks.warps,
     )  # fmt: skip
@@ -172,8 +142,7 @@ def launch_gradient(
     if logits.numel() == 0:
         return out
     per_image = slopes.ndim == (3 if each is None else 2)
-    batch = Batch.of(logits, out, targets, ignore_index=ignore_index, per_image=per_image)
-    launch = _descending(batch, each is not None)
+    launch = _descending(Batch.of(logits, out, targets), ignore_index, per_image, each is not None)
     if launch is None:
         return out.copy_(launch_gradient(slopes, logits.contiguous(), targets.contiguous(), ignore_index, each))
     _gradient(launch, logits, targets, slopes.contiguous(), slopes if each is None else each, out)
@@ -181,18 +150,18 @@ def launch_gradient(
 
 
 @lru_cache(maxsize=1024)
-def _descending(batch: Batch, each: bool) -> Launch | None:
+def _descending(batch: Batch, ignore_index: int, per_image: bool, each: bool) -> Launch | None:
     blocks = gradient_blocks(batch.shape, batch.strides[0], batch.element_size, batch.aligned)
-    walk = batch.walk(blocks)
+    walk = _walk(batch, per_image, blocks)
     if walk is None:
         return None
     (z_unit, z), (g_unit, g), (t_unit, t) = walk.geometry.walks
-    z_c, g_c, t_c = batch.class_strides()
+    z_c, g_c, t_c = batch.class_strides
     long = batch.long or (math.prod(batch.shape) if each else 3 * walk.groups * batch.shape[1]) >= SMALL
     return Launch(
         walk.groups * walk.tiles,
         (walk.tiles, walk.groups, walk.geometry.rows, *walk.geometry.sizes[1:], *z, z_c, *t, t_c, *g, g_c,
-         batch.ignore_index),
+         ignore_index),
         (batch.shape[1], batch.dense, each, z_unit, t_unit, g_unit, long, *walk.constants),
         blocks.warps,
     )  # fmt: skip

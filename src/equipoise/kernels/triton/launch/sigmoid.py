@@ -18,7 +18,7 @@ from equipoise.kernels.triton.launch.launcher import Launch, Launcher
 from equipoise.kernels.triton.launch.rows import REDUCTIONS, Reduced, asked, finish, finishes_itself, sums_of
 from equipoise.kernels.triton.plan import Plan, plan_of
 
-__all__ = ["Forward", "Observed", "sigmoid_backward", "sigmoid_forward"]
+__all__ = ["Observed", "SigmoidForward", "sigmoid_backward", "sigmoid_forward"]
 
 Observed = Literal["nothing", "all", "labels"]
 
@@ -30,7 +30,7 @@ _forward = Launcher(elements_forward_kernel)
 _backward = Launcher(elements_backward_kernel)
 
 
-class Forward(NamedTuple):
+class SigmoidForward(NamedTuple):
     """What the forward kernel leaves behind."""
 
     sums: Tensor  # (2, programs) loss, known elements; nothing where they are reduced
@@ -41,7 +41,7 @@ class Forward(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Walk:
+class ElementWalk:
     """How the kernels walk over a batch."""
 
     geometry: Geometry
@@ -74,7 +74,7 @@ class Walk:
         return (*of_loss, *units, long, self.geometry.programs(self.rows)[0], self.rows, self.columns)
 
 
-class Outputs(NamedTuple):
+class SigmoidOutputs(NamedTuple):
     """What the forward kernel is to write beside its sums."""
 
     elements: bool = False
@@ -94,7 +94,7 @@ def sigmoid_forward(
     observed: Observed = "nothing",
     reduction: str | None = None,
     at_once: bool = False,
-) -> Forward:
+) -> SigmoidForward:
     """Losses of (N, C, d1, ..., dk) logits; ``element_weight`` broadcasts to them.
 
     ``at_once`` writes the gradient of the reduced loss as well; that of a mean divided by the number of all elements,
@@ -103,7 +103,7 @@ def sigmoid_forward(
     dtype, device = accumulation_dtype(logits), logits.device
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
     out = torch.empty_like(logits, dtype=None if at_once else dtype) if keep_elements or at_once else logits
-    how = (spec, element_weight is not None, Outputs(keep_elements, observed, reduction, at_once))
+    how = (spec, element_weight is not None, SigmoidOutputs(keep_elements, observed, reduction, at_once))
     tensors: tuple[Tensor, ...] = (logits, targets, weight, out)
     planned = _forward_plan(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
     if planned is None:
@@ -118,14 +118,18 @@ def sigmoid_forward(
         _forward(launch, logits, targets, weight, hyper, out, sums, partial, *asked(sums, reduced, inside))
     if reduction is not None and reduced is not None and inside < 0:
         finish(sums, reduced, reduction, logits.shape[0])
-    return Forward(
+    return SigmoidForward(
         sums, out if keep_elements else None, None if shape is None else partial, reduced, out if at_once else None
     )
 
 
 @lru_cache(maxsize=1024)
 def _forward_plan(
-    shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], spec: SigmoidSpec, weighted: bool, outputs: Outputs
+    shape: tuple[int, ...],
+    strides: tuple[tuple[int, ...], ...],
+    spec: SigmoidSpec,
+    weighted: bool,
+    outputs: SigmoidOutputs,
 ) -> tuple[Launch, tuple[int, ...] | None, int] | None:
     """The launch, the shape of what is observed, and how the kernel reduces its sums.
 
@@ -196,21 +200,21 @@ def _as_float(ignore_value: float | None) -> float | None:
 
 def _walk(
     shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], tile: int, widest: int, by_label: bool
-) -> Walk | None:
+) -> ElementWalk | None:
     """Where no label differs from another and all tensors lie alike, one long row; else rows of labels.
 
     None where more than three dimensions cannot be merged.
     """
     if not by_label and len(set(strides)) == 1 and _is_dense(shape, strides[0]):
         flat = Geometry((1, 1, 1), ((0, 0, 0),) * len(strides))
-        return Walk(flat, math.prod(shape), (1,) * len(strides), 1, tile, WARPS)
+        return ElementWalk(flat, math.prod(shape), (1,) * len(strides), 1, tile, WARPS)
     geometry = merged(shape, strides, len(strides))
     if geometry is None:
         return None
     columns = 1
     if strides[0][1] == 1:
         columns = min(power_of_2(shape[1]), widest)
-    return Walk(geometry, shape[1], tuple(stride[1] for stride in strides), tile // columns, columns, WARPS)
+    return ElementWalk(geometry, shape[1], tuple(stride[1] for stride in strides), tile // columns, columns, WARPS)
 
 
 def _differs_by_label(plan: Plan) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -13,7 +12,8 @@ from equipoise.kernels.hyper import accumulation_dtype
 from equipoise.kernels.spec import SoftmaxSpec
 from equipoise.kernels.triton.device.softmax_backward import backward_kernel
 from equipoise.kernels.triton.device.softmax_forward import forward_kernel
-from equipoise.kernels.triton.launch.geometry import Geometry, is_long, merged, power_of_2
+from equipoise.kernels.triton.launch.batch import Batch
+from equipoise.kernels.triton.launch.geometry import power_of_2
 from equipoise.kernels.triton.launch.launcher import Launch, Launcher
 from equipoise.kernels.triton.launch.rows import (
     AT_ONCE,
@@ -27,10 +27,10 @@ from equipoise.kernels.triton.launch.rows import (
     roomy,
     sums_of,
 )
-from equipoise.kernels.triton.launch.tiles import Blocks, Work, blocks_of, is_aligned
+from equipoise.kernels.triton.launch.tiles import Blocks, Work, blocks_of
 from equipoise.kernels.triton.plan import Plan, plan_of
 
-__all__ = ["Forward", "is_spread", "softmax_at_once", "softmax_backward", "softmax_forward"]
+__all__ = ["SoftmaxForward", "is_spread", "softmax_at_once", "softmax_backward", "softmax_forward"]
 
 MOST_PROGRAMS = 8448  # that share out the tiles of whole rows in forward, so that there are not too many sums
 LEAST_AT_ONCE = 36_000_000  # bytes: smaller logits may still be in the cache when backward reads them
@@ -39,7 +39,7 @@ _forward = Launcher(forward_kernel)
 _backward = Launcher(backward_kernel)
 
 
-class Forward(NamedTuple):
+class SoftmaxForward(NamedTuple):
     """What the forward kernel leaves behind."""
 
     state: Tensor | None  # (2 or 3, rows) in the accumulation type, for backward where it needs it
@@ -50,53 +50,7 @@ class Forward(NamedTuple):
     reduced: Reduced | None
 
 
-class Batch(NamedTuple):
-    """How a batch lies in memory; with the spec of a loss, all that a launch depends on."""
-
-    shape: tuple[int, ...]
-    logit_strides: tuple[int, ...]
-    target_strides: tuple[int, ...]
-    element_size: int
-    aligned: bool
-    dense: bool
-    weighted: bool
-    gradient_strides: tuple[int, ...] = ()  # in backward
-
-    @classmethod
-    def of(cls, logits: Tensor, targets: Tensor, weight: Tensor | None, gradient: Tensor | None = None) -> Batch:
-        """How these tensors lie in memory."""
-        return cls(
-            logits.shape,
-            logits.stride(),
-            targets.stride(),
-            logits.element_size(),
-            is_aligned(logits),
-            targets.is_floating_point(),
-            weight is not None,
-            () if gradient is None else gradient.stride(),
-        )
-
-    @property
-    def geometry(self) -> Geometry | None:
-        """None where the rows cannot be walked over in place."""
-        given = (self.logit_strides, self.gradient_strides, self.target_strides)
-        strides = tuple(steps for steps in given if steps)
-        return merged(self.shape, strides, len(strides) - 1 + self.dense)
-
-    @property
-    def long(self) -> bool:
-        """Whether an offset may need 64 bits."""
-        shape = self.shape
-        like_logits = [(shape, steps) for steps in (self.logit_strides, self.gradient_strides) if steps]
-        targets = (shape if self.dense else (*shape[:1], *shape[2:]), self.target_strides)
-        return is_long(math.prod(shape) // shape[1], *like_logits, targets)
-
-    def blocks(self, work: Work, spread: bool) -> Blocks:
-        """The tile of a program."""
-        return blocks_of(self.shape, self.logit_strides, self.element_size, self.aligned, work, spread)
-
-
-class Outputs(NamedTuple):
+class SoftmaxOutputs(NamedTuple):
     """What the forward kernel is to write beside its sums."""
 
     rows: bool = False
@@ -117,16 +71,16 @@ def softmax_forward(
     hits: bool = False,
     coded: bool = False,
     reduction: str | None = None,
-) -> Forward:
+) -> SoftmaxForward:
     """Losses of (N, C, d1, ..., dk) logits; ``targets`` indices or dense, as they lie in memory.
 
     With ``hits`` nothing is summed up; with ``coded`` backward will be as well, and there may be no state for it.
     """
-    outputs = Outputs(keep_rows, hits, coded, False, reduction)
-    planned = _forward_plan(Batch.of(logits, targets, weight), spec, outputs)
+    outputs = SoftmaxOutputs(keep_rows, hits, coded, False, reduction)
+    planned = _forward_plan(Batch.of(logits, targets), spec, weight is not None, outputs)
     if planned is None:
         logits, targets = logits.contiguous(), targets.contiguous()
-        planned = _forward_plan(Batch.of(logits, targets, weight), spec, outputs)
+        planned = _forward_plan(Batch.of(logits, targets), spec, weight is not None, outputs)
         assert planned is not None
     kept, rows, inside, launch = planned
     dtype, device = accumulation_dtype(logits), logits.device
@@ -150,9 +104,9 @@ def softmax_forward(
     if reduction is not None and reduced is not None and inside < 0:
         finish(sums, reduced, reduction, logits.shape[0])
     if codes is None or counts is None:
-        return Forward(state, sums, losses, None, None, reduced)
+        return SoftmaxForward(state, sums, losses, None, None, reduced)
     count(codes, counts)
-    return Forward(state, None, losses, codes, counts, None)
+    return SoftmaxForward(state, None, losses, codes, counts, None)
 
 
 def softmax_at_once(
@@ -178,8 +132,8 @@ def softmax_at_once(
     gradient = torch.empty_like(logits)
     if gradient.stride() != logits.stride():
         return None
-    outputs = Outputs(gradient=True, reduction=reduction)
-    planned = _forward_plan(Batch.of(logits, targets, weight), spec, outputs)
+    outputs = SoftmaxOutputs(gradient=True, reduction=reduction)
+    planned = _forward_plan(Batch.of(logits, targets), spec, weight is not None, outputs)
     if planned is None:
         return None
     *_, inside, launch = planned
@@ -204,29 +158,31 @@ def _widest_at_once(plan: Plan, element_size: int, strided: bool) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _forward_plan(batch: Batch, spec: SoftmaxSpec, outputs: Outputs) -> tuple[int, int, int, Launch] | None:
+def _forward_plan(
+    batch: Batch, spec: SoftmaxSpec, weighted: bool, outputs: SoftmaxOutputs
+) -> tuple[int, int, int, Launch] | None:
     """Numbers that are kept of a row, number of rows, how the kernel reduces its sums, and launch.
 
     None where the rows cannot be walked over in place.
     """
-    geometry, plan, shape, dense = batch.geometry, plan_of(spec.layout), batch.shape, batch.dense
+    geometry, plan, shape, dense = batch.geometry(), plan_of(spec.layout), batch.shape, batch.dense
     if geometry is None:
         return None
     rows, spread, once = geometry.rows, is_spread(plan, dense), outputs.gradient
     costly = plan.has_costly_off_target_terms or plan.true_margin >= 0
-    blocks = batch.blocks("forward" if not once else "much at once" if costly else "at once", spread)
-    again = outputs.coded and batch.blocks("backward", spread).hold_rows(shape[1])
+    blocks = _blocks(batch, "forward" if not once else "much at once" if costly else "at once", spread)
+    again = outputs.coded and _blocks(batch, "backward", spread).hold_rows(shape[1])
     kept = 0 if once or again else 3 if spread else 2
     split, tiles = geometry.programs(blocks.rows)
     turns = max(1, -(-tiles // MOST_PROGRAMS)) if shape[1] <= blocks.classes and not dense else 1
     programs = -(-tiles // turns)
     inside = finishes_itself(outputs.reduction, programs)
     (z_unit, z), (t_unit, t) = geometry.walks
-    z_c, t_c = batch.logit_strides[1], batch.target_strides[1] if dense else 0
+    z_c, t_c = batch.class_strides
     launch = Launch(
         programs,
         (turns, rows, *geometry.sizes[1:], *z, z_c, *t, t_c, spec.ignore_index, shape[0]),
-        (shape[1], plan, dense, batch.weighted, outputs.hits, outputs.rows, kept > 0, once, inside, z_unit, t_unit,
+        (shape[1], plan, dense, weighted, outputs.hits, outputs.rows, kept > 0, once, inside, z_unit, t_unit,
          batch.long, split, geometry.even(blocks.rows, programs * turns), *blocks.tile),
         blocks.warps,
     )  # fmt: skip
@@ -251,11 +207,11 @@ def softmax_backward(
     """
     out = torch.empty_like(logits)
     kind = 2 if grad.ndim else 1 if inverse is None else 3
-    how = (spec, coded, state is not None, kind)
-    launch = _backward_launch(Batch.of(logits, targets, weight, out), *how)
+    how = (spec, weight is not None, coded, state is not None, kind)
+    launch = _backward_launch(Batch.of(logits, out, targets), *how)
     if launch is None:
         logits, out, targets = logits.contiguous(), out.contiguous(), targets.contiguous()
-        launch = _backward_launch(Batch.of(logits, targets, weight, out), *how)
+        launch = _backward_launch(Batch.of(logits, out, targets), *how)
         assert launch is not None
     if launch.programs:
         _backward(
@@ -266,24 +222,30 @@ def softmax_backward(
 
 
 @lru_cache(maxsize=1024)
-def _backward_launch(batch: Batch, spec: SoftmaxSpec, coded: bool, kept: bool, kind: int) -> Launch | None:
+def _backward_launch(
+    batch: Batch, spec: SoftmaxSpec, weighted: bool, coded: bool, kept: bool, kind: int
+) -> Launch | None:
     """None where the rows cannot be walked over in place."""
-    geometry, plan, classes, dense = batch.geometry, plan_of(spec.layout), batch.shape[1], batch.dense
+    geometry, plan, classes, dense = batch.geometry(), plan_of(spec.layout), batch.shape[1], batch.dense
     if geometry is None:
         return None
-    blocks = batch.blocks("backward", is_spread(plan, dense))
+    blocks = _blocks(batch, "backward", is_spread(plan, dense))
     if not kept and not blocks.hold_rows(classes):  # the logits of forward had other strides
         blocks = Blocks(256, power_of_2(classes), 8, 1)
     split, programs = geometry.programs(blocks.rows)
     (z_unit, z), (g_unit, g), (t_unit, t) = geometry.walks
-    z_c, t_c, g_c = batch.logit_strides[1], batch.target_strides[1] if dense else 0, batch.gradient_strides[1]
+    z_c, g_c, t_c = batch.class_strides
     return Launch(
         programs,
         (geometry.rows, *geometry.sizes[1:], *z, z_c, *t, t_c, *g, g_c),
-        (classes, plan, dense, coded, kept, batch.weighted, kind, z_unit, t_unit, g_unit,
+        (classes, plan, dense, coded, kept, weighted, kind, z_unit, t_unit, g_unit,
          batch.long, split, geometry.even(blocks.rows, programs), *blocks.tile),
         blocks.warps,
     )  # fmt: skip
+
+
+def _blocks(batch: Batch, work: Work, spread: bool) -> Blocks:
+    return blocks_of(batch.shape, batch.strides[0], batch.element_size, batch.aligned, work, spread)
 
 
 def is_spread(plan: Plan, dense: bool) -> bool:
