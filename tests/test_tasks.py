@@ -187,7 +187,7 @@ def test_binary_settings():
     spec = RunSpec(data="x", task="binary")
     assert spec.task == "binary"  # the data tell whether there are two classes
     assert spec.differing({"data": "x", "task": "multiclass"}) == {}
-    with pytest.raises(SpecError, match=r"  task: must be one of 'multiclass', .*, got 'triple'; choose one"):
+    with pytest.raises(SpecError, match=r"  task: task must be one of 'multiclass', .*, got 'triple'; choose one"):
         RunSpec.check({"data": "x", "task": "triple"})
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from equipoise.data import Arrays, DataError, FileImages, Texts, open_data
 from equipoise.data.camvid import CLASSES as CAMVID
-from equipoise.data.cifar import read_pickle
+from equipoise.data.cifar import ALLOWED, read_pickle
 from equipoise.data.synthia import RAND_CITYSCAPES, SEQUENCES
 from equipoise.data.voc import CLASSES as VOC
 from tests.data.making import mask, picture
@@ -214,6 +214,18 @@ def test_a_shape_that_does_not_fit_takes_no_memory(tmp_path):
     (tmp_path / "cifar" / "data_batch_1").write_bytes(huge)
     with pytest.raises(DataError, match=r"cannot reshape"):
         open_data(tmp_path / "cifar")
+
+
+@pytest.mark.parametrize(
+    "name", [b"_codecs\nencode", b"numpy.core.multiarray\n_reconstruct", b"numpy\ndtype", b"numpy\nndarray"]
+)
+def test_a_pickle_sets_no_attributes_of_what_it_is_read_with(tmp_path, name):
+    file = tmp_path / "batch"
+    file.write_bytes(b"\x80\x02c" + name + b"\nN}X\x07\x00\x00\x00__doc__K\x01s\x86b0}.")
+    before = [value.__doc__ for value in ALLOWED.values()]
+    with pytest.raises(DataError, match=r"batch: .*(AttributeError|TypeError)"):
+        read_pickle(file)
+    assert [value.__doc__ for value in ALLOWED.values()] == before
 
 
 def test_pickles_of_cifar_hold_data_only(tmp_path):

@@ -167,23 +167,32 @@ class _Dtype:
         """Byte order and fields, which uint8 does not have."""
 
 
-def _reconstruct(*_: object) -> _Array:
-    return _Array()
+class _Reconstruct:
+    """Makes an array; without attributes that a pickle could set."""
+
+    __slots__ = ()
+
+    def __call__(self, *_: object) -> _Array:
+        return _Array()
 
 
-def _encode(text: object, encoding: object = "latin1") -> bytes:
-    """Bytes as Python 3 writes them into old protocols."""
-    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-        raise pickle.UnpicklingError("bytes in an unknown form")
-    return text.encode("latin1")
+class _Encode:
+    """Makes bytes as Python 3 writes them into old protocols; without attributes that a pickle could set."""
+
+    __slots__ = ()
+
+    def __call__(self, text: object, encoding: object = "latin1") -> bytes:
+        if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
+            raise pickle.UnpicklingError("bytes in an unknown form")
+        return text.encode("latin1")
 
 
 ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.multiarray", "_reconstruct"): _Reconstruct(),
+    ("numpy._core.multiarray", "_reconstruct"): _Reconstruct(),
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
-    ("_codecs", "encode"): _encode,
+    ("_codecs", "encode"): _Encode(),
 }
 
 

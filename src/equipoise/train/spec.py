@@ -432,7 +432,7 @@ def _mistake(error: ErrorDetails, spec: type[BaseModel]) -> str:
         return (
             f"{name}: it must be given, as --{name.replace('_', '-')} or as a line '{name}: ...' of a file of settings"
         )
-    what = error["msg"].removeprefix("Value error, ").removeprefix(f"{name} ")
+    what = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":
         return f"{place}: {what}"
     advice = "; choose a number in that range" if error["type"].startswith(("less_than", "greater_than")) else ""
