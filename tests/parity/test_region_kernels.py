@@ -266,7 +266,7 @@ def test_prices_that_change_with_every_step(monkeypatch):
 
     logits, targets = example((2, 5, 6, 7))
     expected = [reduced("triton", logits, targets, alpha=0.1 * step) for step in range(1, 5)]
-    monkeypatch.setattr(region_fused, "MOST_PRICES", 2)
+    monkeypatch.setattr(region_fused, "MOST_OPTIONS", 2)
     monkeypatch.setattr(region_fused, "_known", set())
     for step in range(1, 5):
         assert_close(reduced("triton", logits, targets, alpha=0.1 * step), expected[step - 1])

@@ -2,7 +2,7 @@
 
 A name that is missing from the layout is a part that the loss does not have, so a backend knows what to leave out
 without looking at values. Schedules and adaptive rules write into the tensor; nothing recompiles, nothing syncs. Only
-an exponent that is fixed for good and a small whole number is told to the backend beforehand, which then multiplies.
+a fixed exponent that is a small integer is part of the layout, so that a backend can multiply instead.
 
 Names: ``xi``, ``gamma_hc``, ``gamma_pos`` and ``gamma_neg`` (one number or one for each class), ``confidence_bounds``
 and ``confidence_gammas`` (gamma by confidence), ``weight``, ``offset``, and for the softmax link ``label_smoothing``,

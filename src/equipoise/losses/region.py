@@ -120,9 +120,9 @@ def tversky_loss(
         return _reduce(losses, ~(tp + fn <= 0), chosen, reduction, sync=sync and per_image)
 
     if isinstance(chosen, str) and reduction in ("mean", "sum") and not sync and fused:
-        from equipoise.kernels.triton.region import Prices, overlap_loss  # not at the top: triton is optional
+        from equipoise.kernels.triton.region import TverskyOptions, overlap_loss  # not at the top: triton is optional
 
-        return overlap_loss(sums, plain, Prices(alpha, beta, smooth, chosen == "all", reduction == "mean"))
+        return overlap_loss(sums, plain, TverskyOptions(alpha, beta, smooth, chosen == "all", reduction == "mean"))
     return plain(sums)
 
 

@@ -200,7 +200,7 @@ class SoftmaxRowsAndCounts(SoftmaxFunction):
 
 
 class SoftmaxWeighed(torch.autograd.Function):
-    """Loss, mass and number of valid rows with weights that are found on the way."""
+    """Loss, mass and number of valid rows with weights computed between the two kernels."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ANN401

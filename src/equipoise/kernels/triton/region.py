@@ -13,14 +13,20 @@ from equipoise.kernels.hyper import accumulation_dtype
 from equipoise.kernels.reference import lovasz as lovasz_reference
 from equipoise.kernels.reference import region as region_reference
 from equipoise.kernels.triton.launch.lovasz import launch_lovasz
-from equipoise.kernels.triton.launch.region import MOST_ENTRIES, Prices, launch_gradient, launch_loss, launch_sums
+from equipoise.kernels.triton.launch.region import (
+    MOST_ENTRIES,
+    TverskyOptions,
+    launch_gradient,
+    launch_loss,
+    launch_sums,
+)
 
-__all__ = ["Prices", "lovasz_losses", "overlap_loss", "overlap_sums"]
+__all__ = ["TverskyOptions", "lovasz_losses", "overlap_loss", "overlap_sums"]
 
-MOST_PRICES = 64  # that kernels are compiled for
+MOST_OPTIONS = 64  # that kernels are compiled for
 NO_CLASS = -1
 
-_known: set[Prices] = set()
+_known: set[TverskyOptions] = set()
 
 
 def overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
@@ -40,25 +46,25 @@ def lovasz_losses(logits: Tensor, targets: Tensor, ignore_index: int, per_image:
     return losses
 
 
-def overlap_loss(sums: Tensor, plain: Callable[[Tensor], Tensor], prices: Prices) -> Tensor:
+def overlap_loss(sums: Tensor, plain: Callable[[Tensor], Tensor], options: TverskyOptions) -> Tensor:
     """The scalar ``plain(sums)`` in one kernel instead of a dozen operations on a few numbers.
 
     Args:
         sums: (3, C) or (3, N, C), as ``overlap_sums`` returns them.
         plain: the Tversky loss in plain operations, for many sums, second derivatives and the compiler.
-        prices: what it does, for the kernel, which is compiled for them.
+        options: what it does, for the kernel, which is compiled for them.
     """
-    if torch.compiler.is_compiling() or not 0 < sums.numel() <= MOST_ENTRIES or not _is_worth_it(prices):
+    if torch.compiler.is_compiling() or not 0 < sums.numel() <= MOST_ENTRIES or not _is_worth_it(options):
         return plain(sums)
-    loss: Tensor = OverlapLoss.apply(sums, plain, prices)  # type: ignore[no-untyped-call]
+    loss: Tensor = OverlapLoss.apply(sums, plain, options)  # type: ignore[no-untyped-call]
     return loss
 
 
-def _is_worth_it(prices: Prices) -> bool:
+def _is_worth_it(options: TverskyOptions) -> bool:
     """Whether to compile for them: not where they change with every step."""
-    if prices not in _known and len(_known) < MOST_PRICES:
-        _known.add(prices)
-    return prices in _known
+    if options not in _known and len(_known) < MOST_OPTIONS:
+        _known.add(options)
+    return options in _known
 
 
 class OverlapSums(torch.autograd.Function):
@@ -131,9 +137,9 @@ class OverlapLoss(torch.autograd.Function):
     """The loss of the sums; its gradient is known with it."""
 
     @staticmethod
-    def forward(ctx: Any, sums: Tensor, plain: Callable[[Tensor], Tensor], prices: Prices) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Any, sums: Tensor, plain: Callable[[Tensor], Tensor], options: TverskyOptions) -> Tensor:  # noqa: ANN401
         """A scalar."""
-        loss, slopes = launch_loss(sums, prices)
+        loss, slopes = launch_loss(sums, options)
         ctx.plain = plain
         ctx.save_for_backward(sums, slopes)
         return loss

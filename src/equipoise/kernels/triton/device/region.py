@@ -247,7 +247,7 @@ def overlap_kernel(
 ):  # fmt: skip
     """The reduced Tversky loss of sums (3, groups, C), and its gradient with respect to them.
 
-    ALPHA to MEAN: see ``launch.region.Prices``; NOTHING: up to here a denominator counts as 0.
+    ALPHA to MEAN: see ``launch.region.TverskyOptions``; NOTHING: up to here a denominator counts as 0.
     """
     g = tl.arange(0, BLOCK_G)
     k = tl.arange(0, BLOCK_C)

@@ -20,7 +20,7 @@ _scratches: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
 
 class Launch:
-    """What a kernel is told beside its tensors.
+    """What a kernel takes beside its tensors.
 
     Args:
         programs: how many run.
@@ -33,7 +33,7 @@ class Launch:
 
     def __init__(self, programs: int, numbers: tuple[int, ...], constants: tuple[Any, ...], warps: int) -> None:
         self.programs, self.constants, self.warps = programs, constants, warps
-        self.numbers = tuple(int(number) for number in numbers)  # an option may be NumPy's, which Triton does not know
+        self.numbers = tuple(int(number) for number in numbers)  # Triton does not accept NumPy integers
         self.compiled: dict[tuple[Any, ...], Any] = {}
         """Kernels by device, and types and alignment of the tensors."""
 
@@ -125,6 +125,6 @@ def _run(compiled: Any, device: int, launch: Launch, pointers: list[int]) -> Non
 
 
 def _observed() -> bool:
-    """Whether a profiler has asked Triton to be told of launches."""
+    """Whether a profiler observes the launches of Triton."""
     hook = knobs.runtime.launch_enter_hook
     return hook is not None and bool(getattr(hook, "calls", True))  # Triton 3.6 has a chain, empty by default

@@ -17,7 +17,7 @@ from equipoise.kernels.triton.launch.launcher import Launch, Launcher
 from equipoise.kernels.triton.launch.rows import added
 from equipoise.kernels.triton.launch.tiles import Blocks, gradient_blocks, summing_blocks
 
-__all__ = ["MOST_ENTRIES", "Prices", "launch_errors", "launch_gradient", "launch_loss", "launch_sums"]
+__all__ = ["MOST_ENTRIES", "TverskyOptions", "launch_errors", "launch_gradient", "launch_loss", "launch_sums"]
 
 WARPS = 4224  # that share the rows, about; half as many where the registers of their sums allow no more
 MOST_ENTRIES = 8192  # of the sums that one program makes a loss of
@@ -28,7 +28,7 @@ _gradient = Launcher(gradient_kernel)
 _loss = Launcher(overlap_kernel)
 
 
-class Prices(NamedTuple):
+class TverskyOptions(NamedTuple):
     """What makes a scalar of the overlaps of all classes, see ``losses.region.tversky_loss``."""
 
     alpha: float
@@ -167,16 +167,16 @@ def _descending(batch: Batch, ignore_index: int, per_image: bool, each: bool) ->
     )  # fmt: skip
 
 
-def launch_loss(sums: Tensor, prices: Prices) -> tuple[Tensor, Tensor]:
+def launch_loss(sums: Tensor, options: TverskyOptions) -> tuple[Tensor, Tensor]:
     """The loss of sums (3, C) or (3, N, C), at most ``MOST_ENTRIES``, and its gradient with respect to them."""
     loss, slopes = torch.empty((), dtype=sums.dtype, device=sums.device), torch.empty_like(sums)
     groups = sums[0].numel() // sums.shape[-1]
-    _loss(_reducing(groups, sums.shape[-1], sums.dtype, prices), sums, loss, slopes)
+    _loss(_reducing(groups, sums.shape[-1], sums.dtype, options), sums, loss, slopes)
     return loss, slopes
 
 
 @lru_cache(maxsize=1024)
-def _reducing(groups: int, classes: int, dtype: torch.dtype, prices: Prices) -> Launch:
+def _reducing(groups: int, classes: int, dtype: torch.dtype, options: TverskyOptions) -> Launch:
     numbers = torch.finfo(dtype)
-    constants = (classes, *prices, numbers.tiny / numbers.eps, power_of_2(groups), power_of_2(classes))
+    constants = (classes, *options, numbers.tiny / numbers.eps, power_of_2(groups), power_of_2(classes))
     return Launch(1, (groups,), constants, 4)

@@ -185,7 +185,7 @@ def _scaling(size: int, counted: bool) -> Launch:
 
 
 def added(partial: Tensor) -> Tensor:
-    """Sums (kinds, columns) of what each program has found, (kinds, programs, columns)."""
+    """Sums (kinds, columns) of the partial sums of each program, (kinds, programs, columns)."""
     kinds, programs, columns = partial.shape
     if programs > (FEW_PROGRAMS if columns > FEW_COLUMNS else MANY_PROGRAMS) or partial.numel() >= SMALL:
         return partial.sum(1)

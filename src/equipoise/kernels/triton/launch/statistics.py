@@ -1,4 +1,4 @@
-"""Launching the kernels that turn the statistics of a batch into weights and exponents, and hand them on."""
+"""Launching the kernels that turn the statistics of a batch into class weights and exponents."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _weighting(classes: int, momentum: float | None, min_errors: float | None) -
 
 
 def steer(seen: Tensor, gamma: Tensor, gap: Tensor, target_gap: float, gap_step: float, gamma_max: float) -> None:
-    """Moves ``gamma`` and ``gap``, (labels,), given sums of p, t, p t and 1 in parts, (4, parts, labels)."""
+    """Updates ``gamma`` and ``gap``, (labels,), given sums of p, t, p t and 1 in parts, (4, parts, labels)."""
     if seen.shape[1] > MOST_PARTS:
         seen = added(seen).unsqueeze(1)
     _steer(_steering(seen.shape[1], gamma.numel(), target_gap, gap_step, gamma_max), seen, gamma, gap)

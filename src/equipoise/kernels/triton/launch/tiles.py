@@ -36,7 +36,7 @@ class Blocks(NamedTuple):
 
     @property
     def tile(self) -> tuple[int, int, int]:
-        """What the kernels are told of it."""
+        """As the kernels take it."""
         return self.rows, self.classes, self.vector
 
 
