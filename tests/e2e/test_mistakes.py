@@ -117,8 +117,8 @@ def test_a_test_image_of_another_size(refused, pictures):
 
 
 def test_missing_files(refused, tmp_path):
-    refused("no-such: there must be a file, a folder", lines=2, data="no-such", **QUICK)
-    refused("did you mean 'digits-lt'?", lines=2, data="digit-lt", **QUICK)
+    refused("no-such: there must be a file, a folder", data="no-such", **QUICK)
+    refused("did you mean 'digits-lt'?", data="digit-lt", **QUICK)
     picture(tmp_path / "a.png")
     (tmp_path / "all.csv").write_text("path,label\n" + "a.png,x\ngone.png,y\n" * 5)
     refused("all.csv", "5 of 10 missing, e.g.", "gone.png", "image_root", data="all.csv", **QUICK)
@@ -204,35 +204,35 @@ def test_all_typos_at_once(refused, tmp_path):
         arguments=["spec.yaml"],
         lines=4,
     )
-    refused("gone.yaml", "no such file", arguments=["gone.yaml"], lines=2)
+    refused("gone.yaml", "no such file", arguments=["gone.yaml"])
     (tmp_path / "spec.yaml").write_text("data: [digits-lt")
-    refused("spec.yaml", "not YAML", arguments=["spec.yaml"], lines=2)
+    refused("spec.yaml", "not YAML", arguments=["spec.yaml"])
 
 
 @pytest.mark.parametrize(
-    ("words", "options", "lines"),
+    ("words", "options"),
     [
-        (("did you mean 'focal'?",), {"loss": "focall"}, 2),
-        (("got 'gama'; did you mean 'gamma'?",), {"loss": "focal:gama=2"}, 2),
-        (("for several labels a sample", "take one of ce, focal"), {"loss": "asl"}, 1),
-        (("did you mean 'resnet32'?",), {"model": "resnet23"}, 2),
-        (("timm:resnet18", "not installed; pip install timm"), {"model": "timm:resnet18"}, 1),
-        (("there is no", "gone.py"), {"model": "gone.py:make"}, 1),
-        (("mine.py", "failed with ZeroDivisionError", "line 2"), {"model": "mine.py:make"}, 1),
-        (("got 'hiden'; did you mean 'hidden'?",), {"model": "mlp", "model_options": "hiden=[4]"}, 1),
-        (("--model-options must be key=value, got 'hidden'",), {"model": "mlp", "model_options": "hidden"}, 1),
-        (("maps.py:make must make logits of shape (2, 10)", "got (2, 10, 8, 8)"), {"model": "maps.py:make"}, 1),
-        (("--monitor must be one of 'accuracy'", "got 'acc'"), {"monitor": "acc"}, 1),
-        (("--logger must be none, csv", "got 'paper'"), {"logger": "paper"}, 1),
-        (("--precision must suit this machine", "17"), {"precision": "17"}, 1),
+        (("did you mean 'focal'?",), {"loss": "focall"}),
+        (("got 'gama'; did you mean 'gamma'?",), {"loss": "focal:gama=2"}),
+        (("for several labels a sample", "take one of ce, focal"), {"loss": "asl"}),
+        (("did you mean 'resnet32'?",), {"model": "resnet23"}),
+        (("timm:resnet18", "not installed; pip install timm"), {"model": "timm:resnet18"}),
+        (("there is no", "gone.py"), {"model": "gone.py:make"}),
+        (("mine.py", "failed with ZeroDivisionError", "line 2"), {"model": "mine.py:make"}),
+        (("got 'hiden'; did you mean 'hidden'?",), {"model": "mlp", "model_options": "hiden=[4]"}),
+        (("--model-options must be key=value, got 'hidden'",), {"model": "mlp", "model_options": "hidden"}),
+        (("maps.py:make must make logits of shape (2, 10)", "got (2, 10, 8, 8)"), {"model": "maps.py:make"}),
+        (("--monitor must be one of 'accuracy'", "got 'acc'"), {"monitor": "acc"}),
+        (("--logger must be none, csv", "got 'paper'"), {"logger": "paper"}),
+        (("--precision must suit this machine", "17"), {"precision": "17"}),
     ],
 )
-def test_unknown_words(refused, tmp_path, words, options, lines):
+def test_unknown_words(refused, tmp_path, words, options):
     (tmp_path / "mine.py").write_text("def make(num_classes):\n    return 1 / 0\n")
     (tmp_path / "maps.py").write_text(
         "from torch import nn\ndef make(num_classes):\n    return nn.Conv2d(1, num_classes, 1)\n"
     )
-    refused(*words, lines=lines, **DIGITS | options)
+    refused(*words, **DIGITS | options)
 
 
 def test_a_mended_command_may_take_the_same_folder(equipoise, tmp_path):

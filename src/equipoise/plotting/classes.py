@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -45,38 +46,12 @@ def class_profile(
         compared: name of the baseline.
         things: what has a bar: ``"classes"`` or ``"labels"``.
     """
-    bars, lines = gathered(values), gathered(baseline)
+    below = class_margin(names)
     with theme():
-        below = class_margin(names)
         figure, axes = panel(3.5, 1.7 + below, bottom=below)
-        places = np.arange(len(bars))
-        other = not np.array_equal(values, baseline, equal_nan=True)
-        if len(bars) <= NAMED:
-            axes.bar(
-                places,
-                np.nan_to_num(bars),
-                0.72,
-                facecolor=stroke.colour,
-                edgecolor=PAPER,
-                hatch=stroke.hatch,
-                linewidth=0,
-            )
-            if other:
-                axes.hlines(lines, places - 0.42, places + 0.42, color=INK, linewidth=1.3)
-        else:
-            edges = np.arange(len(bars) + 1) - 0.5
-            axes.stairs(
-                np.nan_to_num(bars),
-                edges,
-                fill=True,
-                facecolor=stroke.colour,
-                edgecolor=PAPER,
-                hatch=stroke.hatch,
-                linewidth=0,
-                alpha=0.8,
-            )
-            if other:
-                axes.stairs(lines, edges, baseline=None, color=INK, linewidth=0.7)
+        look = {"facecolor": stroke.colour, "edgecolor": PAPER, "hatch": stroke.hatch, "linewidth": 0}
+        lines = None if np.array_equal(values, baseline, equal_nan=True) else gathered(baseline)
+        _draw_bars(axes, gathered(values), lines, look)
         axes.set_ylim(0, 1)
         axes.set_yticks((0, 0.25, 0.5, 0.75, 1))
         percent(axes.yaxis)
@@ -85,6 +60,20 @@ def class_profile(
     return inline_svg(
         figure, f"{title}: a bar for each of {len(values)} {things} from common to rare, {compared} as lines"
     )
+
+
+def _draw_bars(axes: Axes, bars: Array, lines: Array | None, look: dict[str, Any]) -> None:
+    """Bars of single classes with a line each, or of many classes as one area."""
+    if len(bars) <= NAMED:
+        places = np.arange(len(bars))
+        axes.bar(places, np.nan_to_num(bars), 0.72, **look)
+        if lines is not None:
+            axes.hlines(lines, places - 0.42, places + 0.42, color=INK, linewidth=1.3)
+        return
+    edges = np.arange(len(bars) + 1) - 0.5
+    axes.stairs(np.nan_to_num(bars), edges, fill=True, alpha=0.8, **look)
+    if lines is not None:
+        axes.stairs(lines, edges, baseline=None, color=INK, linewidth=0.7)
 
 
 def class_bars(classes: Sequence[ClassResult], metric: MetricInfo, things: str = "classes") -> str:

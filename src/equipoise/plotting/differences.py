@@ -45,17 +45,7 @@ def difference_plot(title: str, rows: Sequence[MetricDifference], *, scale: floa
             better = (row.mean < 0) == less
             colour = SOFT if not row.significant else BETTER if better else WORSE
             if row.interval is not None:
-                lower, upper = (scale * limit for limit in row.interval)
-                axes.plot(
-                    [max(lower, low), min(upper, high)],
-                    [place, place],
-                    color=colour,
-                    linewidth=1.6,
-                    solid_capstyle="round",
-                )
-                for end, cut, arrow in ((low, lower < low, CARETLEFT), (high, upper > high, CARETRIGHT)):
-                    if cut:
-                        axes.plot([end], [place], marker=arrow, markersize=6, color=colour, clip_on=False)
+                _draw_interval(axes, place, (scale * row.interval[0], scale * row.interval[1]), (low, high), colour)
             axes.plot(
                 [scale * row.mean],
                 [place],
@@ -75,6 +65,18 @@ def difference_plot(title: str, rows: Sequence[MetricDifference], *, scale: floa
         axes.grid(visible=False, axis="y")
     differences = ", ".join(f"{row.loss} {scale * row.mean:+.3g}" for row in rows)
     return inline_svg(figure, f"{title}: differences from the baseline: {differences}")
+
+
+def _draw_interval(
+    axes: Axes, place: int, interval: tuple[float, float], limits: tuple[float, float], colour: str
+) -> None:
+    """A line with an arrow at an end that is beyond the limits of the axis."""
+    (lower, upper), (low, high) = interval, limits
+    ends = [max(lower, low), min(upper, high)]
+    axes.plot(ends, [place, place], color=colour, linewidth=1.6, solid_capstyle="round")
+    for end, cut, arrow in ((low, lower < low, CARETLEFT), (high, upper > high, CARETRIGHT)):
+        if cut:
+            axes.plot([end], [place], marker=arrow, markersize=6, color=colour, clip_on=False)
 
 
 def limits_of(means: Sequence[float], intervals: Sequence[tuple[float, float]], scale: float) -> tuple[float, float]:
