@@ -13,7 +13,6 @@ import pytorch_lightning as pl
 from pytorch_lightning.loggers import CSVLogger
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import Tensor
 
 from equipoise._formatting import duration
 from equipoise._writing import open_unlinked, write_text
@@ -188,9 +187,9 @@ class ProgressBar(pl.Callback):
         self.bar.stop()
 
 
-def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, float | Tensor]:
+def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Values by names with slashes, for loggers; short lists by index."""
-    flat: dict[str, float | Tensor] = {}
+    flat: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):
             flat |= _flat(value, f"{prefix}{name}/")
