@@ -1,4 +1,4 @@
-"""Options of a command from the settings of a spec, and their checks."""
+"""Flags of a command made from the settings of a spec: one for each, with its help, checked in one place."""
 
 from __future__ import annotations
 
@@ -24,37 +24,38 @@ Spec = TypeVar("Spec", bound=SharedSpec)
 
 
 def with_settings(spec: type[BaseModel], groups: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator that gives a command an option for each setting of the spec; it gets the given ones as ``**settings``.
+    """Give a command a flag for each setting of the spec; it gets those that were used as ``**settings``.
 
     Args:
         spec: the settings.
-        groups: headings of the help, in order.
+        groups: headings of the help page, in their order.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def dress(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
         kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         fields = sorted(spec.model_fields.items(), key=lambda item: groups.index(_group(item[1])))
         flags = [_parameter(name, field) for name, field in fields]
         parameters = sorted([*kept, *flags], key=lambda one: one.default is not inspect.Parameter.empty)
 
-        def decorated(**values: Any) -> None:  # noqa: ANN401
+        def dressed(**values: Any) -> None:  # noqa: ANN401
             command(**values)
 
-        decorated.__name__, decorated.__doc__ = command.__name__, command.__doc__
-        decorated.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        decorated.__annotations__ = {one.name: one.annotation for one in parameters}
-        return decorated
+        dressed.__name__, dressed.__doc__ = command.__name__, command.__doc__
+        dressed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        dressed.__annotations__ = {one.name: one.annotation for one in parameters}
+        return dressed
 
-    return decorate
+    return dress
 
 
 def settled(
     spec: type[Spec], file: Path | None, out: Path | None, flags: Mapping[str, Any], command: str, *, here: bool = True
 ) -> tuple[Spec, Path | None]:
-    """Settings of a YAML file and of options, which take precedence, and the folder; errors exit with status 2.
+    """Settings of a YAML file and of flags, which win, and the folder; mistakes in one message, exit status 2.
 
-    Checks that do not need torch are first. ``here``: the data must be on this machine.
+    What needs no torch is checked first: a slip is answered before anything is loaded. ``here``: the data have to be on
+    this machine.
     """
     try:
         stored = {} if file is None else read_spec(file)
@@ -71,7 +72,7 @@ def settled(
 
 
 def given_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The given settings; ``--model-options key=value`` as a dict."""
+    """Settings whose flags were used; ``--model-options key=value`` as a dict."""
     given = {name: value for name, value in values.items() if value is not None and value != []}
     if "model_options" in given:
         given["model_options"] = dict(_pair(text) for text in given["model_options"])
@@ -79,14 +80,14 @@ def given_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _group(field: FieldInfo) -> str:
-    """The heading of a setting."""
+    """The heading under which a setting stands."""
     extra = field.json_schema_extra
     assert isinstance(extra, dict)
     return str(extra["group"])
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    """An option without a default: the spec has the default and the checks."""
+    """A flag that is absent unless it is used: the spec knows the default and checks what came."""
     text = field.description or ""
     if field.default not in (PydanticUndefined, None, "", False, {}, ()):
         text += f" [{_shown(field.default)}]"
