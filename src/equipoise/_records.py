@@ -16,19 +16,19 @@ __all__ = ["INLINED", "Record"]
 
 WORDS = {float: "a number", int: "an integer", str: "a string", bool: "a boolean", list: "a list", dict: "an object"}
 INLINED = "inlined"
-"""Metadata of a field whose entries stand beside the other fields in JSON."""
+"""Metadata of a field whose entries are inlined beside the other fields in JSON."""
 HINT = "read attributes instead: items of results are deprecated"
 
 
 class MisfitError(ValueError):
-    """Content of another type than declared; the message names the place."""
+    """Content of a wrong type; the message names its location."""
 
 
 class Record:
-    """Base of frozen dataclasses that are objects in JSON.
+    """Base class of frozen dataclasses that are stored as JSON objects.
 
-    Fields with None as their default are left out of the JSON where they are None; keys without a field are ignored
-    when it is read. Items, ``result["overall"]``, are deprecated in favour of attributes.
+    Fields that are None by default are omitted from the JSON if they are None; unknown keys are ignored when it is
+    read. Items, ``result["overall"]``, are deprecated in favour of attributes.
     """
 
     def to_json(self) -> dict[str, Any]:
@@ -46,13 +46,13 @@ class Record:
     def from_json(
         cls, content: object, *, where: str | Path = "the content", place: str = "", advice: str = "write it again"
     ) -> Self:
-        """The record of what ``to_json`` gave.
+        """The record from the output of ``to_json``.
 
         Args:
             content: JSON.
-            where: what errors name, usually the file.
-            place: of the content in the file, where it is a part of it.
-            advice: what to do about a damaged file.
+            where: name for error messages, usually the file.
+            place: location of the content in the file.
+            advice: remedy for a damaged file.
 
         Raises:
             InputError: a value is missing or of another type.
@@ -125,7 +125,7 @@ def _parsed(kind: Any, content: Any, place: str) -> Any:  # noqa: ANN401
         )
     if is_dataclass(kind):
         return _record(kind, content, place)  # type: ignore[arg-type]
-    if kind is float and content in ("inf", "-inf"):  # as --json writes what JSON has no number for
+    if kind is float and content in ("inf", "-inf"):  # --json writes non-finite numbers as strings
         return float(content)
     fits = isinstance(content, (int, float) if kind is float else kind) and isinstance(content, bool) == (kind is bool)
     return content if fits else _refuse(WORDS[kind], content, place)

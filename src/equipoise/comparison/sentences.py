@@ -14,10 +14,10 @@ from equipoise.tasks import MULTICLASS, MULTILABEL, SEGMENTATION, find_task
 __all__ = ["JUDGED", "interval_text", "sentences_of", "signed"]
 
 JUDGED = ("few", "f_measure", "auroc", "ece", "ece_after")
-"""Metrics that have sentences of their own, besides the main one."""
+"""Metrics with their own sentences, besides the main one."""
 NAMED = 5
-"""Most classes and runs that are named."""
-MORE_SAMPLES = "use more test data, or a larger --test-share where the data have no test split of their own"
+"""Maximum number of classes and runs to name."""
+MORE_SAMPLES = "use more test data, or a larger --test-share if the data have no test split"
 
 
 def sentences_of(verdict: Verdict) -> list[str]:
@@ -71,12 +71,12 @@ def _significant(differences: Sequence[MetricDifference], verdict: Verdict) -> I
 
 
 def _sorted(differences: Sequence[MetricDifference]) -> list[MetricDifference]:
-    """The best first."""
+    """Differences from best to worst."""
     return sorted(differences, key=lambda one: one.mean * (-1 if metric_info(one.metric).higher_is_better else 1))
 
 
 def _listed(differences: Sequence[MetricDifference]) -> str:
-    """Differences with their intervals, unit and level at the first."""
+    """Differences with their intervals; the first one shows unit and level."""
     parts = []
     for place, one in enumerate(differences):
         unit, level = ("", "") if place else (_unit(one.metric), "95 % CI ")
@@ -91,7 +91,7 @@ def _listed(differences: Sequence[MetricDifference]) -> str:
 
 
 def _best(verdict: Verdict) -> Iterator[str]:
-    """The loss with the best mean in each metric that people ask about."""
+    """The loss with the best mean in each of the important metrics."""
     if sum(bool(row.seeds) for row in verdict.rows) < 2:
         return
     for metric in dict.fromkeys((verdict.main_metric, *JUDGED)):
@@ -136,7 +136,7 @@ def _speed(verdict: Verdict) -> Iterator[str]:
 
 
 def _too_few(verdict: Verdict) -> Iterator[str]:
-    """Groups of classes with hardly any test samples."""
+    """Groups of classes with too few test samples."""
     for metric, why in verdict.not_compared.items():
         if metric != "seconds_per_step":
             yield f"{metric_info(metric).label.capitalize()}: {why}; {MORE_SAMPLES}."
@@ -151,7 +151,7 @@ def _means(verdict: Verdict, metric: str) -> dict[str, float]:
 
 
 def _need(verdict: Verdict) -> Iterator[str]:
-    """What it would take to detect the differences that are not significant."""
+    """Seeds needed to detect the differences that are not significant."""
     own = [one for one in verdict.differences if one.metric == verdict.main_metric and one.limit is not None]
     metric, baseline = _in(verdict.main_metric, verdict), verdict.baseline
     some = sorted((one for one in own if one.limit == "seeds"), key=lambda one: one.seeds_needed or MOST_SEEDS + 1)
@@ -171,7 +171,7 @@ def _need(verdict: Verdict) -> Iterator[str]:
 
 
 def _bottleneck(verdict: Verdict) -> str:
-    """The number of test samples, with that of the rarest class where it is far below an even share."""
+    """The number of test samples, and that of the rarest class if it is far below the average."""
     text, rarest = f"{_count(verdict.test_samples, 'test sample')} are too few", verdict.rarest_class
     even = verdict.test_samples / len(verdict.data.class_names)
     if rarest is None or find_task(verdict.data.task) is SEGMENTATION or 2 * rarest.support > even:
@@ -183,7 +183,7 @@ def _bottleneck(verdict: Verdict) -> str:
 
 
 def _equal(verdict: Verdict) -> Iterator[str]:
-    """Losses and metrics that are the same as others."""
+    """Losses and metrics that equal others."""
     for loss, other in verdict.equal_losses.items():
         yield f"{loss} is the same as {other} here: trained once, one row."
     for metric, other in verdict.equal_metrics.items():
@@ -202,7 +202,7 @@ def _choices(verdict: Verdict) -> Iterator[str]:
 
 
 def _at_the_edge(loss: str, chosen: str) -> str:
-    """A hint where a chosen number is the smallest or largest of its candidates.
+    """A hint if a chosen number is the smallest or largest of its candidates.
 
     >>> _at_the_edge("focal(gamma=[1, 2, 3])", "focal(gamma=3)")
     '; gamma=3 is the largest of its list, try larger'
@@ -210,7 +210,7 @@ def _at_the_edge(loss: str, chosen: str) -> str:
     hints = []
     try:
         chosen_numbers = [*_chosen_numbers(parse(loss), parse(chosen))]
-    except ValueError:  # a name that is no expression
+    except ValueError:  # not an expression
         return ""
     for called, values, value in chosen_numbers:
         if value and len(values) > 1 and value in (min(values), max(values)):
@@ -220,7 +220,7 @@ def _at_the_edge(loss: str, chosen: str) -> str:
 
 
 def _chosen_numbers(given: Value, chosen: Value, called: str = "{}") -> Iterator[tuple[str, list[float], float]]:
-    """Numbers chosen from a list in an expression: how each is called, the list, and the number."""
+    """Numbers chosen from a list in an expression: name, list and chosen number."""
     if isinstance(given, Choices):
         values = [value for value in given.values if isinstance(value, (int, float)) and not isinstance(value, bool)]
         if len(values) == len(given.values) and isinstance(chosen, (int, float)):
@@ -236,7 +236,7 @@ def _chosen_numbers(given: Value, chosen: Value, called: str = "{}") -> Iterator
 
 
 def _warnings(verdict: Verdict) -> Iterator[str]:
-    """Too few seeds, runs that failed, classes that are missing."""
+    """Too few seeds, failed runs, missing classes."""
     baseline = next(row for row in verdict.rows if row.loss == verdict.baseline)
     if len(verdict.seeds) == 1:
         yield "One seed: no interval and no significance test; use --seeds 3 or more."
@@ -277,7 +277,7 @@ def _unfinished(verdict: Verdict) -> Iterator[str]:
 
 
 def _in(metric: str, verdict: Verdict) -> str:
-    """What a metric is called."""
+    """Name of a metric in a sentence."""
     task = find_task(verdict.data.task)
     of_groups = {MULTICLASS.name: "accuracy", MULTILABEL.name: "mAP", SEGMENTATION.name: "mean IoU"}
     names = {
@@ -299,7 +299,7 @@ def _value(metric: str, value: float) -> str:
 
 
 def signed(metric: str, value: float, plus: str = "+") -> str:
-    """A difference with its sign: in points where it is one of fractions, in milliseconds where it is one of times.
+    """A difference with its sign, in points for fractions and in milliseconds for times.
 
     >>> signed("accuracy", 0.0123), signed("nll", -0.25), signed("ece", -0.00001)
     ('+1.2', '−0.250', '0.0')
@@ -311,7 +311,7 @@ def signed(metric: str, value: float, plus: str = "+") -> str:
 
 
 def interval_text(metric: str, interval: tuple[float, float]) -> str:
-    """The limits of an interval.
+    """The limits of an interval as text.
 
     >>> interval_text("accuracy", (-0.02, 0.0123))
     '−2.0 to 1.2'

@@ -1,4 +1,4 @@
-"""What the training samples of each class tell before anything is trained."""
+"""Diagnostics of the number of training samples per class."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from equipoise.doctor.finding import Finding, listed
 __all__ = ["look_at_counts"]
 
 LONG_TAIL = 10.0
-"""Ratio of the largest to the smallest class from which plain cross-entropy visibly neglects classes."""
+"""Imbalance ratio from which data are called long-tailed: cross-entropy then neglects rare classes."""
 FEW = 20
 
 
 def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "single") -> list[Finding]:
-    """Findings about training samples of each class; about positives of each label where ``task`` is ``"multi"``."""
+    """Findings about the training samples of each class; for ``task="multi"``, about the positives of each label."""
     found = []
     several = task == "multi"
     kinds = "labels" if several else "classes"
@@ -26,8 +26,8 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
             Finding(
                 "problem",
                 f"{kinds} without training samples",
-                f"{len(absent)} of {len(counts)} {kinds} have none: {listed(absent)}. No loss can teach them; "
-                f"losses that go by counts take 0 for 1, and weights leave such {kinds} out.",
+                f"{len(absent)} of {len(counts)} {kinds} have none: {listed(absent)}. No loss can learn them; "
+                f"losses with counts replace 0 by 1, and weights exclude such {kinds}.",
                 "Drop them, merge them with others, or collect samples.",
             )
         )
@@ -44,9 +44,9 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
                 f"The {largest} has {ratio:,.0f} times the samples of the {smallest} ({max(present):,.0f} to "
                 f"{min(present):,.0f}). "
                 + (
-                    "Numbers over all decisions (OP, OR, OF1) are then mostly those of the frequent labels."
+                    "Overall metrics (OP, OR, OF1) are then dominated by the frequent labels."
                     if several
-                    else "Plain accuracy is then mostly that of the large classes."
+                    else "Accuracy is then dominated by the large classes."
                 ),
                 f"Report {'mAP and CF1' if several else 'mean class accuracy'} and many/medium/few beside "
                 f"{'them' if several else 'accuracy'}, and compare a loss that rebalances.",
@@ -57,23 +57,23 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
             Finding(
                 "note",
                 "balance",
-                f"The {largest} has {ratio:,.1f} times the samples of the {smallest}, which is mild: counts alone "
-                f"set the {smallest} back by log {ratio:,.1f} = {math.log(ratio):.1f} in log-odds, which what a sample "
-                f"shows easily outweighs. A tail is called long from {LONG_TAIL:g} times on "
-                f"({math.log(LONG_TAIL):.1f}).",
-                "Rebalancing has little to gain; look at calibration and at the hard ones first. Where predictions "
-                "show one that is hardly found, or a miss of it costs more, compare a loss that rebalances.",
+                f"The {largest} has {ratio:,.1f} times the samples of the {smallest}, which is mild: the class "
+                f"prior lowers the log-odds of the {smallest} by log {ratio:,.1f} = {math.log(ratio):.1f}, which is "
+                f"little compared with the evidence of a sample. Data are called long-tailed from a ratio of "
+                f"{LONG_TAIL:g} ({math.log(LONG_TAIL):.1f}).",
+                "Rebalancing has little to gain; check calibration and the hard classes first. If one has low recall, "
+                "or misses of it are costly, compare a loss that rebalances.",
             )
         )
     share = max(present) / sum(present)
-    if share > 0.9 and len(present) > 1 and not several:  # a label is in a sample beside others
+    if share > 0.9 and len(present) > 1 and not several:  # labels of a sample are not exclusive
         biggest = names[list(counts).index(max(present))]
         found.append(
             Finding(
                 "warning",
-                "one class is nearly everything",
-                f"{biggest} makes up {100 * share:.1f} % of the samples, so that always answering it scores as much.",
-                "Judge by recall, IoU or F1 of the other classes; a background class should not be in the mean.",
+                "one class dominates",
+                f"{biggest} makes up {100 * share:.1f} % of the samples: always predicting it reaches that accuracy.",
+                "Evaluate recall, IoU or F1 of the other classes; exclude a background class from means.",
             )
         )
     few = [name for name, count in zip(names, counts, strict=True) if 0 < count < FEW]

@@ -1,4 +1,4 @@
-"""Classifier re-training (Kang et al. 2020): a classifier made anew on the features of a trained model."""
+"""Classifier re-training (Kang et al. 2020): a new classifier on the features of a trained model."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def retrain_classifier(
     seed: int = 0,
     name: str | None = None,
 ) -> nn.Module:
-    """Classifier re-training, cRT (Kang et al. 2020, section 4.1): a fresh linear head, on balanced classes.
+    """Classifier re-training, cRT (Kang et al. 2020, section 4.1): a new linear head, trained on balanced classes.
 
-    SGD with a cosine to 0 over ``epochs`` times N samples, in which every class comes equally often. Defaults are those
-    of the paper for ImageNet-LT. The same seed gives the same head.
+    SGD with a cosine schedule to 0 over ``epochs`` times N samples, which are drawn with equal probability for every
+    class. Defaults are those of the paper for ImageNet-LT. The same seed gives the same head.
 
     Args:
-        model: whose classifier says which kind of head to make; it is not modified.
+        model: its classifier determines the type and sizes of the head; it is not modified.
         kept: features of its training data, from :func:`keep_features`.
-        head: what to train instead of a fresh classifier, in place: a :class:`LearnableWeightScaling`, or a
-            ``CosineClassifier``. It sees what the classifier of the model sees.
-        loss: of logits and labels; None for cross-entropy (of sigmoids where samples have several labels).
-        epochs: passes over as many samples as there are.
-        batch_size: samples of a step; fewer where there are fewer.
-        lr: learning rate at the start.
-        momentum: of SGD.
-        weight_decay: of SGD.
-        power: classes are drawn in proportion to their counts to this power: 0 balanced, 1 as they are.
-        seed: of the fresh head and of the draws.
+        head: a head to train in place instead of a new classifier, such as a :class:`LearnableWeightScaling` or a
+            ``CosineClassifier``. Its inputs are those of the classifier of the model.
+        loss: of logits and labels; None for cross-entropy (binary cross-entropy for multi-label data).
+        epochs: number of epochs of N samples.
+        batch_size: samples per step, at most N.
+        lr: initial learning rate.
+        momentum: SGD momentum.
+        weight_decay: SGD weight decay.
+        power: classes are drawn in proportion to their counts to this power: 0 balanced, 1 the original distribution.
+        seed: random seed of the new head and of the drawn samples.
         name: qualified name of the classifier if it is not found.
 
     Returns:
@@ -83,7 +83,7 @@ def retrain_classifier(
     _check_answers(trained.eval(), kept)
     trained.train()
     optimizer = torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
-    steps = max(len(kept.features) // batch_size, 1)  # of an epoch, whose rest is excluded
+    steps = max(len(kept.features) // batch_size, 1)  # the last, incomplete batch of an epoch is dropped
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
     with torch.enable_grad():
         for epoch, order in enumerate(_orders(kept, epochs, power, seed)):
@@ -100,7 +100,7 @@ def retrain_classifier(
 
 
 def _orders(kept: KeptFeatures, epochs: int, power: float, seed: int) -> Iterator[Tensor]:
-    """Indices of the samples of each epoch; every process the same."""
+    """Indices of the samples of each epoch, the same in every process."""
     labels = kept.labels if kept.labels.ndim == 1 else (kept.labels == 1).int()
     sampler = ClassSampler(labels.cpu().numpy(), power=power, seed=seed, rank=0, world_size=1)
     for epoch in range(epochs):
@@ -108,7 +108,7 @@ def _orders(kept: KeptFeatures, epochs: int, power: float, seed: int) -> Iterato
 
 
 def _fresh(found: Classifier, seed: int) -> nn.Module:
-    """A classifier of the same kind with new weights; the global generators stay as they are."""
+    """A new classifier of the same type; the global random generators are unchanged."""
     head = copy_linear(found.module).cpu()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -118,25 +118,25 @@ def _fresh(found: Classifier, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def _check_answers(head: nn.Module, kept: KeptFeatures) -> None:
-    """Raise unless a head makes as many logits as there are classes of what the classifier sees."""
+    """Raise unless a head maps the inputs of the classifier to one logit per class."""
     width, classes = kept.features.shape[1], kept.num_classes
-    wanted = f"head must make {classes} logits of {width} features, as the classifier of the model does"
+    wanted = f"head must map {width} features to {classes} logits, like the classifier of the model"
     try:
         logits = _on_rows(head, kept.features[:1], kept.dim)
     except (RuntimeError, TypeError, AttributeError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"{wanted}, got {type(head).__name__} that fails on them ({reason}); make it of the sizes of "
+            f"{wanted}, got {type(head).__name__} that fails on them ({reason}); use the sizes of "
             "find_classifier(model).module"
         ) from error
     if logits.shape != (1, classes):
         raise ValueError(
-            f"{wanted}, got {type(head).__name__} with {logits.shape[1]}; make it of the sizes of "
+            f"{wanted}, got {type(head).__name__} with {logits.shape[1]}; use the sizes of "
             "find_classifier(model).module"
         )
 
 
 def _on_rows(head: nn.Module, rows: Tensor, dim: int) -> Tensor:
-    """Logits (M, C) of rows (M, D), for heads that see maps as well."""
+    """Logits (M, C) of rows (M, D); supports heads for maps too."""
     logits: Tensor = head(rows.view(*rows.shape, *(1,) * (-dim - 1)))
     return logits.flatten(1)

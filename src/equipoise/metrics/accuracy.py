@@ -60,8 +60,8 @@ class Accuracy(StreamingMetric):
 
     Args:
         num_classes: C.
-        top_k: the k of ``top1``, ``top5`` and so on; 1 where k exceeds C. Ties are resolved in favour of the lower
-            class.
+        top_k: the k of ``top1``, ``top5`` and so on; the value is 1 if k exceeds C. Ties are resolved in favour of the
+            lower class.
         from_logits: False if scores are probabilities.
         ignore_index: target to ignore.
         validate: check values even if this waits for a device; on the CPU they are always checked.
@@ -69,8 +69,7 @@ class Accuracy(StreamingMetric):
 
     Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk). Result: a dict of ``top1``, ``top5``, ... (by
         ``top_k``), ``mean_class`` (accuracy averaged over the classes that occur), ``macro_f1`` (averaged over the
-        classes that
-    occur or are predicted), and ``per_class`` (accuracy), ``f1`` of shape (C,), NaN without data.
+        classes that occur or are predicted), and ``per_class`` (accuracy), ``f1`` of shape (C,), NaN without data.
 
     >>> metric = Accuracy(3, top_k=(1, 2))
     >>> found = metric(torch.tensor([[3.0, 2, 1], [1, 3, 2], [2, 3, 1]]), torch.tensor([0, 1, 0]))

@@ -78,7 +78,7 @@ class ConfidenceProfile(StreamingMetric):
     r"""Mean confidence, entropy and negative log-likelihood of correct and of wrong predictions.
 
     Shows the effect of a loss on wrong predictions (Mukhoti et al. 2020, fig. 2 and 3): cross-entropy lowers
-    the entropy of both, focal loss keeps that of the wrong ones.
+    the entropy of both, focal loss preserves that of the wrong predictions.
 
     Args:
         from_logits: False if scores are probabilities.
@@ -128,7 +128,7 @@ class ConfidenceProfile(StreamingMetric):
             self.add_to(seen=sides.flatten(1).sum(1), sums=sums)
 
     def compute(self) -> dict[str, Tensor]:
-        """Means of both sides; NaN where there is no such prediction."""
+        """Means for correct and wrong predictions; NaN without such predictions."""
         means = self.sums / self.seen.unsqueeze(1)
         found = {
             f"{name}_{side}": means[s, k]

@@ -59,12 +59,12 @@ class MultilabelScores(StreamingMetric):
 
     CP and CR are means over the labels, CF1 is the harmonic mean of CP and CR (as in the tables of Ridnik et al. 2021,
     not the mean of the F1 of each label). Labels without a positive are excluded from CP and CR and counted in
-    ``left_out``; their predictions still count in OP. The precision of a label that is never predicted is 0.
+    ``left_out``; their predictions are still included in OP. The precision of a label that is never predicted is 0.
 
     Args:
         num_labels: L.
         threshold: probability above which a label is predicted; one number, or (L,) one per label.
-        top_k: predict the k labels with the highest scores of each sample instead of those above the threshold.
+        top_k: predict the k labels with the highest scores in each sample instead of those above the threshold.
         from_logits: False if scores are probabilities.
         ignore_value: target to ignore.
         validate: check values even if this waits for a device; on the CPU they are always checked.

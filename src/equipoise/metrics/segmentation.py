@@ -25,7 +25,7 @@ def segmentation_scores(matrix: Tensor) -> dict[str, Tensor]:
     r"""Values from a confusion matrix (C, C), rows true and columns predicted.
 
     Of each class: IoU :math:`TP / (TP + FP + FN)`, accuracy (recall) :math:`TP / (TP + FN)`, precision
-    :math:`TP / (TP + FP)`; 0 / 0 is NaN, and means are over the classes that have a value.
+    :math:`TP / (TP + FP)`; 0 / 0 is NaN, and means are over the classes with a value.
     """
     matrix = matrix.double()
     hits, support, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _CHOSEN = "_equipoise_classifier"
-"""Attribute of a model in which ``replace_classifier`` remembers a name: the new module may be no linear layer."""
+"""Attribute of a model in which ``replace_classifier`` stores the name: the new module may not be linear."""
 
 
 class Classifier(NamedTuple):
@@ -53,8 +53,8 @@ def _width(classifier: Classifier, *attributes: str) -> int:
         if isinstance(width, int):
             return width
     raise TypeError(
-        f"the classifier {classifier.name!r} must say its width in .{attributes[0]}, got "
-        f"{type(classifier.module).__name__} without it; set that attribute on the module"
+        f"the classifier {classifier.name!r} must have its width as attribute .{attributes[0]}, got "
+        f"{type(classifier.module).__name__} without it; set the attribute on the module"
     )
 
 
@@ -62,8 +62,8 @@ def check_sized(classifier: Classifier) -> None:
     """Raise if a lazy layer is uninitialised and has no width yet."""
     if any(map(is_lazy, classifier.module.parameters())):
         raise ValueError(
-            f"the classifier {classifier.name!r} must know its width, got {type(classifier.module).__name__} that has "
-            "seen no batch yet; let a batch pass through the model first"
+            f"the classifier {classifier.name!r} must know its width, got an uninitialised "
+            f"{type(classifier.module).__name__}; run the model on a batch first"
         )
 
 
@@ -77,15 +77,16 @@ def check_module(name: str, value: object, advice: str) -> None:
 def find_classifier(model: nn.Module, name: str | None = None, *, num_classes: int | None = None) -> Classifier:
     """The layer that computes logits from features, with its qualified name.
 
-    In this order: ``name``; what :func:`replace_classifier` installed; what ``model.get_classifier()`` returns (timm's
-    convention, and that of the models here); the last layer in the order of definition that is an ``nn.Linear`` or a
-    1x1 convolution. The last rule is a heuristic. It raises if another layer is possible: one with the same number of
-    outputs, such as an auxiliary head, or one beside it with the same number of features that leads to no other layer.
+    The search order is: ``name``; the module installed by :func:`replace_classifier`; the result of
+    ``model.get_classifier()`` (the convention of timm and of the models of this package); the last layer in the order
+    of definition that is an ``nn.Linear`` or a 1x1 convolution. The last rule is a heuristic. It raises if another
+    layer is possible: one with the same number of outputs, such as an auxiliary head, or one beside it with the same
+    number of features that leads to no other layer.
 
     Args:
         model: any module.
-        name: qualified name as in ``model.named_modules()``, where the search does not find the right one.
-        num_classes: where it is known, only layers with this many outputs are guessed.
+        name: qualified name as in ``model.named_modules()``, if the search does not find the right layer.
+        num_classes: if given, the heuristic considers only layers with this many outputs.
 
     >>> net = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
     >>> name, module = find_classifier(net)
@@ -104,7 +105,7 @@ def find_classifier(model: nn.Module, name: str | None = None, *, num_classes: i
         linear = [f"{found.name} ({found.num_classes})" for found in _candidates(model)]
         raise ValueError(
             f"model must have an nn.Linear or a 1x1 convolution{outputs} as its classifier, got {type(model).__name__} "
-            f"with {', '.join(linear) or 'neither'}; say which module it is with name=..."
+            f"with {', '.join(linear) or 'neither'}; name the module with name=..."
         )
     last = candidates[-1]
     rivals = [found for found in candidates if _is_rival(model, found, last)]
@@ -112,7 +113,7 @@ def find_classifier(model: nn.Module, name: str | None = None, *, num_classes: i
         listed = ", ".join(f"{found.name!r} {_describe(found.module)}" for found in (*rivals, last))
         raise ValueError(
             f"model must have one classifier, got {len(rivals) + 1} layers of {type(model).__name__} that could be it: "
-            f"{listed}; say which with name=..."
+            f"{listed}; select one with name=..."
         )
     return last
 
@@ -137,8 +138,8 @@ def replace_classifier(model: nn.Module, module: nn.Module, name: str | None = N
     found = find_classifier(model, name)
     if found.module is model:
         raise ValueError(
-            f"model must hold its classifier as a part, got {type(model).__name__} which is the classifier itself; "
-            "use the new module in its place"
+            f"model must contain its classifier as a submodule, got {type(model).__name__}, which is the classifier; "
+            "use the new module instead"
         )
     for where, part in list(model.named_modules(remove_duplicate=False)):
         if part is found.module:
@@ -183,8 +184,8 @@ class FeatureView(nn.Module):
         if calls != 1:
             self._seen.clear()
             raise RuntimeError(
-                f"the classifier {self.name!r} must be called once in a forward pass, got {calls} calls; choose "
-                "another with name=..., and make the view after replacing a classifier and before closing it"
+                f"the classifier {self.name!r} must be called once in a forward pass, got {calls} calls; select "
+                "another with name=..., and create the view after replacing the classifier"
             )
         return FeaturesAndLogits(self._seen.pop(), logits)
 
@@ -261,7 +262,7 @@ def set_prior_bias(
         check_length("prior", len(chance), len(bias))
     if not bool(((chance > 0) & (chance < 1)).all()):
         raise ValueError(
-            f"prior must be inside (0, 1), got {chance.tolist()}; for labels that no sample or every sample has use "
+            f"prior must be inside (0, 1), got {chance.tolist()}; for labels in no sample or in every sample use "
             "(counts + 1) / (num_samples + 2)"
         )
     bias.copy_(torch.logit(chance).to(bias.device, bias.dtype))

@@ -1,4 +1,4 @@
-"""The page of a comparison, from its folder and its verdict alone: neither torch nor Lightning is needed."""
+"""The report of a comparison, from its folder and its verdict. Imports neither torch nor Lightning."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["comparison_page"]
 
 
 def comparison_page(folder: ComparisonFolder, verdict: Verdict) -> str:
-    """The page as HTML.
+    """The report as HTML.
 
     Args:
         folder: of the comparison; at least one run is finished.
@@ -33,7 +33,9 @@ def comparison_page(folder: ComparisonFolder, verdict: Verdict) -> str:
     """
     losses = compared_losses(folder, verdict)
     if not losses:
-        raise ValueError(f"{folder.path}: at least one run must be finished, found none; let equipoise compare go on")
+        raise ValueError(
+            f"{folder.path}: at least one run must be finished, found none; run equipoise compare again to resume"
+        )
     sections = [
         results_section(folder, verdict),
         differences_section(verdict),
@@ -58,7 +60,7 @@ def comparison_page(folder: ComparisonFolder, verdict: Verdict) -> str:
 
 
 def _compared(verdict: Verdict) -> str:
-    """How many losses and methods."""
+    """Number of losses and methods as text."""
     methods = sum(is_method(row.loss) for row in verdict.rows)
     kinds = [(len(verdict.rows) - methods, "loss", "losses"), (methods, "method", "methods")]
     return " and ".join(_count(*kind) for kind in kinds if kind[0])
@@ -70,7 +72,7 @@ def _described(losses: Sequence[ComparedLoss], verdict: Verdict) -> str:
     task = find_task(data.task)
     unit = "pixels" if task is SEGMENTATION else "training samples"
     strange = data.samples.get("open")
-    unknown = "" if strange is None else f" and {strange:,} of no known class"
+    unknown = "" if strange is None else f" and {strange:,} of unknown classes"
     return (
         f"{task.title}; {len(counts)} {task.many} with {max(counts):,.0f} to {min(counts):,.0f} "
         f"{unit} each; {record.model.name}, {_count(record.epochs, 'epoch', 'epochs')}, "

@@ -1,4 +1,4 @@
-"""Where a comparison comes from: the command that repeats it, its settings, and the machine."""
+"""Provenance of a comparison: its command, settings, data and machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def origin_section(folder: ComparisonFolder, losses: Sequence[ComparedLoss]) -> 
     ]
     return Section(
         "How to repeat it",
-        "Given again beside this folder, the command finds what is finished and repeats nothing; elsewhere it repeats "
+        "If the folder exists, the command resumes the comparison and skips finished runs; elsewhere it runs "
         "everything.",
         code=command_of(folder.spec, folder.path.resolve().name),
         notes=record.data.notes,
@@ -50,7 +50,7 @@ def _data(data: DataRecord) -> str:
 
 
 def _distinct(machines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Every value of each key."""
+    """Distinct values of each key."""
     keys = dict.fromkeys(key for one in machines for key in one)
     values = {key: dict.fromkeys(flat(one[key]) for one in machines if key in one) for key in keys}
     return {key.replace("_", " "): ", ".join(found) for key, found in values.items()}

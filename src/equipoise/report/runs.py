@@ -1,4 +1,4 @@
-"""What the runs of a comparison left, loss by loss: means over the seeds of what was measured and seen."""
+"""Data of the runs of a comparison by loss: means over the seeds of metrics, curves and histories."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Curve = dict[str, list[float]]
 
 @dataclass(frozen=True)
 class Series:
-    """A number over the epochs: its mean over the seeds, and the range of these.
+    """A metric over the epochs: mean and range over the seeds.
 
     Args:
         epochs: (E,) counted from 1.
-        mean: (E,) NaN where no seed has the number.
-        low: (E,) of the lowest seed.
-        high: (E,) of the highest.
+        mean: (E,) mean, NaN if no seed has a value.
+        low: (E,) minimum.
+        high: (E,) maximum.
     """
 
     epochs: Array
@@ -45,11 +45,11 @@ class ComparedLoss:
     """One row of the table with its finished runs.
 
     Args:
-        name: the loss as it was given.
-        chosen: the candidate that validation data chose.
-        runs: one for each seed.
-        baseline: whether the others are compared with it.
-        stroke: how its lines look on the whole page.
+        name: text of the loss as passed.
+        chosen: the candidate selected on validation data.
+        runs: one per seed.
+        baseline: whether it is the baseline.
+        stroke: style of its lines in all figures.
     """
 
     name: str
@@ -65,17 +65,17 @@ class ComparedLoss:
 
     @cached_property
     def tests(self) -> list[dict[str, Any]]:
-        """What each run reached on test data."""
+        """Test evaluation of each run."""
         return [run.results["test"] for run in self.runs]
 
     @cached_property
     def opens(self) -> list[dict[str, Any]]:
-        """What each run made of an open set; none where there is none."""
+        """Open-set evaluation of each run; empty without an open set."""
         return [found for run in self.runs if (found := run.results.get("open")) is not None]
 
     @cached_property
     def histories(self) -> list[list[EpochRecord]]:
-        """The rows of each run, one for each epoch."""
+        """History of each run, one row per epoch."""
         return [list(run.history()) for run in self.runs]
 
     @property
@@ -84,7 +84,7 @@ class ComparedLoss:
         return self.record.loss.partition("(")[0]
 
     def series(self, split: str, name: str) -> Series | None:
-        """A number of ``"train"`` or ``"val"`` over the epochs; None where it was not recorded."""
+        """A metric of ``"train"`` or ``"val"`` over the epochs; None if it was not recorded."""
         values = self._recorded(lambda row: np.atleast_1d(_number(row.split(split).get(name))))
         if values is None:
             return None
@@ -97,17 +97,17 @@ class ComparedLoss:
         )
 
     def by_class(self, split: str, name: str) -> Array | None:
-        """(E, C) numbers of each class over the epochs, means over the seeds; None where they were not recorded."""
+        """Metric of each class over the epochs, mean over the seeds, (E, C); None if it was not recorded."""
         values = self._recorded(lambda row: _numbers(row.split(split).get(name)))
         return None if values is None or values.shape[2] < 2 else _over(np.nanmean, values)
 
     def class_values(self, key: str) -> Array:
-        """(C,) a number of each class on test data, mean over the seeds; NaN where it has none."""
+        """Metric of each class on test data, mean over the seeds, (C,); NaN without a value."""
         rows = [[_number(row[key]) for row in test["per_class"]] for test in self.tests]
         return _over(np.nanmean, np.array(rows))
 
     def reliability(self, group: str) -> dict[str, Curve]:
-        """Reliability curves ``"before"`` and ``"after"`` temperature of a group, all seeds thrown together."""
+        """Reliability curves of a group ``"before"`` and ``"after"`` temperature scaling, pooled over the seeds."""
         found: dict[str, Curve] = {}
         for moment in ("before", "after"):
             curves = [test["reliability"].get(group, {}).get(moment) for test in self.tests]
@@ -116,7 +116,7 @@ class ComparedLoss:
         return found
 
     def _recorded(self, read: Callable[[EpochRecord], Array]) -> Array | None:
-        """(S, E, K) what ``read`` finds in each row of each seed; None where it finds nothing."""
+        """Values that ``read`` returns for each row of each seed, (S, E, K); None without any."""
         rows = [[read(row) for row in history] for history in self.histories]
         epochs = max(map(len, rows), default=0)
         widths = {len(values) for history in rows for values in history if len(values)}
@@ -131,9 +131,9 @@ class ComparedLoss:
 
 
 def compared_losses(folder: ComparisonFolder, verdict: Verdict) -> list[ComparedLoss]:
-    """The rows of the verdict with the runs of what was chosen; those without a finished run are left out.
+    """Rows of the verdict with the runs of the selected candidates; rows without finished runs are omitted.
 
-    The baseline is drawn in the colour of the text, the others in colours of their own.
+    The baseline has the colour of the text, the others have distinct colours.
     """
     finished = folder.finished
     others = [row.loss for row in verdict.rows if row.loss != verdict.baseline]
@@ -155,14 +155,14 @@ def _numbers(values: Sequence[float | None] | float | None) -> Array:
 
 
 def _over(what: Callable[..., Array], values: Array) -> Array:
-    """A statistic over the seeds, NaN where none has a value."""
+    """A statistic over the seeds, NaN without values."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # "Mean of empty slice"
         return np.asarray(what(values, axis=0), dtype=np.float64)
 
 
 def _pooled(curves: Sequence[Mapping[str, Sequence[float | None]]]) -> Curve:
-    """One reliability curve of several with the same bins."""
+    """Pool reliability curves with the same bins."""
     count = np.array([curve["count"] for curve in curves], dtype=np.float64)
     total = count.sum(0)
     means = {}
