@@ -148,8 +148,8 @@ def _misfit(content: Any, shape: Shape, place: str = "") -> str | None:  # noqa:
         text = repr(content)
         shown = text if len(text) <= 40 else f"{text[:40]} ..."
         return None if fits else f"{place.lstrip('.') or 'the content'} must have another form, found {shown}"
-    found = (_misfit(value, own, where) for where, value, own in inside)
-    return next((misfit for misfit in found if misfit is not None), None)
+    results = (_misfit(value, expected, where) for where, value, expected in inside)
+    return next((misfit for misfit in results if misfit is not None), None)
 
 
 def read_yaml(path: Path) -> Any:  # noqa: ANN401

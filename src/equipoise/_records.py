@@ -136,12 +136,12 @@ def _record(kind: type, content: Any, place: str) -> Any:  # noqa: ANN401
         _refuse(WORDS[dict], content, place)
     known = {name for name, *_ in _fields(kind)}
     values = {}
-    for name, own, optional, inline in _fields(kind):
+    for name, field_type, optional, inline in _fields(kind):
         if inline:
             others = {key: value for key, value in content.items() if key not in known}
-            values[name] = _parsed(own, others, place)
+            values[name] = _parsed(field_type, others, place)
         elif name in content:
-            values[name] = _parsed(own, content[name], f"{place}.{name}")
+            values[name] = _parsed(field_type, content[name], f"{place}.{name}")
         elif not optional:
             raise MisfitError(f"{place}.{name} is missing".lstrip("."))
     return kind(**values)

@@ -360,8 +360,8 @@ class _Reader:
 
     def refuse(self, node: ast.AST, why: str) -> ValueError:
         piece = shortened(_plain(ast.get_source_segment(self.source, node) or self.source))
-        whole = "" if piece == self.text.strip() else f" in {shortened(self.text)!r}"
-        return ValueError(f"{why}, got {piece!r}{whole}")
+        context = "" if piece == self.text.strip() else f" in {shortened(self.text)!r}"
+        return ValueError(f"{why}, got {piece!r}{context}")
 
     def terms(self, node: ast.expr) -> Iterator[tuple[Value, Call]]:
         """The losses of a sum with their factors."""
@@ -391,7 +391,7 @@ class _Reader:
 
     def call(self, node: ast.expr, name: str) -> Call:
         """A loss or method with its options."""
-        own, method = is_own(name), is_method(name)
+        in_user_code, method = is_own(name), is_method(name)
         name = method_name(name) if method else name
         options: dict[str, Value] = {}
         if isinstance(node, ast.Call):
@@ -403,7 +403,7 @@ class _Reader:
                     raise self.refuse(one.value, f"{name} must have keyword arguments only, as in focal(gamma=3)")
                 if key in options:
                     raise self.refuse(node, f"{name} must have every argument once, found {key} twice")
-                value = self.loss(one.value) if method and _is_loss(key) else self.value(one.value, exact=own)
+                value = self.loss(one.value) if method and _is_loss(key) else self.value(one.value, exact=in_user_code)
                 options[key] = _rule(value) if key == "weight" else value
         return Call(name, (), tuple(sorted(options.items())))
 
@@ -542,16 +542,16 @@ def list_losses(line: str) -> list[str]:
     """
     line = re.sub(r"\s+", " ", line)
     together = re.sub(rf"({_QUOTED})| ?([+*]) ?| (?=\()", lambda match: match[1] or match[2] or "", line)
-    found: list[str] = []
+    losses: list[str] = []
     for words in _split(together, " "):
         first, *others = _split(words, ",")
-        found.append(first)
+        losses.append(first)
         for part in filter(None, others):  # a comma and a space
-            if len(_split(found[-1], "=")) > 1 and not _begins_anew(part):
-                found[-1] += f",{part}"
+            if len(_split(losses[-1], "=")) > 1 and not _begins_anew(part):
+                losses[-1] += f",{part}"
             else:
-                found.append(part)
-    return [part for part in found if part]
+                losses.append(part)
+    return [part for part in losses if part]
 
 
 def _begins_anew(part: str) -> bool:

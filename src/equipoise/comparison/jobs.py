@@ -195,17 +195,17 @@ class _Process:
 
     def outcome(self, call: Call) -> Outcome:
         """The answer, or an error if the process died."""
-        found: Outcome | None = None
+        outcome: Outcome | None = None
         with suppress(EOFError, OSError):
             if self.ours.poll():
-                found = self.ours.recv()
-        if found is None:
+                outcome = self.ours.recv()
+        if outcome is None:
             self.process.join()
-            found = Outcome(call.name, error=_cause_of_death(self.process.exitcode))
-        if found.error is None:
-            return found
+            outcome = Outcome(call.name, error=_cause_of_death(self.process.exitcode))
+        if outcome.error is None:
+            return outcome
         self.log.seek(0)
-        return Outcome(found.name, error=found.error, log=self.log.read().decode("utf-8", errors="replace"))
+        return Outcome(outcome.name, error=outcome.error, log=self.log.read().decode("utf-8", errors="replace"))
 
     def end(self) -> None:
         """Kill it immediately, which is safe because its files are written atomically."""

@@ -167,20 +167,20 @@ def _row(entry: Entry, seeds: Sequence[int], runs: Runs) -> LossResult:
         _candidate(text, [runs[text, seed] for seed in seeds if (text, seed) in runs]) for text in entry.candidates
     ]
     chosen = _chosen(candidates)
-    own = {seed: runs[chosen, seed] for seed in seeds if chosen is not None and (chosen, seed) in runs}
-    first = next(iter(own.values()), None)
+    finished = {seed: runs[chosen, seed] for seed in seeds if chosen is not None and (chosen, seed) in runs}
+    first = next(iter(finished.values()), None)
     return LossResult(
         loss=entry.text,
         chosen=chosen,
         monitor=None if first is None else first.record.monitor,
         candidates=tuple(candidate for candidate, _ in candidates),
-        seeds=tuple(own),
-        failed_seeds=tuple(seed for seed in seeds if seed not in own),
+        seeds=tuple(finished),
+        failed_seeds=tuple(seed for seed in seeds if seed not in finished),
         metrics={
-            name: _summary([run.metrics[name] for run in own.values()])
+            name: _summary([run.metrics[name] for run in finished.values()])
             for name in (() if first is None else first.metrics)
         },
-        groups=_groups(list(own.values())),
+        groups=_groups(list(finished.values())),
     )
 
 
@@ -285,9 +285,9 @@ def _differences(
         of_metric = {}
         for loss, pair in pairs.items():
             known = [
-                (own, other)
-                for own, other in pair
-                if None not in (runs[own].metrics[metric], runs[other].metrics[metric])
+                (first, other)
+                for first, other in pair
+                if None not in (runs[first].metrics[metric], runs[other].metrics[metric])
             ]
             if known:
                 of_metric[loss] = _difference(metric, known, runs, outcomes, drawn)
@@ -299,7 +299,7 @@ def _resampled(
     pairs: set[Pair], runs: Runs, draws: int, seed: int
 ) -> tuple[dict[Key, Outcome], dict[Key, dict[str, Array]]]:
     """Outcomes of the runs with their metrics on bootstrap draws of the test samples."""
-    if len({own[1] for own, _ in pairs}) < 2:
+    if len({run[1] for run, _ in pairs}) < 2:
         return {}, {}
     keys = sorted({key for pair in pairs for key in pair})
     outcomes = {key: outcome_of(runs[key].folder) for key in keys}
@@ -318,16 +318,20 @@ def _difference(
     drawn: Mapping[Key, Mapping[str, Array]],
 ) -> Difference:
     """The difference in a metric that all these runs have."""
-    own, base = (np.array([runs[key].metrics[metric] for key in keys], np.float64) for keys in zip(*pairs, strict=True))
+    values_of_loss, base = (
+        np.array([runs[key].metrics[metric] for key in keys], np.float64) for keys in zip(*pairs, strict=True)
+    )
     if len(pairs) < 2:
-        return paired_difference(own - base, None, samples=1)
-    unpaired = sum(float(values.var(ddof=1)) for values in (own, base))
+        return paired_difference(values_of_loss - base, None, samples=1)
+    unpaired = sum(float(values.var(ddof=1)) for values in (values_of_loss, base))
     if metric == SPEED:
-        return paired_difference(own - base, None, samples=1, unpaired=unpaired)
+        return paired_difference(values_of_loss - base, None, samples=1, unpaired=unpaired)
     resampled = np.stack([drawn[one][metric] - drawn[other][metric] for one, other in pairs])
     first = outcomes[pairs[0][0]]
     least = first.least.get(metric, 0.0)
-    return paired_difference(own - base, resampled, samples=first.drawn(metric), least=least, unpaired=unpaired)
+    return paired_difference(
+        values_of_loss - base, resampled, samples=first.drawn(metric), least=least, unpaired=unpaired
+    )
 
 
 def _adjusted(metric: str, compared: Mapping[str, Difference], base: float | None) -> list[MetricDifference]:

@@ -79,10 +79,10 @@ class RayJobs:
 
     def _outcome(self, call: Call, reference: Any) -> Outcome:  # noqa: ANN401
         try:
-            found: Outcome = self.ray.get(reference)
+            outcome: Outcome = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:  # the process or its machine died
             return Outcome(call.name, error=f"the cluster lost the run: {_line(error)}", log=str(error))
-        return found
+        return outcome
 
 
 def _knock(address: str) -> None:

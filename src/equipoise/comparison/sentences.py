@@ -39,19 +39,19 @@ def sentences_of(verdict: Verdict) -> list[str]:
 
 def _differences(verdict: Verdict) -> Iterator[str]:
     main, baseline = verdict.main_metric, verdict.baseline
-    own = [one for one in verdict.differences if one.metric == main and one.low is not None]
-    if not own:
+    differences = [one for one in verdict.differences if one.metric == main and one.low is not None]
+    if not differences:
         return
-    yield from _significant(own, verdict)
-    rest = _sorted([one for one in own if not one.significant])
+    yield from _significant(differences, verdict)
+    rest = _sorted([one for one in differences if not one.significant])
     if rest:
-        adjusted = f" (Holm-adjusted, {len(own)} comparisons)" if len(own) > 1 else ""
+        adjusted = f" (Holm-adjusted, {len(differences)} comparisons)" if len(differences) > 1 else ""
         yield f"No significant difference from {baseline} in {_in(main, verdict)}{adjusted}: {_listed(rest)}."
     yield (
         "The intervals cover the noise of seeds and test samples, for these training data, this split and one learning "
         "rate for all."
     )
-    if min(one.seeds for one in own) == 2:
+    if min(one.seeds for one in differences) == 2:
         yield "Two seeds: all intervals are provisional; use --seeds 3 or more."
 
 
@@ -152,9 +152,13 @@ def _means(verdict: Verdict, metric: str) -> dict[str, float]:
 
 def _need(verdict: Verdict) -> Iterator[str]:
     """Seeds needed to detect the differences that are not significant."""
-    own = [one for one in verdict.differences if one.metric == verdict.main_metric and one.limit is not None]
+    open_differences = [
+        one for one in verdict.differences if one.metric == verdict.main_metric and one.limit is not None
+    ]
     metric, baseline = _in(verdict.main_metric, verdict), verdict.baseline
-    some = sorted((one for one in own if one.limit == "seeds"), key=lambda one: one.seeds_needed or MOST_SEEDS + 1)
+    some = sorted(
+        (one for one in open_differences if one.limit == "seeds"), key=lambda one: one.seeds_needed or MOST_SEEDS + 1
+    )
     if some:
         numbers = [f"about {one.seeds_needed}" if one.seeds_needed else f"more than {MOST_SEEDS:,}" for one in some]
         others = "".join(f", {number} {one.loss}" for number, one in zip(numbers[1:], some[1:], strict=True))
@@ -162,7 +166,7 @@ def _need(verdict: Verdict) -> Iterator[str]:
             f"If the differences in {metric} are as large as observed, {numbers[0]} seeds would detect "
             f"{some[0].loss} vs {baseline} with 80 % power{others}."
         )
-    never = [one.loss for one in own if one.limit == "samples"]
+    never = [one.loss for one in open_differences if one.limit == "samples"]
     if never:
         yield (
             f"No number of seeds would detect {', '.join(never)} vs {baseline} in {metric}: {_bottleneck(verdict)} for "

@@ -111,8 +111,8 @@ class Difference:
     def seed_variances(self) -> list[tuple[float, float]]:
         """The estimates of the seed variance at the top of the module, each with its degrees of freedom."""
         freedom = self.seeds - 1.0
-        own = max(self.seed_variance, self.unpaired_variance if self.seeds == 2 else 0.0)
-        estimates = [(own, freedom), (self.least_seed_variance, math.inf)]
+        sample_estimate = max(self.seed_variance, self.unpaired_variance if self.seeds == 2 else 0.0)
+        estimates = [(sample_estimate, freedom), (self.least_seed_variance, math.inf)]
         if self.prior_variance is not None:
             total = PRIOR_DF + freedom
             estimates.append(((PRIOR_DF * self.prior_variance + freedom * self.seed_variance) / total, total))
@@ -198,7 +198,7 @@ def paired_difference(
     mean = float(values.mean())
     if seeds < 2:
         return Difference(mean, seeds, math.nan, math.nan)
-    shared = error = own = 0.0
+    shared = error = within_seed = 0.0
     if resampled is not None:
         drawn = resampled[:, np.isfinite(resampled).all(0)]
         if drawn.shape[1] > 1:
@@ -208,15 +208,15 @@ def paired_difference(
             variance, pairs = float(covariance.trace()) / seeds, seeds * (seeds - 1)
             shared = (float(covariance.sum()) - seeds * variance) / pairs
             b, e = max(shared, 0.0), max(variance - shared, 0.0)  # for normal variables, in the notation of the module
-            own = max(variance - b, 0.0)
+            within_seed = max(variance - b, 0.0)
             error = math.sqrt((2 * b * b + 4 * b * e / seeds + 2 * e * e / pairs) / samples)
     between = float(values.var(ddof=1))
-    return Difference(mean, seeds, between, max(shared, least - between / seeds, 0.0), error, own, unpaired)
+    return Difference(mean, seeds, between, max(shared, least - between / seeds, 0.0), error, within_seed, unpaired)
 
 
 def moderated(differences: Sequence[Difference]) -> list[Difference]:
     """The differences of all losses in one metric, each with the prior seed variance from the others."""
-    found = []
+    with_prior = []
     for place, one in enumerate(differences):
         others = sorted(
             (other.seed_variance, other.seeds - 1)
@@ -224,8 +224,8 @@ def moderated(differences: Sequence[Difference]) -> list[Difference]:
             if number != place and other.seeds > 1
         )
         prior = _equal_variance(others) if others else one.unpaired_variance
-        found.append(replace(one, prior_variance=prior if one.seeds > 1 else None))
-    return found
+        with_prior.append(replace(one, prior_variance=prior if one.seeds > 1 else None))
+    return with_prior
 
 
 def _equal_variance(variances: Sequence[tuple[float, int]]) -> float:

@@ -48,23 +48,23 @@ def try_corrections(
         for picker in pickers:
             picker.add(part)
     halves = [picker.rows() for picker in pickers]
-    found = []
+    corrections = []
     for options, method, arguments in _candidates(source):
         nll = NegativeLogLikelihood(
             **({"kind": "multilabel"} if source.task == "multi" else {"ignore_index": source.ignore_index})
         )
         try:
-            for own, other in (halves, reversed(halves)):
+            for fitting_half, other in (halves, reversed(halves)):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # an unusual fit shows in the likelihood
-                    fitted = METHODS[method].fit(*own, **arguments)
+                    fitted = METHODS[method].fit(*fitting_half, **arguments)
                     nll.update(fitted(other[0]), other[1])
         except ValueError:  # too few samples to fit it
             continue
         value = float(nll.compute())
         if math.isfinite(value):
-            found.append(Correction(options, value, METHODS[method].keeps_accuracy and not arguments.get("bias")))
-    return found
+            corrections.append(Correction(options, value, METHODS[method].keeps_accuracy and not arguments.get("bias")))
+    return corrections
 
 
 def _candidates(source: Predictions) -> list[tuple[str, str, dict[str, Any]]]:
@@ -75,11 +75,11 @@ def _candidates(source: Predictions) -> list[tuple[str, str, dict[str, Any]]]:
             ("--method label-temperatures --bias", "label-temperatures", {"bias": True}),
         ]
     ignore = {"ignore_index": source.ignore_index}
-    found: list[tuple[str, str, dict[str, Any]]] = [
+    candidates: list[tuple[str, str, dict[str, Any]]] = [
         (f"--method {name}", name, dict(ignore)) for name in ("temperature", "vector")
     ]
     if source.train_counts is not None:
         groups = {"groups": group_names(source.train_counts)}
-        found.append(("--method group-temperatures", "group-temperatures", ignore | groups))
-        found.append(("--method prior", "prior", ignore | {"train_counts": source.train_counts}))
-    return found
+        candidates.append(("--method group-temperatures", "group-temperatures", ignore | groups))
+        candidates.append(("--method prior", "prior", ignore | {"train_counts": source.train_counts}))
+    return candidates

@@ -16,13 +16,13 @@ FEW = 20
 
 def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "single") -> list[Finding]:
     """Findings about the training samples of each class; for ``task="multi"``, about the positives of each label."""
-    found = []
+    findings = []
     several = task == "multi"
     kinds = "labels" if several else "classes"
     largest, smallest = ("most frequent label", "rarest") if several else ("largest class", "smallest")
     absent = [name for name, count in zip(names, counts, strict=True) if count == 0]
     if absent:
-        found.append(
+        findings.append(
             Finding(
                 "problem",
                 f"{kinds} without training samples",
@@ -34,10 +34,10 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
         smallest += " that has any"
     present = [count for count in counts if count > 0]
     if not present:
-        return found
+        return findings
     ratio = max(present) / min(present)
     if ratio >= LONG_TAIL:
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 "long tail",
@@ -53,7 +53,7 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
             )
         )
     else:
-        found.append(
+        findings.append(
             Finding(
                 "note",
                 "balance",
@@ -68,7 +68,7 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
     share = max(present) / sum(present)
     if share > 0.9 and len(present) > 1 and not several:  # labels of a sample are not exclusive
         biggest = names[list(counts).index(max(present))]
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 "one class dominates",
@@ -78,7 +78,7 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
         )
     few = [name for name, count in zip(names, counts, strict=True) if 0 < count < FEW]
     if few:
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 f"{kinds} with few training samples",
@@ -87,4 +87,4 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
                 "Prefer effective-number weights, logit adjustment or margins to 1/n, and train with several seeds.",
             )
         )
-    return found
+    return findings

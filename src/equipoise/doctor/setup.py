@@ -37,13 +37,13 @@ def look_at_setup(
     if sampler not in SAMPLERS:
         raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {sampler!r}; choose one of these")
     name = None if loss is None else find(loss).name
-    found = []
+    findings = []
     ways = [f"the sampler ({sampler})"] if sampler != "none" else []
     ways += ["class weights"] if weights else []
     if name in REBALANCING and name != "LDAMLoss":  # LDAM is meant to be combined with deferred weights
         ways.append(f"{name} ({REBALANCING[name]})")
     if len(ways) > 1:
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 "several corrections for rare classes",
@@ -53,7 +53,7 @@ def look_at_setup(
             )
         )
     if len(ways) == 1:
-        found.append(
+        findings.append(
             Finding(
                 "note",
                 "probabilities after rebalancing",
@@ -64,7 +64,7 @@ def look_at_setup(
         )
     present = [count for count in counts or () if count > 0]
     if name == "ClassBalancedLoss" and present and min(present) > SATURATED / (1.0 - 0.9999):
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 "effective numbers are all equal",
@@ -73,4 +73,4 @@ def look_at_setup(
                 "Choose beta closer to 1, such as 1 - 1 / (the median count), or another weighting.",
             )
         )
-    return found
+    return findings

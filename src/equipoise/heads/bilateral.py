@@ -204,16 +204,16 @@ def bilateral(
             f"mixing must be one of equipoise.schedules, got {type(mixing).__name__} {mixing!r}; pass e.g. "
             "Constant(0.5), or omit it"
         )
-    found, advice = sized_classifier(model, name), known_classifiers(model)
-    linear_weight(found, "install such a layer with replace_classifier, or select another with name=...")
-    classifier = _MixingClassifier(found.module)
-    chosen = (block,) if isinstance(block, str) else tuple(block or find_last_block(model, found.name))
-    parts = {each: _block(model, each, found.module) for each in chosen}
+    old, advice = sized_classifier(model, name), known_classifiers(model)
+    linear_weight(old, "install such a layer with replace_classifier, or select another with name=...")
+    classifier = _MixingClassifier(old.module)
+    chosen = (block,) if isinstance(block, str) else tuple(block or find_last_block(model, old.name))
+    parts = {each: _block(model, each, old.module) for each in chosen}
     for each, part in parts.items():
         _fork(model, each, part)
-    replace_classifier(model, classifier, found.name)
+    replace_classifier(model, classifier, old.name)
     schedule = mixing or BranchMixing(end="published" if preset else "last_epoch")
-    net = BilateralModel(model, blocks=chosen, name=found.name, epochs=epochs, mixing=schedule, advice=advice)
+    net = BilateralModel(model, blocks=chosen, name=old.name, epochs=epochs, mixing=schedule, advice=advice)
     net.share = net.share.to(classifier.linear.weight.device)
     return net.train(model.training)
 
@@ -294,8 +294,8 @@ class _MixingClassifier(DoubledClassifier):
 
     def __init__(self, old: nn.Module) -> None:
         super().__init__()
-        found = Classifier("classifier", old)
-        self.in_features, self.out_features = 2 * found.in_features, found.num_classes
+        sizes = Classifier("classifier", old)
+        self.in_features, self.out_features = 2 * sizes.in_features, sizes.num_classes
         self.linear = empty_linear(old, self.in_features)
         self.linear.reset_parameters()
         self.dim = 1 - self.linear.weight.ndim

@@ -105,11 +105,13 @@ def normalize_classifier(model: nn.Module, *, scale: float = 1.0, name: str | No
     >>> loss.set_epoch(160)  # call it before each epoch; the weights start here
     >>> loss(model(torch.randn(8, 4)), torch.arange(8) % 3).backward()
     """
-    found = find_classifier(model, name)
-    weight = linear_weight(found, "select another with name=..., or install a CosineClassifier with replace_classifier")
+    classifier = find_classifier(model, name)
+    weight = linear_weight(
+        classifier, "select another with name=..., or install a CosineClassifier with replace_classifier"
+    )
     cosine = CosineClassifier(
-        found.in_features,
-        found.num_classes,
+        classifier.in_features,
+        classifier.num_classes,
         scale=scale,
         dim=1 - weight.ndim,
         device=weight.device,
@@ -118,7 +120,7 @@ def normalize_classifier(model: nn.Module, *, scale: float = 1.0, name: str | No
     with torch.no_grad():
         rows = weight.flatten(1)
         cosine.weight.copy_(torch.where((rows != 0).any(1, keepdim=True), _directions(rows), cosine.weight))
-    replace_classifier(model, cosine, found.name)
+    replace_classifier(model, cosine, classifier.name)
     return cosine
 
 

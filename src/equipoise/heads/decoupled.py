@@ -169,24 +169,24 @@ def decouple(model: nn.Module, name: str | None = None, *, classifier: nn.Module
             "model must not be wrapped in DistributedDataParallel yet, got one that is, which would ignore the "
             "second head; write DistributedDataParallel(decouple(model))"
         )
-    found = sized_classifier(model, name)
-    second = _copied(found.module, model) if classifier is None else classifier
-    replace_classifier(model, DecoupledHead(found.module, second), found.name)
-    return DecoupledModel(model, found.name)
+    first = sized_classifier(model, name)
+    second = _copied(first.module, model) if classifier is None else classifier
+    replace_classifier(model, DecoupledHead(first.module, second), first.name)
+    return DecoupledModel(model, first.name)
 
 
 def sized_classifier(model: nn.Module, name: str | None) -> Classifier:
     """The classifier of a model with one head; raises for other layers."""
-    found = find_classifier(model, name)
+    classifier = find_classifier(model, name)
     check_single(model)
     try:
-        _ = found.in_features, found.num_classes
+        _ = classifier.in_features, classifier.num_classes
     except TypeError:
         raise TypeError(
-            f"the classifier {found.name!r} must be a layer from features to logits, got "
-            f"{type(found.module).__name__}; {known_classifiers(model)}"
+            f"the classifier {classifier.name!r} must be a layer from features to logits, got "
+            f"{type(classifier.module).__name__}; {known_classifiers(model)}"
         ) from None
-    return found
+    return classifier
 
 
 class DecoupledLoss(nn.Module):
@@ -280,8 +280,8 @@ def check_loss(name: str, loss: object) -> None:
 
 def _copied(layer: nn.Module, model: nn.Module) -> nn.Module:
     """A trainable copy of a layer; the state of its hooks is shared, not copied."""
-    own = set(layer.modules())
-    shared = {id(part): part for part in model.modules() if part not in own}
+    copied_parts = set(layer.modules())
+    shared = {id(part): part for part in model.modules() if part not in copied_parts}
     return copy.deepcopy(layer, shared).requires_grad_(True)
 
 

@@ -124,36 +124,34 @@ def keep_features(
     """
     if rows_per_batch is not None:
         check_whole("rows_per_batch", rows_per_batch, low=1)
-    found = find_classifier(model, name)
-    dim = features_dim(found)
+    classifier = find_classifier(model, name)
+    dim = features_dim(classifier)
     home = next(model.parameters()).device
     target = home if device is None else _usable_device(device)
     draw = torch.Generator().manual_seed(seed)
     parts: list[tuple[Tensor, Tensor]] = []
-    with _evaluating(model), features_of(model, found.name) as view:
+    with _evaluating(model), features_of(model, classifier.name) as view:
         for inputs, labels in _pairs(batches):
             features = view(inputs.to(home)).features
-            rows, own = _labelled_rows(features, labels.to(home), dim, ignore_index)
+            rows, row_labels = _labelled_rows(features, labels.to(home), dim, ignore_index)
             if rows_per_batch is not None and len(rows) > rows_per_batch:
                 chosen = torch.randperm(len(rows), generator=draw)[:rows_per_batch].to(home)
-                rows, own = rows[chosen], own[chosen]
+                rows, row_labels = rows[chosen], row_labels[chosen]
             rows = rows if rows.dtype is torch.float64 else rows.float()
             if not parts:
-                _check_room(
-                    2 * rows.nbytes * _length(batches), target
-                )  # twice the size, because they are concatenated at the end
-            parts.append((rows.to(target), own.to(target)))
+                _check_room(2 * rows.nbytes * _length(batches), target)  # twice: they are concatenated at the end
+            parts.append((rows.to(target), row_labels.to(target)))
     if not parts:
         raise ValueError("batches must yield pairs of inputs and labels, got none; a generator can be read only once")
-    rows, own = (torch.cat(column) for column in zip(*parts, strict=True))
-    return KeptFeatures(rows, own, found.num_classes, dim)
+    rows, row_labels = (torch.cat(column) for column in zip(*parts, strict=True))
+    return KeptFeatures(rows, row_labels, classifier.num_classes, dim)
 
 
 def features_dim(classifier: Classifier) -> int:
     """Dimension of the features in the input of a classifier: -1, or -3 for maps (N, D, h, w)."""
-    own = getattr(classifier.module, "dim", None)
-    if isinstance(own, int):
-        return own
+    dim = getattr(classifier.module, "dim", None)
+    if isinstance(dim, int):
+        return dim
     check_sized(classifier)
     weight = getattr(classifier.module, "weight", None)
     return 1 - weight.ndim if isinstance(weight, Tensor) else -1
@@ -245,14 +243,14 @@ def _kind(batch: object) -> str:
 def _usable_device(device: torch.device | str) -> torch.device:
     """The device as ``torch.device``; raises if PyTorch cannot use it."""
     try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
+        usable = torch.device(device)
+        torch.empty(0, device=usable)
     except (RuntimeError, AssertionError, TypeError):  # AssertionError: PyTorch built without CUDA
         raise ValueError(
             f"device must be available to PyTorch on this machine, got {str(device)!r}; pass 'cpu', or None for that "
             "of the model"
         ) from None
-    return found
+    return usable
 
 
 def _length(batches: Iterable[object]) -> int:

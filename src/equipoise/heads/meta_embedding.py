@@ -211,19 +211,19 @@ class MetaEmbedding(nn.Module):
             options: see the class.
         """
         check_kept(kept)
-        found = find_classifier(model, name)
-        if isinstance(found.module, MetaEmbedding):
+        classifier = find_classifier(model, name)
+        if isinstance(classifier.module, MetaEmbedding):
             raise ValueError(
-                f"model must be from stage one, got one whose classifier {found.name!r} is a MetaEmbedding already; "
+                f"model must be from stage one, got one whose classifier {classifier.name!r} is a MetaEmbedding; "
                 "continue training it without this call"
             )
-        kept.check_classifier(found)
-        head = cls(found.in_features, found.num_classes, dim=features_dim(found), **options)
-        weight, bias = getattr(found.module, "weight", None), getattr(found.module, "bias", None)
+        kept.check_classifier(classifier)
+        head = cls(classifier.in_features, classifier.num_classes, dim=features_dim(classifier), **options)
+        weight, bias = getattr(classifier.module, "weight", None), getattr(classifier.module, "bias", None)
         if not isinstance(weight, Tensor) or weight.flatten(1).shape != head.query.weight.shape:
             raise TypeError(
-                f"the classifier {found.name!r} of stage one must have a weight (C, D), got "
-                f"{type(found.module).__name__}; use a linear classifier in stage one"
+                f"the classifier {classifier.name!r} of stage one must have a weight (C, D), got "
+                f"{type(classifier.module).__name__}; use a linear classifier in stage one"
             )
         head.to(weight.device, weight.dtype)
         with torch.no_grad():

@@ -228,24 +228,24 @@ def empty_linear(classifier: nn.Module, in_features: int | None = None) -> Linea
     return layer
 
 
-def linear_weight(found: Classifier, advice: str) -> Tensor:
+def linear_weight(classifier: Classifier, advice: str) -> Tensor:
     """The weight of a linear layer or 1x1 convolution, (C, D, 1, ...); raises for any other classifier."""
-    problem = _no_linear_layer(found)
+    problem = _no_linear_layer(classifier)
     if problem:
         raise ValueError(
-            f"the classifier {found.name!r} must be a linear layer or a 1x1 convolution, got {problem}; {advice}"
+            f"the classifier {classifier.name!r} must be a linear layer or a 1x1 convolution, got {problem}; {advice}"
         )
-    weight: Tensor = found.module.weight  # type: ignore[assignment]
+    weight: Tensor = classifier.module.weight  # type: ignore[assignment]
     return weight
 
 
-def _no_linear_layer(found: Classifier) -> str:
+def _no_linear_layer(classifier: Classifier) -> str:
     """Why a classifier is not supported; an empty string for a linear layer or a 1x1 convolution."""
-    layer = found.module
+    layer = classifier.module
     if not isinstance(layer, get_args(LinearLayer)):
         return type(layer).__name__
-    check_sized(found)
-    if layer.weight.numel() != found.num_classes * found.in_features:
+    check_sized(classifier)
+    if layer.weight.numel() != classifier.num_classes * classifier.in_features:
         return f"{type(layer).__name__} with a weight of shape {tuple(layer.weight.shape)}"
     return ""
 

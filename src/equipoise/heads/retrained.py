@@ -68,13 +68,13 @@ def retrain_classifier(
     check_whole("batch_size", batch_size, low=1)
     check_number("lr", lr, low=0.0, open_low=True)
     check_kept(kept)
-    found = find_classifier(model, name)
-    kept.check_classifier(found)
+    classifier = find_classifier(model, name)
+    kept.check_classifier(classifier)
     if head is not None:
         check_module("head", head, "pass e.g. LearnableWeightScaling(find_classifier(model).module)")
     objective = loss or (CrossEntropyLoss() if kept.labels.ndim == 1 else BinaryCrossEntropyLoss())
     check_loss("loss", objective)
-    trained = (_fresh(found, seed) if head is None else head).to(kept.features.device, kept.features.dtype)
+    trained = (_fresh(classifier, seed) if head is None else head).to(kept.features.device, kept.features.dtype)
     parameters = [parameter for parameter in trained.parameters() if parameter.requires_grad]
     if not parameters:
         raise ValueError(
@@ -96,7 +96,7 @@ def retrain_classifier(
                 cosine.step()
     optimizer.zero_grad()
     home = next(model.parameters())
-    return trained.to(home.device, home.dtype).train(found.module.training)
+    return trained.to(home.device, home.dtype).train(classifier.module.training)
 
 
 def _orders(kept: KeptFeatures, epochs: int, power: float, seed: int) -> Iterator[Tensor]:
@@ -107,9 +107,9 @@ def _orders(kept: KeptFeatures, epochs: int, power: float, seed: int) -> Iterato
         yield torch.from_numpy(sampler.draw(np.random.default_rng([seed, epoch]))).to(kept.features.device)
 
 
-def _fresh(found: Classifier, seed: int) -> nn.Module:
+def _fresh(classifier: Classifier, seed: int) -> nn.Module:
     """A new classifier of the same type; the global random generators are unchanged."""
-    head = copy_linear(found.module).cpu()
+    head = copy_linear(classifier.module).cpu()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         head.reset_parameters()

@@ -41,17 +41,17 @@ class Adjustment:
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
         """Hyper-parameters by name at this moment; components that are switched off are omitted."""
-        found: dict[str, tuple[float, ...]] = {}
+        values: dict[str, tuple[float, ...]] = {}
         if self.offset:
             tau = check_number("tau", moment.value(self.tau))
-            found["offset"] = tuple(tau * value for value in self.offset)
+            values["offset"] = tuple(tau * value for value in self.offset)
         if self.margin:
             max_margin = check_number("max_margin", moment.value(self.max_margin), low=0.0)
-            found["true_margin"] = tuple(max_margin * value for value in self.margin)
+            values["true_margin"] = tuple(max_margin * value for value in self.margin)
         scale = check_number("scale", moment.value(self.scale), low=0.0, open_low=True)
         if isinstance(self.scale, Schedule) or scale != 1.0:
-            found["scale"] = (scale,)
-        return found
+            values["scale"] = (scale,)
+        return values
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class NegativeTolerance:
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
         """Hyper-parameters by name at this moment; components that are switched off are omitted."""
-        found: dict[str, tuple[float, ...]] = {"offset": self.offset} if self.offset else {}
+        values: dict[str, tuple[float, ...]] = {"offset": self.offset} if self.offset else {}
         neg_scale = check_number("neg_scale", moment.value(self.neg_scale), low=0.0, open_low=True)
         if isinstance(self.neg_scale, Schedule) or neg_scale != 1.0:
-            found["neg_scale"] = (neg_scale,)
-        return found
+            values["neg_scale"] = (neg_scale,)
+        return values
 
 
 def _numbers(name: str, given: Sequence[float] | Tensor) -> tuple[float, ...]:

@@ -118,10 +118,10 @@ class AdaptiveAsymmetry(PreciseBuffers):
         p_negative = negatives - (p_all - p_positive)  # the sum of 1 - p over the negatives
         both = (positives > 0) & (negatives > 0)
         seen = p_positive / torch.where(both, positives, 1.0) - p_negative / torch.where(both, negatives, 1.0)
-        told = both & ~torch.isnan(seen)
+        usable = both & ~torch.isnan(seen)
         moved = (gamma + self.gap_step * (self.target_gap - seen)).clamp(0.0, self.gamma_max)
-        gamma.copy_(torch.where(told, moved, gamma))
-        gap.copy_(torch.where(told, seen, gap))
+        gamma.copy_(torch.where(usable, moved, gamma))
+        gap.copy_(torch.where(usable, seen, gap))
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:  # noqa: ANN401
         for name in ("gamma_neg", "gap") if self.per_class else ():

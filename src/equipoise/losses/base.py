@@ -86,14 +86,14 @@ def described(part: Part) -> dict[str, str]:
         return {"": repr(part)}
     held = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.name != "called"}
     name, called = held.pop("name", None), getattr(part, "called", None)
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for field, value in held.items():
         depends = ONLY_WITH.get(field, field)
         if depends in NEUTRAL and held[depends] == NEUTRAL[depends]:
             continue
         known = called if called and field in EXPONENTS else name if name and field == "weight" else field
-        found[known] = _numbers_text(value)
-    return found
+        settings[known] = _numbers_text(value)
+    return settings
 
 
 def _numbers_text(value: object) -> str:
@@ -206,8 +206,8 @@ class Loss(Summand, PreciseBuffers):
         cls._call_keywords = call_keywords(cls)
         if "__call__" not in vars(cls):
             call = Loss.__call__
-            own = FunctionType(call.__code__.replace(), call.__globals__, call.__name__, None, call.__closure__)
-            cls.__call__ = own  # type: ignore[method-assign]
+            copied = FunctionType(call.__code__.replace(), call.__globals__, call.__name__, None, call.__closure__)
+            cls.__call__ = copied  # type: ignore[method-assign]
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:  # noqa: ANN401
         """Loss of a batch, see ``forward``; accepts PyTorch's names ``input`` and ``target`` for logits and targets."""

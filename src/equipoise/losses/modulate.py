@@ -91,20 +91,20 @@ class Modulation:
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
         """Hyper-parameters by name at this moment; components that are switched off are omitted."""
-        found: dict[str, tuple[float, ...]] = {}
+        values: dict[str, tuple[float, ...]] = {}
         xi = check_number("xi", moment.value(self.xi), low=0.0, high=1.0)
         if isinstance(self.xi, Schedule) or xi != 0.0:
-            found["xi"] = (xi,)
-            found["gamma_hc"] = (check_number("gamma_hc", moment.value(self.gamma_hc), low=0.0),)
+            values["xi"] = (xi,)
+            values["gamma_hc"] = (check_number("gamma_hc", moment.value(self.gamma_hc), low=0.0),)
         if isinstance(self.gamma_pos, ByConfidence):
             bounds, gammas = zip(*self.gamma_pos.table, strict=True)
-            found["confidence_bounds"] = tuple(bounds)
-            found["confidence_gammas"] = tuple(check_number("gamma", moment.value(gamma), low=0.0) for gamma in gammas)
+            values["confidence_bounds"] = tuple(bounds)
+            values["confidence_gammas"] = tuple(check_number("gamma", moment.value(gamma), low=0.0) for gamma in gammas)
         elif isinstance(self.gamma_pos, Schedule) or self.gamma_pos != 0.0:
-            found["gamma_pos"] = _numbers(self.called or "gamma_pos", self.gamma_pos, moment)
+            values["gamma_pos"] = _numbers(self.called or "gamma_pos", self.gamma_pos, moment)
         if self.gamma_neg is not None:
-            found["gamma_neg"] = _numbers(self.called or "gamma_neg", self.gamma_neg, moment)
-        return found
+            values["gamma_neg"] = _numbers(self.called or "gamma_neg", self.gamma_neg, moment)
+        return values
 
 
 def _numbers(name: str, gamma: Number | tuple[float, ...], moment: Moment) -> tuple[float, ...]:

@@ -166,8 +166,8 @@ def calibration_term(rows: Rows, strength: Tensor | float, normalization: str, *
         joined = all_rows(torch.stack([part.flatten().to(confidence.dtype) for part in (confidence, right, valid)], 1))
         error = mmce(joined[:, 0], joined[:, 1] > 0, joined[:, 2] > 0, normalization)
         # The rows of this process add up to their part of the error, but must carry its full gradient.
-        own, total = mass.sum(), all_sum(mass.sum())
-        error = error.detach() + torch.where(own > 0, total / own, 0.0) * (error - error.detach())
+        local, total = mass.sum(), all_sum(mass.sum())
+        error = error.detach() + torch.where(local > 0, total / local, 0.0) * (error - error.detach())
     else:
         error = mmce(confidence.flatten(), right.flatten(), valid.flatten(), normalization)
     return torch.where(valid, strength * error * mass, 0.0)

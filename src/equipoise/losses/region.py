@@ -113,10 +113,10 @@ def tversky_loss(
     def plain(sums: Tensor) -> Tensor:
         tp, fp, fn = sums.unbind()
         missed = alpha * fp + beta * fn  # 1 - index = errors / total: no cancellation near 0
-        whole = tp + missed + smooth
+        total = tp + missed + smooth
         # Sums of underflowed probabilities count as 0/0: dividing by them would overflow in the backward pass.
-        empty = whole <= torch.finfo(whole.dtype).tiny / torch.finfo(whole.dtype).eps  # NaN is not empty
-        losses = torch.where(empty, 0.0, missed) / torch.where(empty, 1.0, whole)
+        empty = total <= torch.finfo(total.dtype).tiny / torch.finfo(total.dtype).eps  # NaN is not empty
+        losses = torch.where(empty, 0.0, missed) / torch.where(empty, 1.0, total)
         return _reduce(losses, ~(tp + fn <= 0), chosen, reduction, sync=sync and per_image)
 
     if isinstance(chosen, str) and reduction in ("mean", "sum") and not sync and triton_serves(logits):

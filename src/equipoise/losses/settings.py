@@ -34,7 +34,7 @@ def current_settings(loss: nn.Module) -> dict[str, float | list[float]]:
     >>> current_settings(loss)
     {'gamma': 3.0}
     """
-    found: dict[str, float | list[float]] = {}
+    settings: dict[str, float | list[float]] = {}
     for part in loss.modules():
         if isinstance(part, Loss):
             for piece in part.layout:
@@ -43,31 +43,31 @@ def current_settings(loss: nn.Module) -> dict[str, float | list[float]]:
                     name = (
                         piece.argument or piece.name if piece.name in EXPONENTS else piece.name
                     )  # under the name of the argument
-                    found[name] = _plain(values)
+                    settings[name] = _plain(values)
             for stateless in part.parts:
-                found |= scheduled_values(stateless, part.moment())
+                settings |= scheduled_values(stateless, part.moment())
         elif isinstance(part, AdaptiveAsymmetry):
-            found["gamma_neg"], found["adaptive_gap"] = _plain(part.gamma_neg), _plain(part.gap)
+            settings["gamma_neg"], settings["adaptive_gap"] = _plain(part.gamma_neg), _plain(part.gap)
         elif isinstance(part, RecallWeights) and part.momentum is not None:
-            found["recall_weights"] = _rounded(1.0 - part.recall)
-    return found
+            settings["recall_weights"] = _rounded(1.0 - part.recall)
+    return settings
 
 
 def scheduled_values(part: Part, moment: Moment) -> dict[str, float | list[float]]:
     """Values of the schedules of a part, under the names of the arguments."""
     if isinstance(part, Deferred):
         return {"deferred_weights": float(part.started(moment))}
-    found: dict[str, float | list[float]] = {}
+    settings: dict[str, float | list[float]] = {}
     for name, value in vars(part).items():
         if isinstance(part, Scalar):
             called = "balance" if part.name == "weight" else part.name
         else:
             called = (isinstance(part, Modulation) and name in EXPONENTS and part.called) or name
         if isinstance(value, Schedule):
-            found[called] = moment.value(value)
+            settings[called] = moment.value(value)
         elif isinstance(value, ByConfidence) and any(isinstance(gamma, Schedule) for _, gamma in value.table):
-            found[called] = [moment.value(gamma) for _, gamma in value.table]
-    return found
+            settings[called] = [moment.value(gamma) for _, gamma in value.table]
+    return settings
 
 
 def _plain(values: Tensor) -> float | list[float]:

@@ -67,8 +67,8 @@ class SumOfLosses(Summand, nn.Module):
         for loss, given in zip(losses, factors, strict=True):
             factor = check_number("factor", given, low=0.0, open_low=True)
             inner = zip(loss.losses, loss.factors, strict=True) if isinstance(loss, SumOfLosses) else [(loss, 1.0)]
-            for part, own in inner:
-                terms[part] = terms.get(part, 0.0) + factor * own
+            for part, inner_factor in inner:
+                terms[part] = terms.get(part, 0.0) + factor * inner_factor
         self.losses, self.factors = nn.ModuleList(terms), tuple(terms.values())
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:

@@ -38,8 +38,8 @@ def class_counts(predicted: Tensor, labels: Tensor, valid: Tensor, num_classes: 
     """Counts of one block, ignoring invalid rows."""
     right = valid & (predicted == labels)
     kinds = ((labels, valid), (predicted, valid), (labels, right))
-    found = (tally(values.where(mask, num_classes), num_classes + 1)[:num_classes] for values, mask in kinds)
-    return ClassCounts(*found)
+    counts = (tally(values.where(mask, num_classes), num_classes + 1)[:num_classes] for values, mask in kinds)
+    return ClassCounts(*counts)
 
 
 def f1_scores(counts: ClassCounts) -> Tensor:
@@ -50,9 +50,9 @@ def f1_scores(counts: ClassCounts) -> Tensor:
 def ranks(block: ClassBlock) -> Tensor:
     """Number of classes ranked before the true one, (n[, p]); ties are ranked by index."""
     scores, labels, _ = block
-    own = true_scores(scores, labels).unsqueeze(1)
+    true_score = true_scores(scores, labels).unsqueeze(1)
     numbers = torch.arange(scores.shape[1], device=scores.device).view(-1, *(1 for _ in scores.shape[2:]))
-    return ((scores > own) | ((scores == own) & (numbers < labels.unsqueeze(1)))).sum(1)
+    return ((scores > true_score) | ((scores == true_score) & (numbers < labels.unsqueeze(1)))).sum(1)
 
 
 class Accuracy(StreamingMetric):
@@ -72,8 +72,8 @@ class Accuracy(StreamingMetric):
         classes that occur or are predicted), and ``per_class`` (accuracy), ``f1`` of shape (C,), NaN without data.
 
     >>> metric = Accuracy(3, top_k=(1, 2))
-    >>> found = metric(torch.tensor([[3.0, 2, 1], [1, 3, 2], [2, 3, 1]]), torch.tensor([0, 1, 0]))
-    >>> found["top1"], found["top2"], found["mean_class"]
+    >>> values = metric(torch.tensor([[3.0, 2, 1], [1, 3, 2], [2, 3, 1]]), torch.tensor([0, 1, 0]))
+    >>> values["top1"], values["top2"], values["mean_class"]
     (tensor(0.6667, dtype=torch.float64), tensor(1., dtype=torch.float64), tensor(0.7500, dtype=torch.float64))
     """
 
@@ -180,8 +180,8 @@ class ShotAccuracy(StreamingMetric):
     and ``all``.
 
     >>> metric = ShotAccuracy([500, 50, 5])
-    >>> found = metric(torch.eye(3)[[0, 0, 2]], torch.tensor([0, 1, 2]))
-    >>> [round(float(value), 3) for value in found.values()]
+    >>> values = metric(torch.eye(3)[[0, 0, 2]], torch.tensor([0, 1, 2]))
+    >>> [round(float(value), 3) for value in values.values()]
     [1.0, 0.0, 1.0, 0.667]
     """
 

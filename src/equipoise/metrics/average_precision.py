@@ -48,15 +48,15 @@ def average_precision(scores: Tensor, positive: Tensor, known: Tensor | None = N
     most = int(positives.max()) if len(positives) else 0
     if not most:
         return torch.full((len(scores),), torch.nan, dtype=torch.float64, device=scores.device)
-    own = scores.new_full((len(scores), most), low)  # the positive scores of each row
+    positive_scores = scores.new_full((len(scores), most), low)  # the positive scores of each row
     row, place = positive.nonzero(as_tuple=True)
     slots = torch.arange(most, device=scores.device)
     before = (positives.cumsum(0) - positives).squeeze(1)
-    own[row, torch.arange(len(row), device=row.device) - before[row]] = scores[row, place]
-    own = _sorted(own)
+    positive_scores[row, torch.arange(len(row), device=row.device) - before[row]] = scores[row, place]
+    positive_scores = _sorted(positive_scores)
     # at a score of -inf these counts include padding and are limited to the valid entries
-    not_below = (scores.shape[1] - torch.searchsorted(_sorted(scores), own)).minimum(counted)
-    positive_not_below = (most - torch.searchsorted(own, own)).minimum(positives)
+    not_below = (scores.shape[1] - torch.searchsorted(_sorted(scores), positive_scores)).minimum(counted)
+    positive_not_below = (most - torch.searchsorted(positive_scores, positive_scores)).minimum(positives)
     precision = positive_not_below.double() / not_below.clamp(min=1)
     return precision.where(slots >= most - positives, 0.0).sum(1) / positives.squeeze(1)
 

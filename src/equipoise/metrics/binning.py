@@ -108,11 +108,11 @@ def _weighted_sums(
 ) -> BinSums:
     weight = weight.double()
     empty = torch.zeros(*weight.shape[:-1], size + 1, dtype=torch.float64, device=slots.device)
-    found = (
+    sums = (
         empty.index_add(-1, slots, each)[..., :size].reshape(*weight.shape[:-1], *shape)
         for each in (weight, weight * confidence, weight * correct)
     )
-    return BinSums(*found)
+    return BinSums(*sums)
 
 
 def binned_error(sums: BinSums, norm: str = "l1") -> Tensor:

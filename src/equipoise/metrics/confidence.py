@@ -90,8 +90,8 @@ class ConfidenceProfile(StreamingMetric):
     ``entropy_right``, ``nll_right``, the same with ``wrong``, and ``accuracy``, all scalars.
 
     >>> metric = ConfidenceProfile()
-    >>> found = metric(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
-    >>> found["nll_wrong"], found["entropy_right"]
+    >>> values = metric(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
+    >>> values["nll_wrong"], values["entropy_right"]
     (tensor(1.3133, dtype=torch.float64), tensor(0.3653, dtype=torch.float64))
     """
 
@@ -130,12 +130,12 @@ class ConfidenceProfile(StreamingMetric):
     def compute(self) -> dict[str, Tensor]:
         """Means for correct and wrong predictions; NaN without such predictions."""
         means = self.sums / self.seen.unsqueeze(1)
-        found = {
+        values = {
             f"{name}_{side}": means[s, k]
             for s, side in ((1, "right"), (0, "wrong"))
             for k, name in enumerate(self.MEANS)
         }
-        return found | {"accuracy": self.seen[1] / self.seen.sum().double()}
+        return values | {"accuracy": self.seen[1] / self.seen.sum().double()}
 
 
 def masked_sums(values: Tensor, sides: Tensor) -> Tensor:

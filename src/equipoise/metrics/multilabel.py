@@ -45,9 +45,9 @@ def label_scores(counts: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+def _ratio(part: Tensor, total: Tensor) -> Tensor:
     """Ratio, 0 for an empty denominator."""
-    return part / whole.clamp(min=1)
+    return part / total.clamp(min=1)
 
 
 def _harmonic(a: Tensor, b: Tensor) -> Tensor:
@@ -74,8 +74,8 @@ class MultilabelScores(StreamingMetric):
     scalars.
 
     >>> metric = MultilabelScores(2, from_logits=False)
-    >>> found = metric(torch.tensor([[0.9, 0.8], [0.2, 0.6]]), torch.tensor([[1, 0], [1, 1]]))
-    >>> {name: round(float(value), 3) for name, value in found.items()}
+    >>> values = metric(torch.tensor([[0.9, 0.8], [0.2, 0.6]]), torch.tensor([[1, 0], [1, 1]]))
+    >>> {name: round(float(value), 3) for name, value in values.items()}
     {'CP': 0.75, 'CR': 0.75, 'CF1': 0.75, 'OP': 0.667, 'OR': 0.667, 'OF1': 0.667, 'left_out': 0.0}
     """
 

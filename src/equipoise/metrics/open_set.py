@@ -63,8 +63,8 @@ class OpenSetScores(StreamingMetric):
     value is the mean over its classes of their accuracies, with and without rejection.
 
     >>> metric = OpenSetScores(0.6, from_logits=False)
-    >>> found = metric(torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7]]), torch.tensor([0, -1, 0]))
-    >>> {name: round(float(value), 3) for name, value in found.items()}
+    >>> values = metric(torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7]]), torch.tensor([0, -1, 0]))
+    >>> {name: round(float(value), 3) for name, value in values.items()}
     {'f_measure': 0.667, 'precision': 0.5, 'recall': 1.0, 'auroc': 1.0, 'accuracy': 0.5, 'closed_accuracy': 0.5,
      'known_rejected': 0.0, 'unknown_rejected': 1.0}
     """

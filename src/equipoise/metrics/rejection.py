@@ -120,8 +120,8 @@ def best_threshold(confidence: Tensor, right: Tensor, unknown: Tensor, *, conven
     _check_some("unknown", unknown)
     start = torch.zeros(1, dtype=torch.float64, device=confidence.device)
     levels = torch.cat([start, confidence.double(), unknown.double()]).sort().values
-    found = rejection_curve(confidence, right, unknown, levels, convention=convention).f_measure
-    return float(levels[found.nan_to_num(-1.0).argmax()])
+    scores = rejection_curve(confidence, right, unknown, levels, convention=convention).f_measure
+    return float(levels[scores.nan_to_num(-1.0).argmax()])
 
 
 def _check_known(confidence: Tensor, right: Tensor) -> None:

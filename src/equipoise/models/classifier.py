@@ -99,18 +99,18 @@ def find_classifier(model: nn.Module, name: str | None = None, *, num_classes: i
     declared = _declared(model)
     if declared is not None:
         return declared
-    candidates = [found for found in _candidates(model) if num_classes in (None, found.num_classes)]
+    candidates = [candidate for candidate in _candidates(model) if num_classes in (None, candidate.num_classes)]
     if not candidates:
         outputs = "" if num_classes is None else f" with {num_classes} outputs"
-        linear = [f"{found.name} ({found.num_classes})" for found in _candidates(model)]
+        linear = [f"{candidate.name} ({candidate.num_classes})" for candidate in _candidates(model)]
         raise ValueError(
             f"model must have an nn.Linear or a 1x1 convolution{outputs} as its classifier, got {type(model).__name__} "
             f"with {', '.join(linear) or 'neither'}; name the module with name=..."
         )
     last = candidates[-1]
-    rivals = [found for found in candidates if _is_rival(model, found, last)]
+    rivals = [candidate for candidate in candidates if _is_rival(model, candidate, last)]
     if rivals:
-        listed = ", ".join(f"{found.name!r} {_describe(found.module)}" for found in (*rivals, last))
+        listed = ", ".join(f"{candidate.name!r} {_describe(candidate.module)}" for candidate in (*rivals, last))
         raise ValueError(
             f"model must have one classifier, got {len(rivals) + 1} layers of {type(model).__name__} that could be it: "
             f"{listed}; select one with name=..."
@@ -135,19 +135,19 @@ def replace_classifier(model: nn.Module, module: nn.Module, name: str | None = N
     )
     """
     check_module("module", module, "pass e.g. nn.Linear(D, C)")
-    found = find_classifier(model, name)
-    if found.module is model:
+    old = find_classifier(model, name)
+    if old.module is model:
         raise ValueError(
             f"model must contain its classifier as a submodule, got {type(model).__name__}, which is the classifier; "
             "use the new module instead"
         )
     for where, part in list(model.named_modules(remove_duplicate=False)):
-        if part is found.module:
+        if part is old.module:
             parent, _, attribute = where.rpartition(".")
             setattr(model.get_submodule(parent), attribute, module)
-    module.train(found.module.training)
-    setattr(model, _CHOSEN, found.name)
-    return found.module
+    module.train(old.module.training)
+    setattr(model, _CHOSEN, old.name)
+    return old.module
 
 
 class FeaturesAndLogits(NamedTuple):
@@ -244,12 +244,12 @@ def set_prior_bias(
     >>> torch.sigmoid(layer.bias.detach())
     tensor([0.3333, 0.3333, 0.3333])
     """
-    found = find_classifier(model, name)
-    check_sized(found)
-    bias = getattr(found.module, "bias", None)
+    classifier = find_classifier(model, name)
+    check_sized(classifier)
+    bias = getattr(classifier.module, "bias", None)
     if not isinstance(bias, Tensor):
         raise ValueError(
-            f"the classifier {found.name!r} must have a bias, got {type(found.module).__name__} without; "
+            f"the classifier {classifier.name!r} must have a bias, got {type(classifier.module).__name__} without; "
             "make it with bias=True"
         )
     chance = torch.as_tensor(1 / len(bias) if prior is None else prior, dtype=torch.float64)
@@ -279,7 +279,9 @@ def _submodule(model: nn.Module, name: str) -> nn.Module:
 
 def known_classifiers(model: nn.Module) -> str:
     """Advice for a wrong name: the layers that could be the classifier."""
-    return f"layers that could be a classifier: {', '.join(found.name for found in _candidates(model)) or 'none'}"
+    return (
+        f"layers that could be a classifier: {', '.join(candidate.name for candidate in _candidates(model)) or 'none'}"
+    )
 
 
 def _declared(model: nn.Module) -> Classifier | None:
@@ -316,36 +318,38 @@ def _is_pointwise(module: nn.Module) -> bool:
     )
 
 
-def _is_rival(model: nn.Module, found: Classifier, last: Classifier) -> bool:
+def _is_rival(model: nn.Module, candidate: Classifier, last: Classifier) -> bool:
     """Whether ``found`` could be the classifier as well as the last candidate.
 
     It could not if it has another type, lacks the bias of the last one (it is then followed by a norm), or precedes the
     last one in a sequence. With other outputs it could only if it is parallel to the last one.
     """
-    one, other = found.module, last.module
+    one, other = candidate.module, last.module
     if one is other or isinstance(one, nn.Linear) != isinstance(other, nn.Linear):
         return False
     if one.bias is None and other.bias is not None:
         return False
-    if found.num_classes != last.num_classes and not _ends_beside(model, found, last):
+    if candidate.num_classes != last.num_classes and not _ends_beside(model, candidate, last):
         return False
-    return not isinstance(_meeting(model, found.name, last.name), nn.Sequential)
+    return not isinstance(_meeting(model, candidate.name, last.name), nn.Sequential)
 
 
-def _ends_beside(model: nn.Module, found: Classifier, last: Classifier) -> bool:
+def _ends_beside(model: nn.Module, candidate: Classifier, last: Classifier) -> bool:
     """Whether a layer has the same number of features as the last one, and no other layer has the width of its outputs.
 
     A single output is not a class but a weight, as in attention pooling. Only for layers parallel to the last one or
     its parents: deeper in a model outputs are split and concatenated, so the width is not informative.
     """
-    if found.num_classes == 1:
+    if candidate.num_classes == 1:
         return False
-    holder = found.name.rpartition(".")[0]
-    others = [parameter for part in model.modules() if part is not found.module for parameter in part.parameters(False)]
+    holder = candidate.name.rpartition(".")[0]
+    others = [
+        parameter for part in model.modules() if part is not candidate.module for parameter in part.parameters(False)
+    ]
     if not f"{last.name}.".startswith(f"{holder}." if holder else "") or any(map(is_lazy, others)):
         return False
     widths = {size for parameter in others for size in parameter.shape}
-    return found.in_features == last.in_features and found.num_classes not in widths
+    return candidate.in_features == last.in_features and candidate.num_classes not in widths
 
 
 def _meeting(model: nn.Module, one: str, other: str) -> nn.Module:

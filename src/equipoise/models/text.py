@@ -116,9 +116,9 @@ class TextCNN(nn.Module):
         """Logits (N, C)."""
         words = self.embedding(tokens).transpose(1, 2)  # (N, width, T)
         is_word = (tokens != self.padding).unsqueeze(1)  # (N, 1, T)
-        found = []
+        features = []
         for window, convolution in zip(self.windows, self.convolutions, strict=True):
             active = F.relu(convolution(F.pad(words, (0, window - 1))))  # (N, maps, T)
-            found.append((active * is_word).amax(2))
-        logits: Tensor = self.classifier(self.dropout(torch.cat(found, dim=1)))
+            features.append((active * is_word).amax(2))
+        logits: Tensor = self.classifier(self.dropout(torch.cat(features, dim=1)))
         return logits

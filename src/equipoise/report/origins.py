@@ -53,4 +53,4 @@ def _distinct(machines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Distinct values of each key."""
     keys = dict.fromkeys(key for one in machines for key in one)
     values = {key: dict.fromkeys(flat(one[key]) for one in machines if key in one) for key in keys}
-    return {key.replace("_", " "): ", ".join(found) for key, found in values.items()}
+    return {key.replace("_", " "): ", ".join(distinct) for key, distinct in values.items()}

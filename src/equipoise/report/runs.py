@@ -71,7 +71,7 @@ class ComparedLoss:
     @cached_property
     def opens(self) -> list[dict[str, Any]]:
         """Open-set evaluation of each run; empty without an open set."""
-        return [found for run in self.runs if (found := run.results.get("open")) is not None]
+        return [open_set for run in self.runs if (open_set := run.results.get("open")) is not None]
 
     @cached_property
     def histories(self) -> list[list[EpochRecord]]:
@@ -108,12 +108,12 @@ class ComparedLoss:
 
     def reliability(self, group: str) -> dict[str, Curve]:
         """Reliability curves of a group ``"before"`` and ``"after"`` temperature scaling, pooled over the seeds."""
-        found: dict[str, Curve] = {}
+        curves_by_moment: dict[str, Curve] = {}
         for moment in ("before", "after"):
             curves = [test["reliability"].get(group, {}).get(moment) for test in self.tests]
             if curves and all(curves):
-                found[moment] = _pooled(curves)
-        return found
+                curves_by_moment[moment] = _pooled(curves)
+        return curves_by_moment
 
     def _recorded(self, read: Callable[[EpochRecord], Array]) -> Array | None:
         """Values that ``read`` returns for each row of each seed, (S, E, K); None without any."""
@@ -124,9 +124,9 @@ class ComparedLoss:
             return None
         values = np.full((len(rows), epochs, widths.pop()), np.nan)
         for seed, history in enumerate(rows):
-            for epoch, found in enumerate(history):
-                if len(found):
-                    values[seed, epoch] = found
+            for epoch, recorded in enumerate(history):
+                if len(recorded):
+                    values[seed, epoch] = recorded
         return None if np.isnan(values).all() else values
 
 

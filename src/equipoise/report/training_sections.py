@@ -193,8 +193,8 @@ def asymmetry_section(losses: Sequence[ComparedLoss]) -> Section | None:
 
 def _moves(loss: ComparedLoss, name: str) -> bool:
     """Whether a setting changed during training; constant settings are not drawn."""
-    found = loss.series("train", name)
-    return found is not None and bool(np.nanmin(found.low) < np.nanmax(found.high))
+    series = loss.series("train", name)
+    return series is not None and bool(np.nanmin(series.low) < np.nanmax(series.high))
 
 
 def _without_lines(losses: Sequence[ComparedLoss]) -> str:
@@ -207,7 +207,7 @@ def _without_lines(losses: Sequence[ComparedLoss]) -> str:
 
 
 def _lines(losses: Iterable[ComparedLoss], split: str, name: str, title: str, **options: bool) -> Lines | None:
-    series = {loss.name: (found, loss.stroke) for loss in losses if (found := loss.series(split, name)) is not None}
+    series = {loss.name: (curve, loss.stroke) for loss in losses if (curve := loss.series(split, name)) is not None}
     return Lines(Picture(over_time(title, series, **options)), frozenset(series)) if series else None
 
 

@@ -104,11 +104,11 @@ def _group(name: str) -> str:
 
 
 def _name_cell(row: LossResult, verdict: Verdict) -> Cell:
-    own, all_seeds = len(row.seeds), len(verdict.seeds)
+    seeds, all_seeds = len(row.seeds), len(verdict.seeds)
     below = [
         *(["baseline"] if row.loss == verdict.baseline else []),
         *([f"chosen: {row.chosen}"] if row.chosen not in (row.loss, None) else []),
-        *([f"{own} of {all_seeds} seeds"] if own < all_seeds else []),
+        *([f"{seeds} of {all_seeds} seeds"] if seeds < all_seeds else []),
     ]
     return Cell(row.loss, "; ".join(below))
 
