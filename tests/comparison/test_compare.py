@@ -418,7 +418,7 @@ def test_what_a_kill_before_the_plan_left_is_no_obstacle(here, out):
 
 def test_one_at_a_time(here, out):
     compared(out)
-    with only_one(out), pytest.raises(ValueError, match=f"found process {os.getpid()} at it; wait for it"):
+    with only_one(out), pytest.raises(ValueError, match=f"found process {os.getpid()}; wait for it to end"):
         compared(out, seeds=3)
     assert len(compared(out, seeds=3).runs) == 9
 
@@ -428,7 +428,7 @@ def test_runs_of_a_killed_comparison_are_waited_for(here, out, monkeypatch):
 
     compared(out)
     monkeypatch.setattr(lock, "PATIENCE", 0.2)
-    with lock.at_work(out), pytest.raises(ValueError, match="runs of a comparison that was stopped must be over"):
+    with lock.at_work(out), pytest.raises(ValueError, match="no run of a stopped comparison must be active"):
         compared(out)
     compared(out)
 

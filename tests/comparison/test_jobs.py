@@ -73,7 +73,7 @@ def test_what_goes_wrong_is_a_line_with_a_log(jobs):
 @pytest.mark.parametrize(
     ("how", "error"),
     [
-        ("kill", "ended by SIGKILL, as the system does where memory is short"),
+        ("kill", "terminated by SIGKILL, which the system does if memory is low"),
         ("segfault", "ended by SIGSEGV"),
         ("exit", "ended with status 3"),
     ],
@@ -114,9 +114,7 @@ def test_processes_take_turns_with_environments():
 def test_a_process_that_cannot_begin():
     with LocalJobs(1, calls.begin_badly) as jobs:
         outcomes = list(jobs.outcomes([Call(str(n), calls.square, (n,)) for n in range(2)]))
-    assert [outcome.error for outcome in outcomes] == [
-        "the process of the run ended with status 1; its log may say why"
-    ] * 2
+    assert [outcome.error for outcome in outcomes] == ["the process of the run ended with status 1; see its log"] * 2
     assert "nothing to begin with" in outcomes[0].log
 
 

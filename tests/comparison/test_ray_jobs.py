@@ -101,7 +101,7 @@ def test_a_cluster_that_is_not_there(cluster, monkeypatch):
 
     monkeypatch.setattr("socket.create_connection", refuse)
     with pytest.raises(
-        ValueError, match=r"--ray must be the address of a cluster that runs, got 'ray://\[::1\]:1': nobody"
+        ValueError, match=r"--ray must be the address of a running cluster, got 'ray://\[::1\]:1': nobody"
     ):
         RayJobs("ray://[::1]:1", calls.begin).__enter__()
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -208,8 +208,8 @@ def test_groups_with_next_to_no_test_samples_are_not_judged(tmp_path):
 
     verdict = judge(compared(tmp_path, ["ce", "good"], 2, predict=nearly_without_the_rare), draws=20)
     assert sentences_with(verdict, "Few:") == [
-        "Few: 2 classes, 3 test samples, too few to judge; use more test data, or a larger --test-share where the data "
-        "have no test split of their own."
+        "Few: 2 classes, 3 test samples, too few to judge; use more test data, or a larger --test-share if the data "
+        "have no test split."
     ]
     assert "few" in verdict.metrics
     assert not [one for one in verdict.differences if one.metric == "few"]

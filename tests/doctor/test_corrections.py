@@ -59,9 +59,9 @@ def test_what_is_tried_depends_on_what_is_known(tmp_path):
 
 def test_biased_classes_are_advised_more_than_a_temperature(tmp_path):
     found = advised(saved(tmp_path / "p.npz", **drawn(bias=(3.0, 0.0, 0.0))))
-    assert list(found) == ["overconfident", "more than a temperature helps"]
-    assert "--method vector" in found["more than a temperature helps"].advice
-    assert "predictions change" in found["more than a temperature helps"].advice
+    assert list(found) == ["overconfident", "a correction improves on temperature scaling"]
+    assert "--method vector" in found["a correction improves on temperature scaling"].advice
+    assert "this changes predictions" in found["a correction improves on temperature scaling"].advice
 
 
 def test_a_scale_alone_is_advised_a_temperature(tmp_path):
@@ -70,7 +70,7 @@ def test_a_scale_alone_is_advised_a_temperature(tmp_path):
 
 
 def test_nothing_is_advised_where_nothing_helps(tmp_path):
-    assert list(advised(saved(tmp_path / "p.npz", **drawn()))) == ["bins too thin for this ECE"]
+    assert list(advised(saved(tmp_path / "p.npz", **drawn()))) == ["too few samples per bin for this ECE"]
 
 
 def test_shifted_labels_are_advised_biases(tmp_path):
@@ -78,7 +78,7 @@ def test_shifted_labels_are_advised_biases(tmp_path):
     logits = draw.normal(0, 2, (1500, 3))
     targets = (draw.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(int)
     found = advised(saved(tmp_path / "p.npz", logits=logits + 1.0, targets=targets))
-    assert "--method label-temperatures --bias" in found["more than a temperature helps"].advice
+    assert "--method label-temperatures --bias" in found["a correction improves on temperature scaling"].advice
 
 
 def test_a_half_that_cannot_be_fitted(tmp_path):

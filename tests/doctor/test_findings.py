@@ -31,7 +31,7 @@ def test_counts_of_a_long_tail_with_a_missing_class():
     assert about(found) == {
         "classes without training samples",
         "long tail",
-        "one class is nearly everything",
+        "one class dominates",
         "classes with few training samples",
     }
     assert next(f for f in found if f.level == "problem").text.startswith("1 of 4 classes have none: c3.")
@@ -48,7 +48,7 @@ def test_a_mild_imbalance_is_told_why_it_is_no_tail():
     (found,) = look_at_counts([300, 200, 100], names(3))
     assert "3.0 times" in found.text
     assert "log 3.0 = 1.1 in log-odds" in found.text
-    assert "called long from 10 times on (2.3)" in found.text
+    assert "called long-tailed from a ratio of 10 (2.3)" in found.text
     assert "compare a loss that rebalances" in found.advice
 
 
@@ -59,9 +59,9 @@ def test_only_absent_classes():
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"loss": "cb", "sampler": "balanced"}, {"corrected more than once"}),
-        ({"weights": True, "sampler": "square-root"}, {"corrected more than once"}),
-        ({"loss": "balanced-softmax", "weights": True}, {"corrected more than once"}),
+        ({"loss": "cb", "sampler": "balanced"}, {"several corrections for rare classes"}),
+        ({"weights": True, "sampler": "square-root"}, {"several corrections for rare classes"}),
+        ({"loss": "balanced-softmax", "weights": True}, {"several corrections for rare classes"}),
         ({"loss": "focal", "sampler": "balanced"}, {"probabilities after rebalancing"}),
         ({"loss": "logit-adjusted"}, {"probabilities after rebalancing"}),
         ({"loss": "ldam", "weights": True}, {"probabilities after rebalancing"}),
@@ -124,7 +124,9 @@ def test_few_samples_and_a_class_that_is_never_predicted(tmp_path):
     targets = np.array([0] * 40 + [1] * 5)
     logits = np.tile([2.0, 0.0], (45, 1))
     findings = look_at_predictions(evaluated(tmp_path / "p.npz", logits=logits, targets=targets))
-    assert {"class results from few samples", "never predicted", "bins too thin for this ECE"} <= about(findings)
+    assert {"class results from few samples", "never predicted", "too few samples per bin for this ECE"} <= about(
+        findings
+    )
     silent = next(f for f in findings if f.about == "never predicted")
     assert "1 of 2 are never predicted: 1." in silent.text
 
@@ -174,7 +176,7 @@ def test_labels_that_are_hardly_ever_predicted(tmp_path):
 
 @pytest.mark.parametrize(
     ("samples", "found"),
-    [(40_000, ("note", "no miscalibration measurable")), (300, ("warning", "bins too thin for this ECE"))],
+    [(40_000, ("note", "no miscalibration measurable")), (300, ("warning", "too few samples per bin for this ECE"))],
 )
 def test_calibration_that_cannot_be_told_from_chance(tmp_path, samples, found):
     draw = np.random.default_rng(1)
@@ -191,7 +193,7 @@ def test_thin_bins_are_counted(tmp_path):
         logits = np.repeat([[level, 0.0] for level in levels], [40, 10, 10][: len(levels)], axis=0)
         targets = (np.arange(len(logits)) % 4 == 3).astype(int)
         findings = look_at_predictions(evaluated(tmp_path / "p.npz", logits=logits, targets=targets))
-        return next(finding.text for finding in findings if finding.about == "bins too thin for this ECE")
+        return next(finding.text for finding in findings if finding.about == "too few samples per bin for this ECE")
 
     assert text(1.1).endswith("within sampling noise.")
     assert "(1 bin holds fewer than 30)" in text(1.1, 0.7)
@@ -252,7 +254,7 @@ def test_what_repairs_confidence_is_said_once(tmp_path):
     targets = (logits + draw.gumbel(size=logits.shape)).argmax(1)
     for shift, repair in (
         ([3.0, 0.0, 0.0], "--method vector corrects more of it"),
-        ([0.0] * 3, "A temperature corrects"),
+        ([0.0] * 3, "Temperature scaling corrects"),
     ):
         np.savez(tmp_path / "p.npz", logits=3 * logits + shift, targets=targets)
         source = open_predictions(tmp_path / "p.npz")

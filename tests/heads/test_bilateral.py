@@ -329,7 +329,10 @@ def test_distribute_afterwards():
         (lambda: bilateral(MLP(4, 3), epochs=2, block="classifier"), ("block", "classifier")),
         (lambda: bilateral(build("linear"), epochs=2), ("model", "before its classifier")),
         (lambda: bilateral(tiny(), epochs=2), ("model", "one head", "'model.classifier'", "two branches already")),
-        (lambda: bilateral(tiny().model, epochs=2), ("model", "one head", "two branches already", "fresh model")),
+        (
+            lambda: bilateral(tiny().model, epochs=2),
+            ("model", "one head", "two branches already", "build the model again"),
+        ),
         (lambda: bilateral(decouple(MLP(4, 3)).model, epochs=2), ("model", "one head", "decoupled already", "merge()")),
         (
             lambda: bilateral(cosine(), epochs=2),
@@ -341,7 +344,7 @@ def test_distribute_afterwards():
         (lambda: tiny()(torch.randn(2, 4), torch.randn(3, 4)), ("reversed_inputs", "3 for 2")),
         (lambda: tiny().set_progress(1.5), ("fraction",)),
         (lambda: tiny().set_epoch(-1), ("epoch", "[0, 9] for epochs=10", "got -1", "count from 0")),
-        (lambda: tiny(epochs=3).set_epoch(7), ("epoch", "[0, 2] for epochs=3", "got 7", "the epochs you train")),
+        (lambda: tiny(epochs=3).set_epoch(7), ("epoch", "[0, 2] for epochs=3", "got 7", "epochs you train for")),
         (lambda: tiny(mixing=Constant(2.0)).set_epoch(0), ("weight of the first branch",)),
     ],
 )
@@ -364,11 +367,15 @@ def test_a_classifier_that_the_model_never_uses(training):
     model = TwoHeads()
     net = bilateral(model, epochs=2, name="unused").train(training)
     message = says(
-        "the classifier 'unused'", "used in every", "got one of TwoHeads", "fresh model", "body.0, main, unused"
+        "the classifier 'unused'",
+        "used in every",
+        "got a pass of TwoHeads",
+        "build the model again",
+        "body.0, main, unused",
     )
     with pytest.raises(RuntimeError, match=message):
         net(*[torch.randn(2, 12)] * (2 if training else 1))
-    with pytest.raises(ValueError, match=says("model", "one head", "'unused'", "fresh model")):
+    with pytest.raises(ValueError, match=says("model", "one head", "'unused'", "build the model again")):
         bilateral(model, epochs=2, name="main")
     right = bilateral(TwoHeads(), epochs=2, name="main").train(training)
     assert right(*[torch.randn(2, 12)] * (2 if training else 1)).shape == (2, C)

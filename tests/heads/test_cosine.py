@@ -159,7 +159,9 @@ def test_what_cannot_be_normalised():
     with pytest.raises(ValueError, match=says("model", "one classifier", "got 2", "'main'", "'unused'", "name=")):
         normalize_classifier(two)
     assert type(two.unused) is nn.Linear
-    with pytest.raises(ValueError, match=says("the classifier '1'", "its width", "got LazyLinear", "let a batch")):
+    with pytest.raises(
+        ValueError, match=says("the classifier '1'", "its width", "got LazyLinear", "run the model on a batch")
+    ):
         normalize_classifier(nn.Sequential(nn.Linear(4, 6), nn.LazyLinear(3)))
     with pytest.raises(TypeError, match=says("model", "nn.Module", "got function")):
         normalize_classifier(lambda x: x)

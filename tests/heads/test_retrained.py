@@ -289,12 +289,12 @@ def test_nearest_class_mean_on_maps():
         (
             lambda m, k: retrain_classifier(m, k, head=nn.Linear(3, 5)),
             ValueError,
-            ("head", "3 logits of 6 features", "got Linear that fails", "make it of the sizes"),
+            ("head", "6 features to 3 logits", "got Linear that fails", "use the sizes"),
         ),
         (
             lambda m, k: retrain_classifier(m, k, head=nn.Linear(6, 4)),
             ValueError,
-            ("head", "3 logits of 6 features", "got Linear with 4", "make it of the sizes"),
+            ("head", "6 features to 3 logits", "got Linear with 4", "use the sizes"),
         ),
         (lambda m, k: retrain_classifier(m, k, lr=0.0), ValueError, ("lr",)),
         (lambda m, k: retrain_classifier(m, k, head=nn.Identity()), ValueError, ("head", "parameters")),

@@ -1170,7 +1170,7 @@ def test_a_normalizer_is_not_negative(loss):
 
 
 def test_a_normalizer_needs_a_reduction():
-    message = says("normalizer", "must be None for reduction='none'", "got one", "divide the result yourself")
+    message = says("normalizer", "must be None for reduction='none'", "got one", "divide the losses yourself")
     for build, targets in (
         (lambda: eq.FocalLoss(reduction="none"), INDICES),
         (lambda: eq.AsymmetricLoss(reduction="none"), LABELS),
@@ -1247,7 +1247,7 @@ def test_parts_that_exclude_one_another():
     ("make", "words"),
     [
         (lambda: SoftmaxLoss(2.0), ("modulation must be focal", "got 2.0; omit it")),
-        (lambda: SoftmaxLoss(focal), ("modulation must be", "got focal itself, which has to be called: focal(...)")),
+        (lambda: SoftmaxLoss(focal), ("modulation must be", "got focal itself instead of focal(...)")),
         (lambda: SigmoidLoss("focal"), ("modulation must be", "got 'focal'")),
         (lambda: SoftmaxLoss(adjustment=[1, 2, 3]), ("adjustment must be logit_adjustment(counts)", "of type list")),
         (lambda: SigmoidLoss(adjustment=logit_adjustment([1, 2])), ("adjustment must be NegativeTolerance",)),
@@ -1259,7 +1259,7 @@ def test_parts_that_exclude_one_another():
         (lambda: SoftmaxLoss(weight=RecallWeights), ("weight must be", "RecallWeights itself", "RecallWeights(...)")),
         (
             lambda: eq.FocalLoss(weight=effective_number),
-            ("weight must be", "effective_number itself, which has to be called"),
+            ("weight must be", "effective_number itself instead of effective_number(...)"),
         ),
         (lambda: SigmoidLoss(asymmetry=AdaptiveAsymmetry), ("asymmetry must be", "AdaptiveAsymmetry itself")),
     ],

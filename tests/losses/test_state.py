@@ -594,7 +594,7 @@ def test_a_state_of_a_training_with_other_epochs():
 def test_a_state_beyond_the_epochs_of_the_loss_warns():
     saved = eq.FocalLoss(Linear(0.0, 2.0), epochs=20)
     saved.set_epoch(15)
-    with pytest.warns(UserWarning, match=r"FocalLoss stands at epoch 15, but the loss has epochs=10"):
+    with pytest.warns(UserWarning, match=r"FocalLoss is at epoch 15, but the loss has epochs=10"):
         eq.FocalLoss(Linear(0.0, 2.0), epochs=10).load_state_dict(saved.state_dict())
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -119,8 +119,8 @@ def test_it_shows_its_losses():
         (lambda loss: Linear(0.0, 1.0) * loss, TypeError, "got Linear"),
         (lambda loss: -1 * loss, ValueError, "factor must be"),
         (lambda loss: loss * float("nan"), ValueError, "factor must be"),
-        (lambda loss: SumOfLosses([loss], [1.0, 2.0]), ValueError, "got 1 and 2; give one factor for each"),
-        (lambda loss: SumOfLosses([]), ValueError, "at least one, got 0"),
+        (lambda loss: SumOfLosses([loss], [1.0, 2.0]), ValueError, "got 1 and 2; pass one factor per loss"),
+        (lambda loss: SumOfLosses([]), ValueError, "at least 1, got 0"),
         (
             lambda loss: (loss + eq.BrierLoss(reduction="none"))(*batch()),
             ValueError,

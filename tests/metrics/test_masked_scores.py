@@ -150,7 +150,7 @@ def test_average_precision_of_infinite_scores(seed):
 
 def test_average_precision_refuses_nan_where_it_is_known():
     scores, positive = torch.tensor([[1.0, math.nan, 0.0]]), torch.tensor([[False, True, True]])
-    with pytest.raises(ValueError, match="scores must be numbers, got NaN; "):
+    with pytest.raises(ValueError, match="scores must not be NaN, got NaN; "):
         average_precision(scores, positive)
     assert average_precision(scores, positive, torch.tensor([[True, False, True]])).item() == 0.5
 

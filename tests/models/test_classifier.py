@@ -158,7 +158,7 @@ class Lazy(nn.Module):
 
 
 def test_a_lazy_classifier_needs_a_batch():
-    message = says("the classifier 'head'", "its width", "got LazyLinear", "let a batch pass through the model first")
+    message = says("the classifier 'head'", "its width", "got LazyLinear", "run the model on a batch first")
     model = Lazy()
     found = find_classifier(model)
     assert found.num_classes == 3
@@ -283,7 +283,7 @@ def test_the_new_module_takes_over_the_mode(training):
 def test_what_cannot_be_replaced():
     with pytest.raises(TypeError, match=says("module", "nn.Module", "got function", "nn.Linear(D, C)")):
         replace_classifier(build("mlp"), lambda x: x)
-    with pytest.raises(ValueError, match=says("model", "as a part", "got Linear", "use the new module")):
+    with pytest.raises(ValueError, match=says("model", "as a submodule", "got Linear", "use the new module")):
         replace_classifier(nn.Linear(3, 2), nn.Linear(3, 4))
 
 

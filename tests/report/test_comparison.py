@@ -29,11 +29,11 @@ from tests.report.reading import Reader, brightness, labels
 ODD_NAMES = ["<b>x</b>", "<script>alert(1)</script>", "\"&'", "$a_b$", 'id="x" 1.23456', "]]> </svg> -->"]
 SECTIONS = {
     "single": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Training",
-               "Right and wrong predictions", "Recall weights", "How to repeat it"],
+               "Correct and wrong predictions", "Recall weights", "How to repeat it"],
     "multi": ["Results", "Differences from bce", "Accuracy and calibration", "Reliability", "Labels", "Training",
               "Positives and negatives", "How to repeat it"],
     "segmentation": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Examples",
-                     "Training", "Right and wrong predictions", "Recall weights", "How to repeat it"],
+                     "Training", "Correct and wrong predictions", "Recall weights", "How to repeat it"],
 }  # fmt: skip
 FIGURES = {
     "single": [
@@ -42,7 +42,7 @@ FIGURES = {
         "Reliability diagram: ce", "Reliability diagram: recall", "focal:gamma=1,3: a bar for each of 6 classes",
         "training loss / first epoch, over the epochs, a line for each of ce, focal:gamma=1,3, recall",
         "mean class accuracy, validation", "norm of the gradient", "NLL of wrong predictions",
-        "entropy of right predictions", "recall: over time", "recall: by class", "ce: over time", "focal weights",
+        "entropy of correct predictions", "recall: over time", "recall: by class", "ce: over time", "focal weights",
         "recall weights", "recall / focal",
     ],
     "multi": [
@@ -184,7 +184,7 @@ def test_a_single_loss_has_nothing_to_compare_with(tmp_path):
     text = comparison_page(folder, read_verdict(folder))
     assert "<h1>1 loss compared on digits-lt</h1>" in text
     titles = re.findall(r'<h2 id="[^"]*">(.*?)</h2>', text)
-    parts = ["Results", "Reliability", "Classes", "Training", "Right and wrong predictions", "Recall weights"]
+    parts = ["Results", "Reliability", "Classes", "Training", "Correct and wrong predictions", "Recall weights"]
     assert titles == [*parts, "How to repeat it"]
 
 
@@ -217,9 +217,9 @@ def methods(tmp_path_factory):
 
 def test_where_any_row_is_a_method_rows_are_not_called_losses(methods, single):
     said = " ".join(re.findall(r'<p class="soft">(.*?)</p>', methods, re.DOTALL))
-    assert said.count("losses") == said.count("Values of different losses do not compare") == 1  # of losses indeed
+    assert said.count("losses") == said.count("Values of different losses are not comparable") == 1  # of losses indeed
     assert said.count("the number of methods") == 2
-    assert "joins the methods that no other one beats" in said
+    assert "connects the Pareto-optimal methods" in said
     assert "on validation data, not on test data" in said
     heads = [name for head in re.findall(r"<thead>.*?</thead>", methods, re.DOTALL) for name in Reader(head).words]
     assert heads.count("method") == 3  # results, hyper-parameters, failed runs
@@ -227,17 +227,17 @@ def test_where_any_row_is_a_method_rows_are_not_called_losses(methods, single):
     assert "the number of losses" in comparison_page(single, read_verdict(single))
 
 
-AFTERWARDS = "their classifiers were made after the training of another run"
+AFTERWARDS = "their classifiers were fitted after the training of another run"
 
 
 def test_what_has_no_line_is_in_no_legend_and_it_is_said_why(methods, single):
-    for title in ("Training", "Right and wrong predictions"):
+    for title in ("Training", "Correct and wrong predictions"):
         section = re.search(rf"<h2[^>]*>{title}</h2>.*?</section>", methods, re.DOTALL)[0]
         legends = re.findall(r'<ul class="keys">(.*?)</ul>', section, re.DOTALL)
         assert legends
         for legend in legends:
             assert list(filter(None, Reader(legend).words)) == ["ce", "recall", "sdn"]
-        assert section.count(f"No line of crt:epochs=5,10 and ncm: {AFTERWARDS}.") == 1
+        assert section.count(f"No line for crt:epochs=5,10 and ncm: {AFTERWARDS}.") == 1
     assert AFTERWARDS not in comparison_page(single, read_verdict(single))
 
 
@@ -247,8 +247,8 @@ def test_methods_without_epochs_are_those_that_do_not_learn_in_steps():
 
 def test_scores_that_are_no_probabilities_are_told(methods, single):
     told = (
-        "are distances to the means of classes and no probabilities: ECE, AdaECE and NLL before temperature are no "
-        "fair measure of them"
+        "are distances to class means, not probabilities: ECE, AdaECE and NLL before temperature scaling are not "
+        "meaningful for them"
     )
     assert methods.count(f"The scores of ncm {told}") == methods.count(told) == 1
     assert told not in comparison_page(single, read_verdict(single))
@@ -333,7 +333,7 @@ def test_failed_runs_are_told_and_the_others_stay(copied):
 def test_no_run_at_all(copied):
     found = read_verdict(copied)
     shutil.rmtree(copied.path / "runs")
-    with pytest.raises(ValueError, match="at least one run must be finished, found none; let equipoise compare go on"):
+    with pytest.raises(ValueError, match="at least one run must be finished, found none; run equipoise compare again"):
         comparison_page(copied, found)
 
 
@@ -362,13 +362,13 @@ def test_histories_without_what_is_new_are_drawn_without_it(copied):
 
 
 def test_the_last_epoch_is_not_said_to_be_chosen(copied):
-    chosen = "Mean class accuracy on validation data chose the epoch that is judged."
+    chosen = "Mean class accuracy on validation data selected the evaluated epoch."
     assert chosen in comparison_page(copied, read_verdict(copied))
     for run in copied.runs:
         file = run.folder.path / "run.json"
         file.write_text(json.dumps(replace(run.folder.record, spec={"checkpoint": "last"}).to_json()), encoding="utf-8")
     text = comparison_page(copied, read_verdict(copied))
-    assert "The last epoch is judged." in text
+    assert "Evaluated after the last epoch." in text
     assert chosen not in text
 
 
@@ -419,7 +419,7 @@ def test_bars_and_points_of_one_colour_differ(classes):
 def test_more_classes_than_can_be_seen_share_bars_and_the_table_has_the_rare_ones(tmp_path):
     folder = write_comparison(tmp_path / "huge", losses=("ce", "recall"), classes=400, seeds=1, samples=100, epochs=2)
     text = comparison_page(folder, read_verdict(folder))
-    assert "the 300 rarest in numbers" in text
+    assert "the 300 rarest as a table" in text
     assert "400 classes, from common to rare" in text
     assert ">kind 399<" in text
     assert ">kind 99<" not in text

@@ -311,9 +311,8 @@ class Loss(Summand, PreciseBuffers):
         """Hyper-parameters for ``repr``."""
         texts: dict[str, str] = {}
         for name, text in (item for part in self.parts for item in described(part).items()):
-            texts[name] = (
-                f"{texts[name]} * {text}" if name in texts else text
-            )  # two parts with the same hyper-parameter: show the product
+            # two parts with the same hyper-parameter are multiplied
+            texts[name] = f"{texts[name]} * {text}" if name in texts else text
         if self.epochs is not None:
             texts["epochs"] = str(self.epochs)
         return ", ".join(f"{name}={text}" if name else text for name, text in texts.items())

@@ -40,9 +40,7 @@ def current_settings(loss: nn.Module) -> dict[str, float | list[float]]:
             for piece in part.layout:
                 if piece.name in ALWAYS:
                     values = part.hyper_double[piece.start : piece.stop]
-                    name = (
-                        piece.argument or piece.name if piece.name in EXPONENTS else piece.name
-                    )  # under the name of the argument
+                    name = piece.argument or piece.name if piece.name in EXPONENTS else piece.name
                     settings[name] = _plain(values)
             for stateless in part.parts:
                 settings |= scheduled_values(stateless, part.moment())

@@ -103,13 +103,13 @@ def _package(package: str, name: str) -> ModuleType:
             raise
         raise ModuleNotFoundError(
             f"{package}:{name} needs {package}, which is not installed; pip install {package}, in the build for the "
-            "installed PyTorch",
+            "installed torch",
             name=package,
         ) from None
     except (ImportError, OSError, RuntimeError) as error:
         raise ImportError(
             f"{package}:{name} needs {package}, which is installed but fails to import ({error}); install "
-            "the build for the installed PyTorch",
+            "the build for the installed torch",
             name=package,
         ) from error
 

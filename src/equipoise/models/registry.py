@@ -156,7 +156,9 @@ def build_model(
     entry = _entry(name)
     for option in options:
         if option not in entry.options:
-            raise TypeError(f"options must be known to {entry.name}, got {option!r}; {nearest(option, entry.options)}")
+            raise TypeError(
+                f"{entry.name} must get known options only, got {option!r}; {nearest(option, entry.options)}"
+            )
     return entry.make(**_inputs(entry, input_shape, vocabulary, options), num_classes=num_classes, **options)
 
 
