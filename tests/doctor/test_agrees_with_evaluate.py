@@ -85,7 +85,7 @@ def test_a_temperature_that_makes_it_worse_is_told_so() -> None:
     measured.calibration.before["nll"] = 0.0375
     measured.calibration.after["nll"] = 0.0377
     tried = [Correction("--method temperature", 0.0377, True), Correction("--method vector", 0.0300, False)]
-    (finding,) = [f for f in look_at_predictions(measured, corrections=tried) if "more than" in f.about]
+    (finding,) = [f for f in look_at_predictions(measured, corrections=tried) if "improves on" in f.about]
     assert NUMBERS.findall(finding.text) == [("falls", "0.0375", "0.0300"), ("rises", "0.0375", "0.0377")]
     (confident,) = [f for f in look_at_predictions(measured, corrections=tried[:1]) if f.about == "overconfident"]
     assert "--method temperature)" not in confident.advice

@@ -936,7 +936,7 @@ def test_a_loss_that_was_never_moved_warns_once_in_training_only():
             for _ in range(3):
                 loss(*batch)
         assert [warning.category for warning in caught] == [UserWarning]
-        assert re.search(r"schedule.*never moved.*set_epoch.*set_progress", str(caught[0].message))
+        assert re.search(r"schedule.*never advanced.*set_epoch.*set_progress", str(caught[0].message))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for move in ("set_epoch", "set_progress"):

@@ -388,7 +388,7 @@ def test_ten_losses_and_a_hundred_classes_are_no_heavy_page(tmp_path):
     folder = write_comparison(tmp_path / "big", losses=losses, classes=100, epochs=30, seeds=2, samples=300)
     text = comparison_page(folder, read_verdict(folder))
     assert len(text.encode()) < 3_000_000
-    assert "all 100 classes in numbers" in text
+    assert "all 100 classes as a table" in text
     assert text.count("var(--series-8)") > 8  # nine losses beside the baseline: the ninth is told apart by its dashes
     assert re.search(r'class="stroke".*?stroke="var\(--series-1\)" stroke-dasharray="4.0 1.6"', text)
     assert text.count("<pattern") == 1  # its bars are hatched

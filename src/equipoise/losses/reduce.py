@@ -80,4 +80,4 @@ def _divisor(normalizer: Tensor | float, dtype: torch.dtype) -> Tensor | float:
             raise ValueError(f"normalizer must not be negative, got {normalizer!r}; pass the divisor of the sum")
         return normalizer
     came = f"{normalizer.dtype} {tuple(normalizer.shape)}" if isinstance(normalizer, Tensor) else repr(normalizer)
-    raise TypeError(f"normalizer must be a number or a tensor of one element, got {came}; pass one per batch")
+    raise TypeError(f"normalizer must be a number or a tensor of one, got {came}; pass one number per batch")

@@ -62,8 +62,8 @@ def check_sized(classifier: Classifier) -> None:
     """Raise if a lazy layer is uninitialised and has no width yet."""
     if any(map(is_lazy, classifier.module.parameters())):
         raise ValueError(
-            f"the classifier {classifier.name!r} must know its width, got an uninitialised "
-            f"{type(classifier.module).__name__}; run the model on a batch first"
+            f"the classifier {classifier.name!r} must know its width, got {type(classifier.module).__name__} that is "
+            "uninitialised; run the model on a batch first"
         )
 
 

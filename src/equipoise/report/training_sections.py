@@ -114,8 +114,8 @@ def weights_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section
     colours = [Key(name, css(colour)) for name, colour in zip(members, shades(len(members)), strict=True)]
     section = Section(
         "Recall weights",
-        "The weight 1 − recall of each class on training batches, normalised to a sum of one. Recall loss uses these "
-        "weights; the other losses do not (Tian et al. 2021, figures 1a and 2c). Colours go from "
+        "The weight 1 − recall of each class on training batches, normalised to a sum of one: the weights "
+        "of recall loss, shown for every row (Tian et al. 2021, figures 1a and 2c). Colours go from "
         f"the {'most common to the rarest class' if len(names) <= LINES else 'common to the rare classes'}.",
         keys=colours,
         figures=figures,
