@@ -172,8 +172,8 @@ def test_held_tensors_are_counted_once_with_and_without_the_inputs():
     logits = torch.randn(16, 8, requires_grad=True)
 
     def held(forward):
-        found = held_for_backward(forward, [logits], logits.nbytes)
-        return found.with_inputs, found.without_inputs
+        actual = held_for_backward(forward, [logits], logits.nbytes)
+        return actual.with_inputs, actual.without_inputs
 
     assert held(lambda: logits.sum()) == (0, 0)
     assert held(lambda: (logits * logits).sum()) == (1, 0)
@@ -193,9 +193,9 @@ def test_shapes_and_types_can_be_chosen(monkeypatch, tmp_path):
     file = tmp_path / "rows.json"
     arguments = ["losses", "--rounds", "1", "--filter", "ldam", "--json", str(file)]
     main([*arguments, "--shapes", "4x3", "softmax:2x2", "--dtype", "both", "--dtype", "float64"])
-    found = {(row["link"], tuple(row["shape"]), row["dtype"]) for row in json.loads(file.read_text())["rows"]}
+    content = {(row["link"], tuple(row["shape"]), row["dtype"]) for row in json.loads(file.read_text())["rows"]}
     types = ("float32", "bfloat16", "float64")
-    assert found == {("softmax", shape, dtype) for shape in ((4, 3), (2, 2)) for dtype in types}
+    assert content == {("softmax", shape, dtype) for shape in ((4, 3), (2, 2)) for dtype in types}
     with pytest.raises(SystemExit, match="9x9 is none of those listed"):
         main(["losses", "--shapes", "9x9"])
 
@@ -304,10 +304,10 @@ def cuda_run(monkeypatch):
             return row
 
         def seconds(step, rounds):
-            found = milliseconds.get(names[step], 5.0)
-            if found is None:
+            actual = milliseconds.get(names[step], 5.0)
+            if actual is None:
                 raise RuntimeError("called a synchronizing CUDA operation")
-            return [1e-3 * found] * rounds
+            return [1e-3 * actual] * rounds
 
         monkeypatch.setattr(losses, "_prepare", prepare)
         monkeypatch.setattr(losses, "device_seconds", seconds)
@@ -544,12 +544,12 @@ def test_a_training_is_compared_with_a_bare_loop_and_with_every_loss_of_its_task
 
 def test_the_bare_loop_trains_as_we_do(monkeypatch):
     """On our batches, and with the learning rate that it has, its weights are ours after an epoch."""
-    found = []
+    actual = []
 
     def follow(turns, trainer, learner):
         for rows in torch.from_numpy(trainer.train_dataloader.feed.indices).split(16):
             turns.bare.step(rows)
-        found.append(deepcopy((learner.model.state_dict(), turns.bare.model.state_dict())))
+        actual.append(deepcopy((learner.model.state_dict(), turns.bare.model.state_dict())))
         turns.bare_seconds.append(1.0)
 
     monkeypatch.setattr(train.Turns, "on_train_epoch_end", follow)
@@ -557,8 +557,8 @@ def test_the_bare_loop_trains_as_we_do(monkeypatch):
         "digits-lt", "resnet32", None, {"schedule": "constant", "warmup": 0.0, "optimizer": "sgd", "lr": 1e-5}
     )
     train.run(train.Settings(CPU, [case], rounds=1, filter="CrossEntropyLoss"))
-    ours, bare = found[0]
-    assert len(found) == 2
+    ours, bare = actual[0]
+    assert len(actual) == 2
     torch.testing.assert_close(bare, ours, rtol=1e-3, atol=1e-4)
 
 

@@ -405,10 +405,10 @@ def test_damaged_runs_are_found_and_set_aside(run_folder, what):
     assert damage_of(run_folder) is None
     name = what.split(" ")[0]
     DAMAGE[what](run_folder.path / name)
-    found = damage_of(run_folder)
-    assert found is not None
-    assert name in found
-    assert "train again" in found
+    damage = damage_of(run_folder)
+    assert damage is not None
+    assert name in damage
+    assert "train again" in damage
     assert (run_folder.path.parent / set_aside(run_folder)).is_dir()
     assert not run_folder.finished
 

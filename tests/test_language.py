@@ -62,13 +62,13 @@ def files():
 @pytest.mark.parametrize("phrase", REPLACED)
 def test_a_replaced_phrase_does_not_come_back(phrase):
     pattern = re.compile(rf"\b{phrase}\b", flags=re.IGNORECASE)
-    found = []
+    actual = []
     for file in files():
         text = re.sub(r"\s+(#\s+)?", " ", file.read_text(encoding="utf-8"))
-        found += [
+        actual += [
             f"{file.relative_to(ROOT)}: {text[hit.start() - 30 : hit.end() + 30]}" for hit in pattern.finditer(text)
         ]
-    assert found == [], f"write: {REPLACED[phrase]}"
+    assert actual == [], f"write: {REPLACED[phrase]}"
 
 
 def test_there_are_files():

@@ -65,10 +65,10 @@ def test_rules_are_their_formulas(rule, formula, counts, normalize):
         "sum_to_C": len(counts) / math.fsum(raw),
         "mean_one_over_samples": math.fsum(counts) / math.fsum(n * w for n, w in zip(counts, raw, strict=True)),
     }[normalize]
-    found = rule(counts, normalize=normalize)
-    assert found.dtype is torch.float64
-    assert_close(found, torch.tensor([w * factor for w in raw], dtype=torch.float64), **CLOSE)
-    assert [w == 0 for w in found.tolist()] == [n == 0 for n in counts]
+    weights = rule(counts, normalize=normalize)
+    assert weights.dtype is torch.float64
+    assert_close(weights, torch.tensor([w * factor for w in raw], dtype=torch.float64), **CLOSE)
+    assert [w == 0 for w in weights.tolist()] == [n == 0 for n in counts]
 
 
 @each_rule

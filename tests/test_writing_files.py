@@ -215,7 +215,7 @@ def test_a_refused_run_leaves_no_folder(folder):
 
 
 def test_damaged_checkpoints_start_a_run_again(folder):
-    said = []
+    lines = []
     spec = RunSpec(data="digits-lt", model="linear", epochs=2, logger="none")
     unfinished = RunFolder(folder / "run")
     unfinished.draft.mkdir()
@@ -223,7 +223,7 @@ def test_damaged_checkpoints_start_a_run_again(folder):
     (unfinished.draft / ".checkpoint.ckpt.draft-killed").mkdir()
     unfinished.resume_point.write_bytes(b"PK half of a checkpoint")
     (unfinished.draft / "history.jsonl").write_text('{"epoch": 0}\n')
-    run(spec, unfinished.path, say=said.append)
-    assert any("resume.ckpt: the file must be the checkpoint of a run" in line for line in said)
+    run(spec, unfinished.path, say=lines.append)
+    assert any("resume.ckpt: the file must be the checkpoint of a run" in line for line in lines)
     assert [row.epoch for row in unfinished.history()] == [0, 1]
     assert not any(unfinished.path.rglob(".*"))

@@ -51,12 +51,12 @@ def test_a_call_begins_once_the_one_before_it_is_over(jobs, tmp_path):
         Call("wrong", calls.complain, (ValueError, "no")),
         Call("after one that is not asked for", calls.now, (0.0,), after="done before"),
     ]
-    found = {outcome.name: outcome for outcome in jobs.outcomes(asked)}
-    assert {name for name, outcome in found.items() if outcome.error} == {"wrong"}
-    begun, ended = ({name: one.value[k] for name, one in found.items() if not one.error} for k in (0, 1))
+    outcomes = {outcome.name: outcome for outcome in jobs.outcomes(asked)}
+    assert {name for name, outcome in outcomes.items() if outcome.error} == {"wrong"}
+    begun, ended = ({name: one.value[k] for name, one in outcomes.items() if not one.error} for k in (0, 1))
     assert begun["second"] > ended["first"]
     assert ended["second"] < ended["long"]
-    assert len(found) == len(asked)
+    assert len(outcomes) == len(asked)
 
 
 def test_what_goes_wrong_is_a_line_with_a_log(jobs):
@@ -146,9 +146,9 @@ def test_interrupted_nothing_is_said_of_what_killed_processes_leave(tmp_path):
     asking = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     until(lambda: file.is_file() and file.read_text())
     asking.send_signal(signal.SIGINT)
-    _, said = asking.communicate(timeout=240)
-    assert "KeyboardInterrupt" in said
-    assert "leaked" not in said
+    _, output = asking.communicate(timeout=240)
+    assert "KeyboardInterrupt" in output
+    assert "leaked" not in output
 
 
 def test_warnings_stay_as_they_were(monkeypatch):

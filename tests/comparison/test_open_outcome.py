@@ -40,18 +40,18 @@ def test_numbers_on_all_samples_are_those_of_the_evaluation(tmp_path, ties):
     folder, _ = run_of(tmp_path / "run", ties=ties, ignored=(3, 50))
     outcome, values = outcome_of(folder), values_of(folder)
     assert (outcome.samples, *outcome.open_sizes) == (240, 70, 240)
-    found = outcome.weigh(*(np.ones((samples, 1)) for samples in (240, 70, 240)))
-    assert set(found) == {*METRICS["single"], *OPEN_METRICS} == set(values)
+    metrics = outcome.weigh(*(np.ones((samples, 1)) for samples in (240, 70, 240)))
+    assert set(metrics) == {*METRICS["single"], *OPEN_METRICS} == set(values)
     for name in OPEN_METRICS:
         assert 0 < values[name] < 1
-        assert found[name][0] == pytest.approx(values[name], abs=1e-9), name
+        assert metrics[name][0] == pytest.approx(values[name], abs=1e-9), name
 
 
 def test_weights_are_repetitions(tmp_path):
     folder, arrays = run_of(tmp_path / "run", samples=150)
     draw = np.random.default_rng(0)
     drawn = [draw.multinomial(count, np.full(count, 1 / count), 3).T for count in (150, 70, 240)]
-    found = outcome_of(folder).weigh(*(weights.astype(np.float32) for weights in drawn))
+    metrics = outcome_of(folder).weigh(*(weights.astype(np.float32) for weights in drawn))
     kinds = {"test": arrays, "open": {"logits": strange()}, "val": arrays_of("single", seed=5)}
     for k in range(3):
         again = {}
@@ -61,15 +61,15 @@ def test_weights_are_repetitions(tmp_path):
             again[name] = open_predictions(file, targets=name != "open")
         again = evaluate_open_set(again["test"], again["open"], val=again["val"])
         for name in OPEN_METRICS:
-            assert found[name][k] == pytest.approx(again.overall[name], abs=1e-6), name
+            assert metrics[name][k] == pytest.approx(again.overall[name], abs=1e-6), name
 
 
 def test_samples_of_every_kind_are_drawn_and_the_others_stay_as_they_were(tmp_path):
     folder, arrays = run_of(tmp_path / "run")
     closed = make_run(tmp_path / "closed", "single", arrays_of("single", seed=5), arrays)
-    (found,), (alone,) = (resample([outcome_of(one)], draws=400, seed=1) for one in (folder, closed))
+    (metrics,), (alone,) = (resample([outcome_of(one)], draws=400, seed=1) for one in (folder, closed))
     for name in METRICS["single"]:
-        np.testing.assert_array_equal(found[name], alone[name])
+        np.testing.assert_array_equal(metrics[name], alone[name])
     outcome = outcome_of(folder)
     draw = np.random.default_rng(0)
     weights = [draw.multinomial(count, np.full(count, 1 / count), 2000).T for count in (240, 70, 240)]
@@ -83,7 +83,7 @@ def test_samples_of_every_kind_are_drawn_and_the_others_stay_as_they_were(tmp_pa
     }.items():
         parts = [np.var(outcome.weigh(*ones[:k], weights[k], *ones[k + 1 :])[metric]) for k in range(3)]
         assert [k for k in range(3) if parts[k] > 1e-9] == list(kinds), metric
-        assert np.var(found[metric]) == pytest.approx(sum(parts), rel=0.3), metric
+        assert np.var(metrics[metric]) == pytest.approx(sum(parts), rel=0.3), metric
 
 
 def test_the_least_variance_is_that_of_two_samples(tmp_path):

@@ -24,13 +24,13 @@ def run_of(folder, task, *, ties=False, change=lambda arrays: arrays, **options)
     return make_run(folder / "run", task, val, arrays), arrays
 
 
-def close(found, expected, task):
+def close(actual, expected, task):
     for name in METRICS[task]:
         if expected[name] is None:
-            assert name not in found or np.isnan(found[name])
+            assert name not in actual or np.isnan(actual[name])
         else:
             tolerance = 1e-3 if name in BY_CELLS.get(task, ()) else 1e-6
-            assert float(found[name]) == pytest.approx(expected[name], abs=tolerance), name
+            assert float(actual[name]) == pytest.approx(expected[name], abs=tolerance), name
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -38,10 +38,10 @@ def close(found, expected, task):
 def test_numbers_on_all_samples_are_those_of_the_evaluation(tmp_path, task, ties):
     folder, _ = run_of(tmp_path, task, ties=ties)
     outcome = outcome_of(folder)
-    found = outcome.weigh(np.ones((outcome.samples, 1)))
-    assert set(found) == set(METRICS[task])
+    metrics = outcome.weigh(np.ones((outcome.samples, 1)))
+    assert set(metrics) == set(METRICS[task])
     assert None not in values_of(folder).values()
-    close({name: values[0] for name, values in found.items()}, values_of(folder), task)
+    close({name: values[0] for name, values in metrics.items()}, values_of(folder), task)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -49,7 +49,7 @@ def test_weights_are_repetitions(tmp_path, task):
     folder, arrays = run_of(tmp_path, task, samples=150)
     outcome = outcome_of(folder)
     weights = np.random.default_rng(0).multinomial(150, np.full(150, 1 / 150), 3).T
-    found = outcome.weigh(weights.astype(np.float32))
+    metrics = outcome.weigh(weights.astype(np.float32))
     for draw in range(3):
         repeated = {
             name: np.repeat(arrays[name], weights[:, draw], 0) if name in ("logits", "targets") else arrays[name]
@@ -61,9 +61,9 @@ def test_weights_are_repetitions(tmp_path, task):
             tolerance = 5e-3 if name.startswith("ada") and task != "single" else 2e-6
             expected = values_of(again)[name]
             if name.startswith("ece"):  # bins keep their signs
-                assert float(found[name][draw]) <= expected + tolerance, name
+                assert float(metrics[name][draw]) <= expected + tolerance, name
             else:
-                assert float(found[name][draw]) == pytest.approx(expected, abs=tolerance), name
+                assert float(metrics[name][draw]) == pytest.approx(expected, abs=tolerance), name
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -95,10 +95,10 @@ def test_a_draw_without_a_group_has_no_value_for_it(tmp_path):
     weights = np.ones((outcome.samples, 2), np.float32)
     targets = arrays_of("single")["targets"]
     weights[np.isin(targets, np.flatnonzero(outcome.groups["few"])), 1] = 0
-    found = outcome.weigh(weights)
-    assert np.isfinite(found["few"][0])
-    assert np.isnan(found["few"][1])
-    assert np.isfinite(found["mean_class_accuracy"]).all()
+    metrics = outcome.weigh(weights)
+    assert np.isfinite(metrics["few"][0])
+    assert np.isnan(metrics["few"][1])
+    assert np.isfinite(metrics["mean_class_accuracy"]).all()
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -129,10 +129,10 @@ def test_draws_are_the_same_for_all_runs_and_for_the_same_seed(tmp_path):
 def test_resampled_accuracy_spreads_as_a_share_does(tmp_path, monkeypatch):
     folder, _ = run_of(tmp_path, "single", samples=400, change=all_count)
     monkeypatch.setattr("equipoise.comparison.outcomes.TOGETHER", 400 * 300)  # several blocks of draws
-    (found,) = resample([outcome_of(folder)], draws=2000)
+    (metrics,) = resample([outcome_of(folder)], draws=2000)
     share = values_of(folder)["accuracy"]
-    assert found["accuracy"].mean() == pytest.approx(share, abs=3e-3)
-    assert found["accuracy"].std() == pytest.approx(np.sqrt(share * (1 - share) / 400), rel=0.06)
+    assert metrics["accuracy"].mean() == pytest.approx(share, abs=3e-3)
+    assert metrics["accuracy"].std() == pytest.approx(np.sqrt(share * (1 - share) / 400), rel=0.06)
 
 
 def all_count(arrays):

@@ -28,7 +28,7 @@ def test_every_candidate_once_with_every_seed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("losses", "asked", "found"),
+    ("losses", "asked", "expected"),
     [
         (["focal", "ce", "recall"], None, "ce"),
         (["focal", "CrossEntropyLoss"], None, "ce"),
@@ -39,9 +39,9 @@ def test_every_candidate_once_with_every_seed(tmp_path):
         (["focal", "ce"], "focal", "focal"),
     ],
 )
-def test_baseline(losses, asked, found):
+def test_baseline(losses, asked, expected):
     spec = CompareSpec(data="x", losses=losses, baseline=asked)
-    assert baseline_of(spec, entries_of(losses)) == found
+    assert baseline_of(spec, entries_of(losses)) == expected
 
 
 def test_a_baseline_that_is_not_among_the_suggested_losses():
@@ -98,10 +98,10 @@ def test_a_run_has_the_settings_of_the_comparison(tmp_path):
         data="digits-lt", losses=["focal:gamma=1,2"], seeds=[5], epochs=2, lr=0.1, model_options={"width": 3}
     )
     run = planned_runs(tmp_path, entries_of(spec.losses), spec.seeds)[1]
-    found = run_spec(spec, run)
-    assert (found.loss, found.seed) == ("focal(gamma=2)", 5)
+    settings = run_spec(spec, run)
+    assert (settings.loss, settings.seed) == ("focal(gamma=2)", 5)
     shared = spec.model_dump(exclude={"losses", "methods", "seeds", "baseline"})
-    assert found.model_dump(exclude={"loss", "method", "stage_one", "seed"}) == shared
+    assert settings.model_dump(exclude={"loss", "method", "stage_one", "seed"}) == shared
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,10 @@ def test_a_class_of_one_sample_counts(tmp_path, task):
     outcome = outcome_of(folder)
     weights = np.ones((outcome.samples, 2), np.float32)
     weights[7, 1] = 0
-    found = outcome.weigh(weights)
-    close({name: value[0] for name, value in found.items()}, values_of(folder), task)
-    assert not np.array_equal(found["ece"][0], found["ece"][1])
-    assert {name for name in found if np.isnan(found[name][1])} <= {"few"}
+    metrics = outcome.weigh(weights)
+    close({name: value[0] for name, value in metrics.items()}, values_of(folder), task)
+    assert not np.array_equal(metrics["ece"][0], metrics["ece"][1])
+    assert {name for name in metrics if np.isnan(metrics[name][1])} <= {"few"}
 
 
 def test_least_variances_of_means(tmp_path):
@@ -71,14 +71,14 @@ def test_least_variances_of_means(tmp_path):
 def test_blocks_of_draws_do_not_matter(tmp_path, task, monkeypatch):
     outcome = outcome_of(run_of(tmp_path, task, samples=40)[0])
     monkeypatch.setattr("equipoise.comparison.outcomes.TOGETHER", 40 * 3)
-    (found,) = resample([outcome], draws=8, seed=4)
-    assert set(found) == set(METRICS[task])
+    (metrics,) = resample([outcome], draws=8, seed=4)
+    assert set(metrics) == set(METRICS[task])
     draws = np.random.default_rng(4)
     for start, count in ((0, 3), (3, 3), (6, 2)):
         picks = draws.integers(0, 40, (40, count))
         weights = np.stack([np.bincount(picks[:, k], minlength=40) for k in range(count)], 1).astype(np.float32)
         for name, values in outcome.weigh(weights).items():
-            np.testing.assert_array_equal(values, found[name][start : start + count])
+            np.testing.assert_array_equal(values, metrics[name][start : start + count])
 
 
 def test_cells_of_confidence():

@@ -69,12 +69,12 @@ def test_a_failure_costs_one_call(cluster, most):
         Call("wrong", calls.complain, (ValueError, "too much")),
         Call("lost", lose),
     ]
-    found = outcomes(wanted, most=most)
-    assert {name: one.value[0] for name, one in found.items() if one.error is None} == {"first": 4, "second": 9}
-    assert list(found).index("first") < list(found).index("second")
-    assert found["wrong"].error == "too much"
-    assert "what it said before" in found["wrong"].log
-    assert found["lost"].error == "the cluster lost the run: the node is gone"
+    actual = outcomes(wanted, most=most)
+    assert {name: one.value[0] for name, one in actual.items() if one.error is None} == {"first": 4, "second": 9}
+    assert list(actual).index("first") < list(actual).index("second")
+    assert actual["wrong"].error == "too much"
+    assert "what it said before" in actual["wrong"].log
+    assert actual["lost"].error == "the cluster lost the run: the node is gone"
     assert max(cluster.under_way) == (most or 3)  # the second waits for the first
     assert cluster.address == "local"
     assert not cluster.open
@@ -89,8 +89,8 @@ def test_a_call_has_a_gpu_where_the_cluster_has_any(cluster, resources, on_gpus,
 
 def test_a_machine_without_the_folder(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr("equipoise.comparison.ray_jobs.Path.cwd", lambda: tmp_path / "elsewhere")
-    (found,) = outcomes([Call("one", calls.square, (2,))]).values()
-    assert found.error.endswith(
+    (actual,) = outcomes([Call("one", calls.square, (2,))]).values()
+    assert actual.error.endswith(
         f"the machines of the cluster must share the folder {tmp_path / 'elsewhere'}, found none there"
     )
 

@@ -105,10 +105,10 @@ def test_evaluation_mixes_half_and_half():
     inputs = torch.randn(5, 4)
     for epoch in (0, 9):
         net.set_epoch(epoch)
-        found = net.eval()(inputs)
+        outputs = net.eval()(inputs)
         first, second = (branch_features(net, inputs, branch) for branch in (0, 1))
         linear = net.get_classifier().linear
-        assert_close(found, linear(torch.cat([2 * 0.5 * first, 2 * 0.5 * second], 1)))
+        assert_close(outputs, linear(torch.cat([2 * 0.5 * first, 2 * 0.5 * second], 1)))
 
 
 def branch_features(net, inputs, branch):

@@ -70,9 +70,9 @@ def test_the_second_head_never_reaches_the_features(name):
     shake(model.head)
     both = model(batch(name))
     eq.ClassBalancedLoss(COUNTS)(both.classifier, targets_of(both.classifier)).backward()
-    found = gradients(model)
+    actual = gradients(model)
     second = f"model.{model.name}.classifier."
-    for key, grad in found.items():
+    for key, grad in actual.items():
         if key.startswith(second):
             assert grad.count_nonzero() > 0, key
         else:  # joined with the first head's logits on the way, so it may be zero instead of None
@@ -94,10 +94,10 @@ def test_the_first_head_trains_the_features_as_the_plain_model_does(name):
     # with the loss of the other head beside it: the features must not see it
     DecoupledLoss(loss, eq.ClassBalancedLoss(COUNTS))(both, targets).backward()
     where = find_classifier(plain).name
-    found = gradients(model)
+    actual = gradients(model)
     for key, grad in gradients(plain).items():
         mine = key.replace(where + ".", where + ".feature.", 1) if key.startswith(where + ".") else key
-        assert_close(found["model." + mine], grad)
+        assert_close(actual["model." + mine], grad)
 
 
 @each
@@ -238,9 +238,9 @@ def test_cosine_classifiers_are_decoupled_too():
 
 def test_found_by_its_heads():
     model = decouple(build("resnet32"))
-    found = find_classifier(model)
-    assert (found.name, found.module) == ("model.fc", model.head)
-    assert (found.in_features, found.num_classes) == (64, C)
+    classifier = find_classifier(model)
+    assert (classifier.name, classifier.module) == ("model.fc", model.head)
+    assert (classifier.in_features, classifier.num_classes) == (64, C)
     assert find_classifier(model.model) == ("fc", model.head)
 
 
@@ -297,8 +297,8 @@ def test_losses_of_the_paper():
     # a recall that has been counted by hand, for the labels that are seen in every batch
     seen = logits.feature.argmax(1) == targets
     expected = torch.stack([seen[(targets == c)].double().mean() for c in range(C)])
-    (found,) = [value for key, value in loss.state_dict().items() if key.endswith(".recall")]
-    assert_close(found, expected)
+    (actual,) = [value for key, value in loss.state_dict().items() if key.endswith(".recall")]
+    assert_close(actual, expected)
 
 
 def test_options_reach_both_losses():
@@ -385,17 +385,17 @@ def fresh():
 def work(rank, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     model, loss = fresh()
-    found = trained(DistributedDataParallel(model), loss, steps(*((0, 8), (8, 12))[rank]))
-    torch.save(found, f"{folder}/{rank}.pt")
+    actual = trained(DistributedDataParallel(model), loss, steps(*((0, 8), (8, 12))[rank]))
+    torch.save(actual, f"{folder}/{rank}.pt")
     leave()
 
 
 def test_two_processes_train_as_one(tmp_path):
     expected = trained(*fresh(), steps(0, 12))
-    for found in on_two_processes(work, tmp_path, patience=120):
-        assert found.keys() == expected.keys()
+    for actual in on_two_processes(work, tmp_path, patience=120):
+        assert actual.keys() == expected.keys()
         for key, value in expected.items():
-            assert_close(found[key], value, rtol=1e-12, atol=1e-12)
+            assert_close(actual[key], value, rtol=1e-12, atol=1e-12)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

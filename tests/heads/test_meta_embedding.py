@@ -85,9 +85,9 @@ def test_gradients_match_the_slow_version():
     head, rows = filled(), torch.randn(5, D, dtype=torch.float64, requires_grad=True)
     wanted = [rows, head.query.weight, head.query.bias, head.selector.weight, head.selector.bias, head.weight]
     mix = torch.randn(5, 4, dtype=torch.float64)
-    found = torch.autograd.grad((head(rows) * mix).sum(), wanted)
+    gradients = torch.autograd.grad((head(rows) * mix).sum(), wanted)
     slow = torch.stack([slow_logits(head, row) for row in rows])
-    for one, other in zip(found, torch.autograd.grad((slow * mix).sum(), wanted), strict=True):
+    for one, other in zip(gradients, torch.autograd.grad((slow * mix).sum(), wanted), strict=True):
         assert_close(one, other)
     head(rows).sum().backward()
     assert head.memory.centroids.grad is None  # they learn from their own loss

@@ -229,7 +229,7 @@ def test_scaling_is_trained_in_place_and_lowers_the_balanced_loss():
 def test_nearest_class_mean_matches_a_loop(distance, transform):
     kept = kept_long_tail(counts=(30, 9, 4))
     new = torch.randn(20, 6)
-    found = NearestClassMean.fit(kept, distance=distance, transform=transform)(new)
+    outputs = NearestClassMean.fit(kept, distance=distance, transform=transform)(new)
 
     centre = kept.features.mean(0)
 
@@ -242,7 +242,7 @@ def test_nearest_class_mean_matches_a_loop(distance, transform):
             mean = torch.stack([change(each) for each in kept.features[kept.labels == c]]).mean(0)
             x = change(row)
             score = -((x - mean) ** 2).sum() if distance == "euclidean" else x @ mean / (x.norm() * mean.norm())
-            assert_close(found[n, c], score, rtol=1e-4, atol=1e-4)
+            assert_close(outputs[n, c], score, rtol=1e-4, atol=1e-4)
 
 
 def test_a_class_without_samples_is_never_the_nearest():

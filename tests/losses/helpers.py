@@ -127,10 +127,10 @@ def per_class(value, like):
 def exponent(gamma, p):
     """A number, one for each class, or a table of (bound, gamma) looked up by p."""
     if isinstance(gamma, tuple):
-        found = torch.full_like(p, gamma[-1][1])
+        exponents = torch.full_like(p, gamma[-1][1])
         for bound, value in reversed(gamma[:-1]):
-            found = torch.where(p.detach() < bound, value, found)
-        return found
+            exponents = torch.where(p.detach() < bound, value, exponents)
+        return exponents
     return per_class(gamma, p)
 
 

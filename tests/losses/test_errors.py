@@ -214,9 +214,9 @@ def test_unknown_labels_that_a_type_cannot_hold(build):
     assert torch.equal(*(build(ignore_value=255)(logits(), targets.to(dtype)) for dtype in (torch.uint8, torch.float)))
     binary = targets.clamp(max=1)
     for ignored in (-1, 1, 255, 0.5):
-        found = [build(ignore_value=ignored)(logits(), binary.to(dtype)) for dtype in (torch.bool, torch.uint8)]
-        assert torch.equal(*found)
-        torch.testing.assert_close(found[0], build(ignore_value=ignored)(logits(), binary.float()))
+        actual = [build(ignore_value=ignored)(logits(), binary.to(dtype)) for dtype in (torch.bool, torch.uint8)]
+        assert torch.equal(*actual)
+        torch.testing.assert_close(actual[0], build(ignore_value=ignored)(logits(), binary.float()))
 
 
 @each_loss
@@ -1212,9 +1212,9 @@ def test_a_normalizer_changes_neither_dtype_nor_shape(call):
     numbers = (2, np.float64(2.0), np.int64(2))
     tensors = (torch.tensor(2.0, dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64), torch.tensor([[2]]))
     for normalizer in (*numbers, *tensors):
-        found = call(normalizer)
-        assert (found.dtype, found.shape) == (torch.float32, ())
-        assert torch.equal(found, expected)
+        actual = call(normalizer)
+        assert (actual.dtype, actual.shape) == (torch.float32, ())
+        assert torch.equal(actual, expected)
 
 
 @each_sigmoid

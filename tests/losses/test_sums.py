@@ -41,8 +41,8 @@ def test_every_loss_of_the_catalogue(entry):
     value = both(logits, targets)
     expected = plain(logits, targets) + 0.5 * alone(logits, targets)
     torch.testing.assert_close(value, expected)
-    (found,), (wanted,) = torch.autograd.grad(value, logits), torch.autograd.grad(expected, logits)
-    torch.testing.assert_close(found, wanted)
+    (gradients,), (wanted,) = torch.autograd.grad(value, logits), torch.autograd.grad(expected, logits)
+    torch.testing.assert_close(gradients, wanted)
 
 
 def test_sums_flatten_and_products_distribute():

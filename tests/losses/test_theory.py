@@ -45,8 +45,8 @@ def test_gamma_for_solves_its_equation(p0):
 
 
 def test_gamma_for_the_numbers_of_the_paper():
-    found = [round(eq.gamma_for(p0), 4) for p0 in (0.2, 0.25, 0.4)]
-    assert found == [4.8506, 3.0702, 0.6805]
+    actual = [round(eq.gamma_for(p0), 4) for p0 in (0.2, 0.25, 0.4)]
+    assert actual == [4.8506, 3.0702, 0.6805]
     assert eq.gamma_for(1 / math.e) == pytest.approx(1.0, rel=1e-13)
 
 

@@ -23,9 +23,9 @@ def test_a_gpu_gives_the_value_of_the_cpu(name):
         here.update(scores, targets)
         there.update(scores.cuda(), targets.cuda())
     for key, value in values(here.compute()).items():
-        found = values(there.compute())[key]
-        assert found.device.type == "cuda"
-        assert_close(found.cpu(), value, rtol=1e-12, atol=1e-12, equal_nan=True)
+        actual = values(there.compute())[key]
+        assert actual.device.type == "cuda"
+        assert_close(actual.cpu(), value, rtol=1e-12, atol=1e-12, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", SUMS)

@@ -54,14 +54,14 @@ class Scaled(nn.Module):
 @each
 def test_found_in_every_model(name):
     model = build(name)
-    found = find_classifier(model)
-    where, module = found
+    classifier = find_classifier(model)
+    where, module = classifier
     assert where == ("fc" if name.startswith("resnet") else "classifier")
     assert model.get_submodule(where) is module
     assert isinstance(module, nn.Conv2d if name in MAPS else nn.Linear)
-    assert found.num_classes == C
-    assert find_classifier(model, num_classes=C) == found
-    assert find_classifier(model, where) == found
+    assert classifier.num_classes == C
+    assert find_classifier(model, num_classes=C) == classifier
+    assert find_classifier(model, where) == classifier
 
 
 @each
@@ -121,9 +121,9 @@ HAND_MADE = {
 @pytest.mark.parametrize("case", HAND_MADE)
 def test_found_in_other_nets(case):
     model, where = HAND_MADE[case]
-    found = find_classifier(model)
-    assert found.name == where
-    assert found.module is model.get_submodule(where)
+    classifier = find_classifier(model)
+    assert classifier.name == where
+    assert classifier.module is model.get_submodule(where)
 
 
 def test_two_that_could_be_it_are_listed():
@@ -160,10 +160,10 @@ class Lazy(nn.Module):
 def test_a_lazy_classifier_needs_a_batch():
     message = says("the classifier 'head'", "its width", "got LazyLinear", "run the model on a batch first")
     model = Lazy()
-    found = find_classifier(model)
-    assert found.num_classes == 3
+    classifier = find_classifier(model)
+    assert classifier.num_classes == 3
     with pytest.raises(ValueError, match=message):
-        found.in_features  # noqa: B018
+        classifier.in_features  # noqa: B018
     with pytest.raises(ValueError, match=message):
         set_prior_bias(model)
     model(torch.zeros(1, 4))
@@ -205,8 +205,8 @@ def test_models_that_say_what_their_classifier_is():
 
 
 def test_widths_of_a_classifier():
-    found = find_classifier(nn.Sequential(nn.Conv2d(7, 3, 1)))
-    assert (found.in_features, found.num_classes) == (7, 3)
+    classifier = find_classifier(nn.Sequential(nn.Conv2d(7, 3, 1)))
+    assert (classifier.in_features, classifier.num_classes) == (7, 3)
     scaled = find_classifier(Net(["head"], head=Scaled(2, 3)), "head")
     with pytest.raises(TypeError, match=says("the classifier 'head'", ".in_features", "got Scaled")):
         scaled.in_features  # noqa: B018
@@ -299,9 +299,9 @@ def test_features_are_what_the_classifier_sees(name):
     with features_of(model) as view:
         features, logits = view(x)
     assert torch.equal(logits, expected)
-    found = find_classifier(model)
-    assert features.shape[:2] == (BATCH, found.in_features)
-    again = found.module(features)
+    classifier = find_classifier(model)
+    assert features.shape[:2] == (BATCH, classifier.in_features)
+    again = classifier.module(features)
     if name in MAPS:
         again = F.interpolate(again, size=x.shape[-2:], mode="bilinear")
     assert_close(again, logits)
@@ -350,9 +350,9 @@ def test_a_view_compiles():
     model, x = build("mlp").eval(), batch("mlp")
     with features_of(model) as view:
         expected = view(x)
-        found = torch.compile(view, fullgraph=True, backend="eager")(x)
-    assert_close(found.features, expected.features)
-    assert_close(found.logits, expected.logits)
+        actual = torch.compile(view, fullgraph=True, backend="eager")(x)
+    assert_close(actual.features, expected.features)
+    assert_close(actual.logits, expected.logits)
 
 
 def test_a_classifier_that_is_called_twice_or_never():

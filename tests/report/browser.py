@@ -41,9 +41,9 @@ class Visit:
 def find_browser() -> str:
     """The browser; skips the test where there is none, or fails where one is required."""
     for name in NAMES:
-        found = shutil.which(name)
-        if found:
-            return found
+        path = shutil.which(name)
+        if path:
+            return path
     reason = f"no browser: none of {', '.join(NAMES)} is installed"
     if os.environ.get("EQUIPOISE_REQUIRE_BROWSER"):
         pytest.fail(reason)

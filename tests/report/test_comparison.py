@@ -105,9 +105,9 @@ def test_sections_stand_in_order_and_are_linked(page):
 
 def test_every_figure_is_there_and_described(page):
     task, path = page
-    found = labels(Reader(path.read_text(encoding="utf-8")))
+    content = labels(Reader(path.read_text(encoding="utf-8")))
     for words in FIGURES[task]:
-        assert any(words in label for label in found), words
+        assert any(words in label for label in content), words
 
 
 def test_nothing_is_loaded_and_only_the_own_script_runs(page):
@@ -216,11 +216,11 @@ def methods(tmp_path_factory):
 
 
 def test_where_any_row_is_a_method_rows_are_not_called_losses(methods, single):
-    said = " ".join(re.findall(r'<p class="soft">(.*?)</p>', methods, re.DOTALL))
-    assert said.count("losses") == said.count("Values of different losses are not comparable") == 1  # of losses indeed
-    assert said.count("the number of methods") == 2
-    assert "connects the Pareto-optimal methods" in said
-    assert "on validation data, not on test data" in said
+    text = " ".join(re.findall(r'<p class="soft">(.*?)</p>', methods, re.DOTALL))
+    assert text.count("losses") == text.count("Values of different losses are not comparable") == 1  # of losses indeed
+    assert text.count("the number of methods") == 2
+    assert "connects the Pareto-optimal methods" in text
+    assert "on validation data, not on test data" in text
     heads = [name for head in re.findall(r"<thead>.*?</thead>", methods, re.DOTALL) for name in Reader(head).words]
     assert heads.count("method") == 3  # results, hyper-parameters, failed runs
     assert "loss" not in heads
@@ -246,12 +246,12 @@ def test_methods_without_epochs_are_those_that_do_not_learn_in_steps():
 
 
 def test_scores_that_are_no_probabilities_are_told(methods, single):
-    told = (
+    text = (
         "are distances to class means, not probabilities: ECE, AdaECE and NLL before temperature scaling are not "
         "meaningful for them"
     )
-    assert methods.count(f"The scores of ncm {told}") == methods.count(told) == 1
-    assert told not in comparison_page(single, read_verdict(single))
+    assert methods.count(f"The scores of ncm {text}") == methods.count(text) == 1
+    assert text not in comparison_page(single, read_verdict(single))
 
 
 def test_labels_are_called_labels(tmp_path):
@@ -331,18 +331,18 @@ def test_failed_runs_are_told_and_the_others_stay(copied):
 
 
 def test_no_run_at_all(copied):
-    found = read_verdict(copied)
+    verdict = read_verdict(copied)
     shutil.rmtree(copied.path / "runs")
     with pytest.raises(ValueError, match="at least one run must be finished, found none; run equipoise compare again"):
-        comparison_page(copied, found)
+        comparison_page(copied, verdict)
 
 
 def test_candidates_that_were_not_chosen_are_told(single):
     words = Reader(comparison_page(single, read_verdict(single))).words
-    told = list(filter(None, words[words.index("Hyper-parameters") :]))[2:]
-    assert told[:4] == ["loss", "candidate", "mean class accuracy, validation", "runs"]
-    assert told[4:8] == ["focal:gamma=1,3", "focal:gamma=1", "54.00", "3"]
-    assert told[8:13] == ["focal:gamma=1,3", "focal:gamma=3", "57.00", "3", "chosen"]
+    text = list(filter(None, words[words.index("Hyper-parameters") :]))[2:]
+    assert text[:4] == ["loss", "candidate", "mean class accuracy, validation", "runs"]
+    assert text[4:8] == ["focal:gamma=1,3", "focal:gamma=1", "54.00", "3"]
+    assert text[8:13] == ["focal:gamma=1,3", "focal:gamma=3", "57.00", "3", "chosen"]
 
 
 def test_histories_without_what_is_new_are_drawn_without_it(copied):
@@ -354,9 +354,9 @@ def test_histories_without_what_is_new_are_drawn_without_it(copied):
         for row in rows:
             row["train"].pop("focal_weights")
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    found = labels(Reader(comparison_page(copied, read_verdict(copied))))
-    assert any("recall: over time" in label for label in found)
-    drawn, left = ([label for label in each if "focal weights" in label] for each in (before, found))
+    descriptions = labels(Reader(comparison_page(copied, read_verdict(copied))))
+    assert any("recall: over time" in label for label in descriptions)
+    drawn, left = ([label for label in each if "focal weights" in label] for each in (before, descriptions))
     assert drawn
     assert left == []
 
@@ -376,10 +376,10 @@ def test_a_group_of_all_classes_has_no_diagrams_of_its_own(copied):
     assert "Classes with more than 100 training samples" in comparison_page(copied, read_verdict(copied))
     for run in copied.runs:
         file = run.folder.path / "results.json"
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
         for group in ("medium", "few"):
-            found["test"]["reliability"].pop(group, None)
-        file.write_text(json.dumps(found), encoding="utf-8")
+            content["test"]["reliability"].pop(group, None)
+        file.write_text(json.dumps(content), encoding="utf-8")
     assert "Classes with more than 100 training samples" not in comparison_page(copied, read_verdict(copied))
 
 
@@ -515,8 +515,8 @@ def test_in_a_browser_a_click_sorts_good_numbers_first(single, tmp_path):
     verdict = read_verdict(single)
     text = comparison_page(single, verdict)
     ece = re.findall(r'<th scope="col" data-first="(\w+)"', text).index("ascending", 1)
-    found = clicked(text, tmp_path, [1, 1, ece, ece])
-    for metric, descending, (first, second) in (("accuracy", True, found[:2]), ("ece", False, found[2:])):
+    actual = clicked(text, tmp_path, [1, 1, ece, ece])
+    for metric, descending, (first, second) in (("accuracy", True, actual[:2]), ("ece", False, actual[2:])):
         means = {row.loss: row.mean(metric) for row in verdict.rows}
         order = sorted(means, key=means.get, reverse=descending)
         ways = ["descending", "ascending"] if descending else ["ascending", "descending"]

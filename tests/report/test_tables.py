@@ -99,8 +99,8 @@ def test_a_metric_that_is_not_there(verdict, names, got):
 def test_csv_has_every_number_as_it_is(verdict):
     rows = list(csv.DictReader(io.StringIO(as_csv(verdict))))
     assert len(rows) == 9
-    found = {(row["loss"], row["metric"]): row for row in rows}
-    focal = found[NAMES[1], "accuracy"]
+    actual = {(row["loss"], row["metric"]): row for row in rows}
+    focal = actual[NAMES[1], "accuracy"]
     assert float(focal["mean"]) == 0.8
     assert [float(focal[key]) for key in ("difference", "low", "high", "p_adjusted")] == [
         0.1,
@@ -109,9 +109,9 @@ def test_csv_has_every_number_as_it_is(verdict):
         0.02,
     ]
     assert focal["significant"] == "True"
-    assert found[NAMES[2], "accuracy"]["seeds_needed"] == "7"
-    assert found["ce", "accuracy"]["difference"] == ""
-    assert found[NAMES[2], "nll"]["mean"] == ""
+    assert actual[NAMES[2], "accuracy"]["seeds_needed"] == "7"
+    assert actual["ce", "accuracy"]["difference"] == ""
+    assert actual[NAMES[2], "nll"]["mean"] == ""
 
 
 def test_markdown(verdict):
