@@ -89,11 +89,11 @@ def run(settings: Settings, progress: Callable[[str], None] = lambda text: None)
 def _joined(
     parts: Iterator[Families],
 ) -> Families:
-    found: Families = defaultdict(list)
+    families_by_key: Families = defaultdict(list)
     for part in parts:
         for key, families in part.items():
-            found[key] += families
-    return found
+            families_by_key[key] += families
+    return families_by_key
 
 
 def _coverage(different: Sequence[Sequence[Difference]], equal: Sequence[Sequence[Difference]]) -> dict[str, float]:
@@ -114,7 +114,7 @@ def _coverage(different: Sequence[Sequence[Difference]], equal: Sequence[Sequenc
 
 def _simulate(task: str, noise: str, equal: bool, draws: int, numbers: Sequence[int]) -> Families:
     """The comparisons of these numbers."""
-    found: Families = defaultdict(list)
+    families: Families = defaultdict(list)
     for number in numbers:
         random = np.random.default_rng((len(task), len(noise), equal, number))
         outcomes = _outcomes(random, task, SETTINGS[noise], equal)
@@ -126,8 +126,8 @@ def _simulate(task: str, noise: str, equal: bool, draws: int, numbers: Sequence[
             values = np.array([one[metric][0] for one in whole]).reshape(LOSSES, -1)
             resampled = np.stack([one[metric] for one in drawn]).reshape(*values.shape, draws)
             for seeds in SEEDS:
-                found[metric, seeds].append(_family(flat[0], metric, values[:, :seeds], resampled[:, :seeds]))
-    return found
+                families[metric, seeds].append(_family(flat[0], metric, values[:, :seeds], resampled[:, :seeds]))
+    return families
 
 
 def _family(first: Outcome, metric: str, values: Array, resampled: Array) -> list[Difference]:

@@ -162,12 +162,12 @@ def _stream(name: str, settings: Settings) -> dict[str, Any]:
     process.start()
     sender.close()
     try:
-        found: dict[str, Any] = receiver.recv()
+        measured: dict[str, Any] = receiver.recv()
     except EOFError:
-        found = {"status": f"failed: the process ended with {process.exitcode}"}
+        measured = {"status": f"failed: the process ended with {process.exitcode}"}
     process.join()
     row: dict[str, Any] = {"kind": "ours", "status": "ok", "name": name, "pixels": settings.pixels, "classes": CLASSES}
-    row |= {"batch": [1, CLASSES, *settings.batch]} | found
+    row |= {"batch": [1, CLASSES, *settings.batch]} | measured
     if row["status"] == "ok":
         add_checks(row, [Check("memory", row["megabytes"], MEGABYTES, "MB over the input")])
     return row
@@ -194,14 +194,14 @@ def _measure_stream(name: str, pixels: int, size: tuple[int, int], threads: int,
         left -= min(left, rows * width)
     value = metric.compute()
     seconds = time.perf_counter() - start
-    found = {
+    measured = {
         "status": "ok",
         "seconds": seconds,
         "megabytes": (_peak_bytes() - before) / 1e6,
         "input_megabytes": (scores.nbytes + targets.nbytes) / 1e6,
         "value": float(value["mean_iou"] if isinstance(value, dict) else value),
     }
-    sender.send(found)
+    sender.send(measured)
 
 
 def _status_bytes(field: str) -> int:

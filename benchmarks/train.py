@@ -135,8 +135,8 @@ class Settings:
 def run(settings: Settings, progress: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
     """What was measured of each case that the filter leaves."""
     cases = settings.cases or CASES[settings.device.type]
-    found = (_measure(case, settings, progress) for case in cases)
-    return [result for result in found if result is not None]
+    results = (_measure(case, settings, progress) for case in cases)
+    return [result for result in results if result is not None]
 
 
 class BareLoop:

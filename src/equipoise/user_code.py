@@ -63,8 +63,8 @@ def made_by(
         module = _module_of(file)
         maker = getattr(module, inside, None)
         if not callable(maker):
-            found = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-            raise ValueError(f"name must end in a function of {file}, got {inside!r}; {nearest(inside, found)}")
+            callables = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+            raise ValueError(f"name must end in a function of {file}, got {inside!r}; {nearest(inside, callables)}")
         arguments, missing = _arguments(name, maker, needed, offered, options, offer_all)
         if inspect.isfunction(maker) and missing and len(missing) == called_with:
             return _Function(maker, arguments)

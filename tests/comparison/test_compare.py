@@ -10,7 +10,7 @@ import pytest
 from equipoise.comparison import compare as module
 from equipoise.comparison.compare import compare
 from equipoise.comparison.folder import ComparisonFolder, Entry
-from equipoise.comparison.jobs import Call, attempt
+from equipoise.comparison.jobs import Job, attempt
 from equipoise.comparison.lock import only_one
 from equipoise.comparison.plan import run_name
 from equipoise.comparison.spec import CompareSpec
@@ -46,7 +46,7 @@ class Here:
 
     def outcomes(self, calls, tick=lambda: None):
         for call in calls:
-            yield attempt(Call(call.name, call.function, call.arguments))
+            yield attempt(Job(call.name, call.function, call.arguments))
             tick()
 
     def train_one(self, spec, out):

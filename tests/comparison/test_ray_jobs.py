@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from equipoise.comparison.jobs import Call
+from equipoise.comparison.jobs import Job
 from equipoise.comparison.ray_jobs import RayJobs
 from tests.comparison import calls
 
@@ -64,10 +64,10 @@ def outcomes(asked, **options):
 @pytest.mark.parametrize("most", [None, 1])
 def test_a_failure_costs_one_call(cluster, most):
     wanted = [
-        Call("second", calls.square, (3,), after="first"),
-        Call("first", calls.square, (2,)),
-        Call("wrong", calls.complain, (ValueError, "too much")),
-        Call("lost", lose),
+        Job("second", calls.square, (3,), after="first"),
+        Job("first", calls.square, (2,)),
+        Job("wrong", calls.complain, (ValueError, "too much")),
+        Job("lost", lose),
     ]
     actual = outcomes(wanted, most=most)
     assert {name: one.value[0] for name, one in actual.items() if one.error is None} == {"first": 4, "second": 9}
@@ -89,7 +89,7 @@ def test_a_call_has_a_gpu_where_the_cluster_has_any(cluster, resources, on_gpus,
 
 def test_a_machine_without_the_folder(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr("equipoise.comparison.ray_jobs.Path.cwd", lambda: tmp_path / "elsewhere")
-    (actual,) = outcomes([Call("one", calls.square, (2,))]).values()
+    (actual,) = outcomes([Job("one", calls.square, (2,))]).values()
     assert actual.error.endswith(
         f"the machines of the cluster must share the folder {tmp_path / 'elsewhere'}, found none there"
     )

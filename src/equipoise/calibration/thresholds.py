@@ -125,8 +125,8 @@ def fit_thresholds(
     samples = len(rows.logits)
     folds = min(folds, samples) if samples > 1 else 0
     fold = torch.randperm(samples, generator=torch.Generator().manual_seed(0)).to(rows.logits.device) % max(folds, 1)
-    found = [_cuts(block, fold, folds) for block in label_blocks(rows)]
-    cuts, counts = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
+    blocks = [_cuts(block, fold, folds) for block in label_blocks(rows)]
+    cuts, counts = (torch.cat(parts, 1) for parts in zip(*blocks, strict=True))
     thresholds, *without = (_shrink(*each, min_positives, shrinkage) for each in zip(cuts, counts, strict=True))
     f1 = _cross_fitted_f1(rows, fold, without) if folds else ()
     positives = counts[0]

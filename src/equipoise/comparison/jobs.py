@@ -22,14 +22,14 @@ from typing import Any, Protocol, Self
 
 from equipoise._processes import end_with_parent
 
-__all__ = ["Call", "Jobs", "LocalJobs", "Outcome", "attempt", "take_ready"]
+__all__ = ["Job", "JobResult", "Jobs", "LocalJobs", "attempt", "take_ready"]
 
 TICK = 0.25
 """Seconds between two calls of ``tick``."""
 
 
 @dataclass(frozen=True)
-class Call:
+class Job:
     """A function call in another process.
 
     Args:
@@ -46,7 +46,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobResult:
     """The result of a call.
 
     Args:
@@ -77,11 +77,11 @@ class Jobs(Protocol):
     ) -> None:
         """Stop, including calls that are still running."""
 
-    def outcomes(self, calls: Sequence[Call], tick: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
+    def outcomes(self, calls: Sequence[Job], tick: Callable[[], None] = lambda: None) -> Iterator[JobResult]:
         """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
 
 
-def take_ready(waiting: list[Call], busy: Iterable[Call]) -> Call | None:
+def take_ready(waiting: list[Job], busy: Iterable[Job]) -> Job | None:
     """Remove and return the first call that does not wait for another one; None if all do."""
     to_come = {call.name for call in (*waiting, *busy)}
     ready = next((call for call in waiting if call.after not in to_come), None)
@@ -90,19 +90,19 @@ def take_ready(waiting: list[Call], busy: Iterable[Call]) -> Call | None:
     return ready
 
 
-def attempt(call: Call) -> Outcome:
+def attempt(call: Job) -> JobResult:
     """Run a call; errors are returned as outcomes, with a traceback unless they are user errors."""
     from equipoise.train.errors import TrainingError
 
     try:
-        return Outcome(call.name, call.function(*call.arguments))
+        return JobResult(call.name, call.function(*call.arguments))
     except (ValueError, TrainingError) as error:
         line = " ".join(str(error).split())
         sys.stderr.write(f"{line}\n")
     except Exception as error:  # noqa: BLE001  (a run may fail in any way, the others go on)
         traceback.print_exc()
         line = " ".join(f"{type(error).__name__}: {error}".split())
-    return Outcome(call.name, error=line)
+    return JobResult(call.name, error=line)
 
 
 class LocalJobs:
@@ -119,7 +119,7 @@ class LocalJobs:
     ) -> None:
         self.count, self.begin, self.environments = count, begin, environments
         self.idle: list[_Process] = []
-        self.busy: dict[_Process, Call] = {}
+        self.busy: dict[_Process, Job] = {}
 
     @property
     def at_a_time(self) -> int:
@@ -142,7 +142,7 @@ class LocalJobs:
         for process in (*self.idle, *self.busy):
             process.end()
 
-    def outcomes(self, calls: Sequence[Call], tick: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
+    def outcomes(self, calls: Sequence[Job], tick: Callable[[], None] = lambda: None) -> Iterator[JobResult]:
         """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
         waiting = list(calls)
         while waiting or self.busy:
@@ -188,24 +188,24 @@ class _Process:
         """Objects to wait for: an answer, or the end of the process."""
         return self.ours, self.process.sentinel
 
-    def give(self, call: Call) -> None:
+    def give(self, call: Job) -> None:
         """Send a call; if the process is dead, waiting for the answer reports it."""
         with suppress(OSError):
             self.ours.send(call)
 
-    def outcome(self, call: Call) -> Outcome:
+    def outcome(self, call: Job) -> JobResult:
         """The answer, or an error if the process died."""
-        outcome: Outcome | None = None
+        outcome: JobResult | None = None
         with suppress(EOFError, OSError):
             if self.ours.poll():
                 outcome = self.ours.recv()
         if outcome is None:
             self.process.join()
-            outcome = Outcome(call.name, error=_cause_of_death(self.process.exitcode))
+            outcome = JobResult(call.name, error=_cause_of_death(self.process.exitcode))
         if outcome.error is None:
             return outcome
         self.log.seek(0)
-        return Outcome(outcome.name, error=outcome.error, log=self.log.read().decode("utf-8", errors="replace"))
+        return JobResult(outcome.name, error=outcome.error, log=self.log.read().decode("utf-8", errors="replace"))
 
     def end(self) -> None:
         """Kill it immediately, which is safe because its files are written atomically."""

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from equipoise._extras import missing
-from equipoise.comparison.jobs import TICK, Call, Outcome, attempt, take_ready
+from equipoise.comparison.jobs import TICK, Job, JobResult, attempt, take_ready
 
 __all__ = ["RayJobs"]
 
@@ -63,9 +63,9 @@ class RayJobs:
     ) -> None:
         self.ray.shutdown()
 
-    def outcomes(self, calls: Sequence[Call], tick: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
+    def outcomes(self, calls: Sequence[Job], tick: Callable[[], None] = lambda: None) -> Iterator[JobResult]:
         """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
-        waiting, busy = list(calls), dict[Any, Call]()
+        waiting, busy = list(calls), dict[Any, Job]()
         while waiting or busy:
             while self.most is None or len(busy) < self.most:
                 call = take_ready(waiting, busy.values())
@@ -77,11 +77,11 @@ class RayJobs:
                 yield self._outcome(busy.pop(reference), reference)
             tick()
 
-    def _outcome(self, call: Call, reference: Any) -> Outcome:  # noqa: ANN401
+    def _outcome(self, call: Job, reference: Any) -> JobResult:  # noqa: ANN401
         try:
-            outcome: Outcome = self.ray.get(reference)
+            outcome: JobResult = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:  # the process or its machine died
-            return Outcome(call.name, error=f"the cluster lost the run: {_line(error)}", log=str(error))
+            return JobResult(call.name, error=f"the cluster lost the run: {_line(error)}", log=str(error))
         return outcome
 
 
@@ -92,11 +92,11 @@ def _knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
-def _attempt_there(call: Call, begin: Callable[[], None], folder: str) -> Outcome:
+def _attempt_there(call: Job, begin: Callable[[], None], folder: str) -> JobResult:
     """Run a call in a process of the cluster, in the same working folder."""
     if not Path(folder).is_dir():
         error = f"{socket.gethostname()}: the machines of the cluster must share the folder {folder}, found none there"
-        return Outcome(call.name, error=error)
+        return JobResult(call.name, error=error)
     os.chdir(folder)
     begin()
     log = io.StringIO()

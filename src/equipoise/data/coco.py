@@ -90,8 +90,8 @@ def _split(file: Path, content: dict[str, Any], column: dict[int, int], classes:
             "use the COCO format",
         ) from None
     if not images or len(images) < len(content["images"]):
-        found = "one id twice" if images else "none"
-        raise refuse(file, "there must be images, each with an id of its own", found, "check what wrote the file")
+        problem = "one id twice" if images else "none"
+        raise refuse(file, "there must be images, each with an id of its own", problem, "check what wrote the file")
     row = {image: number for number, image in enumerate(images)}
     labels = np.zeros((len(images), classes), np.int8)
     for image, category in marks:

@@ -149,18 +149,18 @@ def _by_stem(images: Path, masks: Path, notes: list[str]) -> Pairs:
     """Images and masks with the same path except for the suffix."""
 
     def stems(folder: Path) -> dict[str, Path]:
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         for file in image_files(folder):
             stem = str(file.relative_to(folder).with_suffix(""))
-            if stem in found:
+            if stem in files:
                 raise refuse(
                     folder,
                     "stems must be different",
-                    f"{found[stem].name} and {file.name}",
+                    f"{files[stem].name} and {file.name}",
                     "rename or remove one of them",
                 )
-            found[stem] = file
-        return found
+            files[stem] = file
+        return files
 
     pictures, maps = stems(images), stems(masks)
     without = [stem for stem in pictures if stem not in maps]
@@ -198,8 +198,8 @@ def _source(
     flat = [(split, image, mask) for split, own in pairs.items() for image, mask in own]
     wanted = options.class_names if names is None else names
     if wanted is not None:  # before pixels are counted, one column per class
-        wanted, said = without_ignored(wanted, ignored)
-        notes.extend(said)
+        wanted, note = without_ignored(wanted, ignored)
+        notes.extend(note)
     highest = -1
     for number, (_, _, mask) in enumerate(flat):
         values, counts = histograms[number]

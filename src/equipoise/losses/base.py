@@ -32,10 +32,10 @@ from equipoise.losses.sums import Summand
 from equipoise.schedules import Moment, Number, Schedule
 from equipoise.weights.deferred import Deferred
 
-__all__ = ["Loss", "Part", "Scalar", "check_preset", "merge_values", "retire_preset"]
+__all__ = ["Loss", "LossPart", "Scalar", "check_preset", "merge_values", "retire_preset"]
 
 
-class Part(Protocol):
+class LossPart(Protocol):
     """A stateless part of a loss: a frozen dataclass that computes its hyper-parameters at any moment."""
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
@@ -77,7 +77,7 @@ ONLY_WITH = {"gamma_hc": "xi", "tau": "offset", "max_margin": "margin"}
 """Fields that matter only if another field is switched on."""
 
 
-def described(part: Part) -> dict[str, str]:
+def described(part: LossPart) -> dict[str, str]:
     """Settings of a part for ``repr``, under the names of the arguments."""
     if isinstance(part, Scalar):
         hidden = part.name in SWITCHES or (not isinstance(part.number, Schedule) and part.number == part.absent)
@@ -104,7 +104,7 @@ def _numbers_text(value: object) -> str:
     return f"[{shown}]" if len(value) <= 5 else f"[{shown}, ... {len(value)} in all]"
 
 
-def merge_values(parts: Sequence[Part], moment: Moment) -> dict[str, tuple[float, ...]]:
+def merge_values(parts: Sequence[LossPart], moment: Moment) -> dict[str, tuple[float, ...]]:
     """Hyper-parameters of all parts; values of the same name are multiplied."""
     merged: dict[str, tuple[float, ...]] = {}
     for part in parts:
@@ -121,12 +121,12 @@ def merge_values(parts: Sequence[Part], moment: Moment) -> dict[str, tuple[float
     return merged
 
 
-def fixed_exponents(parts: Sequence[Part]) -> list[str]:
+def fixed_exponents(parts: Sequence[LossPart]) -> list[str]:
     """Names of the exponents that are constant."""
     return [name for name in EXPONENTS if any(isinstance(getattr(part, name, None), Real) for part in parts)]
 
 
-def argument_names(parts: Sequence[Part]) -> dict[str, str]:
+def argument_names(parts: Sequence[LossPart]) -> dict[str, str]:
     """Name of the argument behind each hyper-parameter, if the names differ."""
     names: dict[str, str] = {}
     for part in parts:
@@ -184,7 +184,7 @@ class Loss(Summand, PreciseBuffers):
         return super().__new__(cls)
 
     @on_host
-    def __init__(self, parts: Sequence[Part], *, epochs: int | None = None) -> None:
+    def __init__(self, parts: Sequence[LossPart], *, epochs: int | None = None) -> None:
         super().__init__()
         self.parts, self.epochs = tuple(parts), None if epochs is None else check_whole("epochs", epochs, low=1)
         self._passes = Passes()

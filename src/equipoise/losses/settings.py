@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from equipoise.kernels.hyper import EXPONENTS
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
-from equipoise.losses.base import Loss, Part, Scalar
+from equipoise.losses.base import Loss, LossPart, Scalar
 from equipoise.losses.modulate import ByConfidence, Modulation
 from equipoise.schedules import Moment, Schedule
 from equipoise.weights.deferred import Deferred
@@ -51,7 +51,7 @@ def current_settings(loss: nn.Module) -> dict[str, float | list[float]]:
     return settings
 
 
-def scheduled_values(part: Part, moment: Moment) -> dict[str, float | list[float]]:
+def scheduled_values(part: LossPart, moment: Moment) -> dict[str, float | list[float]]:
     """Values of the schedules of a part, under the names of the arguments."""
     if isinstance(part, Deferred):
         return {"deferred_weights": float(part.started(moment))}

@@ -20,7 +20,7 @@ from equipoise.kernels.choice import backend, triton_serves
 from equipoise.kernels.hyper import Hyper, Layout, Piece, check_layout
 from equipoise.losses.adjust import NegativeTolerance
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
-from equipoise.losses.base import Loss, Part, Scalar
+from equipoise.losses.base import Loss, LossPart, Scalar
 from equipoise.losses.class_weights import Weight, check_part, split_weights
 from equipoise.losses.modulate import Modulation
 from equipoise.losses.reduce import check_reduction, reduce_loss
@@ -269,13 +269,13 @@ def _joined(hyper: Tensor, gamma: Tensor, logits: Tensor) -> Tensor:
 
 def sigmoid_parts(
     modulation: Modulation | None,
-    fixed: Sequence[Part],
+    fixed: Sequence[LossPart],
     pos_weight: Tensor | Sequence[float] | None,
     alpha: Number | None,
     margin: Number,
-) -> list[Part]:
+) -> list[LossPart]:
     """The stateless parts of a sigmoid loss in one list."""
-    parts: list[Part] = [*fixed, Scalar("margin", margin, high=1.0)]
+    parts: list[LossPart] = [*fixed, Scalar("margin", margin, high=1.0)]
     if isinstance(margin, Schedule) or 0.0 < margin < 0.01:
         parts.append(Scalar("thin_margin", 1.0))  # too small for log(1 - p_m) to be precise without special treatment
     if modulation is not None:

@@ -25,7 +25,7 @@ from equipoise.kernels.choice import backend
 from equipoise.kernels.hyper import Layout, accumulation_dtype, check_layout, view_of
 from equipoise.kernels.softmax_reference import has_target
 from equipoise.losses.adjust import Adjustment
-from equipoise.losses.base import Loss, Part, Scalar
+from equipoise.losses.base import Loss, LossPart, Scalar
 from equipoise.losses.class_weights import Weight, check_part, split_weights
 from equipoise.losses.modulate import Modulation
 from equipoise.losses.reduce import check_reduction, reduce_loss
@@ -257,7 +257,7 @@ class SoftmaxLoss(Loss):
         sync: bool = False,
         validate: bool = False,
         epochs: int | None = None,
-        more_parts: Sequence[Part] = (),
+        more_parts: Sequence[LossPart] = (),
     ) -> None:
         check_part(
             "modulation", modulation, Modulation, "focal(2.0), asymmetric(...), cyclical(...) or Modulation(...)"
@@ -330,10 +330,10 @@ class RowLoss(SoftmaxLoss):
 def softmax_parts(
     modulation: Modulation | None,
     adjustment: Adjustment | None,
-    fixed: Sequence[Part],
+    fixed: Sequence[LossPart],
     label_smoothing: Number,
-    more_parts: Sequence[Part] = (),
-) -> list[Part]:
+    more_parts: Sequence[LossPart] = (),
+) -> list[LossPart]:
     """The stateless parts of a softmax loss in one list."""
-    given: list[Part] = [part for part in (modulation, adjustment) if part is not None]
+    given: list[LossPart] = [part for part in (modulation, adjustment) if part is not None]
     return [*given, *fixed, Scalar("label_smoothing", label_smoothing, high=1.0), *more_parts]

@@ -57,8 +57,8 @@ def open_predictions(
     if not targets and unlabelled is None:
         unlabelled = task or "single"
     if isinstance(path, Mapping):
-        found = hold_arrays(path, task, ignore_index, unlabelled, targets)
-        return _completed(found, train_counts, open_label)
+        predictions = hold_arrays(path, task, ignore_index, unlabelled, targets)
+        return _completed(predictions, train_counts, open_label)
     if not isinstance(path, (str, Path)):
         raise TypeError(
             f"predictions must be a path, or arrays by name, got {type(path).__name__}; pass "
@@ -69,30 +69,30 @@ def open_predictions(
         raise InputError(f"{path}: there is no such file or folder; check the path")
     with reading(path):
         if path.is_dir():
-            found = open_folder(path, task, ignore_index, unlabelled, targets)
+            predictions = open_folder(path, task, ignore_index, unlabelled, targets)
         elif path.stat().st_size == 0:
             raise InputError(f"{path}: the file must hold predictions, found it empty; check what wrote it")
         elif path.suffix == ".npz":
-            found = open_arrays(path, task, ignore_index, unlabelled, targets)
+            predictions = open_arrays(path, task, ignore_index, unlabelled, targets)
         elif path.suffix in (".csv", ".parquet"):
-            found = open_table(path, task, ignore_index, unlabelled, targets, open_label, others)
+            predictions = open_table(path, task, ignore_index, unlabelled, targets, open_label, others)
         else:
             raise InputError(f"{path}: the file must be {FORMATS}; found the suffix {path.suffix!r}")
-    return _completed(found, train_counts, open_label)
+    return _completed(predictions, train_counts, open_label)
 
 
-def _completed(found: Predictions, train_counts: Sequence[float] | None, open_label: int | None) -> Predictions:
+def _completed(predictions: Predictions, train_counts: Sequence[float] | None, open_label: int | None) -> Predictions:
     """With the training samples and the open label that were asked for, checked."""
-    path = found.path
-    counts = found.train_counts if train_counts is None else tuple(float(count) for count in train_counts)
+    path = predictions.path
+    counts = predictions.train_counts if train_counts is None else tuple(float(count) for count in train_counts)
     if counts is not None:
-        if len(counts) != found.num_classes:
+        if len(counts) != predictions.num_classes:
             raise InputError(
-                f"{path}: train_counts must have one number for each of the {found.num_classes} classes, got "
+                f"{path}: train_counts must have one number for each of the {predictions.num_classes} classes, got "
                 f"{len(counts)}; count the training labels of every class, 0 where there are none"
             )
         if not all(0 <= count < float("inf") for count in counts):
             raise InputError(f"{path}: train_counts must be finite and not negative, got {list(counts)}; recount them")
     if open_label is not None:
-        check_open_label(found, open_label)
-    return replace(found, train_counts=counts, open_label=open_label)
+        check_open_label(predictions, open_label)
+    return replace(predictions, train_counts=counts, open_label=open_label)
