@@ -2,8 +2,8 @@
 
 Every candidate has a network of its own with the same weights, and learns from the same batch; they take turns. The
 plain model has cross-entropy. SDN has its own losses, a recall loss and a class-balanced one, or cross-entropy in place
-of the first; what it adds is told in units of the plain model with the first of its losses. BBN learns from two batches
-a step and has no target.
+of the first; its overhead is given in units of the plain model with the first of its losses. BBN learns from two
+batches per step and has no target.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["PLAIN", "Settings", "run"]
 TARGET = 1.05
 PLAIN = "cross-entropy"
 CLASSES = 10
-BLOCK_SECONDS = 0.1  # a step is timed in blocks of at least this long, as few percent are to be told apart
+BLOCK_SECONDS = 0.1  # a step is timed in blocks of at least this long, to resolve differences of a few percent
 
 
 @dataclass(frozen=True)

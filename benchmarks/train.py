@@ -146,7 +146,7 @@ class BareLoop:
         model: a copy, on the device.
         optimizer: of its weights.
         loss: torch's own.
-        data: inputs as they are stored, and labels as the loss takes them.
+        data: stored inputs, and labels in the form that the loss accepts.
         preparation: what lies between the inputs and the model.
         batch_size: samples of a step.
     """

@@ -78,7 +78,7 @@ def network(probs: Tensor, targets: Tensor) -> Record:
     """Scores as given, and on either half after a fit on the other."""
     logits = calibration.logits_from_probs(probs)
     whole = scores(logits, targets)
-    confidence, chosen = probs.max(1)  # as they are, not normalised anew
+    confidence, chosen = probs.max(1)  # not normalised again
     whole["ece"] = float(binned_error(bin_sums(confidence, chosen == targets, 15)))
     # rounding may leave confidences above 1, which code with a last bin up to 1 puts nowhere
     inside = confidence <= 1

@@ -82,7 +82,7 @@ def train(text: str, data: dict[str, tuple[Tensor, Tensor]], seed: int) -> Calla
 
 
 def measure(model: Callable[[Tensor], Tensor], data: dict[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """Percent, and the likelihood loss as it is; ``few`` are the digits 5 to 9, rare in the tail."""
+    """Metrics in percent, and the unscaled NLL; ``few`` are the digits 5 to 9, rare in the tail."""
     images, targets = data["test"]
     logits = model(images)
     right = (logits.argmax(1) == targets).double()

@@ -1,4 +1,4 @@
-"""Losses for several labels a sample on embedded images: ``python -m experiments.guide_labels``.
+"""Multi-label losses on embedded images: ``python -m experiments.guide_labels``.
 
 A few small convolutions learn which digits the images of ``digit-scenes`` hold (1,500 training images; 825 positives of
 the digit 0 down to 12 of the digit 9), three seeds each. Nothing is tuned, the last epoch counts. Writes

@@ -26,7 +26,7 @@ from equipoise.weights import (
 from equipoise.weights.rebalanced import Rebalanced, rebalanced_weight
 from equipoise.weights.recall import SPOILED, count_hits, support_and_hits
 
-CLOSE = {"rtol": 1e-14, "atol": 0}  # a handful of float64 operations
+CLOSE = {"rtol": 1e-14, "atol": 0}  # a few float64 operations
 COUNTS = {
     "long tail": [5000, 1200, 300, 42, 7, 1],
     "even": [10, 10, 10],

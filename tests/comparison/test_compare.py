@@ -1,4 +1,4 @@
-"""What a comparison does with its runs: goes on, grows, refuses, tells. Runs here are made up, nothing is trained."""
+"""What a comparison does with its runs: resumes, grows, refuses, reports. Runs here are made up, nothing is trained."""
 
 import json
 import os
@@ -294,7 +294,7 @@ def test_nothing_is_added_on_other_data(here, out):
 def test_an_added_loss_must_fit_the_data(here, out):
     compared(out)
     before = (out / "compare.json").read_text()
-    with pytest.raises(ValueError, match="bce: loss must be for one label a sample"):
+    with pytest.raises(ValueError, match="bce: loss must be for single-label data"):
         compared(out, losses=[*SPEC["losses"], "bce"])
     assert (out / "compare.json").read_text() == before
 

@@ -245,7 +245,7 @@ def test_only_failed_backbones_are_none_that_came_to_an_end(here, tmp_path):
 
 
 def test_a_comparison_of_nothing_but_a_backbone_that_is_finished(here, tmp_path):
-    """Every method failed, stage one did not: there is nothing to judge, and it is told."""
+    """Every method failed, stage one did not: there is nothing to judge, which is reported."""
     here.wrong = {"crt-0": TrainingError("no memory"), "lws-0": TrainingError("no memory")}
     with pytest.raises(TrainingError, match="none of the 2 runs came to its end: crt, seed 0: no memory"):
         compared(tmp_path / "out", methods="crt lws")

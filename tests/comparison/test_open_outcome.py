@@ -102,7 +102,7 @@ def test_the_least_variance_is_that_of_two_samples(tmp_path):
 
 
 def predict(factor):
-    """Runs of two losses, of which the second is surer of samples of no known class, by a factor."""
+    """Runs of two losses, of which the second is more confident on samples of unknown classes, by a factor."""
 
     def make(loss, seed):
         draw = np.random.default_rng([seed, loss == "b"])

@@ -142,7 +142,7 @@ def test_the_data_suggest_losses(data, baseline):
 
 def test_losses_that_do_not_fit_are_named_together():
     spec = CompareSpec(data="digits-lt", losses=["ce", "bce", "focal:gamma=1,2", "dice"])
-    with pytest.raises(ValueError, match="for one label a sample") as error:
+    with pytest.raises(ValueError, match="for single-label data") as error:
         surveyed_entries(spec)
     assert re.findall(r"(\S+): loss must be", str(error.value)) == ["bce", "dice"]
 

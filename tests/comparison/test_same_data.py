@@ -1,4 +1,4 @@
-"""Data are the same however their path is written; what differs is told with both values."""
+"""Data are the same however their path is written; differences are reported with both values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of comparisons whose predictions were made to be better, equal or worse."""
+"""Verdicts of comparisons whose predictions were made to be better, equal or worse."""
 
 import re
 import subprocess

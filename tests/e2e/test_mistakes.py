@@ -214,7 +214,7 @@ def test_all_typos_at_once(refused, tmp_path):
     [
         (("did you mean 'focal'?",), {"loss": "focall"}, 2),
         (("got 'gama'; did you mean 'gamma'?",), {"loss": "focal:gama=2"}, 2),
-        (("for several labels a sample", "take one of ce, focal"), {"loss": "asl"}, 1),
+        (("for multi-label data", "take one of ce, focal"), {"loss": "asl"}, 1),
         (("did you mean 'resnet32'?",), {"model": "resnet23"}, 2),
         (("timm:resnet18", "not installed; pip install timm"), {"model": "timm:resnet18"}, 1),
         (("there is no", "gone.py"), {"model": "gone.py:make"}, 1),

@@ -48,7 +48,7 @@ def train_step(net, *batches, loss=F.cross_entropy):
 
 
 class Given(nn.Module):
-    """Gives its features as they are, so that the mixing can be seen alone."""
+    """Returns its inputs, so that the mixing can be seen alone."""
 
     def __init__(self, width, classes):
         super().__init__()

@@ -129,7 +129,7 @@ def test_both_heads_answer_in_training(name):
     shake(model.head)
     model.eval()
     expected = model(x)
-    model.head.train()  # batch norm and dropout stay as they are at inference
+    model.head.train()  # batch norm and dropout stay in evaluation mode
     both = model(x)
     assert isinstance(both, DecoupledLogits)
     assert both.feature.shape == both.classifier.shape == expected.shape

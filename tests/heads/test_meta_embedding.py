@@ -170,7 +170,7 @@ def test_on_a_centroid_at_zero_and_far_away(dtype):
 
 
 def test_far_from_every_centroid_there_is_little_confidence():
-    """As the distance to the memory grows, with the embedding as it is, logits shrink: what open-set rejection uses."""
+    """As the distance to the memory grows, with a fixed embedding, logits shrink: what open-set rejection uses."""
     head, row = filled(), torch.randn(1, D, dtype=torch.float64)
     head.selector.weight.data.zero_()
     head.selector.bias.data.zero_()  # the embedding is the feature alone

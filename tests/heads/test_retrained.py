@@ -1,4 +1,4 @@
-"""Classifiers made anew after training: cRT, learnable weight scaling, tau-normalisation, nearest class mean."""
+"""Classifiers retrained after training: cRT, learnable weight scaling, tau-normalisation, nearest class mean."""
 
 import copy
 
@@ -73,7 +73,7 @@ def test_every_head_stands_in_every_model(name):
         NearestClassMean.fit(kept, distance="cosine", transform="unit"),
         MetaEmbedding.after(model, kept),
     ]
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())  # stays as it is
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())  # unchanged
     assert not any(parameter.grad is not None for parameter in model.parameters())
     for head in heads:
         replace_classifier(model, head)

@@ -954,7 +954,7 @@ def test_exponents_without_dimensions_are_one_number(gamma):
         for part in (focal(given), asymmetric(given, given), cyclical(0.5, 3.0, given, given)):
             assert {type(part.gamma_pos), type(part.gamma_neg)} <= {float, type(None)}
         assert repr(eq.FocalLoss(given)) == repr(eq.FocalLoss(gamma))
-        assert eq.FocalLoss(given).layout == eq.FocalLoss(gamma).layout  # whole exponents are told to the kernels
+        assert eq.FocalLoss(given).layout == eq.FocalLoss(gamma).layout  # integer exponents are passed to the kernels
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def slow_mmce(pairs, normalization):
     ]
     if normalization == "definition":
         return math.sqrt(max(sum(part / pairs for pairs, part in parts), 0.0))
-    # mean over the pairs, and once more divided by their number, with the published constants
+    # mean over the pairs, and divided again by their number, with the published constants
     return math.sqrt(max(sum(part / pairs / (pairs + 1e-5) for pairs, part in parts), 0.0) + 1e-10)
 
 

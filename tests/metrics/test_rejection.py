@@ -1,4 +1,4 @@
-"""Rejection of samples of no known class: against counting one by one, and cases worked out by hand."""
+"""Rejection of samples of unknown classes: against counting one by one, and cases worked out by hand."""
 
 import math
 

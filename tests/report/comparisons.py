@@ -39,7 +39,7 @@ WITHOUT_EPOCHS = ("crt", "ncm")
 def write_comparison(
     path: Path, task: str = "single", *, losses=(), seeds=3, classes=6, epochs=4, samples=60, names=None, unknown=0
 ) -> ComparisonFolder:
-    """A comparison whose runs are all finished, with its verdict; ``unknown`` samples are of no known class."""
+    """A comparison whose runs are all finished, with its verdict; ``unknown`` samples are of unknown classes."""
     folder = ComparisonFolder(path)
     losses = losses or LOSSES[task]
     entries = [Entry(text, _candidates(text)) for text in losses]

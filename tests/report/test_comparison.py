@@ -29,11 +29,11 @@ from tests.report.reading import Reader, brightness, labels
 ODD_NAMES = ["<b>x</b>", "<script>alert(1)</script>", "\"&'", "$a_b$", 'id="x" 1.23456', "]]> </svg> -->"]
 SECTIONS = {
     "single": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Training",
-               "Correct and wrong predictions", "Recall weights", "How to repeat it"],
+               "Correct and wrong predictions", "Recall weights", "Reproduce"],
     "multi": ["Results", "Differences from bce", "Accuracy and calibration", "Reliability", "Labels", "Training",
-              "Positives and negatives", "How to repeat it"],
+              "Positives and negatives", "Reproduce"],
     "segmentation": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Examples",
-                     "Training", "Correct and wrong predictions", "Recall weights", "How to repeat it"],
+                     "Training", "Correct and wrong predictions", "Recall weights", "Reproduce"],
 }  # fmt: skip
 FIGURES = {
     "single": [
@@ -185,7 +185,7 @@ def test_a_single_loss_has_nothing_to_compare_with(tmp_path):
     assert "<h1>1 loss compared on digits-lt</h1>" in text
     titles = re.findall(r'<h2 id="[^"]*">(.*?)</h2>', text)
     parts = ["Results", "Reliability", "Classes", "Training", "Correct and wrong predictions", "Recall weights"]
-    assert titles == [*parts, "How to repeat it"]
+    assert titles == [*parts, "Reproduce"]
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_ten_losses_and_a_hundred_classes_are_no_heavy_page(tmp_path):
     text = comparison_page(folder, read_verdict(folder))
     assert len(text.encode()) < 3_000_000
     assert "all 100 classes as a table" in text
-    assert text.count("var(--series-8)") > 8  # nine losses beside the baseline: the ninth is told apart by its dashes
+    assert text.count("var(--series-8)") > 8  # nine losses and the baseline: the ninth has other dashes
     assert re.search(r'class="stroke".*?stroke="var\(--series-1\)" stroke-dasharray="4.0 1.6"', text)
     assert text.count("<pattern") == 1  # its bars are hatched
 

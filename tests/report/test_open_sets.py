@@ -49,7 +49,7 @@ def section_of(folder):
 def test_the_page_has_the_section_with_its_figures(page):
     text = page.read_text(encoding="utf-8")
     assert '<h2 id="open-set">Open set</h2>' in text
-    assert "60 test samples and 40 of no known class" in text
+    assert "60 test samples and 40 of unknown classes" in text
     descriptions = labels(Reader(text))
     assert {words: descriptions.count(words) for words in FIGURES} == FIGURES
     for title in ("unknown rejected", "F-measure over known rejected", "F-measure over threshold"):

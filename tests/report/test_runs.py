@@ -100,7 +100,7 @@ def test_label_maps_have_the_colours_of_their_classes(maps):
             np.testing.assert_array_equal(pixels(grid.rows[number][0]), kept["images"][number].transpose(1, 2, 0))
             share = (actual == truth)[truth >= 0].mean()
             assert grid.rows[number][3].caption == f"{100 * share:.1f} % right"
-    assert [key.name for key in keys] == [*data.class_names, "counts for nothing"]
+    assert [key.name for key in keys] == [*data.class_names, "ignored"]
     assert keys[1].colour == "#" + bytes(colours[1]).hex()
 
 

@@ -351,7 +351,7 @@ def test_every_candidate_is_checked(text, words):
         ("focal:gamma=nan", "must be a number"),
         ("focal:validate=yes", "validate of FocalLoss must be true or false, got 'yes'"),
         ("dice:per_image=1", "per_image of DiceLoss must be true or false, got '1'"),
-        ("ohem:min_kept=1.5", "min_kept of OHEMLoss must be a whole number, got '1.5'"),
+        ("ohem:min_kept=1.5", "min_kept of OHEMLoss must be an integer, got '1.5'"),
         ("focal:reduction=3", "reduction of FocalLoss must be a word, got '3'"),
         ("focal:reduction=none", "reduction of FocalLoss must be a word, got 'None'"),
         ("dice:smooth=linear(0,1)", "smooth of DiceLoss must be a number, got"),

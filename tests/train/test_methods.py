@@ -130,7 +130,7 @@ def test_lists_of_values_are_candidates():
         ("sdn:feature=ce:feature=ce", "found feature twice"),
         ("oltr:loss=foo", "must be a loss of the catalogue, got 'foo'"),
         ("oltr:loss=(ce", "must have a closing bracket"),
-        ("crt:epochs=1.5", "epochs of crt must be a whole number, got '1.5'"),
+        ("crt:epochs=1.5", "epochs of crt must be an integer, got '1.5'"),
         ("crt:epochs=0", "epochs of crt must be a finite number in"),
         ("lws:lr=0", "lws: lr must be"),
         ("crt:lr=fast", "lr of crt must be a number, got 'fast'"),
@@ -415,9 +415,9 @@ def test_a_model_that_is_one_layer_has_no_block_to_double(tmp_path):
         ("digit-scenes", "sdn", "--method sdn is for task single or segmentation, got 'multi'; take one of none, crt"),
         ("digit-scenes", "tau-norm", "--method tau-norm is for task single or segmentation, got 'multi'"),
         ("digit-maps", "bbn", "--method bbn is for task single, got 'segmentation'"),
-        ("digits-lt", "sdn:classifier=bce", "loss must be for one label a sample"),
-        ("digits-lt", "crt:backbone=bce", "loss must be for one label a sample"),
-        ("digits-lt", "oltr:loss=dice", "loss must be for one label a sample"),
+        ("digits-lt", "sdn:classifier=bce", "loss must be for single-label data"),
+        ("digits-lt", "crt:backbone=bce", "loss must be for single-label data"),
+        ("digits-lt", "oltr:loss=dice", "loss must be for single-label data"),
     ],
 )
 def test_a_method_of_another_task(data, method, words, tmp_path):

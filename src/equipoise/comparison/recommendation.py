@@ -50,7 +50,7 @@ class Recommendation:
         return f"In your own training loop: loss = {self.loss}{counts}."
 
     def command(self, folder: Path | None = None) -> str:
-        """The command that exports the run; for somebody in the folder of the comparison, or beside it."""
+        """The command that exports the run, for a shell in the folder of the comparison or in that of ``folder``."""
         runs = Path("runs") if folder is None else folder / "runs"
         return shlex.join(["equipoise", "export", str(runs / self.run.name)])
 

@@ -75,7 +75,7 @@ def agree(where: Path, declared: Task, wanted: Task | None) -> Task:
 
 
 def note_of_bad_images(where: Path, files: Sequence[str | Path], images: int, skip: bool) -> str:
-    """What is said of skipped image files, which cannot be decoded; raise where they are not to be skipped."""
+    """A note on skipped image files, which cannot be decoded; raise where they are not to be skipped."""
     paths = [Path(file) for file in files]
     names = some(file.relative_to(where) if file.is_relative_to(where) else file for file in paths)
     counted = f"{len(paths):,} of {images:,}"

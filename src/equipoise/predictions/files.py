@@ -33,7 +33,7 @@ def open_predictions(
     open_label: int | None = None,
     others: bool = False,
 ) -> Predictions:
-    """Open saved predictions; shapes and names are checked immediately, values as they are read.
+    """Open saved predictions; shapes and names are checked immediately, values during reading.
 
     Args:
         path: an ``.npz``, a folder of ``.npy`` files, a ``.csv`` or a ``.parquet`` (see ``FORMATS``); or arrays or
@@ -42,7 +42,7 @@ def open_predictions(
         train_counts: training samples per class; overrides those of the file.
         ignore_index: target to ignore.
         unlabelled: task of a file without targets, ``"single"`` or ``"multi"``; None: there must be targets.
-        targets: False to leave them aside where there are some, as if the file were unlabelled.
+        targets: False to ignore targets, as if the file were unlabelled.
         open_label: target of samples that belong to no class; ``split_open`` parts them from the others.
         others: whether chunks of a table hold the columns that are neither scores nor targets.
 
@@ -89,7 +89,7 @@ def _completed(predictions: Predictions, train_counts: Sequence[float] | None, o
         if len(counts) != predictions.num_classes:
             raise InputError(
                 f"{path}: train_counts must have one number for each of the {predictions.num_classes} classes, got "
-                f"{len(counts)}; count the training labels of every class, 0 where there are none"
+                f"{len(counts)}; count the training labels of every class, 0 for a class without any"
             )
         if not all(0 <= count < float("inf") for count in counts):
             raise InputError(f"{path}: train_counts must be finite and not negative, got {list(counts)}; recount them")

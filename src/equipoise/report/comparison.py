@@ -8,9 +8,9 @@ from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.verdict import Verdict
 from equipoise.expressions import is_method
 from equipoise.report.open_sets import open_sets_section
-from equipoise.report.origins import origin_section
 from equipoise.report.page import render
 from equipoise.report.prediction_sections import classes_section, examples_section, reliability_section
+from equipoise.report.provenance import provenance_section
 from equipoise.report.runs import ComparedLoss, compared_losses
 from equipoise.report.training_sections import (
     asymmetry_section,
@@ -48,7 +48,7 @@ def comparison_page(folder: ComparisonFolder, verdict: Verdict) -> str:
         right_and_wrong_section(losses),
         weights_section(losses, verdict),
         asymmetry_section(losses),
-        origin_section(folder, losses),
+        provenance_section(folder, losses),
     ]
     return render(
         f"{_compared(verdict)} compared on {verdict.data.name}",

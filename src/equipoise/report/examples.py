@@ -73,7 +73,7 @@ def examples(
     head = [*([] if images is None else ["image"]), "truth", *(loss.name for loss in losses)]
     common = sorted(range(len(names)), key=lambda k: -counts[k])[:KEYS]
     keys = [Key(names[k], "#" + bytes(colours[k]).hex(), area=True) for k in common]
-    return Grid(head, rows), [*keys, *([Key("counts for nothing", "#000000", area=True)] if ignored else [])]
+    return Grid(head, rows), [*keys, *([Key("ignored", "#000000", area=True)] if ignored else [])]
 
 
 def stored_array(path: Path, name: str) -> NDArray[np.generic]:

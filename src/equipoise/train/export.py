@@ -77,7 +77,7 @@ class Exported(nn.Module):
         self.register_buffer("_place", torch.empty(0), persistent=False)  # follows .to(...) and .half()
 
     def forward(self, inputs: Any) -> Tensor:  # noqa: ANN401  (what Preparation.raw takes)
-        """Probabilities (N, C), of label maps (N, C, H, W): a softmax over C, of several labels a sigmoid for each."""
+        """Probabilities (N, C), of label maps (N, C, H, W): a softmax over C, for multi-label data a sigmoid."""
         logits = self.logits(inputs)
         return logits.sigmoid() if self.task == "multi" else logits.softmax(1)
 

@@ -13,10 +13,10 @@ from equipoise.report.page import Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.train.record import DataRecord
 
-__all__ = ["origin_section"]
+__all__ = ["provenance_section"]
 
 
-def origin_section(folder: ComparisonFolder, losses: Sequence[ComparedLoss]) -> Section:
+def provenance_section(folder: ComparisonFolder, losses: Sequence[ComparedLoss]) -> Section:
     """Command, data, model, machine and settings."""
     record = losses[0].record
     records = [run.record for loss in losses for run in loss.runs]
@@ -32,7 +32,7 @@ def origin_section(folder: ComparisonFolder, losses: Sequence[ComparedLoss]) -> 
         for name, value in folder.spec.items()
     ]
     return Section(
-        "How to repeat it",
+        "Reproduce",
         "If the folder exists, the command resumes the comparison and skips finished runs; elsewhere it runs "
         "everything.",
         code=command_of(folder.spec, folder.path.resolve().name),
