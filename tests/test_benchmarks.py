@@ -58,7 +58,7 @@ def test_a_row_has_times_ratios_memory_and_a_verdict(rows):
             assert row["limit"]["of"] in row["ratios"]
 
 
-def test_a_baseline_is_once_itself(rows):
+def test_baseline_ratio_is_one(rows):
     for row in rows:
         if row["name"] == TORCH[row["link"]]:
             assert row["ratios"] == {row["name"]: {"median": 1.0, "low": 1.0, "high": 1.0}}
@@ -337,7 +337,7 @@ def cuda_run(monkeypatch):
     return run
 
 
-def test_a_row_of_cuda_stands_on_the_floor(cuda_run):
+def test_cuda_rows_are_relative_to_the_floor(cuda_run):
     rows = {row["name"]: row for row in cuda_run({"LDAMLoss": 1.25, "BrierLoss": 1.5})["rows"]}
     assert rows["LDAMLoss"]["floor_milliseconds"] == pytest.approx(1.0)
     assert rows["LDAMLoss"]["times_floor"] == pytest.approx(1.25)
@@ -411,7 +411,7 @@ def test_a_training_step_has_a_ratio_for_each_pointwise_softmax_loss():
         assert row["met"] == (row["ratio"]["median"] <= 1.03)
 
 
-def test_the_network_has_the_size_it_is_said_to_have():
+def test_documented_size_of_the_network():
     model = training.UNet(11)
     assert 1e6 < sum(parameter.numel() for parameter in model.parameters()) < 2e6
     assert model(torch.zeros(1, 3, 32, 48)).shape == (1, 11, 32, 48)
@@ -562,7 +562,7 @@ def test_the_bare_loop_trains_as_we_do(monkeypatch):
     torch.testing.assert_close(bare, ours, rtol=1e-3, atol=1e-4)
 
 
-def test_a_loss_that_cannot_take_the_batch_is_left_out_with_the_reason(monkeypatch):
+def test_a_loss_that_rejects_the_batch_is_skipped_with_the_reason(monkeypatch):
     def refuse(loss, *batch):
         raise RuntimeError("no memory\nand more")
 
@@ -630,7 +630,7 @@ def test_trainings_are_compared_on_the_device():
 # ------------------------------------------------------------------------------------------------------------- startup
 
 
-def test_starts_are_measured_in_processes_of_their_own(monkeypatch, tmp_path, capsys):
+def test_startups_are_measured_in_separate_processes(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(startup, "HELP", 0.0)  # nothing can meet it
     quick = dict.fromkeys(startup.COMMANDS, ("-c", "")) | {"equipoise --help": startup.COMMANDS["equipoise --help"]}
     monkeypatch.setattr(startup, "COMMANDS", quick)
@@ -645,7 +645,7 @@ def test_starts_are_measured_in_processes_of_their_own(monkeypatch, tmp_path, ca
     assert "missed: equipoise --help" in capsys.readouterr().out
 
 
-def test_a_start_that_fails_is_no_time(monkeypatch):
+def test_a_failed_startup_has_no_time(monkeypatch):
     monkeypatch.setattr(startup, "COMMANDS", {startup.TORCH: ("-c", "raise SystemExit(3)")})
     with pytest.raises(subprocess.CalledProcessError, match="3"):
         startup.run(1)

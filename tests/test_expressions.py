@@ -99,7 +99,7 @@ def test_the_syntax_of_version_0_1(old, new):
     assert canonical(old) == canonical(new) == canonical(canonical(new))
 
 
-def test_numbers_of_losses_of_the_users_own_stay_as_they_are():
+def test_numbers_for_user_code_are_unchanged():
     assert str(parse("mine.py:Tail(by=3.0)")) == "mine.py:Tail(by=3.0)"
     assert str(parse("focal(gamma=3.0)")) == "focal(gamma=3)"
 
@@ -134,7 +134,7 @@ SUMS = st.builds(Sum, st.lists(st.tuples(FACTORS, TERMS), min_size=1, max_size=3
 
 
 @given(SUMS, st.sampled_from(["crt", "tau-norm"]), st.booleans())
-def test_every_value_is_read_as_it_is_written(value, method, inside):
+def test_values_round_trip(value, method, inside):
     expression = Call(method, (), (("loss", value),)) if inside else value
     text = str(expression)
     assert parse(text) == expression

@@ -261,7 +261,7 @@ def test_the_translation_gives_the_same_numbers(library, theirs, ours):
 
 
 @pytest.mark.parametrize("library", ["timm", "segmentation-models-pytorch", "mmdetection"])
-def test_what_is_said_of_libraries_that_were_read_is_a_loss_of_ours(library):
+def test_the_migration_guide_names_existing_losses(library):
     table_rows = translations(library)
     assert table_rows
     for _, ours in table_rows:

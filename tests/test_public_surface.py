@@ -153,7 +153,7 @@ def test_public_methods_are_documented(module):
                     assert member.__doc__, f"{name}.{key}"
 
 
-def test_nothing_public_is_left_out():
+def test_all_public_names_are_listed():
     """What a module defines without an underscore and other modules offer is in the list of the package."""
     for name in (*SIGNATURES, "gamma_for", "mislabel_point"):
         assert name in eq.__all__

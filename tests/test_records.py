@@ -51,7 +51,7 @@ def test_a_comparison_is_recorded_with_its_page(tmp_path):
     assert rows[0] == head
 
 
-def test_a_run_without_epochs_of_its_own_is_recorded(tmp_path):
+def test_a_run_without_epochs_is_recorded(tmp_path):
     """A classifier that was made of the features of another run."""
     folder = write_comparison(tmp_path / "compared", seeds=2)
     folder.report.write_text("the page", encoding="utf-8")

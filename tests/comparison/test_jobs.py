@@ -140,7 +140,7 @@ def test_a_process_ends_with_the_one_who_asked(tmp_path):
     until(lambda: not alive(process))
 
 
-def test_interrupted_nothing_is_said_of_what_killed_processes_leave(tmp_path):
+def test_interruption_prints_no_resource_warnings(tmp_path):
     file = tmp_path / "who"
     command = [sys.executable, "-m", "tests.comparison.calls", str(file)]
     asking = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)

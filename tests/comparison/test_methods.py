@@ -201,7 +201,7 @@ def test_one_backbone_for_all_and_nothing_is_repeated(here, tmp_path):
     assert [entry.text for entry in folder.entries] == ["ce", "crt", "lws", "tau-norm", "sdn"]
 
 
-def test_a_backbone_that_is_not_compared_is_no_row(here, tmp_path):
+def test_a_backbone_that_is_not_compared_has_no_row(here, tmp_path):
     folder = compared(tmp_path / "out", methods="crt,ncm,sdn")
     assert here.asked == [["auto-0", "crt-0", "ncm-0", "sdn-0"]]
     assert [entry.text for entry in folder.entries] == ["crt", "ncm", "sdn"]

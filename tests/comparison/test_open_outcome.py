@@ -133,7 +133,7 @@ def test_a_comparison_has_columns_and_tests_them(tmp_path):
     json.dumps(verdict.to_json(), allow_nan=False)
 
 
-def test_without_an_open_set_nothing_is_said_of_one(tmp_path):
+def test_without_an_open_set_there_are_no_open_set_metrics(tmp_path):
     def closed(loss, seed):
         return (*predict(1.0)(loss, seed)[:2], {})
 

@@ -147,7 +147,7 @@ def test_the_least_variance_is_that_of_two_samples(tmp_path):
     assert outcome.least["mean_class_accuracy"] == pytest.approx(one_each)
 
 
-def test_runs_with_other_targets_can_be_told(tmp_path):
+def test_runs_with_other_targets_are_detected(tmp_path):
     one, _ = run_of(tmp_path, "single")
     other, _ = run_of(tmp_path / "other", "single", change=all_count)
     again, _ = run_of(tmp_path / "again", "single")

@@ -147,12 +147,12 @@ def test_losses_that_do_not_fit_are_named_together():
     assert re.findall(r"(\S+): loss must be", str(error.value)) == ["bce", "dice"]
 
 
-def test_given_losses_are_taken_as_they_are():
+def test_given_losses_are_unchanged():
     entries, _ = surveyed_entries(CompareSpec(data="digits-lt", losses=["recall", "ldam:weight=drw,inverse"]))
     assert entries == entries_of(["recall", "ldam:weight=drw,inverse"])
 
 
-def test_suggested_losses_that_the_data_cannot_have_are_left_out(tmp_path):
+def test_unsuitable_suggestions_are_omitted(tmp_path):
     """A label that every sample has leaves DistributionBalancedLoss nothing to rebalance."""
     draw = np.random.default_rng(0)
     labels = (draw.random((60, 3)) < (1, 0.5, 0.02)).astype(np.int8)

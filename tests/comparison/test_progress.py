@@ -54,7 +54,7 @@ def test_epochs_of_all_runs_count(runs):
     ]
 
 
-def test_how_long_it_takes_is_told_once_before_a_run_is_over(runs):
+def test_the_estimate_is_printed_once_before_the_first_run_ends(runs):
     lines, now = [], [0.0]
     with Display(runs, [100] * len(runs), lines.append, None) as display:
         display.pace = Pace(300, 0, clock=lambda: now[0])
@@ -86,7 +86,7 @@ def test_how_long_it_takes_waits_for_epochs_and_for_seconds(runs):
     assert lines == ["about 25 min left, at the pace of the first 11 s"]  # 22 epochs in 11 seconds
 
 
-def test_how_long_it_takes_is_not_told_twice(runs):
+def test_the_estimate_is_not_repeated(runs):
     lines, now = [], [0.0]
     with Display(runs, [100] * len(runs), lines.append, None) as display:
         display.pace = Pace(300, 0, clock=lambda: now[0])

@@ -66,7 +66,7 @@ def test_one_seed_has_no_interval():
     assert difference.interval is difference.p is difference.need() is None
 
 
-def test_no_difference_at_all_is_no_finding_and_has_no_width_below_the_least():
+def test_zero_differences_are_not_significant_and_have_the_minimum_width():
     same = paired_difference([0.0, 0.0, 0.0], np.zeros((3, 50)), samples=100)
     assert (same.p, same.interval) == (1.0, (0.0, 0.0))
     few = paired_difference([0.01, 0.01, 0.01], np.full((3, 50), 0.01), samples=100, least=2 / 100**2)
@@ -76,7 +76,7 @@ def test_no_difference_at_all_is_no_finding_and_has_no_width_below_the_least():
     assert noisy.sample_variance == 0.0  # the seeds show more spread than that
 
 
-def test_draws_without_a_value_are_left_out():
+def test_draws_without_a_value_are_excluded():
     draws = np.random.default_rng(0).normal(size=(2, 100))
     draws[1] = draws[0]
     whole = paired_difference([0.0, 1.0], draws[:, 10:], samples=50)
@@ -327,7 +327,7 @@ def test_near_perfect_losses_on_few_samples_are_not_called_certain():
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("seeds", [2, 3, 5])
-def test_equal_losses_are_rarely_told_apart(seeds, noise):
+def test_false_positive_rate_of_equal_losses(seeds, noise):
     means = np.repeat(TAIL_MEANS[:1], 5, axis=0)
     actual, _ = differences(mean_class_accuracy, TAIL, 5, seeds, means, **NOISES[noise])
     wrong = np.mean([min(holm([one.p for one in family])) < ALPHA for family in actual])

@@ -44,7 +44,7 @@ def test_balanced_counts_raise_no_warning():
     assert findings[0].level == "note"
 
 
-def test_a_mild_imbalance_is_told_why_it_is_no_tail():
+def test_a_mild_imbalance_is_explained():
     (findings,) = look_at_counts([300, 200, 100], names(3))
     assert "3.0 times" in findings.text
     assert "log 3.0 = 1.1 in log-odds" in findings.text
@@ -178,7 +178,7 @@ def test_labels_that_are_hardly_ever_predicted(tmp_path):
     ("samples", "expected"),
     [(40_000, ("note", "no miscalibration measurable")), (300, ("warning", "too few samples per bin for this ECE"))],
 )
-def test_calibration_that_cannot_be_told_from_chance(tmp_path, samples, expected):
+def test_ece_within_sampling_noise(tmp_path, samples, expected):
     draw = np.random.default_rng(1)
     logits = draw.normal(0, 1.0, (samples, 2))
     targets = (logits + draw.gumbel(size=logits.shape)).argmax(1)
@@ -200,7 +200,7 @@ def test_thin_bins_are_counted(tmp_path):
     assert "(2 bins hold fewer than 30)" in text(1.1, 0.7, 1.6)
 
 
-def test_the_error_of_a_group_is_no_miscalibration_of_its_own(tmp_path):
+def test_the_ece_of_a_group_alone_is_not_miscalibration(tmp_path):
     draw = np.random.default_rng(0)
     logits = draw.normal(0, 1, (300, 3))
     arrays = {"logits": logits, "targets": draw.integers(0, 3, 300), "train_counts": np.array([500, 50, 5])}
@@ -240,7 +240,7 @@ def test_predicted_probabilities_of_labels_that_are_too_high_or_low(tmp_path, sh
     assert "calibrate FILE --bias" in sentences
 
 
-def test_labels_are_spoken_of_as_labels():
+def test_multi_label_findings_mention_labels():
     for counts in ([9500, 400, 12, 0], [300, 200, 100]):
         words = " ".join(f"{f.about} {f.text} {f.advice}" for f in look_at_counts(counts, names(len(counts)), "multi"))
         assert "class" not in words.replace("CF1", "")
@@ -248,7 +248,7 @@ def test_labels_are_spoken_of_as_labels():
         assert "label" in words
 
 
-def test_what_repairs_confidence_is_said_once(tmp_path):
+def test_the_remedy_for_overconfidence_is_stated_once(tmp_path):
     draw = np.random.default_rng(3)
     logits = draw.normal(0, 2, (2000, 3))
     targets = (logits + draw.gumbel(size=logits.shape)).argmax(1)
@@ -263,7 +263,7 @@ def test_what_repairs_confidence_is_said_once(tmp_path):
         assert repair in sure.advice
 
 
-def test_a_classwise_error_that_rises_is_told(tmp_path):
+def test_a_rising_classwise_error_is_reported(tmp_path):
     evaluation = evaluated(tmp_path / "p.npz", **labels_of_classes())
     evaluation.calibration.before["classwise_ece"], evaluation.calibration.after["classwise_ece"] = 0.04, 0.06
     text = sentences_of(evaluation)

@@ -235,7 +235,7 @@ def test_the_block_can_be_named():
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_state_goes_on_where_it_was():
+def test_mixing_resumes_from_its_state():
     net, fresh = tiny(), tiny(mixing=Constant(0.3))
     net.set_epoch(7)
     fresh.load_state_dict(net.state_dict())
@@ -353,7 +353,7 @@ def test_errors(call, parts):
         call()
 
 
-def test_what_is_no_schedule_and_no_model():
+def test_invalid_schedules_and_models_raise():
     with pytest.raises(TypeError, match=says("mixing", "equipoise.schedules", "got float 0.5", "Constant(0.5)")):
         bilateral(MLP(4, 3), epochs=2, mixing=0.5)
     with pytest.raises(TypeError, match=says("model", "nn.Module", "got function")):

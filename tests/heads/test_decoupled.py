@@ -197,7 +197,7 @@ def test_gradients_of_the_input_flow_in_evaluation():
         (nn.Sequential(nn.Dropout(0.0), nn.Linear(4, 3)), nn.Identity(), (5, 6)),
     ],
 )
-def test_what_stands_behind_the_classifier(classifier, behind, shape):
+def test_layers_after_the_classifier(classifier, behind, shape):
     model = decouple(Trunk(classifier, behind))
     shake(model.head)
     x = torch.randn(shape)
@@ -500,7 +500,7 @@ def test_branches_are_not_decoupled():
 
 
 @pytest.mark.parametrize("wrong", ["ce", None, eq.CrossEntropyLoss])
-def test_what_is_no_loss(wrong):
+def test_invalid_losses_raise(wrong):
     with pytest.raises(TypeError, match=says("feature", "called with logits and targets", "CrossEntropyLoss()")):
         DecoupledLoss(wrong, eq.CrossEntropyLoss())
     with pytest.raises(TypeError, match=says("classifier", "called with logits and targets")):

@@ -104,7 +104,7 @@ def test_half_precision_is_kept_in_float32():
     assert kept.features.dtype is torch.float32
 
 
-def test_what_would_not_fit_is_said_at_the_first_batch(monkeypatch):
+def test_insufficient_memory_raises_at_the_first_batch(monkeypatch):
     model, seen = MLP(4, 3, hidden=(8,)), []
 
     class Data(list):
@@ -173,7 +173,7 @@ X, Y = torch.randn(3, 4), torch.tensor([0, 1, 2])
         (7, "got int;"),
     ],
 )
-def test_what_are_no_batches(batches, came):
+def test_invalid_batches_raise(batches, came):
     with pytest.raises(TypeError, match=says("batches", "pairs (inputs, labels)", came, "[(inputs, labels)]")):
         keep_features(MLP(4, 3, hidden=(8,)), batches)
 

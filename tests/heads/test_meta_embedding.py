@@ -123,7 +123,7 @@ def test_the_memory_is_updated_as_the_slow_version_says():
     assert_close(memory.centroids.detach(), plain)
 
 
-def test_ignored_samples_count_for_nothing():
+def test_ignored_samples_have_no_effect():
     memory = filled().memory
     features, labels = torch.randn(6, D, dtype=torch.float64), torch.tensor([0, 1, -100, 2, -100, 0])
     valid = labels != -100
@@ -264,7 +264,7 @@ def test_stage_two_without_stage_one():
         unfilled(torch.randn(2, D))
 
 
-def test_stage_two_goes_on_from_its_state():
+def test_stage_two_resumes_from_its_state():
     head, fresh = filled(dtype=torch.float32), MetaEmbedding(D, 4)
     fresh.load_state_dict(head.state_dict())
     rows = torch.randn(3, D)

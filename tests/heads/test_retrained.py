@@ -55,7 +55,7 @@ def data(name):
 
 
 @pytest.mark.parametrize("name", [*EVERY, "pooled"])
-def test_every_head_stands_in_every_model(name):
+def test_every_head_fits_every_model(name):
     model = pooled().eval() if name == "pooled" else build(name).eval()
     inputs, labels = (torch.randn(8, 1, 6, 6), torch.arange(8) % C) if name == "pooled" else data(name)
     before = copy.deepcopy(model.state_dict())

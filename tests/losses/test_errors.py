@@ -336,7 +336,7 @@ each_no_tensor = pytest.mark.parametrize(("value", "came", "advice"), NO_TENSORS
 
 @each_loss
 @each_no_tensor
-def test_what_is_no_tensor(build, value, came, advice):
+def test_inputs_must_be_tensors(build, value, came, advice):
     with pytest.raises(TypeError, match=says("logits", "must be a tensor", came, advice)):
         build()(value, torch.zeros(4, dtype=torch.long))
     with pytest.raises(
@@ -358,7 +358,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_what_is_no_tensor_for_functions(function):
+def test_inputs_of_functions_must_be_tensors(function):
     with pytest.raises(TypeError, match=says("logits", "must be a tensor", "got dict", "output['out']")):
         function({"out": logits()}, torch.zeros(4, dtype=torch.long))
     with pytest.raises(TypeError, match=says("targets", "must be a tensor", "got NoneType")):
@@ -366,7 +366,7 @@ def test_what_is_no_tensor_for_functions(function):
 
 
 @pytest.mark.parametrize("build", [eq.losses.LiftedStructureLoss, eq.losses.RangeLoss])
-def test_what_is_no_tensor_for_losses_of_embeddings(build):
+def test_embeddings_must_be_tensors(build):
     with pytest.raises(TypeError, match=says("embeddings", "must be a tensor", "got ndarray")):
         build()(np.zeros((4, 3)), torch.zeros(4, dtype=torch.long))
     with pytest.raises(TypeError, match=says("labels", "must be a tensor", "got list")):
@@ -374,7 +374,7 @@ def test_what_is_no_tensor_for_losses_of_embeddings(build):
 
 
 @each_sigmoid
-def test_element_weights_that_are_no_tensor(build):
+def test_element_weights_must_be_tensors(build):
     with pytest.raises(TypeError, match=says("element_weight", "must be a tensor", "got list", "torch.tensor")):
         build()(logits(), torch.zeros(4, 3), element_weight=[1.0, 1.0, 1.0])
 
@@ -393,7 +393,7 @@ def test_element_weights_of_wrong_type_or_with_a_gradient(build):
     [([0.5, 0.7, -0.2], "sum 1 with minimum -0.2"), ([0.5, 0.5, 0.5], "sum 1.5"), ([NAN, 0.5, 0.5], "sum nan")],
     ids=["negative", "too much", "not a number"],
 )
-def test_soft_targets_are_looked_at_on_request(build, row, came):
+def test_soft_targets_are_validated_on_request(build, row, came):
     targets = torch.tensor([[1.0, 0.0, 0.0], [0.2, 0.3, 0.5], [0.0, 0.0, 0.0], row])
     with pytest.raises(ValueError, match=says("targets", "must be distributions", f"got a row of {came}", "pass prob")):
         build(validate=True)(logits(), targets)
@@ -691,7 +691,7 @@ def test_functions_without_a_schedule_compile():
 
 
 @pytest.mark.parametrize("gamma", ["25", ["2", "5"], ("2", 5.0)], ids=str)
-def test_exponents_are_no_text(gamma):
+def test_exponents_must_not_be_strings(gamma):
     for build in (eq.FocalLoss, eq.BinaryFocalLoss):
         with pytest.raises(TypeError, match=says("gamma", "must be a number", "got str '2", "pass a float")):
             build(gamma=gamma)
@@ -706,7 +706,7 @@ def test_what_moves_in_training_is_a_schedule():
         eq.RecallLoss(num_classes=[1, 2, 3])
 
 
-def test_both_ends_of_a_schedule_are_looked_at():
+def test_both_ends_of_a_schedule_are_checked():
     for build in (
         lambda **o: eq.FocalLoss(Linear(3.0, -1.0), **o),
         lambda **o: eq.FocalLoss(Steps((3.0, 1.0, -1.0), at=(0.2, 0.4)), **o),
@@ -869,7 +869,7 @@ NO_VECTORS = {
 
 
 @pytest.mark.parametrize(("value", "came", "advice"), NO_VECTORS.values(), ids=NO_VECTORS)
-def test_what_is_no_number_for_each_class(value, came, advice):
+def test_class_vectors_must_be_numeric(value, came, advice):
     for build in COUNTED.values():
         with pytest.raises(TypeError, match=says("counts", "per class, shape (C,)", came, advice)):
             build(value)
@@ -1079,7 +1079,7 @@ def test_impossible_tables(table, parts):
 
 
 @pytest.mark.parametrize("table", [[0.2, 5.0], 2.0, None, "FLSD-53", {"0.2": 5.0}, ((0.2, 5.0, 1.0),)], ids=repr)
-def test_what_is_no_table(table):
+def test_invalid_tables_raise(table):
     for build in (eq.SampleDependentFocalLoss, lambda v: F.sample_dependent_focal_loss(Z, Y, table=v)):
         with pytest.raises(TypeError, match=says("table", "(bound, gamma) pairs", f"got {table!r}", "FLSD-53 is")):
             build(table)
@@ -1130,7 +1130,7 @@ def test_epochs_beyond_the_schedule(epoch):
 
 
 @pytest.mark.parametrize("epoch", ["2", None, [2]], ids=repr)
-def test_epochs_that_are_no_numbers(epoch):
+def test_epochs_must_be_integers(epoch):
     with pytest.raises(TypeError, match=says("epoch", "in [0, 4] for epochs=5", f"got {epoch!r}", "count from 0")):
         eq.CyclicalFocalLoss(5).set_epoch(epoch)
 
@@ -1264,7 +1264,7 @@ def test_parts_that_exclude_one_another():
         (lambda: SigmoidLoss(asymmetry=AdaptiveAsymmetry), ("asymmetry must be", "AdaptiveAsymmetry itself")),
     ],
 )
-def test_what_is_no_part_is_told(make, words):
+def test_invalid_parts_raise(make, words):
     with pytest.raises(TypeError, match=says(words[0].partition(" ")[0], *words[1:])) as caught:
         make()
     assert words[0] in str(caught.value)

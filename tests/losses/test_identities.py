@@ -513,7 +513,7 @@ def test_normalizer_is_refused_where_nothing_is_divided(entry):
 
 
 @each(SIGMOID)
-def test_an_unknown_label_counts_for_nothing(entry):
+def test_an_unknown_label_has_no_effect(entry):
     if entry.name == "DistributionBalancedLoss":
         counts = long_tail(C)
         logits, targets = batch_of(entry, (6, C))
@@ -620,7 +620,7 @@ def test_functions_made_of_parts_are_the_classes():
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_loss_nobody_has_named():
+def test_an_unnamed_combination_of_parts():
     """Recall-weighted cyclical focal loss with logit adjustment and smoothing."""
     loss = SoftmaxLoss(
         cyclical(Cyclical(factor=4.0), gamma_hc=3.0, gamma_pos=2.0, gamma_neg=2.0),

@@ -119,7 +119,7 @@ def test_torch_agrees_where_it_has_a_number():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @kinds
-def test_what_is_no_number_shows(bad, kind):
+def test_non_finite_values_propagate(bad, kind):
     for form in FORMS.values():
         for smoothing in (0.0, 0.1):
             logits, targets = masked_logits(torch.float32), targets_of(kind, torch.float32)

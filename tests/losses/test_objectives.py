@@ -279,7 +279,7 @@ def test_mmce_gradient_is_finite_where_the_root_is_not(normalization, spread):
 
 @pytest.mark.parametrize("normalization", ["published", "definition"])
 @pytest.mark.parametrize("reduction", ["mean", "valid_mean", "batch_mean", "sum"])
-def test_mmce_adds_to_a_mean_as_it_is(normalization, reduction):
+def test_mmce_is_added_to_the_mean_unscaled(normalization, reduction):
     """Objective = mean cross-entropy + strength * MMCE; summed, the term counts once for each valid row."""
     logits, targets = example(9, 3, ignored=0.3)
     valid = int((targets != IGNORED).sum())

@@ -82,7 +82,7 @@ def test_an_exponent_moves_by_its_formula(per_class):
         assert at_end.gamma_neg.item() == end
 
 
-def test_names_for_messages_are_no_part_of_the_value():
+def test_argument_names_do_not_affect_equality():
     for one, other in (
         (Modulation(2.0, called="a"), Modulation(2.0, called="b")),
         (Adjustment((0.1, 0.2), called="a"), Adjustment((0.1, 0.2), called="b")),

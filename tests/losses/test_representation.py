@@ -111,7 +111,7 @@ def test_equal_samples_have_finite_gradients(loss):
 
 
 @pytest.mark.parametrize("loss", [LiftedStructureLoss(), RangeLoss(margin=50.0)], ids=str)
-def test_ignored_samples_count_for_nothing(loss):
+def test_ignored_samples_have_no_effect(loss):
     points, labels = embeddings()
     some = labels.clone()
     some[::4] = -100

@@ -191,7 +191,7 @@ def test_dense_targets_count_by_their_argmax():
     )
 
 
-def test_ignored_rows_count_for_nothing():
+def test_ignored_rows_have_no_effect():
     logits, targets = rows(30, ignored=0.4)
     kept = targets != IGNORED
     assert not kept.all()
@@ -204,7 +204,7 @@ def test_ignored_rows_count_for_nothing():
 
 
 @pytest.mark.parametrize("size", [(), (3,)], ids=str)
-def test_recall_weights_called_by_themselves_take_labels_as_they_are(size):
+def test_standalone_recall_weights_accept_unmasked_labels(size):
     logits, targets = rows(30, size=size, ignored=0.4)
     valid = targets != IGNORED
     actual = RecallWeights(4)(logits, targets, valid)
@@ -434,7 +434,7 @@ def test_a_batch_that_is_refused_does_not_tell_the_number_of_labels(per_class):
     assert loss.asymmetry.gamma_neg.shape == ((5,) if per_class else (1,))
 
 
-def test_unknown_labels_are_left_out_of_the_gap():
+def test_unknown_labels_are_excluded_from_the_gap():
     logits, targets = labels_of(unknown=0.4)
     first, second = (eq.AsymmetricLoss(target_gap=0.2, gap_step=1.0) for _ in range(2))
     first(logits, targets)
@@ -968,7 +968,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize(("build", "expected"), SETTINGS.values(), ids=SETTINGS)
-def test_every_scheduled_value_is_told(build, expected):
+def test_current_settings_include_every_scheduled_value(build, expected):
     loss = build(Linear(0.0, 1.0))
     assert set(current_settings(loss)) - {"xi"} == set(expected)
     loss.set_epoch(1)

@@ -128,6 +128,6 @@ def test_it_shows_its_losses():
         ),
     ],
 )
-def test_what_is_no_sum(make, error, words):
+def test_invalid_sums_raise(make, error, words):
     with pytest.raises(error, match=words):
         make(eq.FocalLoss())

@@ -107,7 +107,7 @@ def test_equation_8_is_the_gradient_of_the_loss(gamma, margin):
     assert grad[:, 0].argmax().item() == pytest.approx(99 * (eq.mislabel_point(gamma, margin) - 0.01) / 0.99, abs=1.1)
 
 
-def test_a_margin_lets_go_of_sure_negatives_sooner():
+def test_a_margin_lowers_the_mislabel_point():
     for gamma in (0.0, 0.5, 2.0, 4.0):
         assert eq.mislabel_point(gamma, 0.05) < eq.mislabel_point(gamma, 0.0) - 1e-3
     assert round(eq.mislabel_point(4.0, 0.05), 3) == 0.9

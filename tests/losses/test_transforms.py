@@ -258,12 +258,12 @@ def test_first_derivatives_by_transforms(name, dense):
 
 @each(CATALOGUE)
 @pytest.mark.parametrize("reduction", ["sum", "none"])
-def test_several_gradients_at_once(entry, reduction):
+def test_batched_gradients(entry, reduction):
     logits, targets = batch_of(entry, (5, C, 2), ignored=0.2)
     check_gradients_at_once(make(entry, C, reduction=reduction), logits, targets)
 
 
-def test_several_gradients_at_once_of_a_batch_that_is_worked_through_in_blocks(monkeypatch):
+def test_batched_gradients_of_a_batch_in_blocks(monkeypatch):
     monkeypatch.setattr("equipoise.kernels.blocks.ELEMENTS_PER_THREAD", 1)
     check_gradients_at_once(AsymmetricLoss(reduction="none"), logits_of(7, C), multilabel_of((7, C), ignored=0.2))
 

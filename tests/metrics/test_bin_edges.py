@@ -42,7 +42,7 @@ def test_one_sample_beyond_an_edge_moves_the_error():
     assert float(metric.compute()) == pytest.approx((0.5 + 0.1) / 2, rel=1e-6)
 
 
-def test_groups_and_what_is_left_out_have_bins_of_their_own():
+def test_groups_and_ignored_entries_have_separate_bins():
     confidence = torch.tensor([0.1, 0.9, 0.1, 0.9, 0.9])
     correct = torch.tensor([True, False, True, True, True])
     groups, valid = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([True, True, True, True, False])

@@ -42,7 +42,7 @@ def test_an_update_does_not_wait_for_the_device(name):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_values_are_looked_at_when_asked():
+def test_values_are_validated_on_request():
     build, batch = EVERY["nll"]
     scores, targets = (tensor.cuda() for tensor in batch())
     scores[targets != IGNORED] = torch.nan  # of rows that count

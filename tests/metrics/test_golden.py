@@ -43,7 +43,7 @@ def value_of(metric, case):
     return float(metric(*tensors(case, "logits", "targets")))
 
 
-def test_every_case_is_looked_at():
+def test_every_golden_case_is_tested():
     assert [len(cases) for cases in (CALIBRATION, EDGES, MULTILABEL, OLTR, SEGMENTATION)] == [12, 2, 10, 6, 4]
 
 

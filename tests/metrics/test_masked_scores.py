@@ -88,7 +88,7 @@ def test_a_row_of_masked_classes_is_refused(name):
         build().update(scores, targets)
 
 
-def test_unknown_samples_of_an_open_set_are_looked_at():
+def test_unknown_samples_of_an_open_set_are_checked():
     scores, targets = torch.randn(4, 3), torch.tensor([0, 1, -1, 2])
     for value in (math.nan, INF):
         scores[2, 1] = value

@@ -154,7 +154,7 @@ def test_the_highest_threshold_that_accepts_a_share(values, share):
     assert len(above) / len(confidence) < share
 
 
-def test_of_nothing_there_are_no_shares():
+def test_fractions_are_nan_without_data():
     none = torch.zeros(0)
     curve = rejection_curve(none, none.bool(), torch.tensor([0.3]), [0.1])
     assert curve.accuracy.isnan().all()

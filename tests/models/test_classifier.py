@@ -74,7 +74,7 @@ def test_found_in_every_model_without_its_help(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "deeplabv3", "mlp"])
-def test_as_many_classes_as_channels_elsewhere_are_no_doubt(name):
+def test_equal_numbers_of_classes_and_channels_are_unambiguous(name):
     width = {"resnet18": 512, "resnet50": 256, "deeplabv3": 16, "mlp": 16}[name]
     model = build(name, num_classes=width)
     assert find_classifier(model).module is model.get_classifier()
@@ -171,7 +171,7 @@ def test_a_lazy_classifier_needs_a_batch():
 
 
 @pytest.mark.parametrize("wrong", [lambda x: x, "resnet32", None, nn.Linear])
-def test_what_is_no_model(wrong):
+def test_model_must_be_a_module(wrong):
     with pytest.raises(TypeError, match=says("model", "nn.Module", "pass the model itself")):
         find_classifier(wrong)
 
@@ -239,7 +239,7 @@ def test_replacing_keeps_everything_else(name):
     assert torch.equal(model(batch(name)), untouched.eval()(batch(name)))
 
 
-def test_a_classifier_that_is_no_linear_layer_is_found_again():
+def test_a_replaced_non_linear_classifier_is_found():
     model = Net(["a", "b"], a=nn.Linear(4, 3), b=nn.Linear(3, 3))
     scaled = Scaled(3, 3)
     replace_classifier(model, scaled, name="b")

@@ -170,7 +170,7 @@ def test_only_real_differences_are_marked(single):
     assert sum("var(--worse)" in figure for figure in figures) == 1
 
 
-def test_one_seed_has_no_interval_and_it_is_said(tmp_path):
+def test_one_seed_has_no_interval_and_a_note(tmp_path):
     folder = write_comparison(tmp_path / "one", seeds=1, losses=("ce", "recall"))
     text = comparison_page(folder, read_verdict(folder))
     assert "One seed: no interval and no significance test" in text
@@ -230,7 +230,7 @@ def test_where_any_row_is_a_method_rows_are_not_called_losses(methods, single):
 AFTERWARDS = "their classifiers were fitted after the training of another run"
 
 
-def test_what_has_no_line_is_in_no_legend_and_it_is_said_why(methods, single):
+def test_methods_without_epochs_are_not_in_legends(methods, single):
     for title in ("Training", "Correct and wrong predictions"):
         section = re.search(rf"<h2[^>]*>{title}</h2>.*?</section>", methods, re.DOTALL)[0]
         legends = re.findall(r'<ul class="keys">(.*?)</ul>', section, re.DOTALL)
@@ -245,7 +245,7 @@ def test_methods_without_epochs_are_those_that_do_not_learn_in_steps():
     assert {name for name, method in METHODS.items() if not method.learns_in_steps} == set(MADE_AFTERWARDS)
 
 
-def test_scores_that_are_no_probabilities_are_told(methods, single):
+def test_distance_scores_have_a_warning(methods, single):
     text = (
         "are distances to class means, not probabilities: ECE, AdaECE and NLL before temperature scaling are not "
         "meaningful for them"
@@ -284,7 +284,7 @@ def test_a_heading_says_why_its_numbers_are_not_judged(single):
     assert "training samples; 1 class, 2 test samples, too few to judge" in comparison_page(single, verdict)
 
 
-def test_an_exponent_that_stays_is_no_figure(tmp_path):
+def test_constant_exponents_have_no_figure(tmp_path):
     folder = write_comparison(tmp_path / "labels", "multi", losses=("bce", "asl"), seeds=2)
     text = comparison_page(folder, read_verdict(folder))
     assert any("exponent" in label for label in labels(Reader(text)))
@@ -315,7 +315,7 @@ def test_wide_intervals_leave_room_for_the_others():
     assert drawn[0].count("<use") == drawn[1].count("<use") + 2  # an arrow at either end
 
 
-def test_failed_runs_are_told_and_the_others_stay(copied):
+def test_failed_runs_are_listed_and_the_others_remain(copied):
     gone = [run for run in copied.runs if run.loss == "recall"]
     for run in gone:
         shutil.rmtree(run.folder.path)
@@ -337,7 +337,7 @@ def test_no_run_at_all(copied):
         comparison_page(copied, verdict)
 
 
-def test_candidates_that_were_not_chosen_are_told(single):
+def test_candidates_that_were_not_chosen_are_listed(single):
     words = Reader(comparison_page(single, read_verdict(single))).words
     text = list(filter(None, words[words.index("Hyper-parameters") :]))[2:]
     assert text[:4] == ["loss", "candidate", "mean class accuracy, validation", "runs"]
@@ -361,7 +361,7 @@ def test_histories_without_what_is_new_are_drawn_without_it(copied):
     assert left == []
 
 
-def test_the_last_epoch_is_not_said_to_be_chosen(copied):
+def test_the_last_epoch_is_not_described_as_selected(copied):
     chosen = "Mean class accuracy on validation data selected the evaluated epoch."
     assert chosen in comparison_page(copied, read_verdict(copied))
     for run in copied.runs:
@@ -372,7 +372,7 @@ def test_the_last_epoch_is_not_said_to_be_chosen(copied):
     assert chosen not in text
 
 
-def test_a_group_of_all_classes_has_no_diagrams_of_its_own(copied):
+def test_a_group_of_all_classes_has_no_separate_diagrams(copied):
     assert "Classes with more than 100 training samples" in comparison_page(copied, read_verdict(copied))
     for run in copied.runs:
         file = run.folder.path / "results.json"
@@ -383,7 +383,7 @@ def test_a_group_of_all_classes_has_no_diagrams_of_its_own(copied):
     assert "Classes with more than 100 training samples" not in comparison_page(copied, read_verdict(copied))
 
 
-def test_ten_losses_and_a_hundred_classes_are_no_heavy_page(tmp_path):
+def test_size_of_a_report_with_ten_losses_and_a_hundred_classes(tmp_path):
     losses = ("ce", *(f"focal:gamma={k}" for k in range(6)), "recall", "recall:momentum=0.5", "recall:momentum=0.9")
     folder = write_comparison(tmp_path / "big", losses=losses, classes=100, epochs=30, seeds=2, samples=300)
     text = comparison_page(folder, read_verdict(folder))
@@ -394,7 +394,7 @@ def test_ten_losses_and_a_hundred_classes_are_no_heavy_page(tmp_path):
     assert text.count("<pattern") == 1  # its bars are hatched
 
 
-def test_lines_points_and_areas_are_told_apart_where_colours_come_again():
+def test_repeated_colours_differ_in_dashes_markers_and_hatching():
     looks = strokes(32)
     for kind in ("dash", "marker", "hatch"):
         assert len({(look.colour, getattr(look, kind)) for look in looks}) == len(looks)
@@ -480,7 +480,7 @@ def test_in_a_browser_it_fits_the_width_and_the_colours(page, tmp_path, width, d
     assert (ink > 200 and paper < 60) if dark else (ink < 60 and paper == 255)
 
 
-def test_in_a_browser_a_table_that_goes_on_has_a_shadow_at_its_edge(single, tmp_path):
+def test_in_a_browser_a_scrollable_table_has_a_shadow(single, tmp_path):
     """One that stands still, and over it paper that moves with the table and covers it at the end."""
     script = (
         "<script>document.title = getComputedStyle(document.querySelector('.scroll')).backgroundAttachment</script>"

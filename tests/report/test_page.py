@@ -92,7 +92,7 @@ def test_numbers_of_the_page(tmp_path):
 
 
 @pytest.mark.parametrize("task", ["single", "multi", "segmentation"])
-def test_calibration_errors_are_told_apart(tmp_path, task):
+def test_calibration_errors_are_defined(tmp_path, task):
     page = evaluation_page(evaluate(open_predictions(save(tmp_path, "npz", arrays_of(task, samples=60)))))
     assert ("samples whose true class is in it" in page) == (task != "multi")
     assert ("judge classes by their classwise ECE" in page) == (task == "single")
@@ -111,7 +111,7 @@ def test_many_classes_are_folded_and_the_bars_are_those_at_either_end(tmp_path):
     assert reader.words.count(best.name) == 2
 
 
-def test_names_in_other_scripts_and_lines_warn_nobody(tmp_path, recwarn):
+def test_names_in_other_scripts_raise_no_warnings(tmp_path, recwarn):
     arrays = arrays_of("single") | {"class_names": np.array(["日本", "العربية", "a\nb", "x" * 300, "", "😀"])}
     evaluation_page(evaluate(open_predictions(save(tmp_path, "npz", arrays))))
     assert not recwarn.list

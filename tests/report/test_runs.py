@@ -128,7 +128,7 @@ def test_colours_differ(count):
 
 
 @pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
-def test_stored_arrays_are_read_as_they_are(tmp_path, write):
+def test_stored_arrays_are_read_unchanged(tmp_path, write):
     arrays = {
         "logits": np.random.default_rng(0).normal(size=(5, 3, 4, 2)).astype(np.float16),
         "targets": np.asfortranarray(np.arange(40).reshape(5, 8)),
