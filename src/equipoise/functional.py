@@ -323,8 +323,8 @@ def ohem_loss(
     check_tensors(logits, targets)
     check_number("keep", keep, low=0.0, high=1.0)
     least = check_whole("min_kept", min_kept, low=0)
-    share = torch.tensor(keep, dtype=torch.float64, device="cpu" if logits.device.type == "mps" else logits.device)
-    return _softmax(logits, targets, finish=lambda rows: keep_hardest(rows, share, least), **options)
+    fraction = torch.tensor(keep, dtype=torch.float64, device="cpu" if logits.device.type == "mps" else logits.device)
+    return _softmax(logits, targets, finish=lambda rows: keep_hardest(rows, fraction, least), **options)
 
 
 @takes_options_of(_softmax)

@@ -65,14 +65,14 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
                 "or misses of it are costly, compare a loss that rebalances.",
             )
         )
-    share = max(present) / sum(present)
-    if share > 0.9 and len(present) > 1 and not several:  # labels of a sample are not exclusive
+    fraction = max(present) / sum(present)
+    if fraction > 0.9 and len(present) > 1 and not several:  # labels of a sample are not exclusive
         biggest = names[list(counts).index(max(present))]
         findings.append(
             Finding(
                 "warning",
                 "one class dominates",
-                f"{biggest} makes up {100 * share:.1f} % of the samples: always predicting it reaches that accuracy.",
+                f"{biggest} makes up {100 * fraction:.1f} % of the samples: always predicting it has that accuracy.",
                 "Evaluate recall, IoU or F1 of the other classes; exclude a background class from means.",
             )
         )

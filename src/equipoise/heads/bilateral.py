@@ -90,8 +90,8 @@ class BilateralModel(PreciseBuffers):
         """Set the mixing to a fraction of the training in [0, 1]."""
         self._set(self.mixing(check_number("fraction", fraction, low=0.0, high=1.0)))
 
-    def _set(self, share: float) -> None:
-        self.share.fill_(check_number("weight of the first branch", share, low=0.0, high=1.0))
+    def _set(self, weight: float) -> None:
+        self.share.fill_(check_number("weight of the first branch", weight, low=0.0, high=1.0))
 
     def get_classifier(self) -> nn.Module:
         """The classifier of both branches, for ``find_classifier``."""
@@ -149,8 +149,8 @@ class BilateralModel(PreciseBuffers):
 
     def mix(self, loss: Tensor, reversed_loss: Tensor) -> Tensor:
         """``a * loss + (1 - a) * reversed_loss``, the losses of the logits with the labels of the two batches."""
-        share = self.share.to(loss.dtype)
-        return share * loss + (1.0 - share) * reversed_loss
+        weight = self.share.to(loss.dtype)
+        return weight * loss + (1.0 - weight) * reversed_loss
 
     def _choose(self, branch: int) -> None:
         for name in (*self.blocks, self.name):
@@ -319,11 +319,11 @@ class _MixingClassifier(DoubledClassifier):
         return logits
 
 
-def mixed_features(first: Tensor, second: Tensor, share: Tensor | float | None, dim: int = -1) -> Tensor:
+def mixed_features(first: Tensor, second: Tensor, weight: Tensor | float | None, dim: int = -1) -> Tensor:
     """Concatenate ``2 a`` times the features of the first branch and ``2 (1 - a)`` times those of the second."""
-    if share is None:
+    if weight is None:
         return torch.cat([first, second], dim)
-    return torch.cat([2.0 * share * first, 2.0 * (1.0 - share) * second], dim)
+    return torch.cat([2.0 * weight * first, 2.0 * (1.0 - weight) * second], dim)
 
 
 def _block(model: nn.Module, name: str, classifier: nn.Module) -> nn.Module:

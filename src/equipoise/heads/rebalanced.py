@@ -253,7 +253,7 @@ def _no_linear_layer(classifier: Classifier) -> str:
 def _mean_class_accuracy(predicted: Tensor, labels: Tensor, num_classes: int) -> float:
     """Mean accuracy over the classes that occur."""
     support = torch.bincount(labels, minlength=num_classes)
-    hits = torch.bincount(labels[predicted == labels], minlength=num_classes)
+    true_positives = torch.bincount(labels[predicted == labels], minlength=num_classes)
     present = support > 0
-    recall = hits[present].double() / support[present]
+    recall = true_positives[present].double() / support[present]
     return math.fsum(recall.tolist()) / len(recall)

@@ -143,8 +143,8 @@ def _weighed_rows(
     labels = inputs.labels
     if isinstance(weights, RecallWeights):
         check_num_classes(weights.num_classes, logits.shape[1])
-    rows, hit = reference.softmax_rows_and_hits(logits, targets, fixed, hyper, layout, ignore_index)
-    dynamic = weights.weigh(count_hits(hit, labels, valid, rows, logits.shape[1]), logits, sync)
+    rows, correct = reference.softmax_rows_and_hits(logits, targets, fixed, hyper, layout, ignore_index)
+    dynamic = weights.weigh(count_hits(correct, labels, valid, rows, logits.shape[1]), logits, sync)
     return Rows(rows * dynamic[labels], inputs, dynamic if fixed is None else fixed * dynamic)
 
 

@@ -233,14 +233,14 @@ def top_match(scores: Tensor, labels: Tensor, from_logits: bool) -> tuple[Tensor
     column = labels.unsqueeze(1)
     true_prob = probs.gather(1, column).squeeze(1)
     others = probs.scatter_(1, column, -1.0).amax(1)
-    confidence, hit = torch.maximum(true_prob, others), true_prob > others
+    confidence, correct = torch.maximum(true_prob, others), true_prob > others
     # if they are so close that rounding may create or break a tie, compare the scores
     close = (true_prob - others).abs() <= 1e-5 * confidence
     if scores.device.type != "cpu":
-        return confidence, hit.where(~close, scores.argmax(1) == labels)
+        return confidence, correct.where(~close, scores.argmax(1) == labels)
     if bool(close.any()):
-        hit[close] = scores.movedim(1, -1)[close].argmax(1) == labels[close]
-    return confidence, hit
+        correct[close] = scores.movedim(1, -1)[close].argmax(1) == labels[close]
+    return confidence, correct
 
 
 def true_scores(scores: Tensor, labels: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ class ClassCounts(NamedTuple):
 
     support: Tensor
     predicted: Tensor
-    hits: Tensor
+    true_positives: Tensor
 
 
 def class_counts(predicted: Tensor, labels: Tensor, valid: Tensor, num_classes: int) -> ClassCounts:
@@ -44,7 +44,7 @@ def class_counts(predicted: Tensor, labels: Tensor, valid: Tensor, num_classes: 
 
 def f1_scores(counts: ClassCounts) -> Tensor:
     """F1 of each class, (C,) float64; NaN for a class that is neither true nor predicted anywhere."""
-    return 2 * counts.hits / (counts.support + counts.predicted).double()
+    return 2 * counts.true_positives / (counts.support + counts.predicted).double()
 
 
 def ranks(block: ClassBlock) -> Tensor:
@@ -115,7 +115,7 @@ class Accuracy(StreamingMetric):
     def compute(self) -> dict[str, Tensor]:
         """All values in float64; NaN without data."""
         counts = ClassCounts(*self.counts)
-        per_class, f1 = counts.hits / counts.support.double(), f1_scores(counts)
+        per_class, f1 = counts.true_positives / counts.support.double(), f1_scores(counts)
         among = self.among / counts.support.sum().double()
         return {
             **{f"top{k}": value for k, value in zip(self.top_k, among, strict=True)},
@@ -218,6 +218,6 @@ class ShotAccuracy(StreamingMetric):
 
     def compute(self) -> dict[str, Tensor]:
         """Accuracies in float64; NaN for a group without classes or samples."""
-        support, _, hits = self.counts
-        means = group_means(hits / support.double(), self.groups, 3)
-        return {**dict(zip(self.NAMES, means, strict=True)), "all": hits.sum() / support.sum().double()}
+        support, _, true_positives = self.counts
+        means = group_means(true_positives / support.double(), self.groups, 3)
+        return {**dict(zip(self.NAMES, means, strict=True)), "all": true_positives.sum() / support.sum().double()}

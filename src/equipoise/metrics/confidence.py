@@ -63,9 +63,9 @@ class ConfidentShare(StreamingMetric):
         for block in class_blocks(
             scores, targets, from_logits=self.from_logits, ignore_index=self.ignore_index, validate=self.validate
         ):
-            confidence, hit = top_match(block.scores, block.labels, self.from_logits)
+            confidence, correct = top_match(block.scores, block.labels, self.from_logits)
             sure = block.valid & (confidence > self.threshold)
-            right = sure & hit
+            right = sure & correct
             self.add_to(counts=torch.stack([block.valid.sum(), sure.sum(), right.sum()]))
 
     def compute(self) -> dict[str, Tensor]:

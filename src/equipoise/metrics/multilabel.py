@@ -30,17 +30,17 @@ def label_counts(chosen: Tensor, block: LabelBlock) -> Tensor:
 
 def label_scores(counts: Tensor) -> dict[str, Tensor]:
     """Values from counts (3, L): CP, CR, CF1, OP, OR, OF1 and the number of labels excluded."""
-    predicted, positive, hits = counts.double()
+    predicted, positive, tp = counts.double()
     counted = positive > 0
-    precision, recall = _ratio(hits, predicted)[counted].mean(), (hits / positive)[counted].mean()
-    overall_precision, overall_recall = _ratio(hits.sum(), predicted.sum()), hits.sum() / positive.sum()
+    precision, recall = _ratio(tp, predicted)[counted].mean(), (tp / positive)[counted].mean()
+    overall_precision, overall_recall = _ratio(tp.sum(), predicted.sum()), tp.sum() / positive.sum()
     return {
         "CP": precision,
         "CR": recall,
         "CF1": _harmonic(precision, recall),
         "OP": overall_precision.where(positive.sum() > 0, torch.nan),
         "OR": overall_recall,
-        "OF1": 2 * hits.sum() / (predicted.sum() + positive.sum()).where(positive.sum() > 0, torch.nan),
+        "OF1": 2 * tp.sum() / (predicted.sum() + positive.sum()).where(positive.sum() > 0, torch.nan),
         "left_out": (~counted).sum(),
     }
 

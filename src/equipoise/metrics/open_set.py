@@ -172,8 +172,8 @@ class OpenSetScores(StreamingMetric):
     def _by_group(self) -> dict[str, Tensor]:
         if self.groups is None:
             return {}
-        support, hits, kept = self.by_class
+        support, correct, kept = self.by_class
         return {
             "groups": group_means(kept / support.double(), self.groups),
-            "closed_groups": group_means(hits / support.double(), self.groups),
+            "closed_groups": group_means(correct / support.double(), self.groups),
         }

@@ -28,14 +28,14 @@ def segmentation_scores(matrix: Tensor) -> dict[str, Tensor]:
     :math:`TP / (TP + FP)`; 0 / 0 is NaN, and means are over the classes with a value.
     """
     matrix = matrix.double()
-    hits, support, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
-    iou, accuracy, precision = hits / (support + predicted - hits), hits / support, hits / predicted
+    tp, support, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
+    iou, accuracy, precision = tp / (support + predicted - tp), tp / support, tp / predicted
     total = support.sum()
     return {
         "mean_iou": iou.nanmean(),
         "mean_accuracy": accuracy.nanmean(),
         "mean_precision": precision.nanmean(),
-        "pixel_accuracy": hits.sum() / total,
+        "pixel_accuracy": tp.sum() / total,
         "frequency_weighted_iou": (support * iou).nansum() / total,
         "iou": iou,
         "accuracy": accuracy,

@@ -66,9 +66,9 @@ def examples(
         row.append(Photo(_map(right, colours), f"true classes of test image {index}"))
         for loss, one in zip(losses, scores, strict=True):
             predicted = np.where(counted, np.asarray(one[index]).argmax(0), -1)
-            share = 100 * (predicted == right)[counted].mean() if counted.any() else 0.0
+            percentage = 100 * (predicted == right)[counted].mean() if counted.any() else 0.0
             words = f"classes predicted by {loss.name} in test image {index}"
-            row.append(Photo(_map(predicted, colours), words, f"{share:.1f} % right"))
+            row.append(Photo(_map(predicted, colours), words, f"{percentage:.1f} % right"))
         rows.append(row)
     head = [*([] if images is None else ["image"]), "truth", *(loss.name for loss in losses)]
     common = sorted(range(len(names)), key=lambda k: -counts[k])[:KEYS]
