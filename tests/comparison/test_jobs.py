@@ -74,7 +74,7 @@ def test_what_goes_wrong_is_a_line_with_a_log(jobs):
     ("how", "error"),
     [
         ("kill", "terminated by SIGKILL, which the system does if memory is low"),
-        ("segfault", "ended by SIGSEGV"),
+        ("segfault", "terminated by SIGSEGV"),
         ("exit", "ended with status 3"),
     ],
 )

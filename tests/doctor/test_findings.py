@@ -47,7 +47,7 @@ def test_balanced_counts_raise_no_warning():
 def test_a_mild_imbalance_is_explained():
     (findings,) = look_at_counts([300, 200, 100], names(3))
     assert "3.0 times" in findings.text
-    assert "log 3.0 = 1.1 in log-odds" in findings.text
+    assert "by log 3.0 = 1.1" in findings.text
     assert "called long-tailed from a ratio of 10 (2.3)" in findings.text
     assert "compare a loss that rebalances" in findings.advice
 

@@ -403,5 +403,5 @@ def test_stage_one_has_a_linear_classifier(classifier):
 def test_no_third_stage():
     model = MLP(4, 3, hidden=(D,))
     replace_classifier(model, MetaEmbedding.after(model, kept()))
-    with pytest.raises(ValueError, match=says("model", "MetaEmbedding already")):
+    with pytest.raises(ValueError, match=says("model", "is a MetaEmbedding")):
         MetaEmbedding.after(model, kept())

@@ -57,8 +57,8 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "s
             Finding(
                 "note",
                 "balance",
-                f"The {largest} has {ratio:,.1f} times the samples of the {smallest}, which is mild: its "
-                f"prior lowers the log-odds of the {smallest} by log {ratio:,.1f} = {math.log(ratio):.1f}, which is "
+                f"The {largest} has {ratio:,.1f} times the samples of the {smallest}, which is mild: frequency "
+                f"alone lowers the log-odds of the {smallest} by log {ratio:,.1f} = {math.log(ratio):.1f}, which is "
                 f"little compared with the evidence of a sample. Data are called long-tailed from a ratio of "
                 f"{LONG_TAIL:g} ({math.log(LONG_TAIL):.1f}).",
                 f"Rebalancing has little to gain; check calibration and the hard {kinds} first. If one has low recall, "
