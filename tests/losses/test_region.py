@@ -500,7 +500,7 @@ def test_preset_published():
         loss = SoftIoULoss(preset="published", reduction="none", **own)
         assert torch.equal(loss(logits, targets), soft_iou_loss(logits, targets, reduction="none", **expected))
     for module in (DiceLoss, TverskyLoss, LovaszSoftmaxLoss):
-        with pytest.warns(DeprecationWarning, match="leave it out"):
+        with pytest.warns(DeprecationWarning, match="omit it"):
             published = module(preset="published")
         assert torch.equal(published(logits, targets), module()(logits, targets))
     assert SoftIoULoss("all").classes == "all"  # first argument by position

@@ -50,7 +50,7 @@ def test_losses_of_ones_own_in_a_line(line):
     [
         ("ce+focl", "got 'focl'; did you mean 'focal'"),
         ("gone.py:Tail", "gone.py:Tail: the file must exist, found none at .*gone.py; check the path"),
-        ("gone.py", "must be FILE.py:NAME, got 'gone.py'; say which"),
+        ("gone.py", "must be FILE.py:NAME, got 'gone.py'; append the"),
         ("gone.py:a=3", "must be FILE.py:NAME, got 'gone.py:a=3'"),
     ],
 )
