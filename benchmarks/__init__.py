@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import os
 
-# The profiler, which counts memory, writes a line to stderr whenever it starts; it reads this when torch is imported.
+# The profiler, which counts memory, writes a line to stderr whenever it starts; torch reads this at import.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")

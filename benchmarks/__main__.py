@@ -24,7 +24,7 @@ BOTH = ("float32", "bfloat16")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run what the command line says."""
+    """Run the benchmark of the command line."""
     options = _parser().parse_args(arguments)
     if options.benchmark is None:
         print(_contents())
@@ -329,7 +329,7 @@ def _image_shape(text: str) -> tuple[int, ...]:
 
 
 def _shapes(wanted: Sequence[tuple[Link | None, tuple[int, ...]]], known: Shapes) -> Shapes:
-    """The shapes that were asked for, all known ones where nothing was."""
+    """The requested shapes, all by default."""
     if not wanted:
         return known
     chosen: Mapping[Link, list[tuple[int, ...]]] = {link: [] for link in known}

@@ -1,4 +1,4 @@
-"""What a benchmark of losses is made of: batches, candidates and the limits that the project has set itself."""
+"""Batches, candidates and targets of the benchmark of losses."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ CUDA_SHAPES: dict[Link, tuple[Shape, ...]] = {
     "sigmoid": ((4096, 80), (4096, 9605)),
 }
 TORCH: dict[Link, str] = {"softmax": "torch cross_entropy", "sigmoid": "torch binary_cross_entropy_with_logits"}
-"""The loss of torch that 'times torch' means."""
+"""The loss of torch that the column 'times torch' refers to."""
 CALL: dict[Link, str] = {"softmax": TORCH["softmax"], "sigmoid": "torch cross_entropy, one label"}
-"""The loss of torch that calls on small batches are compared with: its cross-entropy with integer targets."""
+"""The loss of torch that calls on small batches are compared with: cross-entropy with integer targets."""
 EAGER_ASYMMETRIC = "asymmetric, eager formula"
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of made-up data, as a model halfway through its training would give it."""
+    """A synthetic batch that resembles the outputs of a half-trained model."""
 
     link: Link
     logits: Tensor  # (N, C, d1, ..., dk), a leaf
@@ -64,7 +64,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Limit:
-    """On the CPU: the time allowed, as a multiple of another case's, and the tensors as large as the logits held."""
+    """CPU targets: time relative to another case, and number of tensors of the size of the logits held."""
 
     times: float
     of: str
@@ -78,17 +78,17 @@ class Case:
     Args:
         name: unique for its link.
         build: batch to forward pass.
-        kind: torch itself, ours, a formula in plain torch operations, the same compiled, or another library.
-        limit: the target on the CPU, None for information only.
-        against: further cases whose time it is compared with, besides torch's.
-        compiled: the case that is the same loss under ``torch.compile``, which ours has to beat on a GPU.
-        rival: torch's loss to beat on a GPU where it is not the plain cross-entropy.
-        pointwise: a loss of ours that the targets on a GPU are for.
-        reads: the targets of its link, distributions like the logits, or one label for each row.
-        package: what must be installed.
+        kind: torch, ours, a formula in plain torch operations, the same compiled, or another library.
+        limit: target on the CPU, None for information only.
+        against: further cases to compare the time with, besides torch.
+        compiled: case of the same loss under ``torch.compile``, the target on a GPU.
+        rival: loss of torch that is the target on a GPU, if it is not the plain cross-entropy.
+        pointwise: whether the GPU targets apply to this loss of ours.
+        reads: the targets of its link, distributions like the logits, or one label per row.
+        package: required package.
         spatial: only for logits (N, C, d1, ..., dk) with k > 0.
-        cuda_only: left out on the CPU.
-        module: ours, from the training samples of each class.
+        cuda_only: skipped on the CPU.
+        module: our loss, from the training samples of each class.
     """
 
     name: str
@@ -107,12 +107,12 @@ class Case:
 
 
 def long_tail(num_classes: int) -> list[float]:
-    """Made-up training samples of each class, from 1000 down to 10."""
+    """Synthetic training samples of each class, from 1000 down to 10."""
     return [max(1.0, 1000.0 * 0.01 ** (k / max(1, num_classes - 1))) for k in range(num_classes)]
 
 
 def make_batch(link: Link, shape: Shape, dtype: torch.dtype, device: torch.device) -> Batch:
-    """The same batch for every candidate, the same at every run and on every device: it is drawn on the CPU."""
+    """The batch of all candidates, the same in every run and on every device, because it is drawn on the CPU."""
     draw = torch.Generator().manual_seed(0)
     counts = long_tail(shape[1])
     noise = (2.0 * torch.randn(shape, generator=draw)).to(device)
@@ -124,7 +124,7 @@ def make_batch(link: Link, shape: Shape, dtype: torch.dtype, device: torch.devic
         targets = torch.multinomial(torch.tensor(counts), rows, replacement=True, generator=draw).to(device)
         targets = targets.view(shape[0], *shape[2:])
         one_hot = F.one_hot(targets, shape[1]).movedim(-1, 1).to(noise.dtype)
-        logits, dense = noise + 5.0 * one_hot, 0.7 * one_hot + 0.3 * one_hot.roll(1, 0)  # as mixup gives them
+        logits, dense = noise + 5.0 * one_hot, 0.7 * one_hot + 0.3 * one_hot.roll(1, 0)  # as from mixup
     return Batch(
         link,
         logits.to(dtype).contiguous().requires_grad_(),

@@ -1,4 +1,4 @@
-"""The candidates: our losses with their limits, torch's own as baselines, and what others have."""
+"""The candidates: our losses with their targets, those of torch as baselines, and those of other libraries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["all_cases"]
 
 
 def all_cases(link: Link) -> list[Case]:
-    """Torch's losses, ours, and what others have, in the order of the table."""
+    """Losses of torch, ours, and those of other libraries, in the order of the table."""
     return [*SOFTMAX, *SOFTMAX_PEERS] if link == "softmax" else [*SIGMOID, *SIGMOID_PEERS]
 
 
@@ -66,7 +66,7 @@ def _one_label(batch: Batch) -> Forward:
 
 
 def _midway(loss: eq.losses.Loss) -> eq.losses.Loss:
-    """At an epoch where both terms of a cyclical loss count."""
+    """The loss at an epoch in which both terms of a cyclical loss are active."""
     loss.set_epoch(1)
     return loss
 

@@ -1,10 +1,10 @@
 """Coverage of the confidence intervals of ``equipoise compare``, and its false positives, in simulated comparisons.
 
-A baseline and three losses predict the same test samples with ten seeds. Their logits have normal parts of each sample,
-of the loss, of the seed, and a rest. The runs go through the bootstrap and the rule of a real comparison, with the
+A baseline and three losses predict the same test samples with ten seeds. Their logits are sums of normal effects of
+sample, loss and seed, and a residual. The runs go through the bootstrap and the rule of a real comparison, with the
 first 2, 3, 5 and all 10 seeds. In one setting seeds add about as much noise as test samples, in the other most of it.
-The true difference is the mean over all simulated comparisons: that on test sets of this size, which metrics such as
-ECE depend on. A false positive is a comparison of four equal losses with any difference that is significant after
+The true difference is the mean over all simulated comparisons, for this size of the test set, because metrics such as
+ECE depend on it. A false positive is a comparison of four equal losses with any difference that is significant after
 Holm's adjustment.
 """
 
@@ -37,13 +37,13 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 SEED = {"multiclass": 6, "multilabel": 5, "segmentation": 12}
 """Random numbers of each task, as in the recorded results."""
 SETTINGS = {"seeds and samples": 0.15, "mostly seeds": 0.6}
-"""Standard deviation of what a seed adds to the strength of each class."""
+"""Standard deviation of the effect of a seed on the strength of each class."""
 SUPPORT = (160, 80, 40, 20, 12)
-"""Test samples of the classes where each has one label; there are as many classes or labels in the other tasks."""
+"""Test samples of the classes for single-label data; the other tasks have the same number of classes or labels."""
 IMAGES, SIDE = 40, 8
 LOSSES, SEEDS = 4, (2, 3, 5, 10)
 BLOCK = 20
-"""Comparisons that a process simulates at a time."""
+"""Number of comparisons per block of a process."""
 
 Array = NDArray[Any]
 Families = dict[tuple[str, int], list[list[Difference]]]
@@ -52,13 +52,13 @@ Families = dict[tuple[str, int], list[list[Difference]]]
 
 @dataclass(frozen=True)
 class Settings:
-    """What is simulated.
+    """Settings of the simulation.
 
     Args:
-        comparisons: of each kind.
-        draws: of the bootstrap.
-        jobs: processes.
-        tasks: some of ``METRICS``.
+        comparisons: number of comparisons of each kind.
+        draws: number of bootstrap draws.
+        jobs: number of processes.
+        tasks: keys of ``METRICS``.
     """
 
     comparisons: int = 1000
@@ -68,7 +68,7 @@ class Settings:
 
 
 def run(settings: Settings, progress: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
-    """A row for each metric, setting and number of seeds."""
+    """One row per metric, setting and number of seeds."""
     rows = []
     with ProcessPoolExecutor(settings.jobs) as pool:
         for task in settings.tasks:
@@ -91,15 +91,15 @@ def run(settings: Settings, progress: Callable[[str], None] = lambda text: None)
 def _joined(
     parts: Iterator[Families],
 ) -> Families:
-    found: Families = defaultdict(list)
+    families_by_key: Families = defaultdict(list)
     for part in parts:
         for key, families in part.items():
-            found[key] += families
-    return found
+            families_by_key[key] += families
+    return families_by_key
 
 
 def _coverage(different: Sequence[Sequence[Difference]], equal: Sequence[Sequence[Difference]]) -> dict[str, float]:
-    """Fraction of the intervals that hold the truth, of all and of the narrowest tenth, and of false positives."""
+    """Coverage of all intervals and of the narrowest tenth, and the rate of false positives."""
     truth = np.mean([[one.mean for one in family] for family in different], 0)
     limits = np.array([[one.interval for one in family] for family in different])
     held = (limits[..., 0] <= truth) & (truth <= limits[..., 1])
@@ -115,8 +115,8 @@ def _coverage(different: Sequence[Sequence[Difference]], equal: Sequence[Sequenc
 
 
 def _simulate(task: str, noise: str, equal: bool, draws: int, numbers: Sequence[int]) -> Families:
-    """The comparisons of these numbers."""
-    found: Families = defaultdict(list)
+    """Simulate the comparisons with these numbers."""
+    families: Families = defaultdict(list)
     for number in numbers:
         random = np.random.default_rng((SEED[task], len(noise), equal, number))
         flat = [run for row in _runs(random, task, SETTINGS[noise], equal) for run in row]
@@ -127,8 +127,8 @@ def _simulate(task: str, noise: str, equal: bool, draws: int, numbers: Sequence[
             values = np.array([one[metric][0] for one in whole]).reshape(LOSSES, -1)
             resampled = np.stack([one[metric] for one in drawn]).reshape(*values.shape, draws)
             for seeds in SEEDS:
-                found[metric, seeds].append(_family(flat[0], metric, values[:, :seeds], resampled[:, :seeds]))
-    return found
+                families[metric, seeds].append(_family(flat[0], metric, values[:, :seeds], resampled[:, :seeds]))
+    return families
 
 
 def _family(first: RunStatistics, metric: str, values: Array, resampled: Array) -> list[Difference]:
@@ -151,7 +151,7 @@ def _family(first: RunStatistics, metric: str, values: Array, resampled: Array) 
 
 
 def _runs(random: np.random.Generator, task: str, training: float, equal: bool) -> list[list[RunStatistics]]:
-    """Statistics of what each loss (rows) predicts with each seed (columns)."""
+    """Statistics of the runs of each loss (rows) with each seed (columns)."""
     classes = len(SUPPORT)
     support = random.multinomial(sum(SUPPORT), np.array(SUPPORT) / sum(SUPPORT)).clip(min=2)
     labels = np.repeat(np.arange(classes), support)
@@ -165,7 +165,7 @@ def _runs(random: np.random.Generator, task: str, training: float, equal: bool) 
     )
     shared = random.normal(size=positive.shape)
     if task == "segmentation":
-        shared += random.normal(size=(IMAGES, 1, 1, classes))  # an image is hard as a whole
+        shared += random.normal(size=(IMAGES, 1, 1, classes))  # difficulty of an image, shared by its pixels
     strength = np.linspace(2.5, 1.0, classes)
     runs = []
     for loss in range(LOSSES):
@@ -183,7 +183,7 @@ def _runs(random: np.random.Generator, task: str, training: float, equal: bool) 
 
 
 def _run(task: str, logits: Array, targets: Array) -> RunStatistics:
-    """Statistics of a run that was never on disk."""
+    """Statistics of a simulated run."""
     classes = logits.shape[-1]
     scores = np.moveaxis(logits, -1, 1).astype(np.float32)
     rows = [{"group": "many", "support": 1} for _ in range(classes)]
@@ -198,7 +198,7 @@ def _run(task: str, logits: Array, targets: Array) -> RunStatistics:
 
 
 def format_coverage(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table of the documentation: the least coverage and the most false positives of the settings."""
+    """The table of the documentation: the lowest coverage and the highest false positive rate over the settings."""
     seeds = list(dict.fromkeys(row["seeds"] for row in rows))
     lines = [
         "| metric | " + " | ".join(f"{number} seeds" for number in seeds) + " |",

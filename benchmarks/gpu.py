@@ -1,7 +1,7 @@
-"""Time that a CUDA device alone takes: steps captured once in a CUDA graph and replayed between two events.
+"""Device time on CUDA: steps are captured in a CUDA graph and replayed between two events.
 
-A replay launches everything at once, so that neither Python nor the launches are in the time. Steps on small logits
-are captured several times in a row, as a graph of a few microseconds would be over before the next one is launched.
+A replay launches all kernels together, which excludes the overhead of Python and of launches. Steps on small logits
+are captured several times in a row, because a graph of a few microseconds would end before the next one is launched.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from benchmarks.targets import LARGE
 __all__ = ["copy_bandwidth", "device_seconds"]
 
 WARM_UP = 3  # steps before a capture: compilation, autotuning, workspaces
-REPLAYS = 30  # of a graph in one round, at most
-CASE_SECONDS = 0.06  # replaying one case, all rounds together, where one replay is short enough
-STEPS_IN_A_ROW = 10  # captured in one graph where logits are not large
+REPLAYS = 30  # maximum replays of a graph in one round
+CASE_SECONDS = 0.06  # seconds of replays per case over all rounds
+STEPS_IN_A_ROW = 10  # steps captured in one graph if logits are small
 
 
 def copy_bandwidth(device: torch.device, rounds: int, nbytes: int = 2**30) -> Quartiles:
-    """Bytes read and written in a second by copies of one large tensor onto another."""
+    """Bytes read and written per second by copies of a large tensor."""
     source = torch.rand(nbytes // 4, device=device)
     destination = torch.empty_like(source)
     seconds = _time_blocks(lambda: destination.copy_(source), rounds, REPLAYS // 3)
@@ -31,7 +31,7 @@ def copy_bandwidth(device: torch.device, rounds: int, nbytes: int = 2**30) -> Qu
 
 
 def device_seconds(step: Step, rounds: int) -> list[float]:
-    """Seconds of device time of one step, a number for each round; an error where it cannot be captured."""
+    """Seconds of device time per step, one value per round; raises if the step cannot be captured."""
     steps = 1 if step.logits.nbytes >= LARGE else STEPS_IN_A_ROW
     graph = _capture(step, steps)
     try:
@@ -39,7 +39,7 @@ def device_seconds(step: Step, rounds: int) -> list[float]:
         replays = max(1, min(REPLAYS, int(CASE_SECONDS / rounds / once)))
         return [seconds / steps for seconds in _time_blocks(graph.replay, rounds, replays)]
     finally:
-        step.logits.grad = None  # it lies in the memory of the graph
+        step.logits.grad = None  # it is in the memory of the graph
         graph.reset()
         torch.cuda.empty_cache()
 
@@ -51,7 +51,7 @@ def _capture(step: Step, steps: int) -> torch.cuda.CUDAGraph:
     with torch.cuda.stream(side):
         for _ in range(WARM_UP):
             step()
-        with _synchronising_is_an_error():  # a capture that fails leaves a mess, so find out before
+        with _synchronising_is_an_error():  # a failed capture corrupts the state, so test it before
             step()
     current.wait_stream(side)
     step.logits.grad = None
@@ -61,8 +61,8 @@ def _capture(step: Step, steps: int) -> torch.cuda.CUDAGraph:
             for _ in range(steps):
                 step()
     except RuntimeError as error:
-        torch.cuda.set_stream(current)  # the context does not come back from a capture that cannot be ended
-        raise error.__context__ or error from None  # what broke it, not that it is broken
+        torch.cuda.set_stream(current)  # the context hangs if the capture cannot be ended
+        raise error.__context__ or error from None  # the cause, not the consequence
     return graph
 
 
@@ -76,7 +76,7 @@ def _synchronising_is_an_error() -> Iterator[None]:
 
 
 def _time_blocks(work: Callable[[], object], rounds: int, calls: int) -> list[float]:
-    """Seconds between events around blocks of calls, for one call; after one block that warms up."""
+    """Seconds per call, between events around blocks of calls; the first block is for warm-up."""
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(rounds + 1)]
     for start, end in events:
         start.record()

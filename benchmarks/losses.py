@@ -146,7 +146,7 @@ def _prepare(case: Case, batch: Batch) -> Row:
     except Exception as error:  # noqa: BLE001 - whatever a candidate raises belongs into its row
         return row | {"status": f"failed: {_reason(error)}"}
     row |= {"step": step, "value": value, "peak_memory": round(peak_bytes(step) / logits.nbytes, 4)}
-    if case.kind != "compiled":  # hooks on saved tensors would have it compiled once more
+    if case.kind != "compiled":  # hooks on saved tensors would compile it again
         held = held_for_backward(step.forward, [logits, batch.targets, batch.dense], logits.nbytes)
         row |= {"held": held.with_inputs, "held_without_inputs": held.without_inputs}
     return row

@@ -1,4 +1,4 @@
-"""What a number depends on besides the code: the machine and the versions."""
+"""Machine and versions of a measurement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PEERS = ("monai", "kornia", "torchvision", "timm", "liger_kernel")
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
-    """Device, CPU, threads, versions, and how busy the machine is (load averages over 1, 5 and 15 minutes)."""
+    """Device, CPU, threads, versions, and load averages over 1, 5 and 15 minutes."""
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model(),
@@ -50,7 +50,7 @@ def _describe_gpu(device: torch.device) -> dict[str, Any]:
 
 
 def installed_version(package: str) -> str | None:
-    """Version of an installed package, None where it is not installed."""
+    """Version of an installed package, otherwise None."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -58,7 +58,7 @@ def installed_version(package: str) -> str | None:
 
 
 def cpu_model() -> str:
-    """Name of the processor, as Linux or Python knows it."""
+    """Name of the processor, from Linux or Python."""
     info = Path("/proc/cpuinfo")
     if info.exists():
         names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if "model name" in line]
@@ -68,7 +68,7 @@ def cpu_model() -> str:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep what is freed (up to 2 GB) for the next allocation, as jemalloc or a caching allocator would.
+    """Make glibc keep freed memory (up to 2 GB) for the next allocation, like jemalloc or a caching allocator.
 
     By default it returns large blocks to the system, and every tensor of more than 32 MiB starts with a page fault for
     each 4 KiB, which can cost more than the arithmetic on it.

@@ -1,12 +1,11 @@
 """Time and memory of one step, that is forward plus backward.
 
-Time is the wall clock around whole steps, with the device drained before and after; ``gpu.py`` has the time that the
-device alone takes.
+Time is the wall clock around complete steps, with the device synchronised before and after; ``gpu.py`` measures device
+time.
 
-Peak memory on the CPU comes from ``torch.profiler``: torch's allocator reports every block it hands out and takes
-back, also the temporaries inside an operator, which a count of Python's tensors would not see. The peak is that of the
-running sum from the start of the step, so the inputs are not in it and the gradient is. On CUDA the caching allocator
-keeps the same number itself.
+Peak memory on the CPU comes from ``torch.profiler``: the allocator of torch reports every allocation and
+deallocation, including temporaries inside operators. The peak is that of the cumulative sum from the start of the step,
+so it excludes the inputs and includes the gradient. On CUDA the caching allocator reports the peak.
 
 What is held for backward comes from ``torch.autograd.graph.saved_tensors_hooks``, read between forward and backward:
 the distinct storages, at least as large as the logits, that the graph of the loss keeps alive at that moment.
@@ -45,7 +44,7 @@ __all__ = [
 ]
 
 Forward: TypeAlias = Callable[[], Tensor]
-"""Computes the loss, a scalar, of a batch that it knows."""
+"""Function that computes the scalar loss of a fixed batch."""
 
 BLOCK_SECONDS = 0.01  # short steps are timed in blocks of at least this long
 
@@ -73,7 +72,7 @@ class Step:
     logits: Tensor
 
     def __call__(self) -> None:
-        """Run once; the old gradient is dropped, so that nothing accumulates."""
+        """Run one step; the old gradient is cleared first."""
         self.logits.grad = None
         self.forward().backward()  # type: ignore[no-untyped-call]
 
@@ -88,7 +87,7 @@ class Held:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Collect garbage now and not again before the end, so that no memory goes at a moment of its own."""
+    """Collect garbage now and disable the collector inside the context, so that memory is freed deterministically."""
     gc.collect()
     gc.disable()
     try:
@@ -100,13 +99,13 @@ def no_collection() -> Iterator[None]:
 def take_turns(
     steps: Mapping[str, Callable[[], None]], device: torch.device, rounds: int, block: float | None = None
 ) -> dict[str, list[float]]:
-    """Seconds of a step by name, one number for each round; the order is a new one in every round.
+    """Seconds per step by name, one value per round; the order is shuffled in every round.
 
     Args:
-        steps: what is timed.
-        device: what is drained before and after a block of steps.
-        rounds: blocks of each.
-        block: seconds that a block takes at least, ``BLOCK_SECONDS`` by default.
+        steps: steps by name.
+        device: synchronised before and after a block of steps.
+        rounds: number of blocks of each step.
+        block: minimum seconds of a block, ``BLOCK_SECONDS`` by default.
     """
     least = BLOCK_SECONDS if block is None else block
     calls = {name: _calls_for(step, device, least) for name, step in steps.items()}
@@ -126,13 +125,13 @@ def paired_ratio(own: list[float], other: list[float]) -> Quartiles:
 
 
 def _calls_for(step: Callable[[], None], device: torch.device, seconds: float) -> int:
-    """How many steps make a block that the clock resolves; also warms up."""
+    """Number of steps per block for a sufficient resolution; also warms up."""
     step()
     return max(1, math.ceil(seconds / min(_time_calls(step, device, 1) for _ in range(2))))
 
 
 def _time_calls(step: Callable[[], None], device: torch.device, calls: int) -> float:
-    """Seconds that one step takes, averaged over a block of ``calls``."""
+    """Seconds per step, averaged over a block of ``calls``."""
     drain(device)
     start = time.perf_counter()
     for _ in range(calls):
@@ -142,13 +141,13 @@ def _time_calls(step: Callable[[], None], device: torch.device, calls: int) -> f
 
 
 def drain(device: torch.device) -> None:
-    """Wait until the device has done all it was given."""
+    """Synchronise the device."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def peak_bytes(step: Step) -> int:
-    """Largest number of bytes that a step has allocated at once, the gradient included and the inputs not."""
+    """Peak of the bytes allocated by a step, including the gradient and excluding the inputs."""
     device = step.logits.device
     step.logits.grad = None
     if device.type == "cuda":
@@ -172,14 +171,14 @@ def peak_bytes(step: Step) -> int:
 
 
 class _Kept:
-    """What the graph keeps in place of a saved tensor; dies with the node that saved it."""
+    """Replaces a saved tensor in the graph; freed with the node that saved it."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor.detach()  # not the tensor itself, which may own the node
 
 
 def held_for_backward(forward: Forward, inputs: list[Tensor], size: int) -> Held:
-    """Count the storages of at least ``size`` bytes that the graph keeps, with those of the inputs and without."""
+    """Count the storages of at least ``size`` bytes that the graph keeps, with and without those of the inputs."""
     kept: weakref.WeakSet[_Kept] = weakref.WeakSet()
 
     def pack(tensor: Tensor) -> _Kept:
@@ -191,5 +190,5 @@ def held_for_backward(forward: Forward, inputs: list[Tensor], size: int) -> Held
         loss = forward()
     storages = {held.tensor.untyped_storage().data_ptr(): held.tensor.untyped_storage().nbytes() for held in kept}
     large = {pointer for pointer, nbytes in storages.items() if nbytes >= size}
-    del loss  # the graph has lived until here
+    del loss  # keeps the graph alive until here
     return Held(len(large), len(large - {tensor.untyped_storage().data_ptr() for tensor in inputs}))

@@ -1,9 +1,9 @@
-"""A whole training step of ResNet-32 with two heads or two branches, in units of the step of the plain model.
+"""Training step of ResNet-32 with two heads or two branches, relative to the step of the plain model.
 
-Every candidate has a network of its own with the same weights, and learns from the same batch; they take turns. The
-plain model has cross-entropy. SDN has its own losses, a recall loss and a class-balanced one, or cross-entropy in place
-of the first; what it adds is told in units of the plain model with the first of its losses. BBN learns from two batches
-a step and has no target.
+Every candidate has a separate network with the same weights, and learns from the same batch; they take turns. The
+plain model uses cross-entropy. SDN has its own losses, a recall loss and a class-balanced one, or cross-entropy in
+place of the first; its overhead is given in units of the plain model with the first of its losses. BBN learns from two
+batches per step and has no target.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ __all__ = ["PLAIN", "Settings", "run"]
 TARGET = 1.05
 PLAIN = "cross-entropy"
 CLASSES = 10
-BLOCK_SECONDS = 0.1  # a step is timed in blocks of at least this long, as few percent are to be told apart
+BLOCK_SECONDS = 0.1  # a step is timed in blocks of at least this long, to resolve differences of a few percent
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line can choose; ``shape`` is that of a batch, (N, 3, H, W)."""
+    """Options of the command line; ``shape`` is that of a batch, (N, 3, H, W)."""
 
     device: torch.device
     shape: tuple[int, int, int, int] = (128, 3, 32, 32)
@@ -44,14 +44,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of SGD on batches that stay the same.
+    """One step of SGD on fixed batches.
 
     Args:
-        model: images to what the loss takes.
-        loss: of that and labels.
-        optimizer: of the weights of the model.
-        batches: images and labels, one after the other.
-        autocast: whether forward and loss are in bfloat16 where autocast says so.
+        model: function from images to the input of the loss.
+        loss: function of the outputs and labels.
+        optimizer: optimizer of the model.
+        batches: images and labels, alternating.
+        autocast: whether forward and loss run under bfloat16 autocast.
     """
 
     model: nn.Module
@@ -70,7 +70,7 @@ class Step:
 
 
 def run(settings: Settings, progress: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
-    """A row for the plain model, then one for each candidate that the filter leaves."""
+    """A row for the plain model, then one per candidate selected by the filter."""
     wanted = [name for name in CANDIDATES if settings.filter.lower() in name.lower()]
     if not wanted:
         return []
@@ -145,4 +145,4 @@ CANDIDATES: dict[str, Callable[[nn.Module], Candidate]] = {
     "SDN (cross-entropy)": _sdn_ce,
     "BBN": _bbn,
 }
-FIRST_LOSS = {"SDN (recall)": "recall", "SDN (cross-entropy)": PLAIN}  # the plain model with which they are compared
+FIRST_LOSS = {"SDN (recall)": "recall", "SDN (cross-entropy)": PLAIN}  # the plain model for comparison

@@ -1,11 +1,11 @@
 """Time of metrics against torchmetrics on the same scores, and their memory over many pixels.
 
-A comparison is update plus compute of a fresh metric on all scores at once, the two sides in turn. The values of both
-are in the row: torchmetrics' calibration error keeps confidence 1.0 in a bin of its own, which shows where there are
-such confidences, and its average precision is float32 on sigmoids, which makes neighbouring logits equal.
+A comparison is update plus compute of a new metric on all scores, alternating between the two sides. The row has the
+values of both: the calibration error of torchmetrics has a separate bin for confidence 1.0, and its average precision
+is float32 on sigmoids, which makes neighbouring logits equal.
 
-Memory is the peak of the resident set of a process of its own, above what it holds when the batch is there and the
-metric has seen a single pixel; the pixels are one batch again and again.
+Memory is the peak resident set of a separate process, minus that after an update with a single pixel of the batch; the
+batch is repeated.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ CLASSES = 19  # of the pixels, as in street scenes
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line can choose.
+    """Options of the command line.
 
     Args:
         shapes: (N, C) of the scores.
-        pixels: in all.
+        pixels: total number of pixels.
         batch: height and width of the batch of pixels.
-        rounds: None takes those of the contest.
+        rounds: number of rounds; None for that of the contest.
         filter: only names or shapes that contain this text.
     """
 
@@ -57,7 +57,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Contest:
-    """A metric of ours and theirs, as functions of (N, C), and the batch they are given."""
+    """A metric of ours and of torchmetrics, as functions of (N, C), and their batch."""
 
     name: str
     ours: Callable[[int], Metric]
@@ -76,7 +76,7 @@ def single_label(n: int, c: int) -> tuple[Tensor, Tensor]:
 
 
 def multi_label(n: int, c: int) -> tuple[Tensor, Tensor]:
-    """Logits with an average precision of about 0.5 and labels, three of a hundred positive."""
+    """Logits with an average precision of about 0.5 and labels, 3 % positive."""
     draw = torch.Generator().manual_seed(0)
     targets = (torch.rand(n, c, generator=draw) < 0.03).long()
     return torch.randn(n, c, generator=draw).add_(targets, alpha=3.0), targets
@@ -99,7 +99,7 @@ STREAMS: dict[str, Callable[[], Metric]] = {
 
 
 def run(settings: Settings, progress: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
-    """A row for each contest at each shape, then one for each metric over many pixels."""
+    """One row per contest and shape, then one per metric over many pixels."""
     rows = []
     for contest in CONTESTS:
         for shape in settings.shapes:
@@ -122,7 +122,7 @@ def _compare(contest: Contest, shape: tuple[int, int], rounds: int) -> dict[str,
     sides = {"ours": contest.ours, "torchmetrics": contest.theirs}
     times: dict[str, list[float]] = {side: [] for side in sides}
     values = {}
-    for part in (slice(2000), *(slice(None) for _ in range(rounds))):  # the first only warms up
+    for part in (slice(2000), *(slice(None) for _ in range(rounds))):  # the first is for warm-up
         for side, build in sides.items():
             metric, start = build(shape[1]), time.perf_counter()
             metric.update(scores[part], targets[part])
@@ -154,7 +154,7 @@ def _compare(contest: Contest, shape: tuple[int, int], rounds: int) -> dict[str,
 
 
 def _stream(name: str, settings: Settings) -> dict[str, Any]:
-    """Measured in a process of its own, whose memory nothing else has touched."""
+    """Measure in a separate process, for a clean memory baseline."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     threads = torch.get_num_threads()
@@ -162,12 +162,12 @@ def _stream(name: str, settings: Settings) -> dict[str, Any]:
     process.start()
     sender.close()
     try:
-        found: dict[str, Any] = receiver.recv()
+        measured: dict[str, Any] = receiver.recv()
     except EOFError:
-        found = {"status": f"failed: the process ended with {process.exitcode}"}
+        measured = {"status": f"failed: the process ended with {process.exitcode}"}
     process.join()
     row: dict[str, Any] = {"kind": "ours", "status": "ok", "name": name, "pixels": settings.pixels, "classes": CLASSES}
-    row |= {"batch": [1, CLASSES, *settings.batch]} | found
+    row |= {"batch": [1, CLASSES, *settings.batch]} | measured
     if row["status"] == "ok":
         add_checks(row, [Check("memory", row["megabytes"], MEGABYTES, "MB over the input")])
     return row
@@ -182,7 +182,7 @@ def _measure_stream(name: str, pixels: int, size: tuple[int, int], threads: int,
     scores.scatter_add_(1, targets.unsqueeze(1), torch.full((1, 1, height, width), 4.0))
     targets[torch.rand(targets.shape, generator=draw) < 0.05] = 255
     metric = STREAMS[name]()
-    metric.update(scores[..., :1, :1], targets[..., :1, :1])  # what torch keeps for itself is there now
+    metric.update(scores[..., :1, :1], targets[..., :1, :1])  # allocations of torch itself are done now
     metric.reset()
     scores.sum()
     before, start = _resident_bytes(), time.perf_counter()
@@ -194,14 +194,14 @@ def _measure_stream(name: str, pixels: int, size: tuple[int, int], threads: int,
         left -= min(left, rows * width)
     value = metric.compute()
     seconds = time.perf_counter() - start
-    found = {
+    measured = {
         "status": "ok",
         "seconds": seconds,
         "megabytes": (_peak_bytes() - before) / 1e6,
         "input_megabytes": (scores.nbytes + targets.nbytes) / 1e6,
         "value": float(value["mean_iou"] if isinstance(value, dict) else value),
     }
-    sender.send(found)
+    sender.send(measured)
 
 
 def _status_bytes(field: str) -> int:
@@ -220,7 +220,7 @@ def _peak_bytes() -> int:
 
 
 def _reset_peak() -> None:
-    """Let Linux forget the peak so far, such as that of making the batch."""
+    """Reset the peak of the process, which includes the creation of the batch."""
     if sys.platform == "linux":
         with open("/proc/self/clear_refs", "w") as file:  # noqa: PTH123
             file.write("5")

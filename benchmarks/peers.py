@@ -40,7 +40,7 @@ def cross_entropy_formula(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def focal_formula(logits: Tensor, targets: Tensor, gamma: float = 2.0) -> Tensor:
-    """The focal loss as it is usually written: the cross-entropy of each row, times a power of 1 - p."""
+    """The focal loss in its usual form: the cross-entropy of each row, times a power of 1 - p."""
     cost = F.cross_entropy(logits, targets, reduction="none")
     return ((1.0 - (-cost).exp()) ** gamma * cost).mean()
 

@@ -134,8 +134,8 @@ class Settings:
 def run(settings: Settings, progress: Callable[[str], None] = lambda text: None) -> list[dict[str, Any]]:
     """What was measured of each case that the filter leaves."""
     cases = settings.cases or CASES[settings.device.type]
-    found = (_measure(case, settings, progress) for case in cases)
-    return [result for result in found if result is not None]
+    results = (_measure(case, settings, progress) for case in cases)
+    return [result for result in results if result is not None]
 
 
 class BareLoop:
@@ -145,7 +145,7 @@ class BareLoop:
         model: a copy, on the device.
         optimizer: of its weights.
         loss: torch's own.
-        data: inputs as they are stored, and labels as the loss takes them.
+        data: stored inputs, and labels in the form that the loss accepts.
         preparation: what lies between the inputs and the model.
         batch_size: samples of a step.
     """

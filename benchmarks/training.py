@@ -21,7 +21,7 @@ from benchmarks.targets import Check, add_checks
 __all__ = ["Settings", "UNet", "run"]
 
 TARGET = 1.03
-IGNORED = -100  # the ignore_index of torch and of our losses when they are told nothing
+IGNORED = -100  # the default ignore_index of torch and of our losses
 BLOCK_SECONDS = 0.04  # a step is timed in blocks of at least this long: short, as others use the host as well
 
 

@@ -62,7 +62,7 @@ def main() -> None:
             logits = network(images.to(device)).cpu()
         right = (logits.argmax(1) == labels).double()
         rare = torch.from_numpy(data.train_counts < 20)[labels]
-        print("share that is missed of each digit in training:", current_settings(loss)["recall_weights"])
+        print("fraction of each digit that is missed in training:", current_settings(loss)["recall_weights"])
         print(f"accuracy {right.mean():.1%}, of digits with fewer than 20 images {right[rare].mean():.1%}")
     dist.destroy_process_group()
 

@@ -94,8 +94,8 @@ def main() -> None:
 
     def compute_metrics(predictions: Any) -> dict[str, float]:  # noqa: ANN401
         logits, labels = torch.from_numpy(predictions.predictions), torch.from_numpy(predictions.label_ids)
-        found = Accuracy(len(KINDS), top_k=(1,))(logits[labels != IGNORED], labels[labels != IGNORED])
-        return dict(zip(KINDS, found["per_class"].tolist(), strict=True))
+        scores = Accuracy(len(KINDS), top_k=(1,))(logits[labels != IGNORED], labels[labels != IGNORED])
+        return dict(zip(KINDS, scores["per_class"].tolist(), strict=True))
 
     trainer = Trainer(
         model,
@@ -122,9 +122,9 @@ def main() -> None:
         callbacks=[LossSchedule(loss, every="step")],  # (3)
     )
     trainer.train()
-    found = trainer.evaluate()
+    scores = trainer.evaluate()
     if trainer.is_world_process_zero():
-        print("characters that are recognised:", *(f"{kind} {found[f'eval_{kind}']:.1%}" for kind in KINDS))
+        print("characters that are recognised:", *(f"{kind} {scores[f'eval_{kind}']:.1%}" for kind in KINDS))
 
 
 if __name__ == "__main__":

@@ -179,8 +179,8 @@ def report(name: str, model: Translator, val: tuple[Tensor, Tensor], test: tuple
     print(f"{name}: ECE of the tokens {before:.2%}, with temperature {fitted.temperature:.2f} {after:.2%}")
     for beams in (1, 4):
         for temperature in (1.0, fitted.temperature):
-            found, sure = search(model, test[0], beams=beams, temperature=temperature)
-            right = (found == test[1]).all(1).float().mean()
+            predicted, sure = search(model, test[0], beams=beams, temperature=temperature)
+            right = (predicted == test[1]).all(1).float().mean()
             print(f"  beams {beams}, temperature {temperature:.2f}: {right:.1%} right, {sure.mean():.1%} expected")
 
 

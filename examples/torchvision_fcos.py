@@ -146,13 +146,17 @@ def train(loss: nn.Module, images: list[Tensor], targets: list[dict[str, Tensor]
 @torch.no_grad()
 def precision_and_recall(model: FCOS, images: list[Tensor], targets: list[dict[str, Tensor]]) -> tuple[float, float]:
     """Of detections with a score above 0.3: right are those with the class and half of the area of an object."""
-    found = objects = hits = 0
+    detections = objects = hits = 0
     for output, target in zip(model(images), targets, strict=True):
         kept = output["scores"] > 0.3
         boxes, labels = output["boxes"][kept], output["labels"][kept]
         fits = (box_iou(boxes, target["boxes"]) > 0.5) & (labels.unsqueeze(1) == target["labels"])
-        found, objects, hits = found + len(boxes), objects + len(target["labels"]), hits + int(fits.any(0).sum())
-    return hits / max(found, 1), hits / max(objects, 1)
+        detections, objects, hits = (
+            detections + len(boxes),
+            objects + len(target["labels"]),
+            hits + int(fits.any(0).sum()),
+        )
+    return hits / max(detections, 1), hits / max(objects, 1)
 
 
 def main() -> None:

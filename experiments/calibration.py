@@ -78,7 +78,7 @@ def network(probs: Tensor, targets: Tensor) -> Record:
     """Scores as given, and on either half after a fit on the other."""
     logits = calibration.logits_from_probs(probs)
     whole = scores(logits, targets)
-    confidence, chosen = probs.max(1)  # as they are, not normalised anew
+    confidence, chosen = probs.max(1)  # not normalised again
     whole["ece"] = float(binned_error(bin_sums(confidence, chosen == targets, 15)))
     # rounding may leave confidences above 1, which code with a last bin up to 1 puts nowhere
     inside = confidence <= 1
@@ -101,7 +101,7 @@ def shift(probs: Tensor, targets: Tensor) -> Record:
     """The held-out half thinned to a long tail of 20 to 1: vector scaling, then with the prior estimated or known."""
     logits, classes = calibration.logits_from_probs(probs), probs.shape[1]
     share = 20.0 ** -(torch.arange(classes, dtype=torch.float64) / (classes - 1))
-    found: Record = {name: [] for name in ("before", "vector", "estimated", "known")}
+    scores_by_fit: Record = {name: [] for name in ("before", "vector", "estimated", "known")}
     for kept, held in halves(len(targets)):
         lucky = torch.rand(len(held), generator=torch.Generator().manual_seed(1)) < share[targets[held]]
         rows = held[lucky]
@@ -112,8 +112,8 @@ def shift(probs: Tensor, targets: Tensor) -> Record:
         options.append(("estimated", calibration.correct_prior(scaled, train_counts=train)))
         options.append(("known", calibration.correct_prior(scaled, train_counts=train, target_prior=target)))
         for name, after in options:
-            found[name].append(scores(after, targets[rows]))
-    return found
+            scores_by_fit[name].append(scores(after, targets[rows]))
+    return scores_by_fit
 
 
 def scores(logits: Tensor, targets: Tensor) -> Scores:
@@ -138,7 +138,7 @@ def labels(path: Path, loss: str) -> Record:
     logits, targets = train(path, eq.BinaryCrossEntropyLoss() if loss == "bce" else eq.AsymmetricLoss())
     record: Record = {"rows": len(logits), "labels": logits.shape[1]}
     names = ("nll", "nll_temperatures", "nll_biases", "nll_isotonic", "f1", "f1_thresholds", "f1_seen", "f1_expected")
-    found: dict[str, list[float]] = {name: [] for name in names}
+    errors: dict[str, list[float]] = {name: [] for name in names}
     for kept, held in halves(len(logits)):
         plain = fit("label-temperatures", logits[kept], targets[kept])
         biased = fit("label-temperatures", logits[kept], targets[kept], bias=True)
@@ -150,8 +150,8 @@ def labels(path: Path, loss: str) -> Record:
         values += [macro_f1(z > 0, y), macro_f1(chosen.decide(z), y)]
         values += [macro_f1(chosen.decide(logits[kept]), targets[kept]), chosen.macro_f1]
         for name, value in zip(names, values, strict=True):
-            found[name].append(value)
-    return record | found
+            errors[name].append(value)
+    return record | errors
 
 
 def train(path: Path, loss: torch.nn.Module) -> tuple[Tensor, Tensor]:

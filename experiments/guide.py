@@ -82,7 +82,7 @@ def train(text: str, data: dict[str, tuple[Tensor, Tensor]], seed: int) -> Calla
 
 
 def measure(model: Callable[[Tensor], Tensor], data: dict[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """Percent, and the likelihood loss as it is; ``few`` are the digits 5 to 9, rare in the tail."""
+    """Metrics in percent, and the unscaled NLL; ``few`` are the digits 5 to 9, rare in the tail."""
     images, targets = data["test"]
     logits = model(images)
     right = (logits.argmax(1) == targets).double()
@@ -114,7 +114,7 @@ def tables(record: dict[str, Any]) -> dict[str, str]:
         "ece": "ECE",
         "ece_after": "ECE after temperature",
     }
-    found = {}
+    tables_by_setting = {}
     for setting, shown in columns.items():
         lines = ["| loss | " + " | ".join(names[name] for name in shown) + " |", "|---" * (len(shown) + 1) + "|"]
         for text, runs in record["results"][setting].items():
@@ -123,13 +123,13 @@ def tables(record: dict[str, Any]) -> dict[str, str]:
                 values, digits = [run[name] for run in runs], 3 if name == "nll" else 1
                 cells.append(f"{statistics.fmean(values):.{digits}f} ± {statistics.stdev(values):.{digits}f}")
             lines.append(f"| `{text}` | " + " | ".join(cells) + " |")
-        found[setting] = "\n".join(lines)
-    return found
+        tables_by_setting[setting] = "\n".join(lines)
+    return tables_by_setting
 
 
-def write_tables(page: str, found: dict[str, str]) -> str:
+def write_tables(page: str, texts: dict[str, str]) -> str:
     """The page with each table between ``<!-- name -->`` and ``<!-- end -->``."""
-    for name, text in found.items():
+    for name, text in texts.items():
         before, rest = page.split(f"<!-- {name} -->\n")
         page = f"{before}<!-- {name} -->\n{text}\n<!-- end -->{rest.split('<!-- end -->', 1)[1]}"
     return page

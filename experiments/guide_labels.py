@@ -1,4 +1,4 @@
-"""Losses for several labels a sample on embedded images: ``python -m experiments.guide_labels``.
+"""Multi-label losses on embedded images: ``python -m experiments.guide_labels``.
 
 A few small convolutions learn which digits the images of ``digit-scenes`` hold (1,500 training images; 825 positives of
 the digit 0 down to 12 of the digit 9), three seeds each. Nothing is tuned, the last epoch counts. Writes
@@ -73,13 +73,13 @@ def train(text: str, images: Tensor, labels: Tensor, seed: int) -> nn.Module:
 def measure(model: nn.Module, images: Tensor, targets: Tensor) -> dict[str, float]:
     """Percent; the rare half are the digits 5 to 9."""
     logits = torch.cat([model(part) for part in images.split(100)])
-    found = {
+    scores = {
         "map": MultilabelAveragePrecision(LABELS)(logits, targets),
         "rare_map": MultilabelAveragePrecision(LABELS, average="none")(logits, targets)[5:].mean(),
         "cf1": MultilabelScores(LABELS)(logits, targets)["CF1"],
         "ece": CalibrationError(bins=15, kind="multilabel")(logits, targets),
     }
-    return {name: 100 * float(value) for name, value in found.items()}
+    return {name: 100 * float(value) for name, value in scores.items()}
 
 
 def table(record: dict[str, Any]) -> dict[str, str]:

@@ -26,7 +26,7 @@ LEFT_OUT = ("macro_f1", "ada_ece", "ada_ece_after", "seconds_per_step")
 def record(folder: ComparisonFolder, out: Path = HERE) -> dict[str, Any]:
     """Write page and numbers of a comparison under ``out``; also the numbers."""
     runs = folder.finished
-    found = {
+    content = {
         "spec": folder.spec,
         "environment": runs[0].folder.record.environment.to_json(),
         "verdict": json.loads(folder.verdict.read_text(encoding="utf-8")),
@@ -36,8 +36,8 @@ def record(folder: ComparisonFolder, out: Path = HERE) -> dict[str, Any]:
     for part in ("reports", "results"):
         (out / part).mkdir(parents=True, exist_ok=True)
     shutil.copyfile(folder.report, out / "reports" / f"{name}.html")
-    write_json(out / "results" / f"{name}.json", found)
-    return found
+    write_json(out / "results" / f"{name}.json", content)
+    return content
 
 
 def _numbers(run: PlannedRun) -> dict[str, Any]:
@@ -57,9 +57,9 @@ def _numbers(run: PlannedRun) -> dict[str, Any]:
     }
 
 
-def table(found: Mapping[str, Any]) -> str:
+def table(content: Mapping[str, Any]) -> str:
     """The table of what was recorded, in Markdown."""
-    verdict = as_verdict(found["verdict"])
+    verdict = as_verdict(content["verdict"])
     kept = [name for name in verdict.metrics if name not in LEFT_OUT]
     return as_markdown(with_metrics(verdict, kept)).partition("\n\n")[0]
 

@@ -47,15 +47,15 @@ def text_of(page: Path) -> str:
 
 def blocks(page: Path) -> Iterator[Block]:
     """The fenced blocks of a page, in order."""
-    for number, found in enumerate(_FENCE.finditer("\n" + text_of(page))):
-        lines = [line.removeprefix(found["indent"]) for line in found["code"].splitlines()]
-        waiver = _WAIVER.search(found["before"])
-        yield Block(page, number, found["language"], "\n".join(lines), waiver and waiver["reason"])
+    for number, fence in enumerate(_FENCE.finditer("\n" + text_of(page))):
+        lines = [line.removeprefix(fence["indent"]) for line in fence["code"].splitlines()]
+        waiver = _WAIVER.search(fence["before"])
+        yield Block(page, number, fence["language"], "\n".join(lines), waiver and waiver["reason"])
 
 
 def prose(page: Path) -> str:
     """The page without its fenced blocks."""
-    return _FENCE.sub(lambda found: found["before"] + "\n", "\n" + text_of(page))
+    return _FENCE.sub(lambda fence: fence["before"] + "\n", "\n" + text_of(page))
 
 
 def commands(page: Path) -> list[str]:
@@ -63,9 +63,9 @@ def commands(page: Path) -> list[str]:
     shell = "\n".join(block.code for block in blocks(page) if block.language in ("bash", "console", "sh", "shell"))
     indented = "\n".join(line for line in prose(page).splitlines() if line.startswith("    "))
     lines = re.sub(r"\\\n\s*", "", f"{shell}\n{indented}").splitlines()
-    found = [match[1] for line in lines if (match := _COMMAND.match(line))]
+    commands_of_lines = [match[1] for line in lines if (match := _COMMAND.match(line))]
     sentences = re.sub(r"^ {4,}.*$", "", prose(page), flags=re.MULTILINE)
-    return found + [" ".join(code.split()) for code in re.findall(r"`(equipoise [^`]+)`", sentences)]
+    return commands_of_lines + [" ".join(code.split()) for code in re.findall(r"`(equipoise [^`]+)`", sentences)]
 
 
 def links(page: Path) -> list[str]:
@@ -76,10 +76,10 @@ def links(page: Path) -> list[str]:
 
 def anchors(page: Path) -> set[str]:
     """What can follow # in a link to the page, as GitHub makes it of the headings."""
-    found: set[str] = set()
+    taken: set[str] = set()
     for heading in _HEADING.findall(prose(page)):
         plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").replace("*", "")
         slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
-        number = next((n for n in range(1, 99) if f"{slug}-{n}" not in found), 0) if slug in found else 0
-        found.add(f"{slug}-{number}" if number else slug)
-    return found
+        number = next((n for n in range(1, 99) if f"{slug}-{n}" not in taken), 0) if slug in taken else 0
+        taken.add(f"{slug}-{number}" if number else slug)
+    return taken

@@ -58,7 +58,7 @@ def test_a_row_has_times_ratios_memory_and_a_verdict(rows):
             assert row["limit"]["of"] in row["ratios"]
 
 
-def test_a_baseline_is_once_itself(rows):
+def test_baseline_ratio_is_one(rows):
     for row in rows:
         if row["name"] == TORCH[row["link"]]:
             assert row["ratios"] == {row["name"]: {"median": 1.0, "low": 1.0, "high": 1.0}}
@@ -172,8 +172,8 @@ def test_held_tensors_are_counted_once_with_and_without_the_inputs():
     logits = torch.randn(16, 8, requires_grad=True)
 
     def held(forward):
-        found = held_for_backward(forward, [logits], logits.nbytes)
-        return found.with_inputs, found.without_inputs
+        actual = held_for_backward(forward, [logits], logits.nbytes)
+        return actual.with_inputs, actual.without_inputs
 
     assert held(lambda: logits.sum()) == (0, 0)
     assert held(lambda: (logits * logits).sum()) == (1, 0)
@@ -193,9 +193,9 @@ def test_shapes_and_types_can_be_chosen(monkeypatch, tmp_path):
     file = tmp_path / "rows.json"
     arguments = ["losses", "--rounds", "1", "--filter", "ldam", "--json", str(file)]
     main([*arguments, "--shapes", "4x3", "softmax:2x2", "--dtype", "both", "--dtype", "float64"])
-    found = {(row["link"], tuple(row["shape"]), row["dtype"]) for row in json.loads(file.read_text())["rows"]}
+    content = {(row["link"], tuple(row["shape"]), row["dtype"]) for row in json.loads(file.read_text())["rows"]}
     types = ("float32", "bfloat16", "float64")
-    assert found == {("softmax", shape, dtype) for shape in ((4, 3), (2, 2)) for dtype in types}
+    assert content == {("softmax", shape, dtype) for shape in ((4, 3), (2, 2)) for dtype in types}
     with pytest.raises(SystemExit, match="9x9 is none of those listed"):
         main(["losses", "--shapes", "9x9"])
 
@@ -304,10 +304,10 @@ def cuda_run(monkeypatch):
             return row
 
         def seconds(step, rounds):
-            found = milliseconds.get(names[step], 5.0)
-            if found is None:
+            actual = milliseconds.get(names[step], 5.0)
+            if actual is None:
                 raise RuntimeError("called a synchronizing CUDA operation")
-            return [1e-3 * found] * rounds
+            return [1e-3 * actual] * rounds
 
         monkeypatch.setattr(losses, "_prepare", prepare)
         monkeypatch.setattr(losses, "device_seconds", seconds)
@@ -337,7 +337,7 @@ def cuda_run(monkeypatch):
     return run
 
 
-def test_a_row_of_cuda_stands_on_the_floor(cuda_run):
+def test_cuda_rows_are_relative_to_the_floor(cuda_run):
     rows = {row["name"]: row for row in cuda_run({"LDAMLoss": 1.25, "BrierLoss": 1.5})["rows"]}
     assert rows["LDAMLoss"]["floor_milliseconds"] == pytest.approx(1.0)
     assert rows["LDAMLoss"]["times_floor"] == pytest.approx(1.25)
@@ -411,7 +411,7 @@ def test_a_training_step_has_a_ratio_for_each_pointwise_softmax_loss():
         assert row["met"] == (row["ratio"]["median"] <= 1.03)
 
 
-def test_the_network_has_the_size_it_is_said_to_have():
+def test_documented_size_of_the_network():
     model = training.UNet(11)
     assert 1e6 < sum(parameter.numel() for parameter in model.parameters()) < 2e6
     assert model(torch.zeros(1, 3, 32, 48)).shape == (1, 11, 32, 48)
@@ -544,12 +544,12 @@ def test_a_training_is_compared_with_a_bare_loop_and_with_every_loss_of_its_task
 
 def test_the_bare_loop_trains_as_we_do(monkeypatch):
     """On our batches, and with the learning rate that it has, its weights are ours after an epoch."""
-    found = []
+    actual = []
 
     def follow(turns, trainer, learner):
         for rows in torch.from_numpy(trainer.train_dataloader.feed.indices).split(16):
             turns.bare.step(rows)
-        found.append(deepcopy((learner.model.state_dict(), turns.bare.model.state_dict())))
+        actual.append(deepcopy((learner.model.state_dict(), turns.bare.model.state_dict())))
         turns.bare_seconds.append(1.0)
 
     monkeypatch.setattr(train.Turns, "on_train_epoch_end", follow)
@@ -557,12 +557,12 @@ def test_the_bare_loop_trains_as_we_do(monkeypatch):
         "digits-lt", "resnet32", None, {"schedule": "constant", "warmup": 0.0, "optimizer": "sgd", "lr": 1e-5}
     )
     train.run(train.Settings(CPU, [case], rounds=1, filter="CrossEntropyLoss"))
-    ours, bare = found[0]
-    assert len(found) == 2
+    ours, bare = actual[0]
+    assert len(actual) == 2
     torch.testing.assert_close(bare, ours, rtol=1e-3, atol=1e-4)
 
 
-def test_a_loss_that_cannot_take_the_batch_is_left_out_with_the_reason(monkeypatch):
+def test_a_loss_that_rejects_the_batch_is_skipped_with_the_reason(monkeypatch):
     def refuse(loss, *batch):
         raise RuntimeError("no memory\nand more")
 
@@ -630,7 +630,7 @@ def test_trainings_are_compared_on_the_device():
 # ------------------------------------------------------------------------------------------------------------- startup
 
 
-def test_starts_are_measured_in_processes_of_their_own(monkeypatch, tmp_path, capsys):
+def test_startups_are_measured_in_separate_processes(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(startup, "HELP", 0.0)  # nothing can meet it
     quick = dict.fromkeys(startup.COMMANDS, ("-c", "")) | {"equipoise --help": startup.COMMANDS["equipoise --help"]}
     monkeypatch.setattr(startup, "COMMANDS", quick)
@@ -645,7 +645,7 @@ def test_starts_are_measured_in_processes_of_their_own(monkeypatch, tmp_path, ca
     assert "missed: equipoise --help" in capsys.readouterr().out
 
 
-def test_a_start_that_fails_is_no_time(monkeypatch):
+def test_a_failed_startup_has_no_time(monkeypatch):
     monkeypatch.setattr(startup, "COMMANDS", {startup.TORCH: ("-c", "raise SystemExit(3)")})
     with pytest.raises(subprocess.CalledProcessError, match="3"):
         startup.run(1)

@@ -56,7 +56,7 @@ def test_texts_are_whole_sentences_without_internal_numbers(entry):
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "expected"),
     [
         ("CrossEntropyLoss", "CrossEntropyLoss"),
         ("cross-entropy", "CrossEntropyLoss"),
@@ -82,8 +82,8 @@ def test_texts_are_whole_sentences_without_internal_numbers(entry):
         (" Dice Loss ", "DiceLoss"),
     ],
 )
-def test_find(name, found):
-    assert find(name).name == found
+def test_find(name, expected):
+    assert find(name).name == expected
 
 
 def test_no_name_means_two_losses():

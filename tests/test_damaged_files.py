@@ -170,7 +170,7 @@ def test_other_floats_are_read(tmp_path, kind):
     np.testing.assert_allclose(chunk.scores, arrays["logits"], rtol=1e-2)
 
 
-def test_names_that_are_no_text(tmp_path):
+def test_names_must_be_text(tmp_path):
     arrays = {"logits": LOGITS, "targets": np.zeros(6, np.int64)}
     np.savez(tmp_path / "p.npz", **arrays, class_names=np.array([b"\xff", b"a", b"b"]))
     with pytest.raises(InputError, match=r"p\.npz: .*UnicodeDecodeError"):
@@ -237,14 +237,14 @@ def test_yaml(tmp_path, text):
         read_spec(path)
 
 
-def test_large_files_are_no_settings(tmp_path):
+def test_large_files_are_rejected_as_settings(tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text("a: b\n" * 2**19)
     with pytest.raises(SpecError, match="bytes, where settings have"):
         read_spec(path)
 
 
-def test_anchors_that_somebody_would_write_are_fine():
+def test_ordinary_anchors_are_accepted():
     assert parse_yaml("a: &a [1, 2]\nb: *a\nc: {<<: &m {x: 1}, y: 2}\n") == {
         "a": [1, 2],
         "b": [1, 2],
@@ -393,15 +393,15 @@ def test_damaged_runs_are_found_and_set_aside(run_folder, what):
     assert damage_of(run_folder) is None
     name = what.split(" ")[0]
     DAMAGE[what](run_folder.path / name)
-    found = damage_of(run_folder)
-    assert found is not None
-    assert name in found
-    assert "train again" in found
+    damage = damage_of(run_folder)
+    assert damage is not None
+    assert name in damage
+    assert "train again" in damage
     assert (run_folder.path.parent / set_aside(run_folder)).is_dir()
     assert not run_folder.finished
 
 
-def test_runs_set_aside_have_names_of_their_own(run_folder):
+def test_runs_set_aside_have_unique_names(run_folder):
     first = set_aside(run_folder)
     shutil.copytree(run_folder.path.parent / first, run_folder.path)
     assert set_aside(run_folder) != first

@@ -33,8 +33,10 @@ def imported(source: str) -> set[str]:
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            found = [f"equipoise.{alias.name}" for alias in node.names] if node.module == "equipoise" else [node.module]
-            names |= {name for name in found if name is not None}
+            actual = (
+                [f"equipoise.{alias.name}" for alias in node.names] if node.module == "equipoise" else [node.module]
+            )
+            names |= {name for name in actual if name is not None}
     return {name for name in names if name.startswith("equipoise.")}
 
 

@@ -29,9 +29,9 @@ MIGRATION = ROOT / "docs" / "migration.md"
 
 def part(page: str, name: str) -> str:
     """What stands between ``<!-- name -->`` and ``<!-- end -->``."""
-    found = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", page, flags=re.DOTALL)
-    assert found, name
-    return found[1]
+    match = re.search(rf"<!-- {name} -->\n(.*?)\n<!-- end -->", page, flags=re.DOTALL)
+    assert match, name
+    return match[1]
 
 
 def section(page: str, heading: str) -> str:
@@ -70,8 +70,8 @@ def test_defaults_on_the_page_are_those_of_the_code(entry: Entry):
     call = re.search(r"```text\n(.*?)\n```", text, flags=re.DOTALL)[1]
     made: dict[str, object] = {}
     exec(f"def {' '.join(call.split())}: pass", {}, made)  # the call of the page as a function of Python
-    said = inspect.signature(made[entry.name]).parameters
-    assert {name: one.default for name, one in said.items()} == {
+    parameters = inspect.signature(made[entry.name]).parameters
+    assert {name: one.default for name, one in parameters.items()} == {
         name: one.default for name, one in signature_of(entry).parameters.items()
     }
     own = inspect.signature(getattr(equipoise, entry.name)).parameters
@@ -164,9 +164,9 @@ def test_the_guide_draws_the_lines_where_the_doctor_does():
 @pytest.mark.parametrize("task", SECTIONS)
 def test_every_row_of_the_guide_says_what_it_rests_on(task):
     """By a link to what was recorded, or to the paper."""
-    heading, *found = rows(section(GUIDE.read_text("utf-8"), SECTIONS[task]))
+    heading, *content = rows(section(GUIDE.read_text("utf-8"), SECTIONS[task]))
     assert heading[-1] == "evidence"
-    assert [reason for *_, reason in found if "](" not in reason] == []
+    assert [reason for *_, reason in content if "](" not in reason] == []
 
 
 def test_the_measured_tables_are_the_recorded_ones():
@@ -204,9 +204,9 @@ CITED = {
 @pytest.mark.parametrize(("name", "metric"), CITED)
 def test_cited_trainings_are_the_recorded_ones(name, metric):
     record = json.loads((ROOT / "experiments" / "results" / f"{name}.json").read_text("utf-8"))
-    found = {row["loss"]: 100 * row["values"][metric]["mean"] for row in record["verdict"]["rows"]}
+    actual = {row["loss"]: 100 * row["values"][metric]["mean"] for row in record["verdict"]["rows"]}
     for loss, cited in CITED[name, metric].items():
-        assert round(found[loss], 1) == cited, loss
+        assert round(actual[loss], 1) == cited, loss
 
 
 def real_differences(name):
@@ -226,8 +226,8 @@ def test_what_the_guide_calls_real_is():
 
 def translations(library: str) -> list[tuple[str, str]]:
     """Theirs and ours of each row."""
-    found = rows(section(MIGRATION.read_text("utf-8"), library))[1:]
-    codes = [[re.findall(r"`([^`]+)`", cell) for cell in cells[:2]] for cells in found]
+    content = rows(section(MIGRATION.read_text("utf-8"), library))[1:]
+    codes = [[re.findall(r"`([^`]+)`", cell) for cell in cells[:2]] for cells in content]
     return [(theirs[0], ours[0]) for theirs, ours in codes]
 
 
@@ -261,10 +261,10 @@ def test_the_translation_gives_the_same_numbers(library, theirs, ours):
 
 
 @pytest.mark.parametrize("library", ["timm", "segmentation-models-pytorch", "mmdetection"])
-def test_what_is_said_of_libraries_that_were_read_is_a_loss_of_ours(library):
-    found = translations(library)
-    assert found
-    for _, ours in found:
+def test_the_migration_guide_names_existing_losses(library):
+    table_rows = translations(library)
+    assert table_rows
+    for _, ours in table_rows:
         assert isinstance(eval(ours, inputs()), equipoise.losses.Loss)
 
 

@@ -13,14 +13,14 @@ from tests.predictions.saved import arrays_of
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 def test_every_number_of_an_evaluation_is_registered(task):
-    found = evaluate(open_predictions(arrays_of(task)))
-    assert found.overall.keys() | {found.main} <= METRICS.keys()
+    evaluation = evaluate(open_predictions(arrays_of(task)))
+    assert evaluation.overall.keys() | {evaluation.main} <= METRICS.keys()
 
 
 def test_every_number_of_an_open_set_is_registered():
     arrays = arrays_of("multiclass")
-    found = evaluate_open_set(arrays, {"logits": -arrays["logits"]})
-    assert found.overall.keys() <= METRICS.keys()
+    evaluation = evaluate_open_set(arrays, {"logits": -arrays["logits"]})
+    assert evaluation.overall.keys() <= METRICS.keys()
 
 
 @pytest.mark.parametrize("key", ["nll", "brier", "ece", "ada_ece", "classwise_ece", "mce", "seconds_per_step"])

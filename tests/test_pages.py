@@ -40,9 +40,9 @@ def test_sessions_say_what_the_page_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = "\n\n".join(block.code for block in blocks(page) if block.code.startswith(">>>"))
     session = doctest.DocTestParser().get_doctest(text, {}, page.name, None, 0)
-    said: list[str] = []
+    lines: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
-    assert runner.run(session, out=said.append).failed == 0, "".join(said)
+    assert runner.run(session, out=lines.append).failed == 0, "".join(lines)
 
 
 def test_there_is_code():

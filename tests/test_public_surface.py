@@ -153,7 +153,7 @@ def test_public_methods_are_documented(module):
                     assert member.__doc__, f"{name}.{key}"
 
 
-def test_nothing_public_is_left_out():
+def test_all_public_names_are_listed():
     """What a module defines without an underscore and other modules offer is in the list of the package."""
     for name in (*SIGNATURES, "gamma_for", "mislabel_point"):
         assert name in eq.__all__
@@ -187,15 +187,15 @@ def test_every_loss_has_a_function():
 def test_constructors_of_the_specification(name):
     required, defaults = SIGNATURES[name]
     loss = getattr(eq, name)
-    found = inspect.signature(loss).parameters
-    named = [key for key, parameter in found.items() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+    parameters = inspect.signature(loss).parameters
+    named = [key for key, parameter in parameters.items() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
     assert named[: len(required)] == list(required)
     for key in required:
-        assert found[key].default is inspect.Parameter.empty
-        assert found[key].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        assert parameters[key].default is inspect.Parameter.empty
+        assert parameters[key].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
     for key, default in defaults.items():
-        if key in found and not (key in BY_PRESET and found[key].default is None):
-            assert found[key].default == default, key
+        if key in parameters and not (key in BY_PRESET and parameters[key].default is None):
+            assert parameters[key].default == default, key
     # all of them at once, by keyword, mean the same as none of them
     plain, written_out = build(name), build(name, **defaults)
     logits, targets = batch(name)
@@ -356,9 +356,9 @@ def test_functions_are_the_classes_without_state(name):
     assert_close(*values, rtol=1e-14, atol=0)
     assert_close(*(torch.autograd.grad(value, logits)[0] for value in values), rtol=1e-13, atol=1e-16)
     defaults = {key: value for key, value in SIGNATURES[module][1].items() if key in parameters}
-    found = inspect.signature(getattr(F, name)).parameters
+    actual = inspect.signature(getattr(F, name)).parameters
     for key, value in defaults.items():
-        assert found[key].default == value, key
+        assert actual[key].default == value, key
 
 
 def test_parts_make_the_named_losses():
@@ -418,8 +418,9 @@ def test_models_are_loaded_by_name_of_the_package():
     code = "import sys, equipoise; print(equipoise.load_exported.__name__, 'pytorch_lightning' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.strip() == "load_exported False", done.stderr
-    found = inspect.signature(eq.load_exported).parameters
-    assert {key: one.default for key, one in found.items() if key != "path"} == {"device": "cpu", "trust_code": False}
+    parameters = inspect.signature(eq.load_exported).parameters
+    defaults = {key: one.default for key, one in parameters.items() if key != "path"}
+    assert defaults == {"device": "cpu", "trust_code": False}
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -459,15 +460,15 @@ CALIBRATION = {
 
 @pytest.mark.parametrize("name", METRICS)
 def test_metrics_have_the_names_and_defaults_of_the_specification(name):
-    found = inspect.signature(getattr(eq.metrics, name)).parameters
-    assert {key: found[key].default for key in METRICS[name]} == METRICS[name]
-    assert found["from_logits"].default is True
+    parameters = inspect.signature(getattr(eq.metrics, name)).parameters
+    assert {key: parameters[key].default for key in METRICS[name]} == METRICS[name]
+    assert parameters["from_logits"].default is True
 
 
 @pytest.mark.parametrize("name", CALIBRATION)
 def test_calibration_has_the_names_of_the_specification(name):
-    found = tuple(inspect.signature(getattr(eq.calibration, name)).parameters)
-    assert found[: len(CALIBRATION[name])] == CALIBRATION[name]
+    parameters = tuple(inspect.signature(getattr(eq.calibration, name)).parameters)
+    assert parameters[: len(CALIBRATION[name])] == CALIBRATION[name]
 
 
 def test_version():

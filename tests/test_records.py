@@ -37,21 +37,21 @@ def recorded(name, loss, metric, *, of="test"):
 def test_a_comparison_is_recorded_with_its_page(tmp_path):
     folder = write_comparison(tmp_path / "compared", seeds=2)
     folder.report.write_text("the page", encoding="utf-8")
-    found = record(folder, tmp_path / "kept")
-    assert json.loads((tmp_path / "kept/results/compared.json").read_text(encoding="utf-8")) == found
+    content = record(folder, tmp_path / "kept")
+    assert json.loads((tmp_path / "kept/results/compared.json").read_text(encoding="utf-8")) == content
     assert (tmp_path / "kept/reports/compared.html").read_text(encoding="utf-8") == "the page"
-    assert found["spec"]["seeds"] == [0, 1]
-    assert found["environment"]["device"] == "cpu"
-    assert as_verdict(found["verdict"]) == read_verdict(folder)
-    assert len(found["runs"]) == len(folder.runs)
-    assert {(run["loss"], run["seed"]) for run in found["runs"]} == {(run.loss, run.seed) for run in folder.runs}
-    rows = table(found).splitlines()
+    assert content["spec"]["seeds"] == [0, 1]
+    assert content["environment"]["device"] == "cpu"
+    assert as_verdict(content["verdict"]) == read_verdict(folder)
+    assert len(content["runs"]) == len(folder.runs)
+    assert {(run["loss"], run["seed"]) for run in content["runs"]} == {(run.loss, run.seed) for run in folder.runs}
+    rows = table(content).splitlines()
     assert [row.split(" | ")[0] for row in rows[2:]] == ["| ce", "| focal:gamma=1,3", "| recall"]
     head = "| loss | accuracy | mean class accuracy | many | medium | few | ECE | NLL | ECE after | NLL after |"
     assert rows[0] == head
 
 
-def test_a_run_without_epochs_of_its_own_is_recorded(tmp_path):
+def test_a_run_without_epochs_is_recorded(tmp_path):
     """A classifier that was made of the features of another run."""
     folder = write_comparison(tmp_path / "compared", seeds=2)
     folder.report.write_text("the page", encoding="utf-8")
@@ -119,8 +119,8 @@ def test_balanced_softmax_on_a_long_tail():
 def test_temperature_helps_all_ten_networks():
     networks = json.loads((RESULTS / "calibration.json").read_text(encoding="utf-8"))["networks"]
     assert len(networks) == 10
-    for name, found in networks.items():
-        for before, after in zip(found["before"], found["after"]["temperature"], strict=True):
+    for name, actual in networks.items():
+        for before, after in zip(actual["before"], actual["after"]["temperature"], strict=True):
             assert after["nll"] < before["nll"], name
 
 
@@ -135,9 +135,9 @@ def test_the_costs_of_training_are_the_recorded_ones(device):
         model = case["title"].rpartition(", ")[2]
         assert [line for line in text.splitlines() if f"`{model}`" in line and line.endswith(cells)], cells
         others = [row["ratio"]["median"] for row in case["rows"][2:]]
-        told = text.partition("The other losses")[2].partition("\n##")[0]
-        assert f"{min(others):.2f}" in told
-        assert f"{max(others):.2f}" in told
+        message = text.partition("The other losses")[2].partition("\n##")[0]
+        assert f"{min(others):.2f}" in message
+        assert f"{max(others):.2f}" in message
 
 
 @pytest.mark.parametrize("name", [*COMPARED.values(), "digits_lt_methods"])

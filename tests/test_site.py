@@ -154,7 +154,7 @@ def test_links_lead_somewhere(site, built):
 
 
 def test_markup_is_understood(built):
-    """Nothing of Markdown, Sphinx or TeX reaches the reader as it is written."""
+    """Nothing of Markdown, Sphinx or TeX reaches the reader unconverted."""
     sphinx = r":(math|class|func|meth|data):|\.\. math|``|^ *(Args|Raises|Shape|Returns):\s+\S"
     markdown = r"^>>> |^\|.*\|$|\S\n+ *([-*] |\d\. )|\]\("
     left = re.compile(rf"{sphinx}|{markdown}|\\[a-zA-Z]{{2,}}", re.MULTILINE)

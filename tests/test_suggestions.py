@@ -1,4 +1,4 @@
-"""What messages say about names that nobody knows."""
+"""Messages about unknown names."""
 
 from __future__ import annotations
 

@@ -50,56 +50,64 @@ def test_what_the_text_says_is_true(tutorial):
     CLAIMS[script.stem](made.variables)
 
 
-def long_tailed(found):
+def long_tailed(variables):
     few, medium = (
-        {name: sum(found["scores"](one)[0][group] for one in some) / 3 for name, some in found["logits"].items()}
+        {
+            name: sum(variables["scores"](one)[0][group] for one in some) / 3
+            for name, some in variables["logits"].items()
+        }
         for group in ("few", "medium")
     )
     plain = few.pop("cross-entropy")
     assert min(few.values()) > plain
     assert max(few, key=few.get) == "balanced softmax"
     assert medium["cross-entropy"] - medium["balanced softmax"] < 0.05
-    corrected = sum(found["scores"](one)[0]["few"] for one in found["corrected"]) / 3
+    corrected = sum(variables["scores"](one)[0]["few"] for one in variables["corrected"]) / 3
     assert corrected > plain + 0.05
-    for name, before in found["logits"].items():
-        nll = [sum(found["nll"](one, found["y_test"]) for one in some) for some in (before, found["calibrated"][name])]
+    for name, before in variables["logits"].items():
+        nll = [
+            sum(variables["nll"](one, variables["y_test"]) for one in some)
+            for some in (before, variables["calibrated"][name])
+        ]
         assert nll[1] < nll[0]
 
 
-def multi_label(found):
-    f1 = {name: one["CF1"].item() for name, one in found["half"].items()}
+def multi_label(variables):
+    f1 = {name: one["CF1"].item() for name, one in variables["half"].items()}
     assert f1["unknown as absent"] < f1["unknown ignored"] - 0.1
-    for name, one in found["decided"].items():
+    for name, one in variables["decided"].items():
         assert one["CF1"] > f1[name]
-    ece = found["metrics"].CalibrationError(kind="multilabel")
+    ece = variables["metrics"].CalibrationError(kind="multilabel")
     asymmetric = "the same, asymmetric"
-    raw, calibrated = (ece(some[asymmetric], found["y_test"]) for some in (found["test"], found["calibrated"]))
+    raw, calibrated = (
+        ece(some[asymmetric], variables["y_test"]) for some in (variables["test"], variables["calibrated"])
+    )
     assert calibrated < raw / 2
-    chances = found["test"][asymmetric].sigmoid()
-    assert chances.mean() > found["y_test"].double().mean()  # too high
+    chances = variables["test"][asymmetric].sigmoid()
+    assert chances.mean() > variables["y_test"].double().mean()  # too high
 
 
-def segmentation(found):
-    plain, inverse, recall = found["scores"].values()
+def segmentation(variables):
+    plain, inverse, recall = variables["scores"].values()
     assert plain["mean_accuracy"] < recall["mean_accuracy"] < inverse["mean_accuracy"]
     assert inverse["precision"].nanmean() < recall["precision"].nanmean() < plain["precision"].nanmean()
     assert plain["mean_iou"] == max(one["mean_iou"] for one in (plain, inverse, recall))
-    weights = found["weights"]
+    weights = variables["weights"]
     assert weights[len(weights) // 6, 0] < 0.1 < weights[len(weights) // 6, 7]
     assert weights[-1, 10] > 0.5
 
 
-def calibrate(found):
-    nll = found["metrics"].NegativeLogLikelihood()
-    held_out, truth, methods = found["held_out"], found["truth"], found["calibration"]
+def calibrate(variables):
+    nll = variables["metrics"].NegativeLogLikelihood()
+    held_out, truth, methods = variables["held_out"], variables["truth"], variables["calibration"]
     fits = {name: getattr(methods, f"fit_{name}")(held_out, truth) for name in ("temperature", "vector", "isotonic")}
-    values = {name: nll(fit(found["unseen"]), found["y_test"]) for name, fit in fits.items()}
-    assert values["temperature"] < nll(found["unseen"], found["y_test"])
+    values = {name: nll(fit(variables["unseen"]), variables["y_test"]) for name, fit in fits.items()}
+    assert values["temperature"] < nll(variables["unseen"], variables["y_test"])
     assert values["vector"] < values["temperature"] < values["isotonic"]
-    prior = {name: found[name] for name in ("estimated", "known")}
+    prior = {name: variables[name] for name in ("estimated", "known")}
     for target in prior.values():
-        moved = methods.correct_prior(found["calibrated"], train_counts=found["counts"], target_prior=target)
-        assert nll(moved, found["y_test"]) < values["temperature"]
+        moved = methods.correct_prior(variables["calibrated"], train_counts=variables["counts"], target_prior=target)
+        assert nll(moved, variables["y_test"]) < values["temperature"]
 
 
 CLAIMS = {claim.__name__: claim for claim in (long_tailed, multi_label, segmentation, calibrate)}
@@ -134,11 +142,11 @@ def test_output_and_figures_stand_behind_their_code(tmp_path):
         "axes.plot([0, 1])\nprint('drawn', 7)\nfigure.savefig('one_line.svg')\n\n# %% Quiet\nx = 2\n"
     )
     made = make(script)
-    code, said, picture, quiet = (
+    code, lines, picture, quiet = (
         made.page.index(text)
         for text in ("plt.subplots", "```text\ndrawn 7\n```", "![A line](images/one_line.svg)", "x = 2")
     )
-    assert code < said < picture < quiet
+    assert code < lines < picture < quiet
     assert made.page.count("```text") == 1
     assert made.variables["x"] == 2
     assert "<svg" in made.figures["one_line.svg"]

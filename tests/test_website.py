@@ -75,15 +75,15 @@ def test_formulas_become_mathml():
 def test_links_follow_their_page():
     places = {ROOT / "docs/a.md": "a.md", ROOT / "x.json": "x.json"}
     text = "[a](docs/a.md#b) ![](x.json) [c](#d) [e](https://e.org) `[f](docs/a.md)` [g](nowhere.md)"
-    told = rewrite_links(text, ROOT / "README.md", "deep/index.md", places.get)
-    assert told == "[a](../a.md#b) ![](../x.json) [c](#d) [e](https://e.org) `[f](docs/a.md)` [g](nowhere.md)"
+    message = rewrite_links(text, ROOT / "README.md", "deep/index.md", places.get)
+    assert message == "[a](../a.md#b) ![](../x.json) [c](#d) [e](https://e.org) `[f](docs/a.md)` [g](nowhere.md)"
 
 
 def test_code_in_tables_breaks_at_signs():
-    told = let_code_break(
+    text = let_code_break(
         "<p><code>a.b(c=d, e=f.g.h)</code></p><td><code>a.b(c=d, e=f.g.hi)</code> <code>a.b</code></td>"
     )
-    assert told == (
+    assert text == (
         "<p><code>a.b(c=d, e=f.g.h)</code></p>"
         "<td><code>a.<wbr>b(<wbr>c=<wbr>d, e=<wbr>f.<wbr>g.<wbr>hi)</code> <code>a.b</code></td>"
     )

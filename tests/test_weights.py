@@ -27,7 +27,7 @@ from equipoise.weights import (
 from equipoise.weights.rebalanced import Rebalanced, rebalanced_weight
 from equipoise.weights.recall import SPOILED, count_hits, support_and_hits
 
-CLOSE = {"rtol": 1e-14, "atol": 0}  # a handful of float64 operations
+CLOSE = {"rtol": 1e-14, "atol": 0}  # a few float64 operations
 COUNTS = {
     "long tail": [5000, 1200, 300, 42, 7, 1],
     "even": [10, 10, 10],
@@ -66,10 +66,10 @@ def test_rules_are_their_formulas(rule, formula, counts, normalize):
         "sum_to_C": len(counts) / math.fsum(raw),
         "mean_one_over_samples": math.fsum(counts) / math.fsum(n * w for n, w in zip(counts, raw, strict=True)),
     }[normalize]
-    found = rule(counts, normalize=normalize)
-    assert found.dtype is torch.float64
-    assert_close(found, torch.tensor([w * factor for w in raw], dtype=torch.float64), **CLOSE)
-    assert [w == 0 for w in found.tolist()] == [n == 0 for n in counts]
+    weights = rule(counts, normalize=normalize)
+    assert weights.dtype is torch.float64
+    assert_close(weights, torch.tensor([w * factor for w in raw], dtype=torch.float64), **CLOSE)
+    assert [w == 0 for w in weights.tolist()] == [n == 0 for n in counts]
 
 
 @each_rule

@@ -82,7 +82,7 @@ def test_order_of_writing(folder, monkeypatch, name):
     assert [one.name for one in folder.iterdir()] == [name]
 
 
-def test_drafts_have_random_names_in_a_folder_of_their_own(folder):
+def test_drafts_have_random_names_in_a_private_folder(folder):
     with appearing(folder / "a") as first:
         pass_on = first.parent
         assert stat.S_IMODE(pass_on.stat().st_mode) == 0o700
@@ -148,20 +148,20 @@ def test_a_folder_is_on_disk_before_it_is_finished(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["train.log", "history.jsonl", "compare.log"])
-def test_logs_are_no_links(folder, outside, name):
+def test_logs_must_not_be_links(folder, outside, name):
     (folder / name).symlink_to(outside)
     with pytest.raises(OSError, match=rf"found a symbolic link; remove it: '.*{name}'"):
         open_unlinked(folder / name)
 
 
 @pytest.mark.parametrize(("hold", "name"), [*((only_one, name) for name in LOCKS), (at_work, LOCKS[1])])
-def test_locks_are_no_links(folder, outside, name, hold):
+def test_locks_must_not_be_links(folder, outside, name, hold):
     (folder / name).symlink_to(outside)
     with pytest.raises(OSError, match="found a symbolic link"), hold(folder):
         pass
 
 
-def test_logs_of_failures_are_no_links(folder, outside):
+def test_logs_of_failures_must_not_be_links(folder, outside):
     comparison = ComparisonFolder(folder)
     (folder / "failures").mkdir()
     (folder / "failures" / "ce-0.log").symlink_to(outside)
@@ -215,7 +215,7 @@ def test_a_refused_run_leaves_no_folder(folder):
 
 
 def test_damaged_checkpoints_start_a_run_again(folder):
-    said = []
+    lines = []
     spec = RunSpec(data="digits-lt", model="linear", epochs=2, logger="none")
     unfinished = RunFolder(folder / "run")
     unfinished.draft.mkdir()
@@ -223,7 +223,7 @@ def test_damaged_checkpoints_start_a_run_again(folder):
     (unfinished.draft / ".checkpoint.ckpt.draft-killed").mkdir()
     unfinished.resume_point.write_bytes(b"PK half of a checkpoint")
     (unfinished.draft / "history.jsonl").write_text('{"epoch": 0}\n')
-    run(spec, unfinished.path, say=said.append)
-    assert any("resume.ckpt: the file must be the checkpoint of a run" in line for line in said)
+    run(spec, unfinished.path, say=lines.append)
+    assert any("resume.ckpt: the file must be the checkpoint of a run" in line for line in lines)
     assert [row.epoch for row in unfinished.history()] == [0, 1]
     assert not any(unfinished.path.rglob(".*"))

@@ -21,14 +21,14 @@ class PreciseBuffers(nn.Module):
     """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PreciseBuffers:
-        own = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
-        for name in own:
+        buffers = {name: buffer for name, buffer in self._buffers.items() if buffer is not None}
+        for name in buffers:
             self._buffers[name] = None
         try:
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         finally:
-            self._buffers.update(own)
-        for name, buffer in own.items():
+            self._buffers.update(buffers)
+        for name, buffer in buffers.items():
             # a float32 probe finds the device, also for backends without float64, which keep such buffers on the CPU
             device = fn(torch.empty(0, dtype=torch.float32, device=buffer.device)).device
             # values would be lost on the meta device, and are needed when the model is materialised

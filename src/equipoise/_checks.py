@@ -225,12 +225,12 @@ def check_length(name: str, length: int, num_classes: int, more_advice: str = ""
         )
 
 
-def check_num_classes(num_classes: int, found: int) -> None:
+def check_num_classes(num_classes: int, classes_of_logits: int) -> None:
     """Raise unless the logits have the number of classes of the loss."""
-    if num_classes != found:
+    if num_classes != classes_of_logits:
         raise ValueError(
             f"num_classes must be the number of classes in dimension 1 of the logits, got num_classes={num_classes}, "
-            f"and logits of {found}; change num_classes or the number of outputs of the model"
+            f"and logits of {classes_of_logits}; change num_classes or the number of outputs of the model"
         )
 
 

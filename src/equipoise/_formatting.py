@@ -10,7 +10,7 @@ __all__ = ["capital", "duration", "joined", "shown"]
 
 
 def joined(names: Sequence[str]) -> str:
-    """Names as a sentence lists them.
+    """Names as an enumeration.
 
     >>> joined(["crt"]), joined(["crt", "lws", "ncm"])
     ('crt', 'crt, lws and ncm')
@@ -19,12 +19,12 @@ def joined(names: Sequence[str]) -> str:
 
 
 def shown(name: str, value: float | None) -> str:
-    """A metric as it is printed."""
+    """A metric as text."""
     return metric_info(name).text(value)
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit people would choose.
+    """Seconds as text in a suitable unit.
 
     >>> duration(42.3), duration(600), duration(9000)
     ('42 s', '10 min', '2.5 h')
@@ -35,7 +35,7 @@ def duration(seconds: float) -> str:
 
 
 def capital(text: str) -> str:
-    """The text as a sentence begins.
+    """The text with a capital letter, unless its first word has one.
 
     >>> capital("mean IoU"), capital("mAP")
     ('Mean IoU', 'mAP')

@@ -37,14 +37,14 @@ EXPLAINED = {
 def written_out(
     function: Callable[..., Any], shared: Sequence[Callable[..., Any]] = (), changed: Mapping[str, Any] | None = None
 ) -> inspect.Signature:
-    """The signature with types, and with the arguments that ``**options: Unpack[SomeDict]`` stands for.
+    """The signature with types, in which ``**options: Unpack[SomeDict]`` is expanded to keyword arguments.
 
     Args:
         function: a function, or the ``__init__`` of a class.
-        shared: where the options go, the nearest first: these know their defaults.
-        changed: defaults that are others here.
+        shared: functions or classes that receive the options, in this order; they define the defaults.
+        changed: defaults that differ.
 
-    What has no such annotation, or one that only type checkers can read, stays as it is.
+    Signatures without such an annotation are unchanged.
     """
     signature = inspect.signature(function)
     try:
@@ -70,10 +70,10 @@ def _keyword(name: str, default: object, annotation: object) -> inspect.Paramete
 
 
 class RealSignature:
-    """The ``__signature__`` of classes: that of ``__init__``, ``written_out`` from the classes that it is derived from.
+    """The ``__signature__`` of a class: that of ``__init__``, with ``written_out`` options of its base classes.
 
-    Of classes alone, so that the signature of a module, when an object is asked for it, is that of a call. Defaults
-    that differ from those of the base stand in ``option_defaults`` of the class.
+    It applies to classes only: the signature of an instance is that of its ``__call__``. ``option_defaults`` of the
+    class holds the defaults that differ from those of the base class.
     """
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
@@ -90,7 +90,7 @@ def _constructor_signature(made: type) -> inspect.Signature:
 
 
 def checks_keywords(function: Function) -> Function:
-    """Let a function answer a keyword that it does not know with those that come near."""
+    """Decorator: unknown keyword arguments raise an error with suggestions."""
     known = tuple(inspect.signature(function).parameters)
 
     @functools.wraps(function)
@@ -104,7 +104,7 @@ def checks_keywords(function: Function) -> Function:
 
 
 def takes_options_of(shared: Callable[..., Any], **changed: Any) -> Callable[[Function], Function]:  # noqa: ANN401
-    """Let a function hand ``**options`` on to ``shared``, some with ``changed`` defaults, and its signature say so."""
+    """Decorator: expand the ``**options`` passed to ``shared`` in the signature, some with ``changed`` defaults."""
 
     def decorate(function: Function) -> Function:
         function.__signature__ = written_out(function, [shared], changed)  # type: ignore[attr-defined]
@@ -122,7 +122,7 @@ def takes_options_of(shared: Callable[..., Any], **changed: Any) -> Callable[[Fu
 
 @functools.cache
 def arguments_of(made: Callable[..., Any]) -> Mapping[str, Any] | None:
-    """Arguments of a class or a function, and their types; None where ``**`` may stand for anything."""
+    """Arguments of a class or a function, and their types; None if ``**`` accepts anything."""
     parameters = inspect.signature(made).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
@@ -155,7 +155,7 @@ def check_keywords(made: Callable[..., Any], given: Mapping[str, object]) -> Non
 
 
 def call_keywords(made: type[nn.Module]) -> tuple[str, ...] | None:
-    """Names of the arguments of a call of a module; None where ``**`` may stand for anything."""
+    """Names of the arguments of ``forward``; None if ``**`` accepts anything."""
     _, *parameters = inspect.signature(made.forward).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return None
@@ -163,7 +163,7 @@ def call_keywords(made: type[nn.Module]) -> tuple[str, ...] | None:
 
 
 def check_call(made: type[nn.Module], given: Mapping[str, object], known: Collection[str]) -> None:
-    """Raise where a module is called with a keyword that its ``forward`` does not take; ``known`` are those it does."""
+    """Raise if a module is called with a keyword argument not in ``known``, those of its ``forward``."""
     for key in given:
         if key not in known:
             earlier = key in inspect.signature(made).parameters

@@ -103,7 +103,7 @@ def read_record(path: Path, *, advice: str, error: type[ValueError] = InputError
     """Content of a JSON file with an object."""
     content = read_json(path, advice=advice, error=error)
     if not isinstance(content, dict):
-        raise error(f"{path}: the file must hold names and values, found {type(content).__name__}; {advice}")
+        raise error(f"{path}: the file must hold a JSON object, found {type(content).__name__}; {advice}")
     return content
 
 
@@ -235,19 +235,19 @@ def _check_letters(array: Array) -> None:
     if array.dtype.kind == "U":
         numbers = np.frombuffer(array.tobytes(), np.dtype("u4").newbyteorder(array.dtype.byteorder))
         if numbers.max(initial=0) > sys.maxunicode:
-            raise ValueError("text with numbers that are no letters")
+            raise ValueError("text with invalid code points")
 
 
 def _kind(path: Path) -> str:
     with path.open("rb") as file:
         start = file.read(6)
-    return "an .npy array: name it .npy" if start == b"\x93NUMPY" else "something else or half of one"
+    return "an .npy array: rename it to .npy" if start == b"\x93NUMPY" else "another or a truncated file"
 
 
 def _expanded(node: Any, known: dict[int, float]) -> float:  # noqa: ANN401  (PyYAML has no types)
     """Number of values below a node with all aliases expanded; infinite if it contains itself."""
     if id(node) not in known:
-        known[id(node)] = math.inf  # until known: a node that is met again before contains itself
+        known[id(node)] = math.inf  # until computed: a node that is visited again before then contains itself
         inside = node.value if isinstance(node.value, list) else []
         parts = [part for pair in inside for part in pair] if node.id == "mapping" else inside
         known[id(node)] = 1.0 + sum(_expanded(part, known) for part in parts)
@@ -270,7 +270,7 @@ def _line(error: Exception) -> str:
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} where a finite number must be")
+    raise ValueError(f"{name} instead of a finite number")
 
 
 def _bounded_int(text: str) -> int:

@@ -25,19 +25,19 @@ WORDS: dict[Any, str] = {
     **dict.fromkeys((list, tuple, Sequence), "a list"),
 }
 INLINED = "inlined"
-"""Metadata of a field whose entries stand beside the other fields in JSON."""
+"""Metadata of a field whose entries are inlined beside the other fields in JSON."""
 HINT = "read attributes instead: items of results are deprecated"
 
 
 class MisfitError(ValueError):
-    """Content of another type than declared; the message names the place."""
+    """Content of a wrong type; the message names its location."""
 
 
 class Record:
-    """Base of frozen dataclasses that are objects in JSON.
+    """Base class of frozen dataclasses that are stored as JSON objects.
 
-    Fields with None as their default are left out of the JSON where they are None; keys without a field are ignored
-    when it is read. Items, ``result["overall"]``, are deprecated in favour of attributes.
+    Fields that are None by default are omitted from the JSON if they are None; unknown keys are ignored when it is
+    read. Items, ``result["overall"]``, are deprecated in favour of attributes.
     """
 
     def to_json(self) -> dict[str, Any]:
@@ -55,13 +55,13 @@ class Record:
     def from_json(
         cls, content: object, *, where: str | Path = "the content", place: str = "", advice: str = "write it again"
     ) -> Self:
-        """The record of what ``to_json`` gave.
+        """The record from the output of ``to_json``.
 
         Args:
             content: JSON.
-            where: what errors name, usually the file.
-            place: of the content in the file, where it is a part of it.
-            advice: what to do about a damaged file.
+            where: name for error messages, usually the file.
+            place: location of the content in the file.
+            advice: remedy for a damaged file.
 
         Raises:
             InputError: a value is missing or of another type.
@@ -141,7 +141,7 @@ def _parsed(kind: Any, content: Any, place: str) -> Any:  # noqa: ANN401
         return _member(kind, content, place)
     if is_dataclass(kind):
         return _record(kind, content, place)  # type: ignore[arg-type]
-    if kind is float and content in ("inf", "-inf"):  # as --json writes what JSON has no number for
+    if kind is float and content in ("inf", "-inf"):  # --json writes non-finite numbers as strings
         return float(content)
     fits = isinstance(content, (int, float) if kind is float else kind) and isinstance(content, bool) == (kind is bool)
     return content if fits else _refuse(WORDS[kind], content, place)
@@ -169,12 +169,12 @@ def _record(kind: type, content: Any, place: str) -> Any:  # noqa: ANN401
         _refuse(WORDS[dict], content, place)
     known = {name for name, *_ in _fields(kind)}
     values = {}
-    for name, own, optional, inline in _fields(kind):
+    for name, field_type, optional, inline in _fields(kind):
         if inline:
             others = {key: value for key, value in content.items() if key not in known}
-            values[name] = _parsed(own, others, place)
+            values[name] = _parsed(field_type, others, place)
         elif name in content:
-            values[name] = _parsed(own, content[name], f"{place}.{name}")
+            values[name] = _parsed(field_type, content[name], f"{place}.{name}")
         elif not optional:
             raise MisfitError(f"{place}.{name} is missing".lstrip("."))
     return kind(**values)

@@ -45,7 +45,7 @@ def read_options(arrow: Any, file: Path, header: str, delimiter: str = ",") -> A
 
 
 def no_text(file: Path) -> str | None:
-    """Description of the first invalid text in a file, None if it is valid."""
+    """Description of the first invalid byte in a file, None if it is valid."""
     encoding = encoding_of(file)
     try:
         if encoding == "utf-16":

@@ -42,7 +42,7 @@ class Entry:
         source: authors, year, (title) and place.
         use: when to use it and when not.
         short_names: other names that ``find`` accepts.
-        known_as: the one of them that commands and reports use, if it is not the name without "Loss".
+        known_as: the short name that commands and reports use, if it is not the name without "Loss".
     """
 
     name: str
@@ -82,7 +82,7 @@ def long_tail(num_classes: int, largest: int = 10_000, ratio: float = 100.0) -> 
 
 
 def _moved(loss: _Scheduled) -> _Scheduled:
-    """The loss with its epoch set to the fourth."""
+    """The loss after ``set_epoch(3)``."""
     loss.set_epoch(3)
     return loss
 
@@ -251,7 +251,7 @@ CATALOGUE: tuple[Entry, ...] = (
         "MMCELoss",
         lambda num_classes: equipoise.MMCELoss(),
         "softmax",
-        "−log p_y + λ MMCE,  MMCE² a kernel distance of right and wrong confidences",
+        "−log p_y + λ MMCE,  MMCE² a kernel distance between the confidences of correct and wrong rows",
         "Kumar et al. 2018 (Trainable Calibration Measures for Neural Networks from Kernel Mean Embeddings)",
         "Use it as a calibration baseline to compare with focal loss; it compares the rows of a batch, so do not use "
         "it with fewer than a hundred of them.",

@@ -2,22 +2,22 @@
 
 ::
 
-    LOSS   NAME, NAME(KEY=VALUE, ...)         a loss of ``equipoise losses``, or FILE.py:FUNCTION of the user's own
-           NUMBER * LOSS, LOSS + LOSS         a weighted sum; brackets group
+    LOSS   NAME, NAME(KEY=VALUE, ...)         a loss of ``equipoise losses``, or FILE.py:FUNCTION for user code
+           NUMBER * LOSS, LOSS + LOSS         a weighted sum; brackets group losses
     METHOD NAME, NAME(KEY=VALUE, ...)         a name of ``METHOD_NAMES``; some of its arguments are losses
     VALUE  3, -0.5, 1e-3, True, False, None   as in Python; also true, false, none
-           published, batch-mean, "any text"  a word
+           published, batch-mean, "any text"  a string
            (1, 2, 5), (0,)                    several numbers
-           linear(5, 1), drw(0.9)             a schedule over the training, or a rule for weights
-           [1, 2, 3]                          candidates, also as NUMBER of a sum
+           linear(5, 1), drw(0.9)             a schedule over the training, or a weighting rule
+           [1, 2, 3]                          candidates, also allowed for NUMBER in a sum
 
-A text is a restricted Python expression. ``parse`` reads it with ``ast`` into a frozen value and evaluates nothing;
-``str`` writes the value in its canonical form, and texts that mean the same have the same form. Names may contain
-hyphens: there is no subtraction. A path with blanks or other signs stands in quotes: ``"my dir/mine.py:Tail"(k=1)``.
+The text is a restricted Python expression. ``parse`` reads it with ``ast`` into a frozen value and evaluates nothing;
+``str`` formats the value in its canonical form, which is the same for equivalent texts. Names may contain hyphens:
+there is no subtraction. Paths with spaces or other characters are quoted: ``"my dir/mine.py:Tail"(k=1)``.
 
-The syntax of version 0.1 is understood too: ``focal:gamma=3:label_smoothing=0.1``, ``ce+0.5*dice:per_image=true``,
-candidates ``focal:gamma=1,2,3``, a loss inside a method in brackets, ``oltr:loss=(focal:gamma=2)``. Nothing here needs
-torch: ``equipoise.train.loss_text`` and ``equipoise.train.methods`` know the arguments and make modules.
+The syntax of version 0.1 is supported too: ``focal:gamma=3:label_smoothing=0.1``, ``ce+0.5*dice:per_image=true``,
+candidates ``focal:gamma=1,2,3``, a loss inside a method in brackets, ``oltr:loss=(focal:gamma=2)``. This module does
+not import torch: ``equipoise.train.loss_text`` and ``equipoise.train.methods`` check the arguments and build modules.
 """
 
 from __future__ import annotations
@@ -58,23 +58,23 @@ __all__ = [
 ]
 
 METHOD_NAMES = ("none", "sdn", "ldam-drw", "bbn", "crt", "lws", "tau-norm", "ncm", "oltr")
-"""What ``equipoise.train.methods.METHODS`` knows."""
+"""Names of ``equipoise.train.methods.METHODS``."""
 LOSS_ARGUMENTS = ("backbone", "classifier", "feature", "loss")
 """Arguments of methods that are losses."""
 AUTO = "auto"
-"""The plain loss of the task, which nobody can name in a list of losses; first stages of methods are called so."""
+"""Name of the default loss of the task, for the first stage of methods; not allowed in a list of losses."""
 RULE_AND_LOSS = "inverse"
-"""A rule for weights that is the name of a loss too; in a list of candidates it is the rule."""
+"""A weighting rule that is also the name of a loss; in a list of candidates it is the rule."""
 MOST_CANDIDATES = 1000
-"""Single losses that one text may stand for."""
+"""Maximum number of losses that lists of candidates may expand to."""
 LONGEST, DEEPEST = 20_000, 40
-"""Characters of a text, and how deep its expression may nest."""
+"""Maximum number of characters of a text, and maximum depth of its expression."""
 
 _QUOTED = r"\"[^\"]*\"|'[^']*'"
 _OWN = r"(?<![^\s\"'()\[\],*=+:])[^\s\"'()\[\],*=+:]+\.py(?::[^\W\d]\w*)?(?!\w)"
 _WORD = r"(?<![\w.])[^\W\d]\w*(?:-\w+)*"
-_HYPHEN = "\u00b7"  # takes the place of a hyphen in a name while Python reads it; Python allows it in names
-_PLUS = r"(?<![\d.][eE])\+"  # not that of 1e+5
+_HYPHEN = "\u00b7"  # replaces hyphens in names while Python parses them; Python allows it in names
+_PLUS = r"(?<![\d.][eE])\+"  # not the plus of 1e+5
 
 Value: TypeAlias = "bool | float | str | Call | Sum | Choices | tuple[Value, ...] | None"
 _Item = TypeVar("_Item")
@@ -96,7 +96,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Sum:
-    """Losses, each with its factor: ``ce + 0.5 * dice``. A single loss is a sum of one."""
+    """Losses, each with its factor: ``ce + 0.5 * dice``. A single loss is a sum of one term."""
 
     terms: tuple[tuple[Value, Call], ...]
 
@@ -115,7 +115,7 @@ class Choices:
 
 
 Expression: TypeAlias = "Sum | Call"
-"""What a text means: losses, or a method."""
+"""A parsed text: losses, or a method."""
 
 
 def _shown(value: Value) -> str:
@@ -128,7 +128,7 @@ def _shown(value: Value) -> str:
 
 
 def _quoted(text: str) -> str:
-    """In quotes, without escapes: a backslash in a path is a backslash."""
+    """The text in quotes, without escapes, so that backslashes of paths are unchanged."""
     return f"'{text}'" if '"' in text else f'"{text}"'
 
 
@@ -136,17 +136,17 @@ def _quoted(text: str) -> str:
 
 
 def is_own(name: str) -> bool:
-    """Whether a name is ``FILE.py:NAME``, or was meant to be."""
+    """Whether a name is, or looks like, ``FILE.py:NAME``."""
     return ".py" in name
 
 
 def is_method(text: str) -> bool:
-    """Whether a text names a method and no loss."""
+    """Whether a text is a method, not a loss."""
     return method_name(text) in METHOD_NAMES
 
 
 def method_name(text: str) -> str:
-    """The name at the head of a text, as ``METHOD_NAMES`` spells it.
+    """The first name of a text, in the spelling of ``METHOD_NAMES``.
 
     >>> method_name("Tau_Norm(tau=1)"), method_name("sdn:feature=ce")
     ('tau-norm', 'sdn')
@@ -155,23 +155,23 @@ def method_name(text: str) -> str:
 
 
 def check_method_name(text: str) -> None:
-    """Raise where a method is not known."""
+    """Raise if the method is unknown."""
     if not is_method(text):
         name = re.split(r"[:(]", text, maxsplit=1)[0]
-        raise ValueError(f"a method must be one that is known, got {name!r}; {nearest(name, METHOD_NAMES)}")
+        raise ValueError(f"a method must have a known name, got {name!r}; {nearest(name, METHOD_NAMES)}")
 
 
 def check_loss_names(text: str) -> None:
-    """Raise where a loss of a text is not known, or there is no file that it could be in."""
+    """Raise if a loss of a text is unknown, or the file of its user code does not exist."""
     for call in calls_of(parse(text)):
         if is_own(call.name):
             _check_own(call.name)
         elif call.name == AUTO:
-            find(call.name)  # names what is known
+            find(call.name)  # raises and lists the known names
 
 
 def calls_of(value: Value) -> Iterator[Call]:
-    """All losses of an expression, those inside a method too."""
+    """All losses of an expression, including those inside a method."""
     if isinstance(value, Sum):
         yield from (loss for _, loss in value.terms)
     elif isinstance(value, Choices):
@@ -188,18 +188,18 @@ def _check_own(name: str) -> None:
     path, _, inside = name.rpartition(":")
     if not path.endswith(".py") or not inside.isidentifier():
         raise ValueError(
-            f"a loss of your own must be FILE.py:NAME, got {name!r}; say which class or function of the file makes it"
+            f"a loss in user code must be FILE.py:NAME, got {name!r}; append the class or function that returns it"
         )
     file = Path(path).expanduser()
     if not file.is_file():
-        raise ValueError(f"{name}: there must be such a file, found none at {file.resolve()}; check the path")
+        raise ValueError(f"{name}: the file must exist, found none at {file.resolve()}; check the path")
 
 
 # ------------------------------------------------------------------------------------------------------------ values
 
 
 def canonical(text: str) -> str:
-    """The one form of all texts that mean the same; a text that is neither loss nor method stays as it is.
+    """Canonical form, the same for equivalent texts; anything that is neither loss nor method is unchanged.
 
     >>> canonical("FocalLoss:gamma=3.0:label-smoothing=0.1"), canonical("auto")
     ('focal(gamma=3, label_smoothing=0.1)', 'auto')
@@ -211,7 +211,7 @@ def canonical(text: str) -> str:
 
 
 def compact(text: str) -> str:
-    """A text for the name of a folder, as version 0.1 named it where it holds no further brackets.
+    """The text as a folder name, compatible with version 0.1 unless it contains nested brackets.
 
     >>> compact("focal(gamma=3, label_smoothing=0.1)"), compact("ce + 0.5 * dice")
     ('focal-gamma=3-label_smoothing=0.1', 'ce+0.5*dice')
@@ -224,12 +224,12 @@ def compact(text: str) -> str:
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two settings are texts that mean the same, or equal."""
+    """Whether two settings are equal or equivalent texts."""
     return one == other or (isinstance(one, str) and isinstance(other, str) and canonical(one) == canonical(other))
 
 
 def expand(value: Value) -> list[Value]:
-    """Every single value that a value with candidates stands for.
+    """All values that a value with candidates expands to.
 
     >>> [str(one) for one in expand(parse("focal(gamma=[1, 3], label_smoothing=[0, 0.1])"))]
     ['focal(gamma=1, label_smoothing=0)', 'focal(gamma=1, label_smoothing=0.1)',
@@ -249,7 +249,7 @@ def expand(value: Value) -> list[Value]:
 
 
 def _combinations(choices: Sequence[Sequence[_Item]]) -> Iterator[tuple[_Item, ...]]:
-    """One of each, in every way; raise where these are too many to train."""
+    """Cartesian product of the candidates; raise if it is too large to train."""
     count = math.prod(map(len, choices))
     if count > MOST_CANDIDATES:
         raise ValueError(
@@ -264,7 +264,7 @@ _CONSTANTS = {"true": True, "false": False, "none": None}
 
 
 def parse(text: str) -> Expression:
-    """The expression of a text; names of losses are known ones, arguments are not checked.
+    """Parse a text; names of losses must be known, arguments are not checked.
 
     >>> parse("focal:gamma=3.0") == parse("FocalLoss( gamma = 3 )")
     True
@@ -282,7 +282,7 @@ def _tree(text: str) -> tuple[ast.expr, str]:
     if len(text) > LONGEST:
         raise ValueError(f"a loss must have at most {LONGEST:,} characters, got {len(text):,}; write a shorter one")
     if not text.strip():
-        find(text)  # names what is known
+        find(text)  # raises and lists the known names
     shown = shortened(text)
     _check_brackets(text, shown)
     source = re.sub(f"{_QUOTED}|{_OWN}|{_WORD}", _readable, _renewed(re.sub(r"\s", " ", text))).strip()
@@ -303,7 +303,7 @@ def _tree(text: str) -> tuple[ast.expr, str]:
 
 
 def _readable(match: re.Match[str]) -> str:
-    """A name, a path or a quoted text as Python reads it."""
+    """A name, a path or a quoted text in a form that Python can parse."""
     word = match[0]
     if word[0] in "\"'":
         return repr(word[1:-1])
@@ -324,11 +324,16 @@ def _check_brackets(text: str, shown: str) -> None:
         if match[0] in "([":
             opened.append(match[0])
         elif match[0] in ")]" and (not opened or opened.pop() + match[0] not in ("()", "[]")):
-            raise ValueError(f"a loss must open every bracket that it closes, got {shown!r}; check the brackets")
+            raise ValueError(
+                f"a loss must have an opening bracket for every closing one, got {shown!r}; check the brackets"
+            )
         if len(opened) > DEEPEST:
-            raise ValueError(f"a loss can have at most {DEEPEST} brackets inside each other, got {shown!r}")
+            raise ValueError(f"a loss can have at most {DEEPEST} nested brackets, got {shown!r}")
     if opened:
-        raise ValueError(f"a loss or method must close every bracket, got {shown!r}; write e.g. crt(loss=focal)")
+        raise ValueError(
+            f"a loss or method must have a closing bracket for every opening one, got {shown!r}; "
+            "write e.g. crt(loss=focal)"
+        )
 
 
 def _check_depth(tree: ast.expr) -> None:
@@ -340,7 +345,7 @@ def _check_depth(tree: ast.expr) -> None:
 
 
 def _name(node: ast.expr) -> str | None:
-    """A name without arguments, None where it is something else."""
+    """A name without arguments, otherwise None."""
     if isinstance(node, ast.Name):
         return _plain(node.id)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
@@ -348,15 +353,15 @@ def _name(node: ast.expr) -> str | None:
 
 @dataclass(frozen=True)
 class _Reader:
-    """From a syntax tree to values."""
+    """Converts a syntax tree to values."""
 
     text: str
     source: str
 
     def refuse(self, node: ast.AST, why: str) -> ValueError:
         piece = shortened(_plain(ast.get_source_segment(self.source, node) or self.source))
-        whole = "" if piece == self.text.strip() else f" in {shortened(self.text)!r}"
-        return ValueError(f"{why}, got {piece!r}{whole}")
+        context = "" if piece == self.text.strip() else f" in {shortened(self.text)!r}"
+        return ValueError(f"{why}, got {piece!r}{context}")
 
     def terms(self, node: ast.expr) -> Iterator[tuple[Value, Call]]:
         """The losses of a sum with their factors."""
@@ -386,19 +391,19 @@ class _Reader:
 
     def call(self, node: ast.expr, name: str) -> Call:
         """A loss or method with its options."""
-        own, method = is_own(name), is_method(name)
+        in_user_code, method = is_own(name), is_method(name)
         name = method_name(name) if method else name
         options: dict[str, Value] = {}
         if isinstance(node, ast.Call):
             if node.args:
-                raise self.refuse(node.args[0], f"{name} must get its arguments by name, as in focal(gamma=3)")
+                raise self.refuse(node.args[0], f"{name} must have keyword arguments only, as in focal(gamma=3)")
             for one in node.keywords:
                 key = "" if one.arg is None else _plain(one.arg).replace("-", "_")
                 if not key:
-                    raise self.refuse(one.value, f"{name} must get its arguments by name, as in focal(gamma=3)")
+                    raise self.refuse(one.value, f"{name} must have keyword arguments only, as in focal(gamma=3)")
                 if key in options:
-                    raise self.refuse(node, f"{name} must get every argument once, found {key} twice")
-                value = self.loss(one.value) if method and _is_loss(key) else self.value(one.value, exact=own)
+                    raise self.refuse(node, f"{name} must have every argument once, found {key} twice")
+                value = self.loss(one.value) if method and _is_loss(key) else self.value(one.value, exact=in_user_code)
                 options[key] = _rule(value) if key == "weight" else value
         return Call(name, (), tuple(sorted(options.items())))
 
@@ -409,7 +414,7 @@ class _Reader:
         return AUTO if _name(node) == AUTO else Sum(tuple(self.terms(node)))
 
     def value(self, node: ast.expr, *, exact: bool = False) -> Value:
-        """A value; ``exact`` to keep 3.0 apart from 3, which differ in code of the user's own."""
+        """A value; ``exact`` distinguishes 3.0 from 3, which matters for user code."""
         if isinstance(node, (ast.List, ast.Tuple)) and (node.elts or isinstance(node, ast.Tuple)):
             values = tuple(self.value(one, exact=exact) for one in node.elts)
             return Choices(values) if isinstance(node, ast.List) else values
@@ -429,7 +434,7 @@ class _Reader:
             return sign * node.value if exact else _number(sign * node.value)
         if isinstance(node, ast.Constant) and (node.value is None or isinstance(node.value, (bool, str))):
             return node.value
-        raise self.refuse(node, "a value must be a number, a word, (1, 2), linear(5, 1), or candidates such as [1, 2]")
+        raise self.refuse(node, "a value must be a number, a name, (1, 2), linear(5, 1), or candidates such as [1, 2]")
 
 
 def _is_number(node: ast.expr) -> bool:
@@ -442,12 +447,12 @@ def _is_number(node: ast.expr) -> bool:
 
 
 def _number(value: float) -> float:
-    """3 for 3.0: a loss takes them alike."""
+    """3 for 3.0, which are equivalent for a loss."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
 
 
 def _rule(value: Value) -> Value:
-    """A rule for weights, or candidates for one, as ``WEIGHTS`` of ``equipoise.train.loss_text`` spells it."""
+    """A weighting rule, or candidates for one, in the spelling of ``WEIGHTS`` of ``equipoise.train.loss_text``."""
     if isinstance(value, Choices):
         return Choices(tuple(map(_rule, value.values)))
     if isinstance(value, Call):
@@ -463,7 +468,7 @@ def _rule_name(name: str) -> str:
 
 
 def _renewed(text: str) -> str:
-    """A text with the options of version 0.1 in brackets; other texts stay as they are.
+    """A text with the options of version 0.1 in brackets; other texts are unchanged.
 
     >>> _renewed("focal:gamma=1,2:label_smoothing=0.1+0.1,1*dice:classes=(0)")
     'focal(gamma=[1, 2], label_smoothing=0.1) + [0.1, 1]*dice(classes=(0,))'
@@ -483,7 +488,7 @@ def _renewed_term(term: str) -> str:
     pairs = [option.partition("=") for option in options]
     if not all(equals for _, equals, _ in pairs):
         wrong = next(key for key, equals, _ in pairs if not equals)
-        raise ValueError(f"{name} must get options as key=value, got {wrong!r}; write e.g. focal(gamma=3)")
+        raise ValueError(f"{name} must have options of the form key=value, got {wrong!r}; write e.g. focal(gamma=3)")
     inside = ", ".join(f"{key.strip()}={_listed(value, is_method(name))}" for key, _, value in pairs)
     return "*".join(written) + (f"({inside})" if options else "")
 
@@ -495,7 +500,7 @@ def _listed(values: str, losses: bool = False) -> str:
 
 
 def _renewed_value(value: str, losses: bool) -> str:
-    """A value; brackets around a single one made it several numbers."""
+    """A value; in version 0.1 brackets around a single value made it a tuple."""
     if value.startswith("(") and value.endswith(")") and ":" in value:
         return f"({_renewed(value[1:-1])})"
     if losses:
@@ -506,7 +511,7 @@ def _renewed_value(value: str, losses: bool) -> str:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """The parts of a text between separators that stand in no brackets or quotes.
+    """Split a text at separators outside of brackets and quotes.
 
     >>> _split("1,(2,3)", ",")
     ['1', '(2,3)']
@@ -527,30 +532,30 @@ def _split(text: str, separator: str) -> list[str]:
 
 
 def list_losses(line: str) -> list[str]:
-    """The losses and methods of a line, with blanks or commas between them; they are not checked.
+    """The losses and methods of a line, separated by spaces or commas; they are not checked.
 
-    In the syntax of version 0.1 a comma behind an option goes on with the values of that option, unless the name of a
-    loss or method follows it.
+    In the syntax of version 0.1 a comma after an option continues the values of that option, unless the name of a loss
+    or method follows.
 
     >>> list_losses("ce, focal(gamma=[1, 2]) ce + 0.5 * dice focal:gamma=1,2,3 ldam:weight=drw,recall")
     ['ce', 'focal(gamma=[1, 2])', 'ce+0.5*dice', 'focal:gamma=1,2,3', 'ldam:weight=drw', 'recall']
     """
     line = re.sub(r"\s+", " ", line)
     together = re.sub(rf"({_QUOTED})| ?([+*]) ?| (?=\()", lambda match: match[1] or match[2] or "", line)
-    found: list[str] = []
+    losses: list[str] = []
     for words in _split(together, " "):
         first, *others = _split(words, ",")
-        found.append(first)
-        for part in filter(None, others):  # a comma and a blank
-            if len(_split(found[-1], "=")) > 1 and not _begins_anew(part):
-                found[-1] += f",{part}"
+        losses.append(first)
+        for part in filter(None, others):  # a comma and a space
+            if len(_split(losses[-1], "=")) > 1 and not _begins_anew(part):
+                losses[-1] += f",{part}"
             else:
-                found.append(part)
-    return [part for part in found if part]
+                losses.append(part)
+    return [part for part in losses if part]
 
 
 def _begins_anew(part: str) -> bool:
-    """Whether a part of a list is a loss or method and no value."""
+    """Whether a part of a list is a loss or method, not a value."""
     if is_method(part) or re.match(r"[^:=(]*\.py:", part):
         return True
     name = re.match(r"(?:[^*]*\*)?([A-Za-z][\w-]*)", part)

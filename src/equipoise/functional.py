@@ -22,7 +22,7 @@ from equipoise._keywords import takes_options_of
 from equipoise.kernels.hyper import Layout, Values, accumulation_dtype, layout_of, pack
 from equipoise.kernels.spec import SigmoidSpec, SoftmaxSpec
 from equipoise.losses.adjust import Adjustment, NegativeTolerance, logit_adjustment, margin_adjustment
-from equipoise.losses.base import Part, Scalar, argument_names, fixed_exponents, merge_values
+from equipoise.losses.base import LossPart, Scalar, argument_names, fixed_exponents, merge_values
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
 from equipoise.losses.named import distribution_bias
 from equipoise.losses.objectives import calibration_term, keep_hardest
@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 
-class SoftmaxOptions(TypedDict, total=False):
+class SoftmaxArguments(TypedDict, total=False):
     """Keyword arguments of every softmax function."""
 
     weight: Tensor | Sequence[float] | None
@@ -78,7 +78,7 @@ class SoftmaxOptions(TypedDict, total=False):
     validate: bool
 
 
-class SigmoidOptions(TypedDict, total=False):
+class SigmoidArguments(TypedDict, total=False):
     """Keyword arguments of every sigmoid function."""
 
     weight: Tensor | Sequence[float] | None
@@ -89,7 +89,7 @@ class SigmoidOptions(TypedDict, total=False):
     validate: bool
 
 
-def _resolve(parts: Sequence[Part]) -> dict[str, tuple[float, ...]]:
+def _resolve(parts: Sequence[LossPart]) -> dict[str, tuple[float, ...]]:
     """Hyper-parameters of all components; raise if one is a schedule, because functions have no progress."""
     for part in parts:
         for name in scheduled_values(part, Moment()):
@@ -100,7 +100,7 @@ def _resolve(parts: Sequence[Part]) -> dict[str, tuple[float, ...]]:
     return merge_values(parts, Moment())
 
 
-def _layout(parts: Sequence[Part], values: Values) -> Layout:
+def _layout(parts: Sequence[LossPart], values: Values) -> Layout:
     """Layout of the hyper-parameters; one compiled graph serves all exponents, which may change at every call."""
     return layout_of(values, () if torch.compiler.is_compiling() else fixed_exponents(parts), argument_names(parts))
 
@@ -113,7 +113,7 @@ def _softmax(
     *,
     class_weight: Tensor | None = None,
     batch_weights: Sequence[Callable[[Tensor, Tensor, Tensor, bool], Tensor]] = (),
-    more_parts: Sequence[Part] = (),
+    more_parts: Sequence[LossPart] = (),
     finish: Callable[[Rows], Rows] | None = None,
     weight: Tensor | Sequence[float] | None = None,
     label_smoothing: float = 0.0,
@@ -160,20 +160,20 @@ def softmax_loss(
     *,
     modulation: Modulation | None = None,
     adjustment: Adjustment | None = None,
-    **options: Unpack[SoftmaxOptions],
+    **options: Unpack[SoftmaxArguments],
 ) -> Tensor:
     """A softmax loss made of components, see ``SoftmaxLoss``."""
     return _softmax(logits, targets, modulation, adjustment, **options)
 
 
 @takes_options_of(_softmax)
-def cross_entropy_loss(logits: Tensor, targets: Tensor, **options: Unpack[SoftmaxOptions]) -> Tensor:
+def cross_entropy_loss(logits: Tensor, targets: Tensor, **options: Unpack[SoftmaxArguments]) -> Tensor:
     """Cross-entropy, see ``CrossEntropyLoss``."""
     return _softmax(logits, targets, **options)
 
 
 @takes_options_of(_softmax)
-def focal_loss(logits: Tensor, targets: Tensor, *, gamma: Gamma = 2.0, **options: Unpack[SoftmaxOptions]) -> Tensor:
+def focal_loss(logits: Tensor, targets: Tensor, *, gamma: Gamma = 2.0, **options: Unpack[SoftmaxArguments]) -> Tensor:
     """Focal loss, see ``FocalLoss``.
 
     >>> focal_loss(torch.zeros(1, 4), torch.tensor([0]), gamma=2.0)
@@ -188,7 +188,7 @@ def sample_dependent_focal_loss(
     targets: Tensor,
     *,
     table: Sequence[tuple[float, float]] = ((0.2, 5.0), (1.0, 3.0)),
-    **options: Unpack[SoftmaxOptions],
+    **options: Unpack[SoftmaxArguments],
 ) -> Tensor:
     """Focal loss with the exponent chosen by confidence, see ``SampleDependentFocalLoss``."""
     return _softmax(logits, targets, focal(ByConfidence(table)), **options)
@@ -202,7 +202,7 @@ def cyclical_focal_loss(
     xi: float,
     gamma_hc: float = 3.0,
     gamma_lc: Gamma = 2.0,
-    **options: Unpack[SoftmaxOptions],
+    **options: Unpack[SoftmaxArguments],
 ) -> Tensor:
     """Cyclical focal loss at a given ``xi`` in [0, 1], see ``CyclicalFocalLoss`` and ``schedules.Cyclical``."""
     modulation = Modulation(gamma_lc, gamma_lc, xi, gamma_hc, called="gamma_lc")  # type: ignore[arg-type]
@@ -216,7 +216,7 @@ def asymmetric_softmax_loss(
     *,
     gamma_pos: Gamma = 0.0,
     gamma_neg: Gamma = 4.0,
-    **options: Unpack[SoftmaxOptions],
+    **options: Unpack[SoftmaxArguments],
 ) -> Tensor:
     """Asymmetric softmax loss, see ``AsymmetricSoftmaxLoss``; ``label_smoothing`` is 0.1 by default."""
     return _softmax(logits, targets, asymmetric(gamma_pos, gamma_neg), **options)
@@ -231,7 +231,7 @@ def cyclical_asymmetric_loss(
     gamma_hc: float = 2.0,
     gamma_pos: Gamma = 0.0,
     gamma_neg: Gamma = 4.0,
-    **options: Unpack[SoftmaxOptions],
+    **options: Unpack[SoftmaxArguments],
 ) -> Tensor:
     """Cyclical asymmetric loss at a given ``xi``, see ``CyclicalAsymmetricLoss``; smoothing 0.1 by default."""
     return _softmax(logits, targets, cyclical(xi, gamma_hc, gamma_pos, gamma_neg), **options)
@@ -239,7 +239,7 @@ def cyclical_asymmetric_loss(
 
 @takes_options_of(_softmax, reduction="valid_mean")
 def recall_loss(
-    logits: Tensor, targets: Tensor, *, min_errors: float = 1.0, **options: Unpack[SoftmaxOptions]
+    logits: Tensor, targets: Tensor, *, min_errors: float = 1.0, **options: Unpack[SoftmaxArguments]
 ) -> Tensor:
     """Recall loss of the batch, see ``RecallLoss``; ``reduction`` is ``"valid_mean"`` by default."""
     floor = check_number("min_errors", min_errors, low=0.0)
@@ -247,14 +247,14 @@ def recall_loss(
 
 
 @takes_options_of(_softmax, reduction="valid_mean")
-def precision_loss(logits: Tensor, targets: Tensor, **options: Unpack[SoftmaxOptions]) -> Tensor:
+def precision_loss(logits: Tensor, targets: Tensor, **options: Unpack[SoftmaxArguments]) -> Tensor:
     """Precision loss of the batch, a counter-example, see ``PrecisionLoss``; ``"valid_mean"`` by default."""
     return _softmax(logits, targets, batch_weights=[batch_precision_weights], **options)
 
 
 @takes_options_of(_softmax)
 def inverse_frequency_loss(
-    logits: Tensor, targets: Tensor, counts: Sequence[float] | Tensor, **options: Unpack[SoftmaxOptions]
+    logits: Tensor, targets: Tensor, counts: Sequence[float] | Tensor, **options: Unpack[SoftmaxArguments]
 ) -> Tensor:
     """Cross-entropy weighted by inverse frequency, see ``InverseFrequencyLoss``."""
     return _softmax(logits, targets, class_weight=inverse_frequency(counts), **options)
@@ -267,7 +267,7 @@ def class_balanced_loss(
     counts: Sequence[float] | Tensor,
     *,
     beta: float = 0.9999,
-    **options: Unpack[SoftmaxOptions],
+    **options: Unpack[SoftmaxArguments],
 ) -> Tensor:
     """Cross-entropy weighted by effective numbers, see ``ClassBalancedLoss``."""
     return _softmax(logits, targets, class_weight=effective_number(counts, beta), **options)
@@ -281,7 +281,7 @@ def ldam_loss(
     *,
     max_margin: float = 0.5,
     scale: float = 30.0,
-    **options: Unpack[SoftmaxOptions],
+    **options: Unpack[SoftmaxArguments],
 ) -> Tensor:
     """Label-distribution-aware margin loss, see ``LDAMLoss``."""
     return _softmax(logits, targets, None, margin_adjustment(counts, max_margin, scale), **options)
@@ -294,7 +294,7 @@ def logit_adjusted_loss(
     counts: Sequence[float] | Tensor,
     *,
     tau: float = 1.0,
-    **options: Unpack[SoftmaxOptions],
+    **options: Unpack[SoftmaxArguments],
 ) -> Tensor:
     """Logit-adjusted cross-entropy, see ``LogitAdjustedLoss``."""
     return _softmax(logits, targets, None, logit_adjustment(counts, tau), **options)
@@ -302,28 +302,28 @@ def logit_adjusted_loss(
 
 @takes_options_of(_softmax)
 def balanced_softmax_loss(
-    logits: Tensor, targets: Tensor, counts: Sequence[float] | Tensor, **options: Unpack[SoftmaxOptions]
+    logits: Tensor, targets: Tensor, counts: Sequence[float] | Tensor, **options: Unpack[SoftmaxArguments]
 ) -> Tensor:
     """Balanced softmax, see ``BalancedSoftmaxLoss``."""
     return logit_adjusted_loss(logits, targets, counts, **options)
 
 
 @takes_options_of(_softmax)
-def brier_loss(logits: Tensor, targets: Tensor, **options: Unpack[SoftmaxOptions]) -> Tensor:
+def brier_loss(logits: Tensor, targets: Tensor, **options: Unpack[SoftmaxArguments]) -> Tensor:
     """Brier score, see ``BrierLoss``."""
     return _softmax(logits, targets, more_parts=[Scalar("squared_error", 1.0)], **options)
 
 
 @takes_options_of(_softmax)
 def ohem_loss(
-    logits: Tensor, targets: Tensor, *, keep: float = 0.7, min_kept: int = 0, **options: Unpack[SoftmaxOptions]
+    logits: Tensor, targets: Tensor, *, keep: float = 0.7, min_kept: int = 0, **options: Unpack[SoftmaxArguments]
 ) -> Tensor:
     """Cross-entropy of the hardest rows, see ``OHEMLoss``."""
     check_tensors(logits, targets)
     check_number("keep", keep, low=0.0, high=1.0)
     least = check_whole("min_kept", min_kept, low=0)
-    share = torch.tensor(keep, dtype=torch.float64, device="cpu" if logits.device.type == "mps" else logits.device)
-    return _softmax(logits, targets, finish=lambda rows: keep_hardest(rows, share, least), **options)
+    fraction = torch.tensor(keep, dtype=torch.float64, device="cpu" if logits.device.type == "mps" else logits.device)
+    return _softmax(logits, targets, finish=lambda rows: keep_hardest(rows, fraction, least), **options)
 
 
 @takes_options_of(_softmax)
@@ -333,7 +333,7 @@ def mmce_loss(
     *,
     strength: float = 2.0,
     normalization: str = "published",
-    **options: Unpack[SoftmaxOptions],
+    **options: Unpack[SoftmaxArguments],
 ) -> Tensor:
     """Cross-entropy plus the maximum mean calibration error, see ``MMCELoss``."""
     check_choice("normalization", normalization, ("published", "definition"))
@@ -350,7 +350,7 @@ def _sigmoid(
     targets: Tensor,
     modulation: Modulation | None = None,
     *,
-    more_parts: Sequence[Part] = (),
+    more_parts: Sequence[LossPart] = (),
     pos_weight: Tensor | Sequence[float] | None = None,
     alpha: float | None = None,
     margin: float = 0.0,
@@ -364,7 +364,7 @@ def _sigmoid(
 ) -> Tensor:
     check_tensors(logits, targets)
     check_reduction(reduction)
-    fixed: list[Part] = [] if weight is None else [ClassWeights(weight)]
+    fixed: list[LossPart] = [] if weight is None else [ClassWeights(weight)]
     parts = [*sigmoid_parts(modulation, fixed, pos_weight, alpha, margin), *more_parts]
     values = _resolve(parts)
     return sigmoid_reduced(
@@ -390,7 +390,7 @@ def sigmoid_loss(
     alpha: float | None = None,
     margin: float = 0.0,
     detach_focus: bool = False,
-    **options: Unpack[SigmoidOptions],
+    **options: Unpack[SigmoidArguments],
 ) -> Tensor:
     """A sigmoid loss made of components, see ``SigmoidLoss``."""
     return _sigmoid(
@@ -412,7 +412,7 @@ def binary_cross_entropy_loss(
     targets: Tensor,
     *,
     pos_weight: Tensor | Sequence[float] | None = None,
-    **options: Unpack[SigmoidOptions],
+    **options: Unpack[SigmoidArguments],
 ) -> Tensor:
     """Binary cross-entropy, see ``BinaryCrossEntropyLoss``."""
     return _sigmoid(logits, targets, pos_weight=pos_weight, **options)
@@ -425,7 +425,7 @@ def binary_focal_loss(
     *,
     gamma: Gamma = 2.0,
     alpha: float | None = None,
-    **options: Unpack[SigmoidOptions],
+    **options: Unpack[SigmoidArguments],
 ) -> Tensor:
     """Sigmoid focal loss, see ``BinaryFocalLoss``."""
     return _sigmoid(logits, targets, focal(gamma), alpha=alpha, **options)
@@ -440,7 +440,7 @@ def asymmetric_loss(
     gamma_neg: Gamma = 4.0,
     margin: float = 0.05,
     detach_focus: bool = False,
-    **options: Unpack[SigmoidOptions],
+    **options: Unpack[SigmoidArguments],
 ) -> Tensor:
     """Asymmetric loss, see ``AsymmetricLoss``; ``reduction`` is ``"batch_mean"`` by default."""
     modulation = asymmetric(gamma_pos, gamma_neg)
@@ -461,11 +461,11 @@ def distribution_balanced_loss(
     init_bias: float = 0.05,
     gamma: Gamma = 2.0,
     balance: float = 2.0,
-    **options: Unpack[SigmoidOptions],
+    **options: Unpack[SigmoidArguments],
 ) -> Tensor:
     """Distribution-balanced loss, see ``DistributionBalancedLoss``."""
     known, bias = distribution_bias(counts, num_samples, init_bias, neg_scale)
-    parts: list[Part] = [
+    parts: list[LossPart] = [
         NegativeTolerance(offset=bias, neg_scale=neg_scale, called="counts"),
         Rebalanced(known, alpha, beta, mu),
         Scalar("weight", balance, absent=1.0),

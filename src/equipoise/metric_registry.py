@@ -1,4 +1,4 @@
-"""What people are told about each metric: its label, its unit, whether higher is better, a hint. Without torch."""
+"""Description of each metric: label, unit, whether higher is better, and a hint. Does not import torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MetricInfo:
     Args:
         key: its name in files and options.
         label: its name in tables.
-        unit: ``"percent"`` for fractions, ``"natural"`` for values shown as they are, ``"milliseconds"`` for seconds.
+        unit: ``"percent"`` for fractions, ``"natural"`` for unscaled values, ``"milliseconds"`` for seconds.
         higher_is_better: False for errors, losses and times.
         hint: a definition in one line; empty where the label says it.
     """
@@ -37,7 +37,7 @@ class MetricInfo:
         return SCALES[self.unit]
 
     def text(self, value: float | None) -> str:
-        """A value as it is printed: percentages with two digits, times with three in all, others with four.
+        """A value as text: percentages with two digits, times with three in all, others with four.
 
         >>> metric_info("accuracy").text(0.9), metric_info("nll").text(0.25), metric_info("nll").text(None)
         ('90.00', '0.2500', '–')

@@ -17,7 +17,7 @@ def test_counts_alone():
     result = run("--counts", "5000,500,50,5,0", "--loss", "cb", "--sampler", "balanced")
     assert result.exit_code == 0
     assert result.output.index("problem: classes without training samples") < result.output.index("warning: long tail")
-    assert "corrected more than once" in result.output
+    assert "several corrections for rare classes" in result.output
     assert "--losses 'ce logit-adjusted recall class-balanced'" in result.output  # ready to be pasted
 
 
@@ -76,5 +76,5 @@ def test_predictions_that_a_temperature_does_not_mend(tmp_path):
     np.savez(tmp_path / "p.npz", logits=logits + np.array([3.0, 0.0, 0.0]), targets=targets)
     result = run(tmp_path / "p.npz")
     assert result.exit_code == 0
-    assert "note: more than a temperature helps" in result.output
+    assert "note: a correction improves on temperature scaling" in result.output
     assert "equipoise calibrate FILE --method vector --out fit.json" in " ".join(result.output.split())

@@ -75,7 +75,7 @@ def interrupt_oneself():
 
 
 if __name__ == "__main__":  # a process that asks, and waits for the answer for ever
-    from equipoise.comparison.jobs import Call, LocalJobs
+    from equipoise.comparison.jobs import Job, LocalJobs
 
     with LocalJobs(1, begin) as jobs:
-        list(jobs.outcomes([Call("long", say_who, (sys.argv[1],))]))
+        list(jobs.outcomes([Job("long", say_who, (sys.argv[1],))]))

@@ -1,4 +1,4 @@
-"""What a comparison does with its runs: goes on, grows, refuses, tells. Runs here are made up, nothing is trained."""
+"""What a comparison does with its runs: resumes, grows, refuses, reports. Runs here are made up, nothing is trained."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 from equipoise.comparison import compare as module
 from equipoise.comparison.compare import compare
 from equipoise.comparison.folder import ComparisonFolder, Entry
-from equipoise.comparison.jobs import Call, attempt
+from equipoise.comparison.jobs import Job, attempt
 from equipoise.comparison.lock import only_one
 from equipoise.comparison.plan import run_name
 from equipoise.comparison.spec import CompareSpec
@@ -46,7 +46,7 @@ class Here:
 
     def outcomes(self, calls, tick=lambda: None):
         for call in calls:
-            yield attempt(Call(call.name, call.function, call.arguments))
+            yield attempt(Job(call.name, call.function, call.arguments))
             tick()
 
     def train_one(self, spec, out):
@@ -78,8 +78,8 @@ def compared(out, say=lambda line: None, **settings):
 
 
 def test_every_run_is_trained_and_the_plan_says_which(here, out):
-    said = []
-    folder = compared(out, said.append)
+    lines = []
+    folder = compared(out, lines.append)
     assert here.trained == ALL
     assert here.needed == 6
     assert folder.path == out
@@ -88,15 +88,15 @@ def test_every_run_is_trained_and_the_plan_says_which(here, out):
     assert folder.spec["losses"] == ["ce", "focal(gamma=[1, 2])"]
     assert [(run.loss, run.seed) for run in folder.finished] == ALL
     assert folder.failures == []
-    assert len(said) == 9
-    assert said[:3] == [
+    assert len(lines) == 9
+    assert lines[:3] == [
         f"comparing losses on digits-lt in {out}",
         "digits-lt: 10 classes, 276 training, 200 validation and 400 test samples; model resnet32",
         "2 epochs, 6 runs, 2 at a time",
     ]
-    assert said[3].startswith("1/6 ce, seed 0: accuracy 50.00 on validation data")
+    assert lines[3].startswith("1/6 ce, seed 0: accuracy 50.00 on validation data")
     logged = [line.split(" ", 2)[2] for line in folder.log.read_text().splitlines()]
-    assert logged == said
+    assert logged == lines
 
 
 def test_a_finished_comparison_starts_nothing(here, out):
@@ -114,10 +114,10 @@ def test_interrupted_it_says_how_to_go_on_and_does(here, out):
         compared(out)
     here.wrong.clear()
     here.trained.clear()
-    said = []
-    compared(out, said.append)
+    lines = []
+    compared(out, lines.append)
     assert here.trained == ALL[1:]
-    assert said[1] == "1 of 6 runs are finished already"
+    assert lines[1] == "1 of 6 runs are finished already"
 
 
 def test_interrupted_before_there_was_a_plan_it_leaves_nothing(here, out, monkeypatch):
@@ -132,22 +132,22 @@ def test_interrupted_before_there_was_a_plan_it_leaves_nothing(here, out, monkey
 
 def test_a_failed_run_stops_nothing_and_is_tried_again(here, out):
     here.wrong = {("ce", 1): TrainingError("the loss became nan"), ("focal(gamma=2)", 0): RuntimeError("odd\nthing")}
-    said = []
-    folder = compared(out, said.append)
+    lines = []
+    folder = compared(out, lines.append)
     assert here.trained == ALL
     assert [(one.loss, one.seed, one.error) for one in folder.failures] == [
         ("focal(gamma=2)", 0, "RuntimeError: odd thing"),
         ("ce", 1, "the loss became nan"),
     ]
     assert len(folder.finished) == 4
-    assert f"failed: the loss became nan; see {out / 'failures' / 'ce-1.log'}" in "\n".join(said)
+    assert f"failed: the loss became nan; see {out / 'failures' / 'ce-1.log'}" in "\n".join(lines)
     assert all((out / one.log).is_file() for one in folder.failures)
     here.trained.clear()
     del here.wrong["ce", 1]
-    said.clear()
-    folder = compared(out, said.append)
+    lines.clear()
+    folder = compared(out, lines.append)
     assert here.trained == [("focal(gamma=2)", 0), ("ce", 1)]
-    assert "ce, seed 1 failed before and is trained again: the loss became nan" in said
+    assert "ce, seed 1 failed before and is trained again: the loss became nan" in lines
     assert [(one.loss, one.seed) for one in folder.failures] == [("focal(gamma=2)", 0)]
     assert sorted(file.name for file in (out / "failures").iterdir()) == ["focal-gamma=2-0.json", "focal-gamma=2-0.log"]
 
@@ -166,10 +166,10 @@ def test_a_failure_that_cannot_be_written_is_told(here, out, monkeypatch):
 
     monkeypatch.setattr(ComparisonFolder, "write_failure", full)
     here.wrong = {("ce", 0): TrainingError("the disk is full")}
-    said = []
-    folder = compared(out, said.append)
+    lines = []
+    folder = compared(out, lines.append)
     assert len(folder.finished) == 5
-    assert "ce, seed 0: failed: the disk is full" in said[3]
+    assert "ce, seed 0: failed: the disk is full" in lines[3]
 
 
 def test_a_full_disk_in_the_end_costs_no_run(here, out, monkeypatch):
@@ -294,7 +294,7 @@ def test_nothing_is_added_on_other_data(here, out):
 def test_an_added_loss_must_fit_the_data(here, out):
     compared(out)
     before = (out / "compare.json").read_text()
-    with pytest.raises(ValueError, match="bce: loss must be for one label a sample"):
+    with pytest.raises(ValueError, match="bce: loss must be for single-label data"):
         compared(out, losses=[*SPEC["losses"], "bce"])
     assert (out / "compare.json").read_text() == before
 
@@ -398,14 +398,14 @@ def test_a_mistake_leaves_nothing_new(here, out):
 
 
 def test_damaged_runs_are_trained_again(here, out, monkeypatch):
-    said = []
+    lines = []
     compared(out)
     monkeypatch.setattr(module, "damage_of", lambda run: "ce-0: bad" if run.path.name == "ce-0" else None)
     here.trained.clear()
-    compared(out, said.append)
+    compared(out, lines.append)
     assert here.trained == [("ce", 0)]
     assert (out / "runs" / "ce-0.damaged-1" / "run.json").is_file()
-    assert "ce-0: bad; ce-0 is kept as ce-0.damaged-1 and trained again" in said
+    assert "ce-0: bad; ce-0 is kept as ce-0.damaged-1 and trained again" in lines
 
 
 def test_what_a_kill_before_the_plan_left_is_no_obstacle(here, out):
@@ -418,7 +418,7 @@ def test_what_a_kill_before_the_plan_left_is_no_obstacle(here, out):
 
 def test_one_at_a_time(here, out):
     compared(out)
-    with only_one(out), pytest.raises(ValueError, match=f"found process {os.getpid()} at it; wait for it"):
+    with only_one(out), pytest.raises(ValueError, match=f"found process {os.getpid()}; wait for it to end"):
         compared(out, seeds=3)
     assert len(compared(out, seeds=3).runs) == 9
 
@@ -428,7 +428,7 @@ def test_runs_of_a_killed_comparison_are_waited_for(here, out, monkeypatch):
 
     compared(out)
     monkeypatch.setattr(lock, "PATIENCE", 0.2)
-    with lock.at_work(out), pytest.raises(ValueError, match="runs of a comparison that was stopped must be over"):
+    with lock.at_work(out), pytest.raises(ValueError, match="no run of a stopped comparison must be active"):
         compared(out)
     compared(out)
 
@@ -472,7 +472,7 @@ def gpu(name, *, threads):
 
 
 @pytest.mark.parametrize(
-    ("visible", "count", "accelerator", "asked", "needed", "found"),
+    ("visible", "count", "accelerator", "asked", "needed", "expected"),
     [
         (None, 0, "auto", None, 100, (8, [{}])),
         (None, 0, "auto", 3, 100, (3, [{}])),
@@ -483,7 +483,7 @@ def gpu(name, *, threads):
         (None, 2, "cpu", 2, 9, (2, [{}])),
     ],
 )
-def test_processes_share_the_gpus(monkeypatch, visible, count, accelerator, asked, needed, found):
+def test_processes_share_the_gpus(monkeypatch, visible, count, accelerator, asked, needed, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(module, "_cores", lambda: 16)
@@ -491,7 +491,7 @@ def test_processes_share_the_gpus(monkeypatch, visible, count, accelerator, aske
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr("torch.cuda.device_count", lambda: count)
     jobs = module._jobs(CompareSpec(data="x", accelerator=accelerator), asked, needed, None)
-    assert (jobs.count, jobs.environments) == found
+    assert (jobs.count, jobs.environments) == expected
 
 
 def test_what_is_written_can_be_read_without_the_package(here, out):

@@ -51,7 +51,7 @@ def test_other_losses_are_not(texts):
     assert twins("multiclass", *texts) == {}
 
 
-def test_the_plain_loss_stands_for_its_equals_and_is_the_baseline():
+def test_the_plain_loss_represents_its_equals_and_is_the_baseline():
     assert twins("multiclass", "focal:gamma=0", "ce") == {"focal:gamma=0": "ce"}
     entries = [Entry("focal:gamma=0", ("ce",)), Entry("ce", ("ce",)), Entry("recall", ("recall",))]
     spec = CompareSpec(data="digits-lt", losses="focal:gamma=0 ce recall")

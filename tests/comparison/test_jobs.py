@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.comparison.jobs import Call, LocalJobs
+from equipoise.comparison.jobs import Job, LocalJobs
 from tests.comparison import calls
 
 ROOT = Path(__file__).parent.parent.parent
@@ -23,14 +23,14 @@ def jobs():
 
 
 def of_one(jobs, function, *arguments):
-    (outcome,) = jobs.outcomes([Call("one", function, arguments)])
+    (outcome,) = jobs.outcomes([Job("one", function, arguments)])
     return outcome
 
 
 def test_many_calls_few_processes(jobs):
     ticks = []
     outcomes = list(
-        jobs.outcomes([Call(str(n), calls.square, (n,)) for n in range(20)], tick=lambda: ticks.append(None))
+        jobs.outcomes([Job(str(n), calls.square, (n,)) for n in range(20)], tick=lambda: ticks.append(None))
     )
     assert {outcome.name: outcome.value[0] for outcome in outcomes} == {str(n): n * n for n in range(20)}
     processes = {outcome.value[1] for outcome in outcomes}
@@ -44,19 +44,19 @@ def test_many_calls_few_processes(jobs):
 def test_a_call_begins_once_the_one_before_it_is_over(jobs, tmp_path):
     """It does not wait for others, and neither do they for it; that the one before it failed is its own affair."""
     asked = [
-        Call("second", calls.leave, (tmp_path / "second",), after="first"),
-        Call("long", calls.wait_for, (tmp_path / "second",)),
-        Call("first", calls.now, (0.1,)),
-        Call("after a failure", calls.now, (0.0,), after="wrong"),
-        Call("wrong", calls.complain, (ValueError, "no")),
-        Call("after one that is not asked for", calls.now, (0.0,), after="done before"),
+        Job("second", calls.leave, (tmp_path / "second",), after="first"),
+        Job("long", calls.wait_for, (tmp_path / "second",)),
+        Job("first", calls.now, (0.1,)),
+        Job("after a failure", calls.now, (0.0,), after="wrong"),
+        Job("wrong", calls.complain, (ValueError, "no")),
+        Job("after one that is not asked for", calls.now, (0.0,), after="done before"),
     ]
-    found = {outcome.name: outcome for outcome in jobs.outcomes(asked)}
-    assert {name for name, outcome in found.items() if outcome.error} == {"wrong"}
-    begun, ended = ({name: one.value[k] for name, one in found.items() if not one.error} for k in (0, 1))
+    outcomes = {outcome.name: outcome for outcome in jobs.outcomes(asked)}
+    assert {name for name, outcome in outcomes.items() if outcome.error} == {"wrong"}
+    begun, ended = ({name: one.value[k] for name, one in outcomes.items() if not one.error} for k in (0, 1))
     assert begun["second"] > ended["first"]
     assert ended["second"] < ended["long"]
-    assert len(found) == len(asked)
+    assert len(outcomes) == len(asked)
 
 
 def test_what_goes_wrong_is_a_line_with_a_log(jobs):
@@ -73,14 +73,14 @@ def test_what_goes_wrong_is_a_line_with_a_log(jobs):
 @pytest.mark.parametrize(
     ("how", "error"),
     [
-        ("kill", "ended by SIGKILL, as the system does where memory is short"),
-        ("segfault", "ended by SIGSEGV"),
+        ("kill", "terminated by SIGKILL, which the system does if memory is low"),
+        ("segfault", "terminated by SIGSEGV"),
         ("exit", "ended with status 3"),
     ],
 )
 def test_a_process_that_dies_costs_one_call(jobs, how, error):
-    wanted = [Call("a", calls.square, (1,)), Call("b", calls.die, (how,))]
-    wanted += [Call(f"c{n}", calls.square, (n,)) for n in range(6)]
+    wanted = [Job("a", calls.square, (1,)), Job("b", calls.die, (how,))]
+    wanted += [Job(f"c{n}", calls.square, (n,)) for n in range(6)]
     outcomes = {outcome.name: outcome for outcome in jobs.outcomes(wanted)}
     assert error in outcomes.pop("b").error.removeprefix("the process of the run ")
     assert len(outcomes) == 7
@@ -107,16 +107,14 @@ def test_an_interrupt_from_the_keyboard_is_for_the_one_who_asked(jobs):
 
 def test_processes_take_turns_with_environments():
     with LocalJobs(2, calls.begin, [{"DEVICE": "3"}, {"DEVICE": "5"}]) as jobs:
-        outcomes = list(jobs.outcomes([Call(str(n), calls.variable, ("DEVICE",)) for n in range(4)]))
+        outcomes = list(jobs.outcomes([Job(str(n), calls.variable, ("DEVICE",)) for n in range(4)]))
     assert {outcome.value for outcome in outcomes} == {"3", "5"}
 
 
 def test_a_process_that_cannot_begin():
     with LocalJobs(1, calls.begin_badly) as jobs:
-        outcomes = list(jobs.outcomes([Call(str(n), calls.square, (n,)) for n in range(2)]))
-    assert [outcome.error for outcome in outcomes] == [
-        "the process of the run ended with status 1; its log may say why"
-    ] * 2
+        outcomes = list(jobs.outcomes([Job(str(n), calls.square, (n,)) for n in range(2)]))
+    assert [outcome.error for outcome in outcomes] == ["the process of the run ended with status 1; see its log"] * 2
     assert "nothing to begin with" in outcomes[0].log
 
 
@@ -125,7 +123,7 @@ def test_nothing_is_left_at_the_end(tmp_path, monkeypatch):
     with LocalJobs(2, calls.begin) as jobs:
         assert not any(tmp_path.iterdir())  # nor would a kill leave anything now
         processes = [process.process for process in jobs.idle]
-        next(jobs.outcomes([Call("a", calls.square, (1,)), Call("b", calls.say_who, (os.devnull,))]))
+        next(jobs.outcomes([Job("a", calls.square, (1,)), Job("b", calls.say_who, (os.devnull,))]))
     assert not any(process.is_alive() for process in processes)
     assert not any(tmp_path.iterdir())
 
@@ -142,15 +140,15 @@ def test_a_process_ends_with_the_one_who_asked(tmp_path):
     until(lambda: not alive(process))
 
 
-def test_interrupted_nothing_is_said_of_what_killed_processes_leave(tmp_path):
+def test_interruption_prints_no_resource_warnings(tmp_path):
     file = tmp_path / "who"
     command = [sys.executable, "-m", "tests.comparison.calls", str(file)]
     asking = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     until(lambda: file.is_file() and file.read_text())
     asking.send_signal(signal.SIGINT)
-    _, said = asking.communicate(timeout=240)
-    assert "KeyboardInterrupt" in said
-    assert "leaked" not in said
+    _, output = asking.communicate(timeout=240)
+    assert "KeyboardInterrupt" in output
+    assert "leaked" not in output
 
 
 def test_warnings_stay_as_they_were(monkeypatch):

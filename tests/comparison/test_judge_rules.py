@@ -6,10 +6,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from equipoise.comparison.outcomes import GROUPS, METRICS
 
 from equipoise.comparison import judge as rules
 from equipoise.comparison.judge import FinishedRun, judge
-from equipoise.comparison.outcomes import GROUPS, METRICS
 from equipoise.comparison.statistics import ALPHA, Difference, holm, moderated
 from equipoise.comparison.verdict import GroupSummary
 from equipoise.tasks import MULTICLASS, MULTILABEL, SEGMENTATION

@@ -49,8 +49,8 @@ def test_stage_one_is_a_run_that_is_compared_where_it_is_one():
 
 
 def test_otherwise_it_is_one_more_run_for_all_that_start_from_it():
-    found = planned("crt", "tau-norm:tau=0.5,1", "oltr:backbone=focal", "sdn", seeds=(0, 1))
-    assert [name for name in found if name.endswith("-0")] == [
+    plan = planned("crt", "tau-norm:tau=0.5,1", "oltr:backbone=focal", "sdn", seeds=(0, 1))
+    assert [name for name in plan if name.endswith("-0")] == [
         "auto-0",
         "focal-0",
         "crt-0",
@@ -59,9 +59,9 @@ def test_otherwise_it_is_one_more_run_for_all_that_start_from_it():
         "oltr-backbone=focal-0",
         "sdn-0",
     ]
-    assert found["tau-norm-tau=1-1"] == found["crt-1"] == "auto-1"
-    assert found["oltr-backbone=focal-0"] == "focal-0"
-    assert found["sdn-0"] is found["auto-0"] is None
+    assert plan["tau-norm-tau=1-1"] == plan["crt-1"] == "auto-1"
+    assert plan["oltr-backbone=focal-0"] == "focal-0"
+    assert plan["sdn-0"] is plan["auto-0"] is None
 
 
 def test_entries_of_methods():
@@ -72,11 +72,11 @@ def test_entries_of_methods():
 
 
 @pytest.mark.parametrize(
-    ("texts", "found"), [("sdn,ce,crt", "ce"), ("sdn,crt", "sdn"), ("ldam-drw,bce,crt", "bce"), ("none", "none")]
+    ("texts", "expected"), [("sdn,ce,crt", "ce"), ("sdn,crt", "sdn"), ("ldam-drw,bce,crt", "bce"), ("none", "none")]
 )
-def test_baseline(texts, found):
+def test_baseline(texts, expected):
     spec = CompareSpec(data="x", methods=texts)
-    assert baseline_of(spec, entries_of(spec.compared)) == found
+    assert baseline_of(spec, entries_of(spec.compared)) == expected
 
 
 def test_settings_of_the_runs(tmp_path):
@@ -86,7 +86,7 @@ def test_settings_of_the_runs(tmp_path):
     assert (runs["auto"].loss, runs["auto"].method) == ("auto", "none")
     assert (runs["sdn"].loss, runs["sdn"].method, runs["sdn"].stage_one) == ("auto", "sdn", None)
     assert (runs["crt"].method, runs["crt"].stage_one) == ("crt", str(tmp_path / "runs" / "auto-4"))
-    assert {found.seed for found in runs.values()} == {4}
+    assert {actual.seed for actual in runs.values()} == {4}
 
 
 @pytest.mark.parametrize(
@@ -119,11 +119,11 @@ def test_methods_that_do_not_fit_the_data_are_named_together():
     spec = CompareSpec(data="digit-scenes", methods="bce crt sdn tau-norm lws:loss=ce")
     with pytest.raises(ValueError, match="sdn") as error:
         surveyed_entries(spec)
-    told = str(error.value)
-    assert "sdn: --method sdn is for task multiclass or segmentation" in told
-    assert "tau-norm: --method tau-norm is for" in told
-    assert "lws(loss=ce): loss must be for" in told
-    assert re.findall(r"(\S+): (?=--method|loss must)", told) == ["sdn", "tau-norm", "lws(loss=ce)"]
+    message = str(error.value)
+    assert "sdn: --method sdn is for task multiclass or segmentation" in message
+    assert "tau-norm: --method tau-norm is for" in message
+    assert "lws(loss=ce): loss must be for" in message
+    assert re.findall(r"(\S+): (?=--method|loss must)", message) == ["sdn", "tau-norm", "lws(loss=ce)"]
 
 
 # ---------------------------------------------------------------------------------------------------- what is trained
@@ -192,22 +192,22 @@ def test_one_backbone_for_all_and_nothing_is_repeated(here, tmp_path):
     assert here.asked == [["ce-0"], ["crt-0", "lws-0", "tau-norm-0"]]
     assert contents(out / "runs" / "ce-0") == backbone
     assert folder.baseline == "ce"
-    said = []
+    lines = []
     before = contents(out / "runs")
-    folder = compared(out, said.append, losses="ce", methods="crt lws tau-norm sdn")
+    folder = compared(out, lines.append, losses="ce", methods="crt lws tau-norm sdn")
     assert here.asked[2:] == [["sdn-0"]]
     assert before.items() <= contents(out / "runs").items()
-    assert "4 of 5 runs are finished already" in said
+    assert "4 of 5 runs are finished already" in lines
     assert [entry.text for entry in folder.entries] == ["ce", "crt", "lws", "tau-norm", "sdn"]
 
 
-def test_a_backbone_that_is_not_compared_is_no_row(here, tmp_path):
+def test_a_backbone_that_is_not_compared_has_no_row(here, tmp_path):
     folder = compared(tmp_path / "out", methods="crt,ncm,sdn")
     assert here.asked == [["auto-0", "crt-0", "ncm-0", "sdn-0"]]
     assert [entry.text for entry in folder.entries] == ["crt", "ncm", "sdn"]
     here.judge(folder, comparison_page)
-    found = json.loads(folder.verdict.read_text())
-    assert [row["loss"] for row in found["rows"]] == ["crt", "ncm", "sdn"]
+    content = json.loads(folder.verdict.read_text())
+    assert [row["loss"] for row in content["rows"]] == ["crt", "ncm", "sdn"]
     page = folder.report.read_text()
     assert "crt" in page
     assert "auto" not in re.findall(r"<tr><t[dh][^>]*>([^<]*)<", page)
@@ -221,8 +221,8 @@ def test_a_backbone_that_is_not_compared_is_no_row(here, tmp_path):
 
 def test_a_backbone_that_fails_does_not_stop_the_others(here, tmp_path):
     here.wrong["ce-0"] = TrainingError("the loss became nan")
-    said, out = [], tmp_path / "out"
-    folder = compared(out, said.append, methods="ce crt sdn")
+    lines, out = [], tmp_path / "out"
+    folder = compared(out, lines.append, methods="ce crt sdn")
     assert [run.name for run in folder.finished] == ["sdn-0"]
     assert {one.loss: one.error.partition(",")[0] for one in folder.failures} == {
         "ce": "the loss became nan",
@@ -245,7 +245,7 @@ def test_only_failed_backbones_are_none_that_came_to_an_end(here, tmp_path):
 
 
 def test_a_comparison_of_nothing_but_a_backbone_that_is_finished(here, tmp_path):
-    """Every method failed, stage one did not: there is nothing to judge, and it is told."""
+    """Every method failed, stage one did not: there is nothing to judge, which is reported."""
     here.wrong = {"crt-0": TrainingError("no memory"), "lws-0": TrainingError("no memory")}
     with pytest.raises(TrainingError, match="all 2 runs failed: crt, seed 0: no memory"):
         compared(tmp_path / "out", methods="crt lws")

@@ -103,7 +103,7 @@ def test_the_least_variance_is_that_of_two_samples(tmp_path):
 
 
 def predict(factor):
-    """Runs of two losses, of which the second is surer of samples of no known class, by a factor."""
+    """Runs of two losses, of which the second is more confident on samples of unknown classes, by a factor."""
 
     def make(loss, seed):
         draw = np.random.default_rng([seed, loss == "b"])
@@ -134,7 +134,7 @@ def test_a_comparison_has_columns_and_tests_them(tmp_path):
     json.dumps(verdict.to_json(), allow_nan=False)
 
 
-def test_without_an_open_set_nothing_is_said_of_one(tmp_path):
+def test_without_an_open_set_there_are_no_open_set_metrics(tmp_path):
     def closed(loss, seed):
         return (*predict(1.0)(loss, seed)[:2], {})
 

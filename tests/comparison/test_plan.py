@@ -28,7 +28,7 @@ def test_every_candidate_once_with_every_seed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("losses", "asked", "found"),
+    ("losses", "asked", "expected"),
     [
         (["focal", "ce", "recall"], None, "ce"),
         (["focal", "CrossEntropyLoss"], None, "ce"),
@@ -39,9 +39,9 @@ def test_every_candidate_once_with_every_seed(tmp_path):
         (["focal", "ce"], "focal", "focal"),
     ],
 )
-def test_baseline(losses, asked, found):
+def test_baseline(losses, asked, expected):
     spec = CompareSpec(data="x", losses=losses, baseline=asked)
-    assert baseline_of(spec, entries_of(losses)) == found
+    assert baseline_of(spec, entries_of(losses)) == expected
 
 
 def test_a_baseline_that_is_not_among_the_suggested_losses():
@@ -98,10 +98,10 @@ def test_a_run_has_the_settings_of_the_comparison(tmp_path):
         data="digits-lt", losses=["focal:gamma=1,2"], seeds=[5], epochs=2, lr=0.1, model_options={"width": 3}
     )
     run = planned_runs(tmp_path, entries_of(spec.losses), spec.seeds)[1]
-    found = run_spec(spec, run)
-    assert (found.loss, found.seed) == ("focal(gamma=2)", 5)
+    settings = run_spec(spec, run)
+    assert (settings.loss, settings.seed) == ("focal(gamma=2)", 5)
     shared = spec.model_dump(exclude={"losses", "methods", "seeds", "baseline"})
-    assert found.model_dump(exclude={"loss", "method", "stage_one", "seed"}) == shared
+    assert settings.model_dump(exclude={"loss", "method", "stage_one", "seed"}) == shared
 
 
 @pytest.mark.parametrize(
@@ -142,17 +142,17 @@ def test_the_data_suggest_losses(data, baseline):
 
 def test_losses_that_do_not_fit_are_named_together():
     spec = CompareSpec(data="digits-lt", losses=["ce", "bce", "focal:gamma=1,2", "dice"])
-    with pytest.raises(ValueError, match="for one label a sample") as error:
+    with pytest.raises(ValueError, match="for single-label data") as error:
         surveyed_entries(spec)
     assert re.findall(r"(\S+): loss must be", str(error.value)) == ["bce", "dice"]
 
 
-def test_given_losses_are_taken_as_they_are():
+def test_given_losses_are_unchanged():
     entries, _ = surveyed_entries(CompareSpec(data="digits-lt", losses=["recall", "ldam:weight=drw,inverse"]))
     assert entries == entries_of(["recall", "ldam:weight=drw,inverse"])
 
 
-def test_suggested_losses_that_the_data_cannot_have_are_left_out(tmp_path):
+def test_unsuitable_suggestions_are_omitted(tmp_path):
     """A label that every sample has leaves DistributionBalancedLoss nothing to rebalance."""
     draw = np.random.default_rng(0)
     labels = (draw.random((60, 3)) < (1, 0.5, 0.02)).astype(np.int8)

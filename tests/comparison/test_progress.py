@@ -30,10 +30,10 @@ def finish(run):
 
 
 def test_epochs_of_all_runs_count(runs):
-    said, now = [], [0.0]
+    lines, now = [], [0.0]
     finish(runs[0])
     row(runs[1])
-    with Display(runs, [10] * len(runs), said.append, None) as display:
+    with Display(runs, [10] * len(runs), lines.append, None) as display:
         display.pace = Pace(30, display._done(), clock=lambda: now[0])
         assert display._done() == 11
         assert display._left(11) == ""
@@ -48,47 +48,47 @@ def test_epochs_of_all_runs_count(runs):
         row(runs[2])
         display.failed(runs[2], "no memory", runs[2].folder.path.with_suffix(".log"))
         assert display._done() == 30
-    assert said == [
+    assert lines == [
         "2/3 ce, seed 1: mean IoU 12.30 on validation data; 2 s left",
         f"3/3 ce, seed 2: failed: no memory; see {runs[2].folder.path}.log",
     ]
 
 
-def test_how_long_it_takes_is_told_once_before_a_run_is_over(runs):
-    said, now = [], [0.0]
-    with Display(runs, [100] * len(runs), said.append, None) as display:
+def test_the_estimate_is_printed_once_before_the_first_run_ends(runs):
+    lines, now = [], [0.0]
+    with Display(runs, [100] * len(runs), lines.append, None) as display:
         display.pace = Pace(300, 0, clock=lambda: now[0])
         for epoch in range(8):
             now[0] = 2.0 * epoch
             row(runs[0])
             display.tick()
-            assert len(said) == (epoch >= 5)
-    assert said == ["about 10 min left, at the pace of the first 10 s"]
-    with Display(runs, [100] * len(runs), said.append, Console(file=io.StringIO(), force_terminal=True)) as display:
+            assert len(lines) == (epoch >= 5)
+    assert lines == ["about 10 min left, at the pace of the first 10 s"]
+    with Display(runs, [100] * len(runs), lines.append, Console(file=io.StringIO(), force_terminal=True)) as display:
         display.pace = Pace(300, 0, clock=lambda: now[0])
         for _ in range(8):
             now[0] += 2.0
             row(runs[0])
             display.tick()
-    assert len(said) == 1  # the bar has it
+    assert len(lines) == 1  # the bar has it
 
 
 def test_how_long_it_takes_waits_for_epochs_and_for_seconds(runs):
-    said, now = [], [0.0]
-    with Display(runs, [1000] * len(runs), said.append, None) as display:
+    lines, now = [], [0.0]
+    with Display(runs, [1000] * len(runs), lines.append, None) as display:
         display.pace = Pace(3000, 0, clock=lambda: now[0])
         for second, epochs in ((0.0, 1), (1.0, 20), (11.0, 2)):  # 20 epochs in a second, then 2 in ten
             now[0] = second
             for _ in range(epochs):
                 row(runs[0])
             display.tick()
-            assert bool(said) == (second == 11.0)
-    assert said == ["about 25 min left, at the pace of the first 11 s"]  # 22 epochs in 11 seconds
+            assert bool(lines) == (second == 11.0)
+    assert lines == ["about 25 min left, at the pace of the first 11 s"]  # 22 epochs in 11 seconds
 
 
-def test_how_long_it_takes_is_not_told_twice(runs):
-    said, now = [], [0.0]
-    with Display(runs, [100] * len(runs), said.append, None) as display:
+def test_the_estimate_is_not_repeated(runs):
+    lines, now = [], [0.0]
+    with Display(runs, [100] * len(runs), lines.append, None) as display:
         display.pace = Pace(300, 0, clock=lambda: now[0])
         for second in (0.0, 5.0):
             now[0] = second
@@ -99,7 +99,7 @@ def test_how_long_it_takes_is_not_told_twice(runs):
         display.finished(runs[0])
         now[0] = 120.0
         display.tick()
-    assert said == ["1/3 ce, seed 0: mean IoU 12.30 on validation data; 2 min left"]
+    assert lines == ["1/3 ce, seed 0: mean IoU 12.30 on validation data; 2 min left"]
 
 
 def test_the_bar_of_a_terminal(runs):

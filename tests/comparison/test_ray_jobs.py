@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from equipoise.comparison.jobs import Call
+from equipoise.comparison.jobs import Job
 from equipoise.comparison.ray_jobs import RayJobs
 from tests.comparison import calls
 
@@ -64,17 +64,17 @@ def outcomes(asked, **options):
 @pytest.mark.parametrize("most", [None, 1])
 def test_a_failure_costs_one_call(cluster, most):
     wanted = [
-        Call("second", calls.square, (3,), after="first"),
-        Call("first", calls.square, (2,)),
-        Call("wrong", calls.complain, (ValueError, "too much")),
-        Call("lost", lose),
+        Job("second", calls.square, (3,), after="first"),
+        Job("first", calls.square, (2,)),
+        Job("wrong", calls.complain, (ValueError, "too much")),
+        Job("lost", lose),
     ]
-    found = outcomes(wanted, most=most)
-    assert {name: one.value[0] for name, one in found.items() if one.error is None} == {"first": 4, "second": 9}
-    assert list(found).index("first") < list(found).index("second")
-    assert found["wrong"].error == "too much"
-    assert "what it said before" in found["wrong"].log
-    assert found["lost"].error == "the cluster lost the run: the node is gone"
+    actual = outcomes(wanted, most=most)
+    assert {name: one.value[0] for name, one in actual.items() if one.error is None} == {"first": 4, "second": 9}
+    assert list(actual).index("first") < list(actual).index("second")
+    assert actual["wrong"].error == "too much"
+    assert "what it said before" in actual["wrong"].log
+    assert actual["lost"].error == "the cluster lost the run: the node is gone"
     assert max(cluster.under_way) == (most or 3)  # the second waits for the first
     assert cluster.address == "local"
     assert not cluster.open
@@ -89,8 +89,8 @@ def test_a_call_has_a_gpu_where_the_cluster_has_any(cluster, resources, on_gpus,
 
 def test_a_machine_without_the_folder(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr("equipoise.comparison.ray_jobs.Path.cwd", lambda: tmp_path / "elsewhere")
-    (found,) = outcomes([Call("one", calls.square, (2,))]).values()
-    assert found.error.endswith(
+    (actual,) = outcomes([Job("one", calls.square, (2,))]).values()
+    assert actual.error.endswith(
         f"the machines of the cluster must share the folder {tmp_path / 'elsewhere'}, found none there"
     )
 
@@ -101,7 +101,7 @@ def test_a_cluster_that_is_not_there(cluster, monkeypatch):
 
     monkeypatch.setattr("socket.create_connection", refuse)
     with pytest.raises(
-        ValueError, match=r"--ray must be the address of a cluster that runs, got 'ray://\[::1\]:1': nobody"
+        ValueError, match=r"--ray must be the address of a running cluster, got 'ray://\[::1\]:1': nobody"
     ):
         RayJobs("ray://[::1]:1", calls.begin).__enter__()
     monkeypatch.setitem(sys.modules, "ray", None)

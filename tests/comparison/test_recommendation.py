@@ -118,7 +118,7 @@ def test_less_may_be_better(tmp_path):
     assert recommended(folder, judged(("good", "nll", -0.1), main="nll")).run.name == "good-1"
 
 
-def test_gains_in_other_numbers_are_told(tmp_path):
+def test_gains_in_other_metrics_are_reported(tmp_path):
     advice = recommended(compared(tmp_path), judged(("good", "few", 0.3), ("other", "ece", -0.1)))
     assert advice.run.loss == "ce"
     assert advice.note.endswith("Significantly better in other metrics: good (few), other (ECE).")

@@ -26,13 +26,13 @@ def run_of(folder, task, *, ties=False, change=lambda arrays: arrays, **options)
     return make_run(folder / "run", task, val, arrays), arrays
 
 
-def close(metrics, expected, task):
+def close(actual, expected, task):
     for name in METRICS[task]:
         if expected[name] is None:
-            assert name not in metrics or np.isnan(metrics[name])
+            assert name not in actual or np.isnan(actual[name])
         else:
             tolerance = 1e-3 if name in BY_CELLS.get(task, ()) else 1e-6
-            assert float(metrics[name]) == pytest.approx(expected[name], abs=tolerance), name
+            assert float(actual[name]) == pytest.approx(expected[name], abs=tolerance), name
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -129,12 +129,12 @@ def test_as_many_draws_are_made_together_as_allowed(tmp_path, monkeypatch, toget
 
 
 def test_counts_of_unknown_samples_are_ignored_without_an_open_set(tmp_path):
-    outcome = outcome_of(run_of(tmp_path, "single")[0])
-    weights = np.ones((outcome.samples, 2), np.float32)
-    expected, found = outcome.weigh(weights), outcome.weigh(weights, np.ones((3, 2), np.float32))
-    assert found.keys() == expected.keys()
+    run = statistics_of(run_of(tmp_path, "multiclass")[0])
+    weights = np.ones((run.test.samples, 2), np.float32)
+    expected, metrics = run.weigh(weights), run.weigh(weights, np.ones((3, 2), np.float32))
+    assert metrics.keys() == expected.keys()
     for name, values in expected.items():
-        np.testing.assert_array_equal(found[name], values)
+        np.testing.assert_array_equal(metrics[name], values)
 
 
 def test_draws_are_the_same_for_all_runs_and_for_the_same_seed(tmp_path):
@@ -170,7 +170,7 @@ def test_the_least_variance_is_that_of_two_samples(tmp_path):
     assert run.least["mean_class_accuracy"] == pytest.approx(one_each)
 
 
-def test_runs_with_other_targets_differ_in_their_digest(tmp_path):
+def test_runs_with_other_targets_are_detected(tmp_path):
     one, _ = run_of(tmp_path, "multiclass")
     other, _ = run_of(tmp_path / "other", "multiclass", change=all_count)
     again, _ = run_of(tmp_path / "again", "multiclass")

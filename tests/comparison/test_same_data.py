@@ -1,4 +1,4 @@
-"""Data are the same however their path is written; what differs is told with both values."""
+"""Data are the same however their path is written; differences are reported with both values."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_runs_resume(here: Path, data: str) -> None:
     )
 
 
-def test_other_data_and_settings_are_told_with_both_values(here: Path, comparison: ComparisonFolder) -> None:
+def test_different_data_and_settings_are_reported_with_both_values(here: Path, comparison: ComparisonFolder) -> None:
     with pytest.raises(
         ValueError, match=r"holds a comparison with data=photos \(this one has others\), lr=None \(this"
     ):
@@ -68,7 +68,7 @@ def test_other_data_and_settings_are_told_with_both_values(here: Path, compariso
         _take_over(RunFolder(here / "run"), RunSpec(data="photos", lr=0.01), restart=False, say=print)
 
 
-def test_embedded_data_are_no_folder(here: Path) -> None:
+def test_embedded_data_are_not_a_folder(here: Path) -> None:
     (here / "digits-lt").mkdir()
     assert RunSpec(data="digits-lt").differing({"data": "./digits-lt"})
     assert not RunSpec(data="./digits-lt").differing({"data": "digits-lt/"})

@@ -76,7 +76,7 @@ def test_seeds(given, seeds):
     assert CompareSpec(data="x", seeds=given).seeds == seeds
 
 
-def test_three_seeds_and_no_losses_where_nothing_is_said():
+def test_defaults_are_three_seeds_and_no_losses():
     spec = CompareSpec(data="x")
     assert (spec.losses, spec.seeds, spec.baseline) == (None, (0, 1, 2), None)
 

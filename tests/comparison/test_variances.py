@@ -14,7 +14,7 @@ def test_variances_by_hand():
     drawn = draw.normal(size=(3, 40)) + 2 * draw.normal(size=40)
     drawn[1, 7] = np.nan  # a draw that is left out
     values, samples = np.array([1.0, 2.5, 3.0]), 25
-    found = paired_difference(values, drawn, samples=samples)
+    difference = paired_difference(values, drawn, samples=samples)
     kept = np.delete(drawn, 7, axis=1)
     spread = [[np.sum((x - x.mean()) * (y - y.mean())) / 38 * 25 / 24 for y in kept] for x in kept]
     variance = np.mean([spread[i][i] for i in range(3)])
@@ -22,18 +22,18 @@ def test_variances_by_hand():
     e = variance - b
     assert b > 0
     assert e > 0
-    assert found.mean == pytest.approx(6.5 / 3)
-    assert found.seeds == 3
-    assert found.seed_variance == pytest.approx(np.var(values, ddof=1))
-    assert found.sample_variance == pytest.approx(b)
-    assert found.least_seed_variance == pytest.approx(e)
-    assert found.sample_error == pytest.approx(math.sqrt((2 * b**2 + 4 * b * e / 3 + 2 * e**2 / 6) / samples))
+    assert difference.mean == pytest.approx(6.5 / 3)
+    assert difference.seeds == 3
+    assert difference.seed_variance == pytest.approx(np.var(values, ddof=1))
+    assert difference.sample_variance == pytest.approx(b)
+    assert difference.least_seed_variance == pytest.approx(e)
+    assert difference.sample_error == pytest.approx(math.sqrt((2 * b**2 + 4 * b * e / 3 + 2 * e**2 / 6) / samples))
 
 
 def test_variances_without_samples():
-    found = paired_difference([1.0, 3.0], None, samples=9, least=4.0, unpaired=0.5)
-    assert (found.seed_variance, found.sample_variance, found.sample_error) == (2.0, 3.0, 0.0)
-    assert found.unpaired_variance == 0.5
+    difference = paired_difference([1.0, 3.0], None, samples=9, least=4.0, unpaired=0.5)
+    assert (difference.seed_variance, difference.sample_variance, difference.sample_error) == (2.0, 3.0, 0.0)
+    assert difference.unpaired_variance == 0.5
     assert paired_difference([1.0, 3.0], None, samples=9, least=0.5).sample_variance == 0.0
     assert math.isnan(paired_difference([1.0], None, samples=9).seed_variance)
 

@@ -1,4 +1,4 @@
-"""What is said of comparisons whose predictions were made to be better, equal or worse."""
+"""Verdicts of comparisons whose predictions were made to be better, equal or worse."""
 
 import re
 import subprocess
@@ -78,7 +78,7 @@ def test_the_table_has_every_number_of_every_loss(three):
     assert three.data.class_names == NAMES.tolist()
 
 
-def test_real_differences_are_told_and_others_are_not(three):
+def test_only_significant_differences_are_reported(three):
     main = three.main_metric
     assert {one.loss for one in three.differences} == {"good", "like", "bad"}
     assert [difference(three, loss, main).significant for loss in ("good", "like", "bad")] == [True, False, True]
@@ -140,7 +140,7 @@ def test_no_interval_goes_beyond_what_shares_can_differ_by(tmp_path):
     assert difference(verdict, "other", "nll").high > 1  # which is no share
 
 
-def test_times_that_vary_between_seeds_are_said_to_tell_nothing(tmp_path):
+def test_times_that_vary_between_seeds_are_not_compared(tmp_path):
     def predict_slowly(loss, seed):
         *arrays, _ = predict(loss, seed)
         return *arrays, {"seconds_per_step": 0.03 if (loss, seed) == ("good", 0) else 0.01}
@@ -189,7 +189,7 @@ def test_times_of_runs_side_by_side_are_not_compared(tmp_path):
     assert sentences_with(shared, STEPS)[0].endswith("; timings are not comparable: runs shared the machine.")
 
 
-def test_what_took_no_steps_of_its_own_has_no_time(tmp_path):
+def test_methods_without_training_steps_have_no_time(tmp_path):
     def without_steps(loss, seed):
         *arrays, _ = predict(loss, seed)
         return *arrays, {"epochs": 0 if loss == "crt" else 3}
@@ -208,8 +208,8 @@ def test_groups_with_next_to_no_test_samples_are_not_judged(tmp_path):
 
     verdict = judge(compared(tmp_path, ["ce", "good"], 2, predict=nearly_without_the_rare), draws=20)
     assert sentences_with(verdict, "Few:") == [
-        "Few: 2 classes, 3 test samples, too few to judge; use more test data, or a larger --test-share where the data "
-        "have no test split of their own."
+        "Few: 2 classes, 3 test samples, too few to judge; use more test data, or a larger --test-share if the data "
+        "have no test split."
     ]
     assert "few" in verdict.metrics
     assert not [one for one in verdict.differences if one.metric == "few"]
@@ -223,7 +223,7 @@ def test_where_all_are_equal_none_is_best(tmp_path):
     assert not any(result.best for row in results_of(verdict) for result in row.values())
 
 
-def test_what_seeds_cannot_tell_is_said(three):
+def test_differences_that_no_number_of_seeds_detects_are_reported(three):
     limit = difference(three, "like", three.main_metric)
     sentence = sentences_with(three, "seeds would detect like vs ce")[0]
     if limit.limit == "samples":
@@ -262,7 +262,7 @@ def test_the_same_folder_gives_the_same_verdict(tmp_path):
     assert judge(folder) == judge(folder)
 
 
-def test_one_seed_has_no_interval_and_that_is_said(tmp_path):
+def test_one_seed_has_no_interval_and_a_warning(tmp_path):
     verdict = judge(compared(tmp_path, ["ce", "good"], 1))
     assert all(one.low is one.high is one.p is None and not one.significant for one in verdict.differences)
     assert difference(verdict, "good", "few").mean > 0.2
@@ -368,7 +368,7 @@ def test_without_the_baseline_there_is_a_table_but_no_difference(tmp_path):
     assert sentences_with(verdict, "Highest mean class accuracy: good")
 
 
-def test_a_comparison_that_goes_on_says_so(tmp_path):
+def test_an_unfinished_comparison_is_preliminary(tmp_path):
     folder = compared(tmp_path, ["ce", "good"], 2)
     run = folder.runs[-1].folder
     run.path.rename(run.draft)
@@ -377,7 +377,7 @@ def test_a_comparison_that_goes_on_says_so(tmp_path):
     assert sentences_with(verdict, "1 run not finished")
 
 
-def test_nothing_finished_is_no_verdict(tmp_path):
+def test_without_finished_runs_there_is_no_verdict(tmp_path):
     folder = compared(tmp_path, ["ce"], 1, failed=[("ce", 0)])
     with pytest.raises(ValueError, match="at least one run must be finished"):
         judge(folder)

@@ -80,18 +80,18 @@ def test_words_and_numbers_agree(name: str) -> None:
             assert after["ece"] < before["ece"]
 
 
-def test_a_temperature_that_makes_it_worse_is_told_so() -> None:
+def test_a_harmful_temperature_is_reported() -> None:
     measured = evaluate(CASES["many classes, overconfident"])
     measured.calibration.before["nll"] = 0.0375
     measured.calibration.after["nll"] = 0.0377
     tried = [Correction("--method temperature", 0.0377, True), Correction("--method vector", 0.0300, False)]
-    (finding,) = [f for f in look_at_predictions(measured, corrections=tried) if "more than" in f.about]
+    (finding,) = [f for f in look_at_predictions(measured, corrections=tried) if "improves on" in f.about]
     assert NUMBERS.findall(finding.text) == [("falls", "0.0375", "0.0300"), ("rises", "0.0375", "0.0377")]
     (confident,) = [f for f in look_at_predictions(measured, corrections=tried[:1]) if f.about == "overconfident"]
     assert "--method temperature)" not in confident.advice
 
 
-def test_a_gap_by_chance_is_no_overconfidence() -> None:
+def test_a_gap_within_noise_is_not_overconfidence() -> None:
     """Few samples: 0.9 confident, 8 of 10 right."""
     logits = np.tile([np.log(9.0), 0.0], (10, 1))
     measured = evaluate({"logits": logits, "targets": np.r_[np.zeros(8, int), 1, 1]})

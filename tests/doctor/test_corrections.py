@@ -26,8 +26,8 @@ def drawn(samples=2000, bias=(0.0, 0.0, 0.0), scale=1.0):
 
 
 def advised(source):
-    found = look_at_predictions(evaluate(source), corrections=try_corrections(source))
-    return {finding.about: finding for finding in found}
+    findings = look_at_predictions(evaluate(source), corrections=try_corrections(source))
+    return {finding.about: finding for finding in findings}
 
 
 def test_nll_is_that_of_the_other_half(tmp_path):
@@ -58,27 +58,27 @@ def test_what_is_tried_depends_on_what_is_known(tmp_path):
 
 
 def test_biased_classes_are_advised_more_than_a_temperature(tmp_path):
-    found = advised(saved(tmp_path / "p.npz", **drawn(bias=(3.0, 0.0, 0.0))))
-    assert list(found) == ["overconfident", "more than a temperature helps"]
-    assert "--method vector" in found["more than a temperature helps"].advice
-    assert "predictions change" in found["more than a temperature helps"].advice
+    findings = advised(saved(tmp_path / "p.npz", **drawn(bias=(3.0, 0.0, 0.0))))
+    assert list(findings) == ["overconfident", "a correction improves on temperature scaling"]
+    assert "--method vector" in findings["a correction improves on temperature scaling"].advice
+    assert "this changes predictions" in findings["a correction improves on temperature scaling"].advice
 
 
 def test_a_scale_alone_is_advised_a_temperature(tmp_path):
-    found = advised(saved(tmp_path / "p.npz", **drawn(scale=3.0)))
-    assert list(found) == ["overconfident", "a temperature helps"]
+    findings = advised(saved(tmp_path / "p.npz", **drawn(scale=3.0)))
+    assert list(findings) == ["overconfident", "a temperature helps"]
 
 
 def test_nothing_is_advised_where_nothing_helps(tmp_path):
-    assert list(advised(saved(tmp_path / "p.npz", **drawn()))) == ["bins too thin for this ECE"]
+    assert list(advised(saved(tmp_path / "p.npz", **drawn()))) == ["too few samples per bin for this ECE"]
 
 
 def test_shifted_labels_are_advised_biases(tmp_path):
     draw = np.random.default_rng(5)
     logits = draw.normal(0, 2, (1500, 3))
     targets = (draw.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(int)
-    found = advised(saved(tmp_path / "p.npz", logits=logits + 1.0, targets=targets))
-    assert "--method label-temperatures --bias" in found["more than a temperature helps"].advice
+    findings = advised(saved(tmp_path / "p.npz", logits=logits + 1.0, targets=targets))
+    assert "--method label-temperatures --bias" in findings["a correction improves on temperature scaling"].advice
 
 
 def test_a_half_that_cannot_be_fitted(tmp_path):

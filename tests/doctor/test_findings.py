@@ -27,29 +27,29 @@ def evaluated(path, **arrays):
 
 
 def test_counts_of_a_long_tail_with_a_missing_class():
-    found = look_at_counts([9500, 400, 12, 0], names(4))
-    assert about(found) == {
+    findings = look_at_counts([9500, 400, 12, 0], names(4))
+    assert about(findings) == {
         "classes without training samples",
         "long tail",
-        "one class is nearly everything",
+        "one class dominates",
         "classes with few training samples",
     }
-    assert next(f for f in found if f.level == "problem").text.startswith("1 of 4 classes have none: c3.")
-    assert "792 times" in next(f for f in found if f.about == "long tail").text
+    assert next(f for f in findings if f.level == "problem").text.startswith("1 of 4 classes have none: c3.")
+    assert "792 times" in next(f for f in findings if f.about == "long tail").text
 
 
 def test_balanced_counts_raise_no_warning():
-    found = look_at_counts([100, 90, 80], names(3))
-    assert about(found) == {"balance"}
-    assert found[0].level == "note"
+    findings = look_at_counts([100, 90, 80], names(3))
+    assert about(findings) == {"balance"}
+    assert findings[0].level == "note"
 
 
-def test_a_mild_imbalance_is_told_why_it_is_no_tail():
-    (found,) = look_at_counts([300, 200, 100], names(3))
-    assert "3.0 times" in found.text
-    assert "log 3.0 = 1.1 in log-odds" in found.text
-    assert "called long from 10 times on (2.3)" in found.text
-    assert "compare a loss that rebalances" in found.advice
+def test_a_mild_imbalance_is_explained():
+    (findings,) = look_at_counts([300, 200, 100], names(3))
+    assert "3.0 times" in findings.text
+    assert "by log 3.0 = 1.1" in findings.text
+    assert "called long-tailed from a ratio of 10 (2.3)" in findings.text
+    assert "compare a loss that rebalances" in findings.advice
 
 
 def test_only_absent_classes():
@@ -59,9 +59,9 @@ def test_only_absent_classes():
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"loss": "cb", "sampler": "balanced"}, {"corrected more than once"}),
-        ({"weights": True, "sampler": "square-root"}, {"corrected more than once"}),
-        ({"loss": "balanced-softmax", "weights": True}, {"corrected more than once"}),
+        ({"loss": "cb", "sampler": "balanced"}, {"several corrections for rare classes"}),
+        ({"weights": True, "sampler": "square-root"}, {"several corrections for rare classes"}),
+        ({"loss": "balanced-softmax", "weights": True}, {"several corrections for rare classes"}),
         ({"loss": "focal", "sampler": "balanced"}, {"probabilities after rebalancing"}),
         ({"loss": "logit-adjusted"}, {"probabilities after rebalancing"}),
         ({"loss": "ldam", "weights": True}, {"probabilities after rebalancing"}),
@@ -112,10 +112,10 @@ def test_overconfident_predictions(tmp_path):
     targets = draw.integers(0, 3, 3000)
     logits = draw.normal(0, 1, (3000, 4))
     logits[np.arange(3000), targets] += 1.5
-    found = evaluated(tmp_path / "p.npz", logits=4 * logits, targets=targets)
-    findings = look_at_predictions(found)
+    evaluation = evaluated(tmp_path / "p.npz", logits=4 * logits, targets=targets)
+    findings = look_at_predictions(evaluation)
     assert {"overconfident", "a temperature helps", "classes without samples"} <= about(findings)
-    assert suggest("multiclass", None, found)[0].entry.name == "SampleDependentFocalLoss"
+    assert suggest("multiclass", None, evaluation)[0].entry.name == "SampleDependentFocalLoss"
     calm = evaluated(tmp_path / "q.npz", logits=1.5 * logits, targets=targets)
     assert not {"overconfident", "underconfident", "a temperature helps"} & about(look_at_predictions(calm))
 
@@ -124,7 +124,9 @@ def test_few_samples_and_a_class_that_is_never_predicted(tmp_path):
     targets = np.array([0] * 40 + [1] * 5)
     logits = np.tile([2.0, 0.0], (45, 1))
     findings = look_at_predictions(evaluated(tmp_path / "p.npz", logits=logits, targets=targets))
-    assert {"class results from few samples", "never predicted", "bins too thin for this ECE"} <= about(findings)
+    assert {"class results from few samples", "never predicted", "too few samples per bin for this ECE"} <= about(
+        findings
+    )
     silent = next(f for f in findings if f.about == "never predicted")
     assert "1 of 2 are never predicted: 1." in silent.text
 
@@ -149,15 +151,15 @@ def predicted_as(*rows):
 )
 def test_classes_that_are_hardly_predicted_or_found(tmp_path, rows, expected):
     logits, targets = predicted_as(*rows)
-    found = evaluated(tmp_path / "p.npz", logits=logits, targets=targets)
-    seen = {finding.about: finding for finding in look_at_predictions(found)}
+    evaluation = evaluated(tmp_path / "p.npz", logits=logits, targets=targets)
+    seen = {finding.about: finding for finding in look_at_predictions(evaluation)}
     if expected is None:
         assert not {"rarely predicted", "low recall", "never predicted"} & seen.keys()
         return
     name, *words = expected
     assert {"rarely predicted", "low recall", "never predicted"} & seen.keys() == {name}
     assert all(word in seen[name].text for word in words)
-    suggested = [item.entry.text for item in suggest("multiclass", [100, 90, 80], found)]
+    suggested = [item.entry.text for item in suggest("multiclass", [100, 90, 80], evaluation)]
     assert ("recall" in suggested) == (name == "rarely predicted")  # confusion is not for weights to mend
 
 
@@ -166,23 +168,23 @@ def test_labels_that_are_hardly_ever_predicted(tmp_path):
     targets[:30, 0] = targets[:40, 1] = 1
     logits = 4.0 * targets - 2.0
     logits[3:30, 0] = -2.0
-    found = evaluated(tmp_path / "p.npz", logits=logits, targets=targets)
-    rare = next(finding for finding in look_at_predictions(found) if finding.about == "rarely predicted")
+    evaluation = evaluated(tmp_path / "p.npz", logits=logits, targets=targets)
+    rare = next(finding for finding in look_at_predictions(evaluation) if finding.about == "rarely predicted")
     assert "0 (3 for 30)" in rare.text
     assert "--method thresholds" in rare.advice
 
 
 @pytest.mark.parametrize(
-    ("samples", "found"),
-    [(40_000, ("note", "no miscalibration measurable")), (300, ("warning", "bins too thin for this ECE"))],
+    ("samples", "expected"),
+    [(40_000, ("note", "no miscalibration measurable")), (300, ("warning", "too few samples per bin for this ECE"))],
 )
-def test_calibration_that_cannot_be_told_from_chance(tmp_path, samples, found):
+def test_ece_within_sampling_noise(tmp_path, samples, expected):
     draw = np.random.default_rng(1)
     logits = draw.normal(0, 1.0, (samples, 2))
     targets = (logits + draw.gumbel(size=logits.shape)).argmax(1)
     findings = look_at_predictions(evaluated(tmp_path / "p.npz", logits=logits, targets=targets))
     own = next(finding for finding in findings if "within sampling noise" in finding.text)
-    assert (own.level, own.about) == found
+    assert (own.level, own.about) == expected
     assert ("fewer than 30)" in own.text) == (samples == 300)
 
 
@@ -191,14 +193,14 @@ def test_thin_bins_are_counted(tmp_path):
         logits = np.repeat([[level, 0.0] for level in levels], [40, 10, 10][: len(levels)], axis=0)
         targets = (np.arange(len(logits)) % 4 == 3).astype(int)
         findings = look_at_predictions(evaluated(tmp_path / "p.npz", logits=logits, targets=targets))
-        return next(finding.text for finding in findings if finding.about == "bins too thin for this ECE")
+        return next(finding.text for finding in findings if finding.about == "too few samples per bin for this ECE")
 
     assert text(1.1).endswith("within sampling noise.")
     assert "(1 bin holds fewer than 30)" in text(1.1, 0.7)
     assert "(2 bins hold fewer than 30)" in text(1.1, 0.7, 1.6)
 
 
-def test_the_error_of_a_group_is_no_miscalibration_of_its_own(tmp_path):
+def test_the_ece_of_a_group_alone_is_not_miscalibration(tmp_path):
     draw = np.random.default_rng(0)
     logits = draw.normal(0, 1, (300, 3))
     arrays = {"logits": logits, "targets": draw.integers(0, 3, 300), "train_counts": np.array([500, 50, 5])}
@@ -220,10 +222,10 @@ def labels_drawn(shift):
 def test_predicted_probabilities_of_labels_that_are_too_high_or_low(tmp_path, shift, word):
     np.savez(tmp_path / "p.npz", **labels_drawn(shift))
     source = open_predictions(tmp_path / "p.npz")
-    found = evaluate(source)
-    findings = look_at_predictions(found, corrections=try_corrections(source))
+    evaluation = evaluate(source)
+    findings = look_at_predictions(evaluation, corrections=try_corrections(source))
     warnings = [finding for finding in findings if finding.about.startswith("predicted")]
-    sentences = " ".join(sentences_of(found))
+    sentences = " ".join(sentences_of(evaluation))
     if word is None:
         assert not warnings
         assert "--bias" not in sentences
@@ -238,7 +240,7 @@ def test_predicted_probabilities_of_labels_that_are_too_high_or_low(tmp_path, sh
     assert "calibrate FILE --bias" in sentences
 
 
-def test_labels_are_spoken_of_as_labels():
+def test_multi_label_findings_mention_labels():
     for counts in ([9500, 400, 12, 0], [300, 200, 100]):
         words = " ".join(
             f"{f.about} {f.text} {f.advice}" for f in look_at_counts(counts, names(len(counts)), "multilabel")
@@ -248,13 +250,13 @@ def test_labels_are_spoken_of_as_labels():
         assert "label" in words
 
 
-def test_what_repairs_confidence_is_said_once(tmp_path):
+def test_the_remedy_for_overconfidence_is_stated_once(tmp_path):
     draw = np.random.default_rng(3)
     logits = draw.normal(0, 2, (2000, 3))
     targets = (logits + draw.gumbel(size=logits.shape)).argmax(1)
     for shift, repair in (
         ([3.0, 0.0, 0.0], "--method vector corrects more of it"),
-        ([0.0] * 3, "A temperature corrects"),
+        ([0.0] * 3, "Temperature scaling corrects"),
     ):
         np.savez(tmp_path / "p.npz", logits=3 * logits + shift, targets=targets)
         source = open_predictions(tmp_path / "p.npz")
@@ -263,14 +265,14 @@ def test_what_repairs_confidence_is_said_once(tmp_path):
         assert repair in sure.advice
 
 
-def test_a_classwise_error_that_rises_is_told(tmp_path):
-    found = evaluated(tmp_path / "p.npz", **labels_of_classes())
-    found.calibration.before["classwise_ece"], found.calibration.after["classwise_ece"] = 0.04, 0.06
-    told = sentences_of(found)
-    found.calibration.after["classwise_ece"] = 0.0401
-    (sentence,) = set(told) - set(sentences_of(found))
+def test_a_rising_classwise_error_is_reported(tmp_path):
+    evaluation = evaluated(tmp_path / "p.npz", **labels_of_classes())
+    evaluation.calibration.before["classwise_ece"], evaluation.calibration.after["classwise_ece"] = 0.04, 0.06
+    text = sentences_of(evaluation)
+    evaluation.calibration.after["classwise_ece"] = 0.0401
+    (sentence,) = set(text) - set(sentences_of(evaluation))
     assert "It raises the classwise ECE from 4.00 to 6.00 %" in sentence
-    assert set(sentences_of(found)) <= set(told)
+    assert set(sentences_of(evaluation)) <= set(text)
 
 
 def labels_of_classes():
@@ -282,19 +284,19 @@ def labels_of_classes():
 def test_probability_zero_for_the_truth(tmp_path):
     probs = np.array([[1.0, 0.0]] * 10 + [[0.4, 0.6]] * 10)
     targets = np.array([0] * 9 + [1] + [1] * 10)
-    found = evaluated(tmp_path / "p.npz", probs=probs, targets=targets)
-    (finding,) = (each for each in look_at_predictions(found) if each.about == "rounded probabilities")
+    evaluation = evaluated(tmp_path / "p.npz", probs=probs, targets=targets)
+    (finding,) = (each for each in look_at_predictions(evaluation) if each.about == "rounded probabilities")
     assert "1 of 20 samples have probability 0 for the truth" in finding.text
     exact = evaluated(tmp_path / "q.npz", probs=np.where(probs == 0, 1e-6, probs), targets=targets)
-    assert about(look_at_predictions(found)) - about(look_at_predictions(exact)) == {"rounded probabilities"}
+    assert about(look_at_predictions(evaluation)) - about(look_at_predictions(exact)) == {"rounded probabilities"}
 
 
 def test_thresholds_of_labels(tmp_path):
     draw = np.random.default_rng(1)
     targets = (draw.random((400, 3)) < 0.2).astype(int)
     logits = 3.0 * targets - 4.0 + draw.normal(0, 0.5, targets.shape)  # well separated, far below 0.5
-    found = evaluated(tmp_path / "p.npz", logits=logits, targets=targets)
-    warning = next(f for f in look_at_predictions(found, cross_fitted_f1=0.95) if f.about == "threshold 0.5")
+    evaluation = evaluated(tmp_path / "p.npz", logits=logits, targets=targets)
+    warning = next(f for f in look_at_predictions(evaluation, cross_fitted_f1=0.95) if f.about == "threshold 0.5")
     assert warning.level == "warning"
     fair = evaluated(tmp_path / "q.npz", logits=logits + 2.5, targets=targets)
     note = next(f for f in look_at_predictions(fair, cross_fitted_f1=0.95) if f.about == "threshold 0.5")

@@ -212,7 +212,7 @@ def test_a_process_that_is_killed_costs_one_run(equipoise, tmp_path):
     os.kill(worker, signal.SIGKILL)
     finished = equipoise.wait()
     assert finished.status == 1
-    assert "ce, seed 0: failed: the process of the run was ended by SIGKILL" in finished.out
+    assert "ce, seed 0: failed: the process of the run was terminated by SIGKILL" in finished.out
     assert "1 of 2 runs failed; run the same command again to retry" in finished.err
     assert [run.name for run in comparison.finished] == ["focal-0"]
     assert "epoch  1/40" in (comparison.path / comparison.failures[0].log).read_text()
@@ -260,7 +260,7 @@ def test_one_at_a_time_and_interrupted(equipoise, tmp_path):
         [*program, *flags(long)], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
     assert other.returncode == 2
-    assert f"found process {process} at it; wait for it, or choose another --out" in other.stderr
+    assert f"found process {process}; wait for it to end, or choose another --out" in other.stderr
     workers = children(process)
     assert len(workers) == 2
     os.killpg(process, signal.SIGINT)  # as a terminal does
@@ -318,7 +318,7 @@ def test_mistakes(whole, equipoise, tmp_path):
         ({"losses": "ce bce dice"}, ["bce: loss must be for one label", "dice: loss must be for one label"]),
         ({"data": "digit-lt"}, ["did you mean 'digits-lt'?"]),
         ({"lr": 0.5}, ["already holds a comparison with lr=None (this one has 0.5); choose another --out"]),
-        ({"ray": "127.0.0.1:1", "seeds": 3}, ["--ray must be the address of a cluster that runs"]),
+        ({"ray": "127.0.0.1:1", "seeds": 3}, ["--ray must be the address of a running cluster"]),
     ):
         place = "compared" if "lr" in options or "ray" in options else "new"
         if "ray" in options:

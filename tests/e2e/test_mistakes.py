@@ -214,7 +214,7 @@ def test_all_typos_at_once(refused, tmp_path):
     [
         (("did you mean 'focal'?",), {"loss": "focall"}),
         (("got 'gama'; did you mean 'gamma'?",), {"loss": "focal:gama=2"}),
-        (("for several labels a sample", "take one of ce, focal"), {"loss": "asl"}),
+        (("for multi-label data", "take one of ce, focal"), {"loss": "asl"}),
         (("did you mean 'resnet32'?",), {"model": "resnet23"}),
         (("timm:resnet18", "not installed; pip install timm"), {"model": "timm:resnet18"}),
         (("there is no", "gone.py"), {"model": "gone.py:make"}),

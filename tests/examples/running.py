@@ -16,14 +16,14 @@ EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
 def run(name, *options):
     """What an example has defined, and as ``said`` what it has printed."""
-    said = io.StringIO()
+    output = io.StringIO()
     arguments = [str(EXAMPLES / name), *map(str, options)]
-    with mock.patch.object(sys, "argv", arguments), contextlib.redirect_stdout(said):
-        found = runpy.run_path(arguments[0], run_name="__main__")
-    return SimpleNamespace(**{key: value for key, value in found.items() if key[0] != "_"}, said=said.getvalue())
+    with mock.patch.object(sys, "argv", arguments), contextlib.redirect_stdout(output):
+        actual = runpy.run_path(arguments[0], run_name="__main__")
+    return SimpleNamespace(**{key: value for key, value in actual.items() if key[0] != "_"}, said=output.getvalue())
 
 
-def numbers(said, start):
+def numbers(actual, start):
     """The numbers of the line that starts so, without those of the start."""
-    (line,) = [line for line in said.splitlines() if line.startswith(start)]
+    (line,) = [line for line in actual.splitlines() if line.startswith(start)]
     return [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", line.removeprefix(start))]

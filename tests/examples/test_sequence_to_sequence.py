@@ -51,20 +51,20 @@ def test_padding_changes_nothing(example, loss):
 @pytest.mark.parametrize("beams", [1, 4])
 def test_a_search_states_the_probability_that_the_model_gives_its_sentence(example, model, beams):
     source, _ = example.make_sentences(40, seed=5)
-    found, stated = example.search(model, source, beams=beams, temperature=1.3)
+    actual, stated = example.search(model, source, beams=beams, temperature=1.3)
     with torch.no_grad():
-        log_probs = (model(source, found[:, :-1]) / 1.3).log_softmax(1)
-    own = log_probs.gather(1, found[:, None, 1:]).squeeze(1).masked_fill(found[:, 1:] == example.PAD, 0.0)
+        log_probs = (model(source, actual[:, :-1]) / 1.3).log_softmax(1)
+    own = log_probs.gather(1, actual[:, None, 1:]).squeeze(1).masked_fill(actual[:, 1:] == example.PAD, 0.0)
     torch.testing.assert_close(stated, own.sum(1).exp())
 
 
 def test_one_beam_is_greedy(example, model):
     source, _ = example.make_sentences(20, seed=6)
-    found, _ = example.search(model, source, beams=1, temperature=1.0)
+    actual, _ = example.search(model, source, beams=1, temperature=1.0)
     with torch.no_grad():
-        likeliest = model(source, found[:, :-1]).argmax(1)
-    running = found[:, 1:] != example.PAD
-    assert (likeliest == found[:, 1:])[running].all()
+        likeliest = model(source, actual[:, :-1]).argmax(1)
+    running = actual[:, 1:] != example.PAD
+    assert (likeliest == actual[:, 1:])[running].all()
 
 
 def test_german(example):

@@ -45,21 +45,21 @@ def run(folder, *command, **environment):
         start_new_session=True,
     )
     try:
-        said, errors = process.communicate(timeout=PATIENCE)
+        output, errors = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)  # with the processes it started
         pytest.fail(f"still running after {PATIENCE} s: {command}")
     assert process.returncode == 0, errors
-    return said, errors
+    return output, errors
 
 
 def gradients_of_two_processes(folder, example, *options):
     """Those of each step; they are the same on both, as DDP has averaged them."""
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
-    said, _ = run(folder, *launch, RECORDING, folder, EXAMPLES / example, *options)
+    output, _ = run(folder, *launch, RECORDING, folder, EXAMPLES / example, *options)
     first, second = (torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2))
     assert largest_difference(first, second) == 0.0
-    return first, said
+    return first, output
 
 
 def largest_difference(steps, others):
@@ -103,22 +103,22 @@ def averages_of_means(monkeypatch):
 
 
 def test_a_plain_loop_is_compiled_once_and_learns(tmp_path):
-    said, errors = run(tmp_path, EXAMPLES / "pytorch_loop.py", TORCH_LOGS="recompiles")
+    output, errors = run(tmp_path, EXAMPLES / "pytorch_loop.py", TORCH_LOGS="recompiles")
     assert "Recompiling" not in errors
-    xi = [float(value) for value in re.findall(r"xi ([\d.]+)", said)]
+    xi = [float(value) for value in re.findall(r"xi ([\d.]+)", output)]
     assert len(xi) == 20
     assert xi[0] == xi[-1] == 1.0
     assert min(xi) < 0.02
-    assert percent("accuracy", said) > 65
+    assert percent("accuracy", output) > 65
 
 
 def test_a_lightning_module_learns_and_its_loss_is_logged(tmp_path):
-    said, _ = run(tmp_path, EXAMPLES / "lightning_module.py")
-    assert "loss/gamma 0.150" in said  # of the last epoch: 3 * (1 - 19 / 20)
-    weights = [float(value) for value in re.findall(r"loss/recall_weights/\d ([\d.]+)", said)]
+    output, _ = run(tmp_path, EXAMPLES / "lightning_module.py")
+    assert "loss/gamma 0.150" in output  # of the last epoch: 3 * (1 - 19 / 20)
+    weights = [float(value) for value in re.findall(r"loss/recall_weights/\d ([\d.]+)", output)]
     assert len(weights) == 10
     assert weights[0] < weights[9] < 1
-    assert float(re.search(r"accuracy\W+([\d.]+)", said)[1]) > 0.65
+    assert float(re.search(r"accuracy\W+([\d.]+)", output)[1]) > 0.65
 
 
 @two_processes
@@ -140,8 +140,8 @@ def test_hugging_face_has_the_gradient_of_one_big_batch(tmp_path, capfd, alone, 
 @two_processes
 def test_accelerate_has_the_gradient_of_one_big_batch(tmp_path, capfd, alone, averages_of_means):
     example = EXAMPLES / "accelerate_loop.py"
-    dealt, said = gradients_of_two_processes(tmp_path, example, "--epochs", 1, "--batch-size", 8, "--accumulate", 4)
-    assert said.count("accuracy") == 1
+    dealt, output = gradients_of_two_processes(tmp_path, example, "--epochs", 1, "--batch-size", 8, "--accumulate", 4)
+    assert output.count("accuracy") == 1
     alone()
     joined = recorded(example, "--epochs", 20, "--batch-size", 64, "--accumulate", 1)
     assert percent("accuracy", capfd.readouterr().out) > 65
@@ -156,7 +156,7 @@ def test_accelerate_has_the_gradient_of_one_big_batch(tmp_path, capfd, alone, av
 @two_processes
 def test_two_processes_of_torchrun_train_as_one(tmp_path, capfd, monkeypatch):
     example = EXAMPLES / "distributed.py"
-    dealt, said = gradients_of_two_processes(tmp_path, example, "--epochs", 2)
+    dealt, output = gradients_of_two_processes(tmp_path, example, "--epochs", 2)
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -166,4 +166,4 @@ def test_two_processes_of_torchrun_train_as_one(tmp_path, capfd, monkeypatch):
     joined = recorded(example, "--epochs", 2, "--batch-size", 32)
     assert len(joined) == 16
     assert largest_difference(dealt, joined) < SAME
-    assert capfd.readouterr().out == said  # the recalls of the classes, and the accuracy
+    assert capfd.readouterr().out == output  # the recalls of the classes, and the accuracy

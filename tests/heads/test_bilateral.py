@@ -48,7 +48,7 @@ def train_step(net, *batches, loss=F.cross_entropy):
 
 
 class Given(nn.Module):
-    """Gives its features as they are, so that the mixing can be seen alone."""
+    """Returns its inputs, so that the mixing can be seen alone."""
 
     def __init__(self, width, classes):
         super().__init__()
@@ -105,10 +105,10 @@ def test_evaluation_mixes_half_and_half():
     inputs = torch.randn(5, 4)
     for epoch in (0, 9):
         net.set_epoch(epoch)
-        found = net.eval()(inputs)
+        outputs = net.eval()(inputs)
         first, second = (branch_features(net, inputs, branch) for branch in (0, 1))
         linear = net.get_classifier().linear
-        assert_close(found, linear(torch.cat([2 * 0.5 * first, 2 * 0.5 * second], 1)))
+        assert_close(outputs, linear(torch.cat([2 * 0.5 * first, 2 * 0.5 * second], 1)))
 
 
 def branch_features(net, inputs, branch):
@@ -238,7 +238,7 @@ def test_the_block_can_be_named():
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_state_goes_on_where_it_was():
+def test_mixing_resumes_from_its_state():
     net, fresh = tiny(), tiny(mixing=Constant(0.3))
     net.set_epoch(7)
     fresh.load_state_dict(net.state_dict())
@@ -332,7 +332,10 @@ def test_distribute_afterwards():
         (lambda: bilateral(MLP(4, 3), epochs=2, block="classifier"), ("block", "classifier")),
         (lambda: bilateral(build("linear"), epochs=2), ("model", "before its classifier")),
         (lambda: bilateral(tiny(), epochs=2), ("model", "one head", "'model.classifier'", "two branches already")),
-        (lambda: bilateral(tiny().model, epochs=2), ("model", "one head", "two branches already", "fresh model")),
+        (
+            lambda: bilateral(tiny().model, epochs=2),
+            ("model", "one head", "two branches already", "build the model again"),
+        ),
         (lambda: bilateral(decouple(MLP(4, 3)).model, epochs=2), ("model", "one head", "decoupled already", "merge()")),
         (
             lambda: bilateral(cosine(), epochs=2),
@@ -344,7 +347,7 @@ def test_distribute_afterwards():
         (lambda: tiny()(torch.randn(2, 4), torch.randn(3, 4)), ("reversed_inputs", "3 for 2")),
         (lambda: tiny().set_progress(1.5), ("fraction",)),
         (lambda: tiny().set_epoch(-1), ("epoch", "[0, 9] for epochs=10", "got -1", "count from 0")),
-        (lambda: tiny(epochs=3).set_epoch(7), ("epoch", "[0, 2] for epochs=3", "got 7", "the epochs you train")),
+        (lambda: tiny(epochs=3).set_epoch(7), ("epoch", "[0, 2] for epochs=3", "got 7", "epochs you train for")),
         (lambda: tiny(mixing=Constant(2.0)).set_epoch(0), ("weight of the first branch",)),
     ],
 )
@@ -353,7 +356,7 @@ def test_errors(call, parts):
         call()
 
 
-def test_what_is_no_schedule_and_no_model():
+def test_invalid_schedules_and_models_raise():
     with pytest.raises(TypeError, match=says("mixing", "equipoise.schedules", "got float 0.5", "Constant(0.5)")):
         bilateral(MLP(4, 3), epochs=2, mixing=0.5)
     with pytest.raises(TypeError, match=says("model", "nn.Module", "got function")):
@@ -367,11 +370,15 @@ def test_a_classifier_that_the_model_never_uses(training):
     model = TwoHeads()
     net = bilateral(model, epochs=2, name="unused").train(training)
     message = says(
-        "the classifier 'unused'", "used in every", "got one of TwoHeads", "fresh model", "body.0, main, unused"
+        "the classifier 'unused'",
+        "used in every",
+        "got a pass of TwoHeads",
+        "build the model again",
+        "body.0, main, unused",
     )
     with pytest.raises(RuntimeError, match=message):
         net(*[torch.randn(2, 12)] * (2 if training else 1))
-    with pytest.raises(ValueError, match=says("model", "one head", "'unused'", "fresh model")):
+    with pytest.raises(ValueError, match=says("model", "one head", "'unused'", "build the model again")):
         bilateral(model, epochs=2, name="main")
     right = bilateral(TwoHeads(), epochs=2, name="main").train(training)
     assert right(*[torch.randn(2, 12)] * (2 if training else 1)).shape == (2, C)

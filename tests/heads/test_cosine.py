@@ -32,8 +32,8 @@ def test_values_by_hand():
     head = CosineClassifier(2, 3, scale=10.0)
     with torch.no_grad():
         head.weight.copy_(torch.tensor([[2.0, 0.0], [-5.0, 5.0], [0.0, 0.0]]))
-    found = head(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
-    assert_close(found, torch.tensor([[6.0, 10 * math.sqrt(0.02), 0.0], [0.0, 0.0, 0.0]]))
+    outputs = head(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    assert_close(outputs, torch.tensor([[6.0, 10 * math.sqrt(0.02), 0.0], [0.0, 0.0, 0.0]]))
 
 
 def test_equal_to_the_published_layer_with_its_gradients():
@@ -44,10 +44,10 @@ def test_equal_to_the_published_layer_with_its_gradients():
     cosines, expected = head(features), published(features, other)
     assert_close(cosines, expected)
     incoming = torch.randn(6, C, generator=draw, dtype=torch.float64)
-    found = torch.autograd.grad(cosines, [features, head.weight], incoming)
+    gradients = torch.autograd.grad(cosines, [features, head.weight], incoming)
     wanted = torch.autograd.grad(expected, [features, other], incoming)
-    assert_close(found[0], wanted[0])
-    assert_close(found[1], 3.0 * wanted[1])  # the gradient of a direction falls with the length
+    assert_close(gradients[0], wanted[0])
+    assert_close(gradients[1], 3.0 * wanted[1])  # the gradient of a direction falls with the length
 
 
 def test_gradients_are_those_of_the_formula():
@@ -89,9 +89,9 @@ def test_half_precision_is_rounded_once(dtype):
 def test_autocast_keeps_float32():
     head, features = CosineClassifier(64, C), torch.randn(8, 64).bfloat16()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = head(features)
-    assert found.dtype is torch.float32
-    assert_close(found, published(features.float(), head.weight))
+        outputs = head(features)
+    assert outputs.dtype is torch.float32
+    assert_close(outputs, published(features.float(), head.weight))
 
 
 def test_rows_start_with_length_one_and_the_scale_is_saved():
@@ -121,9 +121,9 @@ def test_in_every_model(name):
     model = build(name)
     old = find_classifier(model).module
     cosine = normalize_classifier(model)
-    found = find_classifier(model)
-    assert found.module is cosine
-    assert (found.in_features, found.num_classes) == (cosine.in_features, C)
+    classifier = find_classifier(model)
+    assert classifier.module is cosine
+    assert (classifier.in_features, classifier.num_classes) == (cosine.in_features, C)
     assert_close(cosine.weight, F.normalize(old.weight.flatten(1)))
     model.eval()
     with features_of(model) as view:
@@ -159,7 +159,9 @@ def test_what_cannot_be_normalised():
     with pytest.raises(ValueError, match=says("model", "one classifier", "got 2", "'main'", "'unused'", "name=")):
         normalize_classifier(two)
     assert type(two.unused) is nn.Linear
-    with pytest.raises(ValueError, match=says("the classifier '1'", "its width", "got LazyLinear", "let a batch")):
+    with pytest.raises(
+        ValueError, match=says("the classifier '1'", "its width", "got LazyLinear", "run the model on a batch")
+    ):
         normalize_classifier(nn.Sequential(nn.Linear(4, 6), nn.LazyLinear(3)))
     with pytest.raises(TypeError, match=says("model", "nn.Module", "got function")):
         normalize_classifier(lambda x: x)

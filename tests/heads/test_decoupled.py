@@ -70,9 +70,9 @@ def test_the_second_head_never_reaches_the_features(name):
     shake(model.head)
     both = model(batch(name))
     eq.ClassBalancedLoss(COUNTS)(both.classifier, targets_of(both.classifier)).backward()
-    found = gradients(model)
+    actual = gradients(model)
     second = f"model.{model.name}.classifier."
-    for key, grad in found.items():
+    for key, grad in actual.items():
         if key.startswith(second):
             assert grad.count_nonzero() > 0, key
         else:  # joined with the first head's logits on the way, so it may be zero instead of None
@@ -94,10 +94,10 @@ def test_the_first_head_trains_the_features_as_the_plain_model_does(name):
     # with the loss of the other head beside it: the features must not see it
     DecoupledLoss(loss, eq.ClassBalancedLoss(COUNTS))(both, targets).backward()
     where = find_classifier(plain).name
-    found = gradients(model)
+    actual = gradients(model)
     for key, grad in gradients(plain).items():
         mine = key.replace(where + ".", where + ".feature.", 1) if key.startswith(where + ".") else key
-        assert_close(found["model." + mine], grad)
+        assert_close(actual["model." + mine], grad)
 
 
 @each
@@ -129,7 +129,7 @@ def test_both_heads_answer_in_training(name):
     shake(model.head)
     model.eval()
     expected = model(x)
-    model.head.train()  # batch norm and dropout stay as they are at inference
+    model.head.train()  # batch norm and dropout stay in evaluation mode
     both = model(x)
     assert isinstance(both, DecoupledLogits)
     assert both.feature.shape == both.classifier.shape == expected.shape
@@ -197,7 +197,7 @@ def test_gradients_of_the_input_flow_in_evaluation():
         (nn.Sequential(nn.Dropout(0.0), nn.Linear(4, 3)), nn.Identity(), (5, 6)),
     ],
 )
-def test_what_stands_behind_the_classifier(classifier, behind, shape):
+def test_layers_after_the_classifier(classifier, behind, shape):
     model = decouple(Trunk(classifier, behind))
     shake(model.head)
     x = torch.randn(shape)
@@ -238,9 +238,9 @@ def test_cosine_classifiers_are_decoupled_too():
 
 def test_found_by_its_heads():
     model = decouple(build("resnet32"))
-    found = find_classifier(model)
-    assert (found.name, found.module) == ("model.fc", model.head)
-    assert (found.in_features, found.num_classes) == (64, C)
+    classifier = find_classifier(model)
+    assert (classifier.name, classifier.module) == ("model.fc", model.head)
+    assert (classifier.in_features, classifier.num_classes) == (64, C)
     assert find_classifier(model.model) == ("fc", model.head)
 
 
@@ -297,8 +297,8 @@ def test_losses_of_the_paper():
     # a recall that has been counted by hand, for the labels that are seen in every batch
     seen = logits.feature.argmax(1) == targets
     expected = torch.stack([seen[(targets == c)].double().mean() for c in range(C)])
-    (found,) = [value for key, value in loss.state_dict().items() if key.endswith(".recall")]
-    assert_close(found, expected)
+    (actual,) = [value for key, value in loss.state_dict().items() if key.endswith(".recall")]
+    assert_close(actual, expected)
 
 
 def test_options_reach_both_losses():
@@ -385,17 +385,17 @@ def fresh():
 def work(rank, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     model, loss = fresh()
-    found = trained(DistributedDataParallel(model), loss, steps(*((0, 8), (8, 12))[rank]))
-    torch.save(found, f"{folder}/{rank}.pt")
+    actual = trained(DistributedDataParallel(model), loss, steps(*((0, 8), (8, 12))[rank]))
+    torch.save(actual, f"{folder}/{rank}.pt")
     leave()
 
 
 def test_two_processes_train_as_one(tmp_path):
     expected = trained(*fresh(), steps(0, 12))
-    for found in on_two_processes(work, tmp_path, patience=120):
-        assert found.keys() == expected.keys()
+    for actual in on_two_processes(work, tmp_path, patience=120):
+        assert actual.keys() == expected.keys()
         for key, value in expected.items():
-            assert_close(found[key], value, rtol=1e-12, atol=1e-12)
+            assert_close(actual[key], value, rtol=1e-12, atol=1e-12)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -406,13 +406,17 @@ def test_two_processes_train_as_one(tmp_path):
 def test_models_without_a_linear_layer():
     with pytest.raises(ValueError, match=says("model", "nn.Linear or a 1x1", "got Sequential with neither", "name=")):
         decouple(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))
-    with pytest.raises(TypeError, match=says("the classifier '1'", "logits of features", "got ReLU", "classifier: 0")):
+    with pytest.raises(
+        TypeError, match=says("the classifier '1'", "from features to logits", "got ReLU", "classifier: 0")
+    ):
         decouple(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), "1")
-    with pytest.raises(ValueError, match=says("the classifier '1'", "its width", "got LazyLinear", "let a batch")):
+    with pytest.raises(
+        ValueError, match=says("the classifier '1'", "its width", "got LazyLinear", "run the model on a batch")
+    ):
         decouple(nn.Sequential(nn.Linear(3, 4), nn.LazyLinear(2)))
     with pytest.raises(TypeError, match=says("model", "nn.Module", "got function", "the model itself")):
         decouple(lambda x: x)
-    with pytest.raises(ValueError, match=says("model", "as a part", "got Linear", "use the new module")):
+    with pytest.raises(ValueError, match=says("model", "as a submodule", "got Linear", "use the new module")):
         decouple(nn.Linear(3, 2))
 
 
@@ -429,7 +433,7 @@ def test_a_model_that_insists_on_its_batch():
             return super().forward(x).reshape(len(x), -1)
 
     model = decouple(Insists(nn.Linear(4, 3), nn.Identity()))
-    with pytest.raises(ValueError, match=says("model", "two rows for each sample", "got shape (5, 6)", "leave")):
+    with pytest.raises(ValueError, match=says("model", "two rows per sample", "got shape (5, 6)", "do not fix")):
         model(torch.randn(5, 6))
 
 
@@ -482,19 +486,21 @@ def test_a_layer_that_the_model_never_uses():
     wrong = decouple(model, "unused")
     with pytest.raises(ValueError, match=says("model", "the 7 logits", "'unused'", "got shape (4, 5)", "name=")):
         wrong(torch.randn(4, 12))
-    with pytest.raises(ValueError, match=says("model", "one head", "'unused' is decoupled already", "fresh model")):
+    with pytest.raises(
+        ValueError, match=says("model", "one head", "'unused' is decoupled already", "build the model again")
+    ):
         decouple(model, "main")
     wrong.merge()
     assert decouple(model, "main")(torch.randn(4, 12)).classifier.shape == (4, C)
 
 
 def test_branches_are_not_decoupled():
-    with pytest.raises(ValueError, match=says("model", "one head", "two branches already", "fresh model")):
+    with pytest.raises(ValueError, match=says("model", "one head", "two branches already", "build the model again")):
         decouple(bilateral(build("mlp"), epochs=2).model)
 
 
 @pytest.mark.parametrize("wrong", ["ce", None, eq.CrossEntropyLoss])
-def test_what_is_no_loss(wrong):
+def test_invalid_losses_raise(wrong):
     with pytest.raises(TypeError, match=says("feature", "called with logits and targets", "CrossEntropyLoss()")):
         DecoupledLoss(wrong, eq.CrossEntropyLoss())
     with pytest.raises(TypeError, match=says("classifier", "called with logits and targets")):
@@ -505,7 +511,7 @@ def test_what_is_no_loss(wrong):
 def test_a_distributed_model(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meeting", rank=0, world_size=1)
     try:
-        with pytest.raises(ValueError, match=says("model", "before it is distributed", "got a Dist", "decouple")):
+        with pytest.raises(ValueError, match=says("model", "DistributedDataParallel yet", "got one", "decouple")):
             decouple(DistributedDataParallel(build("mlp")))
     finally:
         dist.destroy_process_group()

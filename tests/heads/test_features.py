@@ -77,7 +77,7 @@ def test_several_labels():
     kept = keep_features(MLP(4, 3, hidden=(8,)), [(torch.randn(2, 4), labels)])
     assert kept.labels.tolist() == labels.tolist()
     assert kept.counts.tolist() == [2, 1, 0]
-    with pytest.raises(ValueError, match=says("labels", "one class for each sample", "(2, 3)")):
+    with pytest.raises(ValueError, match=says("labels", "single-label", "(2, 3)")):
         kept.class_means()
 
 
@@ -104,7 +104,7 @@ def test_half_precision_is_kept_in_float32():
     assert kept.features.dtype is torch.float32
 
 
-def test_what_would_not_fit_is_said_at_the_first_batch(monkeypatch):
+def test_insufficient_memory_raises_at_the_first_batch(monkeypatch):
     model, seen = MLP(4, 3, hidden=(8,)), []
 
     class Data(list):
@@ -173,7 +173,7 @@ X, Y = torch.randn(3, 4), torch.tensor([0, 1, 2])
         (7, "got int;"),
     ],
 )
-def test_what_are_no_batches(batches, came):
+def test_invalid_batches_raise(batches, came):
     with pytest.raises(TypeError, match=says("batches", "pairs (inputs, labels)", came, "[(inputs, labels)]")):
         keep_features(MLP(4, 3, hidden=(8,)), batches)
 
@@ -190,7 +190,9 @@ def test_rows_are_counted_in_whole_numbers():
 
 
 def test_a_lazy_classifier_needs_a_batch():
-    with pytest.raises(ValueError, match=says("the classifier '1'", "its width", "got LazyLinear", "let a batch")):
+    with pytest.raises(
+        ValueError, match=says("the classifier '1'", "its width", "got LazyLinear", "run the model on a batch")
+    ):
         keep_features(nn.Sequential(nn.Linear(4, 8), nn.LazyLinear(3)), [(X, Y)])
 
 

@@ -85,9 +85,9 @@ def test_gradients_match_the_slow_version():
     head, rows = filled(), torch.randn(5, D, dtype=torch.float64, requires_grad=True)
     wanted = [rows, head.query.weight, head.query.bias, head.selector.weight, head.selector.bias, head.weight]
     mix = torch.randn(5, 4, dtype=torch.float64)
-    found = torch.autograd.grad((head(rows) * mix).sum(), wanted)
+    gradients = torch.autograd.grad((head(rows) * mix).sum(), wanted)
     slow = torch.stack([slow_logits(head, row) for row in rows])
-    for one, other in zip(found, torch.autograd.grad((slow * mix).sum(), wanted), strict=True):
+    for one, other in zip(gradients, torch.autograd.grad((slow * mix).sum(), wanted), strict=True):
         assert_close(one, other)
     head(rows).sum().backward()
     assert head.memory.centroids.grad is None  # they learn from their own loss
@@ -123,7 +123,7 @@ def test_the_memory_is_updated_as_the_slow_version_says():
     assert_close(memory.centroids.detach(), plain)
 
 
-def test_ignored_samples_count_for_nothing():
+def test_ignored_samples_have_no_effect():
     memory = filled().memory
     features, labels = torch.randn(6, D, dtype=torch.float64), torch.tensor([0, 1, -100, 2, -100, 0])
     valid = labels != -100
@@ -170,7 +170,7 @@ def test_on_a_centroid_at_zero_and_far_away(dtype):
 
 
 def test_far_from_every_centroid_there_is_little_confidence():
-    """As the distance to the memory grows, with the embedding as it is, logits shrink: what open-set rejection uses."""
+    """As the distance to the memory grows, with a fixed embedding, logits shrink: what open-set rejection uses."""
     head, row = filled(), torch.randn(1, D, dtype=torch.float64)
     head.selector.weight.data.zero_()
     head.selector.bias.data.zero_()  # the embedding is the feature alone
@@ -264,7 +264,7 @@ def test_stage_two_without_stage_one():
         unfilled(torch.randn(2, D))
 
 
-def test_stage_two_goes_on_from_its_state():
+def test_stage_two_resumes_from_its_state():
     head, fresh = filled(dtype=torch.float32), MetaEmbedding(D, 4)
     fresh.load_state_dict(head.state_dict())
     rows = torch.randn(3, D)
@@ -403,7 +403,7 @@ def test_stage_one_has_a_linear_classifier(classifier):
 def test_no_third_stage():
     model = MLP(4, 3, hidden=(D,))
     replace_classifier(model, MetaEmbedding.after(model, kept()))
-    with pytest.raises(ValueError, match=says("model", "MetaEmbedding already")):
+    with pytest.raises(ValueError, match=says("model", "is a MetaEmbedding")):
         MetaEmbedding.after(model, kept())
 
 

@@ -59,8 +59,8 @@ def test_distances_and_cosines_stay_in_float32_under_autocast():
     rows = torch.randn(6, 8)
     exact = head(rows)
     with torch.autocast("cpu", torch.bfloat16):
-        found = head(rows)
-    assert_close(found.float(), exact, rtol=1e-5, atol=1e-5)
+        outputs = head(rows)
+    assert_close(outputs.float(), exact, rtol=1e-5, atol=1e-5)
 
 
 class Block(nn.Module):

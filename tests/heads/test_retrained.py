@@ -1,4 +1,4 @@
-"""Classifiers made anew after training: cRT, learnable weight scaling, tau-normalisation, nearest class mean."""
+"""Classifiers retrained after training: cRT, learnable weight scaling, tau-normalisation, nearest class mean."""
 
 import copy
 
@@ -55,7 +55,7 @@ def data(name):
 
 
 @pytest.mark.parametrize("name", [*EVERY, "pooled"])
-def test_every_head_stands_in_every_model(name):
+def test_every_head_fits_every_model(name):
     model = pooled().eval() if name == "pooled" else build(name).eval()
     inputs, labels = (torch.randn(8, 1, 6, 6), torch.arange(8) % C) if name == "pooled" else data(name)
     before = copy.deepcopy(model.state_dict())
@@ -73,7 +73,7 @@ def test_every_head_stands_in_every_model(name):
         NearestClassMean.fit(kept, distance="cosine", transform="unit"),
         MetaEmbedding.after(model, kept),
     ]
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())  # stays as it is
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())  # unchanged
     assert not any(parameter.grad is not None for parameter in model.parameters())
     for head in heads:
         replace_classifier(model, head)
@@ -229,7 +229,7 @@ def test_scaling_is_trained_in_place_and_lowers_the_balanced_loss():
 def test_nearest_class_mean_matches_a_loop(distance, transform):
     kept = kept_long_tail(counts=(30, 9, 4))
     new = torch.randn(20, 6)
-    found = NearestClassMean.fit(kept, distance=distance, transform=transform)(new)
+    outputs = NearestClassMean.fit(kept, distance=distance, transform=transform)(new)
 
     centre = kept.features.mean(0)
 
@@ -242,7 +242,7 @@ def test_nearest_class_mean_matches_a_loop(distance, transform):
             mean = torch.stack([change(each) for each in kept.features[kept.labels == c]]).mean(0)
             x = change(row)
             score = -((x - mean) ** 2).sum() if distance == "euclidean" else x @ mean / (x.norm() * mean.norm())
-            assert_close(found[n, c], score, rtol=1e-4, atol=1e-4)
+            assert_close(outputs[n, c], score, rtol=1e-4, atol=1e-4)
 
 
 def test_a_class_without_samples_is_never_the_nearest():
@@ -289,12 +289,12 @@ def test_nearest_class_mean_on_maps():
         (
             lambda m, k: retrain_classifier(m, k, head=nn.Linear(3, 5)),
             ValueError,
-            ("head", "3 logits of 6 features", "got Linear that fails", "make it of the sizes"),
+            ("head", "6 features to 3 logits", "got Linear that fails", "use the sizes"),
         ),
         (
             lambda m, k: retrain_classifier(m, k, head=nn.Linear(6, 4)),
             ValueError,
-            ("head", "3 logits of 6 features", "got Linear with 4", "make it of the sizes"),
+            ("head", "6 features to 3 logits", "got Linear with 4", "use the sizes"),
         ),
         (lambda m, k: retrain_classifier(m, k, lr=0.0), ValueError, ("lr",)),
         (lambda m, k: retrain_classifier(m, k, head=nn.Identity()), ValueError, ("head", "parameters")),

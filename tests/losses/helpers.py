@@ -119,18 +119,18 @@ def check_gradients_at_once(loss, logits, targets):
 
 
 def per_class(value, like):
-    """A number as it is, (C,) numbers along dimension 1."""
+    """A number unchanged, (C,) numbers along dimension 1."""
     value = torch.as_tensor(value, dtype=torch.float64)
     return value.view(-1, *(1 for _ in like.shape[2:])) if value.ndim else value
 
 
 def exponent(gamma, p):
-    """A number, one for each class, or a table of (bound, gamma) looked up by p."""
+    """A number, one per class, or a table of (bound, gamma) looked up by p."""
     if isinstance(gamma, tuple):
-        found = torch.full_like(p, gamma[-1][1])
+        exponents = torch.full_like(p, gamma[-1][1])
         for bound, value in reversed(gamma[:-1]):
-            found = torch.where(p.detach() < bound, value, found)
-        return found
+            exponents = torch.where(p.detach() < bound, value, exponents)
+        return exponents
     return per_class(gamma, p)
 
 

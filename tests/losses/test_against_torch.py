@@ -99,11 +99,11 @@ def test_float32_is_as_close_to_the_truth_as_torch(reduction, smoothing, dense):
     exact = value_and_gradient(nn.CrossEntropyLoss(**options), logits.double(), targets.double() if dense else targets)
     plain = value_and_gradient(nn.CrossEntropyLoss(**options), logits, targets)
     ours = value_and_gradient(CrossEntropyLoss(**options), logits, targets)
-    for truth, theirs, found in zip(exact, plain, ours, strict=True):
-        assert found.dtype is torch.float32
+    for truth, theirs, actual in zip(exact, plain, ours, strict=True):
+        assert actual.dtype is torch.float32
         rounding = torch.finfo(torch.float32).eps * truth.abs()
-        slack = 2 * rounding + 2 * rounding.max() * (found.ndim > 0)
-        excess = (found.double() - truth).abs() - (theirs.double() - truth).abs() - slack
+        slack = 2 * rounding + 2 * rounding.max() * (actual.ndim > 0)
+        excess = (actual.double() - truth).abs() - (theirs.double() - truth).abs() - slack
         assert excess.max() <= 0, f"{excess.max():.2e} beyond the budget"
 
 
@@ -152,8 +152,8 @@ def test_binary_cross_entropy_of_one_label(reduction, positive):
 def test_binary_targets_of_any_dtype(dtype):
     logits, targets = logits_of(6, C), multilabel_of((6, C))
     expected = value_and_gradient(nn.BCEWithLogitsLoss(), logits, targets)
-    found = value_and_gradient(BinaryCrossEntropyLoss(), logits, targets.to(dtype))
-    assert_close(found, expected, **TIGHT)
+    actual = value_and_gradient(BinaryCrossEntropyLoss(), logits, targets.to(dtype))
+    assert_close(actual, expected, **TIGHT)
 
 
 def test_binary_cross_entropy_in_float32_is_as_close_to_the_truth_as_torch():
@@ -163,6 +163,6 @@ def test_binary_cross_entropy_in_float32_is_as_close_to_the_truth_as_torch():
     exact = value_and_gradient(exact_loss, logits.double(), targets.double())
     plain = value_and_gradient(nn.BCEWithLogitsLoss(**options), logits, targets)
     ours = value_and_gradient(BinaryCrossEntropyLoss(**options), logits, targets)
-    for truth, theirs, found in zip(exact, plain, ours, strict=True):
+    for truth, theirs, actual in zip(exact, plain, ours, strict=True):
         slack = 4 * torch.finfo(torch.float32).eps * truth.abs() + torch.finfo(torch.float32).tiny
-        assert ((found.double() - truth).abs() <= (theirs.double() - truth).abs() + slack).all()
+        assert ((actual.double() - truth).abs() <= (theirs.double() - truth).abs() + slack).all()

@@ -72,7 +72,7 @@ def test_words_of_reductions_in_functions_and_region_losses():
     ],
     ids=["names", "indices", "word"],
 )
-def test_weights_that_are_no_vector(weight, came, advice):
+def test_weights_must_be_a_vector(weight, came, advice):
     batch = logits_of(5, C), indices_of((5, C))
     for build in (
         lambda: eq.FocalLoss(weight=weight),

@@ -106,7 +106,7 @@ def test_statistics_are_updated_once(name, backend, use_reentrant):
     for step in range(3):
         features = torch.randn(9, 3, dtype=torch.float64, device=device, requires_grad=True)
         targets = targets_of((9, C), seed=step).to(device)
-        found = {}
+        actual = {}
         for kind, loss in losses.items():
 
             def whole(features, targets, loss=loss):
@@ -119,10 +119,10 @@ def test_statistics_are_updated_once(name, backend, use_reentrant):
                 else:
                     value = checkpoint(whole, features, targets, use_reentrant=use_reentrant)
                 value.backward()
-            found[kind] = model.weight.grad.clone(), dict(loss.state_dict())
+            actual[kind] = model.weight.grad.clone(), dict(loss.state_dict())
             if not use_reentrant:  # whose first pass is one without gradients, which knows the recall before the batch
-                found[kind] += (value.detach(),)
-        assert_close(found["checkpointed"], found["plain"], equal_nan=True, **EXACT)
+                actual[kind] += (value.detach(),)
+        assert_close(actual["checkpointed"], actual["plain"], equal_nan=True, **EXACT)
 
 
 @pytest.mark.parametrize("name", STATEFUL)
@@ -130,7 +130,7 @@ def test_statistics_are_updated_once(name, backend, use_reentrant):
 def test_several_passes_before_backward(name, order):
     build, targets_of = STATEFUL[name]
     batches = [(logits_of(9, C, seed=seed), targets_of((9, C), seed=seed)) for seed in range(3)]
-    found = []
+    actual = []
     for call in (lambda loss, *batch: loss(*batch), checkpointed(False)):
         loss = build()
         inputs = [logits.detach().requires_grad_() for logits, _ in batches]
@@ -141,8 +141,8 @@ def test_several_passes_before_backward(name, order):
         else:
             for _ in range(2 if order == "twice" else 1):
                 sum(values).backward(retain_graph=True)
-        found.append(([value.detach() for value in values], [z.grad for z in inputs], dict(loss.state_dict())))
-    assert_close(found[1], found[0], **EXACT)
+        actual.append(([value.detach() for value in values], [z.grad for z in inputs], dict(loss.state_dict())))
+    assert_close(actual[1], actual[0], **EXACT)
 
 
 def test_a_schedule_may_move_before_backward():

@@ -148,18 +148,18 @@ def inputs(seed):
 
 def descend(network, loss, shard, batch, rank):
     """Parameter gradients of a few steps of gradient descent; ``rank`` None is the single process."""
-    found = []
+    actual = []
     for step in range(STEPS):
         given, targets = inputs(step), batch(shard, step)[1]
         if rank is not None:
             given, targets = dealt((given, targets), shard, rank)
         network.zero_grad()
         loss(network(given), targets).backward()
-        found.append([parameter.grad.clone() for parameter in network.parameters()])
+        actual.append([parameter.grad.clone() for parameter in network.parameters()])
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter -= 0.5 * parameter.grad
-    return found
+    return actual
 
 
 DDP_CASES = [
@@ -180,41 +180,41 @@ DDP_CASES = [
 def on_one_process(rank, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    found = {}
+    actual = {}
     for name, (build, batch) in BATCHES.items():
         for shard in SHARDS:
             loss = build(sync=True)
             steps = [run(loss, *dealt(batch(shard, seed), shard, rank)) for seed in range(STEPS)]
-            found[name, shard] = steps, {key: value.clone() for key, value in loss.state_dict().items()}
+            actual[name, shard] = steps, {key: value.clone() for key, value in loss.state_dict().items()}
     for name, shard in DDP_CASES:
         build, batch = BATCHES[name]
         network = DistributedDataParallel(model())
-        found["ddp", name, shard] = descend(network, build(sync=True), shard, batch, rank)
+        actual["ddp", name, shard] = descend(network, build(sync=True), shard, batch, rank)
 
     for name in ("focal valid_mean", "recall mean", "adaptive mean"):  # a number of one's own is the denominator
         build, batch = BATCHES[name]
         loss, (logits, targets) = build(sync=True), dealt(batch("uneven", 0), "uneven", rank)
-        found["normalizer", name] = loss(logits, targets, normalizer=7.0).detach()
-        found["none", name] = type(loss)(**NONE[name], reduction="none", sync=True)(logits, targets).detach()
+        actual["normalizer", name] = loss(logits, targets, normalizer=7.0).detach()
+        actual["none", name] = type(loss)(**NONE[name], reduction="none", sync=True)(logits, targets).detach()
     for name in ("recall valid_mean", "recall average mean", "adaptive mean", "cross-entropy mean"):  # sync=False
         build, batch = BATCHES[name]
         loss = build(sync=False)
-        found["alone", name] = run(loss, *dealt(batch("uneven", 0), "uneven", rank)), copy.deepcopy(loss.state_dict())
+        actual["alone", name] = run(loss, *dealt(batch("uneven", 0), "uneven", rank)), copy.deepcopy(loss.state_dict())
     loss, (logits, targets) = eq.RecallLoss(C), dealt(softmax_batch("uneven", 0), "uneven", rank)
-    found["default"] = run(loss, logits, targets)  # RecallLoss and PrecisionLoss share by default
-    found["default precision"] = run(eq.PrecisionLoss(C), logits, targets)
+    actual["default"] = run(loss, logits, targets)  # RecallLoss and PrecisionLoss share by default
+    actual["default precision"] = run(eq.PrecisionLoss(C), logits, targets)
     scheduled = eq.FocalLoss(Linear(0.0, 2.0), epochs=4, sync=True)
     scheduled.set_epoch(3)
-    found[SCHEDULED] = run(scheduled, logits, targets)
+    actual[SCHEDULED] = run(scheduled, logits, targets)
     half = eq.RecallLoss(C)
-    found["half"] = run(half, logits.half(), targets)
+    actual["half"] = run(half, logits.half(), targets)
 
     dist.barrier()
     if rank == 0:  # alone: if eval() communicated, this would wait for the other process until the time is over
         for name, (build, batch) in BATCHES.items():
             loss = build(sync=True).eval()
-            found["eval", name] = run(loss, *dealt(batch("uneven", 0), "uneven", rank))
-    torch.save(found, f"{folder}/{rank}.pt")
+            actual["eval", name] = run(loss, *dealt(batch("uneven", 0), "uneven", rank))
+    torch.save(actual, f"{folder}/{rank}.pt")
     leave()
 
 
@@ -226,16 +226,16 @@ NONE = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def results_of_ranks(tmp_path_factory):
     return on_two_processes(on_one_process, tmp_path_factory.mktemp("processes"), PATIENCE)
 
 
 @pytest.mark.parametrize("shard", SHARDS)
 @pytest.mark.parametrize("name", BATCHES)
-def test_loss_and_gradient_are_those_of_the_joined_batch(found, name, shard):
+def test_loss_and_gradient_are_those_of_the_joined_batch(results_of_ranks, name, shard):
     build, batch = BATCHES[name]
     loss = build(sync=False)
-    (first, first_state), (second, second_state) = (rank[name, shard] for rank in found)
+    (first, first_state), (second, second_state) = (rank[name, shard] for rank in results_of_ranks)
     for step in range(STEPS):
         value, grad = run(loss, *batch(shard, step))
         (first_value, first_grad), (second_value, second_grad) = first[step], second[step]
@@ -254,10 +254,10 @@ def test_loss_and_gradient_are_those_of_the_joined_batch(found, name, shard):
 
 
 @pytest.mark.parametrize(("name", "shard"), DDP_CASES)
-def test_parameter_gradients_under_ddp_are_those_of_one_process(found, name, shard):
+def test_parameter_gradients_under_ddp_are_those_of_one_process(results_of_ranks, name, shard):
     build, batch = BATCHES[name]
     expected = descend(model(), build(sync=False), shard, batch, None)
-    for rank in found:
+    for rank in results_of_ranks:
         for step, grads in enumerate(rank["ddp", name, shard]):
             for grad, alone in zip(grads, expected[step], strict=True):
                 assert alone.abs().max() > 1e-4
@@ -265,21 +265,21 @@ def test_parameter_gradients_under_ddp_are_those_of_one_process(found, name, sha
 
 
 @pytest.mark.parametrize("name", NONE)
-def test_a_normalizer_and_no_reduction_take_no_factor(found, name):
+def test_a_normalizer_and_no_reduction_take_no_factor(results_of_ranks, name):
     build, batch = BATCHES[name]
     value = build()(*batch("uneven", 0), normalizer=7.0)
-    assert_close(found[0]["normalizer", name] + found[1]["normalizer", name], value, **CLOSE)
-    unreduced = torch.cat([rank["none", name] for rank in found])
+    assert_close(results_of_ranks[0]["normalizer", name] + results_of_ranks[1]["normalizer", name], value, **CLOSE)
+    unreduced = torch.cat([rank["none", name] for rank in results_of_ranks])
     assert_close(unreduced.sum() / 7.0, value, **CLOSE)
 
 
 @pytest.mark.parametrize("name", ["recall valid_mean", "recall average mean", "adaptive mean", "cross-entropy mean"])
-def test_without_sync_every_process_is_alone(found, name):
+def test_without_sync_every_process_is_alone(results_of_ranks, name):
     build, batch = BATCHES[name]
     for rank in range(2):
         loss = build(sync=False)
         value, grad = run(loss, *dealt(batch("uneven", 0), "uneven", rank))
-        (alone, alone_grad), state = found[rank]["alone", name]
+        (alone, alone_grad), state = results_of_ranks[rank]["alone", name]
         assert torch.equal(alone, value)
         assert torch.equal(alone_grad, grad)
         for key, saved in state.items():
@@ -287,22 +287,22 @@ def test_without_sync_every_process_is_alone(found, name):
 
 
 @pytest.mark.parametrize(("key", "loss"), [("default", eq.RecallLoss), ("default precision", eq.PrecisionLoss)])
-def test_recall_and_precision_are_shared_by_default(found, key, loss):
+def test_recall_and_precision_are_shared_by_default(results_of_ranks, key, loss):
     value, grad = run(loss(C), *softmax_batch("uneven", 0))
-    assert_close((found[0][key][0] + found[1][key][0]) / 2, value, **CLOSE)
-    assert_close(torch.cat([rank[key][1] for rank in found]) / 2, grad, **CLOSE)
+    assert_close((results_of_ranks[0][key][0] + results_of_ranks[1][key][0]) / 2, value, **CLOSE)
+    assert_close(torch.cat([rank[key][1] for rank in results_of_ranks]) / 2, grad, **CLOSE)
 
 
-def test_scheduled_losses_are_shared_too(found):
+def test_scheduled_losses_are_shared_too(results_of_ranks):
     value, grad = run(SoftmaxLoss(focal(1.5)), *softmax_batch("uneven", 0))
-    assert_close((found[0][SCHEDULED][0] + found[1][SCHEDULED][0]) / 2, value, **CLOSE)
-    assert_close(torch.cat([rank[SCHEDULED][1] for rank in found]) / 2, grad, **CLOSE)
+    assert_close((results_of_ranks[0][SCHEDULED][0] + results_of_ranks[1][SCHEDULED][0]) / 2, value, **CLOSE)
+    assert_close(torch.cat([rank[SCHEDULED][1] for rank in results_of_ranks]) / 2, grad, **CLOSE)
 
 
-def test_half_logits_are_shared_in_single_precision(found):
+def test_half_logits_are_shared_in_single_precision(results_of_ranks):
     logits, targets = softmax_batch("uneven", 0)
     value, grad = run(eq.RecallLoss(C), logits.half(), targets)
-    values, grads = zip(*(rank["half"] for rank in found), strict=True)
+    values, grads = zip(*(rank["half"] for rank in results_of_ranks), strict=True)
     assert values[0].dtype is torch.float32
     assert_close((values[0] + values[1]) / 2, value, rtol=1e-6, atol=0)
     # Each gradient is rounded to half once, at twice the size: one unit in the last place of half, 2^-10.
@@ -310,11 +310,11 @@ def test_half_logits_are_shared_in_single_precision(found):
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_eval_does_not_communicate(found, name):
+def test_eval_does_not_communicate(results_of_ranks, name):
     build, batch = BATCHES[name]
     value, grad = run(build(sync=False).eval(), *dealt(batch("uneven", 0), "uneven", 0))
-    assert torch.equal(found[0]["eval", name][0], value)
-    assert torch.equal(found[0]["eval", name][1], grad)
+    assert torch.equal(results_of_ranks[0]["eval", name][0], value)
+    assert torch.equal(results_of_ranks[0]["eval", name][1], grad)
 
 
 def test_sync_without_processes_changes_nothing():

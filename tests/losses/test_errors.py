@@ -214,9 +214,9 @@ def test_unknown_labels_that_a_type_cannot_hold(build):
     assert torch.equal(*(build(ignore_value=255)(logits(), targets.to(dtype)) for dtype in (torch.uint8, torch.float)))
     binary = targets.clamp(max=1)
     for ignored in (-1, 1, 255, 0.5):
-        found = [build(ignore_value=ignored)(logits(), binary.to(dtype)) for dtype in (torch.bool, torch.uint8)]
-        assert torch.equal(*found)
-        torch.testing.assert_close(found[0], build(ignore_value=ignored)(logits(), binary.float()))
+        actual = [build(ignore_value=ignored)(logits(), binary.to(dtype)) for dtype in (torch.bool, torch.uint8)]
+        assert torch.equal(*actual)
+        torch.testing.assert_close(actual[0], build(ignore_value=ignored)(logits(), binary.float()))
 
 
 @each_loss
@@ -336,7 +336,7 @@ each_no_tensor = pytest.mark.parametrize(("value", "came", "advice"), NO_TENSORS
 
 @each_loss
 @each_no_tensor
-def test_what_is_no_tensor(build, value, came, advice):
+def test_inputs_must_be_tensors(build, value, came, advice):
     with pytest.raises(TypeError, match=says("logits", "must be a tensor", came, advice)):
         build()(value, torch.zeros(4, dtype=torch.long))
     with pytest.raises(
@@ -358,7 +358,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_what_is_no_tensor_for_functions(function):
+def test_inputs_of_functions_must_be_tensors(function):
     with pytest.raises(TypeError, match=says("logits", "must be a tensor", "got dict", "output['out']")):
         function({"out": logits()}, torch.zeros(4, dtype=torch.long))
     with pytest.raises(TypeError, match=says("targets", "must be a tensor", "got NoneType")):
@@ -366,7 +366,7 @@ def test_what_is_no_tensor_for_functions(function):
 
 
 @pytest.mark.parametrize("build", [eq.losses.LiftedStructureLoss, eq.losses.RangeLoss])
-def test_what_is_no_tensor_for_losses_of_embeddings(build):
+def test_embeddings_must_be_tensors(build):
     with pytest.raises(TypeError, match=says("embeddings", "must be a tensor", "got ndarray")):
         build()(np.zeros((4, 3)), torch.zeros(4, dtype=torch.long))
     with pytest.raises(TypeError, match=says("labels", "must be a tensor", "got list")):
@@ -374,7 +374,7 @@ def test_what_is_no_tensor_for_losses_of_embeddings(build):
 
 
 @each_sigmoid
-def test_element_weights_that_are_no_tensor(build):
+def test_element_weights_must_be_tensors(build):
     with pytest.raises(TypeError, match=says("element_weight", "must be a tensor", "got list", "torch.tensor")):
         build()(logits(), torch.zeros(4, 3), element_weight=[1.0, 1.0, 1.0])
 
@@ -393,7 +393,7 @@ def test_element_weights_of_wrong_type_or_with_a_gradient(build):
     [([0.5, 0.7, -0.2], "sum 1 with minimum -0.2"), ([0.5, 0.5, 0.5], "sum 1.5"), ([NAN, 0.5, 0.5], "sum nan")],
     ids=["negative", "too much", "not a number"],
 )
-def test_soft_targets_are_looked_at_on_request(build, row, came):
+def test_soft_targets_are_validated_on_request(build, row, came):
     targets = torch.tensor([[1.0, 0.0, 0.0], [0.2, 0.3, 0.5], [0.0, 0.0, 0.0], row])
     with pytest.raises(ValueError, match=says("targets", "must be distributions", f"got a row of {came}", "pass prob")):
         build(validate=True)(logits(), targets)
@@ -699,7 +699,7 @@ def test_functions_without_a_schedule_compile():
 
 
 @pytest.mark.parametrize("gamma", ["25", ["2", "5"], ("2", 5.0)], ids=str)
-def test_exponents_are_no_text(gamma):
+def test_exponents_must_not_be_strings(gamma):
     for build in (eq.FocalLoss, eq.BinaryFocalLoss):
         with pytest.raises(TypeError, match=says("gamma", "must be a number", "got str '2", "pass a float")):
             build(gamma=gamma)
@@ -714,7 +714,7 @@ def test_what_moves_in_training_is_a_schedule():
         eq.RecallLoss(num_classes=[1, 2, 3])
 
 
-def test_both_ends_of_a_schedule_are_looked_at():
+def test_both_ends_of_a_schedule_are_checked():
     for build in (
         lambda **o: eq.FocalLoss(Linear(3.0, -1.0), **o),
         lambda **o: eq.FocalLoss(Steps((3.0, 1.0, -1.0), at=(0.2, 0.4)), **o),
@@ -877,7 +877,7 @@ NO_VECTORS = {
 
 
 @pytest.mark.parametrize(("value", "came", "advice"), NO_VECTORS.values(), ids=NO_VECTORS)
-def test_what_is_no_number_for_each_class(value, came, advice):
+def test_class_vectors_must_be_numeric(value, came, advice):
     for build in COUNTED.values():
         with pytest.raises(TypeError, match=says("counts", "per class, shape (C,)", came, advice)):
             build(value)
@@ -962,7 +962,7 @@ def test_exponents_without_dimensions_are_one_number(gamma):
         for part in (focal(given), asymmetric(given, given), cyclical(0.5, 3.0, given, given)):
             assert {type(part.gamma_pos), type(part.gamma_neg)} <= {float, type(None)}
         assert repr(eq.FocalLoss(given)) == repr(eq.FocalLoss(gamma))
-        assert eq.FocalLoss(given).layout == eq.FocalLoss(gamma).layout  # whole exponents are told to the kernels
+        assert eq.FocalLoss(given).layout == eq.FocalLoss(gamma).layout  # integer exponents are passed to the kernels
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1087,7 +1087,7 @@ def test_impossible_tables(table, parts):
 
 
 @pytest.mark.parametrize("table", [[0.2, 5.0], 2.0, None, "FLSD-53", {"0.2": 5.0}, ((0.2, 5.0, 1.0),)], ids=repr)
-def test_what_is_no_table(table):
+def test_invalid_tables_raise(table):
     for build in (eq.SampleDependentFocalLoss, lambda v: F.sample_dependent_focal_loss(Z, Y, table=v)):
         with pytest.raises(TypeError, match=says("table", "(bound, gamma) pairs", f"got {table!r}", "FLSD-53 is")):
             build(table)
@@ -1138,7 +1138,7 @@ def test_epochs_beyond_the_schedule(epoch):
 
 
 @pytest.mark.parametrize("epoch", ["2", None, [2]], ids=repr)
-def test_epochs_that_are_no_numbers(epoch):
+def test_epochs_must_be_integers(epoch):
     with pytest.raises(TypeError, match=says("epoch", "in [0, 4] for epochs=5", f"got {epoch!r}", "count from 0")):
         eq.CyclicalFocalLoss(5).set_epoch(epoch)
 
@@ -1178,7 +1178,7 @@ def test_a_normalizer_is_not_negative(loss):
 
 
 def test_a_normalizer_needs_a_reduction():
-    message = says("normalizer", "must be None for reduction='none'", "got one", "divide the result yourself")
+    message = says("normalizer", "must be None for reduction='none'", "got one", "divide the losses yourself")
     for build, targets in (
         (lambda: eq.FocalLoss(reduction="none"), INDICES),
         (lambda: eq.AsymmetricLoss(reduction="none"), LABELS),
@@ -1220,9 +1220,9 @@ def test_a_normalizer_changes_neither_dtype_nor_shape(call):
     numbers = (2, np.float64(2.0), np.int64(2))
     tensors = (torch.tensor(2.0, dtype=torch.float64), torch.tensor([2.0], dtype=torch.float64), torch.tensor([[2]]))
     for normalizer in (*numbers, *tensors):
-        found = call(normalizer)
-        assert (found.dtype, found.shape) == (torch.float32, ())
-        assert torch.equal(found, expected)
+        actual = call(normalizer)
+        assert (actual.dtype, actual.shape) == (torch.float32, ())
+        assert torch.equal(actual, expected)
 
 
 @each_sigmoid
@@ -1260,7 +1260,7 @@ def test_parts_that_exclude_one_another():
     ("make", "words"),
     [
         (lambda: SoftmaxLoss(2.0), ("modulation must be focal", "got 2.0; omit it")),
-        (lambda: SoftmaxLoss(focal), ("modulation must be", "got focal itself, which has to be called: focal(...)")),
+        (lambda: SoftmaxLoss(focal), ("modulation must be", "got focal itself instead of focal(...)")),
         (lambda: SigmoidLoss("focal"), ("modulation must be", "got 'focal'")),
         (lambda: SoftmaxLoss(adjustment=[1, 2, 3]), ("adjustment must be logit_adjustment(counts)", "of type list")),
         (lambda: SigmoidLoss(adjustment=logit_adjustment([1, 2])), ("adjustment must be NegativeTolerance",)),
@@ -1272,12 +1272,12 @@ def test_parts_that_exclude_one_another():
         (lambda: SoftmaxLoss(weight=RecallWeights), ("weight must be", "RecallWeights itself", "RecallWeights(...)")),
         (
             lambda: eq.FocalLoss(weight=effective_number),
-            ("weight must be", "effective_number itself, which has to be called"),
+            ("weight must be", "effective_number itself instead of effective_number(...)"),
         ),
         (lambda: SigmoidLoss(asymmetry=AdaptiveAsymmetry), ("asymmetry must be", "AdaptiveAsymmetry itself")),
     ],
 )
-def test_what_is_no_part_is_told(make, words):
+def test_invalid_parts_raise(make, words):
     with pytest.raises(TypeError, match=says(words[0].partition(" ")[0], *words[1:])) as caught:
         make()
     assert words[0] in str(caught.value)

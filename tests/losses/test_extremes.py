@@ -170,9 +170,9 @@ VANISHED = 1e-35  # float32 has a smallest normal number of 1.2e-38, where power
 SIZES = [-100.0, -30.0, -4.0, 0.0, 4.5, 30.0, 100.0]
 
 
-def close_by_row(found, truth, slack=VANISHED):
+def close_by_row(actual, truth, slack=VANISHED):
     """Relative to the largest number of each row: terms of one row may cancel."""
-    excess = (found.double() - truth).abs() - RELATIVE * truth.abs().amax(1, keepdim=True) - slack
+    excess = (actual.double() - truth).abs() - RELATIVE * truth.abs().amax(1, keepdim=True) - slack
     assert excess.max() <= 0, f"{excess.max():.2e} beyond the tolerance at {divmod(int(excess.argmax()), C)}"
 
 
@@ -183,13 +183,13 @@ def test_index_targets_have_relative_precision(gamma, xi):
     loss = SoftmaxLoss(cyclical(xi, 2.0, gamma, gamma), reduction="none")
     parts = {"gamma_pos": gamma, "gamma_neg": gamma, "xi": xi, "gamma_hc": 2.0}
     truth = value_and_gradient(lambda z, t: softmax_reference(z, t, **parts)[0], logits.double(), targets)
-    found = value_and_gradient(loss, logits, targets)
+    actual = value_and_gradient(loss, logits, targets)
     assert truth[0].min() < 1e-30  # q^gamma near p = 1 is there too
-    assert_close(found[0].double(), truth[0], rtol=RELATIVE, atol=VANISHED)
+    assert_close(actual[0].double(), truth[0], rtol=RELATIVE, atol=VANISHED)
     if xi == 0:
-        assert_close(found[1].double(), truth[1], rtol=RELATIVE, atol=VANISHED)
+        assert_close(actual[1].double(), truth[1], rtol=RELATIVE, atol=VANISHED)
     else:  # the high-confidence gradient changes its sign on the way
-        close_by_row(found[1], truth[1])
+        close_by_row(actual[1], truth[1])
 
 
 @gammas
@@ -225,10 +225,10 @@ def test_smoothed_and_dense_rows_are_precise(gamma, form, kind, smoothing):
     truth = value_and_gradient(
         lambda z, t: softmax_reference(z, t, smoothing=smoothing, **parts)[0], logits.double(), wide
     )
-    found = value_and_gradient(loss, logits, targets)
-    assert_close(found[0].double(), truth[0], rtol=RELATIVE, atol=VANISHED)
+    actual = value_and_gradient(loss, logits, targets)
+    assert_close(actual[0].double(), truth[0], rtol=RELATIVE, atol=VANISHED)
     # dense gradients are asked for absolute precision here, and for more further down
-    close_by_row(found[1], truth[1], VANISHED if kind == "index" else 10 * torch.finfo(torch.float32).eps)
+    close_by_row(actual[1], truth[1], VANISHED if kind == "index" else 10 * torch.finfo(torch.float32).eps)
 
 
 @gammas
@@ -238,11 +238,11 @@ def test_margins_and_adjustments_are_precise(gamma):
     loss = SoftmaxLoss(focal(gamma), adjustment=Adjustment(offset, 1.0, margin, 0.5, 30.0), reduction="none")
     parts = {"gamma_pos": gamma, "offset": offset, "margin": [0.5 * m for m in margin], "scale": 30.0}
     truth = value_and_gradient(lambda z, t: softmax_reference(z, t, **parts)[0], logits.double(), targets)
-    found = value_and_gradient(loss, logits, targets)
+    actual = value_and_gradient(loss, logits, targets)
     # the adjusted logits themselves, up to 130, are rounded: each factor of the loss is off by 130 eps (1 + gamma)
     rounding = {"rtol": 4 * 130 * (1 + gamma) * torch.finfo(torch.float32).eps, "atol": VANISHED}
-    assert_close(found[0].double(), truth[0], **rounding)
-    assert_close(found[1].double(), truth[1], **rounding)
+    assert_close(actual[0].double(), truth[0], **rounding)
+    assert_close(actual[1].double(), truth[1], **rounding)
 
 
 @gammas
@@ -255,9 +255,9 @@ def test_sigmoid_elements_have_relative_precision(gamma, margin, xi):
     loss = SigmoidLoss(modulation, margin=margin, reduction="none")
     parts = {"gamma_pos": gamma, "gamma_neg": gamma, "xi": xi, "gamma_hc": 2.0, "margin": margin}
     truth = value_and_gradient(lambda z, t: sigmoid_reference(z, t, **parts)[0], logits.double(), targets.double())
-    found = value_and_gradient(loss, logits, targets)
-    assert_close(found[0].double(), truth[0], rtol=RELATIVE, atol=VANISHED)
-    assert_close(found[1].double(), truth[1], rtol=RELATIVE, atol=VANISHED)
+    actual = value_and_gradient(loss, logits, targets)
+    assert_close(actual[0].double(), truth[0], rtol=RELATIVE, atol=VANISHED)
+    assert_close(actual[1].double(), truth[1], rtol=RELATIVE, atol=VANISHED)
 
 
 @pytest.mark.parametrize("kind", ["index", "dense"])
@@ -269,11 +269,11 @@ def test_probabilities_one_ulp_from_certain_keep_their_digits(kind):
     targets = F.one_hot(targets, C).float() if kind == "dense" else targets
     wide = targets.double() if kind == "dense" else targets
     for gamma in (0.5, 1.0, 2.0, 3.7):
-        found = value_and_gradient(FocalLoss(gamma, reduction="none"), logits, targets)
+        actual = value_and_gradient(FocalLoss(gamma, reduction="none"), logits, targets)
         parts = {"gamma_pos": gamma}
         truth = value_and_gradient(lambda z, t, parts=parts: softmax_reference(z, t, **parts)[0], logits.double(), wide)
-        assert_close(found[0].double(), truth[0], rtol=RELATIVE, atol=0)
-        assert_close(found[1].double(), truth[1], rtol=RELATIVE, atol=0)
+        assert_close(actual[0].double(), truth[0], rtol=RELATIVE, atol=0)
+        assert_close(actual[1].double(), truth[1], rtol=RELATIVE, atol=0)
 
 
 @gammas
@@ -322,10 +322,10 @@ def assert_half(entry, gradient, full):
 def test_targets_may_be_more_precise_than_the_logits(entry, dtype):
     logits, _ = batch_of(entry, (5, C), dtype=dtype)
     targets = dense_of((5, C), ignored=0.2).float()
-    found = value_and_gradient(entry.build(C), logits, targets)
+    actual = value_and_gradient(entry.build(C), logits, targets)
     expected = value_and_gradient(entry.build(C), logits.float(), targets)
-    assert torch.equal(found[0], expected[0])
-    assert_half(entry, found[1], expected[1])
+    assert torch.equal(actual[0], expected[0])
+    assert_half(entry, actual[1], expected[1])
 
 
 @each(CATALOGUE)
@@ -519,9 +519,9 @@ def test_masked_classes_are_those_of_torch():
     targets = torch.tensor([0, 3] * 6)
     targets[5] = IGNORED
     for reduction in ("none", "mean", "sum"):
-        found = value_and_gradient(CrossEntropyLoss(reduction=reduction), logits, targets)
+        actual = value_and_gradient(CrossEntropyLoss(reduction=reduction), logits, targets)
         expected = value_and_gradient(torch.nn.CrossEntropyLoss(reduction=reduction), logits, targets)
-        assert_close(found, expected, rtol=1e-12, atol=1e-14)
+        assert_close(actual, expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

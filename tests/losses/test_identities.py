@@ -78,8 +78,8 @@ BOUNDS = ((0.2, 5.0), (0.5, 3.0), (1.0, 2.0))
 
 
 def same(loss, other, logits, *args, tolerance=TIGHT, **options):
-    found, expected = value_and_gradient(loss, logits, *args, **options), value_and_gradient(other, logits, *args)
-    assert_close(found, expected, **tolerance)
+    actual, expected = value_and_gradient(loss, logits, *args, **options), value_and_gradient(other, logits, *args)
+    assert_close(actual, expected, **tolerance)
 
 
 def targets_of(kind, shape, seed=0):
@@ -316,8 +316,8 @@ def test_strides_do_not_matter(entry, layout):
         "expanded": lambda: (logits, targets),
     }[layout]()
     assert not placed.is_contiguous()
-    found = value_and_gradient(entry.build(C), placed, where)
-    assert_close(found, value_and_gradient(entry.build(C), logits.contiguous(), targets.contiguous()), **TIGHT)
+    actual = value_and_gradient(entry.build(C), placed, where)
+    assert_close(actual, value_and_gradient(entry.build(C), logits.contiguous(), targets.contiguous()), **TIGHT)
 
 
 @each([entry for entry in CATALOGUE if entry.link != "sigmoid"])
@@ -419,8 +419,8 @@ def slow_recall(logits, targets, min_errors=1.0):
 def slow_precision(logits, targets):
     weights = []
     for c in range(logits.shape[1]):
-        found = [y for z, y in zip(logits.detach(), targets, strict=True) if z.argmax() == c and y != IGNORED]
-        weights.append(sum(int(y != c) for y in found) / len(found) if found else 1.0)
+        actual = [y for z, y in zip(logits.detach(), targets, strict=True) if z.argmax() == c and y != IGNORED]
+        weights.append(sum(int(y != c) for y in actual) / len(actual) if actual else 1.0)
     return weights
 
 
@@ -447,15 +447,15 @@ def test_the_word_says_the_denominator_of_a_softmax_loss(entry, kind):
     assert 0 < valid.sum() < valid.numel()
     assert torch.equal(rows[~valid], torch.zeros_like(rows[~valid]))
     assert (rows[valid] > 0).any()
-    found = {word: make(entry, C, weight=WEIGHT, reduction=word)(logits, targets) for word in REDUCTIONS}
-    assert_close(found["sum"], rows.sum(), **TIGHT)
-    assert_close(found["batch_mean"], rows.sum() / 5, **TIGHT)
-    assert_close(found["valid_mean"], rows.sum() / valid.sum(), **TIGHT)
+    actual = {word: make(entry, C, weight=WEIGHT, reduction=word)(logits, targets) for word in REDUCTIONS}
+    assert_close(actual["sum"], rows.sum(), **TIGHT)
+    assert_close(actual["batch_mean"], rows.sum() / 5, **TIGHT)
+    assert_close(actual["valid_mean"], rows.sum() / valid.sum(), **TIGHT)
     denominator = valid.sum()
     if kind == "index":
         weight = weight_of(entry, logits, targets) * torch.tensor(WEIGHT, dtype=torch.float64)
         denominator = weight[targets[valid]].sum()
-    assert_close(found["mean"], rows.sum() / denominator, **TIGHT)
+    assert_close(actual["mean"], rows.sum() / denominator, **TIGHT)
 
 
 @each(SIGMOID)
@@ -469,11 +469,11 @@ def test_the_word_says_the_denominator_of_a_sigmoid_loss(entry, shape, unknown):
     assert elements.shape == logits.shape
     known = targets != UNKNOWN
     assert torch.equal(elements[~known], torch.zeros_like(elements[~known]))
-    found = {word: make(entry, C, weight=WEIGHT, reduction=word)(logits, targets) for word in REDUCTIONS}
-    assert_close(found["sum"], elements.sum(), **TIGHT)
-    assert_close(found["batch_mean"], elements.sum() / shape[0], **TIGHT)
-    assert_close(found["mean"], elements.sum() / known.sum(), **TIGHT)
-    assert_close(found["valid_mean"], elements.sum() / known.any(1).sum(), **TIGHT)
+    actual = {word: make(entry, C, weight=WEIGHT, reduction=word)(logits, targets) for word in REDUCTIONS}
+    assert_close(actual["sum"], elements.sum(), **TIGHT)
+    assert_close(actual["batch_mean"], elements.sum() / shape[0], **TIGHT)
+    assert_close(actual["mean"], elements.sum() / known.sum(), **TIGHT)
+    assert_close(actual["valid_mean"], elements.sum() / known.any(1).sum(), **TIGHT)
     if len(shape) == 2:
         assert (known.any(1).sum() < shape[0]) == unknown
 
@@ -513,7 +513,7 @@ def test_normalizer_is_refused_where_nothing_is_divided(entry):
 
 
 @each(SIGMOID)
-def test_an_unknown_label_counts_for_nothing(entry):
+def test_an_unknown_label_has_no_effect(entry):
     if entry.name == "DistributionBalancedLoss":
         counts = long_tail(C)
         logits, targets = batch_of(entry, (6, C))
@@ -600,8 +600,8 @@ def test_functions_are_the_classes(entry, kind, reduction):
     arguments = {"counts": long_tail(C), "num_samples": 2 * max(long_tail(C))}
     names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
     options.update({name: value for name, value in arguments.items() if name in names})
-    found = value_and_gradient(lambda z, t: function(z, t, **options), logits, targets)
-    assert_close(found, value_and_gradient(loss, logits, targets), rtol=0, atol=0)
+    actual = value_and_gradient(lambda z, t: function(z, t, **options), logits, targets)
+    assert_close(actual, value_and_gradient(loss, logits, targets), rtol=0, atol=0)
 
 
 def test_functions_made_of_parts_are_the_classes():
@@ -620,7 +620,7 @@ def test_functions_made_of_parts_are_the_classes():
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_loss_nobody_has_named():
+def test_an_unnamed_combination_of_parts():
     """Recall-weighted cyclical focal loss with logit adjustment and smoothing."""
     loss = SoftmaxLoss(
         cyclical(Cyclical(factor=4.0), gamma_hc=3.0, gamma_pos=2.0, gamma_neg=2.0),
@@ -777,10 +777,10 @@ def test_softmax_losses_are_spec_1(data):
         rows, valid, row_weight = softmax_reference(z, t, **parts)
         return softmax_reduced(rows, valid, row_weight, reduction, dense=dense, n=n)
 
-    found = value_and_gradient(SoftmaxLoss(**library, reduction=reduction), logits, targets)
-    assert found[0].dtype is found[1].dtype is dtype
+    actual = value_and_gradient(SoftmaxLoss(**library, reduction=reduction), logits, targets)
+    assert actual[0].dtype is actual[1].dtype is dtype
     expected = value_and_gradient(slow, logits.double(), targets.double() if dense else targets)
-    assert_close([part.double() for part in found], list(expected), **tolerance_of(dtype))
+    assert_close([part.double() for part in actual], list(expected), **tolerance_of(dtype))
 
 
 @settings(max_examples=150, deadline=None)
@@ -818,10 +818,10 @@ def test_sigmoid_losses_are_spec_1(data):
         return sigmoid_reduced(*sigmoid_reference(z, t, **parts), reduction)
 
     loss = SigmoidLoss(**library, reduction=reduction)
-    found = value_and_gradient(lambda z, t: loss(z, t, element_weight=weight), logits, targets)
-    assert found[0].dtype is found[1].dtype is dtype
+    actual = value_and_gradient(lambda z, t: loss(z, t, element_weight=weight), logits, targets)
+    assert actual[0].dtype is actual[1].dtype is dtype
     expected = value_and_gradient(slow, logits.double(), targets.double())
-    assert_close([part.double() for part in found], list(expected), **tolerance_of(dtype))
+    assert_close([part.double() for part in actual], list(expected), **tolerance_of(dtype))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -872,9 +872,9 @@ def test_softmax_blocks_are_the_whole(counted_blocks, name, shape, kind, element
     loss, logits, targets = BLOCKED[name], logits_of(*shape), targets_of(kind, shape)
     expected = value_and_gradient(loss, logits, targets)
     monolith = counted_blocks(elements)
-    found = value_and_gradient(loss, logits, targets)
+    actual = value_and_gradient(loss, logits, targets)
     assert len(monolith) > 1
-    assert_close(found, expected, rtol=1e-13, atol=1e-15)  # sums of the same few numbers, in another order at most
+    assert_close(actual, expected, rtol=1e-13, atol=1e-15)  # sums of the same few numbers, in another order at most
     if len(shape) == 4:
         last = logits.detach().to(memory_format=torch.channels_last)
         assert_close(value_and_gradient(loss, last, targets), expected, rtol=1e-13, atol=1e-15)
@@ -896,13 +896,13 @@ def test_sigmoid_blocks_are_the_whole(counted_blocks, shape, weighted, elements)
     )
     expected = value_and_gradient(loss, logits, targets, element_weight=weight)
     monolith = counted_blocks(elements)
-    found = value_and_gradient(loss, logits, targets, element_weight=weight)
+    actual = value_and_gradient(loss, logits, targets, element_weight=weight)
     assert len(monolith) > 1
-    assert_close(found, expected, rtol=1e-13, atol=1e-15)
+    assert_close(actual, expected, rtol=1e-13, atol=1e-15)
     if len(shape) == 4:
         last = logits.detach().to(memory_format=torch.channels_last)
-        found = value_and_gradient(loss, last, targets, element_weight=weight)
-        assert_close(found, expected, rtol=1e-13, atol=1e-15)
+        actual = value_and_gradient(loss, last, targets, element_weight=weight)
+        assert_close(actual, expected, rtol=1e-13, atol=1e-15)
 
 
 @each(CATALOGUE)
@@ -911,10 +911,10 @@ def test_blocks_of_every_loss_and_of_half_logits(counted_blocks, entry, dtype):
     logits, targets = batch_of(entry, (3, C, 5, 7), ignored=0.2, dtype=dtype)
     expected = value_and_gradient(entry.build(C), logits, targets)
     counted_blocks(8)
-    found = value_and_gradient(entry.build(C), logits, targets)
+    actual = value_and_gradient(entry.build(C), logits, targets)
     # float32 sums in another order; a half gradient may then round the other way
-    assert_close(found[0], expected[0], rtol=1e-6, atol=1e-7)
-    assert_close(found[1], expected[1], rtol=1e-6 if dtype is torch.float32 else 1e-2, atol=1e-7)
+    assert_close(actual[0], expected[0], rtol=1e-6, atol=1e-7)
+    assert_close(actual[1], expected[1], rtol=1e-6 if dtype is torch.float32 else 1e-2, atol=1e-7)
 
 
 def test_exponents_of_each_class_in_any_form():

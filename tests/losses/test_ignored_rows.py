@@ -51,8 +51,8 @@ def check_untouched(loss, logits, targets, value):
     *batches, out = spoil(logits, targets, value)
     for bad in batches:
         twin = copy.deepcopy(loss)
-        found, gradient = value_and_gradient(twin, bad, targets)
-        assert_close(found, expected, rtol=1e-12, atol=0)
+        actual, gradient = value_and_gradient(twin, bad, targets)
+        assert_close(actual, expected, rtol=1e-12, atol=0)
         assert_close(gradient, torch.where(out, 0.0, clean), rtol=1e-12, atol=1e-15)
         assert torch.equal(gradient[out], torch.zeros_like(gradient[out]))
     return twin
@@ -108,9 +108,9 @@ def test_compiled(kind):
         logits = logits_of(10, C, dtype=torch.float32)
         targets = indices_of((10, C), ignored=0.3) if kind == "index" else dense_of((10, C), ignored=0.3).float()
         bad, _, out = spoil(logits, targets, math.nan)
-        found, gradient = value_and_gradient(torch.compile(loss, fullgraph=True, backend="aot_eager"), bad, targets)
+        actual, gradient = value_and_gradient(torch.compile(loss, fullgraph=True, backend="aot_eager"), bad, targets)
         expected, clean = value_and_gradient(loss, logits, targets)
-        assert_close(found, expected)
+        assert_close(actual, expected)
         assert_close(gradient, torch.where(out, 0.0, clean))
 
 

@@ -113,13 +113,13 @@ def test_torch_agrees_where_it_has_a_number():
     for targets in (targets_of("index", None), targets_of("masked index", None)):
         for smoothing in (0.0, 0.1):
             options = {"label_smoothing": smoothing, "reduction": "none"}
-            found = value_and_gradient(CrossEntropyLoss(**options), logits, targets)
-            assert_close(found, value_and_gradient(torch.nn.CrossEntropyLoss(**options), logits, targets))
+            actual = value_and_gradient(CrossEntropyLoss(**options), logits, targets)
+            assert_close(actual, value_and_gradient(torch.nn.CrossEntropyLoss(**options), logits, targets))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @kinds
-def test_what_is_no_number_shows(bad, kind):
+def test_non_finite_values_propagate(bad, kind):
     for form in FORMS.values():
         for smoothing in (0.0, 0.1):
             logits, targets = masked_logits(torch.float32), targets_of(kind, torch.float32)

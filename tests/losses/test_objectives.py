@@ -175,7 +175,7 @@ def slow_mmce(pairs, normalization):
     ]
     if normalization == "definition":
         return math.sqrt(max(sum(part / pairs for pairs, part in parts), 0.0))
-    # mean over the pairs, and once more divided by their number, with the published constants
+    # mean over the pairs, and divided again by their number, with the published constants
     return math.sqrt(max(sum(part / pairs / (pairs + 1e-5) for pairs, part in parts), 0.0) + 1e-10)
 
 
@@ -280,7 +280,7 @@ def test_mmce_gradient_is_finite_where_the_root_is_not(normalization, spread):
 
 @pytest.mark.parametrize("normalization", ["published", "definition"])
 @pytest.mark.parametrize("reduction", ["mean", "valid_mean", "batch_mean", "sum"])
-def test_mmce_adds_to_a_mean_as_it_is(normalization, reduction):
+def test_mmce_is_added_to_the_mean_unscaled(normalization, reduction):
     """Objective = mean cross-entropy + strength * MMCE; summed, the term counts once for each valid row."""
     logits, targets = example(9, 3, ignored=0.3)
     valid = int((targets != IGNORED).sum())

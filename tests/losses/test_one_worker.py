@@ -24,8 +24,8 @@ def test_sync_alone_changes_nothing(entry, ignored):
     for reduction in REDUCED:
         losses = [make(entry, 3, reduction=reduction, sync=sync) for sync in (False, True)]
         for _ in range(2):  # running statistics too
-            expected, found = (value_and_gradient(loss, logits, targets) for loss in losses)
-            assert_close(found, expected, rtol=1e-12, atol=1e-12)
+            expected, actual = (value_and_gradient(loss, logits, targets) for loss in losses)
+            assert_close(actual, expected, rtol=1e-12, atol=1e-12)
         assert str(losses[0].state_dict()) == str(losses[1].state_dict())
 
 
@@ -37,10 +37,10 @@ def test_sync_alone_changes_no_loss_of_regions(entry, per_image, reduction):
         per_image = True  # a sort over processes is not offered
     logits, targets = batch_of(entry, (3, 3, 4, 4), ignored=0.2)
     options = {"per_image": per_image, "reduction": reduction}
-    expected, found = (
+    expected, actual = (
         value_and_gradient(make(entry, 3, sync=sync, **options), logits, targets) for sync in (False, True)
     )
-    assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_ranges_of_an_adaptive_exponent():
@@ -82,7 +82,7 @@ def test_an_exponent_moves_by_its_formula(per_class):
         assert at_end.gamma_neg.item() == end
 
 
-def test_names_for_messages_are_no_part_of_the_value():
+def test_argument_names_do_not_affect_equality():
     for one, other in (
         (Modulation(2.0, called="a"), Modulation(2.0, called="b")),
         (Adjustment((0.1, 0.2), called="a"), Adjustment((0.1, 0.2), called="b")),

@@ -500,7 +500,7 @@ def test_preset_published():
         loss = SoftIoULoss(preset="published", reduction="none", **own)
         assert torch.equal(loss(logits, targets), soft_iou_loss(logits, targets, reduction="none", **expected))
     for module in (DiceLoss, TverskyLoss, LovaszSoftmaxLoss):
-        with pytest.warns(DeprecationWarning, match="leave it out"):
+        with pytest.warns(DeprecationWarning, match="omit it"):
             published = module(preset="published")
         assert torch.equal(published(logits, targets), module()(logits, targets))
     assert SoftIoULoss("all").classes == "all"  # first argument by position
@@ -607,8 +607,8 @@ def test_no_host_sync_on_a_cuda_device(loss, per_image):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classes": "some"}, r"classes must be 'present', 'all' or a list .* got 'some'; use one of the words"),
-        ({"classes": []}, r"one or more class indices in \[0, C - 1\], got \[\]; .* list the channels"),
+        ({"classes": "some"}, r"classes must be 'present', 'all' or a list .* got 'some'; pass one of the strings"),
+        ({"classes": []}, r"one or more class indices in \[0, C - 1\], got \[\]; .* indices of the classes"),
         ({"classes": [-1]}, r"classes must be .* got \[-1\]"),
         ({"classes": [True, False]}, r"classes must be .* got \[True, False\]"),
         ({"classes": 1}, r"classes must be .* got 1"),
@@ -629,7 +629,7 @@ def test_wrong_options_are_refused_when_set(module, options, message):
 @each_loss
 def test_wrong_options_are_refused_by_the_functions(loss):
     logits, targets = example()
-    with pytest.raises(ValueError, match=r"class indices in \[0, 3\], got \[0, 4\]; .* list the channels"):
+    with pytest.raises(ValueError, match=r"class indices in \[0, 3\], got \[0, 4\]; .* indices of the classes"):
         loss(logits, targets, classes=[0, 4])
     with pytest.raises(ValueError, match="reduction must be one of"):
         loss(logits, targets, reduction="median")

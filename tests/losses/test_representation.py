@@ -50,10 +50,10 @@ def slow_range(points, labels, k, margin, intra, inter):
 def test_lifted_structure_matches_a_loop(margin, seed):
     points, labels = embeddings(seed=seed)
     points.requires_grad_()
-    found, expected = LiftedStructureLoss(margin)(points, labels), slow_lifted(points, labels, margin)
-    assert_close(found, expected)
-    assert float(found) > 0
-    for one, other in zip(torch.autograd.grad(found, points), torch.autograd.grad(expected, points), strict=True):
+    actual, expected = LiftedStructureLoss(margin)(points, labels), slow_lifted(points, labels, margin)
+    assert_close(actual, expected)
+    assert float(actual) > 0
+    for one, other in zip(torch.autograd.grad(actual, points), torch.autograd.grad(expected, points), strict=True):
         assert_close(one, other)
 
 
@@ -64,9 +64,9 @@ def test_range_loss_matches_a_loop(k, margin):
     labels[0] = 9  # alone in its class
     points.requires_grad_()
     options = {"margin": margin, "intra": 0.7, "inter": 1.3}
-    found, expected = RangeLoss(k, **options)(points, labels), slow_range(points, labels, k, **options)
-    assert_close(found, expected)
-    for one, other in zip(torch.autograd.grad(found, points), torch.autograd.grad(expected, points), strict=True):
+    actual, expected = RangeLoss(k, **options)(points, labels), slow_range(points, labels, k, **options)
+    assert_close(actual, expected)
+    for one, other in zip(torch.autograd.grad(actual, points), torch.autograd.grad(expected, points), strict=True):
         assert_close(one, other)
 
 
@@ -111,7 +111,7 @@ def test_equal_samples_have_finite_gradients(loss):
 
 
 @pytest.mark.parametrize("loss", [LiftedStructureLoss(), RangeLoss(margin=50.0)], ids=str)
-def test_ignored_samples_count_for_nothing(loss):
+def test_ignored_samples_have_no_effect(loss):
     points, labels = embeddings()
     some = labels.clone()
     some[::4] = -100

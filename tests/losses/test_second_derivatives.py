@@ -138,11 +138,11 @@ def test_gradients_at_the_largest_logits(entry):
 def test_gradients_at_the_largest_logits_are_those_of_torch():
     logits, targets = grid(LARGE)
     for given in (targets, F.one_hot(targets, C).float(), dense_of(logits.shape).float()):
-        found = value_and_gradient(FocalLoss(0.0, reduction="none"), logits, given)
+        actual = value_and_gradient(FocalLoss(0.0, reduction="none"), logits, given)
         expected = value_and_gradient(torch.nn.CrossEntropyLoss(reduction="none"), logits, given)
-        assert_close(found[1], expected[1])
+        assert_close(actual[1], expected[1])
         finite = expected[0].isfinite()
-        assert_close(found[0][finite], expected[0][finite])
+        assert_close(actual[0][finite], expected[0][finite])
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, 4.0])

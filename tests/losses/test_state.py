@@ -76,18 +76,18 @@ def weights_in(loss, logits, targets):
     c = logits.shape[1]
     own = loss(logits, targets)
     plain = eq.CrossEntropyLoss(reduction="none")(logits, targets)
-    found = [math.nan] * c
+    actual = [math.nan] * c
     for k in range(c):
         there = targets == k
         if there.any():
             ratios = own[there] / plain[there]
             assert_close(ratios, ratios[:1].expand_as(ratios), **EXACT)
-            found[k] = ratios[0].item()
-    return found
+            actual[k] = ratios[0].item()
+    return actual
 
 
-def same(found, expected, **tolerance):
-    assert_close(torch.tensor(found, dtype=torch.float64), torch.tensor(expected, dtype=torch.float64), **tolerance)
+def same(actual, expected, **tolerance):
+    assert_close(torch.tensor(actual, dtype=torch.float64), torch.tensor(expected, dtype=torch.float64), **tolerance)
 
 
 class MovingRecall:
@@ -124,10 +124,10 @@ def test_recall_weights_of_a_batch(min_errors, size):
     logits, targets = rows(size=size, absent=(2,))
     module = RecallWeights(4, min_errors=min_errors)
     valid = targets != IGNORED
-    found = module(logits, torch.where(valid, targets, 0), valid)
+    actual = module(logits, torch.where(valid, targets, 0), valid)
     expected = batch_weights(logits, targets, min_errors)
     assert expected[2] == 1.0
-    assert found.tolist() == expected  # quotients of small integers: not a bit may differ
+    assert actual.tolist() == expected  # quotients of small integers: not a bit may differ
     used = weights_in(eq.RecallLoss(4, min_errors=min_errors, reduction="none"), logits, targets)
     same([used[k] for k in (0, 1, 3)], [expected[k] for k in (0, 1, 3)], **EXACT)
 
@@ -147,10 +147,10 @@ def test_ties_go_to_the_lowest_index(dtype, size):
     targets = torch.randint(0, 6, (200, *size), generator=draw)
     shared = (logits == logits.amax(1, keepdim=True)).sum(1) > 1
     assert shared.double().mean() > 0.5
-    found = RecallWeights(6)(logits, targets, targets >= 0)
-    expected = torch.tensor(batch_weights(logits, targets, 1.0), dtype=found.dtype)
-    assert torch.equal(found, expected)  # one division in the same type
-    assert found[0] < found[5]  # the first class wins its ties, the last loses them
+    actual = RecallWeights(6)(logits, targets, targets >= 0)
+    expected = torch.tensor(batch_weights(logits, targets, 1.0), dtype=actual.dtype)
+    assert torch.equal(actual, expected)  # one division in the same type
+    assert actual[0] < actual[5]  # the first class wins its ties, the last loses them
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -160,8 +160,8 @@ def test_ties_that_half_precision_makes(dtype, size):
     half = (logits / 100 + 4).to(dtype)
     assert ((half == half.amax(1, keepdim=True)).sum(1) > 1).any()
     valid = targets != IGNORED
-    found = RecallWeights(5)(half, torch.where(valid, targets, 0), valid)
-    assert torch.equal(found, torch.tensor(batch_weights(half, targets, 1.0)))
+    actual = RecallWeights(5)(half, torch.where(valid, targets, 0), valid)
+    assert torch.equal(actual, torch.tensor(batch_weights(half, targets, 1.0)))
 
 
 @pytest.mark.parametrize("num_classes", [2, 255, 256, 257])
@@ -171,9 +171,9 @@ def test_ties_and_the_number_of_classes(num_classes):
         logits = torch.zeros(1, num_classes, 2)
         logits[:, winner] = 1.0
         logits[:, -1] = 1.0
-        found = RecallWeights(num_classes, min_errors=0.0)(logits, torch.full((1, 2), winner), torch.ones(1, 2) > 0)
-        assert found[winner] == 0.0
-        assert bool((found == 0).sum() == 1)
+        actual = RecallWeights(num_classes, min_errors=0.0)(logits, torch.full((1, 2), winner), torch.ones(1, 2) > 0)
+        assert actual[winner] == 0.0
+        assert bool((actual == 0).sum() == 1)
 
 
 def test_dense_targets_count_by_their_argmax():
@@ -183,15 +183,15 @@ def test_dense_targets_count_by_their_argmax():
     dense[:4] = 0
     dense[7] = 1.0
     expected = batch_weights(logits, dense, 1.0)
-    found = eq.RecallLoss(4, reduction="sum")(logits, dense)
-    assert_close(found, eq.CrossEntropyLoss(expected, reduction="sum")(logits, dense), **EXACT)
+    actual = eq.RecallLoss(4, reduction="sum")(logits, dense)
+    assert_close(actual, eq.CrossEntropyLoss(expected, reduction="sum")(logits, dense), **EXACT)
     marks = torch.nn.functional.one_hot(torch.arange(20) % 4, 4).double()
     assert_close(
         eq.RecallLoss(4)(logits[..., 0], marks), eq.RecallLoss(4)(logits[..., 0], torch.arange(20) % 4), **EXACT
     )
 
 
-def test_ignored_rows_count_for_nothing():
+def test_ignored_rows_have_no_effect():
     logits, targets = rows(30, ignored=0.4)
     kept = targets != IGNORED
     assert not kept.all()
@@ -204,11 +204,11 @@ def test_ignored_rows_count_for_nothing():
 
 
 @pytest.mark.parametrize("size", [(), (3,)], ids=str)
-def test_recall_weights_called_by_themselves_take_labels_as_they_are(size):
+def test_standalone_recall_weights_accept_unmasked_labels(size):
     logits, targets = rows(30, size=size, ignored=0.4)
     valid = targets != IGNORED
-    found = RecallWeights(4)(logits, targets, valid)
-    assert_close(found, RecallWeights(4)(logits, torch.where(valid, targets, 0), valid), **EXACT)
+    actual = RecallWeights(4)(logits, targets, valid)
+    assert_close(actual, RecallWeights(4)(logits, torch.where(valid, targets, 0), valid), **EXACT)
 
 
 def test_recall_weights_have_no_gradient_and_multiply_with_others():
@@ -493,7 +493,7 @@ def test_a_batch_that_is_refused_does_not_tell_the_number_of_labels(per_class):
     assert loss.asymmetry.gamma_neg.shape == ((5,) if per_class else (1,))
 
 
-def test_unknown_labels_are_left_out_of_the_gap():
+def test_unknown_labels_are_excluded_from_the_gap():
     logits, targets = labels_of(unknown=0.4)
     first, second = (eq.AsymmetricLoss(target_gap=0.2, gap_step=1.0) for _ in range(2))
     first(logits, targets)
@@ -653,7 +653,7 @@ def test_a_state_of_a_training_with_other_epochs():
 def test_a_state_beyond_the_epochs_of_the_loss_warns():
     saved = eq.FocalLoss(Linear(0.0, 2.0), epochs=20)
     saved.set_epoch(15)
-    with pytest.warns(UserWarning, match=r"FocalLoss stands at epoch 15, but the loss has epochs=10"):
+    with pytest.warns(UserWarning, match=r"FocalLoss is at epoch 15, but the loss has epochs=10"):
         eq.FocalLoss(Linear(0.0, 2.0), epochs=10).load_state_dict(saved.state_dict())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -995,7 +995,7 @@ def test_a_loss_that_was_never_moved_warns_once_in_training_only():
             for _ in range(3):
                 loss(*batch)
         assert [warning.category for warning in caught] == [UserWarning]
-        assert re.search(r"schedule.*never moved.*set_epoch.*set_progress", str(caught[0].message))
+        assert re.search(r"schedule.*never advanced.*set_epoch.*set_progress", str(caught[0].message))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             for move in ("set_epoch", "set_progress"):
@@ -1027,15 +1027,15 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize(("build", "expected"), SETTINGS.values(), ids=SETTINGS)
-def test_every_scheduled_value_is_told(build, expected):
+def test_current_settings_include_every_scheduled_value(build, expected):
     loss = build(Linear(0.0, 1.0))
     assert set(current_settings(loss)) - {"xi"} == set(expected)
     loss.set_epoch(1)
-    told = current_settings(loss)
-    told.pop("xi", None)
-    assert told == expected
+    text = current_settings(loss)
+    text.pop("xi", None)
+    assert text == expected
     loss.set_progress(1.0)
-    assert current_settings(loss) != told
+    assert current_settings(loss) != text
 
 
 def test_deferred_weights_tell_whether_they_hold():
@@ -1179,13 +1179,13 @@ def test_published_presets(build, written_out, batches, matters):
 
 @each([entry for entry in CATALOGUE if "preset" in inspect.signature(getattr(eq, entry.name)).parameters])
 def test_a_preset_that_does_nothing_is_deprecated(entry):
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as lines:
         warnings.simplefilter("always")
         make(entry, 3, preset="published")
     kept = {
         "AsymmetricLoss", "CyclicalFocalLoss", "FocalLoss", "RecallLoss", "SampleDependentFocalLoss", "SoftIoULoss"
     }  # fmt: skip
-    assert [warning.category for warning in said] == ([] if entry.name in kept else [DeprecationWarning])
+    assert [warning.category for warning in lines] == ([] if entry.name in kept else [DeprecationWarning])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make(entry, 3, preset=None)

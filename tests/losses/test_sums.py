@@ -41,8 +41,8 @@ def test_every_loss_of_the_catalogue(entry):
     value = both(logits, targets)
     expected = plain(logits, targets) + 0.5 * alone(logits, targets)
     torch.testing.assert_close(value, expected)
-    (found,), (wanted,) = torch.autograd.grad(value, logits), torch.autograd.grad(expected, logits)
-    torch.testing.assert_close(found, wanted)
+    (gradients,), (wanted,) = torch.autograd.grad(value, logits), torch.autograd.grad(expected, logits)
+    torch.testing.assert_close(gradients, wanted)
 
 
 def test_sums_flatten_and_products_distribute():
@@ -119,8 +119,8 @@ def test_it_shows_its_losses():
         (lambda loss: Linear(0.0, 1.0) * loss, TypeError, "got Linear"),
         (lambda loss: -1 * loss, ValueError, "factor must be"),
         (lambda loss: loss * float("nan"), ValueError, "factor must be"),
-        (lambda loss: SumOfLosses([loss], [1.0, 2.0]), ValueError, "got 1 and 2; give one factor for each"),
-        (lambda loss: SumOfLosses([]), ValueError, "at least one, got 0"),
+        (lambda loss: SumOfLosses([loss], [1.0, 2.0]), ValueError, "got 1 and 2; pass one factor per loss"),
+        (lambda loss: SumOfLosses([]), ValueError, "at least 1, got 0"),
         (
             lambda loss: (loss + eq.BrierLoss(reduction="none"))(*batch()),
             ValueError,
@@ -128,6 +128,6 @@ def test_it_shows_its_losses():
         ),
     ],
 )
-def test_what_is_no_sum(make, error, words):
+def test_invalid_sums_raise(make, error, words):
     with pytest.raises(error, match=words):
         make(eq.FocalLoss())

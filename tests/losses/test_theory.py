@@ -47,8 +47,8 @@ def test_gamma_for_solves_its_equation(p0):
 
 
 def test_gamma_for_the_numbers_of_the_paper():
-    found = [round(eq.gamma_for(p0), 4) for p0 in (0.2, 0.25, 0.4)]
-    assert found == [4.8506, 3.0702, 0.6805]
+    actual = [round(eq.gamma_for(p0), 4) for p0 in (0.2, 0.25, 0.4)]
+    assert actual == [4.8506, 3.0702, 0.6805]
     assert eq.gamma_for(1 / math.e) == pytest.approx(1.0, rel=1e-13)
 
 
@@ -199,7 +199,7 @@ def test_equation_8_is_the_gradient_of_the_loss(gamma, margin):
     assert grad[:, 0].argmax().item() == pytest.approx(99 * (eq.mislabel_point(gamma, margin) - 0.01) / 0.99, abs=1.1)
 
 
-def test_a_margin_lets_go_of_sure_negatives_sooner():
+def test_a_margin_lowers_the_mislabel_point():
     for gamma in (0.0, 0.5, 2.0, 4.0):
         assert eq.mislabel_point(gamma, 0.05) < eq.mislabel_point(gamma, 0.0) - 1e-3
     assert round(eq.mislabel_point(4.0, 0.05), 3) == 0.9

@@ -150,11 +150,11 @@ def test_traces_on_a_cuda_device(entry):
         logits, targets = (tensor.cuda() for tensor in batch_of(entry, SHAPE, ignored=0.2))
         logits = logits.detach().requires_grad_()
         graph = make_fx(value_and_slope(loss), tracing_mode="fake")(logits, targets)
-        found = graph(logits, targets)
+        actual = graph(logits, targets)
         with use("reference"):
-            assert_close(found, value_and_slope(copy.deepcopy(loss).eval())(logits, targets), **TIGHT)
+            assert_close(actual, value_and_slope(copy.deepcopy(loss).eval())(logits, targets), **TIGHT)
         with use("triton"):
-            assert_close(loss.eval()(logits, targets), found[0], rtol=1e-9, atol=1e-12)
+            assert_close(loss.eval()(logits, targets), actual[0], rtol=1e-9, atol=1e-12)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -74,8 +74,8 @@ def test_compiles_without_a_graph_break(entry):
         compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
         for seed in (0, 1):  # twice, as statistics move
             logits, targets = batch_of(entry, (6, C), ignored=0.2, seed=seed)
-            found = value_and_gradient(compiled, logits, targets)
-            assert_close(found, value_and_gradient(eager, logits, targets), **TIGHT)
+            actual = value_and_gradient(compiled, logits, targets)
+            assert_close(actual, value_and_gradient(eager, logits, targets), **TIGHT)
         for name, buffer in eager.state_dict().items():
             assert_close(loss.state_dict()[name], buffer, **TIGHT)
 
@@ -145,9 +145,9 @@ def test_statistics_move_without_recompilation():
         for seed in range(4):
             logits = logits_of(12, C, seed=seed, dtype=torch.float32)
             with torch._dynamo.config.patch(error_on_recompile=seed > 0):
-                found = value_and_gradient(compiled, logits, labels(seed))
+                actual = value_and_gradient(compiled, logits, labels(seed))
             # float32 sums of a dozen rows
-            assert_close(found, value_and_gradient(eager, logits, labels(seed)), rtol=1e-6, atol=1e-7)
+            assert_close(actual, value_and_gradient(eager, logits, labels(seed)), rtol=1e-6, atol=1e-7)
             values.append({name: buffer.clone() for name, buffer in loss.state_dict().items()})
         assert any(not torch.equal(values[0][name], values[-1][name]) for name in values[0])
         for name, buffer in eager.state_dict().items():
@@ -161,8 +161,8 @@ def test_inductor(entry):
     compiled = torch.compile(loss, fullgraph=True)
     logits, targets = batch_of(entry, (32, C), ignored=0.2, dtype=torch.float32)
     expected = value_and_gradient(copy.deepcopy(loss), logits, targets)
-    found = value_and_gradient(compiled, logits, targets)
-    assert_close(found, expected, rtol=1e-5, atol=1e-6)  # fused float32, with other exponentials
+    actual = value_and_gradient(compiled, logits, targets)
+    assert_close(actual, expected, rtol=1e-5, atol=1e-6)  # fused float32, with other exponentials
 
 
 def test_a_compiled_model_with_its_loss_trains_as_an_eager_one():
@@ -235,8 +235,8 @@ def test_vmap_of_grad_is_the_gradient_of_each_sample(entry):
     loss = entry.build(C).eval()
     logits, targets = batch_of(entry, (3, C, 2), ignored=0.2)
     singles = [value_and_gradient(loss, z[None], t[None])[1][0] for z, t in zip(logits, targets, strict=True)]
-    found = vmap(grad(lambda z, t: loss(z[None], t[None])))(logits.detach(), targets)
-    assert_close(found, torch.stack(singles), **TIGHT)
+    gradients = vmap(grad(lambda z, t: loss(z[None], t[None])))(logits.detach(), targets)
+    assert_close(gradients, torch.stack(singles), **TIGHT)
     values = vmap(lambda z, t: loss(z[None], t[None]))(logits.detach(), targets)
     expected = [loss(z[None], t[None]) for z, t in zip(logits.detach(), targets, strict=True)]
     assert_close(values, torch.stack(expected), **TIGHT)
@@ -258,12 +258,12 @@ def test_first_derivatives_by_transforms(name, dense):
 
 @each(CATALOGUE)
 @pytest.mark.parametrize("reduction", ["sum", "none"])
-def test_several_gradients_at_once(entry, reduction):
+def test_batched_gradients(entry, reduction):
     logits, targets = batch_of(entry, (5, C, 2), ignored=0.2)
     check_gradients_at_once(make(entry, C, reduction=reduction), logits, targets)
 
 
-def test_several_gradients_at_once_of_a_batch_that_is_worked_through_in_blocks(monkeypatch):
+def test_batched_gradients_of_a_batch_in_blocks(monkeypatch):
     monkeypatch.setattr("equipoise.kernels.cpu.blocks.ELEMENTS_PER_THREAD", 1)
     check_gradients_at_once(AsymmetricLoss(reduction="none"), logits_of(7, C), multilabel_of((7, C), ignored=0.2))
 
@@ -316,9 +316,9 @@ def test_a_gradient_through_functional_call():
     def objective(parameters, x, y):
         return loss(torch.func.functional_call(model, parameters, x), y)
 
-    found = grad(objective)(parameters, features, targets)
+    gradients = grad(objective)(parameters, features, targets)
     loss(model(features), targets).backward()
-    assert_close(found["weight"], model.weight.grad, **TIGHT)
+    assert_close(gradients["weight"], model.weight.grad, **TIGHT)
     each_sample = vmap(grad(objective), in_dims=(None, 0, 0))(parameters, features[:, None], targets[:, None])
     assert_close(each_sample["weight"].mean(0), model.weight.grad, **TIGHT)
 
@@ -372,11 +372,11 @@ def test_copies_are_as_good_as_the_loss(entry, way, when):
             assert_close(twin.state_dict()[name], value, rtol=0, atol=0, equal_nan=True)
         for seed in (1, 2):
             batch = batch_of(entry, (9, C), ignored=0.2, seed=seed, dtype=dtype)
-            found = value_and_gradient(twin, *batch)
+            actual = value_and_gradient(twin, *batch)
             if seed == 1:  # the twin has moved, the loss has not
                 for name, value in before.items():
                     assert_close(loss.state_dict()[name], value, rtol=0, atol=0, equal_nan=True)
-            assert_close(found, value_and_gradient(loss, *batch), rtol=0, atol=0)
+            assert_close(actual, value_and_gradient(loss, *batch), rtol=0, atol=0)
         for name, value in loss.state_dict().items():
             assert_close(twin.state_dict()[name], value, rtol=0, atol=0, equal_nan=True)
 

@@ -232,14 +232,14 @@ def test_weights_are_repetitions(n, bins, seed):
     confidence, correct = torch.rand(n, generator=draw).double(), torch.rand(n, generator=draw) < 0.5
     groups = torch.randint(2, (n,), generator=draw)
     weight = torch.randint(0, 4, (3, n), generator=draw)
-    found = bin_sums(confidence, correct, bins, groups=groups, num_groups=2, weight=weight)
+    sums = bin_sums(confidence, correct, bins, groups=groups, num_groups=2, weight=weight)
     for row in range(3):
         times = weight[row]
         again = (each.repeat_interleave(times) for each in (confidence, correct))
         one = bin_sums(*again, bins, groups=groups.repeat_interleave(times), num_groups=2)
-        for mine, theirs in zip(found, one, strict=True):
+        for mine, theirs in zip(sums, one, strict=True):
             assert_close(mine[row], theirs.double())
-        assert_close(binned_error(found)[row], binned_error(one), equal_nan=True)
+        assert_close(binned_error(sums)[row], binned_error(one), equal_nan=True)
 
 
 # ----------------------------------------------------------------------------------------- scoring rules and confidence
@@ -287,10 +287,10 @@ def test_confidence_of_right_and_wrong(batch):
     log_probs = logits.log_softmax(1)
     entropy = -(log_probs.exp() * log_probs).sum(1)
     nll = torch.nn.functional.cross_entropy(logits, targets, reduction="none")
-    found = ConfidenceProfile()(logits, targets)
+    scores = ConfidenceProfile()(logits, targets)
     for side, mask in (("right", correct), ("wrong", ~correct)):
         for name, each in (("confidence", confidence), ("entropy", entropy), ("nll", nll)):
-            assert_close(found[f"{name}_{side}"], each[mask].mean(), equal_nan=True)
+            assert_close(scores[f"{name}_{side}"], each[mask].mean(), equal_nan=True)
     sure = ConfidentShare(0.6)(logits, targets)
     assert_close(sure["share"], (confidence > 0.6).double().mean())
     assert_close(sure["accuracy"], correct[confidence > 0.6].double().mean(), equal_nan=True)
@@ -305,19 +305,19 @@ def test_accuracy_is_that_of_scikit_learn(batch):
     logits, targets = batch
     c = logits.shape[1]
     predicted = logits.argmax(1).flatten()
-    found = Accuracy(c, top_k=(1, 2, 9))(logits, targets)
+    scores = Accuracy(c, top_k=(1, 2, 9))(logits, targets)
     flat = targets.flatten()
-    assert float(found["top1"]) == pytest.approx(sk.accuracy_score(flat, predicted))
+    assert float(scores["top1"]) == pytest.approx(sk.accuracy_score(flat, predicted))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a class that is predicted and never true
-        assert float(found["mean_class"]) == pytest.approx(sk.balanced_accuracy_score(flat, predicted))
-    assert float(found["macro_f1"]) == pytest.approx(sk.f1_score(flat, predicted, average="macro", zero_division=0))
+        assert float(scores["mean_class"]) == pytest.approx(sk.balanced_accuracy_score(flat, predicted))
+    assert float(scores["macro_f1"]) == pytest.approx(sk.f1_score(flat, predicted, average="macro", zero_division=0))
     order = logits.movedim(1, -1).flatten(0, -2).argsort(dim=1, descending=True, stable=True)
-    assert float(found["top2"]) == pytest.approx(float((order[:, :2] == flat.unsqueeze(1)).any(1).double().mean()))
-    assert float(found["top9"]) == 1
+    assert float(scores["top2"]) == pytest.approx(float((order[:, :2] == flat.unsqueeze(1)).any(1).double().mean()))
+    assert float(scores["top9"]) == 1
     for k in range(c):
         expected = (predicted == flat)[flat == k].double().mean()
-        assert_close(found["per_class"][k], expected, equal_nan=True)
+        assert_close(scores["per_class"][k], expected, equal_nan=True)
 
 
 @few
@@ -327,11 +327,11 @@ def test_iou_is_that_of_scikit_learn(batch):
     c = logits.shape[1]
     predicted, flat = logits.argmax(1).flatten(), targets.flatten()
     metric = SegmentationScores(c)
-    found = metric(logits, targets)
+    scores = metric(logits, targets)
     assert metric.confusion.tolist() == sk.confusion_matrix(flat, predicted, labels=range(c)).tolist()
     expected = sk.jaccard_score(flat, predicted, labels=range(c), average=None, zero_division=0)
-    seen = found["iou"].isfinite()
-    assert_close(found["iou"][seen], torch.tensor(expected)[seen])
+    seen = scores["iou"].isfinite()
+    assert_close(scores["iou"][seen], torch.tensor(expected)[seen])
     absent = (torch.bincount(flat, minlength=c) + torch.bincount(predicted, minlength=c)) == 0
     assert ((~seen) == absent).all()
 
@@ -385,36 +385,36 @@ def test_a_fine_histogram_of_average_precision_is_near():
 
 
 def test_multilabel_scores_without_positives_do_not_exist():
-    found = MultilabelScores(2)(torch.tensor([[1.0, -1.0], [0.0, 2.0]]), torch.zeros(2, 2))
-    assert int(found.pop("left_out")) == 2
-    assert all(value.isnan() for value in found.values())
+    scores = MultilabelScores(2)(torch.tensor([[1.0, -1.0], [0.0, 2.0]]), torch.zeros(2, 2))
+    assert int(scores.pop("left_out")) == 2
+    assert all(value.isnan() for value in scores.values())
 
 
 @few
 @given(multi(), st.floats(0.05, 0.95))
 def test_multilabel_scores_are_those_of_scikit_learn(batch, threshold):
     logits, targets = batch
-    found = MultilabelScores(logits.shape[1], threshold=threshold)(logits, targets)
+    scores = MultilabelScores(logits.shape[1], threshold=threshold)(logits, targets)
     kept = targets.any(0)
-    assert int(found["left_out"]) == int((~kept).sum())
+    assert int(scores["left_out"]) == int((~kept).sum())
     assume(kept.any())
     chosen = (logits > math.log(threshold / (1 - threshold))).long()
     for name, score in (("CP", sk.precision_score), ("CR", sk.recall_score)):
         each = [score(targets[:, k], chosen[:, k], zero_division=0) for k in kept.nonzero().flatten()]
-        assert float(found[name]) == pytest.approx(np.mean(each))
+        assert float(scores[name]) == pytest.approx(np.mean(each))
     for name, score in (("OP", sk.precision_score), ("OR", sk.recall_score), ("OF1", sk.f1_score)):
-        assert float(found[name]) == pytest.approx(score(targets.flatten(), chosen.flatten(), zero_division=0))
-    cp, cr = float(found["CP"]), float(found["CR"])
-    assert float(found["CF1"]) == pytest.approx(2 * cp * cr / (cp + cr) if cp + cr else 0)
+        assert float(scores[name]) == pytest.approx(score(targets.flatten(), chosen.flatten(), zero_division=0))
+    cp, cr = float(scores["CP"]), float(scores["CR"])
+    assert float(scores["CF1"]) == pytest.approx(2 * cp * cr / (cp + cr) if cp + cr else 0)
 
 
 def test_top_labels_and_thresholds_of_labels():
     logits = torch.tensor([[3.0, 2.0, 1.0, 1.0]])
     targets = torch.tensor([[1, 0, 1, 1]])
-    found = MultilabelScores(4, top_k=3)(logits, targets)  # labels 0, 1, 2: of equal ones the first
-    assert [round(float(found[name]), 4) for name in ("OP", "OR", "CR")] == [0.6667, 0.6667, 0.6667]
-    found = MultilabelScores(4, threshold=[0.5, 0.9, 0.9, 0.5])(logits, targets)
-    assert [float(found[name]) for name in ("OP", "OR")] == [1.0, pytest.approx(2 / 3)]
+    scores = MultilabelScores(4, top_k=3)(logits, targets)  # labels 0, 1, 2: of equal ones the first
+    assert [round(float(scores[name]), 4) for name in ("OP", "OR", "CR")] == [0.6667, 0.6667, 0.6667]
+    scores = MultilabelScores(4, threshold=[0.5, 0.9, 0.9, 0.5])(logits, targets)
+    assert [float(scores[name]) for name in ("OP", "OR")] == [1.0, pytest.approx(2 / 3)]
 
 
 @pytest.mark.parametrize("target", [-1, 1], ids=["unknown", "known"])

@@ -42,7 +42,7 @@ def test_one_sample_beyond_an_edge_moves_the_error():
     assert float(metric.compute()) == pytest.approx((0.5 + 0.1) / 2, rel=1e-6)
 
 
-def test_groups_and_what_is_left_out_have_bins_of_their_own():
+def test_groups_and_ignored_entries_have_separate_bins():
     confidence = torch.tensor([0.1, 0.9, 0.1, 0.9, 0.9])
     correct = torch.tensor([True, False, True, True, True])
     groups, valid = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([True, True, True, True, False])
@@ -87,11 +87,11 @@ def test_equal_mass_of_rows_and_of_equal_samples():
 def test_equal_mass_of_a_histogram_begins_and_ends_at_the_edges_of_its_cells():
     edges = torch.tensor([0.0, 0.2, 0.6, 1.0]).double()
     counts = BinSums(torch.tensor([[0, 3, 1]]), torch.tensor([[0.0, 1.2, 0.9]]).double(), torch.tensor([[0, 3, 0]]))
-    sums, found = equal_mass(cells_of_histogram(counts, edges), 1, 2)
+    sums, actual = equal_mass(cells_of_histogram(counts, edges), 1, 2)
     assert sums.count.tolist() == [[2, 2]]
     assert_close(sums.correct, torch.tensor([[2.0, 1.0]]).double())
     assert_close(sums.confidence, torch.tensor([[0.8, 1.3]]).double())
-    assert_close(found, torch.tensor([[0.2, 0.6, 1.0]]).double())
+    assert_close(actual, torch.tensor([[0.2, 0.6, 1.0]]).double())
 
 
 def test_fine_edges_cover_everything_and_are_even_in_log_odds():

@@ -23,9 +23,9 @@ def test_a_gpu_gives_the_value_of_the_cpu(name):
         here.update(scores, targets)
         there.update(scores.cuda(), targets.cuda())
     for key, value in values(here.compute()).items():
-        found = values(there.compute())[key]
-        assert found.device.type == "cuda"
-        assert_close(found.cpu(), value, rtol=1e-12, atol=1e-12, equal_nan=True)
+        actual = values(there.compute())[key]
+        assert actual.device.type == "cuda"
+        assert_close(actual.cpu(), value, rtol=1e-12, atol=1e-12, equal_nan=True)
 
 
 @pytest.mark.parametrize("name", SUMS)
@@ -42,7 +42,7 @@ def test_an_update_does_not_wait_for_the_device(name):
         torch.cuda.set_sync_debug_mode("default")
 
 
-def test_values_are_looked_at_when_asked():
+def test_values_are_validated_on_request():
     build, batch = EVERY["nll"]
     scores, targets = (tensor.cuda() for tensor in batch())
     scores[targets != IGNORED] = torch.nan  # of rows that count

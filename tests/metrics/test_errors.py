@@ -205,7 +205,7 @@ def test_label_maps():
 
 
 @each_metric
-def test_what_is_no_tensor(name):
+def test_inputs_must_be_tensors(name):
     build, batch = EVERY[name]
     scores, targets = batch()
     for value, came, advice in (

@@ -43,7 +43,7 @@ def value_of(metric, case):
     return float(metric(*tensors(case, "logits", "targets")))
 
 
-def test_every_case_is_looked_at():
+def test_every_golden_case_is_tested():
     assert [len(cases) for cases in (CALIBRATION, EDGES, MULTILABEL, OLTR, SEGMENTATION)] == [12, 2, 10, 6, 4]
 
 
@@ -164,17 +164,17 @@ def test_equal_scores_share_a_threshold_and_logits_are_not_made_equal(case):
 @each(MULTILABEL)
 def test_multilabel_scores(case):
     """Published: CF1 is the mean of the F1 of each label; a label without positives counts 0; OP of nothing is NaN."""
-    found = MultilabelScores(6, threshold=case.params["threshold"])(*tensors(case, "logits", "targets"))
-    share = (6 - int(found["left_out"])) / 6  # of the labels that we average over
+    scores = MultilabelScores(6, threshold=case.params["threshold"])(*tensors(case, "logits", "targets"))
+    share = (6 - int(scores["left_out"])) / 6  # of the labels that we average over
     expected = {name: value / 100 for name, value in case.outputs.items() if name != "ap"}
-    assert float(found["CP"]) * share == pytest.approx(expected["P_C"], **CLOSE)
-    assert float(found["CR"]) * share == pytest.approx(expected["R_C"], **CLOSE)
-    assert float(found["CF1"]) * share == pytest.approx(expected["CF1_harmonic"], **CLOSE)
-    assert float(found["OR"]) == pytest.approx(expected["R_O"], **CLOSE)
-    assert float(found["OP"]) == pytest.approx(np.nan_to_num(expected["P_O"]), **CLOSE)
-    assert float(found["OF1"]) == pytest.approx(np.nan_to_num(expected["F_O"]), **CLOSE)
+    assert float(scores["CP"]) * share == pytest.approx(expected["P_C"], **CLOSE)
+    assert float(scores["CR"]) * share == pytest.approx(expected["R_C"], **CLOSE)
+    assert float(scores["CF1"]) * share == pytest.approx(expected["CF1_harmonic"], **CLOSE)
+    assert float(scores["OR"]) == pytest.approx(expected["R_O"], **CLOSE)
+    assert float(scores["OP"]) == pytest.approx(np.nan_to_num(expected["P_O"]), **CLOSE)
+    assert float(scores["OF1"]) == pytest.approx(np.nan_to_num(expected["F_O"]), **CLOSE)
     if expected["F_C"] > 0:
-        assert float(found["CF1"]) * share > expected["F_C"]  # the harmonic mean of means is the larger one
+        assert float(scores["CF1"]) * share > expected["F_C"]  # the harmonic mean of means is the larger one
 
 
 # ----------------------------------------------------------------------------------------------- long tail and open set
@@ -188,23 +188,23 @@ def test_shot_accuracy_in_both_conventions(case):
     cuts = (case.params["low_shot_thr"], case.params["many_shot_thr"])
     metric = ShotAccuracy(counts, convention=convention, cuts=cuts, ignore_index=-1)
     wrong = (targets.clamp(min=0) + 1) % len(counts)  # a rejected sample of a known class is not right
-    found = metric(one_hot(predicted.where(predicted >= 0, wrong), len(counts)), targets)
+    scores = metric(one_hot(predicted.where(predicted >= 0, wrong), len(counts)), targets)
     for name in ("many", "medium", "few"):
         expected = case.outputs[name]
         if name == "few" and case.input == "no_few":
-            assert found[name].isnan()
+            assert scores[name].isnan()
             assert np.isnan(expected) if convention == "oltr" else expected == 0
         else:
-            assert float(found[name]) == pytest.approx(expected, **CLOSE)
-    assert float(found["all"]) == pytest.approx(case.outputs["micro_acc"], **CLOSE)
+            assert float(scores[name]) == pytest.approx(expected, **CLOSE)
+    assert float(scores["all"]) == pytest.approx(case.outputs["micro_acc"], **CLOSE)
 
 
 @each([case for case in OLTR if not case.params["openset"]])
 def test_closed_set_f_measure_is_macro_f1(case):
     predicted, targets, counts = tensors(case, "predictions", "targets", "train_counts")
-    found = Accuracy(len(counts))(one_hot(predicted, len(counts)), targets)
-    assert float(found["macro_f1"]) == pytest.approx(case.outputs["f_measure"], **CLOSE)
-    assert float(found["top1"]) == pytest.approx(case.outputs["micro_acc"], **CLOSE)
+    scores = Accuracy(len(counts))(one_hot(predicted, len(counts)), targets)
+    assert float(scores["macro_f1"]) == pytest.approx(case.outputs["f_measure"], **CLOSE)
+    assert float(scores["top1"]) == pytest.approx(case.outputs["micro_acc"], **CLOSE)
 
 
 @each([case for case in OLTR if case.params["openset"]])
@@ -214,9 +214,9 @@ def test_open_set_f_measure_in_both_conventions(case):
     classes = len(counts)
     sure = one_hot(predicted.clamp(min=0), classes)
     probs = torch.where((predicted >= 0).unsqueeze(1), sure, torch.full_like(sure, 1 / classes))  # 1/6 is rejected
-    found = OpenSetScores(0.5, convention=convention, from_logits=False)(probs, targets)
-    assert float(found["f_measure"]) == pytest.approx(case.outputs["f_measure"], **CLOSE)
-    assert float(found["accuracy"]) == pytest.approx(case.outputs["micro_acc"], **CLOSE)
+    scores = OpenSetScores(0.5, convention=convention, from_logits=False)(probs, targets)
+    assert float(scores["f_measure"]) == pytest.approx(case.outputs["f_measure"], **CLOSE)
+    assert float(scores["accuracy"]) == pytest.approx(case.outputs["micro_acc"], **CLOSE)
 
 
 # -------------------------------------------------------------------------------------------------------- segmentation
@@ -229,7 +229,7 @@ def test_segmentation_scores(case, given):
     ignored = sorted(set(targets.unique().tolist()) - set(range(5)))
     assert bool(ignored) == (case.input == "ignore")
     metric = SegmentationScores(5, predictions=given, ignore_index=ignored[0] if ignored else -100)
-    found = metric(predicted if given == "labels" else one_hot(predicted, 5).movedim(-1, 1), targets)
+    scores = metric(predicted if given == "labels" else one_hot(predicted, 5).movedim(-1, 1), targets)
     names = {
         "overall_acc": "pixel_accuracy",
         "mean_acc": "mean_accuracy",
@@ -241,5 +241,5 @@ def test_segmentation_scores(case, given):
         "class_prec": "precision",
     }
     for published, name in names.items():
-        np.testing.assert_allclose(found[name].numpy(), case.outputs[published], rtol=1e-12, equal_nan=True)
+        np.testing.assert_allclose(scores[name].numpy(), case.outputs[published], rtol=1e-12, equal_nan=True)
     assert metric.confusion.tolist() == case.outputs["confusion"].tolist()

@@ -34,11 +34,11 @@ def masked(name, size=()):
     return scores.where(~chosen, far.sign() * INF), scores.where(~chosen, far.to(scores.dtype)), targets
 
 
-def same(found, expected, **options):
-    found, expected = values(found), values(expected)
-    assert found.keys() == expected.keys()
+def same(actual, expected, **options):
+    actual, expected = values(actual), values(expected)
+    assert actual.keys() == expected.keys()
     for key in expected:
-        assert_close(found[key], expected[key], rtol=1e-9, atol=1e-12, equal_nan=True, msg=key, **options)
+        assert_close(actual[key], expected[key], rtol=1e-9, atol=1e-12, equal_nan=True, msg=key, **options)
 
 
 @each_metric
@@ -88,7 +88,7 @@ def test_a_row_of_masked_classes_is_refused(name):
         build().update(scores, targets)
 
 
-def test_unknown_samples_of_an_open_set_are_looked_at():
+def test_unknown_samples_of_an_open_set_are_checked():
     scores, targets = torch.randn(4, 3), torch.tensor([0, 1, -1, 2])
     for value in (math.nan, INF):
         scores[2, 1] = value
@@ -103,10 +103,10 @@ def test_the_likelihood_of_what_is_impossible_is_infinite():
     logits, targets = torch.tensor([[0.0, -INF], [2.0, 0.0]]), torch.tensor([1, 0])
     assert NegativeLogLikelihood()(logits, targets) == INF
     assert NegativeLogLikelihood(from_logits=False)(logits.softmax(1), targets) == INF
-    found = ConfidenceProfile()(logits, targets)
-    assert found["nll_wrong"] == INF
-    assert found["nll_right"].isfinite()
-    assert found["entropy_wrong"] == 0.0
+    scores = ConfidenceProfile()(logits, targets)
+    assert scores["nll_wrong"] == INF
+    assert scores["nll_right"].isfinite()
+    assert scores["entropy_wrong"] == 0.0
     labels = NegativeLogLikelihood(kind="multilabel")
     assert labels(torch.tensor([[INF, -INF]]), torch.tensor([[1, 0]])) == 0.0
     assert labels(torch.tensor([[INF, 0.0]]), torch.tensor([[0, 1]])) == INF
@@ -116,10 +116,10 @@ def test_thresholds_at_the_ends():
     """A probability has to be above the threshold: 1 is above no threshold of 1, 0 above none of 0."""
     logits, targets = torch.tensor([[INF, -INF, 0.0]]), torch.tensor([[1, 1, 1]])
     for threshold, chosen in ((1.0, 0), (0.0, 2), (0.5, 1)):
-        found = MultilabelScores(3, threshold=threshold)(logits, targets)
-        assert found["OR"] * 3 == chosen
+        scores = MultilabelScores(3, threshold=threshold)(logits, targets)
+        assert scores["OR"] * 3 == chosen
         again = MultilabelScores(3, threshold=threshold, from_logits=False)(logits.sigmoid(), targets)
-        assert found["OR"] == again["OR"]
+        assert scores["OR"] == again["OR"]
 
 
 # ---------------------------------------------------------------------------------------------------- average precision
@@ -150,7 +150,7 @@ def test_average_precision_of_infinite_scores(seed):
 
 def test_average_precision_refuses_nan_where_it_is_known():
     scores, positive = torch.tensor([[1.0, math.nan, 0.0]]), torch.tensor([[False, True, True]])
-    with pytest.raises(ValueError, match="scores must be numbers, got NaN; "):
+    with pytest.raises(ValueError, match="scores must not be NaN, got NaN; "):
         average_precision(scores, positive)
     assert average_precision(scores, positive, torch.tensor([[True, False, True]])).item() == 0.5
 
@@ -163,10 +163,10 @@ def test_the_interval_of_a_mean_with_an_infinite_value():
     values = torch.arange(50.0).double()
     plain = bootstrap(torch.mean, values, draws=200)
     values[7] = INF
-    found = bootstrap(torch.mean, values, draws=200)
-    assert found.value == INF
-    assert found.high == INF
-    assert 0 < found.low < plain.high
+    interval = bootstrap(torch.mean, values, draws=200)
+    assert interval.value == INF
+    assert interval.high == INF
+    assert 0 < interval.low < plain.high
     values[:] = INF
-    found = bootstrap(torch.mean, values, draws=20)
-    assert (found.low, found.high) == (INF, INF)
+    interval = bootstrap(torch.mean, values, draws=20)
+    assert (interval.low, interval.high) == (INF, INF)

@@ -62,13 +62,13 @@ def test_f_measure_is_that_of_the_published_loop(seed, convention, threshold):
     logits, targets = batch(seed)
     expected = slowly(open_set_prediction(logits, threshold=threshold).tolist(), targets.tolist(), convention)
     curve = rejection_curve(*parts(logits, targets), [threshold], convention=convention)
-    found = OpenSetScores(threshold, convention=convention)(logits, targets)
+    scores = OpenSetScores(threshold, convention=convention)(logits, targets)
     if math.isnan(expected):
         # the loop divides by 0 where no known sample is accepted; that is an F of 0 as soon as something went wrong
-        assert float(found["f_measure"]) in (0.0, pytest.approx(math.nan, nan_ok=True))
+        assert float(scores["f_measure"]) in (0.0, pytest.approx(math.nan, nan_ok=True))
     else:
-        assert float(found["f_measure"]) == pytest.approx(expected)
-    assert float(curve.f_measure) == pytest.approx(float(found["f_measure"]), nan_ok=True)
+        assert float(scores["f_measure"]) == pytest.approx(expected)
+    assert float(curve.f_measure) == pytest.approx(float(scores["f_measure"]), nan_ok=True)
 
 
 @few
@@ -77,30 +77,30 @@ def test_shares_and_groups_are_counts(seed, threshold):
     logits, targets = batch(seed)
     predicted = open_set_prediction(logits, threshold=threshold)
     groups = shot_groups(COUNTS)
-    found = OpenSetScores(threshold, groups=groups)(logits, targets)
+    scores = OpenSetScores(threshold, groups=groups)(logits, targets)
     known = targets >= 0
-    assert float(found["known_rejected"]) == pytest.approx(float((predicted[known] == -1).double().mean()))
-    assert float(found["unknown_rejected"]) == pytest.approx(
+    assert float(scores["known_rejected"]) == pytest.approx(float((predicted[known] == -1).double().mean()))
+    assert float(scores["unknown_rejected"]) == pytest.approx(
         ratio(int((predicted[~known] == -1).sum()), int((~known).sum())), nan_ok=True
     )
-    assert float(found["accuracy"]) == pytest.approx(float((predicted == targets)[known].double().mean()))
+    assert float(scores["accuracy"]) == pytest.approx(float((predicted == targets)[known].double().mean()))
     for group in range(3):
         shares = []
         for c in (groups == group).nonzero().flatten():
             own = targets == c
             if own.any():
                 shares.append(float((predicted[own] == c).double().mean()))
-        assert float(found["groups"][group]) == pytest.approx(ratio(sum(shares), len(shares)), nan_ok=True)
+        assert float(scores["groups"][group]) == pytest.approx(ratio(sum(shares), len(shares)), nan_ok=True)
 
 
 def test_without_rejection_the_closed_values_are_those_of_the_closed_metrics():
     logits, targets = batch(3)
     closed = targets.masked_fill(targets == -1, -100)
-    found = OpenSetScores(0.9, groups=shot_groups(COUNTS))(logits, targets)
+    scores = OpenSetScores(0.9, groups=shot_groups(COUNTS))(logits, targets)
     shots = ShotAccuracy(COUNTS)(logits, closed)
-    assert found["closed_groups"].tolist() == [float(shots[name]) for name in ShotAccuracy.NAMES]
-    assert float(found["closed_accuracy"]) == float(Accuracy(5)(logits, closed)["top1"])
-    assert float(found["accuracy"]) < float(found["closed_accuracy"])
+    assert scores["closed_groups"].tolist() == [float(shots[name]) for name in ShotAccuracy.NAMES]
+    assert float(scores["closed_accuracy"]) == float(Accuracy(5)(logits, closed)["top1"])
+    assert float(scores["accuracy"]) < float(scores["closed_accuracy"])
     nothing = OpenSetScores(0.0, groups=shot_groups(COUNTS))(logits, targets)
     assert nothing["groups"].tolist() == nothing["closed_groups"].tolist()
     assert float(nothing["unknown_rejected"]) == float(nothing["known_rejected"]) == 0.0
@@ -154,15 +154,15 @@ def test_the_highest_threshold_that_accepts_a_share(values, share):
     assert len(above) / len(confidence) < share
 
 
-def test_of_nothing_there_are_no_shares():
+def test_fractions_are_nan_without_data():
     none = torch.zeros(0)
     curve = rejection_curve(none, none.bool(), torch.tensor([0.3]), [0.1])
     assert curve.accuracy.isnan().all()
     assert float(curve.f_measure) == 0.0
-    found = OpenSetScores(groups=[0, 1])(torch.zeros(1, 2), torch.tensor([0]))
-    assert found["unknown_rejected"].isnan()
-    assert found["groups"].tolist()[0] == 1.0
-    assert found["groups"][1].isnan()
+    scores = OpenSetScores(groups=[0, 1])(torch.zeros(1, 2), torch.tensor([0]))
+    assert scores["unknown_rejected"].isnan()
+    assert scores["groups"].tolist()[0] == 1.0
+    assert scores["groups"][1].isnan()
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,10 @@ def whole(name, **options):
     return values(metric.compute())
 
 
-def same(found, expected):
-    assert found.keys() == expected.keys()
+def same(actual, expected):
+    assert actual.keys() == expected.keys()
     for key, value in expected.items():
-        assert_close(found[key], value, **CLOSE)
+        assert_close(actual[key], value, **CLOSE)
 
 
 @each_metric
@@ -108,9 +108,9 @@ def test_probabilities_may_be_declared(name):
     scores, targets = batch()
     metric = build(from_logits=False)
     metric.update(link(name)(scores), targets)
-    found, expected = values(metric.compute()), whole(name)
+    actual, expected = values(metric.compute()), whole(name)
     for key, value in expected.items():
-        assert_close(found[key], value, rtol=1e-9, atol=1e-12, equal_nan=True)
+        assert_close(actual[key], value, rtol=1e-9, atol=1e-12, equal_nan=True)
 
 
 @each_metric
@@ -122,10 +122,10 @@ def test_other_types_are_read_and_sums_are_float64(name, dtype):
     metric, exact = build(), build()
     metric.update(rounded, targets.to(torch.int32))
     exact.update(rounded.double(), targets)
-    found, expected = values(metric.compute()), values(exact.compute())
+    actual, expected = values(metric.compute()), values(exact.compute())
     for key, value in expected.items():
-        assert found[key].dtype == value.dtype
-        assert_close(found[key], value, rtol=1e-5, atol=1e-6, equal_nan=True)
+        assert actual[key].dtype == value.dtype
+        assert_close(actual[key], value, rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 @each_metric
@@ -183,35 +183,35 @@ def deal(name, shard, rank):
 def on_one_process(rank, folder):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    found = {}
+    actual = {}
     for name, (build, _) in EVERY.items():
         for shard in SHARDS:
             metric = build()
             batch = deal(name, shard, rank)
             if batch is not None:
                 metric.update(*batch)
-            found[name, shard] = values(metric.compute())
+            actual[name, shard] = values(metric.compute())
             if isinstance(metric, CalibrationError):
-                found[name, shard]["curve"] = torch.cat([part.double().flatten() for part in metric.curve()])
+                actual[name, shard]["curve"] = torch.cat([part.double().flatten() for part in metric.curve()])
             if isinstance(metric, MultilabelAveragePrecision):
-                found[name, shard]["left out"] = metric.left_out()
+                actual[name, shard]["left out"] = metric.left_out()
             if batch is not None:  # after the processes have shared, each is what it was
                 metric.sync_on_compute = False
                 metric._to_sync = False
                 metric._computed = None
-                found[name, shard, "alone"] = values(metric.compute())
-    torch.save(found, f"{folder}/{rank}.pt")
+                actual[name, shard, "alone"] = values(metric.compute())
+    torch.save(actual, f"{folder}/{rank}.pt")
     leave()
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def results(tmp_path_factory):
     return on_two_processes(on_one_process, tmp_path_factory.mktemp("processes"), PATIENCE)
 
 
 @pytest.mark.parametrize("shard", SHARDS)
 @each_metric
-def test_two_processes_are_one(found, name, shard):
+def test_two_processes_are_one(results, name, shard):
     build, batch = EVERY[name]
     metric = build()
     metric.update(*batch())
@@ -220,8 +220,8 @@ def test_two_processes_are_one(found, name, shard):
         expected["curve"] = torch.cat([part.double().flatten() for part in metric.curve()])
     if isinstance(metric, MultilabelAveragePrecision):
         expected["left out"] = metric.left_out()
-    for rank in found:
+    for rank in results:
         same(rank[name, shard], expected)
     alone = build()
     alone.update(*deal(name, shard, 0))
-    same(found[0][name, shard, "alone"], values(alone.compute()))
+    same(results[0][name, shard, "alone"], values(alone.compute()))

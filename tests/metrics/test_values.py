@@ -40,9 +40,9 @@ BINS = 5
 each_metric = pytest.mark.parametrize("name", EVERY)
 
 
-def close(found, expected):
-    found, expected = (torch.as_tensor(each, dtype=torch.float64) for each in (found, expected))
-    assert_close(found, expected, **CLOSE)
+def close(actual, expected):
+    actual, expected = (torch.as_tensor(each, dtype=torch.float64) for each in (actual, expected))
+    assert_close(actual, expected, **CLOSE)
 
 
 def rows_of(scores, targets):
@@ -139,15 +139,15 @@ def test_calibration_error(kind, binning, resolution, size):
         if kind != "top":
             close(metric.per_class(), each)
         grouped = CalibrationError(BINS, norm=norm, groups=groups, **options)
-        found, curves = grouped(scores, targets), grouped.curve()
-        assert found.shape == (4,)
+        actual, curves = grouped(scores, targets), grouped.curve()
+        assert actual.shape == (4,)
         assert curves.edges.shape == ((BINS + 1,) if binning == "width" else (4, BINS + 1))
         for group in range(4):
             own = np.isin(which, np.flatnonzero(np.array(groups) == group))
             sums = bins_of(confidence[own], correct[own], binning, resolution)
             members = [each[c] for c in range(C) if groups[c] == group]
             mean = np.mean(members) if members else math.nan
-            close(found[group], mean if kind == "classwise" else error_of(sums, norm))
+            close(actual[group], mean if kind == "classwise" else error_of(sums, norm))
             close(curves.count[group], sums[0])
 
 
@@ -156,10 +156,10 @@ def test_groups_of_predicted_classes(binning, resolution):
     scores, targets = classes(60)
     confidence, correct, which = events_of("top", scores, targets, by="predicted")
     options = {"exact": resolution is None, "resolution": resolution or 64}
-    found = CalibrationError(BINS, binning=binning, groups=GROUPS, by="predicted", **options)(scores, targets)
+    actual = CalibrationError(BINS, binning=binning, groups=GROUPS, by="predicted", **options)(scores, targets)
     for group in range(3):
         own = np.isin(which, np.flatnonzero(np.array(GROUPS) == group))
-        close(found[group], error_of(bins_of(confidence[own], correct[own], binning, resolution), "l1"))
+        close(actual[group], error_of(bins_of(confidence[own], correct[own], binning, resolution), "l1"))
 
 
 def test_edges_of_equal_mass_bins():
@@ -221,21 +221,21 @@ def test_scores_of_classes(size, seed):
         close(profile[f"nll_{side}"], nll[mask].mean())
     close(profile["accuracy"], right.mean())
 
-    found = Accuracy(C, top_k=(1, 2, 3))(scores, targets)
+    actual = Accuracy(C, top_k=(1, 2, 3))(scores, targets)
     place = [list(np.argsort(-row, kind="stable")).index(y) for row, y in zip(rows, own, strict=True)]
     for k in (1, 2, 3):
-        close(found[f"top{k}"], np.mean(np.array(place) < k))
+        close(actual[f"top{k}"], np.mean(np.array(place) < k))
     each, f1, iou, precision = [], [], [], []
     for c in range(C):
-        true, said, both = (own == c).sum(), (predicted == c).sum(), ((own == c) & right).sum()
+        true, predictions, both = (own == c).sum(), (predicted == c).sum(), ((own == c) & right).sum()
         each.append(both / true if true else math.nan)
-        f1.append(2 * both / (true + said) if true + said else math.nan)
-        iou.append(both / (true + said - both) if true + said else math.nan)
-        precision.append(both / said if said else math.nan)
-    close(found["per_class"], each)
-    close(found["f1"], f1)
-    close(found["mean_class"], np.nanmean(each))
-    close(found["macro_f1"], np.nanmean(f1))
+        f1.append(2 * both / (true + predictions) if true + predictions else math.nan)
+        iou.append(both / (true + predictions - both) if true + predictions else math.nan)
+        precision.append(both / predictions if predictions else math.nan)
+    close(actual["per_class"], each)
+    close(actual["f1"], f1)
+    close(actual["mean_class"], np.nanmean(each))
+    close(actual["macro_f1"], np.nanmean(f1))
     areas = SegmentationScores(C)(scores, targets)
     close(areas["iou"], iou)
     close(areas["accuracy"], each)
@@ -260,9 +260,9 @@ def test_cuts_may_be_equal():
 
 def test_confident_means_above_the_threshold():
     probs = torch.tensor([[0.75, 0.25], [0.8, 0.2], [0.3, 0.7]], dtype=torch.float64)
-    found = ConfidentShare(0.75, from_logits=False)(probs, torch.tensor([0, 1, 0]))
-    assert float(found["share"]) == pytest.approx(1 / 3)
-    assert float(found["accuracy"]) == 0.0
+    scores = ConfidentShare(0.75, from_logits=False)(probs, torch.tensor([0, 1, 0]))
+    assert float(scores["share"]) == pytest.approx(1 / 3)
+    assert float(scores["accuracy"]) == 0.0
     ConfidentShare(0.0), ConfidentShare(1.0)
 
 
@@ -276,18 +276,18 @@ def test_open_set_scores(convention, size):
     accepted, right = confidence >= threshold - 1e-12, predicted == own
     tp, fn = (known & accepted & right).sum(), (~known & accepted).sum()
     fp = (known & accepted & ~right).sum() + (convention == "oltr") * (known & ~accepted).sum()
-    found = OpenSetScores(threshold - 1e-12, convention=convention, groups=GROUPS)(scores, targets)
-    close(found["f_measure"], 2 * tp / (2 * tp + fp + fn))
-    close(found["precision"], tp / (tp + fp))
-    close(found["recall"], tp / (tp + fn))
-    close(found["auroc"], roc_auc_score(known, confidence))
-    close(found["accuracy"], (accepted & right)[known].mean())
-    close(found["closed_accuracy"], right[known].mean())
-    close(found["known_rejected"], (~accepted)[known].mean())
-    close(found["unknown_rejected"], (~accepted)[~known].mean())
+    actual = OpenSetScores(threshold - 1e-12, convention=convention, groups=GROUPS)(scores, targets)
+    close(actual["f_measure"], 2 * tp / (2 * tp + fp + fn))
+    close(actual["precision"], tp / (tp + fp))
+    close(actual["recall"], tp / (tp + fn))
+    close(actual["auroc"], roc_auc_score(known, confidence))
+    close(actual["accuracy"], (accepted & right)[known].mean())
+    close(actual["closed_accuracy"], right[known].mean())
+    close(actual["known_rejected"], (~accepted)[known].mean())
+    close(actual["unknown_rejected"], (~accepted)[~known].mean())
     for name, hit in (("groups", right & accepted), ("closed_groups", right)):
         each = np.array([hit[own == c].mean() if (own == c).any() else math.nan for c in range(C)])
-        close(found[name], [np.nanmean(each[np.array(GROUPS) == g]) for g in range(3)])
+        close(actual[name], [np.nanmean(each[np.array(GROUPS) == g]) for g in range(3)])
     coarse = OpenSetScores(0.5, exact=False, resolution=64)(scores, targets)
     close(coarse["auroc"], roc_auc_score(known, cell_of(confidence, 64)))
 
@@ -313,29 +313,29 @@ def test_scores_of_labels(size, seed):
         (MultilabelScores(C, top_k=2), np.argsort(np.argsort(-flat, 1, kind="stable"), 1) < 2),
         (MultilabelScores(C, top_k=9), flat > -np.inf),
     ):
-        tp, said, true = ((mask & known).sum(0) for mask in (chosen & (given == 1), chosen, given == 1))
+        tp, predicted, true = ((mask & known).sum(0) for mask in (chosen & (given == 1), chosen, given == 1))
         counted = true > 0
-        found = metric(scores, targets)
-        cp, cr = (tp / np.maximum(said, 1))[counted].mean(), (tp[counted] / true[counted]).mean()
+        actual = metric(scores, targets)
+        cp, cr = (tp / np.maximum(predicted, 1))[counted].mean(), (tp[counted] / true[counted]).mean()
         expected = {
             "CP": cp,
             "CR": cr,
             "CF1": 2 * cp * cr / (cp + cr),
-            "OP": tp.sum() / said.sum(),
+            "OP": tp.sum() / predicted.sum(),
             "OR": tp.sum() / true.sum(),
-            "OF1": 2 * tp.sum() / (said.sum() + true.sum()),
+            "OF1": 2 * tp.sum() / (predicted.sum() + true.sum()),
             "left_out": (~counted).sum(),
         }
-        assert found.keys() == expected.keys()
+        assert actual.keys() == expected.keys()
         for name, value in expected.items():
-            close(found[name], value)
+            close(actual[name], value)
 
 
 def test_thresholds_may_be_at_either_end():
     probs, targets = torch.tensor([[0.0, 0.5, 1.0]]), torch.tensor([[1, 1, 1]])
     for threshold, chosen in ((0.0, 2), (1.0, 0), ([0.0, 0.5, 0.9], 1)):
-        found = MultilabelScores(3, threshold=threshold, from_logits=False)(probs, targets)
-        assert float(found["OR"]) == pytest.approx(chosen / 3)
+        scores = MultilabelScores(3, threshold=threshold, from_logits=False)(probs, targets)
+        assert float(scores["OR"]) == pytest.approx(chosen / 3)
 
 
 def bounds_of(scores, positive, resolution):

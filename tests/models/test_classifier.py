@@ -54,14 +54,14 @@ class Scaled(nn.Module):
 @each
 def test_found_in_every_model(name):
     model = build(name)
-    found = find_classifier(model)
-    where, module = found
+    classifier = find_classifier(model)
+    where, module = classifier
     assert where == ("fc" if "resnet" in name else "classifier")
     assert model.get_submodule(where) is module
     assert isinstance(module, nn.Conv2d if name in MAPS else nn.Linear)
-    assert found.num_classes == C
-    assert find_classifier(model, num_classes=C) == found
-    assert find_classifier(model, where) == found
+    assert classifier.num_classes == C
+    assert find_classifier(model, num_classes=C) == classifier
+    assert find_classifier(model, where) == classifier
 
 
 @each
@@ -74,7 +74,7 @@ def test_found_in_every_model_without_its_help(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet50", "deeplabv3", "mlp"])
-def test_as_many_classes_as_channels_elsewhere_are_no_doubt(name):
+def test_equal_numbers_of_classes_and_channels_are_unambiguous(name):
     width = {"resnet18": 512, "resnet50": 256, "deeplabv3": 16, "mlp": 16}[name]
     model = build(name, num_classes=width)
     assert find_classifier(model).module is model.get_classifier()
@@ -121,9 +121,9 @@ HAND_MADE = {
 @pytest.mark.parametrize("case", HAND_MADE)
 def test_found_in_other_nets(case):
     model, where = HAND_MADE[case]
-    found = find_classifier(model)
-    assert found.name == where
-    assert found.module is model.get_submodule(where)
+    classifier = find_classifier(model)
+    assert classifier.name == where
+    assert classifier.module is model.get_submodule(where)
 
 
 def test_two_that_could_be_it_are_listed():
@@ -158,12 +158,12 @@ class Lazy(nn.Module):
 
 
 def test_a_lazy_classifier_needs_a_batch():
-    message = says("the classifier 'head'", "its width", "got LazyLinear", "let a batch pass through the model first")
+    message = says("the classifier 'head'", "its width", "got LazyLinear", "run the model on a batch first")
     model = Lazy()
-    found = find_classifier(model)
-    assert found.num_classes == 3
+    classifier = find_classifier(model)
+    assert classifier.num_classes == 3
     with pytest.raises(ValueError, match=message):
-        found.in_features  # noqa: B018
+        classifier.in_features  # noqa: B018
     with pytest.raises(ValueError, match=message):
         set_prior_bias(model)
     model(torch.zeros(1, 4))
@@ -171,7 +171,7 @@ def test_a_lazy_classifier_needs_a_batch():
 
 
 @pytest.mark.parametrize("wrong", [lambda x: x, "resnet32", None, nn.Linear])
-def test_what_is_no_model(wrong):
+def test_model_must_be_a_module(wrong):
     with pytest.raises(TypeError, match=says("model", "nn.Module", "pass the model itself")):
         find_classifier(wrong)
 
@@ -205,8 +205,8 @@ def test_models_that_say_what_their_classifier_is():
 
 
 def test_widths_of_a_classifier():
-    found = find_classifier(nn.Sequential(nn.Conv2d(7, 3, 1)))
-    assert (found.in_features, found.num_classes) == (7, 3)
+    classifier = find_classifier(nn.Sequential(nn.Conv2d(7, 3, 1)))
+    assert (classifier.in_features, classifier.num_classes) == (7, 3)
     scaled = find_classifier(Net(["head"], head=Scaled(2, 3)), "head")
     with pytest.raises(TypeError, match=says("the classifier 'head'", ".in_features", "got Scaled")):
         scaled.in_features  # noqa: B018
@@ -239,7 +239,7 @@ def test_replacing_keeps_everything_else(name):
     assert torch.equal(model(batch(name)), untouched.eval()(batch(name)))
 
 
-def test_a_classifier_that_is_no_linear_layer_is_found_again():
+def test_a_replaced_non_linear_classifier_is_found():
     model = Net(["a", "b"], a=nn.Linear(4, 3), b=nn.Linear(3, 3))
     scaled = Scaled(3, 3)
     replace_classifier(model, scaled, name="b")
@@ -283,7 +283,7 @@ def test_the_new_module_takes_over_the_mode(training):
 def test_what_cannot_be_replaced():
     with pytest.raises(TypeError, match=says("module", "nn.Module", "got function", "nn.Linear(D, C)")):
         replace_classifier(build("mlp"), lambda x: x)
-    with pytest.raises(ValueError, match=says("model", "as a part", "got Linear", "use the new module")):
+    with pytest.raises(ValueError, match=says("model", "as a submodule", "got Linear", "use the new module")):
         replace_classifier(nn.Linear(3, 2), nn.Linear(3, 4))
 
 
@@ -299,9 +299,9 @@ def test_features_are_what_the_classifier_sees(name):
     with features_of(model) as view:
         features, logits = view(x)
     assert torch.equal(logits, expected)
-    found = find_classifier(model)
-    assert features.shape[:2] == (BATCH, found.in_features)
-    again = found.module(features)
+    classifier = find_classifier(model)
+    assert features.shape[:2] == (BATCH, classifier.in_features)
+    again = classifier.module(features)
     if name in MAPS:
         again = F.interpolate(again, size=x.shape[-2:], mode="bilinear")
     assert_close(again, logits)
@@ -350,9 +350,9 @@ def test_a_view_compiles():
     model, x = build("mlp").eval(), batch("mlp")
     with features_of(model) as view:
         expected = view(x)
-        found = torch.compile(view, fullgraph=True, backend="eager")(x)
-    assert_close(found.features, expected.features)
-    assert_close(found.logits, expected.logits)
+        actual = torch.compile(view, fullgraph=True, backend="eager")(x)
+    assert_close(actual.features, expected.features)
+    assert_close(actual.logits, expected.logits)
 
 
 def test_a_classifier_that_is_called_twice_or_never():

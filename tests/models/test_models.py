@@ -603,7 +603,7 @@ def test_arguments_that_make_no_model(make, message):
         make()
 
 
-def test_a_width_that_is_no_whole_number():
+def test_width_must_be_an_integer():
     with pytest.raises(TypeError, match=says("width", "integer", "got 1.5")):
         TextCNN(10, 3, width=1.5)
 

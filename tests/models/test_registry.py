@@ -352,7 +352,7 @@ def test_models_of_a_file_can_be_pickled(file):
     assert torch.equal(pickle.loads(pickle.dumps(model)).fc.weight, model.fc.weight)
 
 
-def test_a_file_is_found_from_the_working_folder_and_read_anew(file, monkeypatch):
+def test_a_file_is_relative_to_the_working_folder_and_reloaded(file, monkeypatch):
     monkeypatch.chdir(file.parent)
     assert build_model("my nets.py:plain", num_classes=C).fc.in_features == 4
     file.write_text(SOURCE.replace("nn.Linear(WIDTH", "nn.Linear(2 * WIDTH + 100"))

@@ -39,11 +39,11 @@ class Visit:
 
 
 def find_browser() -> str:
-    """The browser; skips the test where there is none, or fails where one is required."""
+    """The browser; skips the test without one, or fails if one is required."""
     for name in NAMES:
-        found = shutil.which(name)
-        if found:
-            return found
+        path = shutil.which(name)
+        if path:
+            return path
     reason = f"no browser: none of {', '.join(NAMES)} is installed"
     if os.environ.get("EQUIPOISE_REQUIRE_BROWSER"):
         pytest.fail(reason)
@@ -90,7 +90,7 @@ FRAME = """<!doctype html><title></title>
 
 
 def measure(page: Path, folder: Path, width: int, *options: str) -> dict:
-    """What the browser makes of the page in a frame of that width: pixels and colours, told by a script in a copy."""
+    """Layout of the page by the browser in a frame of that width: pixels and colours, told by a script in a copy."""
     (folder / "measured.html").write_text(
         page.read_text(encoding="utf-8").replace("</body>", PROBE + "</body>"), encoding="utf-8"
     )

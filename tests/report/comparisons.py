@@ -83,8 +83,8 @@ def _write_run(run: PlannedRun, task: str, arrays: dict, epochs: int, number: in
     fitted = fit(torch.from_numpy(logits).double(), torch.from_numpy(arrays["targets"]))
     save(fitted, path / "calibration.json")
     test = open_predictions(path / "predictions" / "test.npz")
-    found = evaluate(test, fitted=fitted).to_json()
-    results = {"val": found, "test": found}
+    evaluation = evaluate(test, fitted=fitted).to_json()
+    results = {"val": evaluation, "test": evaluation}
     if unknown:
         shutil.copyfile(path / "predictions" / "test.npz", path / "predictions" / "val.npz")
         np.savez(path / "predictions" / "open.npz", logits=draw.normal(size=(unknown, logits.shape[1])))

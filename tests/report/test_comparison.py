@@ -28,11 +28,11 @@ from tests.report.reading import Reader, brightness, labels
 ODD_NAMES = ["<b>x</b>", "<script>alert(1)</script>", "\"&'", "$a_b$", 'id="x" 1.23456', "]]> </svg> -->"]
 SECTIONS = {
     "multiclass": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Training",
-               "Right and wrong predictions", "Recall weights", "Reproduce"],
+               "Correct and wrong predictions", "Recall weights", "Reproduce"],
     "multilabel": ["Results", "Differences from bce", "Accuracy and calibration", "Reliability", "Labels", "Training",
               "Positives and negatives", "Reproduce"],
     "segmentation": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Examples",
-                     "Training", "Right and wrong predictions", "Recall weights", "Reproduce"],
+                     "Training", "Correct and wrong predictions", "Recall weights", "Reproduce"],
 }  # fmt: skip
 FIGURES = {
     "multiclass": [
@@ -41,7 +41,7 @@ FIGURES = {
         "Reliability diagram: ce", "Reliability diagram: recall", "focal:gamma=1,3: a bar for each of 6 classes",
         "training loss / first epoch, over the epochs, a line for each of ce, focal:gamma=1,3, recall",
         "mean class accuracy, validation", "norm of the gradient", "NLL of wrong predictions",
-        "entropy of right predictions", "recall: over time", "recall: by class", "ce: over time", "focal weights",
+        "entropy of correct predictions", "recall: over time", "recall: by class", "ce: over time", "focal weights",
         "recall weights", "recall / focal",
     ],
     "multilabel": [
@@ -104,9 +104,9 @@ def test_sections_stand_in_order_and_are_linked(page):
 
 def test_every_figure_is_there_and_described(page):
     task, path = page
-    found = labels(Reader(path.read_text(encoding="utf-8")))
+    content = labels(Reader(path.read_text(encoding="utf-8")))
     for words in FIGURES[task]:
-        assert any(words in label for label in found), words
+        assert any(words in label for label in content), words
 
 
 def test_nothing_is_loaded_and_only_the_own_script_runs(page):
@@ -170,7 +170,7 @@ def test_only_real_differences_are_marked(single):
     assert sum("var(--worse)" in figure for figure in figures) == 1
 
 
-def test_one_seed_has_no_interval_and_it_is_said(tmp_path):
+def test_one_seed_has_no_interval_and_a_note(tmp_path):
     folder = write_comparison(tmp_path / "one", seeds=1, losses=("ce", "recall"))
     text = comparison_page(folder, read_verdict(folder))
     assert "One seed: no interval and no significance test" in text
@@ -184,7 +184,7 @@ def test_a_single_loss_has_nothing_to_compare_with(tmp_path):
     text = comparison_page(folder, read_verdict(folder))
     assert "<h1>1 loss compared on digits-lt</h1>" in text
     titles = re.findall(r'<h2 id="[^"]*">(.*?)</h2>', text)
-    parts = ["Results", "Reliability", "Classes", "Training", "Right and wrong predictions", "Recall weights"]
+    parts = ["Results", "Reliability", "Classes", "Training", "Correct and wrong predictions", "Recall weights"]
     assert titles == [*parts, "Reproduce"]
 
 
@@ -216,28 +216,28 @@ def methods(tmp_path_factory):
 
 
 def test_where_any_row_is_a_method_rows_are_not_called_losses(methods, single):
-    said = " ".join(re.findall(r'<p class="soft">(.*?)</p>', methods, re.DOTALL))
-    assert said.count("losses") == said.count("Values of different losses do not compare") == 1  # of losses indeed
-    assert said.count("the number of methods") == 2
-    assert "joins the methods that no other one beats" in said
-    assert "on validation data, not on test data" in said
+    text = " ".join(re.findall(r'<p class="soft">(.*?)</p>', methods, re.DOTALL))
+    assert text.count("losses") == text.count("Values of different losses are not comparable") == 1  # of losses indeed
+    assert text.count("the number of methods") == 2
+    assert "connects the Pareto-optimal methods" in text
+    assert "on validation data, not on test data" in text
     heads = [name for head in re.findall(r"<thead>.*?</thead>", methods, re.DOTALL) for name in Reader(head).words]
     assert heads.count("method") == 3  # results, hyper-parameters, failed runs
     assert "loss" not in heads
     assert "the number of losses" in comparison_page(single, read_verdict(single))
 
 
-AFTERWARDS = "their classifiers were made after the training of another run"
+AFTERWARDS = "their classifiers were fitted after the training of another run"
 
 
-def test_what_has_no_line_is_in_no_legend_and_it_is_said_why(methods, single):
-    for title in ("Training", "Right and wrong predictions"):
+def test_methods_without_epochs_are_not_in_legends(methods, single):
+    for title in ("Training", "Correct and wrong predictions"):
         section = re.search(rf"<h2[^>]*>{title}</h2>.*?</section>", methods, re.DOTALL)[0]
         legends = re.findall(r'<ul class="keys">(.*?)</ul>', section, re.DOTALL)
         assert legends
         for legend in legends:
             assert list(filter(None, Reader(legend).words)) == ["ce", "recall", "sdn"]
-        assert section.count(f"No line of crt:epochs=5,10 and ncm: {AFTERWARDS}.") == 1
+        assert section.count(f"No line for crt:epochs=5,10 and ncm: {AFTERWARDS}.") == 1
     assert AFTERWARDS not in comparison_page(single, read_verdict(single))
 
 
@@ -245,13 +245,13 @@ def test_methods_without_epochs_are_those_that_do_not_learn_in_steps():
     assert {name for name, method in METHODS.items() if not method.learns_in_steps} == set(MADE_AFTERWARDS)
 
 
-def test_scores_that_are_no_probabilities_are_told(methods, single):
-    told = (
-        "are distances to the means of classes and no probabilities: ECE, AdaECE and NLL before temperature are no "
-        "fair measure of them"
+def test_distance_scores_have_a_warning(methods, single):
+    text = (
+        "are distances to class means, not probabilities: ECE, AdaECE and NLL before temperature scaling are not "
+        "meaningful for them"
     )
-    assert methods.count(f"The scores of ncm {told}") == methods.count(told) == 1
-    assert told not in comparison_page(single, read_verdict(single))
+    assert methods.count(f"The scores of ncm {text}") == methods.count(text) == 1
+    assert text not in comparison_page(single, read_verdict(single))
 
 
 def test_labels_are_called_labels(tmp_path):
@@ -284,7 +284,7 @@ def test_a_heading_says_why_its_numbers_are_not_judged(single):
     assert "training samples; 1 class, 2 test samples, too few to judge" in comparison_page(single, verdict)
 
 
-def test_an_exponent_that_stays_is_no_figure(tmp_path):
+def test_constant_exponents_have_no_figure(tmp_path):
     folder = write_comparison(tmp_path / "labels", "multilabel", losses=("bce", "asl"), seeds=2)
     text = comparison_page(folder, read_verdict(folder))
     assert any("exponent" in label for label in labels(Reader(text)))
@@ -315,7 +315,7 @@ def test_wide_intervals_leave_room_for_the_others():
     assert drawn[0].count("<use") == drawn[1].count("<use") + 2  # an arrow at either end
 
 
-def test_failed_runs_are_told_and_the_others_stay(copied):
+def test_failed_runs_are_listed_and_the_others_remain(copied):
     gone = [run for run in copied.runs if run.loss == "recall"]
     for run in gone:
         shutil.rmtree(run.folder.path)
@@ -331,18 +331,18 @@ def test_failed_runs_are_told_and_the_others_stay(copied):
 
 
 def test_no_run_at_all(copied):
-    found = read_verdict(copied)
+    verdict = read_verdict(copied)
     shutil.rmtree(copied.path / "runs")
-    with pytest.raises(ValueError, match="at least one run must be finished, found none; let equipoise compare go on"):
-        comparison_page(copied, found)
+    with pytest.raises(ValueError, match="at least one run must be finished, found none; run equipoise compare again"):
+        comparison_page(copied, verdict)
 
 
-def test_candidates_that_were_not_chosen_are_told(single):
+def test_candidates_that_were_not_chosen_are_listed(single):
     words = Reader(comparison_page(single, read_verdict(single))).words
-    told = list(filter(None, words[words.index("Hyper-parameters") :]))[2:]
-    assert told[:4] == ["loss", "candidate", "mean class accuracy, validation", "runs"]
-    assert told[4:8] == ["focal:gamma=1,3", "focal:gamma=1", "54.00", "3"]
-    assert told[8:13] == ["focal:gamma=1,3", "focal:gamma=3", "57.00", "3", "chosen"]
+    text = list(filter(None, words[words.index("Hyper-parameters") :]))[2:]
+    assert text[:4] == ["loss", "candidate", "mean class accuracy, validation", "runs"]
+    assert text[4:8] == ["focal:gamma=1,3", "focal:gamma=1", "54.00", "3"]
+    assert text[8:13] == ["focal:gamma=1,3", "focal:gamma=3", "57.00", "3", "chosen"]
 
 
 def test_histories_without_what_is_new_are_drawn_without_it(copied):
@@ -354,47 +354,47 @@ def test_histories_without_what_is_new_are_drawn_without_it(copied):
         for row in rows:
             row["train"].pop("focal_weights")
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    found = labels(Reader(comparison_page(copied, read_verdict(copied))))
-    assert any("recall: over time" in label for label in found)
-    drawn, left = ([label for label in each if "focal weights" in label] for each in (before, found))
+    descriptions = labels(Reader(comparison_page(copied, read_verdict(copied))))
+    assert any("recall: over time" in label for label in descriptions)
+    drawn, left = ([label for label in each if "focal weights" in label] for each in (before, descriptions))
     assert drawn
     assert left == []
 
 
-def test_the_last_epoch_is_not_said_to_be_chosen(copied):
-    chosen = "Mean class accuracy on validation data chose the epoch that is judged."
+def test_the_last_epoch_is_not_described_as_selected(copied):
+    chosen = "Mean class accuracy on validation data selected the evaluated epoch."
     assert chosen in comparison_page(copied, read_verdict(copied))
     for run in copied.runs:
         file = run.folder.path / "run.json"
         file.write_text(json.dumps(replace(run.folder.record, spec={"checkpoint": "last"}).to_json()), encoding="utf-8")
     text = comparison_page(copied, read_verdict(copied))
-    assert "The last epoch is judged." in text
+    assert "Evaluated after the last epoch." in text
     assert chosen not in text
 
 
-def test_a_group_of_all_classes_has_no_diagrams_of_its_own(copied):
+def test_a_group_of_all_classes_has_no_separate_diagrams(copied):
     assert "Classes with more than 100 training samples" in comparison_page(copied, read_verdict(copied))
     for run in copied.runs:
         file = run.folder.path / "results.json"
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
         for group in ("medium", "few"):
-            found["test"]["reliability"].pop(group, None)
-        file.write_text(json.dumps(found), encoding="utf-8")
+            content["test"]["reliability"].pop(group, None)
+        file.write_text(json.dumps(content), encoding="utf-8")
     assert "Classes with more than 100 training samples" not in comparison_page(copied, read_verdict(copied))
 
 
-def test_ten_losses_and_a_hundred_classes_are_no_heavy_page(tmp_path):
+def test_size_of_a_report_with_ten_losses_and_a_hundred_classes(tmp_path):
     losses = ("ce", *(f"focal:gamma={k}" for k in range(6)), "recall", "recall:momentum=0.5", "recall:momentum=0.9")
     folder = write_comparison(tmp_path / "big", losses=losses, classes=100, epochs=30, seeds=2, samples=300)
     text = comparison_page(folder, read_verdict(folder))
     assert len(text.encode()) < 3_000_000
-    assert "all 100 classes in numbers" in text
-    assert text.count("var(--series-8)") > 8  # nine losses beside the baseline: the ninth is told apart by its dashes
+    assert "all 100 classes as a table" in text
+    assert text.count("var(--series-8)") > 8  # nine losses and the baseline: the ninth has other dashes
     assert re.search(r'class="stroke".*?stroke="var\(--series-1\)" stroke-dasharray="4.0 1.6"', text)
     assert text.count("<pattern") == 1  # its bars are hatched
 
 
-def test_lines_points_and_areas_are_told_apart_where_colours_come_again():
+def test_repeated_colours_differ_in_dashes_markers_and_hatching():
     looks = strokes(32)
     for kind in ("dash", "marker", "hatch"):
         assert len({(look.colour, getattr(look, kind)) for look in looks}) == len(looks)
@@ -419,7 +419,7 @@ def test_bars_and_points_of_one_colour_differ(classes):
 def test_more_classes_than_can_be_seen_share_bars_and_the_table_has_the_rare_ones(tmp_path):
     folder = write_comparison(tmp_path / "huge", losses=("ce", "recall"), classes=400, seeds=1, samples=100, epochs=2)
     text = comparison_page(folder, read_verdict(folder))
-    assert "the 300 rarest in numbers" in text
+    assert "the 300 rarest as a table" in text
     assert "400 classes, from common to rare" in text
     assert ">kind 399<" in text
     assert ">kind 99<" not in text
@@ -480,7 +480,7 @@ def test_in_a_browser_it_fits_the_width_and_the_colours(page, tmp_path, width, d
     assert (ink > 200 and paper < 60) if dark else (ink < 60 and paper == 255)
 
 
-def test_in_a_browser_a_table_that_goes_on_has_a_shadow_at_its_edge(single, tmp_path):
+def test_in_a_browser_a_scrollable_table_has_a_shadow(single, tmp_path):
     """One that stands still, and over it paper that moves with the table and covers it at the end."""
     script = (
         "<script>document.title = getComputedStyle(document.querySelector('.scroll')).backgroundAttachment</script>"
@@ -515,8 +515,8 @@ def test_in_a_browser_a_click_sorts_good_numbers_first(single, tmp_path):
     verdict = read_verdict(single)
     text = comparison_page(single, verdict)
     ece = re.findall(r'<th scope="col" data-first="(\w+)"', text).index("ascending", 1)
-    found = clicked(text, tmp_path, [1, 1, ece, ece])
-    for metric, descending, (first, second) in (("accuracy", True, found[:2]), ("ece", False, found[2:])):
+    actual = clicked(text, tmp_path, [1, 1, ece, ece])
+    for metric, descending, (first, second) in (("accuracy", True, actual[:2]), ("ece", False, actual[2:])):
         means = {row.loss: row.mean(metric) for row in verdict.rows}
         order = sorted(means, key=means.get, reverse=descending)
         ways = ["descending", "ascending"] if descending else ["ascending", "descending"]

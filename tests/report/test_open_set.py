@@ -50,8 +50,8 @@ def test_the_page_has_the_section_with_its_figures(page):
     text = page.read_text(encoding="utf-8")
     assert '<h2 id="open-set">Open set</h2>' in text
     assert "60 test samples and 40 of unknown classes" in text
-    found = labels(Reader(text))
-    assert {words: found.count(words) for words in FIGURES} == FIGURES
+    descriptions = labels(Reader(text))
+    assert {words: descriptions.count(words) for words in FIGURES} == FIGURES
     for title in ("unknown rejected", "F-measure over known rejected", "F-measure over threshold"):
         assert title in Reader(text).words, title
     heads = re.findall(r"<thead>.*?</thead>", text, re.DOTALL)[1]
@@ -68,16 +68,16 @@ def test_numbers_are_means_over_the_seeds(folder):
         opens = [run.results.open for run in loss.runs]
         assert row[0] == loss.name
         for way, (read, place) in {
-            "closed": (lambda found: found.closed, names.index("few")),
-            "open": (lambda found: found.thresholds[1].metrics, names.index("few") + 1),
+            "closed": (lambda result: result.closed, names.index("few")),
+            "open": (lambda result: result.thresholds[1].metrics, names.index("few") + 1),
         }.items():
-            values = [read(found)["few"] for found in opens]
+            values = [read(result)["few"] for result in opens]
             assert table.head[place].text == way
             assert row[place].text == shown("", np.mean(values))
             assert row[place].below == f"± {shown('', np.std(values, ddof=1))}"
-        areas = [found.auroc["max_logit"] for found in opens]
+        areas = [result.auroc["max_logit"] for result in opens]
         assert row[names.index("AUROC") + 1].text == shown("", np.mean(areas))
-        assert row[1].value == pytest.approx(np.mean([found.thresholds[1].threshold for found in opens]))
+        assert row[1].value == pytest.approx(np.mean([result.thresholds[1].threshold for result in opens]))
 
 
 def test_without_an_open_set_there_is_no_section(tmp_path):

@@ -49,9 +49,9 @@ def page(request, tmp_path_factory):
 
 def test_every_figure_is_there_and_described(page):
     task, path = page
-    found = labels(Reader(path.read_text(encoding="utf-8")))
-    assert len(found) == len(FIGURES[task])
-    for words, label in zip(FIGURES[task], found, strict=True):
+    content = labels(Reader(path.read_text(encoding="utf-8")))
+    assert len(content) == len(FIGURES[task])
+    for words, label in zip(FIGURES[task], content, strict=True):
         assert words in label
 
 
@@ -82,26 +82,26 @@ def test_colours_of_figures_are_variables(page):
 
 
 def test_the_page_of_json_is_the_page_of_the_evaluation(tmp_path):
-    found = evaluated(tmp_path)
-    twice = [evaluation_page(each) for each in (found, json.loads(json.dumps(found.to_json())))]
+    evaluation = evaluated(tmp_path)
+    twice = [evaluation_page(each) for each in (evaluation, json.loads(json.dumps(evaluation.to_json())))]
     first, second = (re.sub(r"f\d+-", "", text) for text in twice)  # names inside figures count on
     assert first == second
 
 
 def test_numbers_of_the_page(tmp_path):
-    found = evaluated(tmp_path)
-    words = Reader(evaluation_page(found, command="equipoise evaluate <x>")).words
-    low, high = found.intervals["accuracy"]
+    evaluation = evaluated(tmp_path)
+    words = Reader(evaluation_page(evaluation, command="equipoise evaluate <x>")).words
+    low, high = evaluation.intervals["accuracy"]
     assert f"{100 * low:.2f} to {100 * high:.2f}" in words
-    for value in (found.calibration.before["nll"], found.calibration.after["nll"]):
+    for value in (evaluation.calibration.before["nll"], evaluation.calibration.after["nll"]):
         assert f"{value:.4f}" in words
-    for row in found.groups:
+    for row in evaluation.groups:
         assert f"{100 * row.metrics['accuracy']:.2f}" in words
     assert "Made by: equipoise evaluate <x>" in words
 
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
-def test_calibration_errors_are_told_apart(tmp_path, task):
+def test_calibration_errors_are_defined(tmp_path, task):
     page = evaluation_page(evaluate(open_predictions(save(tmp_path, "npz", arrays_of(task, samples=60)))))
     assert ("samples whose true class is in it" in page) == (task != "multilabel")
     assert ("judge classes by their classwise ECE" in page) == (task == "multiclass")
@@ -110,17 +110,17 @@ def test_calibration_errors_are_told_apart(tmp_path, task):
 
 
 def test_many_classes_are_folded_and_the_bars_are_those_at_either_end(tmp_path):
-    found = evaluated(tmp_path, classes=100)
-    reader = Reader(evaluation_page(found))
+    evaluation = evaluated(tmp_path, classes=100)
+    reader = Reader(evaluation_page(evaluation))
     assert "details" in [tag for tag, _ in reader.tags]
-    assert "all 100 in numbers" in reader.words
-    shown = [row for row in found.per_class if row.metrics["accuracy"] is not None]
+    assert "all 100 as a table" in reader.words
+    shown = [row for row in evaluation.per_class if row.metrics["accuracy"] is not None]
     assert f"the 20 lowest and the 20 highest of {len(shown)}" in labels(reader)[-1]
     best = max(shown, key=lambda row: row.metrics["accuracy"])
     assert reader.words.count(best.name) == 2
 
 
-def test_names_in_other_scripts_and_lines_warn_nobody(tmp_path, recwarn):
+def test_names_in_other_scripts_raise_no_warnings(tmp_path, recwarn):
     arrays = arrays_of("multiclass") | {"class_names": np.array(["日本", "العربية", "a\nb", "x" * 300, "", "😀"])}
     evaluation_page(evaluate(open_predictions(save(tmp_path, "npz", arrays))))
     assert not recwarn.list
@@ -130,8 +130,8 @@ def test_names_in_other_scripts_and_lines_warn_nobody(tmp_path, recwarn):
 def test_pages_of_little(tmp_path, task):
     """One sample, no temperature, no groups, classes without samples."""
     arrays = arrays_of(task, samples=1, counts=False)
-    found = evaluate(open_predictions(save(tmp_path, "npz", arrays)))
-    text = evaluation_page(found)
+    evaluation = evaluate(open_predictions(save(tmp_path, "npz", arrays)))
+    text = evaluation_page(evaluation)
     assert "No temperature could be fitted" in text
     assert len(labels(Reader(text))) == 3
 

@@ -56,9 +56,9 @@ def test_a_series_is_the_mean_of_the_seeds_and_their_range(losses):
 
 
 def test_numbers_of_classes_over_time(losses):
-    found = losses[0].by_class("train", "recall_weights")
+    value = losses[0].by_class("train", "recall_weights")
     rows = np.array([[row.train["recall_weights"] for row in run.history()] for run in losses[0].runs])
-    np.testing.assert_allclose(found, rows.mean(0))
+    np.testing.assert_allclose(value, rows.mean(0))
     assert losses[0].by_class("train", "loss") is None
 
 
@@ -92,15 +92,15 @@ def test_label_maps_have_the_colours_of_their_classes(maps):
     ):
         for number, index in enumerate(kept["indices"]):
             truth = saved["targets"][index]
-            found = saved["logits"][index].argmax(0)
-            expected = np.where((truth >= 0)[..., None], colours[found], 0)
+            actual = saved["logits"][index].argmax(0)
+            expected = np.where((truth >= 0)[..., None], colours[actual], 0)
             np.testing.assert_array_equal(pixels(grid.rows[number][3]), expected)
             right = np.where((truth >= 0)[..., None], colours[truth.clip(0)], 0)
             np.testing.assert_array_equal(pixels(grid.rows[number][1]), right)
             np.testing.assert_array_equal(pixels(grid.rows[number][0]), kept["images"][number].transpose(1, 2, 0))
-            share = (found == truth)[truth >= 0].mean()
+            share = (actual == truth)[truth >= 0].mean()
             assert grid.rows[number][3].caption == f"{100 * share:.1f} % right"
-    assert [key.name for key in keys] == [*data.class_names, "counts for nothing"]
+    assert [key.name for key in keys] == [*data.class_names, "ignored"]
     assert keys[1].colour == "#" + bytes(colours[1]).hex()
 
 
@@ -128,16 +128,16 @@ def test_colours_differ(count):
 
 
 @pytest.mark.parametrize("write", [np.savez, np.savez_compressed])
-def test_stored_arrays_are_read_as_they_are(tmp_path, write):
+def test_stored_arrays_are_read_unchanged(tmp_path, write):
     arrays = {
         "logits": np.random.default_rng(0).normal(size=(5, 3, 4, 2)).astype(np.float16),
         "targets": np.asfortranarray(np.arange(40).reshape(5, 8)),
     }
     write(tmp_path / "saved.npz", **arrays)
     for name, array in arrays.items():
-        found = stored_array(tmp_path / "saved.npz", name)
-        np.testing.assert_array_equal(found, array)
-        assert isinstance(found, np.memmap) == (write is np.savez)
+        actual = stored_array(tmp_path / "saved.npz", name)
+        np.testing.assert_array_equal(actual, array)
+        assert isinstance(actual, np.memmap) == (write is np.savez)
 
 
 # ------------------------------------------------------------------------------------------------------------- origins

@@ -68,7 +68,7 @@ def test_a_single_loss_is_not_called_the_best(verdict):
     assert not any(result.best for result in results_of(verdict)[0].values())
 
 
-def test_what_is_not_judged_has_no_best(verdict):
+def test_metrics_that_are_not_compared_have_no_best(verdict):
     verdict = replace(verdict, not_compared={"nll": "too few"})
     assert not any(row["nll"].best for row in results_of(verdict))
     assert results_of(verdict)[1]["accuracy"].best
@@ -96,11 +96,11 @@ def test_a_metric_that_is_not_there(verdict, names, got):
         with_metrics(verdict, names)
 
 
-def test_csv_has_every_number_as_it_is(verdict):
+def test_csv_has_unrounded_numbers(verdict):
     rows = list(csv.DictReader(io.StringIO(as_csv(verdict))))
     assert len(rows) == 9
-    found = {(row["loss"], row["metric"]): row for row in rows}
-    focal = found[NAMES[1], "accuracy"]
+    actual = {(row["loss"], row["metric"]): row for row in rows}
+    focal = actual[NAMES[1], "accuracy"]
     assert float(focal["mean"]) == 0.8
     assert [float(focal[key]) for key in ("difference", "low", "high", "p_adjusted")] == [
         0.1,
@@ -109,9 +109,9 @@ def test_csv_has_every_number_as_it_is(verdict):
         0.02,
     ]
     assert focal["significant"] == "True"
-    assert found[NAMES[2], "accuracy"]["seeds_needed"] == "7"
-    assert found["ce", "accuracy"]["difference"] == ""
-    assert found[NAMES[2], "nll"]["mean"] == ""
+    assert actual[NAMES[2], "accuracy"]["seeds_needed"] == "7"
+    assert actual["ce", "accuracy"]["difference"] == ""
+    assert actual[NAMES[2], "nll"]["mean"] == ""
 
 
 def test_markdown(verdict):
@@ -135,7 +135,7 @@ def test_latex(verdict):
 
 
 @pytest.mark.parametrize("make", [as_markdown, as_latex])
-def test_of_one_seed_there_is_no_deviation(verdict, make):
+def test_one_seed_has_no_standard_deviation(verdict, make):
     alone = [
         replace(row, metrics={name: summary(value.mean, None, seeds=1) for name, value in row.metrics.items()})
         for row in verdict.rows

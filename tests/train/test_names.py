@@ -49,8 +49,8 @@ def test_losses_of_ones_own_in_a_line(line):
     ("text", "words"),
     [
         ("ce+focl", "got 'focl'; did you mean 'focal'"),
-        ("gone.py:Tail", "gone.py:Tail: there must be such a file, found none at .*gone.py; check the path"),
-        ("gone.py", "must be FILE.py:NAME, got 'gone.py'; say which"),
+        ("gone.py:Tail", "gone.py:Tail: the file must exist, found none at .*gone.py; check the path"),
+        ("gone.py", "must be FILE.py:NAME, got 'gone.py'; append the"),
         ("gone.py:a=3", "must be FILE.py:NAME, got 'gone.py:a=3'"),
     ],
 )

@@ -100,8 +100,8 @@ def fit_dirichlet(
     start = x.scaled.new_zeros(classes + 1, classes)
     if shrinkage is None:
         shrinkage = _cross_validate(x, rows.labels, start) if samples >= 2 * FOLDS else SHRINKAGES[0]
-    found = _solve(x, rows.labels, shrinkage, start)
-    change, shift = found.parameters[:-1] / x.deviation[:, None], found.parameters[-1]
+    solution = _solve(x, rows.labels, shrinkage, start)
+    change, shift = solution.parameters[:-1] / x.deviation[:, None], solution.parameters[-1]
     weight = (torch.eye(classes, dtype=torch.float64, device=change.device) + change.T) * x.slope
     bias = shift - x.mean @ change
     few = f"{samples} rows for {classes * (classes + 1)} parameters" if samples < classes * (classes + 1) else ""
@@ -110,8 +110,8 @@ def fit_dirichlet(
             tuple(map(tuple, weight.tolist())),
             tuple(bias.tolist()),
             samples=samples,
-            converged=found.converged,
-            note=join_notes(found.note, missing(rows.labels, classes), few, rows.note),
+            converged=solution.converged,
+            note=join_notes(solution.note, missing(rows.labels, classes), few, rows.note),
         )
     )
 
@@ -135,8 +135,8 @@ def _solve(x: Standard, labels: Tensor, shrinkage: float, start: Tensor, toleran
             gradient = gradient + torch.cat([units.T @ pull, pull.sum(0, keepdim=True)])
         return value / samples, gradient * size / samples
 
-    found = minimise(objective, start / size, tolerance=tolerance)
-    return found._replace(parameters=found.parameters * size)
+    minimum = minimise(objective, start / size, tolerance=tolerance)
+    return minimum._replace(parameters=minimum.parameters * size)
 
 
 def _cross_validate(x: Standard, labels: Tensor, start: Tensor) -> float:

@@ -156,11 +156,11 @@ def _best_gamma(loss: Callable[[float], float]) -> tuple[float, str]:
     from scipy.optimize import minimize_scalar  # here, to keep importing equipoise fast
 
     ends = {bound: loss(bound) for bound in (0.0, LARGEST_GAMMA)}
-    found = minimize_scalar(loss, bounds=(0.0, LARGEST_GAMMA), method="bounded", options={"xatol": 1e-9})
+    minimum = minimize_scalar(loss, bounds=(0.0, LARGEST_GAMMA), method="bounded", options={"xatol": 1e-9})
     end = min(ends, key=ends.__getitem__)
-    if ends[end] <= float(found.fun):
+    if ends[end] <= float(minimum.fun):
         return end, f"the best gamma is at the end {end:g} of the range 0 ... {LARGEST_GAMMA:g}"
-    return float(found.x), ""
+    return float(minimum.x), ""
 
 
 def corrected(logits: Tensor, gamma: float, task: Task) -> Tensor:

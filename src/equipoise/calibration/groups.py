@@ -104,9 +104,9 @@ def fit_group_temperatures(
             notes.append(f"group {name} is never predicted and uses the common temperature")
             continue
         part = SingleRows(rows.logits[chosen], rows.labels[chosen])
-        found = slope_by_nll(part, low, high, anchor=common.temperature, shrinkage=shrinkage)
-        temperatures.append(found.temperature)
-        notes.append(f"group {name}: {found.note}" if found.note and not common.note else "")
+        fitted = slope_by_nll(part, low, high, anchor=common.temperature, shrinkage=shrinkage)
+        temperatures.append(fitted.temperature)
+        notes.append(f"group {name}: {fitted.note}" if fitted.note and not common.note else "")
     return announce(
         GroupTemperatures(
             tuple(temperatures),

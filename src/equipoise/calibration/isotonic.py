@@ -86,7 +86,7 @@ def fit_isotonic(
 
 def checked_curves(curves: tuple[Curve, ...]) -> tuple[Curve, ...]:
     """Return curves as tuples; raise unless they are pairs of increasing log-odds and probabilities inside (0, 1)."""
-    found = []
+    checked = []
     for curve in curves:
         if isinstance(curve, str) or len(curve) != 2:
             raise ValueError("curves must be a pair (log-odds, probabilities) for each class, got others; fit again")
@@ -94,10 +94,10 @@ def checked_curves(curves: tuple[Curve, ...]) -> tuple[Curve, ...]:
         probs = as_floats("probabilities of a curve", curve[1], positive=True)
         if max(probs) >= 1 or any(right < left for left, right in pairwise(odds)):
             raise ValueError("curves must have increasing log-odds and probabilities below 1, got others; fit again")
-        found.append((odds, probs))
-    if not found:
+        checked.append((odds, probs))
+    if not checked:
         raise ValueError("curves must hold one curve per class, got none; fit again")
-    return tuple(found)
+    return tuple(checked)
 
 
 def _fit_curve(known: ClassScores, floor: float) -> Curve:

@@ -34,11 +34,13 @@ def minimise(
         return value, gradient.reshape(-1).cpu().numpy()
 
     options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 20, "ftol": tolerance, "gtol": 1e-8}
-    found = minimize(value_and_gradient, start.reshape(-1).cpu().numpy(), jac=True, method="L-BFGS-B", options=options)
+    minimum = minimize(
+        value_and_gradient, start.reshape(-1).cpu().numpy(), jac=True, method="L-BFGS-B", options=options
+    )
     # the line search may stop at rounding level; check the gradient instead
-    converged = bool(found.success) or float(abs(found.jac).max()) < 1e-5
-    note = "" if converged else f"the search stopped before the optimum ({found.message})"
-    return Minimum(torch.as_tensor(found.x).view(start.shape).to(start.device), converged, note)
+    converged = bool(minimum.success) or float(abs(minimum.jac).max()) < 1e-5
+    note = "" if converged else f"the search stopped before the optimum ({minimum.message})"
+    return Minimum(torch.as_tensor(minimum.x).view(start.shape).to(start.device), converged, note)
 
 
 class Standard(NamedTuple):
@@ -58,8 +60,8 @@ class Standard(NamedTuple):
 
 def standardise(rows: SingleRows) -> Standard:
     """Scale by 1/T of the temperature fit (1 without an optimum) and take each class's column to mean 0, sd 1."""
-    found = slope_by_nll(rows, *BOUNDS)
-    slope = 1.0 / found.temperature if found.inside else 1.0
+    fitted = slope_by_nll(rows, *BOUNDS)
+    slope = 1.0 / fitted.temperature if fitted.inside else 1.0
     scaled = rows.logits * slope
     units = scaled.masked_fill(scaled == -torch.inf, math.log(LEAST) * slope)
     mean, deviation = units.mean(0), units.std(0, correction=0)

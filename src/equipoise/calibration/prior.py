@@ -190,8 +190,8 @@ def _fit(
         target = _shares("target_prior", target_prior)
         check_length("target_prior", len(target), logits.shape[1])
         return PriorCorrection(train, target)
-    found = _em(rows, train, shrinkage, MAX_ITER, TOLERANCE)
-    return PriorCorrection(train, found.prior, samples=len(rows), converged=found.converged, note=found.note)
+    solution = _em(rows, train, shrinkage, MAX_ITER, TOLERANCE)
+    return PriorCorrection(train, solution.prior, samples=len(rows), converged=solution.converged, note=solution.note)
 
 
 class Estimate(NamedTuple):

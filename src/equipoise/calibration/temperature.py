@@ -77,15 +77,15 @@ def fit_temperature(
     check_choice("by", by, ("nll", "ece"))
     low, high = check_bounds(bounds)
     rows = single_rows(logits, targets, ignore_index, likelihood=by == "nll")
-    found = slope_by_nll(rows, low, high) if by == "nll" else _best_on_grid(rows)
+    fitted = slope_by_nll(rows, low, high) if by == "nll" else _best_on_grid(rows)
     few = "" if len(rows.labels) >= 10 else f"{len(rows.labels)} rows are few"
     return announce(
         Temperature(
-            found.temperature,
+            fitted.temperature,
             num_classes=rows.logits.shape[1],
             samples=len(rows.labels),
-            converged=found.inside,
-            note=join_notes(found.note, few, rows.note),
+            converged=fitted.inside,
+            note=join_notes(fitted.note, few, rows.note),
         )
     )
 

@@ -91,8 +91,8 @@ def fit_vector(logits: Tensor, targets: Tensor, *, shrinkage: float = 1.0, ignor
             gradient = gradient + torch.stack([(pull * units).sum(0), pull.sum(0)])
         return value / samples, gradient / samples
 
-    found = minimise(objective, x.scaled.new_zeros(2, classes))
-    change, shift = found.parameters
+    minimum = minimise(objective, x.scaled.new_zeros(2, classes))
+    change, shift = minimum.parameters
     weight = (1.0 + change / x.deviation) * x.slope
     bias = shift - change * x.mean / x.deviation
     few = f"{samples} rows for {2 * classes} parameters" if samples < 2 * classes else ""
@@ -101,7 +101,7 @@ def fit_vector(logits: Tensor, targets: Tensor, *, shrinkage: float = 1.0, ignor
             tuple(weight.tolist()),
             tuple(bias.tolist()),
             samples=samples,
-            converged=found.converged,
-            note=join_notes(found.note, missing(rows.labels, classes), few, rows.note),
+            converged=minimum.converged,
+            note=join_notes(minimum.note, missing(rows.labels, classes), few, rows.note),
         )
     )

@@ -1,1 +1,1 @@
-"""Comparisons: many runs on one data set, and what can be said of the differences."""
+"""Comparisons: many runs on one data set, with confidence intervals and tests of their differences."""

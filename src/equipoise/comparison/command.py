@@ -1,4 +1,4 @@
-"""The command that repeats a comparison."""
+"""The command line of a comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["command_of", "flat"]
 
 
 def command_of(spec: Mapping[str, Any], out: str) -> str:
-    """The command that gives these settings, those that are as usual left out.
+    """The command line with these settings; defaults are omitted.
 
     >>> command_of({"data": "digits-lt", "losses": ["ce", "focal(gamma=[1, 2])"], "seeds": [0, 1], "epochs": 30}, "out")
     "equipoise compare --data digits-lt --losses 'ce focal(gamma=[1, 2])' --seeds 2 --out out"
@@ -39,7 +39,7 @@ def command_of(spec: Mapping[str, Any], out: str) -> str:
 
 
 def flat(value: object) -> str:
-    """A setting as a flag gives it."""
+    """A setting as the value of a command-line option."""
     if isinstance(value, (list, tuple)):
         return ",".join(map(flat, value))
     if isinstance(value, Mapping):

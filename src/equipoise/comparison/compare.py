@@ -24,7 +24,7 @@ from equipoise._visible import visible
 from equipoise._writing import DRAFT, clear_drafts, no_empty_folders, open_unlinked, write_text
 from equipoise.comparison.damage import damage_of, set_aside
 from equipoise.comparison.folder import ComparisonFolder, Entry, PlannedRun
-from equipoise.comparison.jobs import Call, Jobs, LocalJobs
+from equipoise.comparison.jobs import Job, Jobs, LocalJobs
 from equipoise.comparison.kinds import kind_of
 from equipoise.comparison.lock import LOCKS, at_work, only_one
 from equipoise.comparison.plan import as_planned, baseline_of, entries_of, planned_runs, run_spec, surveyed_entries
@@ -283,7 +283,7 @@ def _survey(folder: ComparisonFolder, workers: Jobs, spec: CompareSpec, say: Cal
     """Entries that fit the data."""
     finished = [run.folder.record.data.fingerprint for run in folder.finished] if folder.exists else []
     fingerprint = next(filter(None, finished), None)
-    (outcome,) = workers.outcomes([Call("the data", surveyed_entries, (spec, fingerprint))])
+    (outcome,) = workers.outcomes([Job("the data", surveyed_entries, (spec, fingerprint))])
     if outcome.error is not None:
         raise ValueError(outcome.error)
     entries: list[Entry]
@@ -308,7 +308,7 @@ def _train(
     many = [] if workers.at_a_time is None else [f"{min(workers.at_a_time, len(missing))} at a time"]
     say(", ".join([*model, _count(spec.epochs, "epoch"), _count(len(missing), "run"), *many]))
     calls = [
-        Call(
+        Job(
             run.name,
             train_one,
             (own, run.folder.path),

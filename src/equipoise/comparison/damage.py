@@ -1,4 +1,4 @@
-"""Whether the files of a finished run are as the run wrote them, as far as a comparison needs them. Without torch."""
+"""Integrity checks of the files of a finished run that a comparison needs. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["check_run", "damage_of", "set_aside"]
 
 
 def check_run(run: RunFolder) -> None:
-    """Raise where a file of a finished run is damaged; the message names it and says what to do."""
-    data, test = run.record.data, run.results.test  # reading checks all of it
-    with reading(run.path / "results.json", "the numbers do not fit together", AGAIN):
+    """Raise if a file of a finished run is damaged; the message names the file and the remedy."""
+    data, test = run.record.data, run.results.test  # reading validates all of it
+    with reading(run.path / "results.json", "the numbers are inconsistent", AGAIN):
         if len({len(data.class_names), len(data.train_counts), len(test.per_class)}) > 1:
             raise ValueError(f"{len(test.per_class)} of {len(data.class_names)} classes")
         if test.task is not data.task:
@@ -29,16 +29,16 @@ def check_run(run: RunFolder) -> None:
                 if len({len(curve.count), len(curve.confidence), len(curve.accuracy)}) > 1:
                     raise ValueError("a reliability curve with bins missing")
     for _ in run.history():
-        pass  # a damaged row raises
+        pass  # raises for damaged rows
 
 
 def damage_of(run: RunFolder) -> str | None:
-    """What is damaged in a finished run, None where nothing is; predictions that are there are read as a whole."""
+    """Description of the damage of a finished run, None if it is intact; existing predictions are read completely."""
     try:
         check_run(run)
         for split in ("val", "test", "open"):
             file = run.predictions(split)
-            if not file.is_file():  # taken away for room, or never there
+            if not file.is_file():  # deleted to save space, or never written
                 continue
             with reading(file, "the file cannot be read as .npz", AGAIN), zipfile.ZipFile(file) as archive:
                 broken = archive.testzip()

@@ -1,6 +1,6 @@
-"""Calls in processes of this machine: a process imports once and takes many calls; one that dies costs one call.
+"""A pool of worker processes: a worker imports once and runs many calls; if it dies, only its current call fails.
 
-Nothing heavy is imported here, as every process begins with this module.
+This module imports nothing heavy, because every worker starts with it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from typing import Any, Protocol, Self
 
 from equipoise._processes import end_with_parent
 
-__all__ = ["Call", "Jobs", "LocalJobs", "Outcome", "attempt", "take_ready"]
+__all__ = ["Job", "JobResult", "Jobs", "LocalJobs", "attempt", "take_ready"]
 
 TICK = 0.25
-"""Seconds between two looks at the clock."""
+"""Seconds between two calls of ``tick``."""
 
 
 @dataclass(frozen=True)
-class Call:
-    """Something to do in another process.
+class Job:
+    """A function call in another process.
 
     Args:
-        name: by which its outcome is known.
-        function: found by its name there.
-        arguments: that can be pickled.
-        after: name of a call that has to be over first, whatever became of it.
+        name: identifies its outcome.
+        function: module-level function, which is pickled by name.
+        arguments: picklable arguments.
+        after: name of a call that must end first, successfully or not.
     """
 
     name: str
@@ -46,14 +46,14 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a call.
+class JobResult:
+    """The result of a call.
 
     Args:
         name: of the call.
-        value: what it returned.
-        error: what went wrong, in one line; None where nothing did.
-        log: where something did: what was written before.
+        value: return value.
+        error: error in one line; None if the call succeeded.
+        log: output of a failed call.
     """
 
     name: str
@@ -63,26 +63,26 @@ class Outcome:
 
 
 class Jobs(Protocol):
-    """Takes calls to other processes, on this machine or elsewhere."""
+    """Runs calls in other processes, on this machine or on others."""
 
     @property
     def at_a_time(self) -> int | None:
-        """Calls under way at most, None where nobody knows."""
+        """Maximum number of concurrent calls, None if unknown."""
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End, also what is still under way."""
+        """Stop, including calls that are still running."""
 
-    def outcomes(self, calls: Sequence[Call], tick: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
+    def outcomes(self, calls: Sequence[Job], tick: Callable[[], None] = lambda: None) -> Iterator[JobResult]:
         """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
 
 
-def take_ready(waiting: list[Call], busy: Iterable[Call]) -> Call | None:
-    """Take out the first call that waits for no other; None where all do."""
+def take_ready(waiting: list[Job], busy: Iterable[Job]) -> Job | None:
+    """Remove and return the first call that does not wait for another one; None if all do."""
     to_come = {call.name for call in (*waiting, *busy)}
     ready = next((call for call in waiting if call.after not in to_come), None)
     if ready is not None:
@@ -90,28 +90,28 @@ def take_ready(waiting: list[Call], busy: Iterable[Call]) -> Call | None:
     return ready
 
 
-def attempt(call: Call) -> Outcome:
-    """Do it; what goes wrong is an outcome like any other, and has its traceback where it is no message for people."""
+def attempt(call: Job) -> JobResult:
+    """Run a call; errors are returned as outcomes, with a traceback unless they are user errors."""
     from equipoise.train.errors import TrainingError
 
     try:
-        return Outcome(call.name, call.function(*call.arguments))
+        return JobResult(call.name, call.function(*call.arguments))
     except (ValueError, TrainingError) as error:
         line = " ".join(str(error).split())
         sys.stderr.write(f"{line}\n")
     except Exception as error:  # noqa: BLE001  (a run may fail in any way, the others go on)
         traceback.print_exc()
         line = " ".join(f"{type(error).__name__}: {error}".split())
-    return Outcome(call.name, error=line)
+    return JobResult(call.name, error=line)
 
 
 class LocalJobs:
-    """Processes of this machine.
+    """Worker processes on this machine.
 
     Args:
-        count: how many.
-        begin: what each does first, while there is no call yet: imports take long.
-        environments: variables of the processes, which take turns with them.
+        count: number of workers.
+        begin: called once in each worker before its first call, to import what takes long.
+        environments: environment variables, assigned to the workers in turn.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class LocalJobs:
     ) -> None:
         self.count, self.begin, self.environments = count, begin, environments
         self.idle: list[_Process] = []
-        self.busy: dict[_Process, Call] = {}
+        self.busy: dict[_Process, Job] = {}
 
     @property
     def at_a_time(self) -> int:
-        """Calls under way at most."""
+        """Maximum number of concurrent calls."""
         return self.count
 
     def __enter__(self) -> Self:
@@ -142,7 +142,7 @@ class LocalJobs:
         for process in (*self.idle, *self.busy):
             process.end()
 
-    def outcomes(self, calls: Sequence[Call], tick: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
+    def outcomes(self, calls: Sequence[Job], tick: Callable[[], None] = lambda: None) -> Iterator[JobResult]:
         """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
         waiting = list(calls)
         while waiting or self.busy:
@@ -165,7 +165,7 @@ class LocalJobs:
 
 
 class _Process:
-    """One process, seen from outside."""
+    """Handle of one worker process."""
 
     def __init__(self, number: int, begin: Callable[[], None], variables: Mapping[str, str]) -> None:
         self.number = number
@@ -173,42 +173,42 @@ class _Process:
         context = multiprocessing.get_context("spawn")
         self.ours, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, begin, dict(variables)))
-        self.process.start()  # no daemon: it may have processes of its own that decode images
+        self.process.start()  # not a daemon: it may start data loader processes
         theirs.close()
-        with suppress(OSError):  # it died already, which shows when the first answer is awaited
+        with suppress(OSError):  # it died already; waiting for its first answer reports it
             reduction.send_handle(self.ours, self.log.fileno(), self.process.pid)
 
     @property
     def alive(self) -> bool:
-        """Whether it can take calls."""
+        """Whether it can run calls."""
         return self.process.is_alive()
 
     @property
     def handles(self) -> tuple[Any, ...]:
-        """What can be waited for: an answer, or the end of the process."""
+        """Objects to wait for: an answer, or the end of the process."""
         return self.ours, self.process.sentinel
 
-    def give(self, call: Call) -> None:
-        """Ask for a call; that nobody is there any more shows when the answer is awaited."""
+    def give(self, call: Job) -> None:
+        """Send a call; if the process is dead, waiting for the answer reports it."""
         with suppress(OSError):
             self.ours.send(call)
 
-    def outcome(self, call: Call) -> Outcome:
-        """The answer, or that there will be none."""
-        found: Outcome | None = None
+    def outcome(self, call: Job) -> JobResult:
+        """The answer, or an error if the process died."""
+        outcome: JobResult | None = None
         with suppress(EOFError, OSError):
             if self.ours.poll():
-                found = self.ours.recv()
-        if found is None:
+                outcome = self.ours.recv()
+        if outcome is None:
             self.process.join()
-            found = Outcome(call.name, error=_cause_of_death(self.process.exitcode))
-        if found.error is None:
-            return found
+            outcome = JobResult(call.name, error=_cause_of_death(self.process.exitcode))
+        if outcome.error is None:
+            return outcome
         self.log.seek(0)
-        return Outcome(found.name, error=found.error, log=self.log.read().decode("utf-8", errors="replace"))
+        return JobResult(outcome.name, error=outcome.error, log=self.log.read().decode("utf-8", errors="replace"))
 
     def end(self) -> None:
-        """End it at once: all that it writes appears whole or not at all."""
+        """Kill it immediately, which is safe because its files are written atomically."""
         self.process.kill()
         self.process.join()
         self.ours.close()
@@ -216,15 +216,15 @@ class _Process:
 
 
 def _let_it_tidy_up_in_silence() -> None:
-    """Start the process that removes what killed ones left, such as semaphores of those that decode images.
+    """Start the resource tracker, which removes leftovers of killed processes, such as semaphores, without warnings.
 
-    It warns of what it removes, where a comparison was interrupted right below the message that says how to go on.
+    Its warnings would follow the message on how to resume an interrupted comparison.
     """
     if os.name != "posix":
         return
     name, quiet = "PYTHONWARNINGS", "ignore:resource_tracker"
     before = os.environ.get(name)
-    os.environ[name] = quiet if before is None else f"{before},{quiet}"  # the last one counts
+    os.environ[name] = quiet if before is None else f"{before},{quiet}"  # the last filter wins
     try:
         resource_tracker.ensure_running()
     finally:
@@ -235,20 +235,20 @@ def _let_it_tidy_up_in_silence() -> None:
 
 
 def _cause_of_death(status: int | None) -> str:
-    """What the exit status of a process says."""
+    """Explanation of the exit status of a process."""
     if status is not None and status < 0:
-        cause = f"was ended by {signal.Signals(-status).name}"
+        cause = f"was terminated by {signal.Signals(-status).name}"
         if status == -signal.SIGKILL:
-            cause += ", as the system does where memory is short; fewer --jobs or a smaller --batch-size need less"
+            cause += ", which the system does if memory is low; use fewer --jobs or a smaller --batch-size"
         return f"the process of the run {cause}"
-    return f"the process of the run ended with status {status}; its log may say why"
+    return f"the process of the run ended with status {status}; see its log"
 
 
 def _serve(calls: connection.Connection, begin: Callable[[], None], variables: Mapping[str, str]) -> None:
-    """The life of a process: begin, then answer calls until there are none, or nobody who would ask."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that asks was interrupted too, and decides
+    """Main loop of a worker: start, then run calls until there are no more, or the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent was interrupted too, and decides
     end_with_parent()
-    threading.Thread(target=_wait_for_parent, daemon=True).start()  # where the kernel does not see to it
+    threading.Thread(target=_wait_for_parent, daemon=True).start()  # if the kernel does not end it
     os.environ.update(variables)
     file = reduction.recv_handle(calls)
     os.dup2(file, 1)
@@ -267,7 +267,7 @@ def _serve(calls: connection.Connection, begin: Callable[[], None], variables: M
 
 
 def _wait_for_parent() -> None:
-    """A process whose parent was killed must not go on: the next attempt has to have the folder for itself."""
+    """Exit when the parent is gone: the next attempt needs exclusive access to the folder."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

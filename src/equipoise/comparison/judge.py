@@ -1,4 +1,4 @@
-"""The verdict on the finished runs of a comparison, from their folders. Nothing here needs torch."""
+"""Computes the verdict on the finished runs of a comparison from their folders. Does not import torch."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ __all__ = ["judge", "known_verdict"]
 
 SPEED = "seconds_per_step"
 DRAWS = 1000
-"""Draws of the test samples; the standard deviation that they tell is right to 2 %."""
+"""Number of bootstrap draws; the standard deviation from them has a relative error of 2 %."""
 
 LEAST = 10
-"""Test samples of a group of classes below which its number says nothing: each of them would move it by 10 points."""
+"""Minimum test samples of a group of classes to compare it: below, one sample changes the value by 10 points."""
 STEADY = 0.05
-"""Standard deviation over seeds, as a share, up to which times of a step are compared."""
+"""Maximum relative standard deviation over seeds to compare times per step."""
 
 Key = tuple[str, int]
 """Loss and seed of a run."""
@@ -54,7 +54,7 @@ Pair = tuple[Key, Key]
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run with what its folder holds, read once.
+    """A finished run with the content of its folder, read once.
 
     Args:
         folder: of the run.
@@ -73,7 +73,7 @@ class FinishedRun:
         """Read and check the folder."""
         check_run(folder)
         record = folder.record
-        seconds = record.seconds_per_step if any(folder.history()) else None  # else it is that of stage one
+        seconds = record.seconds_per_step if any(folder.history()) else None  # otherwise it is the speed of stage one
         return cls(folder, record, folder.results.test, values_of(folder) | {SPEED: seconds})
 
 
@@ -81,19 +81,21 @@ Runs = Mapping[Key, FinishedRun]
 
 
 def judge(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> Verdict:
-    """The verdict on the runs that are finished.
+    """Compute the verdict on the finished runs.
 
     Args:
         folder: of the comparison.
-        draws: how often the test samples are drawn again.
-        seed: of the draws.
+        draws: number of bootstrap draws of the test samples.
+        seed: random seed of the draws.
 
     Raises:
         ValueError: no run is finished, or runs were tested on different samples.
     """
     runs = {(run.loss, run.seed): FinishedRun.read(run.folder) for run in folder.finished}
     if not runs:
-        raise ValueError(f"{folder.path}: at least one run must be finished, found none; let equipoise compare go on")
+        raise ValueError(
+            f"{folder.path}: at least one run must be finished, found none; run equipoise compare again to resume"
+        )
     _check_samples(runs)
     first = next(iter(runs.values()))
     data, test = first.record.data, first.test
@@ -127,7 +129,7 @@ def judge(folder: ComparisonFolder, *, draws: int = DRAWS, seed: int = 0) -> Ver
 
 
 def _check_samples(runs: Runs) -> None:
-    """Raise where runs had other samples; earlier versions did not note which they had."""
+    """Raise if runs had different samples; earlier versions did not record them."""
     known = [run for run in runs.values() if run.record.data.fingerprint is not None]
     for run in known:
         if run.record.data.fingerprint != known[0].record.data.fingerprint:
@@ -137,12 +139,12 @@ def _check_samples(runs: Runs) -> None:
 def _other_samples(run: FinishedRun, first: FinishedRun) -> ValueError:
     return ValueError(
         f"{run.folder.path}: all runs must be trained and tested on the same samples, found others than in "
-        f"{first.folder.path}; the data changed between the runs, compare anew in another folder"
+        f"{first.folder.path}; the data changed between the runs; compare again with another --out"
     )
 
 
 def known_verdict(folder: ComparisonFolder) -> Verdict | None:
-    """The verdict that is there; None where it is damaged, other runs are finished, or an earlier version judged."""
+    """The stored verdict; None if it is missing, damaged, of other runs, or of an earlier version."""
     try:
         verdict = read_verdict(folder.verdict)
     except (InputError, FileNotFoundError):
@@ -151,7 +153,7 @@ def known_verdict(folder: ComparisonFolder) -> Verdict | None:
 
 
 def _inputs(folder: ComparisonFolder) -> str:
-    """A digest of what a verdict is made of: the plan, and what the finished runs say of themselves."""
+    """A digest of the inputs of a verdict: the plan and the records of the finished runs."""
     files = [folder.plan, *(run.folder.path / name for run in folder.finished for name in ("run.json", "results.json"))]
     digests = (hashlib.sha256(file.read_bytes()).digest() if file.is_file() else b"" for file in files)
     return hashlib.sha256(b"".join(digests)).hexdigest()
@@ -161,30 +163,30 @@ def _inputs(folder: ComparisonFolder) -> str:
 
 
 def _row(entry: Entry, seeds: Sequence[int], runs: Runs) -> LossResult:
-    """One loss: the candidate that validation data choose, and its metrics on the test."""
+    """One row: the candidate selected on validation data, and its test metrics."""
     candidates = [
         _candidate(text, [runs[text, seed] for seed in seeds if (text, seed) in runs]) for text in entry.candidates
     ]
     chosen = _chosen(candidates)
-    own = {seed: runs[chosen, seed] for seed in seeds if chosen is not None and (chosen, seed) in runs}
-    first = next(iter(own.values()), None)
+    finished = {seed: runs[chosen, seed] for seed in seeds if chosen is not None and (chosen, seed) in runs}
+    first = next(iter(finished.values()), None)
     return LossResult(
         loss=entry.text,
         chosen=chosen,
         monitor=None if first is None else first.record.monitor,
         candidates=tuple(candidate for candidate, _ in candidates),
-        seeds=tuple(own),
-        failed_seeds=tuple(seed for seed in seeds if seed not in own),
+        seeds=tuple(finished),
+        failed_seeds=tuple(seed for seed in seeds if seed not in finished),
         metrics={
-            name: _summary([run.metrics[name] for run in own.values()])
+            name: _summary([run.metrics[name] for run in finished.values()])
             for name in (() if first is None else first.metrics)
         },
-        groups=_groups(list(own.values())),
+        groups=_groups(list(finished.values())),
     )
 
 
 def _candidate(text: str, runs: Sequence[FinishedRun]) -> tuple[Candidate, float]:
-    """A candidate, and how good it is: its mean on validation data, negative where less is better."""
+    """A candidate and its score: the mean on validation data, negated if lower is better."""
     values = [value for run in runs if (value := run.record.monitor_value) is not None]
     mean = math.fsum(values) / len(values) if values else None
     goodness = -math.inf if mean is None else mean if metric_info(runs[0].record.monitor).higher_is_better else -mean
@@ -192,7 +194,7 @@ def _candidate(text: str, runs: Sequence[FinishedRun]) -> tuple[Candidate, float
 
 
 def _chosen(candidates: Sequence[tuple[Candidate, float]]) -> str | None:
-    """The best on validation data of those with the most finished runs: one that fails for some seeds is no choice."""
+    """The best candidate on validation data among those with the most finished runs, which excludes failing ones."""
     best, _ = max(candidates, key=lambda one: (one[0].runs, one[1]))
     return best.text if best.runs else None
 
@@ -205,7 +207,7 @@ def _summary(values: Sequence[float | None]) -> Summary:
 
 
 def _groups(runs: Sequence[FinishedRun]) -> dict[str, GroupSummary]:
-    """Classes by how often they were seen in training."""
+    """Summaries of the classes with many, medium and few training samples."""
     groups = {}
     for place, first in enumerate(runs[0].test.groups if runs else []):
         rows = [run.test.groups[place] for run in runs]
@@ -215,7 +217,7 @@ def _groups(runs: Sequence[FinishedRun]) -> dict[str, GroupSummary]:
 
 
 def _distinct(rows: Sequence[LossResult], baseline: str) -> tuple[list[LossResult], dict[str, str]]:
-    """The rows without those that are the runs of another one, and which one that is; the baseline keeps its own."""
+    """The rows without duplicates, and the row that each duplicate equals; the baseline is always kept."""
     kept: dict[str, str] = {}
     for row in sorted(rows, key=lambda row: row.loss != baseline):
         if row.chosen is not None:
@@ -225,14 +227,14 @@ def _distinct(rows: Sequence[LossResult], baseline: str) -> tuple[list[LossResul
 
 
 def _equal_metrics(test: Evaluation) -> dict[str, str]:
-    """Metrics that are the same number as another on this test set: accuracy where all classes have equal support."""
+    """Metrics that equal another one on this test set: accuracies if all classes have the same support."""
     support = {row.support for row in test.per_class} - {0}
     single = test.task.multiclass
     return {"accuracy": "mean_class_accuracy"} if single and len(support) == 1 else {}
 
 
 def _metrics(task: Task, rows: Sequence[LossResult]) -> list[str]:
-    """Columns of the table: what at least one loss has; groups where there is more than one."""
+    """Columns of the table: metrics that at least one loss has; groups if there is more than one."""
     names = (*METRICS[task], *OPEN_METRICS, SPEED)
     known = [name for name in names if any(row.mean(name) is not None for row in rows)]
     several = sum(name in known for name in GROUPS) > 1
@@ -240,7 +242,7 @@ def _metrics(task: Task, rows: Sequence[LossResult]) -> list[str]:
 
 
 def _not_compared(task: Task, rows: Sequence[LossResult], runs: Runs) -> dict[str, str]:
-    """Metrics that are not compared, and why: groups with hardly any test samples, timings on a shared machine."""
+    """Metrics that are not compared, and why: groups with too few test samples, timings on a shared machine."""
     unit = ("positive " if task.multilabel else "") + f"test {task.unit}"
     reasons = {}
     for name, group in next((row.groups for row in rows if row.groups), {}).items():
@@ -260,7 +262,7 @@ def _not_compared(task: Task, rows: Sequence[LossResult], runs: Runs) -> dict[st
 
 
 def _side_by_side(runs: Runs) -> bool:
-    """Whether a run began before another was over."""
+    """Whether two runs overlapped in time."""
     spans = sorted((run.record.started, run.record.finished) for run in runs.values())
     return any(later[0] < earlier[1] for earlier, later in itertools.pairwise(spans))
 
@@ -271,7 +273,7 @@ def _side_by_side(runs: Runs) -> bool:
 def _differences(
     rows: Sequence[LossResult], baseline: str, metrics: Sequence[str], runs: Runs, draws: int, seed: int
 ) -> list[MetricDifference]:
-    """What each loss differs by from the baseline in each metric, on the seeds that both have."""
+    """Differences of each loss from the baseline in each metric, on their common seeds."""
     base = next(row for row in rows if row.loss == baseline)
     pairs: dict[str, list[Pair]] = {}
     for row in rows:
@@ -284,9 +286,9 @@ def _differences(
         of_metric = {}
         for loss, pair in pairs.items():
             known = [
-                (own, other)
-                for own, other in pair
-                if None not in (runs[own].metrics[metric], runs[other].metrics[metric])
+                (first, other)
+                for first, other in pair
+                if None not in (runs[first].metrics[metric], runs[other].metrics[metric])
             ]
             if known:
                 of_metric[loss] = _difference(metric, known, runs, statistics, drawn)
@@ -297,8 +299,8 @@ def _differences(
 def _resampled(
     pairs: set[Pair], runs: Runs, draws: int, seed: int
 ) -> tuple[dict[Key, RunStatistics], dict[Key, dict[str, Array]]]:
-    """Statistics of the runs of several seeds, and their metrics on other draws of the test samples."""
-    if len({own[1] for own, _ in pairs}) < 2:
+    """Statistics of the runs of several seeds, and their metrics on bootstrap draws of the test samples."""
+    if len({run[1] for run, _ in pairs}) < 2:
         return {}, {}
     keys = sorted({key for pair in pairs for key in pair})
     statistics = {key: statistics_of(runs[key].folder) for key in keys}
@@ -315,17 +317,21 @@ def _difference(
     statistics: Mapping[Key, RunStatistics],
     drawn: Mapping[Key, Mapping[str, Array]],
 ) -> Difference:
-    """The difference in a metric, which all these runs have."""
-    own, base = (np.array([runs[key].metrics[metric] for key in keys], np.float64) for keys in zip(*pairs, strict=True))
+    """The difference in a metric that all these runs have."""
+    values_of_loss, base = (
+        np.array([runs[key].metrics[metric] for key in keys], np.float64) for keys in zip(*pairs, strict=True)
+    )
     if len(pairs) < 2:
-        return paired_difference(own - base, None, samples=1)
-    unpaired = sum(float(values.var(ddof=1)) for values in (own, base))
+        return paired_difference(values_of_loss - base, None, samples=1)
+    unpaired = sum(float(values.var(ddof=1)) for values in (values_of_loss, base))
     if metric == SPEED:
-        return paired_difference(own - base, None, samples=1, unpaired=unpaired)
+        return paired_difference(values_of_loss - base, None, samples=1, unpaired=unpaired)
     resampled = np.stack([drawn[one][metric] - drawn[other][metric] for one, other in pairs])
     first = statistics[pairs[0][0]]
     least = first.least.get(metric, 0.0)
-    return paired_difference(own - base, resampled, samples=first.drawn(metric), least=least, unpaired=unpaired)
+    return paired_difference(
+        values_of_loss - base, resampled, samples=first.drawn(metric), least=least, unpaired=unpaired
+    )
 
 
 def _adjusted(metric: str, compared: Mapping[str, Difference], base: float | None) -> list[MetricDifference]:
@@ -340,7 +346,7 @@ def _adjusted(metric: str, compared: Mapping[str, Difference], base: float | Non
         usable = low is not None and high is not None and high - low < 2 * _widest(metric, base)
         if (
             low is not None and high is not None and metric_info(metric).unit == "percent"
-        ):  # fractions differ by 1 at most
+        ):  # differences of fractions are at most 1
             low, high = max(low, -1.0), min(high, 1.0)
         significant = loss in adjusted and adjusted[loss] < ALPHA
         need = None if significant else one.need(open_tests)
@@ -364,5 +370,5 @@ def _adjusted(metric: str, compared: Mapping[str, Difference], base: float | Non
 
 
 def _widest(metric: str, base: float | None) -> float:
-    """The margin from which on an interval is of no use: 50 points of a fraction, else all of the baseline's value."""
+    """Maximum margin of a useful interval: 50 points for a fraction, otherwise the value of the baseline."""
     return 0.5 if metric_info(metric).unit == "percent" else abs(base or math.inf)

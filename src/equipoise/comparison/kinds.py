@@ -1,4 +1,4 @@
-"""What the rows of a comparison are: losses, or methods, some of which make no probabilities or take no epochs."""
+"""Kinds of rows of a comparison: losses and methods, and which methods lack probabilities or epochs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from equipoise.expressions import is_method
 __all__ = ["DISTANCES", "MADE_AFTERWARDS", "Kind", "kind_of"]
 
 MADE_AFTERWARDS = ("crt", "lws", "tau-norm", "ncm")
-"""Methods that give a trained model another classifier: they have no epochs of their own."""
+"""Methods that replace the classifier of a trained model; they have no training epochs."""
 DISTANCES = ("ncm",)
-"""Methods whose scores are distances and no probabilities."""
+"""Methods whose scores are distances, not probabilities."""
 
 
 class Kind(NamedTuple):
-    """What the rows of a comparison are called: one of them, and many."""
+    """Name of the rows of a comparison, singular and plural."""
 
     one: str
     many: str
 
 
 def kind_of(names: Iterable[str]) -> Kind:
-    """Losses, or methods where any row is one.
+    """Methods if any row is one, otherwise losses.
 
     >>> kind_of(["ce", "recall"]).many, kind_of(["ce", "sdn(feature=ce)"]).many
     ('losses', 'methods')

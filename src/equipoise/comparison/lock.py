@@ -1,6 +1,6 @@
-"""Who may write into a folder: one comparison at a time, and none while processes of a killed one are still there.
+"""Locks of a folder: one comparison at a time, and none while processes of a killed one are still running.
 
-The system takes a lock back when its process is gone, however it went; nobody has to clean up.
+The system releases the lock of a process when it ends for any reason, so no cleanup is needed.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from equipoise._writing import open_unlinked
 
 try:
     import fcntl
-except ImportError:  # not on this system: nothing is locked
+except ImportError:  # not available on this system: no locks
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["LOCKS", "at_work", "only_one"]
 
 LOCKS = (".lock", ".lock-of-runs")
-"""Files that are locked, the first by the comparison and the second by its runs."""
+"""Lock files of the comparison and of its runs."""
 
 PATIENCE = 60.0
-"""Seconds that processes of a killed comparison have to find out."""
+"""Seconds to wait for the processes of a killed comparison to end."""
 
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Hold the folder for one comparison; what a killed one left running is waited for.
+    """Lock the folder for one comparison, after waiting for processes of a killed one.
 
     Raises:
         ValueError: another comparison holds it.
@@ -40,8 +40,8 @@ def only_one(folder: Path) -> Iterator[None]:
         if not _lock(holder, shared=False):
             holder.seek(0)
             raise ValueError(
-                f"{folder}: one comparison at a time must work there, found process {holder.read().strip() or '?'} at "
-                "it; wait for it, or choose another --out"
+                f"{folder}: the folder must not be in use by another comparison, found process "
+                f"{holder.read().strip() or '?'}; wait for it to end, or choose another --out"
             )
         holder.truncate(0)
         holder.write(str(os.getpid()))
@@ -50,8 +50,8 @@ def only_one(folder: Path) -> Iterator[None]:
         while not _lock(runs, shared=False):
             if time.monotonic() > end:
                 raise ValueError(
-                    f"{folder}: runs of a comparison that was stopped must be over, found some still at work; end "
-                    "their processes, then give the command again"
+                    f"{folder}: no run of a stopped comparison must be active, found some; end "
+                    "their processes, then run the command again"
                 )
             time.sleep(0.05)
         _unlock(runs)
@@ -60,21 +60,21 @@ def only_one(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def at_work(folder: Path) -> Iterator[None]:
-    """Hold the folder for one of the runs of its comparison.
+    """Lock the folder for one of the runs of its comparison.
 
     Raises:
-        SystemExit: the comparison is gone, and with it the right to train: another one may be there by now.
+        SystemExit: the comparison has ended, so that another one may use the folder.
     """
     with open_unlinked(folder / LOCKS[1], "a+") as runs:
         _lock(runs, shared=True, wait=True)
         parent = multiprocessing.parent_process()
         if parent is not None and not parent.is_alive():
-            raise SystemExit("the process that asked for the run is gone")
+            raise SystemExit("the parent process of the run is gone")
         yield
 
 
 def _lock(file: IO[str], *, shared: bool, wait: bool = False) -> bool:
-    """Whether nobody else has it; file systems without locks have none."""
+    """Whether the lock could be acquired; True on file systems without locks."""
     if fcntl is None:
         return True
     try:

@@ -1,4 +1,4 @@
-"""How far a comparison is: one bar over the epochs of all runs on a terminal, otherwise a line for each run."""
+"""Progress of a comparison: one bar over the epochs of all runs in a terminal, otherwise one line per run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from equipoise.metric_registry import metric_info
 __all__ = ["Display", "Pace"]
 
 LONG = 60.0
-"""Seconds for which people want to know how long it takes before the first run is over."""
+"""Seconds of expected training above which an estimate is printed before the first run ends."""
 ENOUGH = 4
-"""Epochs that tell it,"""
+"""Minimum number of epochs for the estimate,"""
 SETTLED = 10.0
-"""and seconds: four short epochs are over in less than one, which tells little where cores are shared."""
+"""and minimum seconds: very short epochs are too noisy on shared cores."""
 
 
 class Pace:
-    """How long it will take, from what was done since the first bit was done: what comes before is no work.
+    """Estimate of the remaining time, from the work since the first progress, which excludes the startup.
 
     Args:
         total: amount of work.
-        done: how much of it was done before.
+        done: amount done before the start.
         clock: seconds.
 
     >>> seconds = iter([10.0, 12.0, 14.0])
@@ -42,10 +42,10 @@ class Pace:
     def __init__(self, total: float, done: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.total, self.before, self.clock = total, done, clock
         self.first: tuple[float, float] | None = None
-        self.measured = 0.0  # seconds that the answer rests on
+        self.measured = 0.0  # seconds that the estimate is based on
 
     def left(self, done: float) -> float | None:
-        """Seconds, None where nothing is known yet."""
+        """Remaining seconds, None if unknown."""
         if done <= self.before:
             return None
         now = self.clock()
@@ -57,13 +57,13 @@ class Pace:
 
 
 class Display:
-    """Tells people how far the runs are, from what lies in their folders, wherever they are trained.
+    """Shows the progress of the runs, which it reads from their folders, on any machine.
 
     Args:
-        runs: all of the comparison.
-        epochs: of each run.
-        say: called with a line for each run that is over.
-        console: a terminal for the bar; None for none.
+        runs: all runs of the comparison.
+        epochs: number of epochs of each run.
+        say: called with a line for each run that ended.
+        console: a terminal for the bar; None for no bar.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Display:
             TextColumn("{task.fields[left]}"),
         )
         self.bar = Progress(*columns, console=console, transient=True, disable=console is None)
-        self.untold = console is None  # how long it takes, of which a bar would tell
+        self.untold = console is None  # the bar shows the estimate already
         self.task = self.bar.add_task("", total=self.pace.total, left="")
         self.tick()
 
@@ -94,7 +94,7 @@ class Display:
         self.bar.stop()
 
     def tick(self) -> None:
-        """Look how far the runs are."""
+        """Update the progress of the runs."""
         done = self._done()
         over = len(self.runs) - len(self.open)
         seconds = self.pace.left(done)
@@ -106,13 +106,13 @@ class Display:
             self.say(f"about {left}, at the pace of the first {duration(self.pace.measured)}")
 
     def finished(self, run: PlannedRun) -> None:
-        """A run came to its end."""
+        """Report that a run finished."""
         record = run.folder.record
         metric = metric_info(record.monitor)
         self._over(run, f"{metric.label} {metric.text(record.monitor_value)} on validation data")
 
     def failed(self, run: PlannedRun, error: str, log: Path) -> None:
-        """A run failed."""
+        """Report that a run failed."""
         self._over(run, f"failed: {error}; see {log}")
 
     def _over(self, run: PlannedRun, result: str) -> None:
@@ -123,7 +123,7 @@ class Display:
         self.say(f"{count} {run.loss}, seed {run.seed}: {result}" + (f"; {left}" if left else ""))
 
     def _done(self) -> int:
-        """Epochs that are over; a run that failed is over too."""
+        """Number of finished epochs; failed runs count as finished."""
         still_open = {run.name: _epochs(run) for run in self.open}
         return sum(still_open.get(name, epochs) for name, epochs in self.epochs.items())
 
@@ -136,7 +136,7 @@ def _in_words(seconds: float | None) -> str:
 
 
 def _epochs(run: PlannedRun) -> int:
-    """Epochs of a run that have a row."""
+    """Number of epochs of a run that are recorded."""
     try:
         return (run.folder.where / "history.jsonl").read_bytes().count(b"\n")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Calls on the machines of a Ray cluster, all of which must see the folder of the comparison and the data."""
+"""Calls on a Ray cluster, whose machines must share the folder of the comparison and the data."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from types import TracebackType
 from typing import Any, Self
 
 from equipoise._extras import missing
-from equipoise.comparison.jobs import TICK, Call, Outcome, attempt, take_ready
+from equipoise.comparison.jobs import TICK, Job, JobResult, attempt, take_ready
 
 __all__ = ["RayJobs"]
 
 
 class RayJobs:
-    """Processes of a Ray cluster.
+    """Worker processes on a Ray cluster.
 
     Args:
-        address: of the cluster: ``auto``, ``HOST:PORT``, ``ray://HOST:PORT``; ``local`` for one of this machine alone.
-        begin: what a process does before a call.
-        most: calls under way at a time; None leaves that to the cluster.
-        on_gpus: None to give every call a GPU where the cluster has any.
+        address: of the cluster: ``auto``, ``HOST:PORT``, ``ray://HOST:PORT``; ``local`` starts one on this machine.
+        begin: called once in each process before its first call.
+        most: maximum number of concurrent calls; None leaves it to the cluster.
+        on_gpus: whether every call gets a GPU; None if the cluster has any.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class RayJobs:
 
     @property
     def at_a_time(self) -> int | None:
-        """Calls under way at most, None where the cluster decides."""
+        """Maximum number of concurrent calls, None if the cluster decides."""
         return self.most
 
     def __enter__(self) -> Self:
@@ -50,8 +50,8 @@ class RayJobs:
             ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
             raise ValueError(
-                f"--ray must be the address of a cluster that runs, got {self.address!r}: {_line(error)}; start one "
-                "with `ray start --head`, and give auto or HOST:PORT"
+                f"--ray must be the address of a running cluster, got {self.address!r}: {_line(error)}; start one "
+                "with `ray start --head`, and pass auto or HOST:PORT"
             ) from None
         self.ray = ray
         on_gpus = bool(ray.cluster_resources().get("GPU")) if self.on_gpus is None else self.on_gpus
@@ -63,9 +63,9 @@ class RayJobs:
     ) -> None:
         self.ray.shutdown()
 
-    def outcomes(self, calls: Sequence[Call], tick: Callable[[], None] = lambda: None) -> Iterator[Outcome]:
+    def outcomes(self, calls: Sequence[Job], tick: Callable[[], None] = lambda: None) -> Iterator[JobResult]:
         """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
-        waiting, busy = list(calls), dict[Any, Call]()
+        waiting, busy = list(calls), dict[Any, Job]()
         while waiting or busy:
             while self.most is None or len(busy) < self.most:
                 call = take_ready(waiting, busy.values())
@@ -77,26 +77,26 @@ class RayJobs:
                 yield self._outcome(busy.pop(reference), reference)
             tick()
 
-    def _outcome(self, call: Call, reference: Any) -> Outcome:  # noqa: ANN401
+    def _outcome(self, call: Job, reference: Any) -> JobResult:  # noqa: ANN401
         try:
-            found: Outcome = self.ray.get(reference)
-        except self.ray.exceptions.RayError as error:  # the process or its machine is gone
-            return Outcome(call.name, error=f"the cluster lost the run: {_line(error)}", log=str(error))
-        return found
+            outcome: JobResult = self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:  # the process or its machine died
+            return JobResult(call.name, error=f"the cluster lost the run: {_line(error)}", log=str(error))
+        return outcome
 
 
 def _knock(address: str) -> None:
-    """Raise where nobody listens; Ray itself would try for minutes."""
+    """Raise if nothing listens at the address; Ray would retry for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
 
 
-def _attempt_there(call: Call, begin: Callable[[], None], folder: str) -> Outcome:
-    """Do it in a process of the cluster, from the same working folder."""
+def _attempt_there(call: Job, begin: Callable[[], None], folder: str) -> JobResult:
+    """Run a call in a process of the cluster, in the same working folder."""
     if not Path(folder).is_dir():
         error = f"{socket.gethostname()}: the machines of the cluster must share the folder {folder}, found none there"
-        return Outcome(call.name, error=error)
+        return JobResult(call.name, error=error)
     os.chdir(folder)
     begin()
     log = io.StringIO()
@@ -106,5 +106,5 @@ def _attempt_there(call: Call, begin: Callable[[], None], folder: str) -> Outcom
 
 
 def _line(error: BaseException) -> str:
-    """The first line that says something."""
+    """The first non-empty line of an error."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,4 +1,4 @@
-"""The run to use, and the next step: a difference that is not significant is no reason to leave the baseline."""
+"""The recommended run and the next step: without a significant difference the baseline is recommended."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from equipoise.metric_registry import metric_info
 __all__ = ["Recommendation", "recommended"]
 
 FEW_SEEDS, MANY_SEEDS = 5, 30
-"""Seeds to go on with after one or two, from which no need can be computed; and the most that are proposed."""
+"""Seeds to propose after one or two, which are too few for a power analysis; and the maximum to propose."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A run to use.
+    """A recommended run.
 
     Args:
-        run: which one.
+        run: the run.
         why: the reason, without a full stop.
-        note: what it was chosen by, the best run on validation data where that is another, and gains in other metrics.
-        loss: its loss in Python, for a loop of the user's own; None where it is more than an expression.
-        settings: those of the comparison with more seeds where a loss may be better and more seeds would show it.
+        note: how it was selected, the best run on validation data if it differs, and gains in other metrics.
+        loss: its loss as a Python expression, for custom training loops; None if it is more than an expression.
+        settings: of the comparison with more seeds, if they could show that a loss is better.
     """
 
     run: PlannedRun
@@ -43,19 +43,19 @@ class Recommendation:
 
     @property
     def in_your_loop(self) -> str:
-        """How the loss is used without the rest of the run, a sentence, or nothing."""
+        """A sentence on the use of the loss in a custom training loop, or an empty string."""
         if self.loss is None:
             return ""
         counts = ", where counts are your training samples of each class" if "counts" in self.loss else ""
         return f"In your own training loop: loss = {self.loss}{counts}."
 
     def command(self, folder: Path | None = None) -> str:
-        """The command that exports the run; for somebody in the folder of the comparison, or beside it."""
+        """The command that exports the run, for a shell in the folder of the comparison or in that of ``folder``."""
         runs = Path("runs") if folder is None else folder / "runs"
         return shlex.join(["equipoise", "export", str(runs / self.run.name)])
 
     def next_step(self, out: str) -> str:
-        """``Undecided; next: COMMAND``, the comparison with more seeds; nothing where that is not the next step."""
+        """``Undecided; next: COMMAND``, the comparison with more seeds; empty if that is not the next step."""
         from equipoise.comparison.command import command_of
 
         return "" if self.settings is None else f"Undecided; next: {command_of(self.settings, out)}"
@@ -64,14 +64,14 @@ class Recommendation:
 def recommended(folder: ComparisonFolder, verdict: Verdict) -> Recommendation | None:
     """The best on validation data of the losses that are significantly better than the baseline, else the baseline.
 
-    Whether a loss is better is judged on test data, in the main metric; which of its runs is taken, on validation data.
+    Significance is determined on test data, in the main metric; the run is selected on validation data.
 
     Args:
         folder: of the comparison.
         verdict: on its runs.
 
     Returns:
-        None where no run has a number on validation data.
+        None if no run has a metric on validation data.
     """
     best = folder.best
     if best is None:
@@ -102,7 +102,7 @@ def recommended(folder: ComparisonFolder, verdict: Verdict) -> Recommendation | 
 
 
 def _undecided(verdict: Verdict) -> tuple[str, int | None]:
-    """Why nothing is better than the baseline, and the number of seeds that may show it, None where none would."""
+    """Why nothing is better than the baseline, and the number of seeds that may show it, None if none would."""
     main, baseline = verdict.main_metric, verdict.baseline
     kind = kind_of(row.loss for row in verdict.rows).one
     why = f"No {kind} is significantly better than {baseline} in {_called(main)}"
@@ -127,7 +127,7 @@ def _undecided(verdict: Verdict) -> tuple[str, int | None]:
 
 
 def _more(seeds: Sequence[int], number: int) -> list[int]:
-    """As many seeds, those that there are among them."""
+    """This number of seeds, including the present ones."""
     new = (seed for seed in itertools.count() if seed not in seeds)
     return sorted([*seeds, *itertools.islice(new, max(0, number - len(seeds)))])
 

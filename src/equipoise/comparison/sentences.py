@@ -13,10 +13,10 @@ from equipoise.metric_registry import metric_info
 __all__ = ["JUDGED", "interval_text", "sentences_of", "signed"]
 
 JUDGED = ("few", "f_measure", "auroc", "ece", "ece_after")
-"""Metrics that have sentences of their own, besides the main one."""
+"""Metrics with their own sentences, besides the main one."""
 NAMED = 5
-"""Most classes and runs that are named."""
-MORE_SAMPLES = "use more test data, or a larger --test-share where the data have no test split of their own"
+"""Maximum number of classes and runs to name."""
+MORE_SAMPLES = "use more test data, or a larger --test-share if the data have no test split"
 
 
 def sentences_of(verdict: Verdict) -> list[str]:
@@ -38,19 +38,19 @@ def sentences_of(verdict: Verdict) -> list[str]:
 
 def _differences(verdict: Verdict) -> Iterator[str]:
     main, baseline = verdict.main_metric, verdict.baseline
-    own = [one for one in verdict.differences if one.metric == main and one.low is not None]
-    if not own:
+    differences = [one for one in verdict.differences if one.metric == main and one.low is not None]
+    if not differences:
         return
-    yield from _significant(own, verdict)
-    rest = _sorted([one for one in own if not one.significant])
+    yield from _significant(differences, verdict)
+    rest = _sorted([one for one in differences if not one.significant])
     if rest:
-        adjusted = f" (Holm-adjusted, {len(own)} comparisons)" if len(own) > 1 else ""
+        adjusted = f" (Holm-adjusted, {len(differences)} comparisons)" if len(differences) > 1 else ""
         yield f"No significant difference from {baseline} in {_in(main, verdict)}{adjusted}: {_listed(rest)}."
     yield (
         "The intervals cover the noise of seeds and test samples, for these training data, this split and one learning "
         "rate for all."
     )
-    if min(one.seeds for one in own) == 2:
+    if min(one.seeds for one in differences) == 2:
         yield "Two seeds: all intervals are provisional; use --seeds 3 or more."
 
 
@@ -70,12 +70,12 @@ def _significant(differences: Sequence[MetricDifference], verdict: Verdict) -> I
 
 
 def _sorted(differences: Sequence[MetricDifference]) -> list[MetricDifference]:
-    """The best first."""
+    """Differences from best to worst."""
     return sorted(differences, key=lambda one: one.mean * (-1 if metric_info(one.metric).higher_is_better else 1))
 
 
 def _listed(differences: Sequence[MetricDifference]) -> str:
-    """Differences with their intervals, unit and level at the first."""
+    """Differences with their intervals; the first one shows unit and level."""
     parts = []
     for place, one in enumerate(differences):
         unit, level = ("", "") if place else (_unit(one.metric), "95 % CI ")
@@ -90,7 +90,7 @@ def _listed(differences: Sequence[MetricDifference]) -> str:
 
 
 def _best(verdict: Verdict) -> Iterator[str]:
-    """The loss with the best mean in each metric that people ask about."""
+    """The loss with the best mean in each of the important metrics."""
     if sum(bool(row.seeds) for row in verdict.rows) < 2:
         return
     for metric in dict.fromkeys((verdict.main_metric, *JUDGED)):
@@ -135,7 +135,7 @@ def _speed(verdict: Verdict) -> Iterator[str]:
 
 
 def _too_few(verdict: Verdict) -> Iterator[str]:
-    """Groups of classes with hardly any test samples."""
+    """Groups of classes with too few test samples."""
     for metric, why in verdict.not_compared.items():
         if metric != "seconds_per_step":
             yield f"{metric_info(metric).label.capitalize()}: {why}; {MORE_SAMPLES}."
@@ -150,10 +150,14 @@ def _means(verdict: Verdict, metric: str) -> dict[str, float]:
 
 
 def _need(verdict: Verdict) -> Iterator[str]:
-    """What it would take to detect the differences that are not significant."""
-    own = [one for one in verdict.differences if one.metric == verdict.main_metric and one.limit is not None]
+    """Seeds needed to detect the differences that are not significant."""
+    open_differences = [
+        one for one in verdict.differences if one.metric == verdict.main_metric and one.limit is not None
+    ]
     metric, baseline = _in(verdict.main_metric, verdict), verdict.baseline
-    some = sorted((one for one in own if one.limit == "seeds"), key=lambda one: one.seeds_needed or MOST_SEEDS + 1)
+    some = sorted(
+        (one for one in open_differences if one.limit == "seeds"), key=lambda one: one.seeds_needed or MOST_SEEDS + 1
+    )
     if some:
         numbers = [f"about {one.seeds_needed}" if one.seeds_needed else f"more than {MOST_SEEDS:,}" for one in some]
         others = "".join(f", {number} {one.loss}" for number, one in zip(numbers[1:], some[1:], strict=True))
@@ -161,7 +165,7 @@ def _need(verdict: Verdict) -> Iterator[str]:
             f"If the differences in {metric} are as large as observed, {numbers[0]} seeds would detect "
             f"{some[0].loss} vs {baseline} with 80 % power{others}."
         )
-    never = [one.loss for one in own if one.limit == "samples"]
+    never = [one.loss for one in open_differences if one.limit == "samples"]
     if never:
         yield (
             f"No number of seeds would detect {', '.join(never)} vs {baseline} in {metric}: {_bottleneck(verdict)} for "
@@ -170,7 +174,7 @@ def _need(verdict: Verdict) -> Iterator[str]:
 
 
 def _bottleneck(verdict: Verdict) -> str:
-    """The number of test samples, with that of the rarest class where it is far below an even share."""
+    """The number of test samples, and that of the rarest class if it is far below the average."""
     text, rarest = f"{_count(verdict.test_samples, 'test sample')} are too few", verdict.rarest_class
     even = verdict.test_samples / len(verdict.data.class_names)
     if rarest is None or verdict.data.task.pixels or 2 * rarest.support > even:
@@ -182,7 +186,7 @@ def _bottleneck(verdict: Verdict) -> str:
 
 
 def _equal(verdict: Verdict) -> Iterator[str]:
-    """Losses and metrics that are the same as others."""
+    """Losses and metrics that equal others."""
     for loss, other in verdict.equal_losses.items():
         yield f"{loss} is the same as {other} here: trained once, one row."
     for metric, other in verdict.equal_metrics.items():
@@ -201,7 +205,7 @@ def _choices(verdict: Verdict) -> Iterator[str]:
 
 
 def _at_the_edge(loss: str, chosen: str) -> str:
-    """A hint where a chosen number is the smallest or largest of its candidates.
+    """A hint if a chosen number is the smallest or largest of its candidates.
 
     >>> _at_the_edge("focal(gamma=[1, 2, 3])", "focal(gamma=3)")
     '; gamma=3 is the largest of its list, try larger'
@@ -209,7 +213,7 @@ def _at_the_edge(loss: str, chosen: str) -> str:
     hints = []
     try:
         chosen_numbers = [*_chosen_numbers(parse(loss), parse(chosen))]
-    except ValueError:  # a name that is no expression
+    except ValueError:  # not an expression
         return ""
     for called, values, value in chosen_numbers:
         if value and len(values) > 1 and value in (min(values), max(values)):
@@ -219,7 +223,7 @@ def _at_the_edge(loss: str, chosen: str) -> str:
 
 
 def _chosen_numbers(given: Value, chosen: Value, called: str = "{}") -> Iterator[tuple[str, list[float], float]]:
-    """Numbers chosen from a list in an expression: how each is called, the list, and the number."""
+    """Numbers chosen from a list in an expression: name, list and chosen number."""
     if isinstance(given, Choices):
         values = [value for value in given.values if isinstance(value, (int, float)) and not isinstance(value, bool)]
         if len(values) == len(given.values) and isinstance(chosen, (int, float)):
@@ -235,7 +239,7 @@ def _chosen_numbers(given: Value, chosen: Value, called: str = "{}") -> Iterator
 
 
 def _warnings(verdict: Verdict) -> Iterator[str]:
-    """Too few seeds, runs that failed, classes that are missing."""
+    """Too few seeds, failed runs, missing classes."""
     baseline = next(row for row in verdict.rows if row.loss == verdict.baseline)
     if len(verdict.seeds) == 1:
         yield "One seed: no interval and no significance test; use --seeds 3 or more."
@@ -276,7 +280,7 @@ def _unfinished(verdict: Verdict) -> Iterator[str]:
 
 
 def _in(metric: str, verdict: Verdict) -> str:
-    """What a metric is called."""
+    """Name of a metric in a sentence."""
     task = verdict.data.task
     names = {
         "few": f"{task.group_metric} of {task.many} with few training {task.unit}s",
@@ -297,7 +301,7 @@ def _value(metric: str, value: float) -> str:
 
 
 def signed(metric: str, value: float, plus: str = "+") -> str:
-    """A difference with its sign: in points where it is one of fractions, in milliseconds where it is one of times.
+    """A difference with its sign, in points for fractions and in milliseconds for times.
 
     >>> signed("accuracy", 0.0123), signed("nll", -0.25), signed("ece", -0.00001)
     ('+1.2', '−0.250', '0.0')
@@ -309,7 +313,7 @@ def signed(metric: str, value: float, plus: str = "+") -> str:
 
 
 def interval_text(metric: str, interval: tuple[float, float]) -> str:
-    """The limits of an interval.
+    """The limits of an interval as text.
 
     >>> interval_text("accuracy", (-0.02, 0.0123))
     '−2.0 to 1.2'

@@ -15,28 +15,28 @@ adding the variance within a seed would count :math:`e_s` twice. These are the c
 (1995), who compare diagnostic tests by a few readers.
 
 **The seed variance** :math:`V = \operatorname{Var}(a) + \operatorname{Var}(e)` is estimated by the sample variance
-:math:`s^2` of the :math:`d_s` on :math:`\nu = S - 1` degrees of freedom. Where few seeds happen to agree it is far too
-small: intervals are right on average, but the narrowest tenth covers half of the differences with two seeds. So the
-interval is the widest of those that three estimates of V give:
+:math:`s^2` of the :math:`d_s` on :math:`\nu = S - 1` degrees of freedom. If few seeds happen to agree it is far too
+small: the coverage is right on average, but with two seeds the narrowest tenth of the intervals covers only half of the
+differences. So the interval is the widest of those from three estimates of V:
 
 1. :math:`s^2`, with the quantile of Student's t on :math:`\nu` degrees of freedom. With two seeds it is at least the
    sum of the variances of both losses: one agreement is no evidence that pairing by seed removes their noise.
-2. :math:`\operatorname{Var}(e)`, the bootstrap variance within a seed less B, with the normal quantile: V cannot be
-   smaller.
+2. :math:`\operatorname{Var}(e)`, the bootstrap variance within a seed minus B, with the normal quantile; it is a
+   lower bound of V.
 3. The moderated variance (Smyth 2004)
    :math:`\tilde s^2 = (\nu_0 s_0^2 + \nu s^2) / (\nu_0 + \nu)` on :math:`\nu_0 + \nu` degrees of freedom, with
    :math:`\nu_0 = 4`. The prior variance :math:`s_0^2` comes from the other losses in the same metric: their median
-   :math:`s^2`, divided by what the median of so many equal variances would be. A median, so that one unstable loss does
-   not widen the intervals of all others. Where there is no other loss, it is the sum of the variances of both losses,
-   which pairing by seed reduces if at all. :math:`\nu_0` is fixed, since a comparison has too few losses to fit it, and
+   :math:`s^2`, divided by the expected median of that many equal variances. The median prevents one unstable loss from
+   widening the intervals of all others. Without other losses it is the sum of the variances of both losses,
+   which pairing by seed can only reduce. :math:`\nu_0` is fixed, because a comparison has too few losses to fit it, and
    corresponds to the scatter of the variances in the recorded comparisons.
 
-None of them narrows an interval, so an unstable loss keeps the wide one that its own seeds show.
+None of them narrows an interval, so an unstable loss keeps its wide interval.
 
-A quantile for A + B lies between that of t and that of the normal distribution. Degrees of freedom by Satterthwaite are
-far too many where A happens to be small. The interval takes the quantiles weighted by A and B (Cochran 1964), the
-p-value inverts the sum of the squared margins (Howe 1974), which is wider and stays right in the far tail that the
-adjustment for several losses (Holm 1979) looks at. Significance therefore implies an interval without 0.
+A quantile for A + B lies between that of t and that of the normal distribution. Satterthwaite's degrees of
+freedom are far too many if A happens to be small. The interval uses the quantiles weighted by A and B (Cochran 1964).
+The p-value inverts the sum of the squared margins (Howe 1974), which is more conservative and accurate in the far tail
+that the adjustment for several losses (Holm 1979) needs. Therefore significance implies an interval without 0.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from scipy.special import gammaincinv, ndtri, stdtrit
 __all__ = ["ALPHA", "MOST_SEEDS", "RULE", "Difference", "Need", "holm", "moderated", "paired_difference"]
 
 RULE = "moderated t, 2026-11"
-"""Name of the rule above, recorded with every verdict; verdicts without a name were judged by estimate 1 alone."""
+"""Name of the rule above, recorded with every verdict; verdicts without a name used estimate 1 only."""
 ALPHA = 0.05
 """Significance level, over all losses of a comparison."""
 LEAST_P = 1e-12
 """Smallest p-value that is reported."""
 POWER = 0.8
-"""Power at which the needed number of seeds is computed."""
+"""Power of the test for the number of seeds needed."""
 MOST_SEEDS = 1000
 """Largest number of seeds that is considered."""
 PRIOR_DF = 4.0
@@ -71,10 +71,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Need:
-    """What it would take to detect a difference.
+    """Seeds needed to detect a difference.
 
     Args:
-        seeds: how many are needed, None where no number up to ``MOST_SEEDS`` is enough.
+        seeds: number of seeds, None if no number up to ``MOST_SEEDS`` is sufficient.
         limit: the bottleneck: the number of ``"seeds"``, or the ``"samples"`` of the test set, in which case more seeds
             do not help.
     """
@@ -91,11 +91,11 @@ class Difference:
         mean: over all seeds.
         seeds: S.
         seed_variance: sample variance of the differences over the seeds; NaN with one seed.
-        sample_variance: what the test samples add to the variance of the mean, however many seeds there are.
+        sample_variance: variance of the mean due to the test samples, for any number of seeds.
         sample_error: standard error of the sample variance.
-        least_seed_variance: what the test samples add to the seed variance; it cannot be smaller than that.
+        least_seed_variance: lower bound of the seed variance, due to the test samples.
         unpaired_variance: sum of the variances of both losses over the seeds.
-        prior_variance: seed variance that the other losses show, or the unpaired one; None with one seed.
+        prior_variance: seed variance of the other losses, or the unpaired variance; None with one seed.
     """
 
     mean: float
@@ -111,8 +111,8 @@ class Difference:
     def seed_variances(self) -> list[tuple[float, float]]:
         """The estimates of the seed variance at the top of the module, each with its degrees of freedom."""
         freedom = self.seeds - 1.0
-        own = max(self.seed_variance, self.unpaired_variance if self.seeds == 2 else 0.0)
-        estimates = [(own, freedom), (self.least_seed_variance, math.inf)]
+        sample_estimate = max(self.seed_variance, self.unpaired_variance if self.seeds == 2 else 0.0)
+        estimates = [(sample_estimate, freedom), (self.least_seed_variance, math.inf)]
         if self.prior_variance is not None:
             total = PRIOR_DF + freedom
             estimates.append(((PRIOR_DF * self.prior_variance + freedom * self.seed_variance) / total, total))
@@ -133,7 +133,7 @@ class Difference:
 
     @property
     def p(self) -> float | None:
-        """Probability of a mean this far from 0 where there is no difference; None with one seed."""
+        """p-value: probability of a mean this far from 0 under the null hypothesis; None with one seed."""
         if self.seeds < 2:
             return None
         if self.mean == 0.0:
@@ -149,10 +149,10 @@ class Difference:
         return LEAST_P if beyond(least) <= 0.0 else math.exp(brentq(beyond, least, 0.0, xtol=1e-9))
 
     def need(self, tests: int = 1) -> Need | None:
-        """Seeds with which a true difference of this size is detected with 80 % power; None with one seed.
+        """Number of seeds to detect a true difference of this size with 80 % power; None with one seed.
 
-        The sample variance is taken one standard error above its estimate: where that came out near 0 by chance, more
-        seeds would seem to detect differences of less than a test sample.
+        One standard error is added to the sample variance: if its estimate is near 0 by chance, more seeds would seem
+        to detect differences smaller than one test sample.
 
         Args:
             tests: number of comparisons that the significance level is divided by.
@@ -182,16 +182,15 @@ def paired_difference(
     least: float = 0.0,
     unpaired: float = 0.0,
 ) -> Difference:
-    """The mean difference and its variances.
+    """Estimate the mean difference and its variances.
 
     Args:
         values: (S,) difference of each seed on all test samples.
-        resampled: (S, B) the same differences when the test samples are drawn again, B times and the same for every
-            seed; a draw in which one does not exist is NaN and left out. None for a number that no sample matters to,
-            such as a time.
-        samples: how many test samples are drawn.
-        least: variance of the mean at least. Where two losses disagree on fewer than two samples, neither seeds nor
-            resampling see as much spread as there is.
+        resampled: (S, B) the differences on B bootstrap draws of the test samples, the same for every seed; draws
+            with NaN are excluded. None for metrics that do not depend on samples, such as times.
+        samples: number of test samples drawn.
+        least: lower bound of the variance of the mean. If two losses disagree on fewer than two samples, seeds and
+            resampling underestimate the variance.
         unpaired: sum of the variances of both losses over the seeds.
     """
     values = np.asarray(values, np.float64)
@@ -199,7 +198,7 @@ def paired_difference(
     mean = float(values.mean())
     if seeds < 2:
         return Difference(mean, seeds, math.nan, math.nan)
-    shared = error = own = 0.0
+    shared = error = within_seed = 0.0
     if resampled is not None:
         drawn = resampled[:, np.isfinite(resampled).all(0)]
         if drawn.shape[1] > 1:
@@ -208,16 +207,16 @@ def paired_difference(
             )  # from the samples, not from where they came from
             variance, pairs = float(covariance.trace()) / seeds, seeds * (seeds - 1)
             shared = (float(covariance.sum()) - seeds * variance) / pairs
-            b, e = max(shared, 0.0), max(variance - shared, 0.0)  # of normal numbers, in the letters of the top
-            own = max(variance - b, 0.0)
+            b, e = max(shared, 0.0), max(variance - shared, 0.0)  # for normal variables, in the notation of the module
+            within_seed = max(variance - b, 0.0)
             error = math.sqrt((2 * b * b + 4 * b * e / seeds + 2 * e * e / pairs) / samples)
     between = float(values.var(ddof=1))
-    return Difference(mean, seeds, between, max(shared, least - between / seeds, 0.0), error, own, unpaired)
+    return Difference(mean, seeds, between, max(shared, least - between / seeds, 0.0), error, within_seed, unpaired)
 
 
 def moderated(differences: Sequence[Difference]) -> list[Difference]:
-    """The differences of all losses in one metric, each with the seed variance that the others lead to expect."""
-    found = []
+    """The differences of all losses in one metric, each with the prior seed variance from the others."""
+    with_prior = []
     for place, one in enumerate(differences):
         others = sorted(
             (other.seed_variance, other.seeds - 1)
@@ -225,23 +224,23 @@ def moderated(differences: Sequence[Difference]) -> list[Difference]:
             if number != place and other.seeds > 1
         )
         prior = _equal_variance(others) if others else one.unpaired_variance
-        found.append(replace(one, prior_variance=prior if one.seeds > 1 else None))
-    return found
+        with_prior.append(replace(one, prior_variance=prior if one.seeds > 1 else None))
+    return with_prior
 
 
 def _equal_variance(variances: Sequence[tuple[float, int]]) -> float:
-    """The variance that all would have if they were equal, from the lower median of those seen (ascending)."""
+    """Estimate of a common variance from the lower median of the observed ones (ascending)."""
     count, rank = len(variances), (len(variances) + 1) // 2
     seen, freedom = variances[rank - 1]
-    expected = 2.0 * float(gammaincinv(freedom / 2.0, (rank - 0.3) / (count + 0.4))) / freedom  # median of that rank
+    expected = 2.0 * float(gammaincinv(freedom / 2.0, (rank - 0.3) / (count + 0.4))) / freedom  # expected median
     return seen / expected
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number: the share of families in which any is wrong stays below what is accepted.
+    """Holm-adjusted p-values, which control the family-wise error rate (Holm 1979).
 
-    The smallest of m is multiplied by m, the next by m - 1, and so on; none becomes smaller than one before it
-    (Holm 1979). It holds however the differences depend on each other.
+    The smallest of m is multiplied by m, the next by m - 1, and so on; adjusted values are monotone. Valid under any
+    dependence of the tests.
 
     >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03, 0.5])]
     [0.04, 0.09, 0.09, 0.5]
@@ -254,7 +253,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def _quantile(level: float, freedom: Floats | float) -> Floats:
-    """How many standard errors are exceeded with probability ``level`` on either side."""
+    """Two-sided quantile: number of standard errors that are exceeded with probability ``level``."""
     quantile: Floats = -ndtri(level / 2) if freedom is math.inf else -stdtrit(freedom, level / 2)
     return quantile
 
@@ -266,7 +265,7 @@ def _margin(
     level: float,
     freedom: Floats | float,
 ) -> Floats:
-    """How far from 0 a mean has to be at this level (Howe 1974)."""
+    """Minimum absolute mean that is significant at this level (Howe 1974)."""
     t, z = _quantile(level, freedom), _quantile(level, math.inf)
     margin: Floats = np.sqrt(t * t * seed_variance / seeds + z * z * sample_variance)
     return margin

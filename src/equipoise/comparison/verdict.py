@@ -1,6 +1,6 @@
-"""The verdict of a comparison: results of each loss, differences from the baseline, and what follows from them.
+"""The verdict of a comparison: results of each loss, differences from the baseline, and conclusions.
 
-A verdict is a value; ``verdict.json`` is the same as JSON. Nothing here needs torch.
+``verdict.json`` is its JSON form. Does not import torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 FORMAT = 4
-"""Version of ``verdict.json``: from 3 on it names the ``rule`` of its intervals, from 4 on it has the names below."""
+"""Version of ``verdict.json``: since 3 it has the ``rule`` of its intervals, since 4 the names below."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Summary(Record):
     """A metric over the seeds.
 
     Args:
-        mean: over the seeds that have a value; None where none has.
-        std: standard deviation over these; None of fewer than two.
-        per_seed: the value of each seed.
+        mean: over the seeds with a value; None without any.
+        std: standard deviation over these; None for fewer than two.
+        per_seed: value of each seed.
     """
 
     mean: float | None
@@ -52,10 +52,10 @@ class GroupSummary(Record):
     """Classes with many, medium or few training samples.
 
     Args:
-        classes: how many there are.
-        support: their test samples, positive ones of labels, or pixels.
-        value: their main metric.
-        ece: their calibration error.
+        classes: number of classes.
+        support: number of their test samples, positives of labels, or pixels.
+        value: main metric of these classes.
+        ece: calibration error of these classes.
     """
 
     classes: int
@@ -66,12 +66,12 @@ class GroupSummary(Record):
 
 @dataclass(frozen=True)
 class Candidate(Record):
-    """One of the losses that a row stands for; validation data choose among them.
+    """One of the losses of a row, which validation data choose from.
 
     Args:
         text: the loss.
-        monitor_mean: mean of the monitored metric on validation data; None where no run has one.
-        runs: finished ones.
+        monitor_mean: mean of the monitored metric on validation data; None if no run has one.
+        runs: number of finished runs.
     """
 
     text: str
@@ -84,14 +84,14 @@ class LossResult(Record):
     """A row of the table.
 
     Args:
-        loss: as it was given.
-        chosen: the candidate that is compared; None where none has a finished run.
-        monitor: metric on validation data that chose it.
-        candidates: what there was to choose from.
-        seeds: with a finished run.
-        failed_seeds: those without.
-        metrics: by name, on test data.
-        groups: by name.
+        loss: text of the loss as passed.
+        chosen: the candidate that is compared; None if none has a finished run.
+        monitor: validation metric that selected it.
+        candidates: all candidates.
+        seeds: seeds with a finished run.
+        failed_seeds: seeds without one.
+        metrics: test metrics by name.
+        groups: groups of classes by name.
     """
 
     loss: str
@@ -104,32 +104,32 @@ class LossResult(Record):
     groups: dict[str, GroupSummary]
 
     def mean(self, metric: str) -> float | None:
-        """The mean of a metric; None where there is none."""
+        """The mean of a metric; None if it does not exist."""
         summary = self.metrics.get(metric)
         return None if summary is None else summary.mean
 
     def std(self, metric: str) -> float | None:
-        """The standard deviation of a metric; None where there is none."""
+        """The standard deviation of a metric; None if it does not exist."""
         summary = self.metrics.get(metric)
         return None if summary is None else summary.std
 
 
 @dataclass(frozen=True)
 class MetricDifference(Record):
-    """A loss minus the baseline in one metric, on the seeds that both have.
+    """Difference of a loss from the baseline in one metric, on their common seeds.
 
     Args:
         loss: the row.
-        metric: its name.
-        mean: over the seeds.
+        metric: name of the metric.
+        mean: mean difference over the seeds.
         low: lower limit of the 95 % confidence interval; None with one seed.
         high: upper limit.
         p: p-value; None with one seed.
-        p_adjusted: the same, Holm-adjusted for the losses of this metric.
-        significant: whether that is below the level.
-        seeds: how many.
-        seeds_needed: to detect it with 80 % power; None where it is significant or no number is enough.
-        limit: the bottleneck where it is not significant, ``"seeds"`` or ``"samples"``.
+        p_adjusted: p-value, Holm-adjusted over the losses of this metric.
+        significant: whether the adjusted p-value is below the significance level.
+        seeds: number of seeds.
+        seeds_needed: number to detect it with 80 % power; None if it is significant or no number is sufficient.
+        limit: the bottleneck if it is not significant, ``"seeds"`` or ``"samples"``.
         usable: whether the interval is narrow enough to be of use.
     """
 
@@ -162,8 +162,8 @@ class RareClass(Record):
     """The class with the fewest test samples.
 
     Args:
-        name: of the class.
-        support: its test samples.
+        name: name of the class.
+        support: number of its test samples.
     """
 
     name: str
@@ -172,25 +172,25 @@ class RareClass(Record):
 
 @dataclass(frozen=True)
 class Verdict(Record):
-    """All that can be said of the finished runs. None stands for what does not exist, such as an interval of one seed.
+    """Results and conclusions of the finished runs. None marks missing values, such as an interval of one seed.
 
     Args:
-        data: what the losses were compared on.
+        data: the data set.
         baseline: the row that the others are compared with.
-        seeds: of the comparison.
-        main_metric: that of the task.
-        metrics: columns of the table, in their order.
-        rows: one for each loss.
+        seeds: seeds of the comparison.
+        main_metric: main metric of the task.
+        metrics: columns of the table, in order.
+        rows: one per loss.
         differences: from the baseline, by metric and loss.
-        failures: runs that failed.
-        test_samples: how many there are.
-        rarest_class: of the test; None in verdicts of earlier versions.
-        missing_classes: those without test samples.
-        sentences: the verdict in words.
-        equal_losses: losses without a row of their own, and the row with the same runs.
-        equal_metrics: metrics that are no column, and the one with the same values on this test set.
-        not_compared: why a metric of the table is not compared.
-        rule: of the intervals.
+        failures: failed runs.
+        test_samples: number of test samples.
+        rarest_class: class with the fewest test samples; None in verdicts of earlier versions.
+        missing_classes: classes without test samples.
+        sentences: the conclusions as text.
+        equal_losses: losses without a row, with the row that has the same runs.
+        equal_metrics: metrics without a column, with the metric that has the same values on this test set.
+        not_compared: reasons for metrics that are not compared.
+        rule: name of the rule of the intervals.
         inputs: digest of the plan and the runs.
         format: version of the JSON.
     """
@@ -215,22 +215,22 @@ class Verdict(Record):
     format: int = FORMAT
 
     def differences_in(self, metric: str) -> list[MetricDifference]:
-        """Those of one metric."""
+        """Differences in one metric."""
         return [one for one in self.differences if one.metric == metric]
 
 
-ADVICE = "equipoise report makes it again"
+ADVICE = "run equipoise report to compute it again"
 
 
 def read_verdict(file: Path) -> Verdict:
-    """The verdict of a file, of any version; raises ``InputError`` where it is damaged."""
+    """Read a verdict of any version; raises ``InputError`` if it is damaged."""
     return as_verdict(read_record(file, advice=ADVICE), where=file)
 
 
 def as_verdict(content: dict[str, Any], *, where: str | Path = "the verdict") -> Verdict:
     """A verdict from JSON of any version."""
     if content.get("format") in (1, 2, 3):
-        with reading(where, "the verdict does not fit its format", ADVICE):
+        with reading(where, "the verdict does not match its format", ADVICE):
             content = _renamed(content)
     return Verdict.from_json(content, where=where, advice=ADVICE)
 

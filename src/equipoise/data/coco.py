@@ -103,8 +103,8 @@ class Annotations:
                 "use the COCO format",
             ) from None
         if not images or len(images) < len(listed_images):
-            found = "one id twice" if images else "none"
-            raise refuse(file, "there must be images, each with an id of its own", found, "check what wrote the file")
+            problem = "one id twice" if images else "none"
+            raise refuse(file, "there must be images, each with an id of its own", problem, "check what wrote the file")
         return cls(images, categories, pairs)
 
 

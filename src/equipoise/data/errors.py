@@ -11,9 +11,9 @@ class DataError(ValueError):
     """Unusable data: the message names the file, what was expected, what was found and what to do."""
 
 
-def refuse(where: str | Path, expected: str, found: str, advice: str) -> DataError:
+def refuse(where: str | Path, expected: str, actual: str, advice: str) -> DataError:
     """Build the error from these four parts. It consists of its message only, so it can be pickled."""
-    return DataError(f"{where}: {expected}, found {found}; {advice}")
+    return DataError(f"{where}: {expected}, found {actual}; {advice}")
 
 
 class UndecodableError(DataError):

@@ -38,9 +38,9 @@ def read_npz(path: Path, options: Options) -> Source:
     splits: dict[str, Arrays] = {}
     names: dict[str, tuple[str, ...]] = {}
     for split, file in files.items():
-        splits[split], said = _read(file)
-        if said is not None:
-            names[split] = said
+        splits[split], note = _read(file)
+        if note is not None:
+            names[split] = note
     if len(set(names.values())) > 1:
         raise refuse(
             path, "class_names must be the same in all splits", some(files[s].name for s in names), "write them again"
@@ -66,8 +66,8 @@ def read_npz(path: Path, options: Options) -> Source:
                 )
             highest = int(valid.max()) if len(valid) else -1
             most = MOST_CLASSES_OF_MAPS if task.pixels else MOST_CLASSES
-            found = numbered_names(files[split], highest, wanted, most)
-            class_names = max(class_names, found, key=len)
+            numbered = numbered_names(files[split], highest, wanted, most)
+            class_names = max(class_names, numbered, key=len)
     return Source(task, class_names, splits, ignore_index)
 
 
@@ -134,9 +134,9 @@ def _read(file: Path) -> tuple[Arrays, tuple[str, ...] | None]:
 
 def _images(file: Path, images: NDArray[Any], layout: NDArray[Any] | None) -> NDArray[np.uint8]:
     """(N, c, H, W), by the entry ``layout``, nhwc by default."""
-    told = "nhwc" if layout is None else str(layout).lower()
-    if told not in ("nhwc", "nchw"):
-        raise refuse(file, 'layout must be "nhwc" or "nchw"', repr(told), "correct it")
+    order = "nhwc" if layout is None else str(layout).lower()
+    if order not in ("nhwc", "nchw"):
+        raise refuse(file, 'layout must be "nhwc" or "nchw"', repr(order), "correct it")
     if images.dtype != np.uint8 or images.ndim != 4:
         raise refuse(
             file,
@@ -144,7 +144,7 @@ def _images(file: Path, images: NDArray[Any], layout: NDArray[Any] | None) -> ND
             f"{images.dtype} of shape {images.shape}",
             "store values from 0 to 255 as uint8, grey images with one channel: images[..., None]",
         )
-    if told == "nchw":
+    if order == "nchw":
         return images
     if images.shape[3] > 4 >= images.shape[1]:
         raise refuse(
@@ -214,12 +214,12 @@ def _labels(file: Path, labels: NDArray[Any]) -> NDArray[Any]:
 def _check_alike(file: Path, arrays: Arrays, train: Arrays) -> None:
     """Raise unless a split has the shapes of the training split."""
     pairs = [("inputs", arrays.inputs, train.inputs), ("labels", arrays.labels, train.labels)]
-    for name, found, expected in pairs:
-        if found.shape[1:] != expected.shape[1:]:
+    for name, actual, expected in pairs:
+        if actual.shape[1:] != expected.shape[1:]:
             raise refuse(
                 file,
                 f"{name} must have the shape of the training data, (N, {', '.join(map(str, expected.shape[1:]))})",
-                f"{found.shape}",
+                f"{actual.shape}",
                 "use the same shape in all splits",
             )
 

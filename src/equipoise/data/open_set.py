@@ -113,7 +113,7 @@ def _held_out(data: DataSet, classes: Sequence[str | int] | str) -> frozenset[in
     asked = [word.strip() for word in classes.split(",")] if isinstance(classes, str) else list(classes)
     if not [word for word in asked if word != ""]:
         raise refuse(data.name, "there must be a class to hold out", "none", f"name some of {some(data.class_names)}")
-    names, found = list(data.class_names), []
+    names, numbers = list(data.class_names), []
     for word in asked:
         text = str(word)
         if isinstance(word, str) and word in names:
@@ -127,12 +127,12 @@ def _held_out(data: DataSet, classes: Sequence[str | int] | str) -> frozenset[in
                 repr(word),
                 nearest(text, names),
             )
-        if number in found:
+        if number in numbers:
             raise refuse(data.name, "every class can be held out only once", f"{names[number]!r} twice", "name it once")
-        found.append(number)
-    if data.ignore_index in found:
+        numbers.append(number)
+    if data.ignore_index in numbers:
         raise refuse(data.name, "the ignored label cannot be held out", names[data.ignore_index], "omit it")
-    return frozenset(found)
+    return frozenset(numbers)
 
 
 def open_samples(path: str | Path, data: DataSet) -> Split:
@@ -188,12 +188,12 @@ def _folder(path: Path, data: DataSet) -> FileImages:
 
 def _arrays(path: Path, data: DataSet) -> Arrays:
     inputs, train = read_inputs(path), data.train
-    found = Arrays(inputs, _no_labels(len(inputs), data))
+    arrays = Arrays(inputs, _no_labels(len(inputs), data))
     images = inputs.ndim == 4
     if isinstance(train, FileImages) and images and inputs.shape[1] == 3:
-        return found if train.size is None else resized(found, train.size, train.fit)
+        return arrays if train.size is None else resized(arrays, train.size, train.fit)
     if isinstance(train, Arrays) and inputs.ndim == train.inputs.ndim and inputs.shape[1] == train.inputs.shape[1]:
-        return resized(found, train.inputs.shape[2:], "stretch") if images else found
+        return resized(arrays, train.inputs.shape[2:], "stretch") if images else arrays
     raise refuse(
         path,
         f"the open set must be of the kind of {data.name}, {_kind(train)}",

@@ -287,12 +287,12 @@ def _read(path: Path, options: Options) -> Source:
             return reader(path, options)
     inside = sorted(entry.name + "/" * entry.is_dir() for entry in path.iterdir())
     looked = "; ".join(what for what, _, _ in FOLDERS)
-    found = (
+    content = (
         f"{some(inside)}{', without a picture below' * any(name.endswith('/') for name in inside)}"
         if inside
         else "an empty folder"
     )
-    raise refuse(path, f"the folder must hold one of: {looked}", found, "see docs/data.md")
+    raise refuse(path, f"the folder must hold one of: {looked}", content, "see docs/data.md")
 
 
 def without_bad_images(

@@ -150,18 +150,18 @@ def pairs_by_stem(images: Path, masks: Path, notes: list[str]) -> Pairs:
     """Images and masks with the same path except for the suffix."""
 
     def stems(folder: Path) -> dict[str, Path]:
-        found: dict[str, Path] = {}
+        files: dict[str, Path] = {}
         for file in image_files(folder):
             stem = str(file.relative_to(folder).with_suffix(""))
-            if stem in found:
+            if stem in files:
                 raise refuse(
                     folder,
                     "stems must be different",
-                    f"{found[stem].name} and {file.name}",
+                    f"{files[stem].name} and {file.name}",
                     "rename or remove one of them",
                 )
-            found[stem] = file
-        return found
+            files[stem] = file
+        return files
 
     pictures, maps = stems(images), stems(masks)
     without = [stem for stem in pictures if stem not in maps]
@@ -211,8 +211,8 @@ def masked_source(
     files = [mask for own in pairs.values() for _, mask in own]
     wanted = options.class_names if names is None else names
     if wanted is not None:  # before pixels are counted, one column per class
-        wanted, about_ignored = without_ignored(wanted, ignored)
-        notes.extend(about_ignored)
+        wanted, ignored_notes = without_ignored(wanted, ignored)
+        notes.extend(ignored_notes)
     class_names, pixels = _class_pixels(path, files, histograms, wanted, ignored, table)
     splits: dict[str, FileImages] = {}
     start = 0

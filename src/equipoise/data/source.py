@@ -66,26 +66,28 @@ class Source:
     notes: tuple[str, ...] = ()
 
 
-def agree(where: Path, told: Task, wanted: Task | None) -> Task:
+def agree(where: Path, declared: Task, wanted: Task | None) -> Task:
     """The task of the data; raise if another was requested."""
-    if wanted is not None and wanted != told:
-        raise refuse(where, f"data for task {wanted!r} were requested", f"data for {told!r}", f"pass task={told!r}")
-    return told
+    if wanted is not None and wanted != declared:
+        raise refuse(
+            where, f"data for task {wanted!r} were requested", f"data for {declared!r}", f"pass task={declared!r}"
+        )
+    return declared
 
 
 def note_of_bad_images(where: Path, files: Sequence[str | Path], images: int, skip: bool) -> str:
-    """What is said of skipped image files, which cannot be decoded; raise where they are not to be skipped."""
+    """A note on skipped image files, which cannot be decoded; raise where they are not to be skipped."""
     paths = [Path(file) for file in files]
     names = some(file.relative_to(where) if file.is_relative_to(where) else file for file in paths)
-    found = f"{len(paths):,} of {images:,}"
+    counted = f"{len(paths):,} of {images:,}"
     if not skip:
         raise refuse(
             where,
             "every image must be one that can be decoded",
-            f"{found} that cannot be: {names}",
+            f"{counted} that cannot be: {names}",
             "replace or remove them, or skip them with skip_bad_images (--skip-bad-images)",
         )
-    return f"Skipped {found} images, which cannot be decoded: {names}."
+    return f"Skipped {counted} images, which cannot be decoded: {names}."
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -99,11 +101,11 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(unique, key=lambda name: (int(name), name)) if numbers else sorted(unique))
 
 
-def settle_names(where: Path, found: Sequence[str], wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+def settle_names(where: Path, actual: Sequence[str], wanted: tuple[str, ...] | None) -> tuple[str, ...]:
     """The classes: those in the data, or the requested ones in order, which must include them all."""
     if wanted is None:
-        return tuple(found)
-    for name in found:
+        return tuple(actual)
+    for name in actual:
         if name not in wanted:
             raise refuse(
                 where,
@@ -148,27 +150,27 @@ def without_ignored(names: tuple[str, ...], ignore_index: int) -> tuple[tuple[st
 
 def split_paths(folder: Path, *, ending: str = "") -> dict[str, Path]:
     """Files or sub-folders named after splits."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for split, words in SPLITS.items():
         there = [path for word in words if (path := folder / f"{word}{ending}").exists()]
         if len(there) > 1:
             raise refuse(folder, f"there must be one {split} split", some(p.name for p in there), "remove one of them")
         if there:
-            found[split] = there[0]
-    return found
+            paths[split] = there[0]
+    return paths
 
 
 def one_for_each_split(folder: Path, named: Mapping[Path, str], what: str, advice: str) -> dict[str, Path]:
     """The file of each split by its name; raise if there are several."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for split, words in SPLITS.items():
         there = [file for file, word in named.items() if word in words]
         if len(there) > 1:
             names = some(file.name for file in there)
             raise refuse(folder, f"there must be one {what} of the {split} split", names, advice)
         if there:
-            found[split] = there[0]
-    return found
+            paths[split] = there[0]
+    return paths
 
 
 def need_train(where: Path, splits: Mapping[str, Any]) -> None:

@@ -53,7 +53,7 @@ Table = dict[str, list[Any]]
 
 def table_files(folder: Path) -> dict[str, Path]:
     """``train.csv`` or ``train.parquet`` and similar files."""
-    return next((found for ending in ENDINGS if "train" in (found := split_paths(folder, ending=ending))), {})
+    return next((files for ending in ENDINGS if "train" in (files := split_paths(folder, ending=ending))), {})
 
 
 def read_tables(path: Path, options: Options) -> Source:
@@ -189,8 +189,8 @@ def _all_labels(
         if options.class_names is None:
             single = _classes(where, column, single)
         names, numbers = _numbering(where, [word for own in single.values() for word in own], options.class_names)
-        found = {split: np.array([numbers[word] for word in own], np.int64) for split, own in single.items()}
-        return agree(where, Task.MULTICLASS, options.task), names, found, notes
+        class_numbers = {split: np.array([numbers[word] for word in own], np.int64) for split, own in single.items()}
+        return agree(where, Task.MULTICLASS, options.task), names, class_numbers, notes
     rows = {split: [_several(value, separator) for value in own] for split, own in values.items()}
     words = [word for own in rows.values() for row in own for word in row]
     if not words:
@@ -301,9 +301,9 @@ def _label_advice(usual: list[str], known: list[str]) -> str:
 
 def _numbering(where: Path, words: list[str], wanted: tuple[str, ...] | None) -> tuple[tuple[str, ...], dict[str, int]]:
     """Class names and the index of each label; labels can be indices of ``class_names`` that are not numeric."""
-    found = in_order(words)
-    if wanted is not None and not any(name.isdecimal() for name in wanted) and all(w.isdecimal() for w in found):
-        outside = next((word for word in found if int(word) >= len(wanted)), None)
+    ordered = in_order(words)
+    if wanted is not None and not any(name.isdecimal() for name in wanted) and all(w.isdecimal() for w in ordered):
+        outside = next((word for word in ordered if int(word) >= len(wanted)), None)
         if outside is not None:
             raise refuse(
                 where,
@@ -311,8 +311,8 @@ def _numbering(where: Path, words: list[str], wanted: tuple[str, ...] | None) ->
                 outside,
                 "name all classes or correct the label",
             )
-        return wanted, {word: int(word) for word in found}
-    names = settle_names(where, found, wanted)
+        return wanted, {word: int(word) for word in ordered}
+    names = settle_names(where, ordered, wanted)
     return names, {name: number for number, name in enumerate(names)}
 
 
@@ -333,14 +333,14 @@ def _flags(file: Path, column: str, values: list[Any]) -> NDArray[np.int8]:
 def _features(file: Path, table: Any, columns: list[str]) -> NDArray[np.float32]:  # noqa: ANN401
     """(N, D), one feature per column."""
     compute = _arrow(file).compute
-    found = np.empty((table.num_rows, len(columns)), np.float32)
+    features = np.empty((table.num_rows, len(columns)), np.float32)
     for number, name in enumerate(columns):
         cells = table.column(name)
         if "string" in str(cells.type):
             cells = compute.utf8_trim_whitespace(cells)
         try:
-            found[:, number] = cells.cast("float64").to_numpy()
-            wrong = np.flatnonzero(~np.isfinite(found[:, number]))
+            features[:, number] = cells.cast("float64").to_numpy()
+            wrong = np.flatnonzero(~np.isfinite(features[:, number]))
         except _arrow(file).lib.ArrowException:
             wrong = np.flatnonzero([not _is_number(value) for value in cells.to_pylist()])
         if len(wrong):
@@ -352,7 +352,7 @@ def _features(file: Path, table: Any, columns: list[str]) -> NDArray[np.float32]
                 "make numbers of its words or drop the column, fill the gap or drop the row, or say path_column or "
                 "text_column",
             )
-    return found
+    return features
 
 
 def _is_number(value: Any) -> bool:  # noqa: ANN401
@@ -411,11 +411,11 @@ def _readable(file: Path, problem: str, advice: str) -> Iterator[None]:
         try:
             yield
         except Exception:
-            found = None if file.suffix.lower() == ".parquet" or not file.is_file() else no_text(file)
-            if found is None:
+            invalid = None if file.suffix.lower() == ".parquet" or not file.is_file() else no_text(file)
+            if invalid is None:
                 raise
             raise refuse(
-                file, "a table must be in UTF-8, or in UTF-16 with a byte order mark", found, SAVE_AS_UTF8
+                file, "a table must be in UTF-8, or in UTF-16 with a byte order mark", invalid, SAVE_AS_UTF8
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""What corrections after training would be worth: fitted on one half of the samples, judged on the other, both ways."""
+"""Effect of post-hoc corrections, by two-fold cross-validation: fitted on one half, evaluated on the other."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["Correction", "try_corrections"]
 
 @dataclass(frozen=True)
 class Correction:
-    """A method of ``equipoise calibrate`` that was tried.
+    """A method of ``equipoise calibrate`` with its cross-validated result.
 
     Args:
-        options: of the command.
-        nll: of samples that it was not fitted on.
-        keeps_predictions: whether no prediction changes.
+        options: command-line options of the method.
+        nll: NLL of held-out samples.
+        keeps_predictions: whether predictions are unchanged.
     """
 
     options: str
@@ -35,12 +35,12 @@ class Correction:
 def try_corrections(
     source: Predictions, *, seed: int = 0, progress: Callable[[int], None] = lambda samples: None
 ) -> list[Correction]:
-    """What fits the task and what is known, the temperature first; nothing of what cannot be fitted on these samples.
+    """Corrections that suit the task, temperature scaling first; those that cannot be fitted are omitted.
 
     Args:
         source: from ``open_predictions``; all of it is read once.
-        seed: of the halves.
-        progress: called with the number of samples that were read since the last call.
+        seed: random seed of the split.
+        progress: called with the number of samples read since the last call.
     """
     halves = FitSplit(source, seed, progress=progress).rows(True, False)
     corrections = []
@@ -60,7 +60,7 @@ def try_corrections(
 
 
 def _candidates(source: Predictions) -> list[tuple[str, str, dict[str, Any]]]:
-    """Options of the command, method and arguments."""
+    """Command-line options, method and arguments of each candidate."""
     if source.task.multilabel:
         return [
             ("--method label-temperatures", "label-temperatures", {}),

@@ -1,4 +1,4 @@
-"""What the training samples of each class tell before anything is trained."""
+"""Diagnostics of the number of training samples per class."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from equipoise.tasks import Task
 __all__ = ["look_at_counts"]
 
 LONG_TAIL = 10.0
-"""Ratio of the largest to the smallest class from which plain cross-entropy visibly neglects classes."""
+"""Imbalance ratio from which data are called long-tailed: cross-entropy then neglects rare classes."""
 FEW = 20
 
 
 def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "multiclass") -> list[Finding]:
-    """Findings about training samples of each class, about positives of each label where the task is multi-label."""
+    """Findings about the training samples of each class; for a multi-label task, about the positives of each label."""
     findings = []
     kind = Task(task)
     several, kinds = kind.multilabel, kind.many
@@ -27,8 +27,8 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "m
             Finding(
                 "problem",
                 f"{kinds} without training samples",
-                f"{len(absent)} of {len(counts)} {kinds} have none: {listed(absent)}. No loss can teach them; "
-                f"losses that go by counts take 0 for 1, and weights leave such {kinds} out.",
+                f"{len(absent)} of {len(counts)} {kinds} have none: {listed(absent)}. No loss can learn them; "
+                f"losses with counts replace 0 by 1, and weights exclude such {kinds}.",
                 "Drop them, merge them with others, or collect samples.",
             )
         )
@@ -36,13 +36,13 @@ def look_at_counts(counts: Sequence[float], names: Sequence[str], task: str = "m
     present = [count for count in counts if count > 0]
     if not present:
         return findings
-    findings += _imbalance(present, largest, smallest, several)
-    if not several:  # a label is in a sample beside others
+    findings += _imbalance(present, largest, smallest, kind)
+    if not several:  # labels of a sample are not exclusive
         findings += _dominant_class(counts, names)
     return findings + _few_samples(counts, names, kinds)
 
 
-def _imbalance(present: Sequence[float], largest: str, smallest: str, several: bool) -> list[Finding]:
+def _imbalance(present: Sequence[float], largest: str, smallest: str, task: Task) -> list[Finding]:
     findings = []
     ratio = max(present) / min(present)
     if ratio >= LONG_TAIL:
@@ -53,12 +53,12 @@ def _imbalance(present: Sequence[float], largest: str, smallest: str, several: b
                 f"The {largest} has {ratio:,.0f} times the samples of the {smallest} ({max(present):,.0f} to "
                 f"{min(present):,.0f}). "
                 + (
-                    "Numbers over all decisions (OP, OR, OF1) are then mostly those of the frequent labels."
-                    if several
-                    else "Plain accuracy is then mostly that of the large classes."
+                    "Overall metrics (OP, OR, OF1) are then dominated by the frequent labels."
+                    if task.multilabel
+                    else "Accuracy is then dominated by the large classes."
                 ),
-                f"Report {'mAP and CF1' if several else 'mean class accuracy'} and many/medium/few beside "
-                f"{'them' if several else 'accuracy'}, and compare a loss that rebalances.",
+                f"Report {'mAP and CF1' if task.multilabel else 'mean class accuracy'} and many/medium/few beside "
+                f"{'them' if task.multilabel else 'accuracy'}, and compare a loss that rebalances.",
             )
         )
     else:
@@ -66,12 +66,12 @@ def _imbalance(present: Sequence[float], largest: str, smallest: str, several: b
             Finding(
                 "note",
                 "balance",
-                f"The {largest} has {ratio:,.1f} times the samples of the {smallest}, which is mild: counts alone "
-                f"set the {smallest} back by log {ratio:,.1f} = {math.log(ratio):.1f} in log-odds, which what a sample "
-                f"shows easily outweighs. A tail is called long from {LONG_TAIL:g} times on "
-                f"({math.log(LONG_TAIL):.1f}).",
-                "Rebalancing has little to gain; look at calibration and at the hard ones first. Where predictions "
-                "show one that is hardly found, or a miss of it costs more, compare a loss that rebalances.",
+                f"The {largest} has {ratio:,.1f} times the samples of the {smallest}, which is mild: frequency "
+                f"alone lowers the log-odds of the {smallest} by log {ratio:,.1f} = {math.log(ratio):.1f}, which is "
+                f"little compared with the evidence of a sample. Data are called long-tailed from a ratio of "
+                f"{LONG_TAIL:g} ({math.log(LONG_TAIL):.1f}).",
+                f"Rebalancing has little to gain; check calibration and the hard {task.many} first. If one has low "
+                "recall, or misses of it are costly, compare a loss that rebalances.",
             )
         )
     return findings
@@ -80,15 +80,15 @@ def _imbalance(present: Sequence[float], largest: str, smallest: str, several: b
 def _dominant_class(counts: Sequence[float], names: Sequence[str]) -> list[Finding]:
     findings = []
     present = [count for count in counts if count > 0]
-    share = max(present) / sum(present)
-    if share > 0.9 and len(present) > 1:
+    fraction = max(present) / sum(present)
+    if fraction > 0.9 and len(present) > 1:
         biggest = names[list(counts).index(max(present))]
         findings.append(
             Finding(
                 "warning",
-                "one class is nearly everything",
-                f"{biggest} makes up {100 * share:.1f} % of the samples, so that always answering it scores as much.",
-                "Judge by recall, IoU or F1 of the other classes; a background class should not be in the mean.",
+                "one class dominates",
+                f"{biggest} makes up {100 * fraction:.1f} % of the samples: always predicting it has that accuracy.",
+                "Evaluate recall, IoU or F1 of the other classes; exclude a background class from means.",
             )
         )
     return findings

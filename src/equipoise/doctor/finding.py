@@ -1,4 +1,4 @@
-"""One thing that was found."""
+"""Findings of the diagnostics."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["Finding", "listed"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to know.
+    """A diagnostic message.
 
     Args:
-        level: ``"problem"`` breaks something, ``"warning"`` may mislead, ``"note"`` is worth knowing.
-        about: a few words.
-        text: what was found and why it matters, with its numbers.
-        advice: what to do.
+        level: ``"problem"`` (results are invalid), ``"warning"`` (results may mislead) or ``"note"``.
+        about: title in a few words.
+        text: the observation with its numbers, and why it matters.
+        advice: recommended action.
     """
 
     level: Literal["problem", "warning", "note"]
@@ -27,5 +27,5 @@ class Finding:
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Some names in a row."""
+    """The first names, and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

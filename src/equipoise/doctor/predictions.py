@@ -20,12 +20,12 @@ FEW_SAMPLES = 30
 RARELY = 0.25
 """Fraction of its samples below which a class is rarely predicted, or its recall is low."""
 ENOUGH = 10
-"""Samples from which on that is reported of a class that is predicted at all."""
+"""Minimum number of samples to report it for a class that is predicted at all."""
 GAP = 0.02
 GAIN = 0.02
-"""Fraction of an NLL that a calibration has to save to be worth it."""
+"""Minimum relative decrease of the NLL for a recommended calibration."""
 NOISE = 0.01
-"""ECE by chance below which an ECE that is within it is good news."""
+"""Maximum ECE of sampling noise with which a low ECE is informative."""
 BY_TRUTH = (
     "Samples of a group are selected by their true class; given it, confidence and accuracy differ even for a "
     "perfectly calibrated model: a high ECE alone does not show miscalibration."
@@ -33,7 +33,7 @@ BY_TRUTH = (
 
 
 def calibration_noise(curve: ReliabilityBins) -> float:
-    r"""The ECE that a perfectly calibrated model would show on as many samples, by chance.
+    r"""Expected ECE of a perfectly calibrated model with the same number of samples.
 
     .. math:: \sum_b \frac{n_b}{n} \sqrt{\frac{2\, c_b (1 - c_b)}{\pi\, n_b}}
 
@@ -52,13 +52,13 @@ def mean_gap(curve: ReliabilityBins) -> float:
 
 
 def gap_noise(curve: ReliabilityBins) -> float:
-    """Standard error of ``mean_gap`` for a perfectly calibrated model on as many samples."""
+    """Standard error of ``mean_gap`` for a perfectly calibrated model with the same number of samples."""
     pairs = [(n, c or 0.0) for n, c in zip(curve.count, curve.confidence, strict=True)]
     return math.sqrt(sum(count * c * (1.0 - c) for count, c in pairs)) / max(curve.total, 1.0)
 
 
 def rarely_predicted(evaluation: Evaluation) -> list[ClassResult]:
-    """Rows of the classes that are predicted never, or hardly ever for as often as they occur."""
+    """Rows of the classes that are never predicted, or rarely compared with their frequency."""
     return [
         row
         for row in evaluation.per_class
@@ -72,15 +72,12 @@ def look_at_predictions(
     """Findings about an evaluation.
 
     Args:
-        evaluation: what ``equipoise.evaluation.evaluate`` gives.
-        cross_fitted_f1: several labels: the mean F1 to expect from a threshold for each label.
-        corrections: what ``try_corrections`` gives, the plain temperature first.
+        evaluation: result of ``equipoise.evaluation.evaluate``.
+        cross_fitted_f1: for multi-label data, the cross-validated mean F1 with one threshold per label.
+        corrections: result of ``try_corrections``, temperature scaling first.
     """
     return [
-        *(
-            Finding("problem", "suspicious input", sentence, "Look into it before anything else.")
-            for sentence in evaluation.suspicions
-        ),
+        *(Finding("problem", "suspicious input", sentence, "Check this first.") for sentence in evaluation.suspicions),
         *_classes(evaluation),
         *_bins(evaluation),
         *_confidence(evaluation, _better(evaluation, corrections)),
@@ -92,7 +89,7 @@ def look_at_predictions(
 
 
 def _accuracy(row: ClassResult) -> float:
-    """Recall of a class; 1 where it has none."""
+    """Recall of a class; 1 if it has no samples."""
     value = row.metrics.get("accuracy")
     return 1.0 if value is None else value
 
@@ -194,13 +191,13 @@ def _bins(evaluation: Evaluation) -> list[Finding]:
     if ece < 2 * noise:
         few = f" ({thin} {'bin holds' if thin == 1 else 'bins hold'} fewer than {THIN_BIN})" if thin else ""
         chance = (
-            f"A perfectly calibrated model would show an ECE of about {100 * noise:.2f} % on as many samples; "
+            f"A perfectly calibrated model would have an ECE of about {100 * noise:.2f} % on this many samples; "
             f"{100 * ece:.2f} % is within sampling noise"
         )
         results.append(
             Finding(
                 "warning",
-                "bins too thin for this ECE",
+                "too few samples per bin for this ECE",
                 f"{chance}{few}.",
                 "Use more samples or fewer bins (--bins), compare by NLL, and report an interval (--bootstrap).",
             )
@@ -241,11 +238,13 @@ def _confidence(evaluation: Evaluation, better: Correction | None) -> list[Findi
         return []
     over = gap > 0
     if better is not None:
-        cure = f"After training, {better.options} corrects more of it than a temperature (below); in training, "
+        cure = f"After training, {better.options} corrects more of it than temperature scaling (below); in training, "
     elif all(_lowered(*evaluation.calibration.metric(key)) for key in ("nll", "ece")):
-        cure = "A temperature corrects it after training (equipoise calibrate --method temperature); in training, "
+        cure = (
+            "Temperature scaling corrects it after training (equipoise calibrate --method temperature); in training, "
+        )
     else:
-        cure = "A temperature does not correct it on held-out samples; in training, "
+        cure = "Temperature scaling does not correct it on held-out samples; in training, "
     return [
         Finding(
             "warning",
@@ -283,7 +282,7 @@ def _frequency(evaluation: Evaluation, tried: Sequence[Correction]) -> list[Find
 
 
 def _better(evaluation: Evaluation, tried: Sequence[Correction]) -> Correction | None:
-    """The correction that is worth more than a temperature, if there is one."""
+    """The correction that improves on temperature scaling, if any."""
     before, _ = evaluation.calibration.metric("nll")
     best = min(tried, key=lambda one: one.nll, default=None)
     if best is None or evaluation.calibration.after is None or before is None:
@@ -302,11 +301,11 @@ def _corrections(evaluation: Evaluation, tried: Sequence[Correction]) -> list[Fi
         return [
             Finding(
                 "note",
-                "more than a temperature helps",
-                f"The NLL {_moves(before, best.nll)} by {best.options}; by a temperature it "
+                "a correction improves on temperature scaling",
+                f"The NLL {_moves(before, best.nll)} with {best.options}; with a temperature it "
                 f"{_moves(before, after)}, each on held-out samples.",
                 f"equipoise calibrate FILE {best.options} --out fit.json"
-                + ("" if best.keeps_predictions else "; predictions change with it, so look at its table first."),
+                + ("" if best.keeps_predictions else "; this changes predictions, so check its table first."),
             )
         ]
     if after < before * (1 - GAIN):
@@ -322,7 +321,7 @@ def _corrections(evaluation: Evaluation, tried: Sequence[Correction]) -> list[Fi
 
 
 def _moves(before: float, after: float) -> str:
-    """How a number changes, as far as the digits that are shown tell."""
+    """Change of a number, to the displayed digits."""
     first, last = f"{before:.4f}", f"{after:.4f}"
     if first == last:
         return f"stays at {first}"
@@ -337,7 +336,7 @@ def _thresholds(evaluation: Evaluation, cross_fitted: float | None) -> list[Find
         return []
     now = sum(values) / len(values)
     rare = [row.name for row in evaluation.per_class if 0 < row.support < 10]
-    advice = f" {len(rare)} labels have fewer than 10 positives, too few for a threshold of their own." if rare else ""
+    advice = f" {len(rare)} labels have fewer than 10 positives, too few to choose a threshold." if rare else ""
     if cross_fitted > now + GAP:
         return [
             Finding(
@@ -354,7 +353,7 @@ def _thresholds(evaluation: Evaluation, cross_fitted: float | None) -> list[Find
             "threshold 0.5",
             f"The mean F1 of the labels is {100 * now:.1f} at 0.5; thresholds for each label would give about "
             f"{100 * cross_fitted:.1f} on new data.",
-            "0.5 is a fair choice here." + advice,
+            "Keep the threshold 0.5." + advice,
         )
     ]
 
@@ -363,7 +362,7 @@ def _rounded(evaluation: Evaluation) -> list[Finding]:
     if not evaluation.notes:
         return []
     if evaluation.scores == "logits":
-        advice = "Look at what masks the classes: no correction after training brings back a probability of 0."
+        advice = "Check what masks these classes: no correction after training can change a probability of 0."
         return [Finding("problem", "truth ruled out", " ".join(evaluation.notes), advice)]
     advice = "Save logits, or probabilities in float32 without rounding."
     return [Finding("warning", "rounded probabilities", " ".join(evaluation.notes), advice)]

@@ -1,4 +1,4 @@
-"""Whether a loss, class weights and a sampler go together."""
+"""Checks the combination of a loss, class weights and a sampler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REBALANCING = {
     "LDAMLoss": "gives rare classes a wider margin",
     "DistributionBalancedLoss": "weights by how often a sample is repeated",
 }
-"""Losses that correct for the number of samples themselves, and how."""
+"""Losses that correct for class frequencies, and how."""
 SATURATED = 5.0
 
 
@@ -31,46 +31,46 @@ def look_at_setup(
     Args:
         loss: name or short name of a loss of the catalogue.
         sampler: one of ``SAMPLERS``.
-        weights: whether class weights are given to the loss.
+        weights: whether the loss gets class weights.
         counts: training samples of each class.
     """
     if sampler not in SAMPLERS:
-        raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {sampler!r}; pick one of these words")
+        raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, got {sampler!r}; choose one of these")
     name = None if loss is None else find(loss).name
-    found = []
+    findings = []
     ways = [f"the sampler ({sampler})"] if sampler != "none" else []
     ways += ["class weights"] if weights else []
-    if name in REBALANCING and name != "LDAMLoss":  # margins are meant to go with deferred weights
+    if name in REBALANCING and name != "LDAMLoss":  # LDAM is meant to be combined with deferred weights
         ways.append(f"{name} ({REBALANCING[name]})")
     if len(ways) > 1:
-        found.append(
+        findings.append(
             Finding(
                 "warning",
-                "corrected more than once",
-                f"{' and '.join(ways)} each correct for rare classes. Together they overshoot: rare classes are "
-                "predicted too often, and the probabilities are off by the product of the corrections.",
-                "Keep one of them, or start one late (weights.Deferred) when features have been learnt.",
+                "several corrections for rare classes",
+                f"{' and '.join(ways)} each correct for rare classes. Together they overcorrect: rare classes are "
+                "predicted too often, and probabilities are biased by the product of the corrections.",
+                "Keep one of them, or start one late (weights.Deferred) after the features have been learnt.",
             )
         )
     if len(ways) == 1:
-        found.append(
+        findings.append(
             Finding(
                 "note",
                 "probabilities after rebalancing",
-                f"{ways[0]} changes the class frequencies that the model learns, so that its probabilities are those "
-                "of balanced data.",
-                "Where the data in use are imbalanced, correct them: equipoise calibrate --method prior.",
+                f"{ways[0]} changes the class prior that the model learns, so that its probabilities are those of "
+                "balanced data.",
+                "If the data in use are imbalanced, correct the probabilities: equipoise calibrate --method prior.",
             )
         )
     present = [count for count in counts or () if count > 0]
     if name == "ClassBalancedLoss" and present and min(present) > SATURATED / (1.0 - 0.9999):
-        found.append(
+        findings.append(
             Finding(
                 "warning",
                 "effective numbers are all equal",
-                f"With beta = 0.9999 the effective number ends at 10,000, and the smallest class has "
+                f"With beta = 0.9999 the effective number is at most 10,000, and the smallest class has "
                 f"{min(present):,.0f} samples, so that all weights are nearly the same.",
-                "Choose beta nearer to 1, such as 1 - 1 / (the median count), or another weighting.",
+                "Choose beta closer to 1, such as 1 - 1 / (the median count), or another weighting.",
             )
         )
-    return found
+    return findings

@@ -1,4 +1,4 @@
-"""Which losses of the catalogue suit, and why."""
+"""Recommended losses of the catalogue, with reasons."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from equipoise.tasks import Task
 __all__ = ["Suggestion", "suggest"]
 
 FOR_MAPS = {"RecallLoss": "recall(momentum=0.1)", "LovaszSoftmaxLoss": "ce + lovasz-softmax"}
-"""Of label maps batches are small, and a loss of the order of pixels needs one of each pixel beside it."""
+"""For segmentation: batches are small, and a loss of the pixel order needs a pixelwise loss beside it."""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """A loss worth trying, and what in the data speaks for it; ``text`` is what ``equipoise compare`` takes."""
+    """A recommended loss and the reason in the data; ``text`` is its name for ``equipoise compare``."""
 
     entry: Entry
     why: str
@@ -31,8 +31,8 @@ def suggest(task: str, counts: Sequence[float] | None, evaluation: Evaluation | 
 
     Args:
         task: ``"multiclass"``, ``"multilabel"`` or ``"segmentation"``.
-        counts: training samples (positives, pixels) of each class, where they are known.
-        evaluation: of saved predictions, where there are some.
+        counts: training samples (positives, pixels) of each class, if known.
+        evaluation: of saved predictions, if available.
     """
     present = [count for count in counts or () if count > 0]
     ratio = max(present) / min(present) if present else None
@@ -53,24 +53,24 @@ def _multiclass(ratio: float | None, counts: Sequence[float], evaluation: Evalua
     chosen = []
     if ratio is not None and ratio >= LONG_TAIL:
         chosen.append(
-            ("LogitAdjustedLoss", f"ratio {ratio:,.0f}: aims at the mean over classes, without weights to tune")
+            ("LogitAdjustedLoss", f"ratio {ratio:,.0f}: optimises the mean over classes, without weights to tune")
         )
-        chosen.append(("RecallLoss", "follows what is missed, so that common classes keep their precision"))
+        chosen.append(("RecallLoss", "weights by missed recall, which preserves the precision of common classes"))
         chosen.append(("ClassBalancedLoss", "weights by effective number, milder than 1/n"))
     elif evaluation is not None and rarely_predicted(evaluation):
-        chosen.append(("RecallLoss", "some classes are hardly ever predicted: its weights follow what is missed"))
+        chosen.append(("RecallLoss", "some classes are rarely predicted: weights by missed recall"))
     if _sure(evaluation):
-        chosen.append(
-            ("SampleDependentFocalLoss", "confidence is above accuracy: trains for calibration, nothing to tune")
-        )
+        chosen.append(("SampleDependentFocalLoss", "overconfident: trains for calibration, without tuning"))
     elif ratio is None or ratio < LONG_TAIL:
-        chosen.append(("SampleDependentFocalLoss", "calibrated probabilities with nothing to tune"))
-        chosen.append(("CyclicalFocalLoss", "easy samples first and last, for accuracy on data of any balance"))
+        chosen.append(("SampleDependentFocalLoss", "calibrated probabilities without tuning"))
+        chosen.append(
+            ("CyclicalFocalLoss", "focuses on easy samples at the start and the end, for accuracy on any data")
+        )
     return [*chosen, ("CrossEntropyLoss", "the baseline to beat")]
 
 
 def _multilabel(ratio: float | None, counts: Sequence[float], evaluation: Evaluation | None) -> list[tuple[str, str]]:
-    chosen = [("AsymmetricLoss", "few labels of a sample are positive: easy negatives are faded out")]
+    chosen = [("AsymmetricLoss", "few labels of a sample are positive: easy negatives are down-weighted")]
     if ratio is not None and ratio >= LONG_TAIL:
         chosen.append(("DistributionBalancedLoss", f"labels differ by {ratio:,.0f} in frequency and occur together"))
     chosen.append(("BinaryFocalLoss", "treats positives and negatives alike; check its calibration"))
@@ -78,12 +78,12 @@ def _multilabel(ratio: float | None, counts: Sequence[float], evaluation: Evalua
 
 
 def _segmentation(ratio: float | None, counts: Sequence[float], evaluation: Evaluation | None) -> list[tuple[str, str]]:
-    chosen = [("RecallLoss", "weights each class by what is missed of it, over several batches")]
+    chosen = [("RecallLoss", "weights each class by its missed recall, averaged over batches")]
     if counts and max(counts) / sum(counts) > 0.5:
         chosen.append(
             ("OHEMLoss", f"one class has {100 * max(counts) / sum(counts):.0f} % of the pixels, most of them easy")
         )
-    chosen.append(("LovaszSoftmaxLoss", "aims at IoU itself, beside cross-entropy"))
+    chosen.append(("LovaszSoftmaxLoss", "optimises the IoU, together with cross-entropy"))
     if _sure(evaluation):
-        chosen.append(("SampleDependentFocalLoss", "confidence is above accuracy"))
+        chosen.append(("SampleDependentFocalLoss", "overconfident"))
     return [*chosen, ("CrossEntropyLoss", "the baseline to beat")]

@@ -1,7 +1,7 @@
 """The bilateral-branch network, BBN (Zhou et al. 2020): two branches over a shared trunk.
 
 One branch is trained on the original distribution, the other on classes drawn in reverse proportion to their counts;
-their features are mixed with a factor that moves from the first to the second::
+their features are mixed with a weight that shifts from the first to the second::
 
     inputs ──────────► trunk ─► branch 1 ─► features ─► × 2 a ──────┐
                                                                     ├─► one classifier ─► logits
@@ -53,7 +53,7 @@ class BranchMixing(Parabolic):
         check_choice("end", self.end, ("last_epoch", "published"))
 
     def progress_at(self, epoch: float, epochs: float) -> float:
-        """``epoch / D``; a single epoch is the start."""
+        """``epoch / D``, or 0 for a single epoch."""
         if self.end == "published":
             return epoch / {90: 100, 180: 200}.get(int(epochs), epochs)
         return epoch / (epochs - 1) if epochs > 1 else 0.0
@@ -62,7 +62,7 @@ class BranchMixing(Parabolic):
 class BilateralModel(PreciseBuffers):
     """A model with two branches, created by :func:`bilateral`. It contains the original model with a duplicated block.
 
-    Shape: in training two batches of one shape to logits of that batch size; in evaluation one batch to its logits.
+    Shape: in training, two batches of the same shape to logits of that batch size; in evaluation, one batch to logits.
     """
 
     share: Tensor
@@ -82,7 +82,7 @@ class BilateralModel(PreciseBuffers):
         if not 0 <= epoch < self.epochs:
             raise ValueError(
                 f"epoch must be in [0, {self.epochs - 1}] for epochs={self.epochs}, got {epoch!r}; count from 0 and "
-                "give the model the epochs you train"
+                "pass the number of epochs you train for"
             )
         self._set(self.mixing(min(self.mixing.progress_at(epoch, self.epochs), 1.0)))
 
@@ -90,15 +90,15 @@ class BilateralModel(PreciseBuffers):
         """Set the mixing to a fraction of the training in [0, 1]."""
         self._set(self.mixing(check_number("fraction", fraction, low=0.0, high=1.0)))
 
-    def _set(self, share: float) -> None:
-        self.share.fill_(check_number("weight of the first branch", share, low=0.0, high=1.0))
+    def _set(self, weight: float) -> None:
+        self.share.fill_(check_number("weight of the first branch", weight, low=0.0, high=1.0))
 
     def get_classifier(self) -> nn.Module:
         """The classifier of both branches, for ``find_classifier``."""
         return self.model.get_submodule(self.name)
 
     def forward(self, inputs: Tensor, reversed_inputs: Tensor | None = None, **named: Any) -> Tensor:  # noqa: ANN401
-        """Logits of the mixed features: with the scheduled weight in training, with equal weights in evaluation.
+        """Logits of the mixed features, with the scheduled weight in training and equal weights in evaluation.
 
         Each branch has its own pass through the trunk, as published, so that batch norm uses each batch separately and
         any model is supported. In evaluation the trunk runs twice on the same batch.
@@ -106,7 +106,7 @@ class BilateralModel(PreciseBuffers):
         Args:
             inputs: a batch of the original distribution; the only one in evaluation.
             reversed_inputs: a batch of the reversed sampler, for training.
-            named: further arguments of the model for both passes.
+            named: further keyword arguments of the model, for both passes.
         """
         if self.training and reversed_inputs is None:
             raise ValueError(
@@ -119,13 +119,13 @@ class BilateralModel(PreciseBuffers):
         if others.shape[0] != inputs.shape[0]:
             raise ValueError(
                 f"reversed_inputs must have as many samples as inputs, got {others.shape[0]} for {inputs.shape[0]}; "
-                "use the same batch size, and drop short last batches"
+                "use the same batch size and drop_last=True"
             )
         classifier = self.get_classifier()
         if not isinstance(classifier, _MixingClassifier):
             raise RuntimeError(
-                f"the classifier {self.name!r} must be that of both branches, got {type(classifier).__name__}; put no "
-                "other in its place"
+                f"the classifier {self.name!r} must serve both branches, got {type(classifier).__name__}; do not "
+                "replace it"
             )
         try:
             self._choose(0)
@@ -142,15 +142,15 @@ class BilateralModel(PreciseBuffers):
     def _check_used(self, used: bool) -> None:
         if not used:
             raise RuntimeError(
-                f"the classifier {self.name!r} must be used in every forward pass, got one of "
-                f"{type(self.model).__name__} without it; take a fresh model and name the right one with name=...; "
+                f"the classifier {self.name!r} must be used in every forward pass, got a pass of "
+                f"{type(self.model).__name__} without it; build the model again and name the right one with name=...; "
                 f"{self.advice}"
             )
 
     def mix(self, loss: Tensor, reversed_loss: Tensor) -> Tensor:
-        """``a * loss + (1 - a) * reversed_loss``, of the logits with the labels of the one and of the other batch."""
-        share = self.share.to(loss.dtype)
-        return share * loss + (1.0 - share) * reversed_loss
+        """``a * loss + (1 - a) * reversed_loss``, the losses of the logits with the labels of the two batches."""
+        weight = self.share.to(loss.dtype)
+        return weight * loss + (1.0 - weight) * reversed_loss
 
     def _choose(self, branch: int) -> None:
         for name in (*self.blocks, self.name):
@@ -192,7 +192,7 @@ def bilateral(
     """
     if isinstance(model, DistributedDataParallel):
         raise ValueError(
-            "model must be given its branches before it is distributed, got a DistributedDataParallel; write "
+            "model must not be wrapped in DistributedDataParallel yet, got one that is; write "
             "DistributedDataParallel(bilateral(model, ...))"
         )
     epochs = check_whole("epochs", epochs, low=1)
@@ -204,16 +204,16 @@ def bilateral(
             f"mixing must be one of equipoise.schedules, got {type(mixing).__name__} {mixing!r}; pass e.g. "
             "Constant(0.5), or omit it"
         )
-    found, advice = sized_classifier(model, name), known_classifiers(model)
-    linear_weight(found, "install such a layer with replace_classifier, or choose another with name=...")
-    classifier = _MixingClassifier(found.module)
-    chosen = (block,) if isinstance(block, str) else tuple(block or find_last_block(model, found.name))
-    parts = {each: _block(model, each, found.module) for each in chosen}
+    old, advice = sized_classifier(model, name), known_classifiers(model)
+    linear_weight(old, "install such a layer with replace_classifier, or select another with name=...")
+    classifier = _MixingClassifier(old.module)
+    chosen = (block,) if isinstance(block, str) else tuple(block or find_last_block(model, old.name))
+    parts = {each: _block(model, each, old.module) for each in chosen}
     for each, part in parts.items():
         _fork(model, each, part)
-    replace_classifier(model, classifier, found.name)
+    replace_classifier(model, classifier, old.name)
     schedule = mixing or BranchMixing(end="published" if preset else "last_epoch")
-    net = BilateralModel(model, blocks=chosen, name=found.name, epochs=epochs, mixing=schedule, advice=advice)
+    net = BilateralModel(model, blocks=chosen, name=old.name, epochs=epochs, mixing=schedule, advice=advice)
     net.share = net.share.to(classifier.linear.weight.device)
     return net.train(model.training)
 
@@ -221,10 +221,10 @@ def bilateral(
 def find_last_block(model: nn.Module, name: str | None = None) -> tuple[str, ...]:
     """Names of the last block before the classifier: the last residual block of a ResNet, as published.
 
-    The last part with parameters that is defined before the classifier and is not a normalisation layer. A part that
-    holds more than half of the parameters before the classifier is a trunk and not a block: its children are searched,
-    as are those of a sequence of blocks. From a list of parallel single layers all are returned. This follows the order
-    of definition; if a model calls its parts in another order, name the block.
+    This is the last part with parameters that is defined before the classifier and is not a normalisation layer. If it
+    holds more than half of the parameters before the classifier, it is a trunk and not a block: its children are
+    searched, as are those of a sequence of blocks. From a list of parallel single layers all are returned. This follows
+    the order of definition; if a model calls its parts in another order, name the block.
 
     Args:
         model: any module.
@@ -251,7 +251,7 @@ def find_last_block(model: nn.Module, name: str | None = None) -> tuple[str, ...
     if not path:
         raise ValueError(
             f"model must have a layer with parameters before its classifier {classifier.name!r}, got "
-            f"{type(model).__name__} without; take a deeper model, or name the block with block=..."
+            f"{type(model).__name__} without; use a deeper model, or name the block with block=..."
         )
     return (path,)
 
@@ -290,12 +290,12 @@ class _MixingClassifier(DoubledClassifier):
     """Stores the features of the first branch until those of the second arrive; then one linear layer uses both."""
 
     state = "is that of two branches"
-    undo = "use it as it is or take a fresh model"
+    undo = "use it unchanged or build the model again"
 
     def __init__(self, old: nn.Module) -> None:
         super().__init__()
-        found = Classifier("classifier", old)
-        self.in_features, self.out_features = 2 * found.in_features, found.num_classes
+        sizes = Classifier("classifier", old)
+        self.in_features, self.out_features = 2 * sizes.in_features, sizes.num_classes
         self.linear = empty_linear(old, self.in_features)
         self.linear.reset_parameters()
         self.dim = 1 - self.linear.weight.ndim
@@ -308,43 +308,43 @@ class _MixingClassifier(DoubledClassifier):
             self.first = features
             shape = list(features.shape)
             shape[self.dim] = self.out_features
-            return features.new_zeros(shape)  # what the model makes of it is not used
+            return features.new_zeros(shape)  # the outputs of this pass are not used
         if self.first is None:
             raise RuntimeError(
-                f"the classifier must be called once in a pass of each branch, got {type(self).__name__} called "
-                "otherwise; choose another with name=..., and call the BilateralModel instead of the model inside"
+                f"the classifier must be called once per branch in a forward pass, got {type(self).__name__} called "
+                "otherwise; select another with name=..., and call the BilateralModel instead of the model inside"
             )
         logits: Tensor = self.linear(mixed_features(self.first, features, self.share, dim=self.dim))
         self.first = None
         return logits
 
 
-def mixed_features(first: Tensor, second: Tensor, share: Tensor | float | None, dim: int = -1) -> Tensor:
+def mixed_features(first: Tensor, second: Tensor, weight: Tensor | float | None, dim: int = -1) -> Tensor:
     """Concatenate ``2 a`` times the features of the first branch and ``2 (1 - a)`` times those of the second."""
-    if share is None:
+    if weight is None:
         return torch.cat([first, second], dim)
-    return torch.cat([2.0 * share * first, 2.0 * (1.0 - share) * second], dim)
+    return torch.cat([2.0 * weight * first, 2.0 * (1.0 - weight) * second], dim)
 
 
 def _block(model: nn.Module, name: str, classifier: nn.Module) -> nn.Module:
-    """The block of that name; raises unless it is before the classifier."""
+    """The block with that name; raises if it contains the classifier."""
     try:
         block = model.get_submodule(name)
     except AttributeError:
         known = ", ".join(where for where, _ in model.named_children())
         raise ValueError(
-            f"block must be the name of a module inside {type(model).__name__}, got {name!r}; its parts are {known}"
+            f"block must be the name of a module inside {type(model).__name__}, got {name!r}; its modules are {known}"
         ) from None
     if any(part is classifier for part in block.modules()):
         raise ValueError(
-            f"block must be a part of the model before its classifier, got {name!r}, which holds the classifier; name "
+            f"block must be a part of the model before its classifier, got {name!r}, which contains it; name "
             "a block before it"
         )
     return block
 
 
 def _fork(model: nn.Module, name: str, block: nn.Module) -> None:
-    """Replace a block by itself and a copy of it."""
+    """Replace a block by a pair of the block and its copy."""
     parent, _, attribute = name.rpartition(".")
     forked = _Branches(block, copy.deepcopy(block))
     forked.training = block.training

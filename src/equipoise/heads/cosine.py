@@ -13,14 +13,14 @@ from equipoise.models.classifier import find_classifier, replace_classifier
 __all__ = ["CosineClassifier", "normalize_classifier"]
 
 TINY = 1e-12
-"""Minimum norm of a vector with a direction."""
+"""Vectors with a smaller norm are treated as zero."""
 
 
 class CosineClassifier(nn.Module):
     r"""Logits :math:`s \, x \cdot W_c / (\|x\| \|W_c\|)`: independent of weight norms.
 
     Small weight norms do not penalise rare classes (Cao et al. 2019). A zero vector has cosine 0 with everything. Half
-    precision is computed in float32, also under autocast: the margins of LDAM are only a few units of precision.
+    precision is computed in float32, also under autocast: the margins of LDAM are only a few units in the last place.
 
     Apply the scale only once. ``LDAMLoss`` has its own scale, 30, for logits and margins: keep s = 1 when training with
     it. Losses without a scale need one here, 16 to 30, because cosines alone are too close together for a softmax.
@@ -31,7 +31,7 @@ class CosineClassifier(nn.Module):
         in_features: D.
         num_classes: C.
         scale: s, a buffer.
-        dim: where the features of a sample are: -1, or -3 for maps (N, D, h, w).
+        dim: dimension of the features: -1, or -3 for maps (N, D, h, w).
         device: of the weight.
         dtype: of the weight.
 
@@ -90,7 +90,7 @@ def normalize_classifier(model: nn.Module, *, scale: float = 1.0, name: str | No
 
     Args:
         model: any module whose classifier is a linear layer or a 1x1 convolution.
-        scale: see :class:`CosineClassifier`; 1 for ``LDAMLoss``, which has one of its own.
+        scale: see :class:`CosineClassifier`; 1 for ``LDAMLoss``, which has its own scale.
         name: qualified name of the classifier if it is not found.
 
     LDAM-DRW with any model:
@@ -102,14 +102,16 @@ def normalize_classifier(model: nn.Module, *, scale: float = 1.0, name: str | No
     >>> normalize_classifier(model)
     CosineClassifier(256, 3, dim=-1)
     >>> loss = LDAMLoss(counts, weight=Deferred(effective_number(counts), start=0.8), epochs=200)
-    >>> loss.set_epoch(160)  # call it before each epoch: here the weights begin
+    >>> loss.set_epoch(160)  # call it before each epoch; the weights start here
     >>> loss(model(torch.randn(8, 4)), torch.arange(8) % 3).backward()
     """
-    found = find_classifier(model, name)
-    weight = linear_weight(found, "choose another with name=..., or install a CosineClassifier with replace_classifier")
+    classifier = find_classifier(model, name)
+    weight = linear_weight(
+        classifier, "select another with name=..., or install a CosineClassifier with replace_classifier"
+    )
     cosine = CosineClassifier(
-        found.in_features,
-        found.num_classes,
+        classifier.in_features,
+        classifier.num_classes,
         scale=scale,
         dim=1 - weight.ndim,
         device=weight.device,
@@ -118,7 +120,7 @@ def normalize_classifier(model: nn.Module, *, scale: float = 1.0, name: str | No
     with torch.no_grad():
         rows = weight.flatten(1)
         cosine.weight.copy_(torch.where((rows != 0).any(1, keepdim=True), _directions(rows), cosine.weight))
-    replace_classifier(model, cosine, found.name)
+    replace_classifier(model, cosine, classifier.name)
     return cosine
 
 

@@ -1,6 +1,6 @@
 """The Simple Decoupled Network (Tian et al. 2021, section 3.5): two heads on shared features.
 
-One head trains the features, the other is a classifier with its own loss::
+One head trains the features, the other is a classifier with a loss of its own::
 
                     ┌─► feature head ────► its loss, whose gradient reaches the features
     features ───────┤
@@ -51,7 +51,7 @@ class DoubledClassifier(nn.Module):
 
 
 def check_single(model: nn.Module) -> None:
-    """Raise if a model already has such a classifier, even an unused one."""
+    """Raise if a model already contains such a classifier, even an unused one."""
     for name, part in model.named_modules():
         if isinstance(part, DoubledClassifier):
             raise ValueError(
@@ -79,7 +79,7 @@ class DecoupledHead(DoubledClassifier):
     """
 
     state = "is decoupled"
-    undo = "use it as it is, merge() it first or take a fresh model"
+    undo = "use it unchanged, merge() it first or build the model again"
 
     def __init__(self, feature: nn.Module, classifier: nn.Module | None = None) -> None:
         super().__init__()
@@ -89,8 +89,8 @@ class DecoupledHead(DoubledClassifier):
         self.in_features, self.out_features = first.in_features, first.num_classes
         if (second.in_features, second.num_classes) != (self.in_features, self.out_features):
             raise ValueError(
-                f"classifier must have {self.in_features} features and {self.out_features} classes as the other head "
-                f"has, got {second.in_features} features and {second.num_classes} classes; make it of the same sizes"
+                f"classifier must have {self.in_features} features and {self.out_features} classes like the first, "
+                f"got {second.in_features} features and {second.num_classes} classes; use the same sizes"
             )
 
     def forward(self, features: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ def decouple(model: nn.Module, name: str | None = None, *, classifier: nn.Module
 
     The model is modified in place and only its classifier is copied. Create the optimiser afterwards, so that it
     includes the second head. In training the result returns the logits of both heads, for :class:`DecoupledLoss`; in
-    evaluation those of the second head; ``merge()`` returns a plain model.
+    evaluation it returns those of the second head. ``merge()`` returns a plain model.
 
     Args:
         model: any module whose classifier is found by :func:`equipoise.models.find_classifier`, a linear layer or a
@@ -166,34 +166,34 @@ def decouple(model: nn.Module, name: str | None = None, *, classifier: nn.Module
     """
     if isinstance(model, DistributedDataParallel):
         raise ValueError(
-            "model must be decoupled before it is distributed, got a DistributedDataParallel, which would not know the "
+            "model must not be wrapped in DistributedDataParallel yet, got one that is, which would ignore the "
             "second head; write DistributedDataParallel(decouple(model))"
         )
-    found = sized_classifier(model, name)
-    second = _copied(found.module, model) if classifier is None else classifier
-    replace_classifier(model, DecoupledHead(found.module, second), found.name)
-    return DecoupledModel(model, found.name)
+    first = sized_classifier(model, name)
+    second = _copied(first.module, model) if classifier is None else classifier
+    replace_classifier(model, DecoupledHead(first.module, second), first.name)
+    return DecoupledModel(model, first.name)
 
 
 def sized_classifier(model: nn.Module, name: str | None) -> Classifier:
     """The classifier of a model with one head; raises for other layers."""
-    found = find_classifier(model, name)
+    classifier = find_classifier(model, name)
     check_single(model)
     try:
-        _ = found.in_features, found.num_classes
+        _ = classifier.in_features, classifier.num_classes
     except TypeError:
         raise TypeError(
-            f"the classifier {found.name!r} must be a layer that makes logits of features, got "
-            f"{type(found.module).__name__}; {known_classifiers(model)}"
+            f"the classifier {classifier.name!r} must be a layer from features to logits, got "
+            f"{type(classifier.module).__name__}; {known_classifiers(model)}"
         ) from None
-    return found
+    return classifier
 
 
 class DecoupledLoss(nn.Module):
     r"""The losses of both heads, :math:`L_g + L_h`.
 
-    The second loss only trains its own head, so a factor between them only scales its learning rate. Logits of a single
-    head, as returned in evaluation, use the loss of the second head.
+    The second loss only trains its own head, so a factor on it only scales the learning rate of that head. Logits of a
+    single head, as returned in evaluation, use the loss of the second head.
 
     The paper uses :meth:`from_counts`; with ``feature=CrossEntropyLoss()`` this is its ablation SDN-CE.
 
@@ -230,7 +230,7 @@ class DecoupledLoss(nn.Module):
             counts: training samples of each class; for label maps the pixels.
             momentum: alpha of the moving average. In batches of 128 the paper found little difference between .1 and
                 .9 for 365 classes, and .001 best for 8142.
-            beta: of the class-balanced weights, which the paper leaves open.
+            beta: of the class-balanced weights; the paper does not specify it.
             ignore_index: label to ignore.
             sync: synchronise recalls and denominators between processes.
         """
@@ -241,7 +241,7 @@ class DecoupledLoss(nn.Module):
         )
 
     def forward(self, logits: DecoupledLogits | tuple[Tensor, Tensor] | Tensor, targets: Tensor) -> Tensor:
-        """The sum of both, or the loss of the second head for its logits alone."""
+        """The sum of both losses, or the loss of the second head for logits of a single head."""
         if isinstance(logits, Tensor):
             if self.training and logits.requires_grad:
                 raise TypeError(
@@ -264,7 +264,7 @@ class DecoupledLoss(nn.Module):
 
     def _move(self, how: str, where: float) -> None:
         for loss in (self.feature, self.classifier):
-            move = getattr(loss, how, None)  # torch's own losses have no schedules
+            move = getattr(loss, how, None)  # PyTorch's losses have no schedules
             if callable(move):
                 move(where)
 
@@ -279,9 +279,9 @@ def check_loss(name: str, loss: object) -> None:
 
 
 def _copied(layer: nn.Module, model: nn.Module) -> nn.Module:
-    """A trainable copy of a layer; state of its hooks is shared, not copied."""
-    own = set(layer.modules())
-    shared = {id(part): part for part in model.modules() if part not in own}
+    """A trainable copy of a layer; the state of its hooks is shared, not copied."""
+    copied_parts = set(layer.modules())
+    shared = {id(part): part for part in model.modules() if part not in copied_parts}
     return copy.deepcopy(layer, shared).requires_grad_(True)
 
 
@@ -294,8 +294,8 @@ def _split(logits: object, head: DecoupledHead, name: str) -> DecoupledLogits:
         )
     if len(logits) % 2 or head.out_features not in logits.shape[1:]:
         raise ValueError(
-            f"model must return the {head.out_features} logits of its classifier {name!r}, two rows for each sample in "
-            f"training, got shape {tuple(logits.shape)}; say which module is the last layer with name=..., and leave "
-            "the batch dimension free behind it"
+            f"model must return the {head.out_features} logits of its classifier {name!r}, two rows per sample in "
+            f"training, got shape {tuple(logits.shape)}; name the last layer with name=..., and do not fix the batch "
+            "size after it"
         )
     return DecoupledLogits(*logits.chunk(2))

@@ -1,4 +1,4 @@
-"""Features of a trained model, computed once and stored, to train classifiers in seconds."""
+"""Features of a trained model, computed once and stored, to train classifiers quickly."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class KeptFeatures:
         if self.features.ndim != 2 or tuple(self.labels.shape) not in ((rows,), (rows, classes)):
             raise ValueError(
                 f"features must have shape (N, D) for labels (N,) or (N, {classes}), got {tuple(self.features.shape)} "
-                f"and {tuple(self.labels.shape)}; make them with keep_features"
+                f"and {tuple(self.labels.shape)}; compute them with keep_features"
             )
         if not rows:
             raise ValueError("features must hold at least one sample, got none; pass data with labels")
@@ -67,14 +67,14 @@ class KeptFeatures:
             raise ValueError(
                 f"kept must hold features of width {classifier.in_features} and {classifier.num_classes} classes for "
                 f"the classifier {classifier.name!r}, got width {self.features.shape[1]} and {self.num_classes} "
-                "classes; make them with keep_features of the same model"
+                "classes; compute them with keep_features of the same model"
             )
 
     def class_means(self) -> Tensor:
         """Mean feature of each class, (C, D), in float64 sums; NaN for a class without samples."""
         if self.labels.ndim != 1:
             raise ValueError(
-                f"labels must be one class for each sample to have class means, got several, shape "
+                f"labels must be single-label, (N,), for class means, got shape "
                 f"{tuple(self.labels.shape)}; use retrain_classifier for multi-label data"
             )
         sums = self.features.new_zeros(self.num_classes, self.features.shape[1], dtype=torch.float64)
@@ -105,7 +105,7 @@ def keep_features(
 
     In maps (N, D, h, w) every pixel is a row, and labels are resized to (h, w) by nearest neighbour; in pooled
     features, (N, D, 1, 1), every sample is a row, with labels (N,). Rows with label ``ignore_index`` are excluded. With
-    several processes pass the whole data to each: they then store the same.
+    several processes pass all data to each of them.
 
     Args:
         model: any module whose classifier is found by :func:`equipoise.models.find_classifier`.
@@ -113,8 +113,8 @@ def keep_features(
         name: qualified name of the classifier if it is not found.
         ignore_index: label of rows that are excluded.
         rows_per_batch: number of rows to keep per batch, drawn at random; for label maps, which have many pixels.
-        device: where to keep them, None for that of the model. What would not fit is an error at the first batch.
-        seed: of the draws.
+        device: where to store them; None for that of the model. Raises at the first batch if they would not fit.
+        seed: random seed of the drawn rows.
 
     >>> from equipoise.models import MLP
     >>> data = [(torch.randn(8, 4), torch.arange(8) % 3) for _ in range(2)]
@@ -124,36 +124,34 @@ def keep_features(
     """
     if rows_per_batch is not None:
         check_whole("rows_per_batch", rows_per_batch, low=1)
-    found = find_classifier(model, name)
-    dim = features_dim(found)
+    classifier = find_classifier(model, name)
+    dim = features_dim(classifier)
     home = next(model.parameters()).device
     target = home if device is None else _usable_device(device)
     draw = torch.Generator().manual_seed(seed)
     parts: list[tuple[Tensor, Tensor]] = []
-    with _evaluating(model), features_of(model, found.name) as view:
+    with _evaluating(model), features_of(model, classifier.name) as view:
         for inputs, labels in _pairs(batches):
             features = view(inputs.to(home)).features
-            rows, own = _labelled_rows(features, labels.to(home), dim, ignore_index)
+            rows, row_labels = _labelled_rows(features, labels.to(home), dim, ignore_index)
             if rows_per_batch is not None and len(rows) > rows_per_batch:
                 chosen = torch.randperm(len(rows), generator=draw)[:rows_per_batch].to(home)
-                rows, own = rows[chosen], own[chosen]
+                rows, row_labels = rows[chosen], row_labels[chosen]
             rows = rows if rows.dtype is torch.float64 else rows.float()
             if not parts:
-                _check_room(
-                    2 * rows.nbytes * _length(batches), target
-                )  # twice, because they are concatenated at the end
-            parts.append((rows.to(target), own.to(target)))
+                _check_room(2 * rows.nbytes * _length(batches), target)  # twice: they are concatenated at the end
+            parts.append((rows.to(target), row_labels.to(target)))
     if not parts:
         raise ValueError("batches must yield pairs of inputs and labels, got none; a generator can be read only once")
-    rows, own = (torch.cat(column) for column in zip(*parts, strict=True))
-    return KeptFeatures(rows, own, found.num_classes, dim)
+    rows, row_labels = (torch.cat(column) for column in zip(*parts, strict=True))
+    return KeptFeatures(rows, row_labels, classifier.num_classes, dim)
 
 
 def features_dim(classifier: Classifier) -> int:
     """Dimension of the features in the input of a classifier: -1, or -3 for maps (N, D, h, w)."""
-    own = getattr(classifier.module, "dim", None)
-    if isinstance(own, int):
-        return own
+    dim = getattr(classifier.module, "dim", None)
+    if isinstance(dim, int):
+        return dim
     check_sized(classifier)
     weight = getattr(classifier.module, "weight", None)
     return 1 - weight.ndim if isinstance(weight, Tensor) else -1
@@ -173,7 +171,7 @@ def from_rows(rows: Tensor, like: Tensor, dim: int) -> Tensor:
 def _labelled_rows(features: Tensor, labels: Tensor, dim: int, ignore_index: int) -> tuple[Tensor, Tensor]:
     """Labelled rows of features, and their labels."""
     places = features.movedim(dim, -1).shape[:-1]
-    if math.prod(places[1:]) == 1 and labels.ndim < 3 and labels.shape != places:  # pooled: labels are of samples
+    if math.prod(places[1:]) == 1 and labels.ndim < 3 and labels.shape != places:  # pooled: one label per sample
         features, dim, places = as_rows(features, dim), -1, places[:1]
     if labels.ndim == 2 and len(places) == 1 and len(labels) == len(features):
         return features, labels.float()
@@ -185,7 +183,7 @@ def _labelled_rows(features: Tensor, labels: Tensor, dim: int, ignore_index: int
     labels = labels_at(features, labels, dim)
     if labels.shape != places:
         raise ValueError(
-            f"labels must have one class for each of the features, shape {tuple(places)}, got {tuple(labels.shape)}; "
+            f"labels must have one class per feature vector, shape {tuple(places)}, got {tuple(labels.shape)}; "
             "pass the labels of the inputs of the same batch"
         )
     flat = labels.flatten().long()
@@ -204,7 +202,7 @@ def labels_at(features: Tensor, labels: Tensor, dim: int) -> Tensor:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the context; restores the mode of every module."""
+    """Context in evaluation mode; restores the mode of every module."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -243,16 +241,16 @@ def _kind(batch: object) -> str:
 
 
 def _usable_device(device: torch.device | str) -> torch.device:
-    """The device; raises if torch cannot use it."""
+    """The device as ``torch.device``; raises if PyTorch cannot use it."""
     try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, TypeError):  # torch raises the second if built without CUDA
+        usable = torch.device(device)
+        torch.empty(0, device=usable)
+    except (RuntimeError, AssertionError, TypeError):  # AssertionError: PyTorch built without CUDA
         raise ValueError(
-            f"device must be one that torch can use on this machine, got {str(device)!r}; pass 'cpu', or None for that "
+            f"device must be available to PyTorch on this machine, got {str(device)!r}; pass 'cpu', or None for that "
             "of the model"
         ) from None
-    return found
+    return usable
 
 
 def _length(batches: Iterable[object]) -> int:
@@ -269,7 +267,7 @@ def _check_room(needed: int, device: torch.device) -> None:
         elsewhere = "" if device.type == "cpu" else "device='cpu', "
         raise MemoryError(
             f"features must fit into the memory of {device}, got about {needed / 2**30:.2f} GiB for "
-            f"{free / 2**30:.2f} GiB that are free; pass {elsewhere}rows_per_batch=... or less data"
+            f"{free / 2**30:.2f} GiB of free memory; pass {elsewhere}rows_per_batch=... or less data"
         )
 
 

@@ -41,7 +41,7 @@ class CentroidMemory(nn.Module):
         num_classes: C.
         margin: m, on the mean squared distance.
         repel: lambda.
-        dim: where the features of a sample are: -1, or -3 for maps (N, D, h, w).
+        dim: dimension of the features: -1, or -3 for maps (N, D, h, w).
         ignore_index: label to ignore.
 
     Shape: features (N, D, ...) and labels (N, ...) to a scalar.
@@ -82,8 +82,8 @@ class CentroidMemory(nn.Module):
         """
         if centroids.shape != self.centroids.shape:
             raise ValueError(
-                f"centroids must be {tuple(self.centroids.shape)}, one for each class as wide as the features, got "
-                f"{tuple(centroids.shape)}; make the memory for as many classes and features as the data have"
+                f"centroids must have shape (C, D) = {tuple(self.centroids.shape)}, got {tuple(centroids.shape)}; "
+                "create the memory with the in_features and num_classes of the data"
             )
         known = ~centroids.isnan().any(1, keepdim=True)
         if not bool(known.any()) or not bool(torch.isfinite(centroids[known.squeeze(1)]).all()):
@@ -96,8 +96,8 @@ class CentroidMemory(nn.Module):
         """The centroids, (C, D)."""
         if not self._is_filled:
             raise RuntimeError(
-                "the memory must be filled with the class means of stage one before stage two, got an empty one; make "
-                "the head with MetaEmbedding.after(model, kept), or load the state of a stage two"
+                "the memory must be filled with the class means of stage one before stage two, got an empty one; "
+                "create the head with MetaEmbedding.after(model, kept), or load the state of stage two"
             )
         return self.centroids
 
@@ -107,7 +107,7 @@ class CentroidMemory(nn.Module):
         if len(rows) != len(classes) or rows.shape[1] != centroids.shape[1]:
             raise ValueError(
                 f"features must be (N, {centroids.shape[1]}, ...) for labels (N, ...), got {tuple(features.shape)} and "
-                f"{tuple(labels.shape)}; pass what the classifier sees, and label maps of that size"
+                f"{tuple(labels.shape)}; pass the inputs of the classifier, and label maps of that size"
             )
         with torch.autocast(rows.device.type, enabled=False):
             wide = torch.promote_types(torch.promote_types(rows.dtype, centroids.dtype), torch.float32)
@@ -150,8 +150,8 @@ class MetaEmbedding(nn.Module):
         in_features: D.
         num_classes: C.
         scale: of the cosines.
-        reach: distance to the nearest centroid at which features keep their length, 10.
-        dim: where the features of a sample are: -1, or -3 for maps (N, D, h, w).
+        reach: distance to the nearest centroid at which the length of features is unchanged, 10.
+        dim: dimension of the features: -1, or -3 for maps (N, D, h, w).
         ignore_index: of the memory's loss.
 
     Shape: (N, D, ...) to (N, C, ...).
@@ -211,19 +211,19 @@ class MetaEmbedding(nn.Module):
             options: see the class.
         """
         check_kept(kept)
-        found = find_classifier(model, name)
-        if isinstance(found.module, MetaEmbedding):
+        classifier = find_classifier(model, name)
+        if isinstance(classifier.module, MetaEmbedding):
             raise ValueError(
-                f"model must be one of stage one, got one whose classifier {found.name!r} is a MetaEmbedding already; "
-                "go on training it as it is"
+                f"model must be from stage one, got one whose classifier {classifier.name!r} is a MetaEmbedding; "
+                "continue training it without this call"
             )
-        kept.check_classifier(found)
-        head = cls(found.in_features, found.num_classes, dim=features_dim(found), **options)
-        weight, bias = getattr(found.module, "weight", None), getattr(found.module, "bias", None)
+        kept.check_classifier(classifier)
+        head = cls(classifier.in_features, classifier.num_classes, dim=features_dim(classifier), **options)
+        weight, bias = getattr(classifier.module, "weight", None), getattr(classifier.module, "bias", None)
         if not isinstance(weight, Tensor) or weight.flatten(1).shape != head.query.weight.shape:
             raise TypeError(
-                f"the classifier {found.name!r} of stage one must have a weight (C, D), got "
-                f"{type(found.module).__name__}; train stage one with a linear classifier"
+                f"the classifier {classifier.name!r} of stage one must have a weight (C, D), got "
+                f"{type(classifier.module).__name__}; use a linear classifier in stage one"
             )
         head.to(weight.device, weight.dtype)
         with torch.no_grad():
@@ -253,7 +253,7 @@ class MetaEmbedding(nn.Module):
 
 
 def open_set_prediction(logits: Tensor, *, threshold: float = 0.1, unknown: int = -1) -> Tensor:
-    """The likeliest class, or ``unknown`` where its probability is below the threshold (Liu et al. 2019).
+    """The most probable class, or ``unknown`` if its probability is below the threshold (Liu et al. 2019).
 
     ``equipoise.metrics.OpenSetScores`` scores this decision.
 
@@ -266,7 +266,7 @@ def open_set_prediction(logits: Tensor, *, threshold: float = 0.1, unknown: int 
     if logits.ndim < 2 or not logits.is_floating_point():
         raise ValueError(
             f"logits must be floating point of shape (N, C, ...), got {logits.dtype} of shape {tuple(logits.shape)}; "
-            "pass the raw scores of the model"
+            "pass the logits of the model"
         )
     confidence, best = logits.softmax(1).max(1)
     return torch.where(confidence >= threshold, best, unknown)

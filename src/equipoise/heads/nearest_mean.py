@@ -15,18 +15,18 @@ __all__ = ["NearestClassMean"]
 
 
 class NearestClassMean(nn.Module):
-    r"""The class whose mean feature is nearest (Kang et al. 2020, section 4.1); made by :meth:`fit`.
+    r"""Classifies by the nearest class mean (Kang et al. 2020, section 4.1); created by :meth:`fit`.
 
     Scores are :math:`-\|t(x) - m_c\|^2` or :math:`\cos(t(x), m_c)`, with :math:`m_c` the mean of :math:`t(x)` over the
-    class. They say which class, not how sure: their softmax is no probability. A class without samples has the least
-    score of the row less 1, so that it is never predicted and every score is finite.
+    class. They rank the classes, but their softmax is not a calibrated probability. A class without samples gets the
+    minimum score of the row minus 1, so that it is never predicted and every score is finite.
 
     Args:
         means: :math:`m_c`, (C, D); NaN in the row of a class without samples.
-        centre: what t takes off before it divides by the length, (D,); None for nothing.
+        centre: (D,), subtracted by t before the division by the length; None for no centring.
         distance: ``"euclidean"`` or ``"cosine"``.
         unit: whether t divides by the length.
-        dim: where the features of a sample are: -1, or -3 for maps (N, D, h, w).
+        dim: dimension of the features: -1, or -3 for maps (N, D, h, w).
 
     Shape: (..., D, ...) to (..., C, ...).
 
@@ -64,13 +64,13 @@ class NearestClassMean(nn.Module):
 
     @classmethod
     def fit(cls, kept: KeptFeatures, *, distance: str = "euclidean", transform: str = "centred") -> Self:
-        """The means of the classes.
+        """Compute the class means.
 
         Args:
             kept: features of the training data, from :func:`keep_features`.
             distance: ``"euclidean"`` or ``"cosine"``.
-            transform: ``"centred"`` (the mean over all samples is taken off, then length 1; the published default),
-                ``"unit"`` (length 1) or ``"none"``.
+            transform: ``"centred"`` (subtract the mean over all samples, then normalise to length 1; the published
+                default), ``"unit"`` (normalise to length 1) or ``"none"``.
 
         >>> from equipoise.heads import keep_features
         >>> from equipoise.models import MLP, replace_classifier
@@ -86,8 +86,8 @@ class NearestClassMean(nn.Module):
         return cls(changed.class_means(), centre=centre, distance=distance, unit=unit, dim=kept.dim)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Scores; the largest is that of the nearest class."""
-        with torch.autocast(features.device.type, enabled=False):  # a difference of squares needs its digits
+        """Scores; the nearest class has the largest."""
+        with torch.autocast(features.device.type, enabled=False):  # differences of squares cancel in half precision
             rows = _transformed(as_rows(features.to(self.means.dtype), self.dim), self.centre, self.unit)
             if self.distance == "cosine":
                 scores = F.normalize(rows, dim=1) @ F.normalize(self.means, dim=1).T

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 LinearLayer: TypeAlias = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
-"""What a classifier is: a linear layer, or a convolution of size 1."""
+"""Layers that are supported as classifiers; a convolution must have size 1."""
 
 TAUS = tuple(step / 10 for step in range(21))
 
@@ -36,8 +36,8 @@ TAUS = tuple(step / 10 for step in range(21))
 def tau_normalize(weight: Tensor, tau: float) -> Tensor:
     r"""Tau-normalisation :math:`W_c / \|W_c\|^\tau` of each row of a classifier (Kang et al. 2020, eq. 3).
 
-    Rare classes have short rows; tau = 1 makes all rows equally long, tau = 0 changes nothing. Drop the bias with it as
-    the paper does, or keep it: ``features @ tau_normalize(weight, tau).T (+ bias)``. A row of zeros stays zero.
+    Rows of rare classes have small norms; tau = 1 makes all norms equal, tau = 0 changes nothing. Drop the bias as the
+    paper does, or keep it: ``features @ tau_normalize(weight, tau).T (+ bias)``. A row of zeros stays zero.
 
     Shape: ``weight`` (C, D); result the same.
 
@@ -57,7 +57,7 @@ def tau_normalize(weight: Tensor, tau: float) -> Tensor:
 
 @dataclass(frozen=True)
 class TauChoice:
-    """What :func:`choose_tau` found: ``tau``, and the mean class accuracy for every tau that was tried."""
+    """Result of :func:`choose_tau`: ``tau``, and the mean class accuracy of every candidate."""
 
     tau: float
     taus: tuple[float, ...]
@@ -74,13 +74,13 @@ def choose_tau(
     taus: Sequence[float] = TAUS,
     ignore_index: int = -100,
 ) -> TauChoice:
-    """The tau of the best mean class accuracy on validation data (never on the test set); of equal ones the least.
+    """The tau with the best mean class accuracy on validation data (never the test set); the smallest in a tie.
 
     Args:
-        features: what the classifier sees, (N, D).
+        features: inputs of the classifier, (N, D).
         targets: class indices (N,).
         weight: of the classifier, (C, D), or (C, D, 1, 1) of a 1x1 convolution.
-        bias: (C,) to keep it as it is, None to drop it as the paper does.
+        bias: (C,) to keep it, None to drop it as the paper does.
         taus: values to try.
         ignore_index: targets to ignore.
 
@@ -115,12 +115,12 @@ def choose_tau(
 def tau_normalized(classifier: nn.Module, tau: float, *, keep_bias: bool = False) -> LinearLayer:
     r"""A copy of a classifier whose rows are :math:`W_c / \|W_c\|^\tau` (Kang et al. 2020, eq. 3).
 
-    Take tau from :func:`choose_tau` on validation data, never on the test set.
+    Choose tau by :func:`choose_tau` on validation data, never on the test set.
 
     Args:
         classifier: a linear layer or a 1x1 convolution; it is not modified.
-        tau: 0 changes no row, 1 makes all rows equally long.
-        keep_bias: leave the bias as it is; False drops it as the paper does.
+        tau: 0 changes nothing, 1 makes the norms of all rows equal.
+        keep_bias: keep the bias; False drops it as the paper does.
 
     >>> from equipoise.heads import choose_tau, keep_features
     >>> from equipoise.models import MLP, find_classifier, replace_classifier
@@ -139,7 +139,7 @@ def tau_normalized(classifier: nn.Module, tau: float, *, keep_bias: bool = False
 
 
 def scaled_classifier(features: Tensor, weight: Tensor, scales: Tensor, *, bias: Tensor | None = None) -> Tensor:
-    r"""Learnable weight scaling :math:`s_c (W_c x + b_c)` (Kang et al. 2020, eq. 5); only the scales get a gradient.
+    r"""Learnable weight scaling :math:`s_c (W_c x + b_c)` (Kang et al. 2020, eq. 5); only the scales are trained.
 
     The bias is scaled too, as in the published code.
 
@@ -191,7 +191,7 @@ class LearnableWeightScaling(nn.Module):
 
     @torch.no_grad()
     def merge(self) -> LinearLayer:
-        """A plain classifier with the same logits."""
+        """Return a plain classifier with the same logits."""
         plain = copy_linear(self.classifier)
         for parameter in plain.parameters():  # weight and bias
             parameter.mul_(self.scales.view(-1, *(1,) * (parameter.ndim - 1)))
@@ -199,9 +199,9 @@ class LearnableWeightScaling(nn.Module):
 
 
 def copy_linear(classifier: nn.Module) -> LinearLayer:
-    """A linear layer or 1x1 convolution with the same weights, to be trained; raises for any other classifier.
+    """A trainable copy of a linear layer or 1x1 convolution; raises for any other classifier.
 
-    It is made anew: what hooks on the old one know, the whole model perhaps, is not copied with it.
+    It is a new layer, so hooks and what they refer to, perhaps the whole model, are not copied.
     """
     new = empty_linear(classifier)
     with torch.no_grad():
@@ -211,9 +211,9 @@ def copy_linear(classifier: nn.Module) -> LinearLayer:
 
 
 def empty_linear(classifier: nn.Module, in_features: int | None = None) -> LinearLayer:
-    """A layer of the kind, the classes, the device and the dtype of another, for ``in_features`` features.
+    """A layer of the same type, classes, device and dtype as another, for ``in_features`` features.
 
-    Its parameters are not initialised, and nothing is drawn from the global generators.
+    Its parameters are uninitialised, so that the global random generators are not used.
     """
     problem = _no_linear_layer(Classifier("classifier", classifier))
     if problem:
@@ -228,32 +228,32 @@ def empty_linear(classifier: nn.Module, in_features: int | None = None) -> Linea
     return layer
 
 
-def linear_weight(found: Classifier, advice: str) -> Tensor:
-    """The weight of a linear map of each place, (C, D, 1, ...); raises for any other classifier."""
-    problem = _no_linear_layer(found)
+def linear_weight(classifier: Classifier, advice: str) -> Tensor:
+    """The weight of a linear layer or 1x1 convolution, (C, D, 1, ...); raises for any other classifier."""
+    problem = _no_linear_layer(classifier)
     if problem:
         raise ValueError(
-            f"the classifier {found.name!r} must be a linear layer or a 1x1 convolution, got {problem}; {advice}"
+            f"the classifier {classifier.name!r} must be a linear layer or a 1x1 convolution, got {problem}; {advice}"
         )
-    weight: Tensor = found.module.weight  # type: ignore[assignment]
+    weight: Tensor = classifier.module.weight  # type: ignore[assignment]
     return weight
 
 
-def _no_linear_layer(found: Classifier) -> str:
-    """What a classifier is instead of a linear layer or a 1x1 convolution; nothing where it is one."""
-    layer = found.module
+def _no_linear_layer(classifier: Classifier) -> str:
+    """Why a classifier is not supported; an empty string for a linear layer or a 1x1 convolution."""
+    layer = classifier.module
     if not isinstance(layer, get_args(LinearLayer)):
         return type(layer).__name__
-    check_sized(found)
-    if layer.weight.numel() != found.num_classes * found.in_features:
+    check_sized(classifier)
+    if layer.weight.numel() != classifier.num_classes * classifier.in_features:
         return f"{type(layer).__name__} with a weight of shape {tuple(layer.weight.shape)}"
     return ""
 
 
 def _mean_class_accuracy(predicted: Tensor, labels: Tensor, num_classes: int) -> float:
-    """Over the classes that occur."""
+    """Mean accuracy over the classes that occur."""
     support = torch.bincount(labels, minlength=num_classes)
-    hits = torch.bincount(labels[predicted == labels], minlength=num_classes)
+    true_positives = torch.bincount(labels[predicted == labels], minlength=num_classes)
     present = support > 0
-    recall = hits[present].double() / support[present]
+    recall = true_positives[present].double() / support[present]
     return math.fsum(recall.tolist()) / len(recall)

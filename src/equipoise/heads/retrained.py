@@ -1,4 +1,4 @@
-"""Classifier re-training (Kang et al. 2020): a classifier made anew on the features of a trained model."""
+"""Classifier re-training (Kang et al. 2020): a new classifier on the features of a trained model."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def retrain_classifier(
     seed: int = 0,
     name: str | None = None,
 ) -> nn.Module:
-    """Classifier re-training, cRT (Kang et al. 2020, section 4.1): a fresh linear head, on balanced classes.
+    """Classifier re-training, cRT (Kang et al. 2020, section 4.1): a new linear head, trained on balanced classes.
 
-    SGD with a cosine to 0 over ``epochs`` times N samples, in which every class comes equally often. Defaults are those
-    of the paper for ImageNet-LT. The same seed gives the same head.
+    SGD with a cosine schedule to 0 over ``epochs`` times N samples, which are drawn with equal probability for every
+    class. Defaults are those of the paper for ImageNet-LT. The same seed gives the same head.
 
     Args:
-        model: whose classifier says which kind of head to make; it is not modified.
+        model: its classifier determines the type and sizes of the head; it is not modified.
         kept: features of its training data, from :func:`keep_features`.
-        head: what to train instead of a fresh classifier, in place: a :class:`LearnableWeightScaling`, or a
-            ``CosineClassifier``. It sees what the classifier of the model sees.
-        loss: of logits and labels; None for cross-entropy (of sigmoids where samples have several labels).
-        epochs: passes over as many samples as there are.
-        batch_size: samples of a step; fewer where there are fewer.
-        lr: learning rate at the start.
-        momentum: of SGD.
-        weight_decay: of SGD.
-        power: classes are drawn in proportion to their counts to this power: 0 balanced, 1 as they are.
-        seed: of the fresh head and of the draws.
+        head: a head to train in place instead of a new classifier, such as a :class:`LearnableWeightScaling` or a
+            ``CosineClassifier``. Its inputs are those of the classifier of the model.
+        loss: of logits and labels; None for cross-entropy (binary cross-entropy for multi-label data).
+        epochs: number of epochs of N samples.
+        batch_size: samples per step, at most N.
+        lr: initial learning rate.
+        momentum: SGD momentum.
+        weight_decay: SGD weight decay.
+        power: classes are drawn in proportion to their counts to this power: 0 balanced, 1 the original distribution.
+        seed: random seed of the new head and of the drawn samples.
         name: qualified name of the classifier if it is not found.
 
     Returns:
@@ -68,13 +68,13 @@ def retrain_classifier(
     check_whole("batch_size", batch_size, low=1)
     check_number("lr", lr, low=0.0, open_low=True)
     check_kept(kept)
-    found = find_classifier(model, name)
-    kept.check_classifier(found)
+    classifier = find_classifier(model, name)
+    kept.check_classifier(classifier)
     if head is not None:
         check_module("head", head, "pass e.g. LearnableWeightScaling(find_classifier(model).module)")
     objective = loss or (CrossEntropyLoss() if kept.labels.ndim == 1 else BinaryCrossEntropyLoss())
     check_loss("loss", objective)
-    trained = (_fresh(found, seed) if head is None else head).to(kept.features.device, kept.features.dtype)
+    trained = (_fresh(classifier, seed) if head is None else head).to(kept.features.device, kept.features.dtype)
     parameters = [parameter for parameter in trained.parameters() if parameter.requires_grad]
     if not parameters:
         raise ValueError(
@@ -85,7 +85,7 @@ def retrain_classifier(
     optimizer = torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
     _train(trained, kept, objective, optimizer, batch_size, epochs, _orders(kept, epochs, power, seed))
     home = next(model.parameters())
-    return trained.to(home.device, home.dtype).train(found.module.training)
+    return trained.to(home.device, home.dtype).train(classifier.module.training)
 
 
 @torch.enable_grad()
@@ -99,7 +99,7 @@ def _train(
     orders: Iterator[Tensor],
 ) -> None:
     """Train a head in place, with a cosine of the learning rate to 0."""
-    steps = max(len(kept.features) // batch_size, 1)  # of an epoch, whose rest is excluded
+    steps = max(len(kept.features) // batch_size, 1)  # the last, incomplete batch of an epoch is dropped
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * steps)
     for epoch, order in enumerate(orders):
         if callable(move := getattr(objective, "set_epoch", None)):
@@ -114,16 +114,16 @@ def _train(
 
 
 def _orders(kept: KeptFeatures, epochs: int, power: float, seed: int) -> Iterator[Tensor]:
-    """Indices of the samples of each epoch; every process the same."""
+    """Indices of the samples of each epoch, the same in every process."""
     labels = kept.labels if kept.labels.ndim == 1 else (kept.labels == 1).int()
     sampler = ClassSampler(labels.cpu().numpy(), power=power, seed=seed, rank=0, world_size=1)
     for epoch in range(epochs):
         yield torch.from_numpy(sampler.draw(np.random.default_rng([seed, epoch]))).to(kept.features.device)
 
 
-def _fresh(found: Classifier, seed: int) -> nn.Module:
-    """A classifier of the same kind with new weights; the global generators stay as they are."""
-    head = copy_linear(found.module).cpu()
+def _fresh(classifier: Classifier, seed: int) -> nn.Module:
+    """A new classifier of the same type; the global random generators are unchanged."""
+    head = copy_linear(classifier.module).cpu()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         head.reset_parameters()
@@ -132,25 +132,25 @@ def _fresh(found: Classifier, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def _check_answers(head: nn.Module, kept: KeptFeatures) -> None:
-    """Raise unless a head makes as many logits as there are classes of what the classifier sees."""
+    """Raise unless a head maps the inputs of the classifier to one logit per class."""
     width, classes = kept.features.shape[1], kept.num_classes
-    wanted = f"head must make {classes} logits of {width} features, as the classifier of the model does"
+    wanted = f"head must map {width} features to {classes} logits, like the classifier of the model"
     try:
         logits = _on_rows(head, kept.features[:1], kept.dim)
     except (RuntimeError, TypeError, AttributeError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(
-            f"{wanted}, got {type(head).__name__} that fails on them ({reason}); make it of the sizes of "
+            f"{wanted}, got {type(head).__name__} that fails on them ({reason}); use the sizes of "
             "find_classifier(model).module"
         ) from error
     if logits.shape != (1, classes):
         raise ValueError(
-            f"{wanted}, got {type(head).__name__} with {logits.shape[1]}; make it of the sizes of "
+            f"{wanted}, got {type(head).__name__} with {logits.shape[1]}; use the sizes of "
             "find_classifier(model).module"
         )
 
 
 def _on_rows(head: nn.Module, rows: Tensor, dim: int) -> Tensor:
-    """Logits (M, C) of rows (M, D), for heads that see maps as well."""
+    """Logits (M, C) of rows (M, D); supports heads for maps too."""
     logits: Tensor = head(rows.view(*rows.shape, *(1,) * (-dim - 1)))
     return logits.flatten(1)

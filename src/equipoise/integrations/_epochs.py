@@ -15,11 +15,11 @@ def check_epochs(losses: Iterable[Loss], epochs: int) -> None:
     for loss in losses:
         if loss.epochs is None or loss.epochs == epochs:
             continue
-        told = (
+        message = (
             f"epochs of {type(loss).__name__} must be the {epochs} epochs of the training, got epochs={loss.epochs}; "
             f"give the loss epochs={epochs}"
         )
         if loss.epochs < epochs:
-            raise ValueError(told)
+            raise ValueError(message)
         if loss.scheduled:
-            warnings.warn(f"{told}, unless the training is resumed later: its schedules will not end", stacklevel=3)
+            warnings.warn(f"{message}, unless the training is resumed later: its schedules will not end", stacklevel=3)

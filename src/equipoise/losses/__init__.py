@@ -1,4 +1,4 @@
-"""Losses: the pipeline, its parts, and the named compositions."""
+"""Losses: the base classes, their parts, and the losses of the papers by name."""
 
 from __future__ import annotations
 

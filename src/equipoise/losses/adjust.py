@@ -1,4 +1,4 @@
-"""Adjustments: what happens to the logits before the link. They carry what is known of the class frequencies."""
+"""Adjustments of the logits before the softmax or sigmoid, usually derived from the class frequencies."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Adjustment:
     Args:
         offset: a, one number per class, added to the logits of every row.
         tau: strength of the offset.
-        margin: Delta up to its scale, one number per class, largest 1; taken from the logit of the true class.
+        margin: Delta divided by ``max_margin``, one number per class; subtracted from the logit of the true class.
         max_margin: the largest margin.
         scale: factor on the adjusted logits, above 0.
-        called: how a named loss calls what offset and margin come from, for messages.
+        called: name of the argument that offset and margin were derived from, for error messages.
     """
 
     offset: tuple[float, ...] = ()
@@ -40,18 +40,18 @@ class Adjustment:
         self.values(Moment())
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
-        """Hyper-parameters of this moment by name; a part that is plainly absent has no name."""
-        found: dict[str, tuple[float, ...]] = {}
+        """Hyper-parameters by name at this moment; components that are switched off are omitted."""
+        values: dict[str, tuple[float, ...]] = {}
         if self.offset:
             tau = check_number("tau", moment.value(self.tau))
-            found["offset"] = tuple(tau * value for value in self.offset)
+            values["offset"] = tuple(tau * value for value in self.offset)
         if self.margin:
             max_margin = check_number("max_margin", moment.value(self.max_margin), low=0.0)
-            found["true_margin"] = tuple(max_margin * value for value in self.margin)
+            values["true_margin"] = tuple(max_margin * value for value in self.margin)
         scale = check_number("scale", moment.value(self.scale), low=0.0, open_low=True)
         if isinstance(self.scale, Schedule) or scale != 1.0:
-            found["scale"] = (scale,)
-        return found
+            values["scale"] = (scale,)
+        return values
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,16 @@ class NegativeTolerance:
         self.values(Moment())
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
-        """Hyper-parameters of this moment by name; a part that is plainly absent has no name."""
-        found: dict[str, tuple[float, ...]] = {"offset": self.offset} if self.offset else {}
+        """Hyper-parameters by name at this moment; components that are switched off are omitted."""
+        values: dict[str, tuple[float, ...]] = {"offset": self.offset} if self.offset else {}
         neg_scale = check_number("neg_scale", moment.value(self.neg_scale), low=0.0, open_low=True)
         if isinstance(self.neg_scale, Schedule) or neg_scale != 1.0:
-            found["neg_scale"] = (neg_scale,)
-        return found
+            values["neg_scale"] = (neg_scale,)
+        return values
 
 
 def _numbers(name: str, given: Sequence[float] | Tensor) -> tuple[float, ...]:
-    """One number for each class, or none at all where the part has no such numbers."""
+    """Numbers as a tuple, one per class; an empty tuple stays empty."""
     absent = isinstance(given, (tuple, list)) and not given
     return () if absent else check_class_vector(name, given, signed=True)
 

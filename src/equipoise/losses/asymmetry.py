@@ -1,4 +1,4 @@
-r"""Adaptive asymmetry: exponent and margin of the negatives that keep a chosen gap between the probabilities."""
+r"""Adaptive asymmetry: adapts exponent and margin of the negatives to a target gap between the probabilities."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ class AdaptiveAsymmetry(PreciseBuffers):
         \gamma_- \leftarrow \text{clamp}(\gamma_- + \lambda\,(\Delta p_{target} - \Delta p),\ 0,\ \gamma_{max}), \qquad
         \Delta p = \bar p_t(\text{positives}) - \bar p_t(\text{negatives})
 
-    with :math:`p_t = p` for positives and :math:`1 - p` for negatives. Too small a gap raises the exponent, which turns
-    the negatives down; equation 11 of the paper prints the opposite sign, which drives :math:`\gamma_-` to 0 and
-    contradicts its own table 3. The batch itself uses the old value. A batch without positives, without negatives or
-    with NaN changes nothing. The same rule can adapt the margin, alone (``gap_step=0``) or together with the exponent.
+    with :math:`p_t = p` for positives and :math:`1 - p` for negatives. A gap below the target raises the exponent,
+    which down-weights the negatives. Equation 11 of the paper prints the opposite sign, which drives :math:`\gamma_-`
+    to 0 and contradicts its table 3. The loss of a batch uses the value before the update. Batches without positives,
+    without negatives or with NaN change nothing. The same rule can adapt the margin, alone (``gap_step=0``) or
+    together with the exponent.
 
     Args:
-        target_gap: the gap aimed at, in [-1, 1].
-        start: first exponent.
+        target_gap: target of the gap, in [-1, 1].
+        start: initial exponent.
         gap_step: lambda.
-        gamma_max: upper end.
+        gamma_max: upper bound of the exponent.
         per_class: one exponent for each label instead of one for all.
-        margin: first margin, where ``margin_step`` is set.
-        margin_step: lambda of the margin; None for a margin that this does not adapt. There is one margin for all
+        margin: initial margin, if ``margin_step`` is set.
+        margin_step: lambda of the margin; None for a fixed margin. There is one margin for all
             labels, which follows the gap over all of them.
-        margin_max: upper end of the margin.
+        margin_max: upper bound of the margin.
 
-    Buffers, in ``state_dict``: ``gamma_neg`` and ``gap`` (NaN before the first update), (1,) or (C,), and with
-    ``margin_step`` ``margin``, (1,); float32 (float64 once float64 logits came); on the device and without a host sync,
-    ready to be logged.
+    Buffers, saved in ``state_dict``: ``gamma_neg`` and ``gap`` (NaN before the first update), of shape (1,) or (C,),
+    and with ``margin_step`` ``margin``, (1,), in float32 (float64 after the first float64 logits). They stay on the
+    device and are updated without a host sync.
     """
 
     gamma_neg: Tensor
@@ -69,7 +70,7 @@ class AdaptiveAsymmetry(PreciseBuffers):
         self.per_class = per_class
         self.start = check_number("gamma_neg", start, low=0.0, high=gamma_max)
         self.register_buffer("gamma_neg", torch.tensor([start], dtype=torch.float32, device="cpu"))
-        self.start_single = self.gamma_neg.item()  # the start as float32 has it
+        self.start_single = self.gamma_neg.item()  # the start, rounded to float32
         self.register_buffer("gap", torch.tensor([math.nan], dtype=torch.float32, device="cpu"))
         self.adapts_margin = margin_step is not None
         self.margin_step = check_number("margin_step", 0.0 if margin_step is None else margin_step, low=0.0)
@@ -81,11 +82,11 @@ class AdaptiveAsymmetry(PreciseBuffers):
 
     @property
     def awaits_labels(self) -> bool:
-        """Whether the next batch tells the number of labels."""
+        """Whether the number of labels is still unknown, so that the next batch sets it."""
         return self.per_class and self.gamma_neg.numel() == 1
 
     def exponent(self, logits: Tensor) -> Tensor:
-        """The exponent of this batch, (1,) or (C,); with ``per_class`` the first batch tells the number of labels."""
+        """The exponent for this batch, (1,) or (C,); with ``per_class`` the first batch sets the number of labels."""
         if is_traced(logits):
             gamma = self._constant("gamma_neg", logits)
             return gamma.expand(logits.shape[1]) if self.awaits_labels else gamma
@@ -106,8 +107,8 @@ class AdaptiveAsymmetry(PreciseBuffers):
 
     @torch.no_grad()
     def update(self, logits: Tensor, targets: Tensor, ignore_value: float | None, sync: bool) -> None:
-        """Move the exponent by what this batch shows; (N, C, d1, ..., dk) logits and targets."""
-        if is_traced(logits):  # which leaves the exponent as it is
+        """Update the exponent from a batch; logits and targets (N, C, d1, ..., dk)."""
+        if is_traced(logits):  # an empty batch leaves the exponent unchanged
             return
         dtype = self._placed("gamma_neg", logits).dtype
         p, t = logits.to(dtype).sigmoid(), targets.to(dtype)
@@ -121,7 +122,7 @@ class AdaptiveAsymmetry(PreciseBuffers):
 
     @torch.no_grad()
     def move(self, sums: Tensor, logits: Tensor, sync: bool) -> None:
-        """Move the exponent given sums of p, t, p t and 1 over the known elements in parts, (4, parts, 1 or C)."""
+        """Update the exponent from partial sums of p, t, p t and 1 over the known elements, (4, parts, 1 or C)."""
         if transforms_active():
             raise RuntimeError(
                 "an adaptive exponent cannot be updated inside a torch.func transform, got training mode with "
@@ -132,31 +133,31 @@ class AdaptiveAsymmetry(PreciseBuffers):
             sums = all_sum(sums.sum(1, keepdim=True))
         if self.adapts_margin:
             margin = self._placed("margin", logits)
-            seen, told = _gap(sums.sum((1, 2)))
+            seen, usable = _gap(sums.sum((1, 2)))
             moved = (margin + self.margin_step * (self.target_gap - seen)).clamp(0.0, self.margin_max)
-            margin.copy_(torch.where(told, moved, margin))
+            margin.copy_(torch.where(usable, moved, margin))
         if gamma.dtype is sums.dtype and not torch.compiler.is_compiling() and triton_serves(logits):
             from equipoise.kernels.triton.launch.statistics import steer  # Triton is optional
 
             steer(sums, gamma, gap, self.target_gap, self.gap_step, self.gamma_max)
             return
-        seen, told = _gap(sums.sum(1))
+        seen, usable = _gap(sums.sum(1))
         moved = (gamma + self.gap_step * (self.target_gap - seen)).clamp(0.0, self.gamma_max)
-        gamma.copy_(torch.where(told, moved, gamma))
-        gap.copy_(torch.where(told, seen, gap))
+        gamma.copy_(torch.where(usable, moved, gamma))
+        gap.copy_(torch.where(usable, seen, gap))
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:  # noqa: ANN401
         for name in ("gamma_neg", "gap") if self.per_class else ():
             saved, buffer = state_dict.get(prefix + name), getattr(self, name)
             if isinstance(saved, Tensor) and saved.ndim == 1 and (len(saved) == 1) != (len(buffer) == 1):
-                # one exponent for all became one for each label with the first batch, there or here
+                # with ``per_class`` the first batch expands one exponent to one per label, in the saved or in this loss
                 setattr(self, name, buffer.new_zeros(len(saved)))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _placed(self, name: str, logits: Tensor) -> Tensor:
         before: Tensor = getattr(self, name)
         buffer = self._widen(name, logits.dtype, logits.device)
-        if buffer.dtype is not before.dtype:  # the start again, this time to the last digit
+        if buffer.dtype is not before.dtype:  # the start again, in full precision
             if name == "gamma_neg":
                 buffer.masked_fill_(buffer == self.start_single, self.start)
             elif name == "margin":

@@ -1,4 +1,4 @@
-"""What every loss has: hyper-parameters that may be scheduled, and a position in training that is saved."""
+"""Base class of the losses: hyper-parameters, their schedules, and the position in training, which is saved."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from equipoise.losses.sums import Summand
 from equipoise.schedules import Moment, Number, Schedule
 from equipoise.weights.deferred import Deferred
 
-__all__ = ["Loss", "Part", "Scalar", "check_preset", "merge_values", "retire_preset"]
+__all__ = ["Loss", "LossPart", "Scalar", "check_preset", "merge_values", "retire_preset"]
 
 
-class Part(Protocol):
-    """A stateless part of a loss: a frozen dataclass that knows its hyper-parameters at any moment."""
+class LossPart(Protocol):
+    """A stateless part of a loss: a frozen dataclass that computes its hyper-parameters at any moment."""
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
-        """Hyper-parameters by name; which names are there must not depend on the moment."""
+        """Hyper-parameters by name; the set of names must not depend on the moment."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Scalar:
-    """One number that belongs to no other part, absent when it plainly equals ``absent``."""
+    """A hyper-parameter without a part of its own; omitted if it is constant and equals ``absent``."""
 
     name: str
     number: Number
@@ -56,13 +56,13 @@ class Scalar:
         self.values(Moment())
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
-        """The number of this moment."""
+        """The value at this moment."""
         number = check_number(self.name, moment.value(self.number), low=self.low, high=self.high)
         return {} if number == self.absent and not isinstance(self.number, Schedule) else {self.name: (number,)}
 
 
 SWITCHES = ("squared_error", "thin_margin")
-"""Scalars that turn a part of a kernel on, and are nobody's argument."""
+"""Scalars that switch a branch of a kernel on; they are not arguments of any loss."""
 NEUTRAL = {
     "gamma_neg": None,
     "xi": 0.0,
@@ -72,13 +72,13 @@ NEUTRAL = {
     "neg_scale": 1.0,
     "start_epoch": None,
 }
-"""Values of fields with which a part does nothing."""
+"""Values of fields that switch the field off."""
 ONLY_WITH = {"gamma_hc": "xi", "tau": "offset", "max_margin": "margin"}
-"""Fields that mean something only where another one is not neutral."""
+"""Fields that matter only if another field is switched on."""
 
 
-def described(part: Part) -> dict[str, str]:
-    """What a part is set to, under the names that users know, as text for ``repr``."""
+def described(part: LossPart) -> dict[str, str]:
+    """Settings of a part for ``repr``, under the names of the arguments."""
     if isinstance(part, Scalar):
         hidden = part.name in SWITCHES or (not isinstance(part.number, Schedule) and part.number == part.absent)
         return {} if hidden else {"balance" if part.name == "weight" else part.name: repr(part.number)}
@@ -86,26 +86,26 @@ def described(part: Part) -> dict[str, str]:
         return {"": repr(part)}
     held = {field.name: getattr(part, field.name) for field in dataclasses.fields(part) if field.name != "called"}
     name, called = held.pop("name", None), getattr(part, "called", None)
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for field, value in held.items():
         depends = ONLY_WITH.get(field, field)
         if depends in NEUTRAL and held[depends] == NEUTRAL[depends]:
             continue
         known = called if called and field in EXPONENTS else name if name and field == "weight" else field
-        found[known] = _numbers_text(value)
-    return found
+        settings[known] = _numbers_text(value)
+    return settings
 
 
 def _numbers_text(value: object) -> str:
-    """A value as text; of many numbers the first."""
+    """A value as text; long tuples of numbers are abbreviated."""
     if not isinstance(value, tuple) or not all(isinstance(number, float) for number in value):
         return repr(value)
     shown = ", ".join(f"{number:.4g}" for number in value[:5])
     return f"[{shown}]" if len(value) <= 5 else f"[{shown}, ... {len(value)} in all]"
 
 
-def merge_values(parts: Sequence[Part], moment: Moment) -> dict[str, tuple[float, ...]]:
-    """Hyper-parameters of all parts; where two parts give the same name, their product."""
+def merge_values(parts: Sequence[LossPart], moment: Moment) -> dict[str, tuple[float, ...]]:
+    """Hyper-parameters of all parts; values of the same name are multiplied."""
     merged: dict[str, tuple[float, ...]] = {}
     for part in parts:
         for name, numbers in part.values(moment).items():
@@ -121,13 +121,13 @@ def merge_values(parts: Sequence[Part], moment: Moment) -> dict[str, tuple[float
     return merged
 
 
-def fixed_exponents(parts: Sequence[Part]) -> list[str]:
-    """Names of the exponents that no schedule moves."""
+def fixed_exponents(parts: Sequence[LossPart]) -> list[str]:
+    """Names of the exponents that are constant."""
     return [name for name in EXPONENTS if any(isinstance(getattr(part, name, None), Real) for part in parts)]
 
 
-def argument_names(parts: Sequence[Part]) -> dict[str, str]:
-    """How the user calls what a hyper-parameter comes from, where that is not its own name."""
+def argument_names(parts: Sequence[LossPart]) -> dict[str, str]:
+    """Name of the argument behind each hyper-parameter, if the names differ."""
     names: dict[str, str] = {}
     for part in parts:
         called: str | None = getattr(part, "called", None)
@@ -137,37 +137,39 @@ def argument_names(parts: Sequence[Part]) -> dict[str, str]:
 
 
 def check_preset(preset: str | None) -> bool:
-    """Whether the published code is to be followed where it differs from the paper's text."""
+    """Check ``preset``; return whether to follow the published code where it differs from the paper."""
     if preset is not None:
         check_choice("preset", preset, ("published",))
     return preset == "published"
 
 
 def retire_preset(preset: str | None) -> None:
-    """Warn of a preset of a loss whose published code has the same defaults, so that it does nothing."""
+    """Warn that ``preset`` has no effect for a loss whose published code has the same defaults."""
     if check_preset(preset):
         warnings.warn(
-            "preset='published' is deprecated where it does nothing, and the defaults of this loss are those of the "
-            "published code already; leave it out",
+            "preset='published' is deprecated for this loss, whose defaults are those of the published code already; "
+            "omit it",
             DeprecationWarning,
             stacklevel=3,
         )
 
 
 class Loss(Summand, PreciseBuffers):
-    """Base of all losses: parts resolved to one tensor of hyper-parameters, again at every ``set_epoch``.
+    """Base class of all losses: packs the hyper-parameters of its parts into one tensor, again at every ``set_epoch``.
 
     Args:
         parts: stateless parts of the loss.
-        epochs: number of epochs E, needed for ``set_epoch`` when a hyper-parameter is scheduled.
+        epochs: number of epochs E; required by ``set_epoch`` if a hyper-parameter is scheduled.
     """
 
     hyper_single: Tensor
     hyper_double: Tensor
     position: Tensor
 
-    kernels: str = "one fused kernel forward and one backward, or loss and gradient in one where that is faster"
-    """What runs on a CUDA device, for ``equipoise.kernels.explain``."""
+    kernels: str = (
+        "one fused kernel for the forward pass and one for the backward pass, or a single one where that is faster"
+    )
+    """Description of the CUDA kernels, for ``equipoise.kernels.explain``."""
     runs_on_cpu_backend: ClassVar[bool] = True
 
     __signature__ = RealSignature()
@@ -176,14 +178,14 @@ class Loss(Summand, PreciseBuffers):
     _call_keywords: ClassVar[tuple[str, ...] | None] = None
 
     def __new__(cls, *args: object, **options: object) -> Self:
-        """Refuse what a loss does not know in its own name, before it reaches what the loss is made of."""
+        """Check the arguments first, so that errors name this loss and not one of its parts."""
         check_keywords(cls, options)
         if args:
             check_first(cls, args[0])
         return super().__new__(cls)
 
     @on_host
-    def __init__(self, parts: Sequence[Part], *, epochs: int | None = None) -> None:
+    def __init__(self, parts: Sequence[LossPart], *, epochs: int | None = None) -> None:
         super().__init__()
         self.parts, self.epochs = tuple(parts), None if epochs is None else check_whole("epochs", epochs, low=1)
         self._passes = Passes()
@@ -200,16 +202,16 @@ class Loss(Summand, PreciseBuffers):
             self.register_buffer("position", torch.full((2,), math.nan, dtype=torch.float64, device="cpu"))
 
     def __init_subclass__(cls, **options: Any) -> None:  # noqa: ANN401
-        """Give each class a code of its own to call: the compiler limits how often one code is compiled."""
+        """Copy ``__call__`` for each class: ``torch.compile`` limits how often one code object is compiled."""
         super().__init_subclass__(**options)
         cls._call_keywords = call_keywords(cls)
         if "__call__" not in vars(cls):
             call = Loss.__call__
-            own = FunctionType(call.__code__.replace(), call.__globals__, call.__name__, None, call.__closure__)
-            cls.__call__ = own  # type: ignore[method-assign]
+            copied = FunctionType(call.__code__.replace(), call.__globals__, call.__name__, None, call.__closure__)
+            cls.__call__ = copied  # type: ignore[method-assign]
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:  # noqa: ANN401
-        """Loss of a batch, see ``forward``; ``input`` and ``target``, as torch calls them, are logits and targets."""
+        """Loss of a batch, see ``forward``; accepts PyTorch's names ``input`` and ``target`` for logits and targets."""
         for theirs, ours in (("input", "logits"), ("target", "targets")) if options else ():
             if theirs in options and ours not in options:
                 options[ours] = options.pop(theirs)
@@ -221,7 +223,7 @@ class Loss(Summand, PreciseBuffers):
         return self._passes(self, tensors, lambda: super(Loss, self).__call__(*inputs, **options))
 
     def _check_end(self) -> None:
-        """Raise now where a schedule leads out of the range of its argument, rather than in the last epochs."""
+        """Raise now if a schedule ends outside the range of its argument, not in the last epochs."""
         last = self._moment(1.0) if self.epochs is None else self._moment(1.0 - 1.0 / self.epochs, self.epochs - 1.0)
         try:
             merge_values(self.parts, last)
@@ -229,7 +231,7 @@ class Loss(Summand, PreciseBuffers):
             raise ValueError(f"{error}: this is where its schedule ends") from error
 
     def set_epoch(self, epoch: float) -> None:
-        """Move the schedules to ``epoch``, counted from 0; call it before each epoch. No effect without schedules."""
+        """Set the schedules to ``epoch``, counted from 0; call it before each epoch. No effect without schedules."""
         if self.epochs is None:
             if self.scheduled:
                 raise ValueError("set_epoch needs the number of epochs, got epochs=None; give the loss epochs=E")
@@ -237,12 +239,12 @@ class Loss(Summand, PreciseBuffers):
         if not isinstance(epoch, Real) or not 0 <= epoch < self.epochs:
             raise (ValueError if isinstance(epoch, Real) else TypeError)(
                 f"epoch must be in [0, {self.epochs - 1}] for epochs={self.epochs}, got {epoch!r}; count from 0 and "
-                "give the loss the epochs you train"
+                "pass the number of epochs you train for"
             )
         self._set_position(epoch / self.epochs, float(epoch))
 
     def set_progress(self, fraction: float) -> None:
-        """Move the schedules to a fraction of the training in [0, 1], for example once every iteration."""
+        """Set the schedules to a fraction of the training in [0, 1], for example once per iteration."""
         self._set_position(check_number("fraction", fraction, low=0.0, high=1.0), math.nan)
 
     @on_host
@@ -253,13 +255,13 @@ class Loss(Summand, PreciseBuffers):
         self._resolve(progress, epoch)
 
     def _resolve(self, progress: float, epoch: float) -> None:
-        """Write the hyper-parameters of this position in place, so that captured graphs see them."""
+        """Write the hyper-parameters of the current position in place, so that captured CUDA graphs see them."""
         flat = pack(merge_values(self.parts, self._moment(progress, epoch)))
         self.hyper_double.copy_(flat, non_blocking=True)
         self.hyper_single.copy_(flat, non_blocking=True)
 
     def moment(self) -> Moment:
-        """Where the training stands, at its start as long as nobody said; reads from the device."""
+        """Position in training, the start by default; reads from the device."""
         progress, epoch = self.position.tolist() if self.scheduled else (math.nan, math.nan)
         return self._moment(0.0 if math.isnan(progress) else progress, epoch)
 
@@ -273,34 +275,34 @@ class Loss(Summand, PreciseBuffers):
             progress, epoch = saved.tolist()
             if self.epochs is not None and epoch >= self.epochs:
                 warnings.warn(
-                    f"the saved state of {type(self).__name__} stands at epoch {epoch:g}, but the loss has epochs="
-                    f"{self.epochs}, so that its schedules are at their end; give it the epochs you train",
+                    f"the saved state of {type(self).__name__} is at epoch {epoch:g}, but the loss has epochs="
+                    f"{self.epochs}, so that its schedules are at their end; pass the number of epochs you train for",
                     stacklevel=2,
                 )
-            if self.epochs is not None and not math.isnan(epoch):  # of a longer or shorter training
+            if self.epochs is not None and not math.isnan(epoch):  # saved in a longer or shorter training
                 progress = min(epoch / self.epochs, 1.0)
                 self.position[0] = progress
             self._resolve(0.0 if math.isnan(progress) else progress, epoch)
 
     def hyper(self, logits: Tensor) -> Tensor:
-        """Hyper-parameters for these logits: float64 for float64 logits, float32 otherwise, on their device."""
+        """Hyper-parameters on the device of the logits: float64 for float64 logits, float32 otherwise."""
         if is_traced(logits):
             return self._constant("hyper_double" if logits.dtype is torch.float64 else "hyper_single", logits)
-        if self.hyper_single.device != logits.device:  # like torch's own losses, work without .to(device)
+        if self.hyper_single.device != logits.device:  # works without .to(device), like PyTorch's losses
             with torch.inference_mode(False):
                 self.to(logits.device)
         if self.scheduled and self.training and not self._warned and not torch.compiler.is_compiling():
             self._warned = True
             if math.isnan(float(self.position[0])):
                 warnings.warn(
-                    f"{type(self).__name__} has a schedule but was never moved, so it stays at the start; "
+                    f"{type(self).__name__} has a schedule that was never advanced, so it stays at its start; "
                     "call loss.set_epoch(epoch) or loss.set_progress(fraction) in the training loop",
                     stacklevel=4,
                 )
         return self.hyper_double if logits.dtype is torch.float64 else self.hyper_single
 
     def _look(self, logits: Tensor) -> None:
-        """Warn where the first logits of a softmax look like probabilities, if looking is free."""
+        """Warn if the first logits of a softmax look like probabilities, unless the check would cost a device sync."""
         if not self._looked and checks_values(logits, validate=False):
             self._looked = True
             if logits.is_floating_point() and logits.ndim > 1 and logits.shape[1] > 1:
@@ -310,13 +312,14 @@ class Loss(Summand, PreciseBuffers):
         """Hyper-parameters for ``repr``."""
         texts: dict[str, str] = {}
         for name, text in (item for part in self.parts for item in described(part).items()):
-            texts[name] = f"{texts[name]} * {text}" if name in texts else text  # the same from two parts: their product
+            # two parts with the same hyper-parameter are multiplied
+            texts[name] = f"{texts[name]} * {text}" if name in texts else text
         if self.epochs is not None:
             texts["epochs"] = str(self.epochs)
         return ", ".join(f"{name}={text}" if name else text for name, text in texts.items())
 
     def __repr__(self) -> str:
-        """As torch prints modules, without lists of modules that are empty."""
+        """Text as of any module, without empty lists of modules."""
         if any(not isinstance(child, nn.ModuleList) or len(child) for child in self.children()):
             return super().__repr__()
         return f"{type(self).__name__}({self.extra_repr().replace(chr(10), ' ')})"

@@ -1,10 +1,10 @@
-r"""Modulations: how strongly a term counts, as a function of the probability it already has.
+r"""Modulations: factors on the terms of a loss, as a function of their predicted probability.
 
 .. math::
     m_{true}(p) = \xi (1 + p)^{g_{hc}} + (1 - \xi)(1 - p)^{g_{pos}} \qquad
     m_{other}(p) = \xi + (1 - \xi) p^{g_{neg}}
 
-One value class describes them all; ``focal``, ``asymmetric`` and ``cyclical`` are its usual forms.
+``Modulation`` describes the whole family; ``focal``, ``asymmetric`` and ``cyclical`` are its usual members.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["ByConfidence", "Gamma", "Modulation", "asymmetric", "cyclical", "foc
 
 
 def _listed(numbers: Any) -> Any:  # noqa: ANN401
-    """Tensors and arrays as Python's numbers in lists, without dimensions as one number; all else as it is."""
-    if type(numbers) is float:  # first: the compiler cannot be asked about a float that changes
+    """Tensors and arrays as lists of Python numbers, or one number without dimensions; anything else unchanged."""
+    if type(numbers) is float:  # first: torch.compile cannot trace the lookups below for a float that changes
         return numbers
     if isinstance(numbers, Tensor):
         return numbers.detach().double().cpu().tolist()
@@ -33,10 +33,10 @@ def _listed(numbers: Any) -> Any:  # noqa: ANN401
 
 @dataclass(frozen=True)
 class ByConfidence:
-    """An exponent for each range of the probability of a term: ``(bound, gamma)`` pairs, gamma below each bound.
+    """Piecewise constant exponent: ``(bound, gamma)`` pairs, where gamma applies to probabilities below the bound.
 
-    FLSD-53 (Mukhoti et al. 2020) is ``ByConfidence(((0.2, 5.0), (1.0, 3.0)))``: 5 for p < 0.2, 3 from there
-    on. No gradient flows through the choice.
+    FLSD-53 (Mukhoti et al. 2020) is ``ByConfidence(((0.2, 5.0), (1.0, 3.0)))``: gamma is 5 for p < 0.2
+    and 3 otherwise. No gradient flows through the choice of the range.
     """
 
     table: Sequence[tuple[float, Number]]
@@ -59,20 +59,20 @@ class ByConfidence:
 
 
 Gamma: TypeAlias = Number | ByConfidence | Sequence[float] | Tensor
-"""A focusing exponent: a number, a schedule, one number per class, or one per range of confidence."""
+"""A focusing exponent: a number, a schedule, one number per class, or one per probability range."""
 
 
 @dataclass(frozen=True)
 class Modulation:
-    """The family above. Frozen: it prints, compares, and a kernel can recognise it.
+    """The family above, as a frozen dataclass that can be printed and compared.
 
     Args:
         gamma_pos: exponent of ``1 - p`` for the true class.
-        gamma_neg: exponent of ``p`` for the other classes (softmax: those smoothing gives mass to; sigmoid: negatives).
-            None: they are focused like the true class, which is what a focal loss does.
+        gamma_neg: exponent of ``p`` for the other classes (softmax: terms of label smoothing; sigmoid: negatives).
+            None uses ``gamma_pos`` for all classes, as the focal loss does.
         xi: weight of the high-confidence term.
         gamma_hc: exponent of ``1 + p`` in that term.
-        called: how a named loss calls both exponents, for messages.
+        called: name of the argument of both exponents in a named loss, for error messages.
     """
 
     gamma_pos: Number | ByConfidence | tuple[float, ...] = 0.0
@@ -84,27 +84,27 @@ class Modulation:
     def __post_init__(self) -> None:
         for name in ("gamma_pos", "gamma_neg"):
             gamma = _listed(getattr(self, name))
-            if isinstance(gamma, Sequence) and not isinstance(gamma, str):  # what is no number is refused below
+            if isinstance(gamma, Sequence) and not isinstance(gamma, str):  # anything else is rejected below
                 gamma = tuple(float(value) if hasattr(value, "__float__") else value for value in gamma)
             object.__setattr__(self, name, gamma)
         self.values(Moment())
 
     def values(self, moment: Moment) -> dict[str, tuple[float, ...]]:
-        """Hyper-parameters of this moment by name; a part that is plainly absent has no name."""
-        found: dict[str, tuple[float, ...]] = {}
+        """Hyper-parameters by name at this moment; components that are switched off are omitted."""
+        values: dict[str, tuple[float, ...]] = {}
         xi = check_number("xi", moment.value(self.xi), low=0.0, high=1.0)
         if isinstance(self.xi, Schedule) or xi != 0.0:
-            found["xi"] = (xi,)
-            found["gamma_hc"] = (check_number("gamma_hc", moment.value(self.gamma_hc), low=0.0),)
+            values["xi"] = (xi,)
+            values["gamma_hc"] = (check_number("gamma_hc", moment.value(self.gamma_hc), low=0.0),)
         if isinstance(self.gamma_pos, ByConfidence):
             bounds, gammas = zip(*self.gamma_pos.table, strict=True)
-            found["confidence_bounds"] = tuple(bounds)
-            found["confidence_gammas"] = tuple(check_number("gamma", moment.value(gamma), low=0.0) for gamma in gammas)
+            values["confidence_bounds"] = tuple(bounds)
+            values["confidence_gammas"] = tuple(check_number("gamma", moment.value(gamma), low=0.0) for gamma in gammas)
         elif isinstance(self.gamma_pos, Schedule) or self.gamma_pos != 0.0:
-            found["gamma_pos"] = _numbers(self.called or "gamma_pos", self.gamma_pos, moment)
+            values["gamma_pos"] = _numbers(self.called or "gamma_pos", self.gamma_pos, moment)
         if self.gamma_neg is not None:
-            found["gamma_neg"] = _numbers(self.called or "gamma_neg", self.gamma_neg, moment)
-        return found
+            values["gamma_neg"] = _numbers(self.called or "gamma_neg", self.gamma_neg, moment)
+        return values
 
 
 def _numbers(name: str, gamma: Number | tuple[float, ...], moment: Moment) -> tuple[float, ...]:

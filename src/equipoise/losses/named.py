@@ -1,9 +1,9 @@
-"""The losses of the papers and their baselines by name. Each one is a docstring and a choice of parts.
+"""The losses of the papers and their baselines by name; each is a combination of parts.
 
-Common to the softmax losses, by keyword: ``weight``, ``label_smoothing``, ``ignore_index``, ``reduction``, ``sync``,
-``validate``, see ``SoftmaxLoss``; to the sigmoid losses: ``weight``, ``ignore_value``, ``reduction``, ``sync``,
-``validate``, see ``SigmoidLoss``. ``preset="published"`` turns the defaults into those of the published code where it
-differs from the paper's text; what you pass yourself stays. Shapes are those of ``SoftmaxLoss`` and ``SigmoidLoss``.
+Keyword arguments of all softmax losses: ``weight``, ``label_smoothing``, ``ignore_index``, ``reduction``, ``sync``,
+``validate``, see ``SoftmaxLoss``; of all sigmoid losses: ``weight``, ``ignore_value``, ``reduction``, ``sync``,
+``validate``, see ``SigmoidLoss``. ``preset="published"`` selects the defaults of the published code where they
+differ from the paper; arguments that you pass take precedence. Shapes are those of ``SoftmaxLoss`` and ``SigmoidLoss``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
 
 
 def _times(weight: Weight, given: Weight | Sequence[Weight] | None) -> list[Weight]:
-    """A weight of the loss itself, to be multiplied with what the user gave."""
+    """Weights of the loss together with those that the user passed; they are multiplied."""
     fixed, batch = split_weights(given)
     return [weight, *fixed, *batch]
 
@@ -70,7 +70,7 @@ def _times(weight: Weight, given: Weight | Sequence[Weight] | None) -> list[Weig
 
 
 class CrossEntropyLoss(SoftmaxLoss):
-    r"""Cross-entropy :math:`-\log p_y`: ``torch.nn.CrossEntropyLoss``, all its options at once.
+    r"""Cross-entropy :math:`-\log p_y`: ``torch.nn.CrossEntropyLoss`` with all its options.
 
     >>> import torch
     >>> CrossEntropyLoss()(torch.zeros(1, 4), torch.tensor([0]))
@@ -91,7 +91,7 @@ class CrossEntropyLoss(SoftmaxLoss):
 class FocalLoss(SoftmaxLoss):
     r"""Focal loss :math:`-(1 - p_y)^\gamma \log p_y` (Lin et al. 2017; for calibration Mukhoti et al. 2020).
 
-    gamma 0 is cross-entropy.
+    With ``gamma=0`` it is cross-entropy.
 
     Args:
         gamma: exponent >= 0: a number, one per class, or a schedule. FLSc-531 is
@@ -111,12 +111,12 @@ class FocalLoss(SoftmaxLoss):
 
 
 class SampleDependentFocalLoss(SoftmaxLoss):
-    r"""FLSD, focal loss with an exponent by confidence: :math:`-(1 - p_y)^{\gamma(p_y)} \log p_y` (Mukhoti 2020).
+    r"""FLSD, focal loss with exponent by sample: :math:`-(1 - p_y)^{\gamma(p_y)} \log p_y` (Mukhoti 2020).
 
     Args:
         table: ``(bound, gamma)`` pairs, gamma below each confidence bound. The default is FLSD-53; FLSD-532 is
-            ``((0.2, 5.0), (0.5, 3.0), (1.0, 2.0))``. No gradient flows through the choice. With smoothing or dense
-            targets every class is judged by its own probability.
+            ``((0.2, 5.0), (0.5, 3.0), (1.0, 2.0))``. No gradient flows through the choice. With label smoothing
+            or dense targets the exponent of each class depends on the probability of that class.
         preset: ``"published"`` sums instead of averaging.
         options: see the top of the module.
 
@@ -140,15 +140,16 @@ class SampleDependentFocalLoss(SoftmaxLoss):
 class CyclicalFocalLoss(SoftmaxLoss):
     r"""Cyclical focal loss :math:`-[\xi (1 + p_y)^{g_{hc}} + (1 - \xi)(1 - p_y)^{g_{lc}}] \log p_y` (Smith 2022).
 
-    :math:`\xi` falls from 1 to 0 in the first ``1 / factor`` of the training and rises back to 1: confident samples
-    first and last, hard ones in between. Call ``loss.set_epoch(e)`` before each epoch.
+    :math:`\xi` falls from 1 to 0 in the first ``1 / factor`` of the training and rises back to 1: training focuses on
+    confident samples at the start and the end, and on hard samples in between. Call ``loss.set_epoch(e)`` before each
+    epoch.
 
     Args:
         epochs: number of epochs E.
-        gamma_hc: exponent of the high-confidence term, 2 or 3; above 3.59 its gradient turns around near p = 0.3.
-        gamma_lc: focal exponent; smoothing gives the other classes :math:`p^{g_{lc}}`.
+        gamma_hc: exponent of the high-confidence term, 2 or 3; above 3.59 its gradient changes sign near p = 0.3.
+        gamma_lc: focal exponent; with label smoothing the other classes are weighted by :math:`p^{g_{lc}}`.
         factor: f of the schedule.
-        end: ``"last_epoch"`` (published): xi is 1 at epoch E - 1; ``"epochs"`` (text): at epoch E.
+        end: epoch at which xi is 1 again: ``"last_epoch"``, E - 1 (published code), or ``"epochs"``, E (paper).
         preset: ``"published"`` smooths labels by 0.1.
         options: see the top of the module.
 
@@ -185,7 +186,7 @@ class AsymmetricSoftmaxLoss(OffTargetLoss):
 
     Args:
         gamma_pos: exponent of the true class.
-        gamma_neg: exponent of the others.
+        gamma_neg: exponent of the other classes.
         negatives: ``"smoothing"`` (published), or ``"one-vs-rest"`` (text).
         preset: deprecated; the published code has the same defaults.
         options: see the top of the module; ``label_smoothing`` is 0.1 by default, and 0 with ``"one-vs-rest"``.
@@ -220,7 +221,7 @@ class CyclicalAsymmetricLoss(OffTargetLoss):
         epochs: number of epochs E.
         gamma_hc: exponent of the high-confidence term.
         gamma_pos: exponent of the true class.
-        gamma_neg: exponent of the others.
+        gamma_neg: exponent of the other classes.
         factor: f of the schedule.
         end: see ``CyclicalFocalLoss``.
         negatives: ``"smoothing"`` (published): the others have a term through the mass of the smoothing;
@@ -254,18 +255,18 @@ class CyclicalAsymmetricLoss(OffTargetLoss):
 
 
 class RecallLoss(SoftmaxLoss):
-    r"""Recall loss :math:`-(1 - R_y) \log p_y`: classes that are missed count more (Tian et al. 2021, eq. 5-8).
+    r"""Recall loss :math:`-(1 - R_y) \log p_y`: up-weights classes with low recall (Tian et al. 2021, eq. 5-8).
 
-    Between cross-entropy and inverse frequency: a rare class that is recognised already is not pushed further.
+    A compromise between cross-entropy and inverse frequency: rare classes with high recall are not up-weighted.
 
     Args:
         num_classes: C.
-        momentum: alpha of the moving average of eq. 8; None takes the recall of the batch.
-        min_errors: errors counted at least for a class in the batch; 1 as published, 0 as in the text.
-        init: how the moving average starts, ``"first"`` by default, see ``RecallWeights``.
-        preset: ``"published"``: ``init="published"`` and ``min_errors=1`` in the moving average too.
-        options: see the top of the module; by default ``sync=True``, counts of all processes, and
-            ``reduction="valid_mean"``, so that the scale falls as recall rises.
+        momentum: alpha of the moving average of eq. 8; None uses the recall of the batch.
+        min_errors: minimum number of errors of a class in the batch; 1 in the published code, 0 in the paper.
+        init: initial value of the moving average, ``"first"`` by default, see ``RecallWeights``.
+        preset: ``"published"`` sets ``init="published"`` and applies ``min_errors`` to the moving average too.
+        options: see the top of the module; by default ``sync=True``, which counts over all processes, and
+            ``reduction="valid_mean"``, so that the loss decreases as recall rises.
 
     >>> import torch
     >>> logits = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]])
@@ -299,9 +300,9 @@ class RecallLoss(SoftmaxLoss):
 
 
 class PrecisionLoss(SoftmaxLoss):
-    r"""Precision loss :math:`-(1 - P_y) \log p_y` (Tian et al. 2021): a counter-example, not for training.
+    r"""Precision loss :math:`-(1 - P_y) \log p_y` (Tian et al. 2021): a counterexample of the paper, not for training.
 
-    A class with many false positives gets a large weight, which makes the model predict it even more.
+    Classes with many false positives get a large weight, which makes the model predict them even more.
 
     Args:
         num_classes: C.
@@ -379,7 +380,7 @@ class ClassBalancedLoss(SoftmaxLoss):
 class LDAMLoss(SoftmaxLoss):
     r"""LDAM, label-distribution-aware margins: cross-entropy of :math:`s (z - \Delta_y e_y)` (Cao et al. 2019).
 
-    :math:`\Delta_c \propto n_c^{-1/4}`. Made for cosine logits (a normalised classifier). LDAM-DRW adds
+    :math:`\Delta_c \propto n_c^{-1/4}`. Designed for cosine logits (a normalised classifier). LDAM-DRW adds
     ``weight=Deferred(effective_number(counts), start=0.8), epochs=E``.
 
     Args:
@@ -406,7 +407,7 @@ class LDAMLoss(SoftmaxLoss):
 class LogitAdjustedLoss(SoftmaxLoss):
     r"""Cross-entropy of :math:`z + \tau \log \pi` with the class prior :math:`\pi` (Menon et al. 2021).
 
-    The raw logits then estimate the posterior under even classes.
+    The unadjusted logits then estimate the posterior under a uniform class prior.
 
     Args:
         counts: training samples of each class.
@@ -488,7 +489,7 @@ class BinaryFocalLoss(SigmoidLoss):
 
 
 class AsymmetricLoss(SigmoidLoss):
-    r"""Asymmetric loss for multi-label data (Ridnik et al. 2021): negatives are focused harder and have a margin.
+    r"""Asymmetric loss for multi-label data (Ridnik et al. 2021): stronger focusing and a margin for negatives.
 
     .. math::
         L = -t (1 - p)^{g_{pos}} \log p - (1 - t)\, p_m^{g_{neg}} \log(1 - p_m), \qquad p_m = \max(p - \text{margin}, 0)
@@ -497,17 +498,17 @@ class AsymmetricLoss(SigmoidLoss):
         gamma_pos: exponent of the positives.
         gamma_neg: exponent of the negatives; the initial value if ``target_gap`` is set.
         margin: negatives with a probability below this value are ignored; the initial value if ``margin_step`` is set.
-        detach_focus: stop the gradient through the focusing factors; by default it flows.
+        detach_focus: stop the gradient through the focusing factors, False by default.
         target_gap: adapt gamma_neg towards this probability gap, see ``AdaptiveAsymmetry``; ``sync`` is then True by
             default.
-        gap_step: step of that rule; 0 keeps gamma_neg.
-        gamma_max: its upper end.
+        gap_step: step size of the adaptation; 0 keeps gamma_neg.
+        gamma_max: upper bound of gamma_neg.
         per_class: one exponent per label.
         margin_step: with ``target_gap``, adapt the margin by the same rule with this step; None keeps it.
-        margin_max: upper end of the margin.
-        preset: ``"published"``: ``detach_focus=True`` and ``reduction="sum"``.
+        margin_max: upper bound of the margin.
+        preset: ``"published"`` sets ``detach_focus=True`` and ``reduction="sum"``.
         options: see the top of the module; ``reduction`` is ``"batch_mean"`` by default, the sum over labels averaged
-            over the batch, and ``sync`` is True when gamma_neg is adaptive, so that all processes have the same one.
+            over the batch, and ``sync`` is True when gamma_neg is adaptive, so that all processes use the same value.
 
     >>> import torch
     >>> AsymmetricLoss()(torch.tensor([[2.0, 0.5, -4.0]]), torch.tensor([[1.0, 0.0, 0.0]]))
@@ -574,10 +575,10 @@ class DistributionBalancedLoss(SigmoidLoss):
 
     Args:
         counts: positives of each label in the training data.
-        num_samples: N, samples in the training data.
-        alpha: floor of the weights.
+        num_samples: N, number of samples in the training data.
+        alpha: lower bound of the weights.
         beta: steepness of the weights.
-        mu: middle of the weights.
+        mu: midpoint of the weights.
         neg_scale: s, factor on the logits of negatives.
         init_bias: b.
         gamma: focal exponent.

@@ -1,4 +1,4 @@
-"""Objectives that look at more than one term at a time: whole distributions, or the whole batch."""
+"""Losses that are not sums of independent terms: they use the whole distribution of a row, or the whole batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["BrierLoss", "MMCELoss", "OHEMLoss", "calibration_term", "keep_hardes
 
 
 class BrierLoss(SoftmaxLoss):
-    r"""Brier score :math:`\sum_k (p_k - t_k)^2` (Brier 1950): a proper score with bounded gradients.
+    r"""Brier score :math:`\sum_k (p_k - t_k)^2` (Brier 1950): a proper scoring rule with bounded gradients.
 
     Args:
         preset: deprecated; the published code has the same defaults.
@@ -38,13 +38,13 @@ class BrierLoss(SoftmaxLoss):
 class OHEMLoss(RowLoss):
     """Cross-entropy of the hardest rows of the batch: online hard example mining.
 
-    Of V valid rows (pixels) the ``k = max(1, min_kept, floor(keep * V))`` with the largest loss count, among those of
-    this process or, with ``sync=True``, of all. Denominators count the kept rows.
+    Keeps the ``k = max(1, min_kept, floor(keep * V))`` rows (pixels) with the largest loss out of V valid ones, in this
+    process or, with ``sync=True``, across all processes. The mean is taken over the kept rows.
 
     Args:
         keep: fraction of the valid rows to keep.
-        min_kept: least number of rows to keep.
-        preset: deprecated; the published selection keeps 0.5 % of the pixels by mistake and is not offered.
+        min_kept: minimum number of rows to keep.
+        preset: deprecated; the published selection keeps 0.5 % of the pixels by mistake and is not available.
         options: see the top of ``losses.named``.
 
     >>> logits = torch.tensor([[0.0, 0.0], [3.0, 0.0]])
@@ -60,16 +60,16 @@ class OHEMLoss(RowLoss):
         self.min_kept = check_whole("min_kept", min_kept, low=0)
 
     def rows(self, logits: Tensor, targets: Tensor) -> Rows:
-        """The rows that are kept; all others are 0 and not valid."""
+        """Rows of the loss; those that are not kept are 0 and not valid."""
         exact = self._constant("hyper_double", logits) if is_traced(logits) else self.hyper_double
         keep = Hyper(exact, self.layout)["keep"]
         return keep_hardest(super().rows(logits, targets), keep, self.min_kept, sync=self.sync and self.training)
 
 
 def keep_hardest(rows: Rows, keep: Tensor, min_kept: int, *, sync: bool = False) -> Rows:
-    """Mark all but the hardest rows as not valid; of equal ones the first are kept. k stays on the device.
+    """Mark all but the hardest rows as not valid; ties keep the first rows. k stays on the device.
 
-    ``keep`` is float64 whatever the logits are, so that k is what Python computes: in float32, 0.7 of 10 would be 6.
+    ``keep`` is float64 for any dtype of the logits, so that k is exact: in float32, 0.7 of 10 would be 6.
     """
     valid = rows.inputs.valid.flatten()
     number = all_sum(valid.sum()) if sync else valid.sum()
@@ -79,17 +79,17 @@ def keep_hardest(rows: Rows, keep: Tensor, min_kept: int, *, sync: bool = False)
 
 
 def _largest(values: Tensor, candidates: Tensor, k: Tensor, *, sync: bool = False) -> Tensor:
-    """Mask of the k largest candidates (R,), all where they are fewer; of equal ones the first, NaN above all others.
+    """Mask of the k largest candidates (R,), or all if there are fewer; ties keep the first, NaN is the largest.
 
-    A radix select: the k-th largest is found 16 bits at a time, by counting the candidates that share the bits above.
-    With ``sync`` those of all processes are counted, and k are chosen among all.
+    A radix select: finds the k-th largest 16 bits at a time, by counting the candidates with the same higher bits.
+    With ``sync`` the candidates of all processes are counted and k of them selected.
     """
 
     def of_all(count: Tensor) -> Tensor:
         return all_sum(count) if sync else count
 
     integer, bits = (torch.int64, 64) if values.dtype is torch.float64 else (torch.int32, 32)
-    values = torch.where(values.isnan(), torch.nan, values + 0.0)  # one NaN, of positive sign, and one zero
+    values = torch.where(values.isnan(), torch.nan, values + 0.0)  # a single NaN, of positive sign, and a single zero
     pattern = values.view(integer)
     pattern = torch.where(pattern < 0, ~pattern, pattern ^ torch.iinfo(integer).min)  # in the order of the values
     left = torch.minimum(k, of_all(candidates.sum()))
@@ -110,20 +110,21 @@ def _largest(values: Tensor, candidates: Tensor, k: Tensor, *, sync: bool = Fals
 class MMCELoss(RowLoss):
     r"""Cross-entropy plus ``strength`` times the maximum mean calibration error (Kumar et al. 2018).
 
-    With r the largest probability of a row, k the kernel :math:`\exp(-|r_i - r_j| / 0.4)`, m rows right and n wrong:
+    With r the confidence (largest probability) of a row, the kernel :math:`k_{ij} = \exp(-|r_i - r_j| / 0.4)`, m
+    correct and n incorrect rows:
 
     .. math::
         MMCE^2 = \sum_{right} \frac{(1 - r_i)(1 - r_j) k_{ij}}{m^2} + \sum_{wrong} \frac{r_i r_j k_{ij}}{n^2}
         - 2 \sum_{right, wrong} \frac{(1 - r_i) r_j k_{ij}}{m n}
 
-    0 when all rows are right or all are wrong. The sums over pairs come from running sums over the sorted rows, so that
-    a batch of label maps costs a sort.
+    It is 0 if all rows are correct or all are incorrect. The sums over pairs are computed by cumulative sums over the
+    sorted rows, in O(R log R) for R rows.
 
     Args:
-        strength: 2 for images, 8 for documents, which belong to the published normalisation.
-        normalization: ``"published"`` divides each sum by its number of pairs twice; ``"definition"`` once, as above,
-            which makes the same strength about 50 times stronger.
-        preset: deprecated; ``"published"`` is the default.
+        strength: factor; the paper uses 2 for images and 8 for documents, with the published normalisation.
+        normalization: ``"definition"`` divides each sum by its number of pairs, as above; ``"published"`` does so
+            twice, as the published code does, which makes the term about 50 times smaller.
+        preset: deprecated; the published normalisation is the default.
         options: see the top of ``losses.named``.
     """
 
@@ -141,7 +142,7 @@ class MMCELoss(RowLoss):
         self.normalization = normalization
 
     def rows(self, logits: Tensor, targets: Tensor) -> Rows:
-        """Cross-entropy of each valid row plus the same share of the calibration error."""
+        """Cross-entropy of each valid row plus its part of the calibration error."""
         strength = Hyper(self.hyper(logits), self.layout)["strength"]
         rows = super().rows(logits, targets)
         term = calibration_term(rows, strength, self.normalization, sync=self.sync and self.training)
@@ -149,10 +150,10 @@ class MMCELoss(RowLoss):
 
 
 def calibration_term(rows: Rows, strength: Tensor | float, normalization: str, *, sync: bool = False) -> Tensor:
-    """What the calibration error adds to each row, 0 where it is ignored.
+    """Distribute the calibration error over the rows, 0 for ignored rows.
 
-    In proportion to the weight of the row, so that the mean over the weights is the calibration error itself. With
-    ``sync`` it is that of the rows of all processes.
+    Each row gets a part in proportion to its weight, so that the weighted mean is the calibration error. With ``sync``
+    the error is that of the rows of all processes.
     """
     inputs = rows.inputs
     probs = inputs.logits.to(rows.loss.dtype).masked_fill(~inputs.valid.unsqueeze(1), 0.0).softmax(1)
@@ -164,9 +165,9 @@ def calibration_term(rows: Rows, strength: Tensor | float, normalization: str, *
     if sync and world_size() > 1:
         joined = all_rows(torch.stack([part.flatten().to(confidence.dtype) for part in (confidence, right, valid)], 1))
         error = mmce(joined[:, 0], joined[:, 1] > 0, joined[:, 2] > 0, normalization)
-        # The rows of this process add up to their share of the error, and have to have all of its gradient in them.
-        own, total = mass.sum(), all_sum(mass.sum())
-        error = error.detach() + torch.where(own > 0, total / own, 0.0) * (error - error.detach())
+        # The rows of this process add up to their part of the error, but must carry its full gradient.
+        local, total = mass.sum(), all_sum(mass.sum())
+        error = error.detach() + torch.where(local > 0, total / local, 0.0) * (error - error.detach())
     else:
         error = mmce(confidence.flatten(), right.flatten(), valid.flatten(), normalization)
     return torch.where(valid, strength * error * mass, 0.0)
@@ -175,7 +176,7 @@ def calibration_term(rows: Rows, strength: Tensor | float, normalization: str, *
 def mmce(confidence: Tensor, right: Tensor, valid: Tensor, normalization: str) -> Tensor:
     """Maximum mean calibration error of rows (R,), differentiable in their confidence; a scalar."""
     dtype = confidence.dtype
-    confidence = confidence if confidence.device.type == "mps" else confidence.double()  # long sums, and differences
+    confidence = confidence if confidence.device.type == "mps" else confidence.double()  # long sums
     confidence, order = confidence.sort()
     right, valid = right[order], valid[order]
     is_right, is_wrong = (valid & right).to(confidence.dtype), (valid & ~right).to(confidence.dtype)
@@ -191,7 +192,7 @@ def mmce(confidence: Tensor, right: Tensor, valid: Tensor, normalization: str) -
         total = products.sum() / pairs.clamp(min=1.0)
         squared = squared + factor * (total / (pairs + 1e-5) if normalization == "published" else total)
     both = (m > 0) & (n > 0)
-    floor = 1e-10 if normalization == "published" else 0.0  # the published root never sees 0
+    floor = 1e-10 if normalization == "published" else 0.0  # the published code never takes the root of 0
     radicand = squared.clamp(min=0.0) + floor
     usable = both & (radicand > 0)
     return torch.where(usable, torch.where(usable, radicand, 1.0).sqrt(), 0.0).to(dtype)
@@ -200,8 +201,8 @@ def mmce(confidence: Tensor, right: Tensor, valid: Tensor, normalization: str) -
 def _kernel_sums(places: Tensor, amounts: Tensor) -> Tensor:
     r"""For each i the sum of :math:`a_j \exp(-|r_i - r_j| / 0.4)` over all j; r sorted, (R,), a and result (K, R).
 
-    The kernel is a product on either side of :math:`r_i`, so that running sums do. They are told apart from what lies
-    at the same place, whose kernel is 1 and moves nothing. Nothing overflows, as r is in [0, 1].
+    On either side of :math:`r_i` the kernel is a product of two factors, so that cumulative sums suffice. Ties with
+    :math:`r_i` are summed separately: their kernel is 1, with gradient 0. Nothing overflows, as r is in [0, 1].
     """
     below, up_to = torch.searchsorted(places, places.detach()), torch.searchsorted(places, places.detach(), right=True)
     rising, falling = (places / 0.4).exp(), (-places / 0.4).exp()

@@ -1,9 +1,9 @@
-"""Activation checkpointing: backward runs the forward pass again, which must see, and leave, the same state.
+"""Support for activation checkpointing, where backward runs the forward pass a second time.
 
-``torch.utils.checkpoint`` (``use_reentrant=False``) runs the first pass under saved-tensor hooks. From the buffers as
-they were then, the second pass gives the same loss, and what it makes of them is dropped, so that running statistics
-are updated once. With ``use_reentrant=True`` the first pass runs without gradients, which updates nothing, and the
-second one is like any other.
+``torch.utils.checkpoint`` (``use_reentrant=False``) runs the first pass under saved-tensor hooks. The second pass
+starts from the buffers before the first one, so that it gives the same loss, and its updates are discarded, so that
+running statistics are updated once. With ``use_reentrant=True`` the first pass runs without gradients and updates
+nothing, so the second pass needs no special treatment.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 __all__ = ["Passes"]
 
-MOST_PASSES = 64  # whose backward may still come
+MOST_PASSES = 64  # their backward pass may still follow
 
 
 @dataclass
 class Pass:
     """A forward pass under saved-tensor hooks: its inputs and the buffers before it."""
 
-    memory: list[StorageWeakRef]  # references: a plain address would be given to other tensors later
+    memory: list[StorageWeakRef]  # weak references: the id of a freed tensor may be reused
     buffers: list[tuple[dict[str, Tensor | None], str, Tensor]]  # owner, name and a copy of the value
-    task: int = -1  # the backward pass that has run it again
+    task: int = -1  # the backward pass that has recomputed it
 
 
 class Passes:
-    """The last forward passes of one loss that may be run again; a copy of the loss begins anew."""
+    """The last forward passes of one loss that may be recomputed; copies of the loss start with an empty list."""
 
     def __init__(self) -> None:
         self._kept: deque[Pass] = deque(maxlen=MOST_PASSES)
@@ -41,13 +41,14 @@ class Passes:
         return Passes, ()
 
     def __call__(self, loss: nn.Module, inputs: list[Tensor], forward: Callable[[], Any]) -> Any:  # noqa: ANN401
-        """``forward()``, or inside of a backward pass the same from the buffers before it was called first."""
+        """Run ``forward()``; inside a backward pass, run it with the buffers that the first pass started from."""
         task, memory = torch._C._current_graph_task_id(), [_memory(one) for one in inputs]
         if task == -1:
             self._kept.append(Pass(memory, [(owner, name, value.clone()) for owner, name, value in _buffers(loss)]))
         if task == -1 or not self._kept:
             return forward()
-        # Targets are often given to the checkpointed function and logits made in it; the latest pass comes back first.
+        # Often only the targets are inputs of the checkpointed function, so one shared input is enough to match;
+        # the latest pass is recomputed first.
         first = max(
             reversed(self._kept),
             key=lambda one: (one.memory[1:] == memory[1:], one.memory == memory, one.task != task),

@@ -1,12 +1,12 @@
-"""Reductions: the word says the denominator.
+"""Reductions of the unreduced losses; they differ in the denominator.
 
 ============== ================================================================================================
-``mean``       torch's meaning: softmax with index targets, sum / sum of the class weights of the valid targets;
+``mean``       as in PyTorch: softmax with index targets, sum / sum of the class weights of the valid targets;
                softmax with dense targets, sum / valid rows; sigmoid, sum / valid elements
 ``valid_mean`` sum / valid rows (pixels, tokens)
 ``batch_mean`` sum / N
 ``sum``        the sum
-``none``       unreduced, 0 at ignored places
+``none``       unreduced, 0 for ignored entries
 ============== ================================================================================================
 """
 
@@ -27,7 +27,7 @@ REDUCTIONS = ("mean", "valid_mean", "batch_mean", "sum", "none")
 
 
 def check_reduction(reduction: str) -> None:
-    """Raise on an unknown word."""
+    """Raise on an unknown reduction."""
     check_choice("reduction", reduction, REDUCTIONS)
 
 
@@ -39,21 +39,21 @@ def reduce_loss(
     sync: bool = False,
     normalizer: Tensor | float | None = None,
 ) -> Tensor:
-    """Reduce unreduced values, 0 at ignored places, to what ``reduction`` says.
+    """Reduce losses, which are 0 for ignored entries.
 
     Args:
         loss: unreduced values of any shape, or their sum.
-        reduction: one of the words above.
-        denominator: word to local denominator, asked only for the three means.
-        sync: ``world size * local sum / global denominator``, so that DDP's averaging of gradients gives the result of
-            one process on the joined batch.
-        normalizer: replaces the denominator, without the factor; a number or a tensor of one; 0 gives infinity or NaN.
+        reduction: one of the reductions above.
+        denominator: function from the reduction to the denominator in this process; called for the three means only.
+        sync: return ``world size * local sum / global denominator``, so that the gradients averaged by DDP equal those
+            of one process on the joined batch.
+        normalizer: replaces the denominator, without the world size; a number or a tensor of one element.
 
-    Nothing valid gives 0 that is attached to the graph: the sum is 0 and so is not divided.
+    Without valid entries the result is 0, attached to the graph. A normalizer of 0 gives infinity or NaN.
     """
     if reduction == "none":
         if normalizer is not None:
-            raise ValueError("normalizer must be None for reduction='none', got one; divide the result yourself")
+            raise ValueError("normalizer must be None for reduction='none', got one; divide the losses yourself")
         return loss
     total = loss.sum() if loss.ndim else loss
     if normalizer is not None:
@@ -72,12 +72,12 @@ def reduce_loss(
 
 
 def _divisor(normalizer: Tensor | float, dtype: torch.dtype) -> Tensor | float:
-    """A normalizer that keeps the shape and the dtype of what it divides; raise unless it is one real number."""
+    """Check that a normalizer is one real number; return it in a form that keeps shape and dtype of the dividend."""
     if isinstance(normalizer, Tensor) and normalizer.numel() == 1 and not normalizer.is_complex():
         return normalizer.reshape(()).to(dtype)
     if isinstance(normalizer, Real) and not isinstance(normalizer, bool):
         if normalizer < 0:
-            raise ValueError(f"normalizer must not be negative, got {normalizer!r}; pass what the sum is divided by")
+            raise ValueError(f"normalizer must not be negative, got {normalizer!r}; pass the divisor of the sum")
         return normalizer
     came = f"{normalizer.dtype} {tuple(normalizer.shape)}" if isinstance(normalizer, Tensor) else repr(normalizer)
-    raise TypeError(f"normalizer must be a number or a tensor of one, got {came}; pass one number for the whole batch")
+    raise TypeError(f"normalizer must be a number or a tensor of one, got {came}; pass one number per batch")

@@ -1,8 +1,8 @@
 r"""Region losses: one minus the overlap of the predicted and the true region of each class, for segmentation.
 
-The Tversky index with its cases Dice and Jaccard (soft IoU), and the Lovász extension of the Jaccard loss. Each is a
-pure function of softmax probabilities; the module of the same name holds its options. ``tversky_loss`` explains the
-options, which are the same everywhere.
+The Tversky index with its cases Dice and Jaccard (soft IoU), and the Lovász extension of the Jaccard loss. Each loss
+is available as a function of the logits and as a module. The options are the same for all of them and documented in
+``tversky_loss``.
 """
 
 from __future__ import annotations
@@ -86,12 +86,13 @@ def tversky_loss(
     .. math:: 1 - \frac{TP + s}{TP + \alpha FP + \beta FN + s}, \quad
               TP = \sum p t,\; FP = \sum p (1 - t),\; FN = \sum (1 - p) t
 
-    ``alpha`` prices false positives, ``beta`` false negatives; 0/0 counts as index 1. The sums leave out pixels whose
-    target is ``ignore_index`` (dense targets: whose mass is zero) and run over the batch, or over each image with
-    ``per_image=True``. The (image, class) entries that count are the ``classes`` "present" in the targets, "all", or a
-    list of indices; "mean" averages them, of several images the mean of each, "none" returns every entry, 0 where it
-    does not count. When no entry counts the loss is 0 with a zero gradient. ``sync=True`` gives under DDP the gradient
-    of the joined batch; ``validate=True`` checks the values of the targets on any device.
+    ``alpha`` is the cost of false positives, ``beta`` that of false negatives; 0/0 is defined as 1. The sums run over
+    the batch, or over each image with ``per_image=True``, without pixels whose target is ``ignore_index`` (or whose
+    dense target has no mass). ``classes`` selects the (image, class) entries: "present" in the targets, "all", or a
+    list of indices. ``reduction="mean"`` averages over the selected classes, per image and then over the images; "none"
+    returns every entry, 0 if not selected. Without any selected entry the loss is 0 with a zero gradient. Under DDP,
+    ``sync=True`` gives the gradient of the joined batch; ``validate=True`` checks the values of the targets on any
+    device.
 
     Shape: logits (N, C, d1, ..., dk); targets (N, d1, ..., dk) indices or (N, C, d1, ..., dk) distributions; result a
     scalar, with ``reduction="none"`` (C,) or (N, C). Half logits give a float32 loss.
@@ -112,11 +113,11 @@ def tversky_loss(
 
     def plain(sums: Tensor) -> Tensor:
         tp, fp, fn = sums.unbind()
-        missed = alpha * fp + beta * fn  # 1 - index = missed / whole: nothing cancels near 0
-        whole = tp + missed + smooth
+        missed = alpha * fp + beta * fn  # 1 - index = errors / total: no cancellation near 0
+        total = tp + missed + smooth
         # Sums of underflowed probabilities count as 0/0: dividing by them would overflow in the backward pass.
-        empty = whole <= torch.finfo(whole.dtype).tiny / torch.finfo(whole.dtype).eps  # False for NaN, which must show
-        losses = torch.where(empty, 0.0, missed) / torch.where(empty, 1.0, whole)
+        empty = total <= torch.finfo(total.dtype).tiny / torch.finfo(total.dtype).eps  # NaN is not empty
+        losses = torch.where(empty, 0.0, missed) / torch.where(empty, 1.0, total)
         return _reduce(losses, ~(tp + fn <= 0), chosen, reduction, sync=sync and per_image)
 
     if isinstance(chosen, str) and reduction in ("mean", "sum") and not sync and fused:
@@ -167,8 +168,8 @@ def lovasz_softmax_loss(
 
     .. math:: \sum_k e_{(k)} (J_k - J_{k-1}), \quad e = |t - p| \text{ from largest to smallest},
 
-    J_k being the Jaccard loss when the k worst pixels are wrong. Dense targets count by their argmax; equal errors keep
-    the order of the pixels, so the gradient is deterministic.
+    where J_k is the Jaccard loss if the k pixels with the largest errors are wrong. Dense targets are replaced by their
+    argmax. Equal errors keep the order of the pixels, so the gradient is deterministic.
 
     Shape and options: as ``tversky_loss``; ``sync=True`` needs ``per_image=True``.
 
@@ -182,7 +183,7 @@ def lovasz_softmax_loss(
 
 
 def _overlap_sums(fused: bool, logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
-    """TP, FP and FN of each class, (3, C) or (3, N, C), by whichever backend serves."""
+    """TP, FP and FN of each class, (3, C) or (3, N, C), with the fused kernels or PyTorch."""
     if fused:
         from equipoise.kernels.triton import region as region_fused  # not at the top: triton is optional
 
@@ -191,7 +192,7 @@ def _overlap_sums(fused: bool, logits: Tensor, targets: Tensor, ignore_index: in
 
 
 def _lovasz_losses(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> tuple[Tensor, Tensor]:
-    """Losses of the classes, (C,) or (N, C), and which of them are present, by whichever backend serves."""
+    """Losses of the classes, (C,) or (N, C), and which classes are present, with the fused kernels or PyTorch."""
     if logits.numel() and not torch.compiler.is_compiling() and triton_serves(logits):  # the compiler joins what it can
         from equipoise.kernels.triton import region as region_fused  # not at the top: triton is optional
 
@@ -212,12 +213,12 @@ def _check_inputs(logits: Tensor, targets: Tensor, ignore_index: int, validate: 
 
 
 def _reduce(losses: Tensor, present: Tensor, chosen: str | tuple[int, ...], reduction: str, *, sync: bool) -> Tensor:
-    """Reduce (C,) or (N, C) over the entries that count; a mean of images is that of each image's own mean."""
+    """Reduce (C,) or (N, C) over the selected entries; "mean" averages over classes, then over images."""
     check_choice("reduction", reduction, REDUCTIONS)
     counted = present if chosen == "present" else torch.full_like(present, chosen == "all")
     if not isinstance(chosen, str):
         for index in chosen:
-            counted.select(-1, index).fill_(True)  # a fill each: a tensor of indices would wait for a host copy
+            counted.select(-1, index).fill_(True)  # one by one: indexing by a list would copy it from the host
     losses = torch.where(counted, losses, 0.0)
     if losses.ndim == 2 and reduction == "mean":
         losses, counted = losses.sum(1) / counted.sum(1).clamp(min=1), counted.any(1)
@@ -225,19 +226,19 @@ def _reduce(losses: Tensor, present: Tensor, chosen: str | tuple[int, ...], redu
 
 
 def _check_prices(alpha: float, beta: float, smooth: float) -> tuple[float, float, float]:
-    """The three as floating point numbers."""
+    """Check the three values and return them as floats."""
     named = (("alpha", alpha), ("beta", beta), ("smooth", smooth))
     alpha, beta, smooth = (check_number(name, value, low=0.0) for name, value in named)
     if alpha == 0 and beta == 0:
         raise ValueError(
-            "alpha and beta must not both be 0, got alpha=0 and beta=0, with which no error costs anything; "
-            "set alpha (price of false positives) or beta (price of false negatives) above 0"
+            "alpha and beta must not both be 0, got alpha=0 and beta=0; "
+            "set alpha (cost of false positives) or beta (cost of false negatives) above 0"
         )
     return alpha, beta, smooth
 
 
 def _check_classes(classes: Classes, num_classes: int | None = None) -> str | tuple[int, ...]:
-    """Return the word, or the list as a tuple; its upper end is checked once the number of classes is known."""
+    """Return the string, or the list as a tuple; the upper bound is checked if the number of classes is known."""
     if isinstance(classes, str) and classes in ("present", "all"):
         return classes
     listed = classes.tolist() if hasattr(classes, "tolist") else classes  # of NumPy or a tensor
@@ -248,20 +249,20 @@ def _check_classes(classes: Classes, num_classes: int | None = None) -> str | tu
     last = "C - 1" if num_classes is None else num_classes - 1
     raise ValueError(
         f"classes must be 'present', 'all' or a list of one or more class indices in [0, {last}], got {classes!r}; "
-        "use one of the words, or list the channels of the logits that count"
+        "pass one of the strings or the indices of the classes to include"
     )
 
 
 def _check_local_sort(sync: bool, per_image: bool) -> None:
     if sync and not per_image:
         raise ValueError(
-            "per_image must be True for the Lovász-softmax loss with sync=True, got False, which needs a sort of the "
-            "pixels of all processes; set per_image=True, or sync=False for one loss for each process"
+            "per_image must be True for the Lovász-softmax loss with sync=True, got False, which would sort the "
+            "pixels of all processes; set per_image=True, or sync=False for one loss per process"
         )
 
 
 class _RegionLoss(Loss):
-    """What the modules share: options, checked when they are set; in ``eval()`` nothing communicates."""
+    """Base class of the modules: checks and holds the options; in eval mode ``sync`` is off."""
 
     runs_on_cpu_backend = False
 
@@ -287,7 +288,7 @@ class _RegionLoss(Loss):
         retire_preset(preset)
 
     def options(self) -> _FunctionOptions:
-        """Options of the function behind this loss, as they hold in the present mode."""
+        """Keyword arguments of the function behind this loss, given train or eval mode."""
         return {
             "classes": self.classes,
             "per_image": self.per_image,
@@ -303,9 +304,9 @@ class _RegionLoss(Loss):
 
 
 class _OverlapLoss(_RegionLoss):
-    """A case of the Tversky loss; ``alpha`` and ``beta`` say which."""
+    """Tversky loss with the ``alpha`` and ``beta`` of the class."""
 
-    kernels = "fused kernels for the overlaps of the classes, for the loss of these, and for the gradient"
+    kernels = "fused kernels for the overlaps of the classes, the loss and the gradient"
 
     alpha: float = 0.5
     beta: float = 0.5
@@ -364,8 +365,8 @@ class SoftIoULoss(_OverlapLoss):
     """Soft Jaccard loss, ``soft_iou_loss`` as a module.
 
     Shape and options: as ``tversky_loss``. ``preset="published"`` sets ``classes="all"`` and ``per_image=True``, as the
-    published code of the recall loss does; that returns this value minus 1 and leaves ignored pixels in the union. What
-    you pass yourself stays.
+    published code of the recall loss does (which returns this value minus 1 and keeps ignored pixels in the union).
+    Arguments that you pass take precedence.
 
     >>> SoftIoULoss(classes=[1])(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1]))
     tensor(0.3468)
@@ -402,8 +403,8 @@ class LovaszSoftmaxLoss(_RegionLoss):
     """
 
     kernels = (
-        "fused kernels for the errors of the classes, for the loss along their order, and for the gradient; PyTorch's "
-        "own sort between them"
+        "fused kernels for the errors of the classes, the loss of the sorted errors and the gradient; PyTorch's sort "
+        "between them"
     )
 
     def __init__(self, classes: Classes = "present", **options: Unpack[_ModuleOptions]) -> None:

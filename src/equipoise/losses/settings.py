@@ -1,4 +1,4 @@
-"""What a loss is set to at a moment of the training, as plain numbers for logs."""
+"""Current hyper-parameters of a loss as plain numbers, for logging."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from equipoise.kernels.hyper import EXPONENTS
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
-from equipoise.losses.base import Loss, Part, Scalar
+from equipoise.losses.base import Loss, LossPart, Scalar
 from equipoise.losses.modulate import ByConfidence, Modulation
 from equipoise.schedules import Moment, Schedule
 from equipoise.weights.deferred import Deferred
@@ -15,16 +15,16 @@ from equipoise.weights.recall import RecallWeights
 __all__ = ["current_settings", "scheduled_values"]
 
 ALWAYS = ("xi", "gamma_hc", "gamma_pos", "gamma_neg", "label_smoothing")
-"""Hyper-parameters that are told also where no schedule moves them."""
+"""Hyper-parameters that are included even if they are constant."""
 
 
 def current_settings(loss: nn.Module) -> dict[str, float | list[float]]:
-    """Values of schedules, adaptive exponents and moving recalls now, of a loss and of all losses inside it.
+    """Current hyper-parameters of a loss and of all losses inside it: schedules, adaptive exponents, running recalls.
 
-    Every scheduled argument under its name, ``deferred_weights`` 0 or 1, ``gamma_neg`` and ``adaptive_gap`` where they
-    are steered, ``recall_weights`` where recalls have ``momentum``; exponents and label smoothing also where they are
-    fixed. Lists have an entry for each class, or for each range of confidence. Reads from the device: call it once an
-    epoch, not every step.
+    The result has every scheduled argument under its name, ``deferred_weights`` (0 or 1), ``gamma_neg`` and
+    ``adaptive_gap`` if the exponent is adaptive, ``recall_weights`` if recalls have ``momentum``, and exponents and
+    label smoothing even if they are constant. Lists have one entry per class or per probability range. This reads from
+    the device: call it once per epoch, not in every step.
 
     >>> from equipoise import FocalLoss
     >>> from equipoise.losses import current_settings
@@ -34,40 +34,40 @@ def current_settings(loss: nn.Module) -> dict[str, float | list[float]]:
     >>> current_settings(loss)
     {'gamma': 3.0}
     """
-    found: dict[str, float | list[float]] = {}
+    settings: dict[str, float | list[float]] = {}
     for part in loss.modules():
         if isinstance(part, Loss):
             for piece in part.layout:
                 if piece.name in ALWAYS:
                     values = part.hyper_double[piece.start : piece.stop]
-                    name = piece.argument or piece.name if piece.name in EXPONENTS else piece.name  # as users call it
-                    found[name] = _plain(values)
+                    name = piece.argument or piece.name if piece.name in EXPONENTS else piece.name
+                    settings[name] = _plain(values)
             for stateless in part.parts:
-                found |= scheduled_values(stateless, part.moment())
+                settings |= scheduled_values(stateless, part.moment())
         elif isinstance(part, AdaptiveAsymmetry):
-            found["gamma_neg"], found["adaptive_gap"] = _plain(part.gamma_neg), _plain(part.gap)
+            settings["gamma_neg"], settings["adaptive_gap"] = _plain(part.gamma_neg), _plain(part.gap)
             if part.adapts_margin:
-                found["margin"] = _plain(part.margin)
+                settings["margin"] = _plain(part.margin)
         elif isinstance(part, RecallWeights) and part.momentum is not None:
-            found["recall_weights"] = _rounded(1.0 - part.recall)
-    return found
+            settings["recall_weights"] = _rounded(1.0 - part.recall)
+    return settings
 
 
-def scheduled_values(part: Part, moment: Moment) -> dict[str, float | list[float]]:
-    """Values of the schedules of a part, as users call them."""
+def scheduled_values(part: LossPart, moment: Moment) -> dict[str, float | list[float]]:
+    """Values of the schedules of a part, under the names of the arguments."""
     if isinstance(part, Deferred):
         return {"deferred_weights": float(part.started(moment))}
-    found: dict[str, float | list[float]] = {}
+    settings: dict[str, float | list[float]] = {}
     for name, value in vars(part).items():
         if isinstance(part, Scalar):
             called = "balance" if part.name == "weight" else part.name
         else:
             called = (isinstance(part, Modulation) and name in EXPONENTS and part.called) or name
         if isinstance(value, Schedule):
-            found[called] = moment.value(value)
+            settings[called] = moment.value(value)
         elif isinstance(value, ByConfidence) and any(isinstance(gamma, Schedule) for _, gamma in value.table):
-            found[called] = [moment.value(gamma) for _, gamma in value.table]
-    return found
+            settings[called] = [moment.value(gamma) for _, gamma in value.table]
+    return settings
 
 
 def _plain(values: Tensor) -> float | list[float]:

@@ -1,4 +1,4 @@
-"""The sigmoid link, for several labels of each sample: adjust, link, modulate, weight, reduce."""
+"""Sigmoid losses for multi-label targets: adjust, sigmoid, modulate, weight, reduce."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from equipoise.kernels.hyper import Hyper, Piece, check_layout
 from equipoise.kernels.spec import SigmoidSpec
 from equipoise.losses.adjust import NegativeTolerance
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
-from equipoise.losses.base import Loss, Part, Scalar
+from equipoise.losses.base import Loss, LossPart, Scalar
 from equipoise.losses.class_weights import Weight, check_part, split_weights
 from equipoise.losses.modulate import Modulation
 from equipoise.losses.reduce import check_reduction, reduce_loss
@@ -33,22 +33,22 @@ __all__ = ["SigmoidLoss", "sigmoid_parts", "sigmoid_reduced"]
 
 
 class SigmoidInputs(NamedTuple):
-    """A batch as the sigmoid losses see it."""
+    """A checked batch of a sigmoid loss."""
 
     logits: Tensor  # (N, C, d1, ..., dk)
-    targets: Tensor  # the same
-    element_weight: Tensor | None  # broadcasts to them
+    targets: Tensor  # (N, C, d1, ..., dk)
+    element_weight: Tensor | None  # broadcasts to the logits
 
 
 class Elements(NamedTuple):
-    """Unreduced losses and what their reduction needs."""
+    """Unreduced losses with the values that the reduction needs."""
 
     loss: Tensor  # (N, C, d1, ..., dk), 0 where not valid
     targets: Tensor
     ignore_value: float | None  # None: every target is known
 
     def denominator(self, reduction: str) -> Tensor | float:
-        """Local denominator of the three means."""
+        """Denominator of the three means in this process."""
         if reduction == "batch_mean":
             return self.loss.shape[0]
         if self.ignore_value is None:
@@ -70,7 +70,7 @@ def sigmoid_reduced(
     validate: bool = False,
     sync: bool = False,
 ) -> Tensor:
-    """The whole pipeline: fused where the kernels serve, elsewhere by its elements; moves ``asymmetry`` if given."""
+    """The reduced loss, with fused kernels if they are available; updates ``asymmetry`` if given."""
     batch, spec = sigmoid_batch(logits, targets, hyper, spec, element_weight, validate)
     chosen = backend(logits)
     if reduction != "none" and chosen == "triton":
@@ -127,7 +127,7 @@ def _check_element_weight(element_weight: Tensor, logits: Tensor) -> None:
     if element_weight.ndim > logits.ndim or any(size not in (1, full) for size, full in trailing):
         raise ValueError(
             f"element_weight must broadcast to {tuple(logits.shape)}, got {tuple(element_weight.shape)}; "
-            "give one weight for each element"
+            "pass one weight per element"
         )
     if element_weight.is_complex():
         raise TypeError(f"element_weight must be real numbers, got {element_weight.dtype}; pass element_weight.abs()")
@@ -136,21 +136,21 @@ def _check_element_weight(element_weight: Tensor, logits: Tensor) -> None:
 
 
 class SigmoidLoss(Loss):
-    r"""A sigmoid loss made of parts, for several labels a sample and for detection.
+    r"""A sigmoid loss made of parts, for multi-label data and detection.
 
     .. math::
         L = t\, m_+(p)(-\log p) + (1 - t)\, m_-(p_m)(-\log(1 - p_m)), \qquad p_m = \max(p - \text{margin}, 0)
 
     Args:
-        modulation: how strongly a term counts given its probability; None is binary cross-entropy.
+        modulation: factor on each term as a function of its probability; None gives binary cross-entropy.
         weight: (C,) one weight per label, ``Deferred(...)``, or a list of these, which are multiplied.
         pos_weight: (C,) factor on the positives.
         alpha: factor alpha on the positives and 1 - alpha on the negatives.
         margin: negatives with a probability below this value are ignored.
-        adjustment: what is done to the logits before the sigmoid.
+        adjustment: change of the logits before the sigmoid.
         detach_focus: stop the gradient through the modulation.
-        rebalanced: ``Rebalanced(...)``, weights of the elements that undo repeated sampling of common labels.
-        asymmetry: ``AdaptiveAsymmetry(...)``, which adapts gamma_neg and, if asked, the margin.
+        rebalanced: ``Rebalanced(...)``, element weights that correct for the repeated sampling of common labels.
+        asymmetry: ``AdaptiveAsymmetry(...)``, which adapts gamma_neg and, if configured, the margin during training.
         ignore_value: targets with this value are unknown and ignored.
         reduction: ``"mean"``, ``"valid_mean"``, ``"batch_mean"``, ``"sum"`` or ``"none"``, see ``losses.reduce``.
         sync: under ``torch.distributed``, synchronise statistics and denominators (training mode only).
@@ -199,10 +199,10 @@ class SigmoidLoss(Loss):
                 "recall and precision weights belong to softmax losses"
             )
         if asymmetry is not None and modulation is not None and modulation.gamma_neg is not None:
-            raise ValueError("gamma_neg must be None when asymmetry steers it, got both; give its start to asymmetry")
+            raise ValueError("gamma_neg must be None if asymmetry adapts it, got both; pass the start to asymmetry")
         adapts_margin = asymmetry is not None and asymmetry.adapts_margin
         if adapts_margin and margin != 0.0:
-            raise ValueError(f"margin must be 0 when asymmetry adapts it, got {margin!r}; give its start to asymmetry")
+            raise ValueError(f"margin must be 0 if asymmetry adapts it, got {margin!r}; pass the start to asymmetry")
         parts = sigmoid_parts(modulation, fixed, pos_weight, alpha, margin, thin=adapts_margin)
         super().__init__([*parts, *(part for part in (adjustment, rebalanced) if part is not None)], epochs=epochs)
         check_reduction(reduction)
@@ -224,7 +224,7 @@ class SigmoidLoss(Loss):
         rows = logits if logits.ndim > 1 else logits.unsqueeze(-1)
         if self.asymmetry is not None:
             check_logits(logits)
-            if self.asymmetry.awaits_labels:  # which it takes from this batch, so that has to be a good one
+            if self.asymmetry.awaits_labels:  # the first batch sets it, so the batch must be valid
                 check_sigmoid_targets(logits, targets, self.ignore_value, self.validate)
             adapted = self.asymmetry.exponent(rows)
             start = hyper.numel()
@@ -234,7 +234,7 @@ class SigmoidLoss(Loss):
                 end = start + adapted.numel()
                 layout = (*layout, Piece("margin", end, end + 1))
                 adapted = torch.cat([adapted, margin])
-            hyper = _joined(hyper, adapted, logits)  # a copy: the exponent moves on before backward reads it
+            hyper = _joined(hyper, adapted, logits)  # a copy: the exponent is updated before backward reads it
         return sigmoid_reduced(
             logits,
             targets,
@@ -264,17 +264,17 @@ def _joined(hyper: Tensor, gamma: Tensor, logits: Tensor) -> Tensor:
 
 def sigmoid_parts(
     modulation: Modulation | None,
-    fixed: Sequence[Part],
+    fixed: Sequence[LossPart],
     pos_weight: Tensor | Sequence[float] | None,
     alpha: Number | None,
     margin: Number,
     *,
     thin: bool = False,
-) -> list[Part]:
+) -> list[LossPart]:
     """The stateless parts of a sigmoid loss in one list; ``thin``: a margin of any width will come."""
-    parts: list[Part] = [*fixed, Scalar("margin", margin, high=1.0)]
+    parts: list[LossPart] = [*fixed, Scalar("margin", margin, high=1.0)]
     if thin or isinstance(margin, Schedule) or 0.0 < margin < 0.01:
-        parts.append(Scalar("thin_margin", 1.0))  # too thin for log(1 - p_m) to keep its precision by itself
+        parts.append(Scalar("thin_margin", 1.0))  # too small for log(1 - p_m) to be precise without special treatment
     if modulation is not None:
         parts.append(modulation)
     if pos_weight is not None:

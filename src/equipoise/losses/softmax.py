@@ -1,4 +1,4 @@
-"""The softmax link, for one label of each row, pixel or token: adjust, link, modulate, weight, reduce."""
+"""Softmax losses for single-label targets, pixels and tokens: adjust, softmax, modulate, weight, reduce."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from equipoise.kernels.hyper import accumulation_dtype, check_layout, view_of
 from equipoise.kernels.reference.softmax import has_target
 from equipoise.kernels.spec import SoftmaxSpec
 from equipoise.losses.adjust import Adjustment
-from equipoise.losses.base import Loss, Part, Scalar
+from equipoise.losses.base import Loss, LossPart, Scalar
 from equipoise.losses.class_weights import Weight, check_part, split_weights
 from equipoise.losses.modulate import Modulation
 from equipoise.losses.reduce import check_reduction, reduce_loss
@@ -38,7 +38,7 @@ BatchWeight: TypeAlias = Callable[[Tensor, Tensor, Tensor, bool], Tensor]
 
 
 class SoftmaxInputs(NamedTuple):
-    """A batch as the softmax losses see it."""
+    """A checked batch of a softmax loss."""
 
     logits: Tensor  # (N, C, d1, ..., dk)
     targets: Tensor  # indices (N, d1, ..., dk) or dense (N, C, d1, ..., dk)
@@ -52,14 +52,14 @@ class SoftmaxInputs(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Unreduced losses and what their reduction needs."""
+    """Unreduced losses with the values that the reduction needs."""
 
     loss: Tensor  # (N, d1, ..., dk), 0 where not valid
     inputs: SoftmaxInputs
     weight: Tensor | None  # (C,)
 
     def denominator(self, reduction: str) -> Tensor | float:
-        """Local denominator of the three means."""
+        """Denominator of the three means in this process."""
         if reduction == "batch_mean":
             return self.loss.shape[0]
         valid = self.inputs.valid
@@ -69,7 +69,7 @@ class Rows(NamedTuple):
 
 
 def softmax_batch(logits: Tensor, targets: Tensor, spec: SoftmaxSpec, validate: bool) -> tuple[Tensor, Tensor, bool]:
-    """Check a batch; logits and targets with a batch dimension, and whether the targets are dense."""
+    """Check a batch; return logits and targets with a batch dimension, and whether the targets are dense."""
     check_logits(logits)
     if logits.ndim == 1:  # one row without a batch dimension
         check_target_of_one_row(logits, targets)
@@ -84,10 +84,10 @@ def softmax_batch(logits: Tensor, targets: Tensor, spec: SoftmaxSpec, validate: 
 
 
 def softmax_inputs(logits: Tensor, targets: Tensor, dense: bool, ignore_index: int) -> SoftmaxInputs:
-    """Find out which rows of a checked batch count."""
+    """Mark the valid rows of a checked batch."""
     if dense:
         return SoftmaxInputs(logits, targets, has_target(targets).squeeze(1), dense=True)
-    targets = targets.long()  # first: a comparison in uint8 would take 156 for an ignore_index of -100
+    targets = targets.long()  # cast first: in uint8, an ignore_index of -100 would equal 156
     return SoftmaxInputs(logits, targets, targets != ignore_index, dense=False)
 
 
@@ -114,7 +114,7 @@ def _rows(
     batch_weights: Sequence[BatchWeight],
     sync: bool,
 ) -> Rows:
-    """The pipeline between the checks and the reduction."""
+    """Unreduced losses of a checked batch."""
     logits, targets, valid, _ = inputs
     weight = view_of(hyper, spec.layout, "weight")
     if len(batch_weights) == 1 and counts_come_along(chosen, targets, spec):
@@ -155,7 +155,7 @@ def softmax_reduced(
     sync_counts: bool = False,
     sync: bool = False,
 ) -> Tensor:
-    """The whole pipeline: fused where the kernels serve, elsewhere by its rows."""
+    """The reduced loss, with fused kernels if they are available."""
     batch, batch_targets, dense = softmax_batch(logits, targets, spec, validate)
     chosen = backend(logits)
     if reduction != "none" and chosen == "triton":
@@ -183,12 +183,12 @@ def softmax_reduced(
 
 
 def _all_count(inputs: SoftmaxInputs) -> bool:
-    """Whether every row has a class; torch's mean of no rows is NaN."""
+    """Whether all rows are valid, False if the targets are dense or the batch is empty."""
     return not inputs.dense and inputs.valid.numel() > 0 and bool(inputs.valid.all())
 
 
 def _cross_entropy(inputs: SoftmaxInputs, reduction: str) -> Tensor:
-    """Cross-entropy without any part, by torch's own operation: for few rows that takes a quarter of the time."""
+    """Plain cross-entropy by PyTorch's operation, which takes a quarter of the time for small batches."""
     logits = inputs.logits.to(accumulation_dtype(inputs.logits))
     if reduction in ("mean", "valid_mean"):
         return F.cross_entropy(logits, inputs.targets)
@@ -199,13 +199,13 @@ def _cross_entropy(inputs: SoftmaxInputs, reduction: str) -> Tensor:
 def reduce_rows(
     rows: Rows, logits: Tensor, reduction: str, normalizer: Tensor | float | None, *, sync: bool = False
 ) -> Tensor:
-    """Reduce rows; those of a single row without a batch dimension lose it again."""
+    """Reduce rows; a single row passed without a batch dimension is returned without one."""
     loss = rows.loss.squeeze(0) if logits.ndim == 1 and reduction == "none" else rows.loss
     return reduce_loss(loss, reduction, rows.denominator, sync=sync, normalizer=normalizer)
 
 
 class SoftmaxLoss(Loss):
-    r"""A softmax loss made of parts, for single labels, pixels and tokens.
+    r"""A softmax loss made of parts, for single-label data, segmentation and tokens.
 
     .. math::
         L = \sum_k w_k \big[t_k (1 - \epsilon + \epsilon/C)\, m_{true}(p_k)
@@ -213,9 +213,9 @@ class SoftmaxLoss(Loss):
         p = \text{softmax}(\text{scale}\,(z + a))
 
     Args:
-        modulation: how strongly a term counts given its probability; None is cross-entropy.
+        modulation: factor on each term as a function of its probability; None gives cross-entropy.
         weight: (C,) numbers, ``Deferred(...)``, ``RecallWeights(...)``, or a list of these, which are multiplied.
-        adjustment: what is done to the logits before the softmax.
+        adjustment: change of the logits before the softmax.
         label_smoothing: epsilon in [0, 1].
         ignore_index: rows with this target are ignored.
         reduction: ``"mean"``, ``"valid_mean"``, ``"batch_mean"``, ``"sum"`` or ``"none"``, see ``losses.reduce``.
@@ -248,7 +248,7 @@ class SoftmaxLoss(Loss):
         sync: bool = False,
         validate: bool = False,
         epochs: int | None = None,
-        more_parts: Sequence[Part] = (),
+        more_parts: Sequence[LossPart] = (),
     ) -> None:
         check_part(
             "modulation", modulation, Modulation, "focal(2.0), asymmetric(...), cyclical(...) or Modulation(...)"
@@ -291,9 +291,9 @@ class SoftmaxLoss(Loss):
 
 
 class RowLoss(SoftmaxLoss):
-    """A softmax loss that looks at its rows before they are reduced."""
+    """A softmax loss that changes its rows before they are reduced."""
 
-    kernels = "fused kernels for the rows, PyTorch for what compares them with each other"
+    kernels = "fused kernels for the rows, PyTorch for the comparison of the rows"
 
     def forward(self, logits: Tensor, targets: Tensor, *, normalizer: Tensor | float | None = None) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
@@ -304,7 +304,7 @@ class RowLoss(SoftmaxLoss):
         return reduce_rows(rows, logits, self.reduction, normalizer, sync=self.sync and self.training)
 
     def rows(self, logits: Tensor, targets: Tensor) -> Rows:
-        """The pipeline up to the reduction."""
+        """The losses of the rows before the reduction."""
         return softmax_pipeline(
             logits,
             targets,
@@ -319,10 +319,10 @@ class RowLoss(SoftmaxLoss):
 def softmax_parts(
     modulation: Modulation | None,
     adjustment: Adjustment | None,
-    fixed: Sequence[Part],
+    fixed: Sequence[LossPart],
     label_smoothing: Number,
-    more_parts: Sequence[Part] = (),
-) -> list[Part]:
+    more_parts: Sequence[LossPart] = (),
+) -> list[LossPart]:
     """The stateless parts of a softmax loss in one list."""
-    given: list[Part] = [part for part in (modulation, adjustment) if part is not None]
+    given: list[LossPart] = [part for part in (modulation, adjustment) if part is not None]
     return [*given, *fixed, Scalar("label_smoothing", label_smoothing, high=1.0), *more_parts]

@@ -17,13 +17,13 @@ __all__ = ["SumOfLosses"]
 class Summand:
     """Operators of a loss: sums, and products with numbers."""
 
-    __array_ufunc__ = None  # numpy's numbers leave the product to the loss
+    __array_ufunc__ = None  # NumPy scalars leave the product to the loss
 
     def __add__(self, other: object) -> SumOfLosses:
         return _sum_of(self, other)
 
     def __radd__(self, other: object) -> Any:  # noqa: ANN401
-        return self if _is_number(other) and other == 0 else _sum_of(other, self)  # sum() begins with 0
+        return self if _is_number(other) and other == 0 else _sum_of(other, self)  # sum() starts with 0
 
     def __mul__(self, factor: object) -> SumOfLosses:
         if not _is_number(factor):
@@ -39,12 +39,12 @@ class Summand:
 class SumOfLosses(Summand, nn.Module):
     r""":math:`\sum_i f_i L_i` of several losses of the same logits and targets.
 
-    Sums inside are flattened. A loss that is given twice is computed once, with the sum of its factors, so that its
-    running statistics see each batch once.
+    Nested sums are flattened. A loss that is passed twice is computed once, with the sum of its factors, so that its
+    running statistics are updated once per batch.
 
     Args:
         losses: the losses, each with its own scalar reduction.
-        factors: one for each; None for 1.
+        factors: one per loss; None means 1 for each.
 
     >>> from equipoise import CrossEntropyLoss, DiceLoss
     >>> both = CrossEntropyLoss() + 0.5 * DiceLoss()
@@ -60,15 +60,15 @@ class SumOfLosses(Summand, nn.Module):
         factors = [1.0] * len(losses) if factors is None else list(factors)
         if not losses or len(losses) != len(factors):
             raise ValueError(
-                f"losses and factors must be as many, at least one, got {len(losses)} and {len(factors)}; give one "
-                "factor for each loss"
+                f"losses and factors must have the same length, at least 1, got {len(losses)} and {len(factors)}; "
+                "pass one factor per loss"
             )
         terms: dict[nn.Module, float] = {}
         for loss, given in zip(losses, factors, strict=True):
             factor = check_number("factor", given, low=0.0, open_low=True)
             inner = zip(loss.losses, loss.factors, strict=True) if isinstance(loss, SumOfLosses) else [(loss, 1.0)]
-            for part, own in inner:
-                terms[part] = terms.get(part, 0.0) + factor * own
+            for part, inner_factor in inner:
+                terms[part] = terms.get(part, 0.0) + factor * inner_factor
         self.losses, self.factors = nn.ModuleList(terms), tuple(terms.values())
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ class SumOfLosses(Summand, nn.Module):
         for value, loss in zip(values, self.losses, strict=True):
             if value.numel() != 1:
                 raise ValueError(
-                    f"losses in a sum must make one number, got shape {tuple(value.shape)} from "
+                    f"losses in a sum must return a scalar, got shape {tuple(value.shape)} from "
                     f"{type(loss).__name__}; give it reduction='mean'"
                 )
         return torch.stack(values).sum()

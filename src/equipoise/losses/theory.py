@@ -1,4 +1,4 @@
-"""What the papers derive about their losses: numbers to choose hyper-parameters by."""
+"""Results of the papers that help to choose hyper-parameters."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ def focal_kl_bound(probs: Tensor, posterior: Tensor, gamma: float) -> Tensor:
 def gamma_for(p0: float) -> float:
     r"""The focal exponent whose gradient equals that of cross-entropy at ``p0`` (Mukhoti et al. 2020, proposition 2).
 
-    Solves :math:`(1 - p_0)^\gamma - \gamma p_0 (1 - p_0)^{\gamma - 1} \log p_0 = 1` for its root above 0, by the branch
-    :math:`W_{-1}` of Lambert's function. Below ``p0`` the focal loss then pushes harder than cross-entropy, above it
-    more softly. There is no such root for ``p0 >= 0.5``.
+    Solves :math:`(1 - p_0)^\gamma - \gamma p_0 (1 - p_0)^{\gamma - 1} \log p_0 = 1` for its positive root by the branch
+    :math:`W_{-1}` of Lambert's function. The gradient of the focal loss is then larger than that of cross-entropy for
+    probabilities below ``p0`` and smaller above. There is no positive root for ``p0 >= 0.5``.
 
     >>> round(gamma_for(0.2), 4), round(gamma_for(0.25), 4)
     (4.8506, 3.0702)
     """
-    from scipy.special import lambertw  # here, so that importing equipoise stays light
+    from scipy.special import lambertw  # imported here to keep the import of equipoise fast
 
     if isinstance(p0, (int, float)) and p0 >= 0.5:
         raise ValueError(
@@ -118,10 +118,10 @@ def gamma_for(p0: float) -> float:
 
 
 def mislabel_point(gamma: float, margin: float) -> float:
-    r"""The probability p* above which the asymmetric loss lets go of a negative (Ridnik et al. 2021, 2.5).
+    r"""Probability p* at which the gradient of a negative peaks in the asymmetric loss (Ridnik et al. 2021, 2.5).
 
-    The gradient of a negative (eq. 8) grows with p up to p*, where :math:`\frac{d}{dp} \frac{dL_-}{dz} = 0`; a negative
-    beyond it looks mislabelled and pulls less. ``(0, 0)``, cross-entropy, never lets go: 1.
+    The gradient of a negative (eq. 8) grows with p up to p*, where :math:`\frac{d}{dp} \frac{dL_-}{dz} = 0`.
+    Negatives beyond it are likely mislabelled and get a smaller gradient. For cross-entropy, ``(0, 0)``, p* is 1.
 
     >>> round(mislabel_point(gamma=4.0, margin=0.05), 3)
     0.9
@@ -139,14 +139,14 @@ def mislabel_point(gamma: float, margin: float) -> float:
         p_m, rest = p - margin, q + margin  # rest = 1 - p_m
         log_rest = math.log(rest)
         scaled = 1.0 - gamma * rest * log_rest / p_m  # the bracket of eq. 8 times rest
-        # the bracket's own growth and that of 1 - p, 1/rest - 1/q, nearly cancel and are taken together
+        # the growth of the bracket and that of 1 - p, 1/rest - 1/q, nearly cancel and are computed together
         bracket = gamma * (1.0 + rest * log_rest / p_m + log_rest) / (p_m * scaled) - margin / (rest * q)
         return gamma / p_m + bracket + 1.0 / p
 
     low = math.log(margin / (1.0 - margin)) + 1e-6 if margin > 0.0 else -30.0
     high = 300.0
-    if growth(high) > 0.0:  # so close to 1 that it cannot be told apart
+    if growth(high) > 0.0:  # indistinguishable from 1 in float64
         return 1.0
-    if growth(low) <= 0.0:  # already falling where it starts
+    if growth(low) <= 0.0:  # decreasing from the start
         return margin
     return 1.0 / (1.0 + math.exp(-float(brentq(growth, low, high, xtol=1e-12))))

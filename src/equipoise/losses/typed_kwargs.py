@@ -1,4 +1,4 @@
-"""Keyword arguments that losses have in common, as their signatures show them to type checkers."""
+"""Types of the keyword arguments that the losses have in common."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class SigmoidOptions(_Common, _Weighted, _Timed, total=False):
 
 
 class CrossEntropyOptions(_Rows, _Timed, total=False):
-    """The same without ``weight``, which stands in front."""
+    """Keyword arguments of ``CrossEntropyLoss``, whose ``weight`` is positional."""
 
 
 class CyclicalOptions(_Rows, _Weighted, total=False):
-    """The same without ``epochs``, which stands in front."""
+    """Keyword arguments of the cyclical losses, whose ``epochs`` is positional."""
 
 
 class BinaryCrossEntropyOptions(_Common, _Timed, total=False):
-    """The same without ``weight``, which stands in front."""
+    """Keyword arguments of ``BinaryCrossEntropyLoss``, whose ``weight`` is positional."""
 
     ignore_value: float

@@ -205,8 +205,8 @@ def tally(slots: Tensor, size: int, weight: Tensor | None = None) -> Tensor:
         return torch.bincount(slots, None if weight is None else weight.flatten().double(), size)
     if weight is None:
         return tally_into(torch.zeros(size, dtype=torch.int64, device=slots.device), slots)
-    found = torch.zeros(size, dtype=torch.float64, device=slots.device)
-    return found.scatter_add_(0, slots, weight.flatten().double())
+    sums = torch.zeros(size, dtype=torch.float64, device=slots.device)
+    return sums.scatter_add_(0, slots, weight.flatten().double())
 
 
 def tally_into(counts: Tensor, slots: Tensor) -> Tensor:
@@ -231,16 +231,16 @@ def top_match(scores: Tensor, labels: Tensor, from_logits: bool) -> tuple[Tensor
     """Largest probability of each row, and whether the label is predicted; both (n[, p])."""
     probs = scores.softmax(1) if from_logits else scores.clone()
     column = labels.unsqueeze(1)
-    own = probs.gather(1, column).squeeze(1)
+    true_prob = probs.gather(1, column).squeeze(1)
     others = probs.scatter_(1, column, -1.0).amax(1)
-    confidence, hit = torch.maximum(own, others), own > others
+    confidence, correct = torch.maximum(true_prob, others), true_prob > others
     # if they are so close that rounding may create or break a tie, compare the scores
-    close = (own - others).abs() <= 1e-5 * confidence
+    close = (true_prob - others).abs() <= 1e-5 * confidence
     if scores.device.type != "cpu":
-        return confidence, hit.where(~close, scores.argmax(1) == labels)
+        return confidence, correct.where(~close, scores.argmax(1) == labels)
     if bool(close.any()):
-        hit[close] = scores.movedim(1, -1)[close].argmax(1) == labels[close]
-    return confidence, hit
+        correct[close] = scores.movedim(1, -1)[close].argmax(1) == labels[close]
+    return confidence, correct
 
 
 def true_scores(scores: Tensor, labels: Tensor) -> Tensor:

@@ -31,28 +31,28 @@ class ClassCounts(NamedTuple):
 
     support: Tensor
     predicted: Tensor
-    hits: Tensor
+    true_positives: Tensor
 
 
 def class_counts(predicted: Tensor, labels: Tensor, valid: Tensor, num_classes: int) -> ClassCounts:
     """Counts of one block, ignoring invalid rows."""
     right = valid & (predicted == labels)
     kinds = ((labels, valid), (predicted, valid), (labels, right))
-    found = (tally(values.where(mask, num_classes), num_classes + 1)[:num_classes] for values, mask in kinds)
-    return ClassCounts(*found)
+    counts = (tally(values.where(mask, num_classes), num_classes + 1)[:num_classes] for values, mask in kinds)
+    return ClassCounts(*counts)
 
 
 def f1_scores(counts: ClassCounts) -> Tensor:
     """F1 of each class, (C,) float64; NaN for a class that is neither true nor predicted anywhere."""
-    return 2 * counts.hits / (counts.support + counts.predicted).double()
+    return 2 * counts.true_positives / (counts.support + counts.predicted).double()
 
 
 def ranks(block: ClassBlock) -> Tensor:
     """Number of classes ranked before the true one, (n[, p]); ties are ranked by index."""
     scores, labels, _ = block
-    own = true_scores(scores, labels).unsqueeze(1)
+    true_score = true_scores(scores, labels).unsqueeze(1)
     numbers = torch.arange(scores.shape[1], device=scores.device).view(-1, *(1 for _ in scores.shape[2:]))
-    return ((scores > own) | ((scores == own) & (numbers < labels.unsqueeze(1)))).sum(1)
+    return ((scores > true_score) | ((scores == true_score) & (numbers < labels.unsqueeze(1)))).sum(1)
 
 
 class Accuracy(StreamingMetric):
@@ -60,8 +60,8 @@ class Accuracy(StreamingMetric):
 
     Args:
         num_classes: C.
-        top_k: the k of ``top1``, ``top5`` and so on; 1 where k exceeds C. Ties are resolved in favour of the lower
-            class.
+        top_k: the k of ``top1``, ``top5`` and so on; the value is 1 if k exceeds C. Ties are resolved in favour of the
+            lower class.
         from_logits: False if scores are probabilities.
         ignore_index: target to ignore.
         validate: check values even if this waits for a device; on the CPU they are always checked.
@@ -69,12 +69,11 @@ class Accuracy(StreamingMetric):
 
     Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk). Result: a dict of ``top1``, ``top5``, ... (by
         ``top_k``), ``mean_class`` (accuracy averaged over the classes that occur), ``macro_f1`` (averaged over the
-        classes that
-    occur or are predicted), and ``per_class`` (accuracy), ``f1`` of shape (C,), NaN without data.
+        classes that occur or are predicted), and ``per_class`` (accuracy), ``f1`` of shape (C,), NaN without data.
 
     >>> metric = Accuracy(3, top_k=(1, 2))
-    >>> found = metric(torch.tensor([[3.0, 2, 1], [1, 3, 2], [2, 3, 1]]), torch.tensor([0, 1, 0]))
-    >>> found["top1"], found["top2"], found["mean_class"]
+    >>> values = metric(torch.tensor([[3.0, 2, 1], [1, 3, 2], [2, 3, 1]]), torch.tensor([0, 1, 0]))
+    >>> values["top1"], values["top2"], values["mean_class"]
     (tensor(0.6667, dtype=torch.float64), tensor(1., dtype=torch.float64), tensor(0.7500, dtype=torch.float64))
     """
 
@@ -116,7 +115,7 @@ class Accuracy(StreamingMetric):
     def compute(self) -> dict[str, Tensor]:
         """All values in float64; NaN without data."""
         counts = ClassCounts(*self.counts)
-        per_class, f1 = counts.hits / counts.support.double(), f1_scores(counts)
+        per_class, f1 = counts.true_positives / counts.support.double(), f1_scores(counts)
         among = self.among / counts.support.sum().double()
         return {
             **{f"top{k}": value for k, value in zip(self.top_k, among, strict=True)},
@@ -181,8 +180,8 @@ class ShotAccuracy(StreamingMetric):
     and ``all``.
 
     >>> metric = ShotAccuracy([500, 50, 5])
-    >>> found = metric(torch.eye(3)[[0, 0, 2]], torch.tensor([0, 1, 2]))
-    >>> [round(float(value), 3) for value in found.values()]
+    >>> values = metric(torch.eye(3)[[0, 0, 2]], torch.tensor([0, 1, 2]))
+    >>> [round(float(value), 3) for value in values.values()]
     [1.0, 0.0, 1.0, 0.667]
     """
 
@@ -219,6 +218,6 @@ class ShotAccuracy(StreamingMetric):
 
     def compute(self) -> dict[str, Tensor]:
         """Accuracies in float64; NaN for a group without classes or samples."""
-        support, _, hits = self.counts
-        means = group_means(hits / support.double(), self.groups, 3)
-        return {**dict(zip(self.NAMES, means, strict=True)), "all": hits.sum() / support.sum().double()}
+        support, _, true_positives = self.counts
+        means = group_means(true_positives / support.double(), self.groups, 3)
+        return {**dict(zip(self.NAMES, means, strict=True)), "all": true_positives.sum() / support.sum().double()}

@@ -19,7 +19,7 @@ __all__ = ["MultilabelAveragePrecision", "average_precision", "histogram_average
 
 AVERAGES = ("macro", "micro", "none")
 TOGETHER = 2**23
-"""Scores that are sorted at a time."""
+"""Number of scores that are sorted together."""
 
 
 def average_precision(scores: Tensor, positive: Tensor, known: Tensor | None = None) -> Tensor:
@@ -43,20 +43,20 @@ def average_precision(scores: Tensor, positive: Tensor, known: Tensor | None = N
     if known is not None:
         scores, positive, counted = scores.where(known, low), positive & known, known.sum(1, keepdim=True)
     if checks_values(scores, False) and bool(scores.isnan().any()):
-        raise ValueError("scores must be numbers, got NaN; look for a division by zero or an overflow")
+        raise ValueError("scores must not be NaN, got NaN; look for a division by zero or an overflow")
     positives = positive.sum(1, keepdim=True)
     most = int(positives.max()) if len(positives) else 0
     if not most:
         return torch.full((len(scores),), torch.nan, dtype=torch.float64, device=scores.device)
-    own = scores.new_full((len(scores), most), low)  # the positive scores of each row
+    positive_scores = scores.new_full((len(scores), most), low)  # the positive scores of each row
     row, place = positive.nonzero(as_tuple=True)
     slots = torch.arange(most, device=scores.device)
     before = (positives.cumsum(0) - positives).squeeze(1)
-    own[row, torch.arange(len(row), device=row.device) - before[row]] = scores[row, place]
-    own = _sorted(own)
+    positive_scores[row, torch.arange(len(row), device=row.device) - before[row]] = scores[row, place]
+    positive_scores = _sorted(positive_scores)
     # at a score of -inf these counts include padding and are limited to the valid entries
-    not_below = (scores.shape[1] - torch.searchsorted(_sorted(scores), own)).minimum(counted)
-    positive_not_below = (most - torch.searchsorted(own, own)).minimum(positives)
+    not_below = (scores.shape[1] - torch.searchsorted(_sorted(scores), positive_scores)).minimum(counted)
+    positive_not_below = (most - torch.searchsorted(positive_scores, positive_scores)).minimum(positives)
     precision = positive_not_below.double() / not_below.clamp(min=1)
     return precision.where(slots >= most - positives, 0.0).sum(1) / positives.squeeze(1)
 
@@ -79,8 +79,8 @@ def label_average_precision(scores: Sequence[Tensor], outcomes: Sequence[Tensor]
     """Average precision of each label, (L,), in blocks of labels.
 
     Args:
-        scores: tensors (n, L), which are one table when put together; fast where each is (L, n) in memory.
-        outcomes: in the same way 1, 0 or, where unknown, -1.
+        scores: tensors (n, L) that are concatenated; fastest if each is stored as (L, n).
+        outcomes: tensors of the same shapes with 1, 0 or -1 (unknown).
     """
     labels, samples = scores[0].shape[1], sum(map(len, scores))
     complete = not any(bool((part < 0).any()) for part in outcomes)
@@ -96,13 +96,13 @@ def label_average_precision(scores: Sequence[Tensor], outcomes: Sequence[Tensor]
 
 
 def histogram_average_precision(positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Least and largest average precision of each row for counts in cells of ascending score, (L, cells).
+    r"""Lower and upper bound of the average precision of each row, from counts in cells of ascending score, (L, cells).
 
-    Above a cell are a positives and b negatives, in it p and n. The least has all n first, then the p one by one:
+    With a positives and b negatives above a cell, p and n inside, the minimum ranks all n first, then the p in turn:
 
     .. math:: \sum_{i=1}^{p} \frac{a + i}{a + b + n + i} = p - (b + n) (\psi(a + b + n + p + 1) - \psi(a + b + n + 1))
 
-    The largest has the p first and equal: :math:`p \frac{a + p}{a + p + b}`.
+    The maximum ranks the p first, as ties: :math:`p \frac{a + p}{a + p + b}`.
     """
     p, n = positives.double(), negatives.double()
     a = p.flip(-1).cumsum(-1).flip(-1) - p
@@ -125,8 +125,8 @@ class MultilabelAveragePrecision(StreamingMetric):
         num_labels: L.
         average: ``"macro"``: mean over the labels that have a positive. ``"micro"``: one value for all pairs of sample
             and label. ``"none"``: (L,), NaN for a label without a positive.
-        exact: True keeps all scores; False keeps a histogram of ``resolution`` cells for each label. The value then is
-            the middle of ``bounds()``, between which the exact one lies, so it is off by half their distance at most.
+        exact: True keeps all scores; False keeps a histogram of ``resolution`` cells for each label. The value then
+            is the midpoint of ``bounds()``, which enclose the exact value, so its error is at most half their distance.
         resolution: cells of the histogram, of equal width on the scale of logits from -16 to 16.
         from_logits: False if scores are probabilities.
         ignore_value: target to ignore.
@@ -204,7 +204,7 @@ class MultilabelAveragePrecision(StreamingMetric):
         return (low + high) / 2
 
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """Between which the exact value lies: twice the value itself where scores are kept."""
+        """Bounds of the exact value; both are the value itself if scores are kept."""
         with self.synced():
             return self._bounds()
 
@@ -228,7 +228,7 @@ class MultilabelAveragePrecision(StreamingMetric):
 
 
 def _label_by_label(values: Tensor) -> Tensor:
-    """A copy of (n, L, d1, ..., dk) as (m, L) in which the values of a label are neighbours in memory."""
+    """A copy of (n, L, d1, ..., dk) as (m, L) with the values of each label contiguous in memory."""
     copy = torch.empty(values.shape[1], values.numel() // values.shape[1], dtype=values.dtype, device=values.device)
     copy.view(values.shape[1], len(values), *values.shape[2:]).copy_(values.transpose(0, 1))
     return copy.t()

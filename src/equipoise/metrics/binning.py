@@ -98,9 +98,9 @@ def bin_sums(
     shape = (width,) if groups is None else (num_groups, width)
     if weight is not None:
         return _weighted_sums(slots, confidence, correct, weight, size, shape)
-    misses, hits = tally(slots + (size + 1) * correct, 2 * (size + 1)).view(2, size + 1)[:, :size]
+    wrong_count, correct_count = tally(slots + (size + 1) * correct, 2 * (size + 1)).view(2, size + 1)[:, :size]
     confidences = tally(slots, size + 1, confidence)[:size]
-    return BinSums((misses + hits).view(shape), confidences.view(shape), hits.view(shape))
+    return BinSums((wrong_count + correct_count).view(shape), confidences.view(shape), correct_count.view(shape))
 
 
 def _weighted_sums(
@@ -108,11 +108,11 @@ def _weighted_sums(
 ) -> BinSums:
     weight = weight.double()
     empty = torch.zeros(*weight.shape[:-1], size + 1, dtype=torch.float64, device=slots.device)
-    found = (
+    sums = (
         empty.index_add(-1, slots, each)[..., :size].reshape(*weight.shape[:-1], *shape)
         for each in (weight, weight * confidence, weight * correct)
     )
-    return BinSums(*found)
+    return BinSums(*sums)
 
 
 def binned_error(sums: BinSums, norm: str = "l1") -> Tensor:
@@ -160,9 +160,9 @@ def cells_of_samples(confidence: Tensor, correct: Tensor, row: Tensor) -> Cells:
     first = fresh.nonzero().squeeze(1)
     cell = fresh.long().cumsum(0) - 1
     count = tally(cell, len(first))
-    hits = tally(cell + len(first) * correct, 2 * len(first))[len(first) :]
+    correct_count = tally(cell + len(first) * correct, 2 * len(first))[len(first) :]
     value = confidence[first]
-    return Cells(BinSums(count, count * value, hits), value, value, row[first])
+    return Cells(BinSums(count, count * value, correct_count), value, value, row[first])
 
 
 def cells_of_histogram(sums: BinSums, edges: Tensor) -> Cells:

@@ -77,8 +77,8 @@ class CalibrationError(StreamingMetric):
 
     .. math:: \text{ECE} = \sum_b \frac{n_b}{n} \, |\,\text{accuracy}_b - \text{confidence}_b|
 
-    Bins are right-closed; confidence 0 is in the first and 1 in the last, so every sample counts. Ties are resolved in
-    favour of the lowest class.
+    Bins are right-closed; confidence 0 is in the first and 1 in the last, so every sample is included. Ties are
+    resolved in favour of the lowest class.
 
     Args:
         bins: number of bins.
@@ -89,12 +89,13 @@ class CalibrationError(StreamingMetric):
             ``"multilabel"``: sigmoid scores, the events of all labels pooled.
         groups: (C,) number of the group of each class from 0, e.g. ``shot_groups(train_counts)``; the result is one
             value for each group. ``"top"``: samples by the group of their class, see ``by``; ``"classwise"``: mean over
-            the classes of the group; ``"multilabel"``: labels of the group pooled. ``torch.arange(C)``: each alone.
-        by: with ``groups`` and ``kind="top"``: ``"true"`` or ``"predicted"`` class. By true class a model that is
-            perfectly calibrated shows an error too: given the truth, confidence and accuracy need not agree.
+            the classes of the group; ``"multilabel"``: labels of the group pooled. ``torch.arange(C)`` gives one group
+            per class.
+        by: with ``groups`` and ``kind="top"``: ``"true"`` or ``"predicted"`` class. By true class, even a perfectly
+            calibrated model has an error: given the true class, confidence and accuracy need not agree.
         exact: with ``binning="mass"``: True keeps all confidences; False keeps a histogram of ``resolution`` cells.
-            That is exact but for the cells that a cut between bins falls in: with ``norm="l1"`` it is off by at most
-            the share of the samples that are in those cells, of which there are fewer than ``bins``.
+            It is exact except for the cells that contain an edge of a bin: with ``norm="l1"`` the error is at most the
+            fraction of samples in those cells, of which there are fewer than ``bins``.
         resolution: cells of that histogram; they are narrow near 0 and 1.
         from_logits: False if scores are probabilities.
         ignore_index: target to ignore (``"top"`` and ``"classwise"``).
@@ -189,7 +190,7 @@ class CalibrationError(StreamingMetric):
         self._classes = scores.shape[1]
 
     def reset(self) -> None:
-        """Forget all batches."""
+        """Discard all batches."""
         super().reset()
         self._classes = None
 
@@ -211,7 +212,7 @@ class CalibrationError(StreamingMetric):
     labels: list[Tensor]
 
     def compute(self) -> Tensor:
-        """The error: a scalar, or (groups,) where groups are given; float64, NaN without data."""
+        """The error: a scalar, or (groups,) if groups are given; float64, NaN without data."""
         if self.kind != "classwise":
             sums, _ = self._sums(self._pooling())
             errors = binned_error(sums, self.norm)

@@ -63,9 +63,9 @@ class ConfidentShare(StreamingMetric):
         for block in class_blocks(
             scores, targets, from_logits=self.from_logits, ignore_index=self.ignore_index, validate=self.validate
         ):
-            confidence, hit = top_match(block.scores, block.labels, self.from_logits)
+            confidence, correct = top_match(block.scores, block.labels, self.from_logits)
             sure = block.valid & (confidence > self.threshold)
-            right = sure & hit
+            right = sure & correct
             self.add_to(counts=torch.stack([block.valid.sum(), sure.sum(), right.sum()]))
 
     def compute(self) -> dict[str, Tensor]:
@@ -78,7 +78,7 @@ class ConfidenceProfile(StreamingMetric):
     r"""Mean confidence, entropy and negative log-likelihood of correct and of wrong predictions.
 
     Shows the effect of a loss on wrong predictions (Mukhoti et al. 2020, fig. 2 and 3): cross-entropy lowers
-    the entropy of both, focal loss keeps that of the wrong ones.
+    the entropy of both, focal loss preserves that of the wrong predictions.
 
     Args:
         from_logits: False if scores are probabilities.
@@ -90,8 +90,8 @@ class ConfidenceProfile(StreamingMetric):
     ``entropy_right``, ``nll_right``, the same with ``wrong``, and ``accuracy``, all scalars.
 
     >>> metric = ConfidenceProfile()
-    >>> found = metric(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
-    >>> found["nll_wrong"], found["entropy_right"]
+    >>> values = metric(torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 0]))
+    >>> values["nll_wrong"], values["entropy_right"]
     (tensor(1.3133, dtype=torch.float64), tensor(0.3653, dtype=torch.float64))
     """
 
@@ -128,14 +128,14 @@ class ConfidenceProfile(StreamingMetric):
             self.add_to(seen=sides.flatten(1).sum(1), sums=sums)
 
     def compute(self) -> dict[str, Tensor]:
-        """Means of both sides; NaN where there is no such prediction."""
+        """Means for correct and wrong predictions; NaN without such predictions."""
         means = self.sums / self.seen.unsqueeze(1)
-        found = {
+        values = {
             f"{name}_{side}": means[s, k]
             for s, side in ((1, "right"), (0, "wrong"))
             for k, name in enumerate(self.MEANS)
         }
-        return found | {"accuracy": self.seen[1] / self.seen.sum().double()}
+        return values | {"accuracy": self.seen[1] / self.seen.sum().double()}
 
 
 def masked_sums(values: Tensor, sides: Tensor) -> Tensor:

@@ -30,24 +30,24 @@ def label_counts(chosen: Tensor, block: LabelBlock) -> Tensor:
 
 def label_scores(counts: Tensor) -> dict[str, Tensor]:
     """Values from counts (3, L): CP, CR, CF1, OP, OR, OF1 and the number of labels excluded."""
-    predicted, positive, hits = counts.double()
+    predicted, positive, tp = counts.double()
     counted = positive > 0
-    precision, recall = _ratio(hits, predicted)[counted].mean(), (hits / positive)[counted].mean()
-    overall_precision, overall_recall = _ratio(hits.sum(), predicted.sum()), hits.sum() / positive.sum()
+    precision, recall = _ratio(tp, predicted)[counted].mean(), (tp / positive)[counted].mean()
+    overall_precision, overall_recall = _ratio(tp.sum(), predicted.sum()), tp.sum() / positive.sum()
     return {
         "CP": precision,
         "CR": recall,
         "CF1": _harmonic(precision, recall),
         "OP": overall_precision.where(positive.sum() > 0, torch.nan),
         "OR": overall_recall,
-        "OF1": 2 * hits.sum() / (predicted.sum() + positive.sum()).where(positive.sum() > 0, torch.nan),
+        "OF1": 2 * tp.sum() / (predicted.sum() + positive.sum()).where(positive.sum() > 0, torch.nan),
         "left_out": (~counted).sum(),
     }
 
 
-def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+def _ratio(part: Tensor, total: Tensor) -> Tensor:
     """Ratio, 0 for an empty denominator."""
-    return part / whole.clamp(min=1)
+    return part / total.clamp(min=1)
 
 
 def _harmonic(a: Tensor, b: Tensor) -> Tensor:
@@ -59,12 +59,12 @@ class MultilabelScores(StreamingMetric):
 
     CP and CR are means over the labels, CF1 is the harmonic mean of CP and CR (as in the tables of Ridnik et al. 2021,
     not the mean of the F1 of each label). Labels without a positive are excluded from CP and CR and counted in
-    ``left_out``; their predictions still count in OP. The precision of a label that is never predicted is 0.
+    ``left_out``; their predictions are still included in OP. The precision of a label that is never predicted is 0.
 
     Args:
         num_labels: L.
         threshold: probability above which a label is predicted; one number, or (L,) one per label.
-        top_k: predict the k labels with the highest scores of each sample instead of those above the threshold.
+        top_k: predict the k labels with the highest scores in each sample instead of those above the threshold.
         from_logits: False if scores are probabilities.
         ignore_value: target to ignore.
         validate: check values even if this waits for a device; on the CPU they are always checked.
@@ -74,8 +74,8 @@ class MultilabelScores(StreamingMetric):
     scalars.
 
     >>> metric = MultilabelScores(2, from_logits=False)
-    >>> found = metric(torch.tensor([[0.9, 0.8], [0.2, 0.6]]), torch.tensor([[1, 0], [1, 1]]))
-    >>> {name: round(float(value), 3) for name, value in found.items()}
+    >>> values = metric(torch.tensor([[0.9, 0.8], [0.2, 0.6]]), torch.tensor([[1, 0], [1, 1]]))
+    >>> {name: round(float(value), 3) for name, value in values.items()}
     {'CP': 0.75, 'CR': 0.75, 'CF1': 0.75, 'OP': 0.667, 'OR': 0.667, 'OF1': 0.667, 'left_out': 0.0}
     """
 

@@ -19,7 +19,7 @@ __all__ = ["OpenSetScores", "auroc", "histogram_auroc"]
 
 
 def auroc(known: Tensor, unknown: Tensor) -> Tensor:
-    """AUROC: probability that a known sample has more confidence than an unknown one, ties count half; float64."""
+    """AUROC: probability that a known sample has higher confidence than an unknown one; ties count half; float64."""
     if not len(known) or not len(unknown):
         return torch.full((), torch.nan, dtype=torch.float64, device=known.device)
     ordered = unknown.double().sort().values
@@ -29,7 +29,7 @@ def auroc(known: Tensor, unknown: Tensor) -> Tensor:
 
 
 def histogram_auroc(known: Tensor, unknown: Tensor) -> Tensor:
-    """The same from counts in cells of ascending confidence, (cells,); ties within a cell."""
+    """AUROC from counts in cells of ascending confidence, (cells,); samples in a cell are ties."""
     known, unknown = known.double(), unknown.double()
     below = unknown.cumsum(0) - unknown
     return (known * (below + 0.5 * unknown)).sum() / (known.sum() * unknown.sum())
@@ -39,18 +39,18 @@ class OpenSetScores(StreamingMetric):
     r"""F-measure with rejection below a confidence (Liu et al. 2019), and AUROC of the largest probability.
 
     A sample is rejected if its largest probability is below the threshold. :math:`TP`: known samples predicted
-    right; :math:`FN`: unknown ones accepted; :math:`FP`: known ones predicted wrong. :math:`F = 2PR / (P + R)` with
-    :math:`P = TP / (TP + FP)` and :math:`R = TP / (TP + FN)`.
+    correctly; :math:`FN`: accepted unknown samples; :math:`FP`: known samples predicted incorrectly.
+    :math:`F = 2PR / (P + R)` with :math:`P = TP / (TP + FP)` and :math:`R = TP / (TP + FN)`.
 
     Args:
         threshold: confidence below which a sample is rejected.
         convention: ``"oltr"``: a known sample that is rejected is a false positive (the code of Liu et al. since 2020);
-            ``"kang"``: it is none (Kang et al. 2020).
-        unknown: target of samples that belong to no training class.
+            ``"kang"``: it is not (Kang et al. 2020).
+        unknown: target of samples of unknown classes.
         groups: (C,) number of the group of each class from 0, e.g. ``shot_groups(train_counts)``; the result then has
             ``groups`` and ``closed_groups``, (groups,).
-        exact: for AUROC: True keeps all confidences; False keeps a histogram of ``resolution`` cells. That is off by at
-            most half the share of the pairs of a known and an unknown sample that are in the same cell.
+        exact: for AUROC: True keeps all confidences; False keeps a histogram of ``resolution`` cells. The error
+            is at most half the fraction of (known, unknown) pairs that are in the same cell.
         resolution: cells of that histogram; they are narrow near 0 and 1.
         from_logits: False if scores are probabilities.
         ignore_index: target to ignore.
@@ -58,13 +58,13 @@ class OpenSetScores(StreamingMetric):
         options: of ``torchmetrics.Metric``.
 
     Shape: scores (N, C, d1, ..., dk); targets (N, d1, ..., dk). Result: a dict of ``f_measure``, ``precision``,
-    ``recall``, ``auroc`` (known against unknown), ``accuracy`` (of the known samples; a rejected one is wrong),
-    ``closed_accuracy`` (the same without rejection), ``known_rejected`` and ``unknown_rejected`` (shares). A group's
+    ``recall``, ``auroc`` (known against unknown), ``accuracy`` (of the known samples; rejected ones are wrong),
+    ``closed_accuracy`` (the same without rejection), ``known_rejected`` and ``unknown_rejected`` (fractions). A group's
     value is the mean over its classes of their accuracies, with and without rejection.
 
     >>> metric = OpenSetScores(0.6, from_logits=False)
-    >>> found = metric(torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7]]), torch.tensor([0, -1, 0]))
-    >>> {name: round(float(value), 3) for name, value in found.items()}
+    >>> values = metric(torch.tensor([[0.9, 0.1], [0.5, 0.5], [0.3, 0.7]]), torch.tensor([0, -1, 0]))
+    >>> {name: round(float(value), 3) for name, value in values.items()}
     {'f_measure': 0.667, 'precision': 0.5, 'recall': 1.0, 'auroc': 1.0, 'accuracy': 0.5, 'closed_accuracy': 0.5,
      'known_rejected': 0.0, 'unknown_rejected': 1.0}
     """
@@ -172,8 +172,8 @@ class OpenSetScores(StreamingMetric):
     def _by_group(self) -> dict[str, Tensor]:
         if self.groups is None:
             return {}
-        support, hits, kept = self.by_class
+        support, correct, kept = self.by_class
         return {
             "groups": group_means(kept / support.double(), self.groups),
-            "closed_groups": group_means(hits / support.double(), self.groups),
+            "closed_groups": group_means(correct / support.double(), self.groups),
         }

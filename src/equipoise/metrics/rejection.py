@@ -37,8 +37,8 @@ def f_measure(right: Tensor, wrong: Tensor, rejected: Tensor, unknown_accepted: 
     r"""F-measure of counts, :math:`2 TP / (2 TP + FP + FN)`; float64.
 
     Args:
-        right: known samples that are accepted and predicted right, TP.
-        wrong: known samples that are accepted and predicted wrong; FP.
+        right: known samples that are accepted and predicted correctly, TP.
+        wrong: known samples that are accepted and predicted incorrectly, FP.
         rejected: known samples that are rejected; in FP too by the convention ``"oltr"``, not by ``"kang"``.
         unknown_accepted: unknown samples that are accepted, FN.
         convention: ``"oltr"`` or ``"kang"``.
@@ -120,8 +120,8 @@ def best_threshold(confidence: Tensor, right: Tensor, unknown: Tensor, *, conven
     _check_some("unknown", unknown)
     start = torch.zeros(1, dtype=torch.float64, device=confidence.device)
     levels = torch.cat([start, confidence.double(), unknown.double()]).sort().values
-    found = rejection_curve(confidence, right, unknown, levels, convention=convention).f_measure
-    return float(levels[found.nan_to_num(-1.0).argmax()])
+    scores = rejection_curve(confidence, right, unknown, levels, convention=convention).f_measure
+    return float(levels[scores.nan_to_num(-1.0).argmax()])
 
 
 def _check_known(confidence: Tensor, right: Tensor) -> None:
@@ -136,5 +136,5 @@ def _check_some(name: str, values: Tensor) -> None:
     if values.ndim != 1 or not len(values) or not bool(values.isfinite().all()):
         raise ValueError(
             f"{name} must be finite numbers (N,) of at least one sample, got shape {tuple(values.shape)}; without "
-            "unknown samples take accepting_threshold"
+            "unknown samples use accepting_threshold"
         )

@@ -35,10 +35,10 @@ def binary_nll(block: LabelBlock, *, from_logits: bool) -> Tensor:
 def brier(block: ClassBlock, *, from_logits: bool) -> Tensor:
     r""":math:`\sum_c (p_c - [c = y])^2` of each row, (n[, p]); from 0 to 2."""
     probs = block.scores.softmax(1) if from_logits else block.scores
-    own = true_scores(probs, block.labels)
+    true_prob = true_scores(probs, block.labels)
     # replace p_y by its complement in the sum: 1 - 2 p_y + p_y^2 would cancel for p_y near 1
     others = probs.scatter(1, block.labels.unsqueeze(1), 0.0)
-    return others.square_().sum(1) + (1.0 - own).square()
+    return others.square_().sum(1) + (1.0 - true_prob).square()
 
 
 def binary_brier(block: LabelBlock, *, from_logits: bool) -> Tensor:

@@ -25,17 +25,17 @@ def segmentation_scores(matrix: Tensor) -> dict[str, Tensor]:
     r"""Values from a confusion matrix (C, C), rows true and columns predicted.
 
     Of each class: IoU :math:`TP / (TP + FP + FN)`, accuracy (recall) :math:`TP / (TP + FN)`, precision
-    :math:`TP / (TP + FP)`; 0 / 0 is NaN, and means are over the classes that have a value.
+    :math:`TP / (TP + FP)`; 0 / 0 is NaN, and means are over the classes with a value.
     """
     matrix = matrix.double()
-    hits, support, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
-    iou, accuracy, precision = hits / (support + predicted - hits), hits / support, hits / predicted
+    tp, support, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
+    iou, accuracy, precision = tp / (support + predicted - tp), tp / support, tp / predicted
     total = support.sum()
     return {
         "mean_iou": iou.nanmean(),
         "mean_accuracy": accuracy.nanmean(),
         "mean_precision": precision.nanmean(),
-        "pixel_accuracy": hits.sum() / total,
+        "pixel_accuracy": tp.sum() / total,
         "frequency_weighted_iou": (support * iou).nansum() / total,
         "iou": iou,
         "accuracy": accuracy,
@@ -62,8 +62,8 @@ class SegmentationScores(StreamingMetric):
     ``confusion`` is the (C, C) matrix, rows true and columns predicted.
 
     >>> metric = SegmentationScores(3, predictions="labels", ignore_index=255)
-    >>> found = metric(torch.tensor([[0, 0], [1, 1]]), torch.tensor([[0, 1], [1, 255]]))
-    >>> found["iou"]
+    >>> values = metric(torch.tensor([[0, 0], [1, 1]]), torch.tensor([[0, 1], [1, 255]]))
+    >>> values["iou"]
     tensor([0.5000, 0.5000,    nan], dtype=torch.float64)
     """
 
@@ -96,8 +96,8 @@ class SegmentationScores(StreamingMetric):
         for block in class_blocks(
             scores, targets, from_logits=self.from_logits, ignore_index=self.ignore_index, validate=self.validate
         ):
-            found = confusion(predictions(block.scores), block.labels, block.valid, self.num_classes)
-            self.add_to(confusion=found)
+            counts = confusion(predictions(block.scores), block.labels, block.valid, self.num_classes)
+            self.add_to(confusion=counts)
 
     def _update_labels(self, predicted: Tensor, targets: Tensor) -> None:
         for name, labels in (("predictions", predicted), ("targets", targets)):
@@ -118,8 +118,8 @@ class SegmentationScores(StreamingMetric):
             valid = labels != self.ignore_index
             for name, values in (("predictions", chosen), ("targets", labels)):
                 self._check_range(name, values, valid)
-            found = confusion(chosen.where(valid, 0), labels.where(valid, 0), valid, self.num_classes)
-            self.add_to(confusion=found)
+            counts = confusion(chosen.where(valid, 0), labels.where(valid, 0), valid, self.num_classes)
+            self.add_to(confusion=counts)
 
     def _check_range(self, name: str, values: Tensor, valid: Tensor) -> None:
         if not checks_values(values, self.validate):

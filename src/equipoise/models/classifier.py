@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 _CHOSEN = "_equipoise_classifier"
-"""Attribute of a model in which ``replace_classifier`` remembers a name: the new module may be no linear layer."""
+"""Attribute of a model in which ``replace_classifier`` stores the name: the new module may not be linear."""
 
 
 class Classifier(NamedTuple):
@@ -53,8 +53,8 @@ def _width(classifier: Classifier, *attributes: str) -> int:
         if isinstance(width, int):
             return width
     raise TypeError(
-        f"the classifier {classifier.name!r} must say its width in .{attributes[0]}, got "
-        f"{type(classifier.module).__name__} without it; set that attribute on the module"
+        f"the classifier {classifier.name!r} must have its width as attribute .{attributes[0]}, got "
+        f"{type(classifier.module).__name__} without it; set the attribute on the module"
     )
 
 
@@ -62,8 +62,8 @@ def check_sized(classifier: Classifier) -> None:
     """Raise if a lazy layer is uninitialised and has no width yet."""
     if any(map(is_lazy, classifier.module.parameters())):
         raise ValueError(
-            f"the classifier {classifier.name!r} must know its width, got {type(classifier.module).__name__} that has "
-            "seen no batch yet; let a batch pass through the model first"
+            f"the classifier {classifier.name!r} must know its width, got {type(classifier.module).__name__} that is "
+            "uninitialised; run the model on a batch first"
         )
 
 
@@ -77,15 +77,16 @@ def check_module(name: str, value: object, advice: str) -> None:
 def find_classifier(model: nn.Module, name: str | None = None, *, num_classes: int | None = None) -> Classifier:
     """The layer that computes logits from features, with its qualified name.
 
-    In this order: ``name``; what :func:`replace_classifier` installed; what ``model.get_classifier()`` returns (timm's
-    convention, and that of the models here); the last layer in the order of definition that is an ``nn.Linear`` or a
-    1x1 convolution. The last rule is a heuristic. It raises if another layer is possible: one with the same number of
-    outputs, such as an auxiliary head, or one beside it with the same number of features that leads to no other layer.
+    The search order is: ``name``; the module installed by :func:`replace_classifier`; the result of
+    ``model.get_classifier()`` (the convention of timm and of the models of this package); the last layer in the order
+    of definition that is an ``nn.Linear`` or a 1x1 convolution. The last rule is a heuristic. It raises if another
+    layer is possible: one with the same number of outputs, such as an auxiliary head, or one beside it with the same
+    number of features that leads to no other layer.
 
     Args:
         model: any module.
-        name: qualified name as in ``model.named_modules()``, where the search does not find the right one.
-        num_classes: where it is known, only layers with this many outputs are guessed.
+        name: qualified name as in ``model.named_modules()``, if the search does not find the right layer.
+        num_classes: if given, the heuristic considers only layers with this many outputs.
 
     >>> net = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
     >>> name, module = find_classifier(net)
@@ -98,21 +99,21 @@ def find_classifier(model: nn.Module, name: str | None = None, *, num_classes: i
     declared = _declared(model)
     if declared is not None:
         return declared
-    candidates = [found for found in _candidates(model) if num_classes in (None, found.num_classes)]
+    candidates = [candidate for candidate in _candidates(model) if num_classes in (None, candidate.num_classes)]
     if not candidates:
         outputs = "" if num_classes is None else f" with {num_classes} outputs"
-        linear = [f"{found.name} ({found.num_classes})" for found in _candidates(model)]
+        linear = [f"{candidate.name} ({candidate.num_classes})" for candidate in _candidates(model)]
         raise ValueError(
             f"model must have an nn.Linear or a 1x1 convolution{outputs} as its classifier, got {type(model).__name__} "
-            f"with {', '.join(linear) or 'neither'}; say which module it is with name=..."
+            f"with {', '.join(linear) or 'neither'}; name the module with name=..."
         )
     last = candidates[-1]
-    rivals = [found for found in candidates if _is_rival(model, found, last)]
+    rivals = [candidate for candidate in candidates if _is_rival(model, candidate, last)]
     if rivals:
-        listed = ", ".join(f"{found.name!r} {_describe(found.module)}" for found in (*rivals, last))
+        listed = ", ".join(f"{candidate.name!r} {_describe(candidate.module)}" for candidate in (*rivals, last))
         raise ValueError(
             f"model must have one classifier, got {len(rivals) + 1} layers of {type(model).__name__} that could be it: "
-            f"{listed}; say which with name=..."
+            f"{listed}; select one with name=..."
         )
     return last
 
@@ -134,19 +135,19 @@ def replace_classifier(model: nn.Module, module: nn.Module, name: str | None = N
     )
     """
     check_module("module", module, "pass e.g. nn.Linear(D, C)")
-    found = find_classifier(model, name)
-    if found.module is model:
+    old = find_classifier(model, name)
+    if old.module is model:
         raise ValueError(
-            f"model must hold its classifier as a part, got {type(model).__name__} which is the classifier itself; "
-            "use the new module in its place"
+            f"model must contain its classifier as a submodule, got {type(model).__name__}, which is the classifier; "
+            "use the new module instead"
         )
     for where, part in list(model.named_modules(remove_duplicate=False)):
-        if part is found.module:
+        if part is old.module:
             parent, _, attribute = where.rpartition(".")
             setattr(model.get_submodule(parent), attribute, module)
-    module.train(found.module.training)
-    setattr(model, _CHOSEN, found.name)
-    return found.module
+    module.train(old.module.training)
+    setattr(model, _CHOSEN, old.name)
+    return old.module
 
 
 class FeaturesAndLogits(NamedTuple):
@@ -183,8 +184,8 @@ class FeatureView(nn.Module):
         if calls != 1:
             self._seen.clear()
             raise RuntimeError(
-                f"the classifier {self.name!r} must be called once in a forward pass, got {calls} calls; choose "
-                "another with name=..., and make the view after replacing a classifier and before closing it"
+                f"the classifier {self.name!r} must be called once in a forward pass, got {calls} calls; select "
+                "another with name=..., and create the view after replacing the classifier"
             )
         return FeaturesAndLogits(self._seen.pop(), logits)
 
@@ -243,12 +244,12 @@ def set_prior_bias(
     >>> torch.sigmoid(layer.bias.detach())
     tensor([0.3333, 0.3333, 0.3333])
     """
-    found = find_classifier(model, name)
-    check_sized(found)
-    bias = getattr(found.module, "bias", None)
+    classifier = find_classifier(model, name)
+    check_sized(classifier)
+    bias = getattr(classifier.module, "bias", None)
     if not isinstance(bias, Tensor):
         raise ValueError(
-            f"the classifier {found.name!r} must have a bias, got {type(found.module).__name__} without; "
+            f"the classifier {classifier.name!r} must have a bias, got {type(classifier.module).__name__} without; "
             "make it with bias=True"
         )
     chance = torch.as_tensor(1 / len(bias) if prior is None else prior, dtype=torch.float64)
@@ -261,7 +262,7 @@ def set_prior_bias(
         check_length("prior", len(chance), len(bias))
     if not bool(((chance > 0) & (chance < 1)).all()):
         raise ValueError(
-            f"prior must be inside (0, 1), got {chance.tolist()}; for labels that no sample or every sample has use "
+            f"prior must be inside (0, 1), got {chance.tolist()}; for labels in no sample or in every sample use "
             "(counts + 1) / (num_samples + 2)"
         )
     bias.copy_(torch.logit(chance).to(bias.device, bias.dtype))
@@ -278,7 +279,9 @@ def _submodule(model: nn.Module, name: str) -> nn.Module:
 
 def known_classifiers(model: nn.Module) -> str:
     """Advice for a wrong name: the layers that could be the classifier."""
-    return f"layers that could be a classifier: {', '.join(found.name for found in _candidates(model)) or 'none'}"
+    return (
+        f"layers that could be a classifier: {', '.join(candidate.name for candidate in _candidates(model)) or 'none'}"
+    )
 
 
 def _declared(model: nn.Module) -> Classifier | None:
@@ -315,36 +318,38 @@ def _is_pointwise(module: nn.Module) -> bool:
     )
 
 
-def _is_rival(model: nn.Module, found: Classifier, last: Classifier) -> bool:
+def _is_rival(model: nn.Module, candidate: Classifier, last: Classifier) -> bool:
     """Whether ``found`` could be the classifier as well as the last candidate.
 
     It could not if it has another type, lacks the bias of the last one (it is then followed by a norm), or precedes the
     last one in a sequence. With other outputs it could only if it is parallel to the last one.
     """
-    one, other = found.module, last.module
+    one, other = candidate.module, last.module
     if one is other or isinstance(one, nn.Linear) != isinstance(other, nn.Linear):
         return False
     if one.bias is None and other.bias is not None:
         return False
-    if found.num_classes != last.num_classes and not _ends_beside(model, found, last):
+    if candidate.num_classes != last.num_classes and not _ends_beside(model, candidate, last):
         return False
-    return not isinstance(_meeting(model, found.name, last.name), nn.Sequential)
+    return not isinstance(_meeting(model, candidate.name, last.name), nn.Sequential)
 
 
-def _ends_beside(model: nn.Module, found: Classifier, last: Classifier) -> bool:
+def _ends_beside(model: nn.Module, candidate: Classifier, last: Classifier) -> bool:
     """Whether a layer has the same number of features as the last one, and no other layer has the width of its outputs.
 
     A single output is not a class but a weight, as in attention pooling. Only for layers parallel to the last one or
     its parents: deeper in a model outputs are split and concatenated, so the width is not informative.
     """
-    if found.num_classes == 1:
+    if candidate.num_classes == 1:
         return False
-    holder = found.name.rpartition(".")[0]
-    others = [parameter for part in model.modules() if part is not found.module for parameter in part.parameters(False)]
+    holder = candidate.name.rpartition(".")[0]
+    others = [
+        parameter for part in model.modules() if part is not candidate.module for parameter in part.parameters(False)
+    ]
     if not f"{last.name}.".startswith(f"{holder}." if holder else "") or any(map(is_lazy, others)):
         return False
     widths = {size for parameter in others for size in parameter.shape}
-    return found.in_features == last.in_features and found.num_classes not in widths
+    return candidate.in_features == last.in_features and candidate.num_classes not in widths
 
 
 def _meeting(model: nn.Module, one: str, other: str) -> nn.Module:

@@ -52,7 +52,7 @@ class SpatialPyramid(nn.Module):
         """Features of all scales."""
         if self.training and len(x) == 1:
             raise ValueError(
-                "a batch must hold at least 2 images in training, because one value per image is normalised over "
+                "a batch must hold at least 2 images in training, because the pooled features are normalised over "
                 "the batch, got 1 image; increase the batch size or drop a short last batch (drop_last=True)"
             )
         image = self.image(x.mean((2, 3), keepdim=True)).expand(-1, -1, *x.shape[-2:])
@@ -69,14 +69,14 @@ class DeepLabV3(nn.Module):
         in_channels: channels of the images.
         stem: of the backbone, ``"imagenet"`` or ``"small"`` (for images of 64 pixels and less).
         output_stride: pixels of the image for one of the features: 16 or 8 (4 or 2 with the small stem). None for the
-            larger.
+            larger value.
         rates: dilations of the pyramid at the larger output stride; they double with the smaller one.
         width: channels of the pyramid.
         dropout: before the classifier.
         zero_init_residual: start every residual block as the identity (Goyal et al. 2017).
 
-    Shape: (N, in_channels, H, W) to (N, C, H, W), any H and W. The classifier sees (N, width, h, w) with
-    h = ceil(H / output_stride); its logits are upsampled bilinearly. Training needs two images a batch.
+    Shape: (N, in_channels, H, W) to (N, C, H, W), any H and W. The input of the classifier is (N, width, h, w) with
+    h = ceil(H / output_stride); its logits are upsampled bilinearly. Training needs at least two images per batch.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class DeepLabV3(nn.Module):
         if output_stride not in (None, coarse, coarse // 2):
             raise ValueError(
                 f"output_stride must be {coarse} or {coarse // 2} with the stem {stem!r}, got {output_stride!r}; "
-                "leave it out for the larger, or choose the other stem"
+                "omit it for the larger value, or use the other stem"
             )
         stride = output_stride or coarse
         self.backbone = ResNetBody(

@@ -19,7 +19,7 @@ __all__ = ["from_file", "from_timm", "from_torchvision"]
 def from_timm(
     name: str, *, num_classes: int, input_shape: tuple[int, ...] | None = None, options: Mapping[str, Any]
 ) -> nn.Module:
-    """``timm.create_model(name)`` with this number of classes and channels; options such as ``pretrained=True``."""
+    """``timm.create_model(name)`` with the number of classes and channels; options such as ``pretrained=True``."""
     timm = _package("timm", name)
     if ":" not in name and not timm.is_model(name):  # hf-hub:... and local-dir:... are found by timm itself
         raise ValueError(f"name must be a model of timm, got {name!r}; {nearest(name, timm.list_models())}")
@@ -32,10 +32,10 @@ def from_timm(
 def from_torchvision(
     name: str, *, num_classes: int, input_shape: tuple[int, ...] | None = None, options: Mapping[str, Any]
 ) -> nn.Module:
-    """``torchvision.models.get_model(name)`` with this number of classes; pretrained with ``weights="DEFAULT"``.
+    """``torchvision.models.get_model(name)`` with the number of classes; pretrained with ``weights="DEFAULT"``.
 
-    Pretrained models get a new last layer. Of a segmentation model, which returns a dict, the logits in ``"out"`` are
-    returned.
+    Pretrained models get a new last layer. Segmentation models, which return a dict, are wrapped to return the logits
+    in ``"out"``.
     """
     models = _package("torchvision", name).models
     if name not in models.list_models():
@@ -43,14 +43,14 @@ def from_torchvision(
     if input_shape is not None and input_shape[0] != 3:
         raise ValueError(
             f"input_shape must have 3 channels for torchvision:{name}, got {input_shape}; repeat the channel or "
-            "take timm:NAME, which adapts the first layer"
+            "use timm:NAME, which adapts the first layer"
         )
     if options.get("weights") is None:
         model = models.get_model(name, num_classes=num_classes, **options)
-    else:  # with weights torchvision insists on the classes that they were trained for
+    else:  # torchvision requires the original number of classes with pretrained weights
         model = models.get_model(name, **options)
         if getattr(model, "aux_classifier", None) is not None:
-            model.aux_classifier = None  # its logits would be thrown away
+            model.aux_classifier = None  # the auxiliary logits would be discarded
         replace_classifier(model, _with_outputs(find_classifier(model).module, num_classes))
     if name in models.list_models(module=models.segmentation):
         return LogitsOnly(model)
@@ -59,7 +59,7 @@ def from_torchvision(
 
 
 class LogitsOnly(nn.Module):
-    """A segmentation model of torchvision that returns its logits (N, C, H, W) and not a dict."""
+    """A segmentation model of torchvision that returns its logits (N, C, H, W) instead of a dict."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -102,14 +102,14 @@ def _package(package: str, name: str) -> ModuleType:
         if error.name != package:
             raise
         raise ModuleNotFoundError(
-            f"{package}:{name} needs {package}, which is not installed; pip install {package}, in the build that "
-            "belongs to the installed torch",
+            f"{package}:{name} needs {package}, which is not installed; pip install {package}, in the build for the "
+            "installed torch",
             name=package,
         ) from None
     except (ImportError, OSError, RuntimeError) as error:
         raise ImportError(
-            f"{package}:{name} needs {package}, which is installed but fails when it is imported ({error}); install "
-            "the build that belongs to the installed torch",
+            f"{package}:{name} needs {package}, which is installed but fails to import ({error}); install "
+            "the build for the installed torch",
             name=package,
         ) from error
 

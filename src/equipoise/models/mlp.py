@@ -1,4 +1,4 @@
-"""A linear classifier and a multi-layer perceptron: inputs of any shape are flattened."""
+"""A linear classifier and a multi-layer perceptron for inputs of any shape, which are flattened."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class LinearClassifier(nn.Module):
     """Logistic regression: one linear layer on the flattened input.
 
     Args:
-        in_features: numbers in one sample, D.
+        in_features: number of values per sample, D.
         num_classes: C.
 
-    Shape: (N, ...) with D numbers a sample to (N, C).
+    Shape: (N, ...) with D values per sample to (N, C).
     """
 
     def __init__(self, in_features: int, num_classes: int) -> None:
@@ -56,13 +56,13 @@ class MLP(nn.Module):
     """Multi-layer perceptron on the flattened input.
 
     Args:
-        in_features: numbers in one sample, D.
+        in_features: number of values per sample, D.
         num_classes: C.
         hidden: widths of the hidden layers.
         dropout: after each hidden layer.
         batch_norm: between each hidden linear layer and its ReLU.
 
-    Shape: (N, ...) with D numbers a sample to (N, C). The classifier sees (N, hidden[-1]).
+    Shape: (N, ...) with D values per sample to (N, C). The input of the classifier is (N, hidden[-1]).
     """
 
     def __init__(

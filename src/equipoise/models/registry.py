@@ -35,10 +35,10 @@ class ModelEntry:
 
     Args:
         name: name for :func:`build_model`.
-        make: its class.
+        make: class of the model.
         takes: ``"values"`` (arrays of any shape, flattened), ``"images"`` or ``"tokens"``.
         gives: ``"labels"`` (N, C) or ``"maps"`` (N, C, H, W).
-        summary: one line.
+        summary: one-line description.
         source: the paper.
     """
 
@@ -157,7 +157,7 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
         )
     }
 )
-"""The models of this package by name."""
+"""Models of this package by name."""
 
 
 def build_model(
@@ -172,20 +172,20 @@ def build_model(
 
     Args:
         name: a key of :data:`MODELS` (case, dashes and underscores do not matter); ``timm:NAME`` or
-            ``torchvision:NAME`` where these are installed; ``FILE.py:function`` for a function of your own, called with
-            ``num_classes`` and with those of the other arguments that it accepts.
+            ``torchvision:NAME`` if these are installed; ``FILE.py:function`` for your own function, called with
+            ``num_classes`` and those of the other arguments that it accepts.
         num_classes: C, the number of outputs.
-        input_shape: of one sample, without the batch: (channels, height, width) or (D,). Models of images take the
-            number of channels from it (3 without it), and ``stem="small"`` where both sides are at most 64 pixels and
-            no ``stem`` is given.
-        vocabulary: number of tokens, for models of text.
+        input_shape: shape of one sample, without the batch: (channels, height, width) or (D,). It sets the number of
+            channels of image models (default 3), and ``stem="small"`` if both sides are at most 64 pixels and ``stem``
+            is not given.
+        vocabulary: number of tokens, for text models.
         options: further arguments of the model, ``MODELS[name].options``.
 
     >>> build_model("mlp", num_classes=10, input_shape=(1, 8, 8), hidden=[32]).classifier
     Linear(in_features=32, out_features=10, bias=True)
     """
     if not isinstance(name, str) or not name:
-        raise TypeError(f"name must be the name of a model, got {name!r}; take e.g. 'resnet18'")
+        raise TypeError(f"name must be the name of a model, got {name!r}; pass e.g. 'resnet18'")
     num_classes = check_whole("num_classes", num_classes, low=1)
     if vocabulary is not None:
         vocabulary = check_whole("vocabulary", vocabulary, low=1)
@@ -204,7 +204,7 @@ def build_model(
     for option in options:
         if option not in entry.options:
             raise TypeError(
-                f"{entry.name} must get options that it knows, got {option!r}; {nearest(option, entry.options)}"
+                f"{entry.name} must get known options only, got {option!r}; {nearest(option, entry.options)}"
             )
     return entry.make(**_inputs(entry, input_shape, vocabulary, options), num_classes=num_classes, **options)
 
@@ -251,7 +251,7 @@ def _inputs(
     if len(input_shape) != 3:
         raise ValueError(
             f"input_shape must be (channels, height, width) for {entry.name!r}, got {tuple(input_shape)}; "
-            "add the dimension of channels, or take 'mlp' for features"
+            "add the channel dimension, or use 'mlp' for features"
         )
     small = "stem" in entry.options and "stem" not in options and max(input_shape[1:]) <= SMALL
     return {"in_channels": input_shape[0], **({"stem": "small"} if small else {})}
@@ -259,4 +259,4 @@ def _inputs(
 
 def _refuse_vocabulary(name: str, vocabulary: int | None) -> None:
     if vocabulary is not None:
-        raise TypeError(f"vocabulary must be excluded for {name!r}, got {vocabulary}; take 'text-bow' or 'text-cnn'")
+        raise TypeError(f"vocabulary must be None for {name!r}, got {vocabulary}; use 'text-bow' or 'text-cnn'")

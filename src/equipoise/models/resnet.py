@@ -22,15 +22,15 @@ def conv3x3(inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1) ->
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around which the input is added (He et al. 2016, figure 5 left).
+    """Two 3x3 convolutions with a residual connection (He et al. 2016, figure 5 left).
 
     Args:
-        inputs: channels that come in.
-        width: channels of the convolutions, and of the result.
+        inputs: input channels.
+        width: channels of the convolutions and of the output.
         stride: of the first convolution.
-        dilation: of the first and of the second convolution. They differ where a stride was traded for dilation: the
-            convolution that lost its stride still reads the grid of the stage before.
-        shortcut: the path around the convolutions where the shape changes; None for the identity.
+        dilation: of the first and of the second convolution. They differ if dilation replaces the stride: the first
+            convolution still works on the grid of the previous stage.
+        shortcut: the shortcut if the shape changes; None for the identity.
 
     Shape: (N, inputs, H, W) to (N, width, ceil(H / stride), ceil(W / stride)).
     """
@@ -66,16 +66,16 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions around which the input is added (He et al. 2016, figure 5 right).
+    """1x1, 3x3 and 1x1 convolutions with a residual connection (He et al. 2016, figure 5 right).
 
-    The stride sits at the 3x3 convolution, as in the authors' later code, and not at the first 1x1.
+    The 3x3 convolution has the stride, as in the later code of the authors, not the first 1x1 convolution.
 
     Args:
-        inputs: channels that come in.
-        width: channels of the 3x3 convolution; the result has four times as many.
+        inputs: input channels.
+        width: channels of the 3x3 convolution; the output has four times as many.
         stride: of the 3x3 convolution.
-        dilation: of the 3x3 convolution is the first; the second belongs to the blocks that follow.
-        shortcut: the path around the convolutions where the shape changes; None for the identity.
+        dilation: the first is that of the 3x3 convolution; the second is used by the following blocks.
+        shortcut: the shortcut if the shape changes; None for the identity.
 
     Shape: (N, inputs, H, W) to (N, 4 width, ceil(H / stride), ceil(W / stride)).
     """
@@ -114,7 +114,7 @@ class Bottleneck(nn.Module):
 
 
 class PaddedShortcut(nn.Module):
-    """Option A of He et al. 2016: every second pixel, and zeros for the new channels; nothing to learn.
+    """Option A of He et al. 2016: every second pixel, and zeros for the new channels; without parameters.
 
     Shape: (N, inputs, H, W) to (N, inputs + new, ceil(H / stride), ceil(W / stride)).
     """
@@ -124,7 +124,7 @@ class PaddedShortcut(nn.Module):
         self.new, self.stride = new, stride
 
     def forward(self, x: Tensor) -> Tensor:
-        """The input in its new shape."""
+        """The input, subsampled and padded."""
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.new // 2, self.new - self.new // 2))
 
     def extra_repr(self) -> str:
@@ -133,12 +133,12 @@ class PaddedShortcut(nn.Module):
 
 
 def projection(inputs: int, outputs: int, stride: int) -> nn.Sequential:
-    """Option B of He et al. 2016: a 1x1 convolution where the shape changes."""
+    """Option B of He et al. 2016: a 1x1 convolution if the shape changes."""
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs))
 
 
 def zero_last_norms(module: nn.Module) -> None:
-    """Every residual block starts as the identity (Goyal et al. 2017, section 5.1)."""
+    """Initialise every residual block as the identity (Goyal et al. 2017, section 5.1)."""
     for block in module.modules():
         if isinstance(block, (BasicBlock, Bottleneck)):
             nn.init.zeros_(block.last_norm.weight)
@@ -158,10 +158,10 @@ class CifarResNet(nn.Module):
         width: channels of the first convolution and, times ``widen``, of the first stage; the second and third stages
             have two and four times as many as the first.
         widen: factor of the channels of the stages.
-        shortcut: ``"A"`` (the paper's for CIFAR: padding, no parameters) or ``"B"`` (1x1 convolutions).
+        shortcut: ``"A"`` (padding without parameters, as in the paper for CIFAR) or ``"B"`` (1x1 convolutions).
         zero_init_residual: start every block as the identity (Goyal et al. 2017).
 
-    Shape: (N, in_channels, H, W) to (N, C), any H and W. The classifier sees (N, 4 width widen).
+    Shape: (N, in_channels, H, W) to (N, C), any H and W. The input of the classifier is (N, 4 width widen).
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class CifarResNet(nn.Module):
         check_whole("widen", widen, low=1)
         check_whole("in_channels", in_channels, low=1)
         if not isinstance(depth, int) or depth < 8 or (depth - 2) % 6:
-            raise ValueError(f"depth must be 6n + 2 with n >= 1, got {depth!r}; take 20, 32, 44, 56 or 110")
+            raise ValueError(f"depth must be 6n + 2 with n >= 1, got {depth!r}; use e.g. 20, 32, 44, 56 or 110")
         blocks = (depth - 2) // 6
         self.conv1 = conv3x3(in_channels, width)
         self.bn1 = nn.BatchNorm2d(width)
@@ -223,22 +223,21 @@ FORMS: Mapping[int, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, int, i
         152: (Bottleneck, (3, 8, 36, 3)),
     }
 )
-"""Block and blocks of each stage by depth (He et al. 2016, table 1)."""
+"""Type of block and number of blocks per stage, by depth (He et al. 2016, table 1)."""
 
 
 class ResNetBody(nn.Module):
     """The convolutions of a ResNet in its ImageNet form (He et al. 2016, table 1), with shortcuts of option B.
 
-    Parameters are named as torchvision names them, so that its published weights load with ``load_state_dict``.
+    Parameters have the names of torchvision, whose published weights can be loaded with ``load_state_dict``.
 
     Args:
         depth: 18, 34, 50, 101 or 152.
         in_channels: channels of the images.
         stem: ``"imagenet"`` (7x7 with stride 2, then 3x3 max-pooling with stride 2) or ``"small"`` (3x3 with stride 1),
             for images of 64 pixels and less.
-        output_stride: pixels of the image for one of the features; None for 32 (8 with the small stem). Where it is
-            less, the last stages are dilated instead of strided (Chen et al. 2017, section 3.1): the same values, and
-            more of them.
+        output_stride: pixels of the image per feature; None for 32 (8 with the small stem). With a smaller value the
+            last stages are dilated instead of strided (Chen et al. 2017, section 3.1), for a denser feature map.
         zero_init_residual: start every block as the identity (Goyal et al. 2017).
 
     Shape: (N, in_channels, H, W) to (N, D, ceil(H / output_stride), ceil(W / output_stride)). D is ``out_channels``:
@@ -256,7 +255,7 @@ class ResNetBody(nn.Module):
     ) -> None:
         super().__init__()
         if depth not in FORMS:
-            raise ValueError(f"depth must be one of {', '.join(map(str, FORMS))}, got {depth!r}; take one of these")
+            raise ValueError(f"depth must be one of {', '.join(map(str, FORMS))}, got {depth!r}; use one of these")
         check_choice("stem", stem, STEMS)
         check_whole("in_channels", in_channels, low=1)
         natural = 32 if stem == "imagenet" else 8
@@ -300,10 +299,10 @@ class ResNet(ResNetBody):
         depth: 18, 34, 50, 101 or 152.
         in_channels: channels of the images.
         stem: ``"imagenet"`` or ``"small"`` (for images of 64 pixels and less).
-        dropout: on the features that the classifier sees.
+        dropout: before the classifier.
         zero_init_residual: start every block as the identity (Goyal et al. 2017).
 
-    Shape: (N, in_channels, H, W) to (N, C), any H and W. The classifier sees (N, D).
+    Shape: (N, in_channels, H, W) to (N, C), any H and W. The input of the classifier is (N, D).
     """
 
     def __init__(
@@ -332,7 +331,7 @@ class ResNet(ResNetBody):
 
 
 def _grid(natural: int, output_stride: int) -> list[tuple[int, tuple[int, int]]]:
-    """Of each of the four stages its stride, and the dilation at the convolution with the stride and after it."""
+    """Stride of each of the four stages, and its dilation at the strided convolution and after it."""
     grid = []
     total, dilation = natural // 8, 1
     for stride in (1, 2, 2, 2):

@@ -22,8 +22,8 @@ def _check(vocabulary: int, width: int, padding: int) -> None:
     check_whole("width", width, low=1)
     if not 0 <= padding < vocabulary:
         raise ValueError(
-            f"padding must be a token of the vocabulary, in [0, {vocabulary - 1}], got {padding}; count it "
-            "in vocabulary"
+            f"padding must be a token of the vocabulary, in [0, {vocabulary - 1}], got {padding}; include "
+            "it in vocabulary"
         )
 
 
@@ -31,14 +31,14 @@ class TextBow(nn.Module):
     """Bag of words: the mean of the word vectors, then hidden layers (Iyyer et al. 2015, deep averaging networks).
 
     Args:
-        vocabulary: number of tokens, V, with the one for padding.
+        vocabulary: number of tokens, V, including the padding token.
         num_classes: C.
-        width: of a word vector.
+        width: size of the word vectors.
         hidden: widths of the hidden layers.
         dropout: after each hidden layer.
-        padding: token that pads short rows; it is ignored.
+        padding: padding token, which is ignored.
 
-    Shape: tokens (N, T) of int64 or int32 to (N, C). A row of padding alone has the mean 0.
+    Shape: tokens (N, T) of int64 or int32 to (N, C). A row with padding only has the mean 0.
     """
 
     def __init__(
@@ -68,21 +68,21 @@ class TextBow(nn.Module):
 
 
 class TextCNN(nn.Module):
-    """Convolutions over windows of words and their maximum over time (Kim 2014), without the bound on weight norms.
+    """Convolutions over windows of words and their maximum over time (Kim 2014), without its max-norm constraint.
 
-    Every word starts one window of each size; what lies behind the last word is zero. So the logits of a row do not
-    depend on how far it was padded, and a row shorter than a window is no special case.
+    Every word starts one window of each size; positions after the last word are zero. So the logits of a row do not
+    depend on the amount of padding, and rows shorter than a window are supported.
 
     Args:
-        vocabulary: number of tokens, V, with the one for padding.
+        vocabulary: number of tokens, V, including the padding token.
         num_classes: C.
-        width: of a word vector.
+        width: size of the word vectors.
         windows: sizes of the windows, in words.
-        maps: filters for each size.
+        maps: filters per window size.
         dropout: before the classifier.
-        padding: token that fills short rows at their end.
+        padding: padding token, at the end of short rows.
 
-    Shape: tokens (N, T) of int64 or int32 to (N, C). The classifier sees (N, maps * len(windows)).
+    Shape: tokens (N, T) of int64 or int32 to (N, C). The input of the classifier is (N, maps * len(windows)).
     """
 
     def __init__(
@@ -118,11 +118,11 @@ class TextCNN(nn.Module):
         """Logits (N, C)."""
         words = self.embedding(tokens).transpose(1, 2)  # (N, width, T)
         is_word = (tokens != self.padding).unsqueeze(1)  # (N, 1, T)
-        found = []
+        features = []
         for window, convolution in zip(self.windows, self.convolutions, strict=True):
             active = F.relu(convolution(F.pad(words, (0, window - 1))))  # (N, maps, T)
-            found.append((active * is_word).amax(2))
-        logits: Tensor = self.classifier(self.dropout(torch.cat(found, dim=1)))
+            features.append((active * is_word).amax(2))
+        logits: Tensor = self.classifier(self.dropout(torch.cat(features, dim=1)))
         return logits
 
 

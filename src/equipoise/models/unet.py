@@ -25,21 +25,23 @@ def two_convolutions(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """U-Net (Ronneberger et al. 2015) behind a stem of stride 2, which quarters its cost.
+    """U-Net (Ronneberger et al. 2015) with a stem of stride 2, which reduces the cost to a quarter.
 
     A contracting path whose levels halve the size and double the channels, and an expanding path that combines each
     level with that of the contracting path. Unlike the original: padded convolutions with batch norm, and bilinear
-    upsampling to the size of the level instead of transposed convolutions and cropping, so that every size fits. The
-    classifier works at half the resolution; its logits are upsampled, which costs less than to classify every pixel.
+    upsampling to the size of the level instead of transposed convolutions and cropping, so that any size is supported.
+    The classifier works at half the resolution; its logits are upsampled, which is cheaper than to classify every
+    pixel.
 
     Args:
         num_classes: C.
         in_channels: channels of the images.
         width: channels of the first level.
         depth: number of levels; the last has ``width * 2 ** (depth - 1)`` channels.
-        dropout: share of the channels of the last level that are dropped.
+        dropout: fraction of the channels of the last level that are dropped.
 
-    Shape: (N, in_channels, H, W) to (N, C, H, W), any H and W. The classifier sees (N, width, ceil(H/2), ceil(W/2)).
+    Shape: (N, in_channels, H, W) to (N, C, H, W), any H and W. The input of the classifier has shape
+    (N, width, ceil(H/2), ceil(W/2)).
     """
 
     def __init__(

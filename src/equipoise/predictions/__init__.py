@@ -1,7 +1,7 @@
 """Saved predictions of any framework, read and written in chunks.
 
 ``open_predictions(path)`` reads an ``.npz``, a folder of ``.npy`` files, a ``.csv`` or a ``.parquet`` into the same
-representation. Values are checked as they are read.
+representation. Values are checked during reading.
 """
 
 from equipoise.predictions.files import FORMATS, open_predictions

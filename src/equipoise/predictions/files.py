@@ -34,7 +34,7 @@ def open_predictions(
     open_label: int | None = None,
     others: bool = False,
 ) -> Predictions:
-    """Open saved predictions; shapes and names are checked immediately, values as they are read.
+    """Open saved predictions; shapes and names are checked immediately, values during reading.
 
     Args:
         path: an ``.npz``, a folder of ``.npy`` files, a ``.csv`` or a ``.parquet`` (see ``FORMATS``); or arrays or
@@ -44,7 +44,7 @@ def open_predictions(
         train_counts: training samples per class; overrides those of the file.
         ignore_index: target to ignore.
         unlabelled: task of a file without targets, ``"multiclass"`` or ``"multilabel"``; None: there must be targets.
-        targets: False to leave them aside where there are some, as if the file were unlabelled.
+        targets: False to ignore targets, as if the file were unlabelled.
         open_label: target of samples that belong to no class; ``split_open`` parts them from the others.
         others: whether chunks of a table hold the columns that are neither scores nor targets.
 
@@ -58,8 +58,8 @@ def open_predictions(
     if not targets and without is None:
         without = wanted or Task.MULTICLASS
     if isinstance(path, Mapping):
-        found = hold_arrays(path, wanted, ignore_index, without, targets)
-        return _completed(found, task, train_counts, open_label)
+        predictions = hold_arrays(path, wanted, ignore_index, without, targets)
+        return _completed(predictions, task, train_counts, open_label)
     if not isinstance(path, (str, Path)):
         raise TypeError(
             f"predictions must be a path, or arrays by name, got {type(path).__name__}; pass "
@@ -70,16 +70,16 @@ def open_predictions(
         raise InputError(f"{path}: there is no such file or folder; check the path")
     with reading(path):
         if path.is_dir():
-            found = open_folder(path, wanted, ignore_index, without, targets)
+            predictions = open_folder(path, wanted, ignore_index, without, targets)
         elif path.stat().st_size == 0:
             raise InputError(f"{path}: the file must hold predictions, found it empty; check what wrote it")
         elif path.suffix == ".npz":
-            found = open_arrays(path, wanted, ignore_index, without, targets)
+            predictions = open_arrays(path, wanted, ignore_index, without, targets)
         elif path.suffix in (".csv", ".parquet"):
-            found = open_table(path, wanted, ignore_index, without, targets, open_label, others)
+            predictions = open_table(path, wanted, ignore_index, without, targets, open_label, others)
         else:
             raise InputError(f"{path}: the file must be {FORMATS}; found the suffix {path.suffix!r}")
-    return _completed(found, task, train_counts, open_label)
+    return _completed(predictions, task, train_counts, open_label)
 
 
 def _task(name: str | None) -> Task | None:
@@ -91,20 +91,20 @@ def _task(name: str | None) -> Task | None:
 
 
 def _completed(
-    found: Predictions, task: str | None, train_counts: Sequence[float] | None, open_label: int | None
+    predictions: Predictions, task: str | None, train_counts: Sequence[float] | None, open_label: int | None
 ) -> Predictions:
     """With the training samples and the open label that were asked for, checked."""
-    path = found.path
-    check_binary(task, found.num_classes, InputError, f"{path}: ")
-    counts = found.train_counts if train_counts is None else tuple(float(count) for count in train_counts)
+    path = predictions.path
+    check_binary(task, predictions.num_classes, InputError, f"{path}: ")
+    counts = predictions.train_counts if train_counts is None else tuple(float(count) for count in train_counts)
     if counts is not None:
-        if len(counts) != found.num_classes:
+        if len(counts) != predictions.num_classes:
             raise InputError(
-                f"{path}: train_counts must have one number for each of the {found.num_classes} classes, got "
-                f"{len(counts)}; count the training labels of every class, 0 where there are none"
+                f"{path}: train_counts must have one number for each of the {predictions.num_classes} classes, got "
+                f"{len(counts)}; count the training labels of every class, 0 for a class without any"
             )
         if not all(0 <= count < float("inf") for count in counts):
             raise InputError(f"{path}: train_counts must be finite and not negative, got {list(counts)}; recount them")
     if open_label is not None:
-        check_open_label(found, open_label)
-    return replace(found, train_counts=counts, open_label=open_label)
+        check_open_label(predictions, open_label)
+    return replace(predictions, train_counts=counts, open_label=open_label)

@@ -109,11 +109,15 @@ class Predictions:
         if self.task.multilabel:
             wrong = (targets != 0) & (targets != 1) & (targets != UNKNOWN)
             if wrong.any():
-                found = targets[wrong][0]
-                what = f"write {UNKNOWN} for unknown" if np.isnan(found) else "for class indices use --task multiclass"
+                wrong_value = targets[wrong][0]
+                what = (
+                    f"write {UNKNOWN} for unknown"
+                    if np.isnan(wrong_value)
+                    else "for class indices use --task multiclass"
+                )
                 raise InputError(
                     f"{self.path}: targets must be 0, 1 or {UNKNOWN} (unknown) for multi-label data, found "
-                    f"{found} at {_place(wrong, first)}; {what}"
+                    f"{wrong_value} at {_place(wrong, first)}; {what}"
                 )
             return
         wrong = ((targets < 0) | (targets >= self.num_classes)) & (targets != self.ignore_index)

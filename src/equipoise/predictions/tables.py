@@ -183,11 +183,11 @@ def _readable(path: Path, problem: str, advice: str) -> Iterator[None]:
         try:
             yield
         except Exception:
-            found = None if path.suffix == ".parquet" or not path.is_file() else no_text(path)
-            if found is None:
+            invalid = None if path.suffix == ".parquet" or not path.is_file() else no_text(path)
+            if invalid is None:
                 raise
             raise InputError(
-                f"{path}: a table must be in UTF-8, or in UTF-16 with its mark, found {found}; {SAVE_AS_UTF8}"
+                f"{path}: a table must be in UTF-8, or in UTF-16 with its mark, found {invalid}; {SAVE_AS_UTF8}"
             ) from None
 
 

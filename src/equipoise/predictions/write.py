@@ -17,7 +17,7 @@ __all__ = ["write_predictions"]
 def write_predictions(path: Path, like: Predictions, chunks: Iterator[Chunk]) -> None:
     """Write scores of the kind of ``like`` and targets in ``chunks``, with its names and counts, targets if it has any.
 
-    Decisions are written as ``decisions``, in a table as ``decision_<class>``, other columns of a table as they are.
+    Decisions are written as ``decisions``, in a table as ``decision_<class>``, other columns of a table unchanged.
 
     The suffix says the kind: ``.npz``, ``.csv``, ``.parquet``, or none for a folder of ``.npy`` files, which never
     needs more memory than a chunk.

@@ -1,1 +1,1 @@
-"""Pages and figures from results that are plain data. Nothing is computed here, and torch is never imported."""
+"""Reports and figures from stored results. Nothing is computed here, and torch is never imported."""

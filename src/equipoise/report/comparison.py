@@ -1,4 +1,4 @@
-"""The page of a comparison, from its folder and its verdict alone: neither torch nor Lightning is needed."""
+"""The report of a comparison, from its folder and its verdict. Imports neither torch nor Lightning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["comparison_page"]
 
 
 def comparison_page(folder: ComparisonFolder, verdict: Verdict) -> str:
-    """The page as HTML.
+    """The report as HTML.
 
     Args:
         folder: of the comparison; at least one run is finished.
@@ -32,7 +32,9 @@ def comparison_page(folder: ComparisonFolder, verdict: Verdict) -> str:
     """
     losses = compared_losses(folder, verdict)
     if not losses:
-        raise ValueError(f"{folder.path}: at least one run must be finished, found none; let equipoise compare go on")
+        raise ValueError(
+            f"{folder.path}: at least one run must be finished, found none; run equipoise compare again to resume"
+        )
     sections = [
         results_section(folder, verdict),
         differences_section(verdict),
@@ -57,7 +59,7 @@ def comparison_page(folder: ComparisonFolder, verdict: Verdict) -> str:
 
 
 def _compared(verdict: Verdict) -> str:
-    """How many losses and methods."""
+    """Number of losses and methods as text."""
     methods = sum(is_method(row.loss) for row in verdict.rows)
     kinds = [(len(verdict.rows) - methods, "loss", "losses"), (methods, "method", "methods")]
     return " and ".join(_count(*kind) for kind in kinds if kind[0])

@@ -1,4 +1,4 @@
-"""The report of an evaluation, from its results alone."""
+"""The report of an evaluation, from its results."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def evaluation_page(evaluation: Evaluation | Mapping[str, Any], *, command: str 
     """The report as HTML.
 
     Args:
-        evaluation: what ``equipoise.evaluation.evaluate`` gives, or its JSON read again.
-        command: what made it, shown at the end.
+        evaluation: result of ``equipoise.evaluation.evaluate``, also if read from JSON.
+        command: command line to show at the end.
     """
     if not isinstance(evaluation, Evaluation):
         evaluation = Evaluation.from_json(evaluation)
@@ -47,7 +47,7 @@ def _overall(evaluation: Evaluation) -> Section:
         if intervals:
             row.append(" to ".join(map(metric.text, intervals[key])) if key in intervals else "–")
         rows.append(row)
-    return Section("Overall", "Fractions in percent; NLL and Brier score as they are.", tables=[Table(head, rows)])
+    return Section("Overall", "Fractions in percent, except NLL and Brier score.", tables=[Table(head, rows)])
 
 
 def _calibration(evaluation: Evaluation) -> Section:
@@ -126,6 +126,6 @@ def _classes(evaluation: Evaluation) -> Section:
     order = sorted(classes, key=lambda row: -(row.train_count or 0)) if counted else classes
     return Section(
         task.many.capitalize(),
-        tables=[Table(head, rows, folded=f"all {len(rows)} in numbers" if len(rows) > 12 else "")],
+        tables=[Table(head, rows, folded=f"all {len(rows)} as a table" if len(rows) > 12 else "")],
         figures=[Picture(class_bars(order, main, task.many))],
     )

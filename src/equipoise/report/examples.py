@@ -1,4 +1,4 @@
-"""Label maps of test images side by side: the image, the truth, and what each loss makes of it."""
+"""Label maps of test images side by side: the image, the true classes and the predictions of each loss."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from equipoise.train.folder import AGAIN
 __all__ = ["class_colours", "examples", "stored_array"]
 
 SHOWN = 6
-"""Images that are shown at most."""
+"""Maximum number of images."""
 WIDEST = 256
-"""Pixels of a side that are shown; of larger images every k-th."""
+"""Maximum side length in pixels; larger images are subsampled."""
 KEYS = 24
-"""Classes that are explained at most, the common ones."""
+"""Maximum number of classes in the legend, the most common ones."""
 NEUTRAL = (122, 130, 138)
 HUES = ("#e6550d", "#0072b2", "#e6c200", "#009e73", "#cc4fa0", "#56b4e9", "#7b4fb5", "#8c6d31", "#9acd32", "#d62728")
 Colours = NDArray[np.uint8]
 
 
 def class_colours(counts: Sequence[float]) -> Colours:
-    """(C, 3) a colour for each class: grey for the most common one, which is mostly what lies behind the others."""
+    """One colour per class, (C, 3): grey for the most common one, which is usually the background."""
     known = [tuple(int(text[k : k + 2], 16) for k in (1, 3, 5)) for text in HUES]
-    while len(known) < len(counts):  # steps of the golden angle never come back to where they were
+    while len(known) < len(counts):  # steps of the golden angle never repeat a hue
         hue = (len(known) * 0.618034) % 1.0
         known.append(tuple(round(255 * part) for part in colorsys.hls_to_rgb(hue, 0.42 + 0.2 * (len(known) % 2), 0.7)))
     colours = known[: len(counts)]
@@ -47,7 +47,7 @@ def class_colours(counts: Sequence[float]) -> Colours:
 def examples(
     losses: Sequence[ComparedLoss], names: Sequence[str], counts: Sequence[float]
 ) -> tuple[Grid, list[Key]] | None:
-    """A row of label maps for each image, and what their colours stand for; None where no predictions are left."""
+    """A row of label maps for each image, and the legend of colours; None if the predictions were deleted."""
     files = [loss.runs[0].predictions("test") for loss in losses]
     if not all(file.is_file() for file in files):
         return None
@@ -65,19 +65,19 @@ def examples(
         row = [] if images is None else [Photo(_photo(images[number]), f"test image {index}")]
         row.append(Photo(_map(right, colours), f"true classes of test image {index}"))
         for loss, one in zip(losses, scores, strict=True):
-            found = np.where(counted, np.asarray(one[index]).argmax(0), -1)
-            share = 100 * (found == right)[counted].mean() if counted.any() else 0.0
-            words = f"classes that {loss.name} finds in test image {index}"
-            row.append(Photo(_map(found, colours), words, f"{share:.1f} % right"))
+            predicted = np.where(counted, np.asarray(one[index]).argmax(0), -1)
+            percentage = 100 * (predicted == right)[counted].mean() if counted.any() else 0.0
+            words = f"classes predicted by {loss.name} in test image {index}"
+            row.append(Photo(_map(predicted, colours), words, f"{percentage:.1f} % right"))
         rows.append(row)
     head = [*([] if images is None else ["image"]), "truth", *(loss.name for loss in losses)]
     common = sorted(range(len(names)), key=lambda k: -counts[k])[:KEYS]
     keys = [Key(names[k], "#" + bytes(colours[k]).hex(), area=True) for k in common]
-    return Grid(head, rows), [*keys, *([Key("counts for nothing", "#000000", area=True)] if ignored else [])]
+    return Grid(head, rows), [*keys, *([Key("ignored", "#000000", area=True)] if ignored else [])]
 
 
 def stored_array(path: Path, name: str) -> NDArray[np.generic]:
-    """An array of an ``.npz``, mapped where it is not compressed: of gigabytes only what is used is read."""
+    """An array of an ``.npz``, memory-mapped if it is not compressed, so that only the used part is read."""
     with reading(path, f"{name} cannot be read", AGAIN), zipfile.ZipFile(path) as archive:
         member = archive.getinfo(f"{name}.npy")
         if member.compress_type == zipfile.ZIP_STORED:
@@ -94,10 +94,10 @@ def stored_array(path: Path, name: str) -> NDArray[np.generic]:
 
 
 def _images(path: Path, count: int) -> tuple[NDArray[np.generic] | None, list[int]]:
-    """Images that a run kept and where they stand among the predictions; where it kept none, evenly chosen places."""
+    """Images stored by a run and their indices among the predictions; without images, evenly spaced indices."""
     if path.is_file():
         kept, _ = read_arrays(path, ("indices", "images"))
-        with reading(path, "the file must hold images and indices", AGAIN):
+        with reading(path, "the file must contain images and indices", AGAIN):
             indices = [int(index) for index in kept["indices"][:SHOWN]]
             if all(0 <= index < count for index in indices):
                 return kept["images"], indices
@@ -105,7 +105,7 @@ def _images(path: Path, count: int) -> tuple[NDArray[np.generic] | None, list[in
 
 
 def _photo(image: NDArray[np.generic]) -> str:
-    """An image of any kind as a PNG: (c, H, W), numbers of 0 to 255 or in [0, 1], grey or with three channels."""
+    """An image (c, H, W) as a PNG, with values in [0, 255] or [0, 1], grey or with three channels."""
     shown = np.asarray(image)
     if shown.dtype != np.uint8:
         low, high = float(shown.min()), float(shown.max())
@@ -117,7 +117,7 @@ def _photo(image: NDArray[np.generic]) -> str:
 
 
 def _map(labels: NDArray[np.generic], colours: Colours) -> str:
-    """A label map (H, W) as a PNG; labels below 0 count for nothing and are black."""
+    """A label map (H, W) as a PNG; ignored labels, below 0, are black."""
     every = max(1, -(-max(labels.shape) // WIDEST))
     some = np.asarray(labels)[::every, ::every].astype(np.int64)
     if len(colours) < 256:

@@ -1,4 +1,4 @@
-"""A self-contained page: text, tables and figures in one HTML file that loads nothing."""
+"""A self-contained report: text, tables and figures in one HTML file without external resources."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from equipoise.plotting.theme import css_variables
 __all__ = ["Cell", "Grid", "Head", "Key", "Photo", "Picture", "Section", "Table", "render"]
 
 LONG = 6
-"""Sections from which on a page begins with a list of them."""
+"""Minimum number of sections for a table of contents."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """The heading of a column that says more than its text.
+    """A column heading with metadata.
 
     Args:
-        text: as it is shown.
-        note: what it means, for those who ask.
-        less: whether small numbers are good, which then come first when it is sorted.
+        text: displayed text.
+        note: explanation, shown as a tooltip.
+        less: whether smaller is better, which sorts ascending first.
     """
 
     text: str
@@ -36,15 +36,15 @@ class Head:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell that says more than its text.
+    """A cell with metadata.
 
     Args:
-        text: as it is shown.
-        below: smaller, under it.
-        value: by which it is sorted; None comes last.
+        text: displayed text.
+        below: smaller text below it.
+        value: sort key; None comes last.
         mark: ``"better"`` or ``"worse"`` for an arrow and a colour.
-        best: the best of its column.
-        note: for those who ask.
+        best: whether it is the best of its column.
+        note: explanation, shown as a tooltip.
     """
 
     text: str
@@ -57,16 +57,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as they are shown.
+    """A table.
 
     Args:
-        head: of the columns.
-        rows: of cells.
-        folded: words behind which the table is hidden.
-        groups: headings over the headings, each with the number of columns that it spans.
+        head: column headings.
+        rows: rows of cells.
+        folded: text of a disclosure that hides the table.
+        groups: group headings above the headings, each with the number of columns that it spans.
         sortable: whether a click on a heading sorts.
-        marked: rows that stand out.
-        words: whether cells are words, which begin where their column begins.
+        marked: highlighted rows.
+        words: whether cells contain text, which is left-aligned.
     """
 
     head: Sequence[str | Head]
@@ -80,7 +80,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """An ``<svg>`` made by ``inline_svg``, which escapes what it shows."""
+    """An ``<svg>`` created by ``inline_svg``, which escapes its text."""
 
     svg: str
     caption: str = ""
@@ -88,7 +88,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Photo:
-    """A picture of pixels: its address, which holds it whole (``data:image/png;base64,...``), and what it shows."""
+    """A raster image: its data URL (``data:image/png;base64,...``) and its description."""
 
     source: str
     words: str
@@ -97,7 +97,7 @@ class Photo:
 
 @dataclass(frozen=True)
 class Grid:
-    """Photos in columns."""
+    """Images in columns."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[Photo]]
@@ -105,13 +105,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class Key:
-    """What a colour stands for.
+    """An entry of a legend.
 
     Args:
-        name: what it is.
-        colour: as CSS says it.
-        dash: of a line, as SVG says it.
-        area: whether it is a colour of areas, not of lines.
+        name: its label.
+        colour: CSS colour.
+        dash: SVG dash pattern of a line.
+        area: whether it is the colour of areas, not of lines.
     """
 
     name: str
@@ -122,7 +122,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it, in this order; ``folded`` hides it behind the heading."""
+    """A heading with its content, in this order; ``folded`` collapses it."""
 
     title: str
     text: str = ""
@@ -137,17 +137,17 @@ class Section:
 
     @property
     def name(self) -> str:
-        """For links to it."""
+        """Anchor of the section."""
         return "-".join(re.findall(r"[a-z0-9]+", self.title.lower()))
 
     @property
     def sortable(self) -> bool:
-        """Whether there is a table to be sorted."""
+        """Whether it contains a sortable table."""
         return any(table.sortable for table in self.tables) or any(part.sortable for part in self.parts)
 
 
 def breakable(name: str) -> Markup:
-    """A name that is broken where its parts meet, not inside of words.
+    """A name with line breaks allowed between its parts, not inside words.
 
     >>> breakable("recall(momentum=0.1)")
     Markup('recall(<wbr>momentum=<wbr>0.1)')
@@ -156,7 +156,7 @@ def breakable(name: str) -> Markup:
 
 
 def render(title: str, subtitle: str, sentences: Sequence[str], sections: Sequence[Section], footer: str) -> str:
-    """The page as HTML; every text is escaped, for HTML and for whoever looks at the file in a terminal."""
+    """The report as HTML; all text is escaped for HTML, and for display of the file in a terminal."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["breakable"] = breakable
     files = resources.files("equipoise.report")

@@ -1,4 +1,4 @@
-"""Sections on the predictions of test data: reliability, classes, examples."""
+"""Report sections on test predictions: reliability, classes, examples."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["classes_section", "examples_section", "reliability_section"]
 
 SIZES = {"many": "more than 100", "medium": "20 to 100", "few": "fewer than 20"}
 ROWS = 300
-"""Classes of the table of classes at most."""
+"""Maximum number of classes in the table of classes."""
 
 
 def reliability_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section:
-    """Reliability diagrams of each loss, of all samples and by how many training samples their classes have."""
+    """Reliability diagrams of each loss, for all samples and by the number of training samples of the class."""
     task = verdict.data.task
     words = EVERY_LABEL if task.multilabel else TOP_LABEL
 
@@ -50,13 +50,13 @@ def reliability_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Sec
         parts=[
             Section(f"{task.many.capitalize()} with {SIZES[group]} training {task.unit}s", figures=figures, folded=True)
             for group, figures in groups.items()
-            if len(groups) > 1  # else it holds all of them
+            if len(groups) > 1  # otherwise the group contains all classes
         ],
     )
 
 
 def classes_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section:
-    """The main metric of each class, from common to rare, against the baseline."""
+    """The main metric of each class from common to rare, compared with the baseline."""
     test = losses[0].tests[0]
     counts = verdict.data.train_counts
     order = np.argsort([-count for count in counts], kind="stable")
@@ -87,7 +87,7 @@ def classes_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section
         ]
         for place in places
     ]
-    what = f"all {len(names)} {task.many} in numbers" if len(rows) == len(names) else f"the {ROWS} rarest in numbers"
+    what = f"all {len(names)} {task.many} as a table" if len(rows) == len(names) else f"the {ROWS} rarest as a table"
     missing = [row.name for row in test.per_class if row.support == 0]
     notes = [f"Without test samples, excluded from means: {', '.join(missing[:10])}{' …' * (len(missing) > 10)}."]
     return Section(

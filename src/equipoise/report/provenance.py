@@ -48,7 +48,7 @@ def _data(data: DataRecord) -> str:
 
 
 def _distinct(machines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """All distinct values of each key."""
+    """Distinct values of each key."""
     keys = dict.fromkeys(key for one in machines for key in one)
     values = {key: dict.fromkeys(flat(one[key]) for one in machines if key in one) for key in keys}
     return {key.replace("_", " "): ", ".join(distinct) for key, distinct in values.items()}

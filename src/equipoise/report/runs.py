@@ -1,4 +1,4 @@
-"""What the runs of a comparison left, loss by loss: means over the seeds of what was measured and seen."""
+"""Data of the runs of a comparison by loss: means over the seeds of metrics, curves and histories."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class ComparedLoss:
     """One row of the table with its finished runs.
 
     Args:
-        name: the loss as it was given.
-        chosen: the candidate that validation data chose.
-        runs: one for each seed.
-        baseline: whether the others are compared with it.
-        stroke: how its lines look on the whole page.
+        name: text of the loss as passed.
+        chosen: the candidate selected on validation data.
+        runs: one per seed.
+        baseline: whether it is the baseline.
+        stroke: style of its lines in all figures.
     """
 
     name: str
@@ -53,17 +53,17 @@ class ComparedLoss:
 
     @property
     def tests(self) -> list[Evaluation]:
-        """The evaluation of each run on test data."""
+        """Test evaluation of each run."""
         return [results.test for results in self.results]
 
     @property
     def opens(self) -> list[OpenSetEvaluation]:
-        """The evaluation of each run that has an open set."""
+        """Open-set evaluation of each run; empty without an open set."""
         return [results.open for results in self.results if results.open is not None]
 
     @cached_property
     def histories(self) -> list[list[EpochRecord]]:
-        """The rows of each run, one for each epoch."""
+        """History of each run, one row per epoch."""
         return [list(run.history()) for run in self.runs]
 
     @property
@@ -72,7 +72,7 @@ class ComparedLoss:
         return self.record.loss.partition("(")[0]
 
     def series(self, split: str, name: str) -> Series | None:
-        """A number of ``"train"`` or ``"val"`` over the epochs; None where it was not recorded."""
+        """A metric of ``"train"`` or ``"val"`` over the epochs; None if it was not recorded."""
         values = self._recorded(lambda row: np.atleast_1d(_number(row.split(split).get(name))))
         if values is None:
             return None
@@ -85,17 +85,17 @@ class ComparedLoss:
         )
 
     def by_class(self, split: str, name: str) -> Array | None:
-        """(E, C) numbers of each class over the epochs, means over the seeds; None where they were not recorded."""
+        """Metric of each class over the epochs, mean over the seeds, (E, C); None if it was not recorded."""
         values = self._recorded(lambda row: _numbers(row.split(split).get(name)))
         return None if values is None or values.shape[2] < 2 else _over(np.nanmean, values)
 
     def class_values(self, key: str) -> Array:
-        """(C,) a number of each class on test data, mean over the seeds; NaN where it has none."""
+        """Metric of each class on test data, mean over the seeds, (C,); NaN without a value."""
         rows = [[_number(row.metrics[key]) for row in test.per_class] for test in self.tests]
         return _over(np.nanmean, np.array(rows))
 
     def reliability(self, group: str) -> Reliability | None:
-        """The reliability diagrams of a group, pooled over the seeds; None where a seed has none."""
+        """Reliability diagrams of a group, pooled over the seeds; None if a seed has none."""
         both = [test.reliability[group] for test in self.tests if group in test.reliability]
         after = [one.after for one in both if one.after is not None]
         if len(both) < len(self.runs):
@@ -103,7 +103,7 @@ class ComparedLoss:
         return Reliability(_pooled([one.before for one in both]), _pooled(after) if len(after) == len(both) else None)
 
     def _recorded(self, read: Callable[[EpochRecord], Array]) -> Array | None:
-        """(S, E, K) what ``read`` finds in each row of each seed; None where it finds nothing."""
+        """Values that ``read`` returns for each row of each seed, (S, E, K); None without any."""
         rows = [[read(row) for row in history] for history in self.histories]
         epochs = max(map(len, rows), default=0)
         widths = {len(values) for history in rows for values in history if len(values)}
@@ -111,16 +111,16 @@ class ComparedLoss:
             return None
         values = np.full((len(rows), epochs, widths.pop()), np.nan)
         for seed, history in enumerate(rows):
-            for epoch, found in enumerate(history):
-                if len(found):
-                    values[seed, epoch] = found
+            for epoch, recorded in enumerate(history):
+                if len(recorded):
+                    values[seed, epoch] = recorded
         return None if np.isnan(values).all() else values
 
 
 def compared_losses(folder: ComparisonFolder, verdict: Verdict) -> list[ComparedLoss]:
-    """The rows of the verdict with the runs of what was chosen; those without a finished run are left out.
+    """Rows of the verdict with the runs of the selected candidates; rows without finished runs are omitted.
 
-    The baseline is drawn in the colour of the text, the others in colours of their own.
+    The baseline has the colour of the text, the others have distinct colours.
     """
     finished = folder.finished
     others = [row.loss for row in verdict.rows if row.loss != verdict.baseline]
@@ -142,14 +142,14 @@ def _numbers(values: Statistic) -> Array:
 
 
 def _over(what: Callable[..., Array], values: Array) -> Array:
-    """A statistic over the seeds, NaN where none has a value."""
+    """A statistic over the seeds, NaN without values."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # "Mean of empty slice"
         return np.asarray(what(values, axis=0), dtype=np.float64)
 
 
 def _pooled(curves: Sequence[ReliabilityBins]) -> ReliabilityBins:
-    """One reliability diagram of several with the same bins."""
+    """Pool reliability diagrams with the same bins."""
     count = np.array([curve.count for curve in curves], dtype=np.float64)
     total = count.sum(0)
 

@@ -1,4 +1,4 @@
-"""The table of a comparison as CSV for machines, and as LaTeX and Markdown for papers and README files."""
+"""The table of a comparison as CSV, LaTeX and Markdown."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ SPECIAL = {
 
 @dataclass(frozen=True)
 class Result:
-    """One number of one loss.
+    """One metric of one loss.
 
     Args:
-        mean: over the seeds; None where there is none.
-        std: over the seeds; None of one seed.
-        mark: ``"better"`` or ``"worse"`` than the baseline where that is significant, or nothing.
+        mean: over the seeds; None if missing.
+        std: over the seeds; None for one seed.
+        mark: ``"better"`` or ``"worse"`` if significantly different from the baseline, otherwise empty.
         best: whether no other loss has a better mean, and some have a worse one.
     """
 
@@ -52,7 +52,7 @@ class Result:
 
 
 def spread(name: str, result: Result) -> str:
-    """The standard deviation with as many digits behind the point as the mean; nothing where there is none.
+    """The standard deviation with as many decimals as the mean; empty if missing.
 
     >>> spread("seconds_per_step", Result(0.0123, 0.00068, "", False)), spread("nll", Result(0.5, None, "", False))
     ('0.7', '')
@@ -66,17 +66,17 @@ def spread(name: str, result: Result) -> str:
 
 
 def label(name: str) -> str:
-    """How a metric is called."""
+    """Label of a metric."""
     return metric_info(name).label
 
 
 def kind_of_rows(verdict: Verdict) -> Kind:
-    """What the rows of a verdict are."""
+    """Kind of the rows of a verdict: losses or methods."""
     return kind_of(row.loss for row in verdict.rows)
 
 
 def results_of(verdict: Verdict) -> list[dict[str, Result]]:
-    """Of each row of the verdict, its numbers by metric."""
+    """Results of each row of the verdict by metric."""
     changes = {(one.loss, one.metric): one.is_gain for one in verdict.differences if one.significant and one.mean}
     known = {
         metric: {mean for row in verdict.rows if (mean := row.mean(metric)) is not None} for metric in verdict.metrics
@@ -96,23 +96,22 @@ def results_of(verdict: Verdict) -> list[dict[str, Result]]:
 
 
 def with_metrics(verdict: Verdict, names: Sequence[str]) -> Verdict:
-    """The verdict with these metrics alone, in this order.
+    """The verdict restricted to these metrics, in this order.
 
     Raises:
-        ValueError: it has no such metric.
+        ValueError: a metric is unknown.
     """
     names = [verdict.equal_metrics.get(name, name) for name in names]
     unknown = [name for name in names if name not in verdict.metrics]
     if unknown or not names:
         raise ValueError(
-            f"--metrics must be some of {','.join(verdict.metrics)}, got {','.join(unknown) or 'none'}; write them "
-            "as there"
+            f"--metrics must be some of {','.join(verdict.metrics)}, got {','.join(unknown) or 'none'}; use these names"
         )
     return replace(verdict, metrics=tuple(dict.fromkeys(names)))
 
 
 def as_csv(verdict: Verdict) -> str:
-    """A row for each loss and metric, numbers as they were computed."""
+    """One row per loss and metric, with unrounded values."""
     differences = {(one.loss, one.metric): one for one in verdict.differences}
     head = ["loss", "chosen", "seeds", "metric", "mean", "std"]
     compared = ["low", "high", "p", "p_adjusted", "significant", "seeds_needed"]
@@ -128,7 +127,7 @@ def as_csv(verdict: Verdict) -> str:
 
 
 def as_markdown(verdict: Verdict) -> str:
-    """A table with the best means in bold, and arrows where a difference from the baseline is significant."""
+    """A table with the best means in bold and arrows for significant differences from the baseline."""
     head = [kind_of_rows(verdict).one, *map(label, verdict.metrics)]
     lines = [_line(head), _line(["---", *("---:" for _ in verdict.metrics)])]
     for row, results in zip(verdict.rows, results_of(verdict), strict=True):
@@ -143,7 +142,7 @@ def as_markdown(verdict: Verdict) -> str:
 
 
 def as_latex(verdict: Verdict) -> str:
-    """The same for LaTeX with the package booktabs."""
+    """The same table for LaTeX with the package booktabs."""
     marks = {"better": r"^{\uparrow}", "worse": r"^{\downarrow}", "": ""}
     lines = [
         "% needs \\usepackage{booktabs}",
@@ -171,7 +170,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _explained(verdict: Verdict) -> str:
-    """What the signs mean."""
+    """Explanation of the symbols."""
     seeds = len(verdict.seeds)
     if seeds < 2:
         return "One seed: no standard deviation, no interval and no significance test."

@@ -1,4 +1,4 @@
-"""Sections on what happened during the training, epoch by epoch."""
+"""Report sections on the training, over the epochs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 
 
 class Lines(NamedTuple):
-    """A figure over the epochs, and the names of those that have a line in it."""
+    """A figure over the epochs, and the names of its lines."""
 
     picture: Picture
     names: frozenset[str]
@@ -38,9 +38,9 @@ def learning_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Sectio
     record = losses[0].record
     chosen = record.monitor
     judged = (
-        "The last epoch is judged."
+        "Evaluated after the last epoch."
         if record.spec["checkpoint"] == "last"
-        else f"{capital(label(chosen))} on validation data chose the epoch that is judged."
+        else f"{capital(label(chosen))} on validation data selected the evaluated epoch."
     )
     scores = dict.fromkeys([chosen, *verdict.metrics])
     figures = [
@@ -54,22 +54,22 @@ def learning_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Sectio
     ]
     return _over_time_section(
         "Training",
-        f"{judged} Lines are means over the seeds, bands their range. Values of different losses do not compare: each "
-        f"training loss is a share of its first epoch.{_without_lines(losses)}",
+        f"{judged} Lines are means over the seeds, bands their range. Values of different losses are not comparable, "
+        f"so each training loss is divided by that of its first epoch.{_without_lines(losses)}",
         losses,
         figures,
     )
 
 
 def right_and_wrong_section(losses: Sequence[ComparedLoss]) -> Section | None:
-    """Likelihood, entropy and confidence of both (Mukhoti et al. 2020, fig. 2 and 3); None of several labels."""
+    """Likelihood, entropy and confidence of both (Mukhoti et al. 2020, fig. 2 and 3); None for multi-label data."""
     titles = {
         "nll_wrong": "NLL of wrong predictions",
-        "nll_right": "NLL of right predictions",
+        "nll_right": "NLL of correct predictions",
         "entropy_wrong": "entropy of wrong predictions",
-        "entropy_right": "entropy of right predictions",
+        "entropy_right": "entropy of correct predictions",
         "confidence_wrong": "confidence of wrong predictions",
-        "confidence_right": "confidence of right predictions",
+        "confidence_right": "confidence of correct predictions",
     }
 
     def figures(split: str) -> list[Lines | None]:
@@ -78,8 +78,8 @@ def right_and_wrong_section(losses: Sequence[ComparedLoss]) -> Section | None:
         ]
 
     section = _over_time_section(
-        "Right and wrong predictions",
-        "On validation data. A network that grows surer of what it gets wrong is on the way to miscalibration: the NLL "
+        "Correct and wrong predictions",
+        "On validation data. Growing confidence in wrong predictions indicates miscalibration: the NLL "
         "of wrong predictions rises and their entropy falls (Mukhoti et al. 2020, figures 2 and 3)."
         f"{_without_lines(losses)}",
         losses,
@@ -90,7 +90,7 @@ def right_and_wrong_section(losses: Sequence[ComparedLoss]) -> Section | None:
 
 
 def weights_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section | None:
-    """Recall weights, and focal ones against them."""
+    """Recall weights, and the weights of focal losses for comparison."""
     counts = verdict.data.train_counts
     order = np.argsort([-count for count in counts], kind="stable")
     names = [verdict.data.class_names[k] for k in order]
@@ -114,8 +114,8 @@ def weights_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section
     colours = [Key(name, css(colour)) for name, colour in zip(members, shades(len(members)), strict=True)]
     section = Section(
         "Recall weights",
-        "The weight 1 − recall of each class on training batches, normalised to a sum of one: what recall loss "
-        "multiplies with, and for the others what it would (Tian et al. 2021, figures 1a and 2c). Colours go from "
+        "The weight 1 − recall of each class on training batches, normalised to a sum of one: the weights "
+        "of recall loss, shown for every row (Tian et al. 2021, figures 1a and 2c). Colours go from "
         f"the {'most common to the rarest class' if len(names) <= LINES else 'common to the rare classes'}.",
         keys=colours,
         figures=figures,
@@ -145,8 +145,8 @@ def _focal_against_recall(
     return Section(
         "Focal against recall weights",
         f"The mean of 1 − p over the samples of a class with {focal_loss.name}, the weight 1 − recall with "
-        f"{recall_loss.name}, and their ratio. A focal loss can be lowered by more confidence in what is already "
-        "right, a recall loss only by getting more right (Tian et al. 2021, appendix A.1, figure 4).",
+        f"{recall_loss.name}, and their ratio. A focal loss can be lowered by more confidence in correct "
+        "predictions, a recall loss only by more correct predictions (Tian et al. 2021, appendix A.1, figure 4).",
         keys=colours,
         figures=[
             Picture(weights_over_time("focal weights", lines(focal))),
@@ -157,7 +157,7 @@ def _focal_against_recall(
 
 
 def _members(counts: Sequence[float], order: NDArray[np.int64], names: Sequence[str]) -> dict[str, list[int]]:
-    """Places in the order that share a line: each class, or where there are many, groups of them."""
+    """Indices of the classes of each line: one class, or groups if there are many classes."""
     if len(names) <= LINES:
         return (
             {name: [place] for place, name in enumerate(names)}
@@ -170,7 +170,7 @@ def _members(counts: Sequence[float], order: NDArray[np.int64], names: Sequence[
 
 
 def asymmetry_section(losses: Sequence[ComparedLoss]) -> Section | None:
-    """Probabilities of positives and negatives, and the exponent that steers them; None of single labels."""
+    """Probabilities of positives and negatives, and the adaptive exponent; None for single-label data."""
     steered = [loss for loss in losses if _moves(loss, "gamma_neg")]
     figures = [
         _lines(losses, "train", "probability_positive", "probability of positives", percent=True),
@@ -183,8 +183,8 @@ def asymmetry_section(losses: Sequence[ComparedLoss]) -> Section | None:
         return None
     return _over_time_section(
         "Positives and negatives",
-        "The gap is the mean probability given to positives minus that of being absent given to negatives. Below zero "
-        "the negatives, of which there are more, have taken over (Ridnik et al. 2021, figures 4 and 9)."
+        "The gap is the mean predicted probability of positives minus the mean of 1 − probability of negatives. Below "
+        "zero the negatives, which are more frequent, dominate (Ridnik et al. 2021, figures 4 and 9)."
         f"{_without_lines(losses)}",
         losses,
         figures,
@@ -192,22 +192,22 @@ def asymmetry_section(losses: Sequence[ComparedLoss]) -> Section | None:
 
 
 def _moves(loss: ComparedLoss, name: str) -> bool:
-    """Whether a setting changed during training: one that did not is in the name of its loss, and no curve."""
-    found = loss.series("train", name)
-    return found is not None and bool(np.nanmin(found.low) < np.nanmax(found.high))
+    """Whether a setting changed during training; constant settings are not drawn."""
+    series = loss.series("train", name)
+    return series is not None and bool(np.nanmin(series.low) < np.nanmax(series.high))
 
 
 def _without_lines(losses: Sequence[ComparedLoss]) -> str:
-    """A sentence on the rows that have no epochs of their own, with a blank before it; nothing where all have some."""
+    """A sentence on the rows without epochs, with a leading space; empty if all have epochs."""
     names = [loss.name for loss in losses if method_name(loss.chosen) in MADE_AFTERWARDS and not any(loss.histories)]
     if not names:
         return ""
     made = "its classifier was" if len(names) == 1 else "their classifiers were"
-    return f" No line of {joined(names)}: {made} made after the training of another run."
+    return f" No line for {joined(names)}: {made} fitted after the training of another run."
 
 
 def _lines(losses: Iterable[ComparedLoss], split: str, name: str, title: str, **options: bool) -> Lines | None:
-    series = {loss.name: (found, loss.stroke) for loss in losses if (found := loss.series(split, name)) is not None}
+    series = {loss.name: (curve, loss.stroke) for loss in losses if (curve := loss.series(split, name)) is not None}
     return Lines(Picture(over_time(title, series, **options)), frozenset(series)) if series else None
 
 

@@ -1,4 +1,4 @@
-"""Sections on what was reached: the table, the differences from the baseline, accuracy against calibration."""
+"""Report sections on the results: table, differences from the baseline, accuracy against calibration."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from equipoise.tasks import GROUPS
 __all__ = ["differences_section", "results_section", "tradeoff_section"]
 
 ORDER = ("overall", "by frequency", "calibration", "after temperature", "cost", "open set")
-"""Headings over the columns of the tables."""
+"""Group headings of the columns."""
 
 
 def results_section(folder: ComparisonFolder, verdict: Verdict) -> Section:
-    """The table, how hyper-parameters were chosen, and what failed."""
+    """The table, the selection of hyper-parameters, and failures."""
     kind = kind_of_rows(verdict)
     several = len(verdict.seeds) > 1
     text = (
@@ -42,7 +42,7 @@ def results_section(folder: ComparisonFolder, verdict: Verdict) -> Section:
 
 
 def _tables(verdict: Verdict) -> list[Table]:
-    """The table, and that of an open set where there is one: side by side they would be wider than the page."""
+    """The table, and that of an open set if there is one; one table would be wider than the page."""
     everything = results_of(verdict)
     known = [name for name in verdict.metrics if any(results[name].mean is not None for results in everything)]
     metrics = sorted(known, key=lambda name: ORDER.index(_group(name)))
@@ -65,19 +65,19 @@ def _table(verdict: Verdict, everything: Sequence[Mapping[str, Result]], metrics
 
 
 def _no_probabilities(verdict: Verdict) -> list[str]:
-    """Of which rows numbers of calibration mean little, and why."""
+    """Warning on rows whose calibration metrics are not meaningful."""
     names = [row.loss for row in verdict.rows if method_name(row.loss) in DISTANCES]
     numbers = [_title(name) for name in verdict.metrics if _group(name) == "calibration"]
     if not names or not numbers:
         return []
     return [
-        f"The scores of {joined(names)} are distances to the means of classes and no probabilities: {joined(numbers)} "
-        "before temperature are no fair measure of them, with a mark or without."
+        f"The scores of {joined(names)} are distances to class means, not probabilities: {joined(numbers)} "
+        "before temperature scaling are not meaningful for them."
     ]
 
 
 def _use(folder: ComparisonFolder, verdict: Verdict) -> Section | None:
-    """The run to use, and how."""
+    """The recommended run and its use."""
     advice = recommended(folder, verdict)
     if advice is None:
         return None
@@ -91,7 +91,7 @@ def _title(name: str) -> str:
 
 
 def _group(name: str) -> str:
-    """Over which heading a metric stands."""
+    """Group heading of a metric."""
     if name in GROUPS:
         return "by frequency"
     if name in OPEN_METRICS:
@@ -104,11 +104,11 @@ def _group(name: str) -> str:
 
 
 def _name_cell(row: LossResult, verdict: Verdict) -> Cell:
-    own, all_seeds = len(row.seeds), len(verdict.seeds)
+    seeds, all_seeds = len(row.seeds), len(verdict.seeds)
     below = [
         *(["baseline"] if row.loss == verdict.baseline else []),
         *([f"chosen: {row.chosen}"] if row.chosen not in (row.loss, None) else []),
-        *([f"{own} of {all_seeds} seeds"] if own < all_seeds else []),
+        *([f"{seeds} of {all_seeds} seeds"] if seeds < all_seeds else []),
     ]
     return Cell(row.loss, "; ".join(below))
 
@@ -121,7 +121,7 @@ def _cell(metric: str, result: Result) -> Cell:
 
 
 def _choices(verdict: Verdict) -> Section | None:
-    """Which candidates there were."""
+    """Candidates and their validation metrics."""
     rows = [
         [
             row.loss,
@@ -152,7 +152,7 @@ def _failures(folder: ComparisonFolder, kind: Kind) -> Section | None:
 
 
 def differences_section(verdict: Verdict) -> Section | None:
-    """Differences with their intervals, a figure for each metric; None where there is nothing to compare."""
+    """Differences with their intervals, one figure per metric; None without differences."""
     figures = []
     for metric in verdict.metrics:
         rows = verdict.differences_in(metric)
@@ -177,7 +177,7 @@ def differences_section(verdict: Verdict) -> Section | None:
 
 
 def tradeoff_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section | None:
-    """Accuracy against calibration, before and after temperature; None of a single loss."""
+    """Accuracy against calibration, before and after temperature scaling; None for a single loss."""
     main = verdict.main_metric
     rows = {row.loss: row for row in verdict.rows}
     by_moment: dict[str, list[Point]] = {}
@@ -196,8 +196,8 @@ def tradeoff_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Sectio
     words = {"ece": "before temperature", "ece_after": "after temperature"}
     return Section(
         "Accuracy and calibration",
-        "Right is more accurate, down is better calibrated. The dashed line joins the "
-        f"{kind_of_rows(verdict).many} that no other one beats in both; thin bars are standard deviations over the "
+        "Right is more accurate, down is better calibrated. The dashed line connects the Pareto-optimal "
+        f"{kind_of_rows(verdict).many}; thin bars are standard deviations over the "
         "seeds. The two vertical scales differ.",
         figures=[
             Picture(
@@ -214,7 +214,7 @@ def tradeoff_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Sectio
 
 
 def _room(values: Sequence[tuple[float, float]], above: float | None = None) -> tuple[float, float]:
-    """Limits of an axis with room for names."""
+    """Limits of an axis with space for names."""
     low, high = min(v - s for v, s in values), max(v + s for v, s in values)
     margin = 0.16 * (high - low) or 1.0
     return (low - margin if above is None else max(low - margin, above), high + margin)

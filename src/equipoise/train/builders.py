@@ -186,7 +186,7 @@ def model_of(spec: RunSpec, task: TrainingTask, preparation: Preparation) -> tup
             raise ValueError(f"--word-vectors {spec.word_vectors}: {error}") from error
     if spec.prior_bias:
         if not task.kind.multilabel:
-            raise ValueError(f"--prior-bias is for several labels a sample, got task {task.kind!r}; leave it out")
+            raise ValueError(f"--prior-bias is for multi-label data, got task {task.kind!r}; leave it out")
         samples = len(task.data.train)
         set_prior_bias(model, [(count + 1) / (samples + 2) for count in task.data.train_counts.tolist()])
     return model, name

@@ -57,8 +57,8 @@ Given: TypeAlias = "Value | Schedule | tuple[Given, ...]"
 """A value whose schedules are built."""
 
 MEANT_FOR: Mapping[Link, str] = {
-    "softmax": "one label a sample or pixel",
-    "sigmoid": "several labels a sample",
+    "softmax": "single-label data or segmentation",
+    "sigmoid": "multi-label data",
     "region": "segmentation",
 }
 
@@ -79,7 +79,7 @@ class Pairs:
 
 KINDS: Mapping[type, str] = {
     float: "a number",
-    int: "a whole number",
+    int: "an integer",
     bool: "true or false",
     str: "a word",
     tuple: "numbers in brackets such as (1, 2, 5)",
@@ -175,7 +175,7 @@ def build_loss(
         counts: (C,) training samples of each class; of several labels the positives, in segmentation the pixels.
         num_samples: training samples.
         epochs: of the training; call ``loss.set_epoch(epoch)`` before each.
-        ignore_index: label that counts for nothing.
+        ignore_index: label to ignore.
         sync: share statistics and denominators among processes.
 
     Raises:
@@ -185,7 +185,7 @@ def build_loss(
     >>> build_loss("ldam(weight=drw)", task=Task.MULTICLASS, **about).set_epoch(8)
     >>> build_loss("bce", task=Task.MULTICLASS, **about)
     Traceback (most recent call last):
-    ValueError: loss must be for one label a sample or pixel in task 'multiclass', got bce, which ...
+    ValueError: loss must be for single-label data or segmentation in task 'multiclass', got bce, which ...
     """
     terms = parse_loss(text)
     for term in terms:
@@ -201,7 +201,7 @@ def loss_trace(loss: nn.Module, task: Task, num_classes: int, ignore_index: int)
 
     The batches have three scales of logits and some ignored rows, at four moments of a training, in the order in which
     a loss with running statistics sees them. So ``focal(gamma=0)`` is found to be ``ce``, and ``logit-adjusted`` to be
-    ``balanced-softmax``, without a list of such pairs. The loss itself is left as it is.
+    ``balanced-softmax``, without a list of such pairs. The loss is unchanged.
 
     >>> same = losses.FocalLoss(0.0), losses.CrossEntropyLoss()
     >>> torch.allclose(*(loss_trace(loss, Task.MULTICLASS, 3, -100) for loss in same))
@@ -234,7 +234,7 @@ def python_call(text: str, *, num_classes: int, num_samples: int, epochs: int, i
         num_classes: C.
         num_samples: training samples.
         epochs: of the training, said where the loss needs them.
-        ignore_index: label that counts for nothing, said where it is not -100.
+        ignore_index: label to ignore, included in the text unless it is -100.
 
     >>> about = dict(num_classes=3, num_samples=99, epochs=10, ignore_index=255)
     >>> python_call("balanced-softmax", **about)
@@ -271,7 +271,7 @@ def _python_term(term: Term, known: Mapping[str, str], epochs: int, ignore_index
 
 
 def _as_python(value: Given) -> str | None:
-    """A value as it is written in Python; None for deferred weights, which take more than an expression."""
+    """A value as a Python expression; None for deferred weights, which take more than an expression."""
     if isinstance(value, Call):
         rule = None if value.name == "drw" else WEIGHTS[value.name].__name__
         return rule and f"equipoise.weights.{rule}({', '.join(['counts', *map(repr, value.arguments)])})"
@@ -395,7 +395,7 @@ def _weights(rule: Call, counts: Sequence[float]) -> Tensor | Deferred:
 
 
 def _called(call: Call, make: Callable[..., _Made], *first: object) -> _Made:
-    """What ``make`` makes of the arguments in a text."""
+    """Call ``make`` with the arguments of a text."""
     signature = inspect.signature(make)
     try:
         signature.bind(*first, *call.arguments)

@@ -546,7 +546,7 @@ def _value(what: str, value: Value, kind: Any) -> Any:  # noqa: ANN401
     if value is None and kind == float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
-        whole = "a whole number" if kind is int else "a number"
-        raise ValueError(f"{what} must be {whole}, got {str(value)!r}; write e.g. {1 if kind is int else 0.5}")
+        expected = "an integer" if kind is int else "a number"
+        raise ValueError(f"{what} must be {expected}, got {str(value)!r}; write e.g. {1 if kind is int else 0.5}")
     check_number(what, value, low=1 if kind is int else 0.0)
     return value if kind is int else float(value)

@@ -108,8 +108,8 @@ class RecallWeights(PreciseBuffers):
                 batches = self._widen("batches", torch.int64, logits.device)
                 floor = self.min_errors if self.floor_average else None
                 return recall_weights(counts, dtype, floor, self.momentum, recall, batches)
-            support, hits = counts.to(dtype)
-            self._update(recall, support, support - hits)
+            support, true_positives = counts.to(dtype)
+            self._update(recall, support, support - true_positives)
         return (1.0 - recall).to(dtype)
 
     def _update(self, recall: Tensor, support: Tensor, misses: Tensor) -> None:
@@ -189,8 +189,8 @@ def _batch_weights(counts: Tensor, logits: Tensor, min_errors: float, sync: bool
         from equipoise.kernels.triton.launch.statistics import recall_weights  # Triton is optional
 
         return recall_weights(counts, dtype, min_errors)
-    support, hits = counts.to(dtype)
-    return torch.where(support > 0, (support - hits).clamp(min=min_errors) / support.clamp(min=1), 1.0)
+    support, true_positives = counts.to(dtype)
+    return torch.where(support > 0, (support - true_positives).clamp(min=min_errors) / support.clamp(min=1), 1.0)
 
 
 def _by_kernel(logits: Tensor) -> bool:
@@ -223,8 +223,8 @@ def batch_precision_weights(logits: Tensor, labels: Tensor, valid: Tensor, sync:
     """``FP_c / (FP_c + TP_c)`` of a batch, 1 for a class that is never predicted; (C,)."""
     chosen = torch.cat([chosen for _, chosen, _ in _predictions(logits)])
     counts = _count(chosen, (valid, valid & (chosen == labels)), logits.shape[1])
-    predicted, hits = (all_sum(counts) if sync else counts).to(accumulation_dtype(logits))
-    return torch.where(predicted > 0, (predicted - hits) / predicted.clamp(min=1), 1.0)
+    predicted, true_positives = (all_sum(counts) if sync else counts).to(accumulation_dtype(logits))
+    return torch.where(predicted > 0, (predicted - true_positives) / predicted.clamp(min=1), 1.0)
 
 
 @torch.no_grad()
@@ -233,23 +233,23 @@ def support_and_hits(logits: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     labels = torch.where(valid, labels, 0)  # ignored labels may be out of range
     classes = logits.shape[1]
     parts = (
-        count_hits(hit, labels[part], valid[part], (peak - peak).masked_fill(~valid[part], 0.0), classes)
-        for part, hit, peak in _hits(logits, labels)
+        count_hits(correct, labels[part], valid[part], (peak - peak).masked_fill(~valid[part], 0.0), classes)
+        for part, correct, peak in _hits(logits, labels)
     )
     return torch.stack(list(parts)).sum(0)
 
 
 @torch.no_grad()
-def count_hits(hit: Tensor, labels: Tensor, valid: Tensor, losses: Tensor, num_classes: int) -> Tensor:
+def count_hits(correct: Tensor, labels: Tensor, valid: Tensor, losses: Tensor, num_classes: int) -> Tensor:
     """Rows and true positives per class, (2, C) int64; all arguments (N, d1, ..., dk).
 
     If any of the ``losses``, which are 0 in ignored rows, is NaN, the counts are ``SPOILED`` and the batch is not used.
     """
     # one pass: misses in the first C bins, true positives in the next, ignored rows in the last
-    slots = torch.where(valid, labels + num_classes * hit, 2 * num_classes).flatten()
+    slots = torch.where(valid, labels + num_classes * correct, 2 * num_classes).flatten()
     bins = torch.zeros(2 * num_classes + 1, dtype=torch.int64, device=slots.device)
-    misses, hits = bins.scatter_add(0, slots, torch.ones_like(slots))[:-1].view(2, num_classes)
-    return torch.where(losses.sum().isnan(), SPOILED, torch.stack([misses + hits, hits]))
+    misses, true_positives = bins.scatter_add(0, slots, torch.ones_like(slots))[:-1].view(2, num_classes)
+    return torch.where(losses.sum().isnan(), SPOILED, torch.stack([misses + true_positives, true_positives]))
 
 
 def _hits(logits: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
@@ -259,10 +259,10 @@ def _hits(logits: Tensor, labels: Tensor) -> Iterator[tuple[slice, Tensor, Tenso
         return
     # on the CPU it is faster to find the index only in rows where the label has the largest logit
     peak = logits.amax(1)
-    hit = logits.gather(1, labels.unsqueeze(1)).squeeze(1) == peak
-    rows = hit.nonzero().squeeze(1)
-    hit[rows] = logits[rows].max(1).indices == labels[rows]
-    yield slice(None), hit, peak
+    correct = logits.gather(1, labels.unsqueeze(1)).squeeze(1) == peak
+    rows = correct.nonzero().squeeze(1)
+    correct[rows] = logits[rows].max(1).indices == labels[rows]
+    yield slice(None), correct, peak
 
 
 def _predictions(logits: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
