@@ -129,9 +129,9 @@ def test_as_many_draws_are_made_together_as_allowed(tmp_path, monkeypatch, toget
 
 
 def test_counts_of_unknown_samples_are_ignored_without_an_open_set(tmp_path):
-    outcome = outcome_of(run_of(tmp_path, "single")[0])
-    weights = np.ones((outcome.samples, 2), np.float32)
-    expected, found = outcome.weigh(weights), outcome.weigh(weights, np.ones((3, 2), np.float32))
+    run = statistics_of(run_of(tmp_path, "multiclass")[0])
+    weights = np.ones((run.test.samples, 2), np.float32)
+    expected, found = run.weigh(weights), run.weigh(weights, np.ones((3, 2), np.float32))
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values)
