@@ -187,7 +187,7 @@ def test_binary_settings():
     spec = RunSpec(data="x", task="binary")
     assert spec.task == "binary"  # the data tell whether there are two classes
     assert spec.differing({"data": "x", "task": "multiclass"}) == {}
-    with pytest.raises(SpecError, match=r"  task: task must be one of 'multiclass', .*, got 'triple'; choose one"):
+    with pytest.raises(SpecError, match=r": task: task must be one of 'multiclass', .*, got 'triple'; choose one"):
         RunSpec.check({"data": "x", "task": "triple"})
 
 
@@ -202,7 +202,7 @@ def test_a_comparison_of_version_0_1_is_read(tmp_path, new, old):
         renamed(run.folder.path / "calibration.json")
         assert damage_of(run.folder) is None
         assert run.folder.record.data.task is Task(new)
-        assert run.folder.evaluation("test").task is Task(new)
+        assert run.folder.results.test.task is Task(new)
     assert replace(judge(folder, draws=50), inputs="") == known
     renamed(folder.verdict)
     read = type(known).from_json(json.loads(folder.verdict.read_text()))

@@ -6,13 +6,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from equipoise.comparison.outcomes import GROUPS, METRICS
 
 from equipoise.comparison import judge as rules
 from equipoise.comparison.judge import FinishedRun, judge
 from equipoise.comparison.statistics import ALPHA, Difference, holm, moderated
 from equipoise.comparison.verdict import GroupSummary
-from equipoise.tasks import MULTICLASS, MULTILABEL, SEGMENTATION
+from equipoise.evaluation.sample_statistics import METRICS
+from equipoise.tasks import GROUPS, Task
 from tests.comparison.verdicts import record_of, result_of, summary, unfinished
 
 SPEED = "seconds_per_step"
@@ -33,7 +33,7 @@ def group_of(classes, support):
     return GroupSummary(classes, support, summary(0.5), summary(0.1))
 
 
-def not_compared(groups=None, task=MULTICLASS, rows=(), runs=()):
+def not_compared(groups=None, task=Task.MULTICLASS, rows=(), runs=()):
     with_groups = [replace(result_of("ce"), groups=groups)] if groups else []
     return rules._not_compared(task, [*with_groups, *rows], dict(runs))
 
@@ -46,13 +46,13 @@ def test_the_test_samples_are_drawn_a_thousand_times():
 @pytest.mark.parametrize(
     ("task", "classes", "support", "reason"),
     [
-        (MULTICLASS, 2, 10, None),
-        (MULTICLASS, 2, 9, "2 classes, 9 test samples, too few to judge"),
-        (MULTICLASS, 1, 1, "1 class, 1 test sample, too few to judge"),
-        (MULTICLASS, 3, 0, "3 classes, 0 test samples, too few to judge"),
-        (MULTILABEL, 2, 2, "2 labels, 2 positive test samples, too few to judge"),
-        (MULTILABEL, 1, 1, "1 label, 1 positive test sample, too few to judge"),
-        (SEGMENTATION, 2, 1, "2 classes, 1 test pixel, too few to judge"),
+        (Task.MULTICLASS, 2, 10, None),
+        (Task.MULTICLASS, 2, 9, "2 classes, 9 test samples, too few to judge"),
+        (Task.MULTICLASS, 1, 1, "1 class, 1 test sample, too few to judge"),
+        (Task.MULTICLASS, 3, 0, "3 classes, 0 test samples, too few to judge"),
+        (Task.MULTILABEL, 2, 2, "2 labels, 2 positive test samples, too few to judge"),
+        (Task.MULTILABEL, 1, 1, "1 label, 1 positive test sample, too few to judge"),
+        (Task.SEGMENTATION, 2, 1, "2 classes, 1 test pixel, too few to judge"),
     ],
 )
 def test_groups_need_ten_test_samples(task, classes, support, reason):
@@ -127,18 +127,18 @@ def test_losses_that_are_one_another_have_one_row():
 
 
 def evaluation(task, *supports):
-    return SimpleNamespace(task=task.name, per_class=[SimpleNamespace(support=support) for support in supports])
+    return SimpleNamespace(task=task, per_class=[SimpleNamespace(support=support) for support in supports])
 
 
 @pytest.mark.parametrize(
     ("test", "equal"),
     [
-        (evaluation(MULTICLASS, 5, 5), True),
-        (evaluation(MULTICLASS, 5, 0, 5), True),
-        (evaluation(MULTICLASS, 1, 1), True),
-        (evaluation(MULTICLASS, 5, 6), False),
-        (evaluation(MULTILABEL, 5, 5), False),
-        (evaluation(SEGMENTATION, 5, 5), False),
+        (evaluation(Task.MULTICLASS, 5, 5), True),
+        (evaluation(Task.MULTICLASS, 5, 0, 5), True),
+        (evaluation(Task.MULTICLASS, 1, 1), True),
+        (evaluation(Task.MULTICLASS, 5, 6), False),
+        (evaluation(Task.MULTILABEL, 5, 5), False),
+        (evaluation(Task.SEGMENTATION, 5, 5), False),
     ],
 )
 def test_accuracy_is_mean_class_accuracy_where_all_classes_have_equal_support(test, equal):

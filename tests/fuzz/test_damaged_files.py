@@ -261,7 +261,8 @@ def test_damage_is_named(tmp_path, monkeypatch, name):
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     monkeypatch.chdir(scratch)
-    monkeypatch.setattr(Figure, "savefig", lambda figure, buffer, **options: buffer.write("<svg ></svg>"))  # slow
+    empty = '<svg width="1pt" height="1pt"></svg>'
+    monkeypatch.setattr(Figure, "savefig", lambda figure, buffer, **options: buffer.write(empty))  # it is slow
     path = make(own)
     content = path.read_bytes()
     assert outcome(read, path) is None  # the file itself is fine

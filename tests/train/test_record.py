@@ -133,7 +133,7 @@ def test_an_export_of_version_0_1(tmp_path):
     assert record.calibration.fields["temperature"] == 1.5
     assert record.results.calibrated == {"accuracy": 0.75, "nll": None}
     assert record.training.chosen_epoch == 2
-    expected = json.loads(EXPORT)
+    expected = json.loads(EXPORT) | {"task": "multiclass"}
     expected["model"]["method"] = "none"
     assert record.to_json() == expected
     assert list(record.to_json()) == list(expected)
@@ -144,6 +144,7 @@ def test_an_export_of_a_newer_version_asks_for_an_upgrade(tmp_path):
     file.write_text(json.dumps(json.loads(EXPORT) | {"added_later": 1}))
     assert ExportRecord.read(file).to_json() == {
         **json.loads(EXPORT),
+        "task": "multiclass",
         "model": json.loads(EXPORT)["model"] | {"method": "none"},
     }
     file.write_text(json.dumps(json.loads(EXPORT) | {"version": 2}))

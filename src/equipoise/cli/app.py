@@ -44,7 +44,7 @@ class Commands(TyperGroup):
         **extra: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         """Run a command; without ``standalone_mode`` raise errors instead of printing them."""
-        from equipoise.cli.console import fail
+        from equipoise.cli.console import echo
 
         try:
             status = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
@@ -53,9 +53,9 @@ class Commands(TyperGroup):
                 raise
             if type(error).__name__ == "NoArgsIsHelpError":  # the help is printed already
                 sys.exit(2)
-            if isinstance(error, UsageError):
-                fail(_one_line(error))
-            fail("aborted", 1)
+            known = isinstance(error, UsageError)
+            echo(f"error: {_one_line(error) if known else 'aborted'}", err=True)
+            sys.exit(2 if known else 1)
         if not standalone_mode:
             return status
         sys.exit(status)

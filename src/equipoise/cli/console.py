@@ -24,9 +24,9 @@ def echo(text: str, err: bool = False) -> None:
 
 
 def fail(error: Exception | str, status: int = 2) -> NoReturn:
-    """Print ``error: ...`` to stderr and exit."""
+    """Print ``error: ...`` to stderr and end the command."""
     echo(f"error: {error}", err=True)
-    raise SystemExit(status)
+    raise typer.Exit(status)
 
 
 class Console(rich.console.Console):
