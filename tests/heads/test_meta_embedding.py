@@ -415,7 +415,7 @@ def test_centroids_are_finite_or_absent_one_by_one():
         with pytest.raises(ValueError, match="centroids must be finite"):
             filled().memory.fill(wrong)
     absent = centroids.clone()
-    absent[2, 1] = torch.nan  # as a whole: the rest of the row counts for nothing
+    absent[2, 1] = torch.nan  # as a whole: the rest of the row is ignored
     memory = filled().memory
     memory.fill(absent)
     others = absent.nanmean(0)

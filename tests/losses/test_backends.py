@@ -1,4 +1,4 @@
-"""The CPU backend computes what the reference defines, and runs only where nobody else looks on."""
+"""The CPU backend computes what the reference defines, and runs only if no function transform or tracer is active."""
 
 import pytest
 import torch

@@ -17,7 +17,7 @@ TEXT = {"negatives": "one-vs-rest"}
 
 
 def formula(logits, labels, *, gamma_pos=0.0, gamma_neg=4.0, xi=0.0, gamma_hc=0.0, weight=None):
-    """Equations 2, 7 and 10 of Smith 2022, row by row; ``gamma_neg`` one number or one for each class."""
+    """Equations 2, 7 and 10 of Smith 2022, row by row; ``gamma_neg`` a number or one per class."""
     p = logits.softmax(1)
     weight = torch.ones(p.shape[1], dtype=p.dtype) if weight is None else weight
     gamma_neg = torch.as_tensor(gamma_neg, dtype=p.dtype).expand(p.shape[1])

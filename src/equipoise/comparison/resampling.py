@@ -28,7 +28,7 @@ class RunStatistics:
 
     Attributes:
         test: statistics of the test samples.
-        open: those of the open set; None where there is none.
+        open: those of the open set, or None.
         targets: a digest of those of the test, to tell whether runs share it.
         least: variance of a difference that samples add at least, by metric.
     """

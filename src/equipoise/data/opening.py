@@ -49,7 +49,7 @@ def _read_json(path: Path, options: Options) -> Source:
 
 
 def _read_voc(path: Path, options: Options) -> Source:
-    """Label maps where there are any, unless several labels an image are requested."""
+    """Label maps if the folder has them, unless multi-label data are requested."""
     maps = options.task is not Task.MULTILABEL and (path / "SegmentationClass").is_dir()
     return (read_voc if maps else read_voc_labels)(path, options)
 

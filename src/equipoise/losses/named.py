@@ -504,7 +504,7 @@ class AsymmetricLoss(SigmoidLoss):
         gap_step: step size of the adaptation; 0 keeps gamma_neg.
         gamma_max: upper bound of gamma_neg.
         per_class: one exponent per label.
-        margin_step: with ``target_gap``, adapt the margin by the same rule with this step; None keeps it.
+        margin_step: with ``target_gap``, adapt the margin in the same way with this step size; None keeps it.
         margin_max: upper bound of the margin.
         preset: ``"published"`` sets ``detach_focus=True`` and ``reduction="sum"``.
         options: see the top of the module; ``reduction`` is ``"batch_mean"`` by default, the sum over labels averaged

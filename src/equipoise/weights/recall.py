@@ -160,7 +160,7 @@ class Recalls(NamedTuple):
     """Class weights of a loss that follow from the rows and true positives of each class in its batch."""
 
     weights: Sequence[RecallWeights | BatchRecall]
-    looking: Sequence[bool]  # noted here: inside an autograd function nobody trains
+    looking: Sequence[bool]  # stored here: gradients are disabled inside an autograd function
 
     @classmethod
     def among(cls, batch_weights: Sequence[object], num_classes: int) -> Recalls | None:
