@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from equipoise.comparison.resampling import RunStatistics, resample
 from equipoise.comparison.statistics import ALPHA, Difference, holm, moderated, paired_difference
 from equipoise.predictions.source import Chunk
+from equipoise.tasks import Task
 
 __all__ = ["Settings", "format_coverage", "run"]
 
@@ -186,10 +187,10 @@ def _run(task: str, logits: Array, targets: Array) -> RunStatistics:
     """Statistics of a simulated run."""
     classes = logits.shape[-1]
     scores = np.moveaxis(logits, -1, 1).astype(np.float32)
-    rows = [{"group": "many", "support": 1} for _ in range(classes)]
-    folder = SimpleNamespace(results={"test": {"per_class": rows}}, where=Path(os.devnull))
+    test = SimpleNamespace(per_class=[SimpleNamespace(group="many")] * classes)
+    folder = SimpleNamespace(results=SimpleNamespace(test=test, open=None), where=Path(os.devnull))
     source = SimpleNamespace(
-        task=task, num_classes=classes, ignore_index=-100, chunks=lambda: iter([Chunk(scores, targets)])
+        task=Task(task), num_classes=classes, ignore_index=-100, chunks=lambda: iter([Chunk(scores, targets)])
     )
     return RunStatistics(folder, source)  # type: ignore[arg-type]
 

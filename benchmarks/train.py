@@ -311,14 +311,14 @@ def _fit(spec: RunSpec, data: DataSet, batch_size: int, folder: RunFolder, turns
 
 
 def _bare_loop(spec: RunSpec, data: DataSet, trainer: pl.Trainer, learner: Learner) -> BareLoop:
-    """The loop on the data that the feed has brought to the device."""
-    feed = trainer.train_dataloader.feed
-    if not isinstance(feed, DeviceLoader):
+    """The loop on the data that the loader holds on the device."""
+    loader = trainer.train_dataloader.loader
+    if not isinstance(loader, DeviceLoader):
         raise TypeError(
-            f"the data must fit on the device to be compared, got a {type(feed).__name__}; take a larger one"
+            f"the data must fit on the device to be compared, got a {type(loader).__name__}; take a larger one"
         )
     model = deepcopy(learner.model)
-    inputs, labels = feed.data
+    inputs, labels = loader.data
     return BareLoop(
         model,
         optimizer_of(spec, model, fused=False),
@@ -327,7 +327,7 @@ def _bare_loop(spec: RunSpec, data: DataSet, trainer: pl.Trainer, learner: Learn
         else partial(F.cross_entropy, ignore_index=data.ignore_index),
         (inputs, _as_taken(labels, data.task)),
         learner.preparation,
-        feed.order.batch_size,
+        loader.order.batch_size,
     )
 
 

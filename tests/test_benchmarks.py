@@ -547,7 +547,7 @@ def test_the_bare_loop_trains_as_we_do(monkeypatch):
     actual = []
 
     def follow(turns, trainer, learner):
-        for rows in torch.from_numpy(trainer.train_dataloader.feed.indices).split(16):
+        for rows in torch.from_numpy(trainer.train_dataloader.loader.indices).split(16):
             turns.bare.step(rows)
         actual.append(deepcopy((learner.model.state_dict(), turns.bare.model.state_dict())))
         turns.bare_seconds.append(1.0)

@@ -70,6 +70,7 @@ class Annotations:
 
     @classmethod
     def read(cls, file: Path) -> Annotations:
+        """Read and check a file."""
         content = read_json(file, error=DataError)
         needed = ("images", "annotations", "categories")
         if not isinstance(content, dict) or any(not isinstance(content.get(key), list) for key in needed):

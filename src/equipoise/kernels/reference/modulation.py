@@ -72,8 +72,8 @@ def power(base: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
     """
     if whole is None:
         return exp_of(gamma * above_zero(base).log())
-    square = base * base
-    return (base.clone(), square, square * base, square * square)[whole - 1]
+    result = base * base if whole > 1 else base.clone()
+    return result if whole < 3 else result * (base if whole == 3 else result)
 
 
 def exp_of(exponent: Tensor) -> Tensor:
