@@ -315,7 +315,10 @@ def test_mistakes(whole, equipoise, tmp_path):
     before, folder = contents(comparison.path), comparison.path.parent
     for options, words in (
         ({"losses": "ce focl", "epochs": 0}, ["2 mistakes", "losses.1", "did you mean 'focal'?", "epochs"]),
-        ({"losses": "ce bce dice"}, ["bce: loss must be for one label", "dice: loss must be for one label"]),
+        (
+            {"losses": "ce bce dice"},
+            ["bce: loss must be for single-label data", "dice: loss must be for single-label data"],
+        ),
         ({"data": "digit-lt"}, ["did you mean 'digits-lt'?"]),
         ({"lr": 0.5}, ["already holds a comparison with lr=None (this one has 0.5); choose another --out"]),
         ({"ray": "127.0.0.1:1", "seeds": 3}, ["--ray must be the address of a running cluster"]),
