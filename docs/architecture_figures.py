@@ -179,7 +179,54 @@ def packages_figure() -> str:
     return svg(boxes, arrows, "Packages of equipoise; an arrow leads from a package to one that imports it")
 
 
-FIGURES = {"packages.svg": packages_figure}
+# ------------------------------------------------------------------------------------------------------------- flows
+
+BATCH = {
+    "batch": Box("logits, targets", (), 0, 1),
+    "schedules": Box("schedules, options", ("schedules.py", "losses/base.py"), 0, 2.5),
+    "check": Box("check the batch, once", ("losses/softmax.py", "losses/sigmoid.py", "_checks.py"), 1, 1),
+    "hyper": Box("hyper-parameters, one tensor", ("kernels/hyper.py", "kernels/spec.py"), 1, 2.5),
+    "weights": Box("class weights", ("weights/recall.py", "losses/class_weights.py"), 2, 2.5),
+    "backend": Box("choose the backend, once", ("kernels/choice.py", "kernels/autograd.py"), 2, 1),
+    "reference": Box("reference: the definition", ("kernels/reference/",), 3, 0),
+    "cpu": Box("CPU", ("kernels/cpu/",), 3, 1),
+    "triton": Box("Triton, forward and backward fused", ("kernels/triton/", "losses/fused.py"), 3, 2),
+    "reduce": Box("reduce", ("losses/reduce.py",), 4, 1),
+    "loss": Box("loss", (), 5, 1),
+}
+BATCH_ARROWS = (
+    *(("batch", "check"), ("schedules", "hyper"), ("check", "backend"), ("check", "weights"), ("hyper", "backend")),
+    *(("backend", "reference"), ("backend", "cpu"), ("backend", "triton"), ("weights", "backend")),
+    *(("reference", "reduce"), ("cpu", "reduce"), ("triton", "reduce"), ("reduce", "loss")),
+)
+
+COMPARISON = {
+    "settings": Box("settings", ("cli/compare.py", "comparison/spec.py"), 0, 0),
+    "data": Box("data", ("data/opening.py",), 0, 1),
+    "plan": Box("plan: losses x seeds", ("comparison/plan.py", "expressions.py"), 1, 0),
+    "jobs": Box("jobs: processes or Ray", ("comparison/compare.py", "comparison/jobs.py"), 2, 0),
+    "train": Box("train a run", ("train/run.py", "train/module.py"), 2, 1),
+    "folder": Box("run folder", ("train/folder.py", "train/record.py"), 3, 1),
+    "evaluation": Box("evaluation, calibration", ("evaluation/closed_set.py", "train/outcome.py"), 3, 0),
+    "resampling": Box(
+        "metrics of resampled test data", ("comparison/resampling.py", "evaluation/sample_statistics.py"), 4, 1
+    ),
+    "verdict": Box("verdict", ("comparison/judge.py", "comparison/verdict.py"), 4, 0),
+    "report": Box("report", ("report/comparison.py", "plotting/"), 5, 0),
+    "table": Box("terminal", ("cli/comparison_table.py",), 5, 1),
+}
+COMPARISON_ARROWS = (
+    *(("settings", "plan"), ("data", "plan"), ("plan", "jobs"), ("jobs", "train"), ("train", "folder")),
+    *(("evaluation", "folder"), ("folder", "resampling"), ("resampling", "verdict")),
+    *(("verdict", "report"), ("verdict", "table")),
+)
+
+FIGURES = {
+    "batch-flow.svg": lambda: svg(BATCH, BATCH_ARROWS, "One batch: from logits and targets to the loss"),
+    "comparison-flow.svg": lambda: svg(COMPARISON, COMPARISON_ARROWS, "One comparison: from settings to the report"),
+    "packages.svg": packages_figure,
+}
+"""The figures by file name."""
 
 if __name__ == "__main__":
     for file_name, figure in FIGURES.items():

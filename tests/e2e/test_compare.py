@@ -317,7 +317,7 @@ def test_mistakes(whole, equipoise, tmp_path):
         ({"losses": "ce focl", "epochs": 0}, ["2 mistakes", "losses.1", "did you mean 'focal'?", "epochs"]),
         (
             {"losses": "ce bce dice"},
-            ["bce: loss must be for single-label data", "dice: loss must be for single-label data"],
+            ["bce: loss must be for single-label", "dice: loss must be for single-label"],
         ),
         ({"data": "digit-lt"}, ["did you mean 'digits-lt'?"]),
         ({"lr": 0.5}, ["already holds a comparison with lr=None (this one has 0.5); choose another --out"]),

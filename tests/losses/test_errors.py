@@ -1247,7 +1247,7 @@ def test_parts_that_exclude_one_another():
     with pytest.raises(ValueError, match=says("gamma_neg", "must be None", "got both", "asymmetry")):
         SigmoidLoss(asymmetric(0.0, 4.0), asymmetry=eq.AsymmetricLoss(target_gap=0.5).asymmetry)
     adapted = eq.AsymmetricLoss(target_gap=0.5, margin_step=0.01).asymmetry
-    with pytest.raises(ValueError, match=r"margin must be 0 when asymmetry adapts it, got 0.1; give its start to asym"):
+    with pytest.raises(ValueError, match=r"margin must be 0 if asymmetry adapts it, got 0.1; pass the start to asym"):
         SigmoidLoss(margin=0.1, asymmetry=adapted)
     with pytest.raises(ValueError, match=r"margin_step must be None without target_gap, got 0.01; set target_gap"):
         eq.AsymmetricLoss(margin_step=0.01)
