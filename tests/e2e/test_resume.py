@@ -59,7 +59,7 @@ def test_a_killed_run_with_a_task_name_of_version_0_1_goes_on(equipoise, tmp_pat
     for name in ("multiclass", "single"):
         finished = equipoise(tmp_path, "train", out="run", task=name, **settings)
         assert finished.status == 0, finished.err
-        assert ("going on where an earlier attempt stopped" in finished.out) == (name == "multiclass")
+        assert ("resuming an earlier attempt" in finished.out) == (name == "multiclass")
     assert "run is finished already" in finished.out
     assert run.record.data.task is run.results.test.task is Task.MULTICLASS
 
