@@ -56,7 +56,7 @@ def test_there_is_wrong_usage_of_every_command():
         ("evaluate", "missing argument 'FILE'; see equipoise evaluate --help"),
         ("losses focl", "did you mean 'focal'?"),
         ("evalute", "Did you mean 'evaluate'?"),
-        ("doctor --task all --counts 5,2", "--task must be one of 'multiclass', 'multilabel', 'segmentation', got"),
+        (
             "doctor --task all --counts 5,2",
             "--task must be one of 'multiclass', 'multilabel', 'segmentation', got 'all'",
         ),
