@@ -104,7 +104,7 @@ def sigmoid_batch(
 ) -> tuple[SigmoidInputs, SigmoidSpec]:
     """Check a batch and gather the weights of its elements; the spec learns whether all of its targets are known."""
     check_logits(logits)
-    if spec.ignore_value is not None and not check_sigmoid_targets(logits, targets, spec.ignore_value, validate):
+    if not check_sigmoid_targets(logits, targets, spec.ignore_value, validate):  # type: ignore[arg-type]  # refuses None
         spec = spec._replace(ignore_value=None)
     check_layout(spec.layout, logits.shape[1] if logits.ndim > 1 else 1)
     if element_weight is not None:
