@@ -17,7 +17,7 @@ from typing import TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_ignore_value, check_number, check_tensors, check_whole
+from equipoise._checks import check_choice, check_number, check_tensors, check_whole
 from equipoise._keywords import takes_options_of
 from equipoise.kernels.hyper import Layout, Values, accumulation_dtype, layout_of, pack
 from equipoise.kernels.spec import SigmoidSpec, SoftmaxSpec
@@ -371,7 +371,7 @@ def _sigmoid(
         logits,
         targets,
         pack(values, accumulation_dtype(logits), logits.device),
-        SigmoidSpec(_layout(parts, values), check_ignore_value(ignore_value), detach_focus),
+        SigmoidSpec(_layout(parts, values), ignore_value, detach_focus),
         element_weight=element_weight,
         reduction=reduction,
         normalizer=normalizer,
