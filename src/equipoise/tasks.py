@@ -41,7 +41,7 @@ class Task(StrEnum):
         main: the metric that classes and groups of classes are judged by.
         monitor: the validation metric that chooses the checkpoint.
         group_metric: the mean of ``main`` over a group of classes, in text.
-        metrics: numbers of the predicted classes that validations and comparisons show.
+        metrics: numbers of the predicted classes that are shown after each epoch, and offered to ``monitor``.
         calibration: the method that evaluations and runs fit, a name of ``calibration.METHODS``.
     """
 
