@@ -1,8 +1,9 @@
 """Generated parts of the loss pages: ``python -m docs.loss_pages`` writes them.
 
-A page is written by hand except for two parts: ``<!-- facts -->`` (use, source, names) and
-``<!-- arguments -->`` (the call with every default, what the arguments mean). ``index.md`` has a table of all losses
-and of their shared options. The figures in ``images`` are regenerated as well.
+It also starts the page of a new loss, with TODO where text is missing. A page is written by hand except for two parts:
+``<!-- facts -->`` (use, source, names) and ``<!-- arguments -->`` (the call with every default, what the arguments
+mean). ``index.md`` has a table of all losses and of their shared options. The figures in ``images`` are regenerated as
+well.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from equipoise.catalogue import CATALOGUE, Entry, Link, find
 from equipoise.cli.describe import arguments_of, call_of, signature_of
 from equipoise.cli.listing import GROUPS
 
-__all__ = ["FOLDER", "arguments", "facts", "index_tables", "main", "page_of", "write_parts"]
+__all__ = ["FOLDER", "arguments", "facts", "index_tables", "main", "new_page", "page_of", "write_parts"]
 
 FOLDER = Path(__file__).parent / "losses"
 
@@ -127,6 +128,40 @@ def index_tables() -> dict[str, str]:
     return tables
 
 
+def new_page(entry: Entry) -> str:
+    """A page with all sections, the marks of the generated parts, and TODO for what is written by hand."""
+    return f"""# {entry.name}
+
+<!-- facts -->
+<!-- end -->
+
+## Formula
+
+$$TODO$$
+
+## Curves
+
+![Curves of {entry.name}](images/{entry.name}.svg)
+
+## Defaults
+
+<!-- arguments -->
+<!-- end -->
+
+## Example
+
+TODO: a session that shows a value
+
+## When to use it
+
+TODO
+
+## Differences from the published code
+
+TODO
+"""
+
+
 def write_parts(page: str, parts: dict[str, str]) -> str:
     """The page with each part between ``<!-- name -->`` and ``<!-- end -->``."""
     for name, text in parts.items():
@@ -148,7 +183,8 @@ def main() -> None:
     for entry in CATALOGUE:
         page = page_of(entry)
         parts = {"facts": facts(entry), "arguments": arguments(entry)}
-        page.write_text(write_parts(page.read_text("utf-8"), parts), encoding="utf-8")
+        text = page.read_text("utf-8") if page.is_file() else new_page(entry)
+        page.write_text(write_parts(text, parts), encoding="utf-8")
         figure = figure_of(entry)
         svg = svg_file(draw(figure), figure.description)
         (FOLDER / "images" / f"{entry.name}.svg").write_text(svg, encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import equipoise
-from docs.loss_pages import FOLDER, arguments, facts, index_tables, page_of, write_parts
+from docs.loss_pages import FOLDER, arguments, facts, index_tables, new_page, page_of, write_parts
 from equipoise.catalogue import CATALOGUE, Entry
 from equipoise.cli.describe import signature_of
 from equipoise.doctor.counts import FEW, LONG_TAIL
@@ -98,6 +98,20 @@ def test_a_page_has_all_its_parts(entry: Entry):
 def test_an_argument_has_a_meaning(entry: Entry):
     text = part(page_of(entry).read_text("utf-8"), "arguments")
     assert [name for name, _, meaning in rows(text)[1:] if not meaning] == []
+
+
+def test_a_new_page_has_all_sections():
+    entry = CATALOGUE[0]
+    page = new_page(entry)
+    headings = re.compile(r"^## .*$", flags=re.MULTILINE)
+    assert headings.findall(page) == headings.findall(page_of(entry).read_text("utf-8"))
+    assert part(write_parts(page, {"facts": "x", "arguments": "y"}), "arguments") == "y"
+    assert f"(images/{entry.name}.svg)" in section(page, "Curves")
+
+
+@each_loss
+def test_a_page_is_finished(entry: Entry):
+    assert "TODO" not in page_of(entry).read_text("utf-8")
 
 
 def test_the_index_lists_what_there_is():

@@ -41,8 +41,7 @@ class Task(StrEnum):
         main: the metric that classes and groups of classes are judged by.
         monitor: the validation metric that chooses the checkpoint.
         group_metric: the mean of ``main`` over a group of classes, in text.
-        metrics: numbers of the predicted classes that validations and comparisons show.
-        resampled: the metrics that ``evaluate(bootstrap=...)`` gives intervals for.
+        metrics: numbers of the predicted classes that are shown after each epoch, and offered to ``monitor``.
         calibration: the method that evaluations and runs fit, a name of ``calibration.METHODS``.
     """
 
@@ -60,7 +59,6 @@ class Task(StrEnum):
     monitor: str
     group_metric: str
     metrics: tuple[str, ...]
-    resampled: tuple[str, ...]
     calibration: str
 
     def __new__(cls, name: str, attributes: Mapping[str, Any] = MappingProxyType({})) -> Self:
@@ -87,7 +85,6 @@ class Task(StrEnum):
             "monitor": "mean_class_accuracy",
             "group_metric": "accuracy",
             "metrics": ("accuracy", "mean_class_accuracy", "macro_f1"),
-            "resampled": ("accuracy", "mean_class_accuracy", "nll", "ece"),
             "calibration": "temperature",
         },
     )
@@ -108,7 +105,6 @@ class Task(StrEnum):
             "monitor": "mean_average_precision",
             "group_metric": "mAP",
             "metrics": ("mean_average_precision", "CF1", "OF1"),
-            "resampled": ("mean_average_precision", "OF1", "nll", "ece"),
             "calibration": "label-temperatures",
         },
     )
@@ -129,7 +125,6 @@ class Task(StrEnum):
             "monitor": "mean_iou",
             "group_metric": "mean IoU",
             "metrics": ("mean_iou", "mean_accuracy", "pixel_accuracy"),
-            "resampled": ("mean_iou", "mean_accuracy", "pixel_accuracy", "nll", "ece"),
             "calibration": "temperature",
         },
     )

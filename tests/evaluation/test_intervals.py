@@ -9,10 +9,18 @@ from sklearn.metrics import average_precision_score
 
 from equipoise.comparison.resampling import statistics_of
 from equipoise.evaluation import evaluate
-from equipoise.evaluation.sample_statistics import COLLECTORS, METRICS
+from equipoise.evaluation.closed_set import _intervals
+from equipoise.evaluation.sample_statistics import (
+    AFTER,
+    COLLECTORS,
+    GROUPS,
+    METRICS,
+    WITH_INTERVALS,
+    ResampledMetric,
+    SampleStatistics,
+)
 from equipoise.metrics.bootstrap import _counts
 from equipoise.predictions import Chunk, Predictions, open_predictions
-from equipoise.tasks import Task
 from tests.comparison.made import make_run
 from tests.predictions.saved import TASKS, arrays_of, save
 
@@ -22,7 +30,7 @@ def test_intervals_contain_their_values_and_depend_on_the_seed(tmp_path, task):
     source = open_predictions(save(tmp_path, "npz", arrays_of(task, samples=150)))
     runs = [evaluate(source, bootstrap=60, seed=seed) for seed in (1, 1, 2)]
     assert runs[0].intervals == runs[1].intervals != runs[2].intervals
-    assert tuple(runs[0].intervals) == Task(task).resampled
+    assert tuple(runs[0].intervals) == WITH_INTERVALS[task]
     for name, (low, high) in runs[0].intervals.items():
         assert low < runs[0].overall[name] < high, name
 
@@ -36,7 +44,7 @@ def test_unit_weights_give_the_metrics_of_the_evaluation(tmp_path, task, bins):
         collector.add(chunk.scores, chunk.targets)
     metrics = collector.finish().weigh(np.ones((80, 1)))
     overall = evaluate(source, bins=bins).overall
-    assert {*Task(task).resampled, "ada_ece"} <= set(metrics) <= set(METRICS[task])
+    assert {*WITH_INTERVALS[task], "ada_ece"} <= set(metrics) <= set(METRICS[task])
     for name, (value,) in metrics.items():
         # pixels are ranked in fine cells of confidence
         tolerance = 1e-3 if (task, name) == ("segmentation", "ada_ece") else 1e-6
@@ -50,7 +58,7 @@ def test_intervals_are_those_of_the_statistics_of_a_run_for_equal_weights(tmp_pa
     intervals = evaluate(open_predictions(run.predictions("test"), task=task), bootstrap=50, seed=3).intervals
     weights = _counts(50, 90, torch.Generator().manual_seed(3)).numpy().T
     metrics = statistics_of(run).weigh(weights)
-    assert tuple(intervals) == Task(task).resampled
+    assert tuple(intervals) == WITH_INTERVALS[task]
     for name, interval in intervals.items():
         limits = np.quantile(metrics[name], [0.025, 0.975]).clip(min=0)
         assert interval == pytest.approx(limits.tolist(), rel=1e-12), name
@@ -142,3 +150,23 @@ def test_limits_are_not_negative():
     logits = np.tile(np.log([[0.749, 0.251]]), (60, 1))
     low, high = evaluate(simulated(logits, labels.astype(np.int64)), bootstrap=200).intervals["ece"]
     assert low == 0 < high
+
+
+def test_limits_are_clipped_at_the_lowest_value_of_the_metric():
+    """A correlation may be negative."""
+    signs = np.resize([-1.0, 1.0], 20)
+    mean = ResampledMetric(("signs",), lambda total: total[0] / 20)
+    metrics = {"error": mean, "correlation": mean._replace(lowest=-1.0), "above": mean._replace(lowest=-0.1)}
+    statistics = SampleStatistics(20, {"signs": lambda weights: signs[None] @ weights}, metrics, {}, {})
+    intervals = _intervals(statistics, draws=200, seed=0)
+    low, high = intervals["correlation"]
+    assert -1 < low < -0.1 < 0 < high
+    assert intervals["error"] == [0, high]
+    assert intervals["above"] == [-0.1, high]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_metrics_of_all_classes_have_intervals(task):
+    """Whatever comparisons resample, without groups of classes, values after calibration and the AdaECE."""
+    without = {*GROUPS, "ada_ece", *(name for name in METRICS[task] if name.endswith(AFTER))}
+    assert set(WITH_INTERVALS[task]) == set(METRICS[task]) - without

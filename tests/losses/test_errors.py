@@ -4,6 +4,7 @@
 expected, "got" what came, and after a semicolon what to do.
 """
 
+import inspect
 import math
 import re
 import warnings
@@ -1002,20 +1003,23 @@ def test_unknown_words(argument, build, known, word):
         build(word)
 
 
+REQUIRED = {"num_classes": 3, "epochs": 5, "counts": COUNTS, "num_samples": 9, "xi": 0.5}
+
+
+def required_arguments(function):
+    """Values for the arguments without a default, other than logits and targets."""
+    parameters = inspect.signature(function).parameters.values()
+    names = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+    return {name: REQUIRED[name] for name in names if name not in ("logits", "targets")}
+
+
 @pytest.mark.parametrize("name", [name for name in eq.__all__ if name.endswith("Loss")])
 def test_unknown_keywords(name):
-    first = {
-        "RecallLoss": (3,), "PrecisionLoss": (3,), "CyclicalFocalLoss": (5,), "CyclicalAsymmetricLoss": (5,),
-        "DistributionBalancedLoss": (COUNTS, 9),
-        **dict.fromkeys(
-            ("InverseFrequencyLoss", "ClassBalancedLoss", "LDAMLoss", "BalancedSoftmaxLoss", "LogitAdjustedLoss"),
-            (COUNTS,),
-        ),
-    }.get(name, ())  # fmt: skip
-    getattr(eq, name)(*first)
+    needed = required_arguments(getattr(eq, name))
+    getattr(eq, name)(**needed)
     for keyword in ("gama", "ignore", "smoothing"):
         with pytest.raises(TypeError, match=rf"^{name} got an unexpected keyword argument '{keyword}'; "):
-            getattr(eq, name)(*first, **{keyword: 1.0})
+            getattr(eq, name)(**needed, **{keyword: 1.0})
 
 
 @pytest.mark.parametrize(
@@ -1046,13 +1050,7 @@ def test_losses_of_the_users_own_take_what_they_like():
 
 @pytest.mark.parametrize("name", F.__all__)
 def test_unknown_keywords_of_functions(name):
-    needed = {}
-    if name.startswith("cyclical"):
-        needed = {"xi": 0.5}
-    elif name.startswith(("inverse", "class_balanced", "ldam", "logit_adjusted", "balanced_softmax")):
-        needed = {"counts": COUNTS}
-    elif name.startswith("distribution"):
-        needed = {"counts": COUNTS, "num_samples": 9}
+    needed = required_arguments(getattr(F, name))
     targets = LABELS if name in BINARY else INDICES
     assert getattr(F, name)(logits(), targets, **needed).isfinite()
     with pytest.raises(TypeError, match=rf"^{name}(\(\))? got an unexpected keyword argument 'gama'"):

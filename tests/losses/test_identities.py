@@ -427,9 +427,10 @@ def slow_precision(logits, targets):
 def weight_of(entry, logits, targets):
     """The class weights a loss multiplies the user's with."""
     n = torch.tensor(long_tail(C), dtype=torch.float64)
-    rule = {"InverseFrequencyLoss": lambda: 1 / n, "ClassBalancedLoss": lambda: (1 - 0.9999) / (1 - 0.9999**n)}
-    if entry.name in rule:
-        return rule[entry.name]() * C / rule[entry.name]().sum()
+    arguments = inspect.signature(getattr(equipoise, entry.name)).parameters
+    if "normalize" in arguments:  # weights from counts: effective numbers, or inverse frequencies
+        rule = (1 - 0.9999) / (1 - 0.9999**n) if "beta" in arguments else 1 / n
+        return rule * C / rule.sum()
     counted = {"RecallLoss": slow_recall, "PrecisionLoss": slow_precision}
     if entry.name in counted:
         rows = logits.movedim(1, -1).reshape(-1, C)

@@ -15,7 +15,7 @@ from equipoise.calibration import METHODS, Fitted
 from equipoise.evaluation.meters import meter_for
 from equipoise.evaluation.results import FORMAT, Calibration, Evaluation, Reliability
 from equipoise.evaluation.rounding import Rounding
-from equipoise.evaluation.sample_statistics import COLLECTORS, SampleStatistics
+from equipoise.evaluation.sample_statistics import COLLECTORS, WITH_INTERVALS, SampleStatistics
 from equipoise.evaluation.sanity_checks import SanityChecks
 from equipoise.evaluation.split import FitRows, FitSplit, RowCollector, cross_fit
 from equipoise.metrics import bootstrap as resample
@@ -59,7 +59,7 @@ def evaluate(
     source = source if isinstance(source, Predictions) else open_predictions(source)
     split = FitSplit(source, seed, progress=progress)
     before = meter_for(source, from_logits=source.from_logits, bins=bins)
-    collector = COLLECTORS[source.task](source, metrics=source.task.resampled, bins=bins) if bootstrap else None
+    collector = COLLECTORS[source.task](source, metrics=WITH_INTERVALS[source.task], bins=bins) if bootstrap else None
     halves = [RowCollector(split, side) for side in (True, False)] if fitted is None else []
     checks, rounding = SanityChecks(source), Rounding(source)
     samples = unknown = 0
@@ -128,12 +128,12 @@ def _temperatures(source: Predictions, halves: list[FitRows]) -> list[tuple[Fitt
 
 
 def _intervals(statistics: SampleStatistics, draws: int, seed: int) -> dict[str, list[float]]:
-    """95 % confidence limits of each metric; none of the metrics is negative."""
+    """95 % confidence limits of each metric, clipped at the lowest value it can have."""
 
     def metrics(_: Tensor, *, weight: Tensor) -> Tensor:
         values = statistics.weigh(np.ascontiguousarray(weight.numpy().T))
         return torch.from_numpy(np.stack(list(values.values()), 1))
 
     interval = resample(metrics, torch.empty(statistics.samples), draws=draws, seed=seed, weighted=True)
-    limits = zip(statistics.metrics, interval.low.clamp(min=0).tolist(), interval.high.tolist(), strict=True)
-    return {name: [low, high] for name, low, high in limits}
+    limits = zip(statistics.metrics.items(), interval.low.tolist(), interval.high.tolist(), strict=True)
+    return {name: [max(low, metric.lowest), high] for (name, metric), low, high in limits}

@@ -23,7 +23,16 @@ from scipy.special import expit
 from equipoise.predictions import Predictions
 from equipoise.tasks import GROUPS, Task
 
-__all__ = ["AFTER", "COLLECTORS", "GROUPS", "METRICS", "Collector", "ResampledMetric", "SampleStatistics"]
+__all__ = [
+    "AFTER",
+    "COLLECTORS",
+    "GROUPS",
+    "METRICS",
+    "WITH_INTERVALS",
+    "Collector",
+    "ResampledMetric",
+    "SampleStatistics",
+]
 
 AFTER = "_after"
 """Ending of metrics and statistics after calibration."""
@@ -44,11 +53,13 @@ class ResampledMetric(NamedTuple):
         statistics: names of the arguments of ``value``, each (k, draws).
         value: the metric (draws,), or values (classes, draws) of which it is the mean.
         classes: the classes of that mean, ``"all"`` or a group; classes without a value are excluded.
+        lowest: the lowest value it can have, at which intervals are clipped.
     """
 
     statistics: tuple[str, ...]
     value: Callable[..., Array]
     classes: str | None = None
+    lowest: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -165,6 +176,15 @@ METRICS: Mapping[Task, Mapping[str, ResampledMetric]] = {
     }.items()
 }
 """Metrics that can be resampled, by task."""
+WITH_INTERVALS: Mapping[Task, tuple[str, ...]] = {
+    task: tuple(
+        name
+        for name, metric in metrics.items()
+        if metric.classes not in GROUPS and not name.endswith(AFTER) and metric is not ADA_ECE
+    )
+    for task, metrics in METRICS.items()
+}
+"""Metrics of all classes that ``evaluate(bootstrap=...)`` gives intervals for; the AdaECE would rank all events."""
 
 
 # ------------------------------------------------------------------------------------------------------- statistics
