@@ -17,7 +17,7 @@ from typing import TypedDict, Unpack
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_choice, check_ignore_value, check_number, check_tensors, check_whole
+from equipoise._checks import check_choice, check_number, check_tensors, check_whole
 from equipoise._keywords import takes_options_of
 from equipoise.kernels.hyper import Layout, Values, accumulation_dtype, layout_of, pack
 from equipoise.kernels.spec import SigmoidSpec, SoftmaxSpec
@@ -363,7 +363,6 @@ def _sigmoid(
     validate: bool = False,
 ) -> Tensor:
     check_tensors(logits, targets)
-    check_ignore_value(ignore_value)
     check_reduction(reduction)
     fixed: list[LossPart] = [] if weight is None else [ClassWeights(weight)]
     parts = [*sigmoid_parts(modulation, fixed, pos_weight, alpha, margin), *more_parts]

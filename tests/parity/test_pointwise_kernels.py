@@ -41,6 +41,7 @@ from tests.parity.budget import CUDA, DEVICE, DTYPES, captured, check_parity, ne
 pytest.importorskip("triton")
 
 from equipoise.kernels.triton import autograd as fused
+from equipoise.kernels.triton import ops
 from equipoise.kernels.triton.launch import rows as rows_launch
 from equipoise.kernels.triton.launch import sigmoid as sigmoid_launch
 from equipoise.kernels.triton.launch import softmax as softmax_launch
@@ -550,6 +551,28 @@ def test_compiles_without_a_graph_break(reduction):
                 value_and_gradient(compiled, logits, targets), value_and_gradient(loss, logits, targets), strict=True
             ):
                 torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_operations_return_what_the_compiler_expects(permuted):
+    """Shapes, types and strides, also of logits whose rows cannot be walked over in place."""
+    logits = torch.randn(3, 2, 2, 3, 2, device=DEVICE).permute(1, 0, 4, 3, 2)
+    logits = logits if permuted else logits.contiguous()
+    labels = indices_of(logits.shape, ignored=0.2).to(DEVICE)
+    known = multilabel_of(logits.shape, ignored=0.2).float().to(DEVICE)
+    hyper, layout = torch.tensor([1.5], device=DEVICE), "gamma_pos:0:1:0"
+    one, each_row = torch.ones((), device=DEVICE), torch.ones(labels.shape, device=DEVICE)
+    state = ops._softmax_forward(logits, labels, None, hyper, layout, -100, False, False)[0]
+    calls = [
+        (ops._softmax_forward, (labels, None, hyper, layout, -100, True, True)),
+        (ops._softmax_backward, (labels, None, hyper, layout, state, one)),
+        (ops._softmax_backward, (labels, None, hyper, layout, state, each_row)),
+        (ops._sigmoid_forward, (known, None, hyper, layout, -1.0, True, "labels")),
+        (ops._sigmoid_backward, (known, None, hyper, layout, -1.0, False, one)),
+        (ops._sigmoid_backward, (known, None, hyper, layout, -1.0, False, torch.ones_like(logits))),
+    ]
+    for operation, arguments in calls:
+        torch.library.opcheck(operation, (logits, *arguments), test_utils=("test_schema", "test_faketensor"))
 
 
 @pytest.mark.gpu

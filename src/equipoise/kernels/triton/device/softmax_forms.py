@@ -1,4 +1,4 @@
-r"""What the softmax kernels do with a tile of logits: the closed forms of ``softmax_reference``, rows by classes.
+r"""What the softmax kernels do with a tile of logits: the closed forms of ``reference.softmax``, rows by classes.
 
 A row is known by two numbers: its peak, the largest adjusted logit, and the sum of the exponentials of all classes but
 the true one relative to it, the others, so that q = 1 - p keeps its precision at p = 1. Dense targets have no true

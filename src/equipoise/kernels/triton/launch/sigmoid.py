@@ -102,12 +102,12 @@ def sigmoid_forward(
     """
     dtype, device = accumulation_dtype(logits), logits.device
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
-    out = torch.empty_like(logits, dtype=None if at_once else dtype) if keep_elements or at_once else logits
+    out = filled = torch.empty_like(logits, dtype=None if at_once else dtype) if keep_elements or at_once else logits
     how = (spec, element_weight is not None, SigmoidOutputs(keep_elements, observed, reduction, at_once))
     tensors: tuple[Tensor, ...] = (logits, targets, weight, out)
     planned = _forward_plan(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
     if planned is None:
-        logits, targets, weight, out = tensors = tuple([tensor.contiguous() for tensor in tensors])
+        logits, targets, weight, filled = tensors = tuple([tensor.contiguous() for tensor in tensors])
         planned = _forward_plan(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
         assert planned is not None
     launch, shape, inside = planned
@@ -115,7 +115,9 @@ def sigmoid_forward(
     partial = sums if shape is None else torch.empty(shape, dtype=dtype, device=device)
     reduced = None if reduction is None else Reduced.empty(dtype, device)
     if logits.numel():
-        _forward(launch, logits, targets, weight, hyper, out, sums, partial, *asked(sums, reduced, inside))
+        _forward(launch, logits, targets, weight, hyper, filled, sums, partial, *asked(sums, reduced, inside))
+    if (keep_elements or at_once) and filled is not out:
+        out.copy_(filled)  # the compiler counts on the strides of the logits
     if reduction is not None and reduced is not None and inside < 0:
         finish(sums, reduced, reduction, logits.shape[0])
     return SigmoidForward(
@@ -163,20 +165,21 @@ def sigmoid_backward(
 ) -> Tensor:
     """Gradient of the logits; ``grad`` is a scalar or shaped like them, ``inverse`` that of the denominator."""
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
-    tensors: tuple[Tensor, ...] = (logits, targets, weight, torch.empty_like(logits), grad if grad.ndim else logits)
+    out = torch.empty_like(logits)
+    tensors: tuple[Tensor, ...] = (logits, targets, weight, out, grad if grad.ndim else logits)
     how = (spec, element_weight is not None, 2 if grad.ndim else 1 if inverse is None else 3)
     launch = _backward_launch(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
     if launch is None:
         tensors = tuple([tensor.contiguous() for tensor in tensors])
         launch = _backward_launch(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
         assert launch is not None
-    logits, targets, weight, out, each = tensors
+    logits, targets, weight, filled, each = tensors
     if logits.numel():
         _backward(
             launch, logits, targets, weight, hyper, each if grad.ndim else grad, hyper if inverse is None else inverse,
-            out,
+            filled,
         )  # fmt: skip
-    return out
+    return out if filled is out else out.copy_(filled)  # the compiler counts on the strides of the logits
 
 
 @lru_cache(maxsize=1024)

@@ -205,20 +205,20 @@ def softmax_backward(
 
     ``coded``: the targets are the codes of forward, which may have kept no state then.
     """
-    out = torch.empty_like(logits)
+    out = filled = torch.empty_like(logits)
     kind = 2 if grad.ndim else 1 if inverse is None else 3
     how = (spec, weight is not None, coded, state is not None, kind)
     launch = _backward_launch(Batch.of(logits, out, targets), *how)
     if launch is None:
-        logits, out, targets = logits.contiguous(), out.contiguous(), targets.contiguous()
-        launch = _backward_launch(Batch.of(logits, out, targets), *how)
+        logits, filled, targets = logits.contiguous(), out.contiguous(), targets.contiguous()
+        launch = _backward_launch(Batch.of(logits, filled, targets), *how)
         assert launch is not None
     if launch.programs:
         _backward(
             launch, logits, targets, hyper if weight is None else weight, hyper, hyper if state is None else state,
-            grad.contiguous(), hyper if inverse is None else inverse, out,
+            grad.contiguous(), hyper if inverse is None else inverse, filled,
         )  # fmt: skip
-    return out
+    return out if filled is out else out.copy_(filled)  # the compiler counts on the strides of the logits
 
 
 @lru_cache(maxsize=1024)
