@@ -330,7 +330,11 @@ BAD_ARRAYS = {
     "pickled names": (changed(class_names=np.array(["a"] * 6, object)), "class_names", "pickled Python objects"),
     "too few names": (changed(class_names=np.array(["a", "b"])), "class_names must be 6 strings", "(2,)"),
     "names in numbers": (changed(class_names=np.arange(6)), "class_names must be 6 strings", "int64"),
-    "too few counts": (changed(train_counts=np.ones(5)), "one number for each of the 6 classes, got 5", "0 where"),
+    "too few counts": (
+        changed(train_counts=np.ones(5)),
+        "one number for each of the 6 classes, got 5",
+        "0 for a class",
+    ),
     "negative counts": (changed(train_counts=np.array([1, 2, 3, 4, 5, -1])), "finite and not negative", "recount"),
     "counts in words": (changed(train_counts=np.array(["a"] * 6)), "train_counts must be a vector of numbers", "(6,)"),
     "only ignored": (changed(targets=np.full(20, -100)), "at least one target that counts", "--ignore-index"),
