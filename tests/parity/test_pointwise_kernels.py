@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 import equipoise as eq
 from equipoise.catalogue import CATALOGUE
@@ -572,7 +574,11 @@ def test_operations_return_what_the_compiler_expects(permuted):
         (ops._sigmoid_backward, (known, None, hyper, layout, -1.0, False, torch.ones_like(logits))),
     ]
     for operation, arguments in calls:
-        torch.library.opcheck(operation, (logits, *arguments), test_utils=("test_schema", "test_faketensor"))
+        with FakeTensorMode() as mode:
+            faked = [mode.from_tensor(value) if torch.is_tensor(value) else value for value in (logits, *arguments)]
+            expected = tree_leaves(operation(*faked))
+        for tensor, fake in zip(tree_leaves(operation(logits, *arguments)), expected, strict=True):
+            assert (tensor.dtype, tensor.shape, tensor.stride()) == (fake.dtype, fake.shape, fake.stride())
 
 
 @pytest.mark.gpu
