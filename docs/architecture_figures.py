@@ -19,7 +19,7 @@ IMAGES = ROOT / "docs" / "images"
 SOURCE = ROOT / "src" / "equipoise"
 
 LINE, LETTER = 15, 6.7  # height of a line of text and width of a letter, in pixels
-ROW_GAP, MARGIN = 16, 12
+COLUMN_GAP, ROW_GAP, MARGIN = 12, 26, 12
 STYLE = """
   rect { fill: #f4f6fa; stroke: #5b6b8c; rx: 5 }
   path { fill: none; stroke: #8a94a8; stroke-width: 1.2 }
@@ -40,13 +40,13 @@ class Box:
     Args:
         title: the first line.
         files: further lines, in a monospaced font.
-        column: from the left.
-        row: from the top; a fraction places the box between two rows.
+        column: from the left; a fraction places the box between two columns.
+        row: from the top.
     """
 
     title: str
     files: tuple[str, ...]
-    column: int
+    column: float
     row: float
 
 
@@ -112,13 +112,13 @@ def _packages() -> tuple[dict[str, Box], list[tuple[str, str]]]:
     edges, layer = reduced(public), layers(public)
     parents = {name: [other for other in edges if name in edges[other]] for name in edges}
     order: dict[str, float] = {}
-    for column in sorted(set(layer.values()), reverse=True):  # each layer in the order of what imports it
-        names = [name for name in edges if layer[name] == column]
+    for row in sorted(set(layer.values()), reverse=True):  # each layer in the order of what imports it
+        names = [name for name in edges if layer[name] == row]
         centre = {n: sum(order[p] for p in parents[n]) / len(parents[n]) if parents[n] else 0.5 for n in names}
         for position, name in enumerate(sorted(names, key=lambda name: (centre[name], name))):
             order[name] = (position + 0.5) / len(names)
-    tallest = max([*layer.values()].count(column) for column in layer.values())
-    boxes = {name: Box(name, (), layer[name], order[name] * tallest - 0.5) for name in edges}
+    widest = max([*layer.values()].count(row) for row in layer.values())
+    boxes = {name: Box(name, (), order[name] * widest - 0.5, layer[name]) for name in edges}
     return boxes, [(child, name) for name, children in edges.items() for child in sorted(children)]
 
 
@@ -126,19 +126,14 @@ def _packages() -> tuple[dict[str, Box], list[tuple[str, str]]]:
 
 
 def svg(boxes: Mapping[str, Box], arrows: Iterable[tuple[str, str]], description: str) -> str:
-    """Boxes and arrows as SVG; the arrows run between the facing sides of two boxes."""
-    columns = sorted({box.column for box in boxes.values()})
-    width = {
-        c: max(LETTER * len(line) for b in boxes.values() if b.column == c for line in (b.title, *b.files)) + 16
-        for c in columns
-    }
-    gap = 46
-    left = {c: MARGIN + sum(width[other] + gap for other in columns if other < c) for c in columns}
+    """Boxes and arrows as SVG: arrows run sideways between boxes of a row, and from row to row otherwise."""
+    width = {name: max(LETTER * len(line) for line in (box.title, *box.files)) + 16 for name, box in boxes.items()}
     height = {name: LINE * (1 + len(box.files)) + 10 for name, box in boxes.items()}
-    step = max(height.values()) + ROW_GAP
-    centre = {name: MARGIN + (box.row + 0.5) * step for name, box in boxes.items()}
-    total = max(left[c] + width[c] for c in columns) + MARGIN
-    bottom = max(centre[name] + height[name] / 2 for name in boxes) + MARGIN
+    cell, step = max(width.values()) + COLUMN_GAP, max(height.values()) + ROW_GAP
+    x = {name: MARGIN + (box.column + 0.5) * cell for name, box in boxes.items()}
+    y = {name: MARGIN + (box.row + 0.5) * step for name, box in boxes.items()}
+    total = max(x[name] + width[name] / 2 for name in boxes) + MARGIN
+    bottom = max(y[name] + height[name] / 2 for name in boxes) + MARGIN
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {total:.0f} {bottom:.0f}" width="{total:.0f}" '
         'role="img">',
@@ -149,27 +144,24 @@ def svg(boxes: Mapping[str, Box], arrows: Iterable[tuple[str, str]], description
         '<rect class="page" width="100%" height="100%"/>',
     ]
     for start, end in arrows:
-        x1, y1, x2, y2 = left[boxes[start].column] + width[boxes[start].column], centre[start], 0.0, centre[end]
-        if boxes[start].column == boxes[end].column:
-            x = left[boxes[start].column] + width[boxes[start].column] / 2
-            side = 1 if y2 > y1 else -1
-            y1, y2 = y1 + side * height[start] / 2, y2 - side * height[end] / 2
-            lines.append(f'<path d="M{x:.0f} {y1:.0f}V{y2:.0f}" marker-end="url(#head)"/>')
-            continue
-        x2 = left[boxes[end].column]
-        if x2 < x1:  # to the left
-            x1, x2 = left[boxes[start].column], left[boxes[end].column] + width[boxes[end].column]
-        middle = (x1 + x2) / 2
-        lines.append(
-            f'<path d="M{x1:.0f} {y1:.0f}C{middle:.0f} {y1:.0f} {middle:.0f} {y2:.0f} {x2:.0f} {y2:.0f}" '
-            'marker-end="url(#head)"/>'
-        )
+        if boxes[start].row == boxes[end].row:
+            side = 1 if x[end] > x[start] else -1
+            x1, x2 = x[start] + side * width[start] / 2, x[end] - side * width[end] / 2
+            path = f"M{x1:.0f} {y[start]:.0f}H{x2:.0f}"
+        else:
+            side = 1 if y[end] > y[start] else -1
+            y1, y2 = y[start] + side * height[start] / 2, y[end] - side * height[end] / 2
+            middle = (y1 + y2) / 2
+            path = (
+                f"M{x[start]:.0f} {y1:.0f}C{x[start]:.0f} {middle:.0f} {x[end]:.0f} {middle:.0f} {x[end]:.0f} {y2:.0f}"
+            )
+        lines.append(f'<path d="{path}" marker-end="url(#head)"/>')
     for name, box in boxes.items():
-        x, y = left[box.column], centre[name] - height[name] / 2
-        lines.append(f'<rect x="{x:.0f}" y="{y:.0f}" width="{width[box.column]:.0f}" height="{height[name]:.0f}"/>')
+        left, top = x[name] - width[name] / 2, y[name] - height[name] / 2
+        lines.append(f'<rect x="{left:.0f}" y="{top:.0f}" width="{width[name]:.0f}" height="{height[name]:.0f}"/>')
         for number, line in enumerate((box.title, *box.files)):
             kind = ' class="file"' if number else ""
-            lines.append(f'<text x="{x + 8:.0f}" y="{y + LINE * (number + 1):.0f}"{kind}>{escape(line)}</text>')
+            lines.append(f'<text x="{left + 8:.0f}" y="{top + LINE * (number + 1):.0f}"{kind}>{escape(line)}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 
@@ -182,41 +174,38 @@ def packages_figure() -> str:
 # ------------------------------------------------------------------------------------------------------------- flows
 
 BATCH = {
-    "batch": Box("logits, targets", (), 0, 1),
-    "schedules": Box("schedules, options", ("schedules.py", "losses/base.py"), 0, 2.5),
-    "check": Box("check the batch, once", ("losses/softmax.py", "losses/sigmoid.py", "_checks.py"), 1, 1),
-    "hyper": Box("hyper-parameters, one tensor", ("kernels/hyper.py", "kernels/spec.py"), 1, 2.5),
-    "weights": Box("class weights", ("weights/recall.py", "losses/class_weights.py"), 2, 2.5),
-    "backend": Box("choose the backend, once", ("kernels/choice.py", "kernels/autograd.py"), 2, 1),
-    "reference": Box("reference: the definition", ("kernels/reference/",), 3, 0),
-    "cpu": Box("CPU", ("kernels/cpu/",), 3, 1),
-    "triton": Box("Triton, forward and backward fused", ("kernels/triton/", "losses/fused.py"), 3, 2),
-    "reduce": Box("reduce", ("losses/reduce.py",), 4, 1),
-    "loss": Box("loss", (), 5, 1),
+    "batch": Box("logits, targets", (), 0, 0),
+    "schedules": Box("schedules, options", ("schedules.py", "losses/base.py"), 1, 0),
+    "check": Box("check the batch, once", ("losses/softmax.py", "losses/sigmoid.py", "_checks.py"), 0, 1),
+    "hyper": Box("hyper-parameters, one tensor", ("kernels/hyper.py", "kernels/spec.py"), 1, 1),
+    "weights": Box("class weights", ("weights/recall.py", "losses/class_weights.py"), 2, 1),
+    "backend": Box("choose the backend, once", ("kernels/choice.py", "kernels/autograd.py"), 1, 2),
+    "reference": Box("reference: the definition", ("kernels/reference/",), 0, 3),
+    "cpu": Box("CPU", ("kernels/cpu/",), 1, 3),
+    "triton": Box("Triton, forward and backward fused", ("kernels/triton/", "losses/fused.py"), 2, 3),
+    "reduce": Box("reduce to the loss", ("losses/reduce.py",), 1, 4),
 }
 BATCH_ARROWS = (
-    *(("batch", "check"), ("schedules", "hyper"), ("check", "backend"), ("check", "weights"), ("hyper", "backend")),
-    *(("backend", "reference"), ("backend", "cpu"), ("backend", "triton"), ("weights", "backend")),
-    *(("reference", "reduce"), ("cpu", "reduce"), ("triton", "reduce"), ("reduce", "loss")),
+    *(("batch", "check"), ("schedules", "hyper"), ("check", "backend"), ("hyper", "backend"), ("weights", "backend")),
+    *(("backend", "reference"), ("backend", "cpu"), ("backend", "triton")),
+    *(("reference", "reduce"), ("cpu", "reduce"), ("triton", "reduce")),
 )
 
 COMPARISON = {
     "settings": Box("settings", ("cli/compare.py", "comparison/spec.py"), 0, 0),
-    "data": Box("data", ("data/opening.py",), 0, 1),
-    "plan": Box("plan: losses x seeds", ("comparison/plan.py", "expressions.py"), 1, 0),
-    "jobs": Box("jobs: processes or Ray", ("comparison/compare.py", "comparison/jobs.py"), 2, 0),
+    "data": Box("data", ("data/opening.py",), 1, 0),
+    "plan": Box("plan: losses x seeds", ("comparison/plan.py", "expressions.py"), 0, 1),
+    "jobs": Box("jobs: processes or Ray", ("comparison/compare.py", "comparison/jobs.py"), 1, 1),
     "train": Box("train a run", ("train/run.py", "train/module.py"), 2, 1),
-    "folder": Box("run folder", ("train/folder.py", "train/record.py"), 3, 1),
-    "evaluation": Box("evaluation, calibration", ("evaluation/closed_set.py", "train/outcome.py"), 3, 0),
-    "resampling": Box(
-        "metrics of resampled test data", ("comparison/resampling.py", "evaluation/sample_statistics.py"), 4, 1
-    ),
-    "verdict": Box("verdict", ("comparison/judge.py", "comparison/verdict.py"), 4, 0),
-    "report": Box("report", ("report/comparison.py", "plotting/"), 5, 0),
-    "table": Box("terminal", ("cli/comparison_table.py",), 5, 1),
+    "evaluation": Box("evaluate and calibrate it", ("train/outcome.py", "evaluation/closed_set.py"), 2, 2),
+    "folder": Box("run folder", ("train/folder.py", "train/record.py"), 1, 2),
+    "resampling": Box("resample its test data", ("comparison/resampling.py", "evaluation/sample_statistics.py"), 0, 2),
+    "verdict": Box("verdict", ("comparison/judge.py", "comparison/verdict.py"), 0, 3),
+    "report": Box("report", ("report/comparison.py", "plotting/"), 1, 3),
+    "table": Box("terminal", ("cli/comparison_table.py",), 1, 4),
 }
 COMPARISON_ARROWS = (
-    *(("settings", "plan"), ("data", "plan"), ("plan", "jobs"), ("jobs", "train"), ("train", "folder")),
+    *(("settings", "plan"), ("data", "plan"), ("plan", "jobs"), ("jobs", "train"), ("train", "evaluation")),
     *(("evaluation", "folder"), ("folder", "resampling"), ("resampling", "verdict")),
     *(("verdict", "report"), ("verdict", "table")),
 )

@@ -21,14 +21,20 @@ def test_a_layer_is_the_length_of_the_longest_path():
     assert layers({"a": set(), "b": {"a"}, "c": {"a", "b"}, "d": set()}) == {"a": 0, "b": 1, "c": 2, "d": 0}
 
 
-def test_an_arrow_runs_from_the_right_side_of_a_box_to_the_left_side_of_the_next():
-    boxes = {"a": Box("a", (), 0, 0), "b": Box("b", ("b.py",), 1, 0)}
-    path = re.search(r'<path d="M(\d+) \d+C.* (\d+) \d+" marker-end', svg(boxes, [("a", "b")], "two boxes"))
-    rights = [int(x) + int(w) for x, w in re.findall(r'<rect x="(\d+)" y="\d+" width="(\d+)"', svg(boxes, [], ""))]
-    lefts = [int(x) for x in re.findall(r'<rect x="(\d+)"', svg(boxes, [], ""))]
-    assert path is not None
-    assert int(path[1]) == pytest.approx(rights[0], abs=1)
-    assert int(path[2]) == pytest.approx(lefts[1], abs=1)
+def test_arrows_run_sideways_in_a_row_and_down_between_rows():
+    boxes = {"a": Box("a", (), 0, 0), "b": Box("b", (), 1, 0), "c": Box("c", ("c.py",), 0, 1)}
+    drawing = svg(boxes, [("a", "b"), ("a", "c")], "three boxes")
+    (x, y, width, height), right, below = (
+        [int(number) for number in numbers]
+        for numbers in re.findall(r'<rect x="(\d+)" y="(\d+)" width="(\d+)" height="(\d+)"', drawing)
+    )
+    sideways = re.search(r'"M(\d+) (\d+)H(\d+)"', drawing)
+    down = re.search(r'"M(\d+) (\d+)C.* (\d+) (\d+)"', drawing)
+    assert sideways is not None
+    assert down is not None
+    assert [int(number) for number in sideways.groups()] == pytest.approx([x + width, y + height / 2, right[0]], abs=1)
+    ends = [x + width / 2, y + height, below[0] + below[2] / 2, below[1]]
+    assert [int(number) for number in down.groups()] == pytest.approx(ends, abs=1)
 
 
 @pytest.mark.parametrize("name", FIGURES)
