@@ -1,4 +1,4 @@
-"""What the settings name: data, sampler, model, loss, optimiser, and the learner that they make."""
+"""Build what the settings name: data, sampler, model, loss, optimiser and the Lightning module of them."""
 
 from __future__ import annotations
 
