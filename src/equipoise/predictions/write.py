@@ -15,12 +15,12 @@ __all__ = ["write_predictions"]
 
 
 def write_predictions(path: Path, like: Predictions, chunks: Iterator[Chunk]) -> None:
-    """Write ``chunks`` with the kind of scores, class names and counts of ``like``, and targets if it has any.
+    """Write ``chunks`` as scores of the kind of ``like``, with its names and counts, and targets if any.
 
     Decisions are written as ``decisions``, in a table as ``decision_<class>``; other columns of a table are unchanged.
 
-    The suffix determines the format: ``.npz``, ``.csv``, ``.parquet``, or none for a folder of ``.npy`` files, which never
-    needs more memory than a chunk.
+    The suffix determines the format: ``.npz``, ``.csv``, ``.parquet``, or none for a folder of ``.npy`` files, which
+    never needs more memory than a chunk.
     """
     if path.suffix not in ("", ".npz", ".csv", ".parquet"):
         raise InputError(f"{path}: predictions are written as .npz, .csv, .parquet or a folder, got {path.suffix!r}")
