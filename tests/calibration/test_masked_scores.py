@@ -191,7 +191,7 @@ def test_thresholds_between_certain_scores():
     logits = torch.tensor([[INF], [INF], [3.0], [1.0], [-2.0], [-INF]])
     cases = {
         (1, 1, 1, 0, 0, 0): 2.0,
-        (1, 1, 0, 0, 0, 0): 4.5,  # above 3, halfway to what stands for inf
+        (1, 1, 0, 0, 0, 0): 4.5,  # above 3, halfway to the substitute for inf
         (1, 1, 1, 1, 0, 1): -0.5,
         (0, 0, 0, 0, 0, 1): 0.0,  # no threshold finds the positive
     }

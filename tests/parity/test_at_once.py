@@ -89,7 +89,7 @@ def test_two_passes_where_one_does_not_serve(small_batches_too):
         eq.FocalLoss()(logits, targets)
         with torch.no_grad():
             eq.FocalLoss()(logits.clone().requires_grad_(), targets)
-        assert small_batches_too == []  # nobody wants a gradient
+        assert small_batches_too == []  # no gradient is requested
         eq.FocalLoss()(logits.half().requires_grad_(), targets)  # what is divided by the rows may underflow
         eq.FocalLoss()(logits.double().requires_grad_(), targets)
         eq.FocalLoss()(logits.clone().requires_grad_(), dense_of(shape).float().to(DEVICE))

@@ -314,7 +314,7 @@ def test_the_folder(tmp_path, task):
     assert files_in(out) == ["README.md", "model.json", "model.safetensors"]
     assert files_in(tmp_path) == ["out", "run"]
     assert files_in(tmp_path / "run") == before
-    assert len({each.stat().st_mode for each in out.iterdir()}) == 1  # whoever may read one may read all
+    assert len({each.stat().st_mode for each in out.iterdir()}) == 1  # all files have the same permissions
     loaded = load_exported(out)
     assert loaded.record.class_names == list(data_of(task).class_names)
     assert loaded.record.results.overall["nll"] == 0.75

@@ -41,13 +41,13 @@ PRETRAINED: Mapping[str, Mapping[str, bool]] = {
     "torchvision:googlenet": {"transform_input": True, "aux_logits": False},
     "torchvision:inception_v3": {"transform_input": True},
 }
-"""Models whose options pretrained weights change, and these options."""
+"""Options that pretrained weights change, by model."""
 
 
 class Exported(nn.Module):
     """An exported model: raw inputs in, calibrated probabilities out.
 
-    Inputs are what :meth:`equipoise.train.preparation.Preparation.raw` takes: images as arrays, files or Pillow images,
+    Inputs are those of :meth:`equipoise.train.preparation.Preparation.raw`: images as arrays, files or Pillow images,
     rows of features, or texts, as in training. One call is one batch, without gradients; use ``model`` itself for
     gradients.
 

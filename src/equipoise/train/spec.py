@@ -375,7 +375,7 @@ class RunSpec(SharedSpec):
 
 
 def _check_no_settings(text: str, row: Row) -> None:
-    """Raise where a loss or method of one run has settings of a training beside its arguments."""
+    """Raise if the loss or method of a single run has training settings among its arguments."""
     if row.settings:
         names = ", ".join(f"{key}={value}" for key, value in row.settings)
         flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in row.settings)

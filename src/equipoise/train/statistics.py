@@ -104,7 +104,7 @@ class Statistics(nn.Module):
 
 
 def _some(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """A copy of the rows of a batch: all, or every k-th sample or pixel where that would be too many.
+    """A copy of the rows of a batch: all, or every k-th sample or pixel if there are too many.
 
     Shape: ``logits`` (N, C, d1, ..., dk), ``targets`` (N, d1, ..., dk) or (N, C); result (n, C), and (n,) or (n, C).
     """
