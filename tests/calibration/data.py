@@ -1,4 +1,4 @@
-"""Data that the tests fit on, and every method applied to them."""
+"""Data for fits, and a function that fits any method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY = [(name, "multiclass") for name in SINGLE] + [(name, "multilabel") for na
 
 
 def single(rows=400, classes=4, scale=2.0, seed=0, size=()):
-    """Overconfident logits: the labels are drawn at half their sharpness."""
+    """Overconfident logits: labels are drawn from half of them."""
     draw = torch.Generator().manual_seed(seed)
     logits = scale * torch.randn(rows, classes, *size, generator=draw, dtype=torch.float64)
     flat = (0.5 * logits).softmax(1).movedim(1, -1).reshape(-1, classes)
@@ -34,7 +34,7 @@ def of(task, **options):
 
 
 def fit(name: str, logits: Tensor, targets: Tensor, *, quiet: bool = True, **options: object) -> Fitted:
-    """Fit a method of the registry, with what it needs, and without its warnings unless asked."""
+    """Fit a method of the registry with its required arguments, by default without warnings."""
     needs = {"groups": [c % 2 for c in range(logits.shape[1])], "train_counts": list(range(1, logits.shape[1] + 1))}
     given = {key: needs[key] for key in METHODS[name].needs} | options
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""On a GPU: the same fit as on the CPU, and logits that stay there."""
+"""On a GPU: the same fit as on the CPU, and logits that stay on the device."""
 
 import pytest
 import torch

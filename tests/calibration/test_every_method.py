@@ -1,4 +1,4 @@
-"""What holds for every method: shapes, dtypes, odd data, bad input."""
+"""Properties of every method: shapes, dtypes, unusual data, invalid input."""
 
 import inspect
 import math
@@ -55,7 +55,7 @@ def test_names():
 
 
 @pytest.mark.parametrize("name", [name for name in calibration.__all__ if name.startswith(("fit_", "correct_", "est"))])
-def test_arguments_of_other_libraries_are_answered_with_what_there_is(name):
+def test_arguments_of_other_libraries_get_suggestions(name):
     needs = {"groups": [0, 1, 1]} if "group" in name else {}
     with pytest.raises(TypeError, match=rf"^{name} got an unexpected keyword argument 'lr'; it takes logits, "):
         getattr(calibration, name)(*single()[: 2 if name.startswith("fit_") else 1], **needs, lr=0.1)
@@ -128,7 +128,7 @@ def test_predictions_stay_where_promised(name, task):
 
 
 @every
-def test_a_line_for_people_and_a_short_repr(name, task):
+def test_description_and_short_repr(name, task):
     fitted = fit(name, *of(task, rows=300, **{"classes" if task == "multiclass" else "labels": 30}))
     assert "\n" not in fitted.describe()
     assert re.search(r"\(30 (classes|labels)", fitted.describe())
@@ -191,14 +191,14 @@ def test_odd_data_give_finite_logits_and_numbers(name, task, kind, tmp_path):
 
 @every
 @pytest.mark.parametrize("kind", ["all right", "one row"])
-def test_what_the_note_says_is_warned(name, task, kind):
+def test_note_is_a_warning(name, task, kind):
     logits, targets = odd(kind, task)
     needs = {"groups": [0, 1] * 2, "train_counts": [1, 2, 3, 4]}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fitted = METHODS[name].fit(logits, targets, **{key: needs[key] for key in METHODS[name].needs})
-    said = [str(each.message) for each in caught if issubclass(each.category, CalibrationWarning)]
-    assert said == ([f"{fitted.kind}: {fitted.note}"] if fitted.note else [])
+    messages = [str(each.message) for each in caught if issubclass(each.category, CalibrationWarning)]
+    assert messages == ([f"{fitted.kind}: {fitted.note}"] if fitted.note else [])
     assert all(each.filename == __file__ for each in caught), "the warning points at the caller"
     if not fitted.converged:
         assert fitted.note
@@ -225,16 +225,16 @@ def test_logits_that_are_not_finite(name, task, bad):
 
 
 @every
-def test_probabilities_taken_for_logits_are_worth_a_warning(name, task):
+def test_probabilities_as_logits_give_a_warning(name, task):
     logits, targets = of(task, rows=40)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         fit(name, logits, targets, quiet=False)
         assert not [warning for warning in caught if "probabilities" in str(warning.message)]
         fit(name, logits.softmax(1) if task == "multiclass" else logits.sigmoid(), targets, quiet=False)
-    found = [str(warning.message) for warning in caught if "probabilities" in str(warning.message)]
-    assert len(found) == 1, found
-    assert re.match(says("logits must be raw scores", "all in [0, 1]", "logits_from_probs(probs)"), found[0])
+    messages = [str(warning.message) for warning in caught if "probabilities" in str(warning.message)]
+    assert len(messages) == 1, messages
+    assert re.match(says("logits must be raw scores", "all in [0, 1]", "logits_from_probs(probs)"), messages[0])
 
 
 @pytest.mark.parametrize("name", [name for name in SINGLE if name != "prior"])
@@ -268,7 +268,7 @@ def test_bad_single_label_data(name, change, error, parts):
 
 
 @pytest.mark.parametrize("name", [name for name in SINGLE if name != "prior"])
-def test_one_class_is_no_problem_to_solve(name):
+def test_one_class_is_refused(name):
     needs = {"groups": [0]} if METHODS[name].needs else {}
     with pytest.raises(ValueError, match=says("logits must have shape", "at least 2 classes", "got (5, 1)")):
         METHODS[name].fit(torch.randn(5, 1), torch.zeros(5, dtype=torch.long), **needs)
@@ -297,8 +297,8 @@ def test_bad_multi_label_data(name, change, error, parts):
 @pytest.mark.parametrize("name", MULTI)
 def test_targets_of_any_type(name):
     logits, targets = multi(100)
-    found = [fit(name, logits, targets.to(dtype)) for dtype in (torch.bool, torch.uint8, torch.int64, torch.float32)]
-    assert all(each == found[0] for each in found)
+    fits = [fit(name, logits, targets.to(dtype)) for dtype in (torch.bool, torch.uint8, torch.int64, torch.float32)]
+    assert all(each == fits[0] for each in fits)
 
 
 @every
@@ -375,5 +375,5 @@ def test_importing_is_light():
         "import sys, equipoise.calibration, equipoise.heads;"
         "heavy = {'sklearn', 'scipy.optimize', 'torchmetrics', 'pandas', 'matplotlib'} & set(sys.modules); print(heavy)"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "set()"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "set()"

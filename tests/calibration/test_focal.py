@@ -1,4 +1,4 @@
-"""The posterior behind a focal loss."""
+"""The posterior of a model trained with focal loss."""
 
 import math
 
@@ -51,8 +51,8 @@ def test_it_inverts_what_training_with_focal_loss_does(gamma):
         return loss
 
     optimiser.step(closure)
-    found = FocalPosterior(gamma)(z.detach()).softmax(1)
-    assert_close(found, posterior, atol=1e-4, rtol=0.0)
+    corrected = FocalPosterior(gamma)(z.detach()).softmax(1)
+    assert_close(corrected, posterior, atol=1e-4, rtol=0.0)
     assert float((z.detach().softmax(1) - posterior).abs().max()) > 0.01
 
 
@@ -109,7 +109,7 @@ def test_probabilities_next_to_zero_and_one(dtype, gamma):
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel"])
 def test_gamma_by_likelihood(task):
-    """Labels drawn from the posterior of gamma 3: it is found again."""
+    """Labels are drawn from the posterior of gamma 3, and the fit recovers gamma."""
     draw = torch.Generator().manual_seed(0)
     logits = torch.randn(30_000, 3, generator=draw, dtype=torch.float64)
     truth = FocalPosterior(3.0, task=task)(logits)

@@ -91,7 +91,7 @@ def test_labels_of_one_kind_take_the_common_values():
     assert fitted.temperatures[0] != fitted.temperatures[1]
 
 
-def test_nothing_to_learn_is_said():
+def test_labels_of_one_value_get_a_note():
     logits, targets = multi(50, 2)
     for value in (0, 1):
         with pytest.warns(CalibrationWarning, match="nothing was learned"):
@@ -112,7 +112,7 @@ def test_separated_labels_stop_at_the_bound():
     assert 0.05 < shrunk.temperatures[0] < shrunk.temperatures[1]
 
 
-def test_unknown_labels_do_not_count():
+def test_unknown_labels_are_ignored():
     logits, targets = multi(200, 3)
     holes = targets.clone()
     holes[:80] = -1
@@ -148,7 +148,7 @@ def f1_of(chosen, positive):
 
 
 def best_by_trying(scores, positive):
-    """F1 of every cut between two scores and below all of them, the slow way."""
+    """The best F1 of all cuts between two scores and below all of them, by brute force."""
     cuts = sorted(set(scores.tolist()))
     middles = [cuts[0] - 1.0] + [(a + b) / 2 for a, b in pairwise(cuts)]
     return max(f1_of(scores > cut, positive) for cut in middles)
@@ -225,8 +225,8 @@ def test_no_label_with_enough_positives():
     assert not fitted.converged
 
 
-def test_cross_fitted_f1_is_what_comes_and_the_resubstituted_is_not():
-    """Averaged over draws of small samples, scored on much new data."""
+def test_cross_fitted_f1_is_unbiased_unlike_resubstitution():
+    """Averaged over draws of small samples, evaluated on much new data."""
     expected, reached, seen = [], [], []
     new, truth = multi(20_000, 5, seed=999)
     for seed in range(30):
@@ -251,7 +251,7 @@ def test_cross_fitting_by_hand():
     assert fitted.f1 == pytest.approx(tuple(scores))
 
 
-def test_unknown_targets_do_not_count():
+def test_unknown_targets_are_ignored():
     logits, targets = multi(300, 2)
     holes = targets.clone()
     holes[:120, 0] = -1
@@ -314,7 +314,7 @@ def label_objective(slope, bias, logits, targets, *, shrinkage=0.0, common=(1.0,
 
 
 def least(logits, targets, with_bias, **options):
-    """The least of the objective by a search over a grid of slopes and then a simplex."""
+    """The minimum of the objective by a grid search over slopes and then a simplex search."""
     best = min(
         (
             minimize(
@@ -327,7 +327,7 @@ def least(logits, targets, with_bias, **options):
             for slope in (0.02, 1.0, 10.0)
             for bias in ((0.0, -20.0) if with_bias else (0.0,))
         ),
-        key=lambda found: found.fun,
+        key=lambda result: result.fun,
     )
     return float(best.fun), (math.exp(best.x[0]), float(best.x[1]) if with_bias else 0.0)
 
@@ -341,9 +341,9 @@ def test_label_temperatures_are_the_least_of_their_objective(bias, shrinkage):
     _, common = least(logits.flatten(), targets.flatten(), bias)
     for k, name in enumerate(HARD):
         options = {"shrinkage": shrinkage, "common": common}
-        found = label_objective(1 / fitted.temperatures[k], fitted.biases[k], logits[:, k], targets[:, k], **options)
+        reached = label_objective(1 / fitted.temperatures[k], fitted.biases[k], logits[:, k], targets[:, k], **options)
         expected, _ = least(logits[:, k], targets[:, k], bias, **options)
-        assert found <= expected + 1e-5 * (1 + expected), name
+        assert reached <= expected + 1e-5 * (1 + expected), name
         assert bias or fitted.biases[k] == 0.0
 
 

@@ -24,7 +24,7 @@ quick = settings(max_examples=10, deadline=None)
 
 
 def shifted(rows=20_000, seed=0):
-    """Classes with a factor and a bias of their own, to be undone."""
+    """Logits distorted by a factor and a bias per class."""
     weight, bias = torch.tensor([1.0, 0.5, 0.8]).double(), torch.tensor([0.0, 1.0, -1.0]).double()
     draw = torch.Generator().manual_seed(seed)
     logits = 2.0 * torch.randn(rows, 3, generator=draw, dtype=torch.float64)
@@ -36,8 +36,8 @@ def test_known_factors_and_biases_are_found():
     logits, targets, weight, bias = shifted()
     fitted = fit_vector(logits, targets)
     assert_close(torch.tensor(fitted.weight).double(), weight, atol=0.06, rtol=0.0)
-    found = torch.tensor(fitted.bias).double()
-    assert_close(found - found[0], bias - bias[0], atol=0.1, rtol=0.0)
+    estimated = torch.tensor(fitted.bias).double()
+    assert_close(estimated - estimated[0], bias - bias[0], atol=0.1, rtol=0.0)
     assert nll(fitted(logits), targets) < nll(fit_temperature(logits, targets)(logits), targets) - 0.05
 
 
@@ -56,7 +56,7 @@ def test_a_known_matrix_is_found():
 @quick
 @given(seed=st.integers(0, 2**31), classes=st.integers(2, 6))
 def test_the_penalised_gradient_vanishes(seed, classes):
-    """Autograd on the documented objective, written anew from the result."""
+    """Autograd on an independent implementation of the documented objective, at the result."""
     logits, targets = single(200, classes, seed=seed)
     slope = 1.0 / fit_temperature(logits, targets).temperature
     fitted = fit_vector(logits, targets, shrinkage=3.0)

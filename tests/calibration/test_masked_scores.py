@@ -27,7 +27,7 @@ every = pytest.mark.parametrize(("name", "task"), EVERY)
 
 
 def masked(task, rows=300, share=0.3, **options):
-    """Data of which some logits are infinite, never against a target, and where they are."""
+    """Data with some infinite logits that contradict no target, and their positions."""
     logits, targets = of(task, rows=rows, **options)
     chosen = torch.rand(logits.shape, generator=torch.Generator().manual_seed(1)) < share
     if task == "multilabel":
@@ -58,7 +58,7 @@ def test_fits_take_them_and_leave_them_as_they_are(name, task, size):
 
 @every
 def test_fits_are_those_of_very_small_probabilities(name, task):
-    """But for what a curve or a standard deviation says of a class where it is masked."""
+    """Except where a curve or a standard deviation depends on masked values."""
     logits, targets, chosen = masked(task)
     large = torch.where(chosen, logits.sign() * FAR, logits)
     mine, theirs = fit(name, logits, targets), fit(name, large, targets)
@@ -74,20 +74,20 @@ def test_fits_are_those_of_very_small_probabilities(name, task):
 
 @every
 def test_without_them_nothing_changes(name, task):
-    """Rows and labels that are ignored may hold anything."""
+    """Ignored rows and labels may hold any values."""
     logits, targets = of(task, rows=60)
     expected = fit(name, logits, targets)
     ignored = -100 if task == "multiclass" else -1
     for value in (math.nan, INF, -INF):
         damaged = torch.cat([logits, torch.full_like(logits[:3], value)])
         marks = torch.cat([targets, torch.full_like(targets[:3], ignored)])
-        found = fit(name, damaged, marks)
+        fitted = fit(name, damaged, marks)
         if name == "thresholds":  # the folds of the expected F1 are drawn for all rows
-            assert found.thresholds == expected.thresholds
+            assert fitted.thresholds == expected.thresholds
         elif task == "multiclass" or name in ("isotonic", "histogram"):
-            assert found == expected
+            assert fitted == expected
         else:
-            assert_close(found(logits), expected(logits))
+            assert_close(fitted(logits), expected(logits))
 
 
 @pytest.mark.parametrize("name", SINGLE)
@@ -101,19 +101,19 @@ def test_a_row_of_masked_classes_is_refused(name):
 
 
 @pytest.mark.parametrize("name", SINGLE)
-def test_a_true_class_that_is_masked_has_no_say_in_a_likelihood(name):
+def test_masked_true_class_is_ignored_by_likelihoods(name):
     logits, targets = single(rows=80)
     impossible = logits.clone()
     impossible[:5] = impossible[:5].scatter(1, targets[:5, None], -INF)
-    found = fit(name, impossible, targets)
-    assert not found(impossible).isnan().any()
+    fitted = fit(name, impossible, targets)
+    assert not fitted(impossible).isnan().any()
     if name not in LIKELIHOOD:
-        assert found.samples == 80
+        assert fitted.samples == 80
         return
     expected = fit(name, logits[5:], targets[5:])
-    assert_close(found(logits), expected(logits))
-    assert found.samples == 75
-    assert found.note.endswith("5 of 80 rows, which are ignored")
+    assert_close(fitted(logits), expected(logits))
+    assert fitted.samples == 75
+    assert fitted.note.endswith("5 of 80 rows, which are ignored")
     with pytest.warns(CalibrationWarning, match="the true class is masked"):
         fit(name, impossible, targets, quiet=False)
     with pytest.raises(ValueError, match=r"targets must name a class that is not masked.*got 5 rows"):
@@ -127,9 +127,9 @@ def test_labels_that_contradict_certainty_are_ignored():
     marks = targets.clone()
     marks[:6, 1] = marks[6:8, 0] = -1
     for name in ("label-temperatures", "focal"):
-        found = fit(name, logits, targets)
-        assert found.note.endswith("8 of 600 targets contradict a logit of -inf or inf and are ignored")
-        assert_close(found(logits), fit(name, logits, marks)(logits))
+        fitted = fit(name, logits, targets)
+        assert fitted.note.endswith("8 of 600 targets contradict a logit of -inf or inf and are ignored")
+        assert_close(fitted(logits), fit(name, logits, marks)(logits))
     with pytest.raises(ValueError, match="logits must be finite for at least one label, got none; "):
         fit_label_temperatures(torch.full((4, 2), -INF), torch.zeros(4, 2))
 
@@ -152,7 +152,7 @@ def test_vector_scaling_of_a_masked_class(factor, log_probs):
 
 @pytest.mark.parametrize("factor", [0.0, -0.5, 0.5])
 def test_dirichlet_calibration_of_a_masked_class(factor):
-    """It counts for the others as a probability of 1e-12, as ``logits_from_probs`` has it."""
+    """For the others it is a probability of 1e-12, as in ``logits_from_probs``."""
     weight = ((1.0, factor, 0.1), (factor, factor, 0.2), (0.0, -factor, 1.0))
     after = DirichletCalibration(weight, (0.0, 1.0, 2.0))(ROW)
     log_p = ROW.log_softmax(1).where(ROW > -INF, math.log(1e-12))
@@ -191,7 +191,7 @@ def test_thresholds_between_certain_scores():
     logits = torch.tensor([[INF], [INF], [3.0], [1.0], [-2.0], [-INF]])
     cases = {
         (1, 1, 1, 0, 0, 0): 2.0,
-        (1, 1, 0, 0, 0, 0): 4.5,  # above 3, halfway to what stands for inf
+        (1, 1, 0, 0, 0, 0): 4.5,  # above 3, halfway to the substitute for inf
         (1, 1, 1, 1, 0, 1): -0.5,
         (0, 0, 0, 0, 0, 1): 0.0,  # no threshold finds the positive
     }

@@ -28,7 +28,7 @@ seeds = st.integers(0, 2**31)
 @quick
 @given(seed=seeds, rows=st.integers(2, 200), digits=st.integers(0, 6))
 def test_a_label_agrees_with_scikit_learn(seed, rows, digits):
-    """Also between and beyond the scores that were seen, and with ties (few digits)."""
+    """Also between and beyond the scores of the fit, and with ties (few digits)."""
     logits, targets = multi(rows, 1, seed=seed)
     logits = logits.round(decimals=digits)
     floor = 0.5 / (rows + 1)
@@ -115,7 +115,7 @@ def test_isotonic_keeps_the_ranking_of_a_label():
         assert bool((now[before.argsort()].diff() >= 0).all())
 
 
-def test_unknown_labels_do_not_count():
+def test_unknown_labels_are_ignored():
     logits, targets = multi(300, 3)
     holes = targets.clone()
     holes[:100, 1] = -1
@@ -142,11 +142,11 @@ def test_places():
 @given(seed=seeds, scale=st.sampled_from([0.01, 1.0, 30.0, 1e4]), classes=st.integers(2, 6))
 def test_log_odds(seed, scale, classes):
     logits, _ = single(50, classes, scale, seed)
-    found = softmax_log_odds(logits)
-    assert bool(found.isfinite().all())
+    odds = softmax_log_odds(logits)
+    assert bool(odds.isfinite().all())
     for c in range(classes):
         others = torch.cat([logits[:, :c], logits[:, c + 1 :]], 1).logsumexp(1)
-        assert_close(found[:, c], logits[:, c] - others, rtol=1e-9, atol=1e-9)
+        assert_close(odds[:, c], logits[:, c] - others, rtol=1e-9, atol=1e-9)
 
 
 def test_without_scikit_learn(monkeypatch):

@@ -1,4 +1,4 @@
-"""The page on calibration: its tables are the recorded ones, and what it claims is in them."""
+"""The documentation page on calibration: its tables are the recorded ones, and they support its claims."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_temperature_lowers_the_likelihood_loss_on_both_halves(name):
         assert after["accuracy"] == before["accuracy"]
 
 
-def test_what_the_page_says_of_the_other_methods():
+def test_claims_about_other_methods():
     def better(method, than):
         means = {
             key: [experiment.mean(each["after"][key], "nll") for each in NETWORKS.values()] for key in (method, than)
@@ -57,7 +57,7 @@ def test_what_the_page_says_of_the_other_methods():
         assert experiment.mean(each["after"]["isotonic"], "nll") > experiment.mean(each["after"]["temperature"], "nll")
 
 
-def test_what_the_page_says_of_labels():
+def test_claims_about_labels():
     for losses in RECORD["labels"].values():
         for each in losses.values():
             assert sum(each["f1_seen"]) > sum(each["f1_expected"])

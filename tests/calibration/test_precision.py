@@ -27,7 +27,7 @@ def test_the_default_dtype_does_not_matter(name, task):
 @every
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_the_type_of_the_logits_does_not_matter(name, task, dtype):
-    """But for the digits that it does not hold."""
+    """Up to the precision of the type."""
     logits, targets = of(task, rows=120)
     logits = logits.to(dtype)
     assert fit(name, logits, targets) == fit(name, logits.double(), targets)

@@ -16,7 +16,7 @@ shares = st.lists(st.floats(0.02, 1.0), min_size=3, max_size=3)
 
 
 def gaussians(prior, rows=20_000, seed=0):
-    """Points of three classes; the logits are those of a model that is right under equal shares."""
+    """Points of three classes; the logits are exact for equal class frequencies."""
     draw = torch.Generator().manual_seed(seed)
     labels = torch.multinomial(torch.tensor(prior, dtype=torch.float64), rows, replacement=True, generator=draw)
     centres = torch.tensor([[0.0, 0.0], [2.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
@@ -38,21 +38,21 @@ def test_bayes(train, target):
     pi, new = (torch.tensor(p, dtype=torch.float64) / sum(p) for p in (train, target))
     weighted = logits.softmax(1) * new / pi
     expected = weighted / weighted.sum(1, keepdim=True)
-    found = correct_prior(logits, train_prior=train, target_prior=target)
-    assert_close(found.softmax(1), expected)
-    back = correct_prior(found, train_prior=target, target_prior=train)
+    corrected = correct_prior(logits, train_prior=train, target_prior=target)
+    assert_close(corrected.softmax(1), expected)
+    back = correct_prior(corrected, train_prior=target, target_prior=train)
     assert_close(back, logits)
 
 
 @pytest.mark.parametrize("prior", [(0.8, 0.15, 0.05), (1 / 3, 1 / 3, 1 / 3), (0.02, 0.9, 0.08)])
 def test_em_finds_a_shifted_prior(prior):
     logits, labels = gaussians(prior)
-    found = estimate_prior(logits, train_prior=[1, 1, 1])
-    assert found == pytest.approx(prior, abs=0.02)
-    assert math.fsum(found) == pytest.approx(1.0)
+    estimate = estimate_prior(logits, train_prior=[1, 1, 1])
+    assert estimate == pytest.approx(prior, abs=0.02)
+    assert math.fsum(estimate) == pytest.approx(1.0)
     fitted = fit_prior(logits, train_prior=[1, 1, 1])
     assert fitted.converged
-    assert fitted.target_prior == found
+    assert fitted.target_prior == estimate
     if max(prior) > 0.5:
         right = nll(correct_prior(logits, train_prior=[1, 1, 1], target_prior=prior), labels)
         assert nll(fitted(logits), labels) == pytest.approx(right, abs=0.005)
@@ -62,9 +62,9 @@ def test_em_finds_a_shifted_prior(prior):
 @quick
 @given(seed=st.integers(0, 2**31), train=shares, shrinkage=st.sampled_from([0.0, 3.0]))
 def test_em_stops_where_the_likelihood_is_stationary(seed, train, shrinkage):
-    """No prior on the way to any corner is more likely; the penalised likelihood is written anew."""
+    """No step towards a corner increases an independent implementation of the penalised likelihood."""
     logits, _ = single(150, 3, seed=seed)
-    found = torch.tensor(
+    estimate = torch.tensor(
         estimate_prior(logits, train_prior=train, shrinkage=shrinkage, tolerance=1e-13, max_iter=100_000)
     ).double()
     pi = torch.tensor(train, dtype=torch.float64) / sum(train)
@@ -75,14 +75,14 @@ def test_em_stops_where_the_likelihood_is_stationary(seed, train, shrinkage):
 
     for corner in torch.eye(3, dtype=torch.float64):
         for step in (1e-3, 0.05, 0.5):
-            assert likelihood((1 - step) * found + step * corner) <= likelihood(found) + 1e-6
+            assert likelihood((1 - step) * estimate + step * corner) <= likelihood(estimate) + 1e-6
 
 
 def test_a_class_that_is_not_there_keeps_finite_logits():
     logits, _ = gaussians((0.7, 0.3, 0.0), rows=3000)
-    found = estimate_prior(logits, train_prior=[1, 1, 1])
-    assert 0.0009 < found[2] < 0.02, "three of 3000"
-    assert estimate_prior(logits, train_prior=[1, 1, 1], shrinkage=0.0)[2] < found[2]
+    estimate = estimate_prior(logits, train_prior=[1, 1, 1])
+    assert 0.0009 < estimate[2] < 0.02, "three of 3000"
+    assert estimate_prior(logits, train_prior=[1, 1, 1], shrinkage=0.0)[2] < estimate[2]
     assert bool(fit_prior(logits, train_prior=[1, 1, 1])(logits).isfinite().all())
     far = torch.tensor([[1000.0, 0.0, -1000.0]] * 50)
     assert 1e-13 < min(estimate_prior(far, train_prior=[1, 1, 1], shrinkage=0.0)) < 1e-11
@@ -103,14 +103,14 @@ def test_counts_are_shares_and_an_empty_class_counts_one():
     assert by_counts == fit_prior(logits, train_prior=[60, 40, 1], target_prior=[1, 1, 1])
 
 
-def test_ignored_rows_do_not_count():
+def test_ignored_rows_are_excluded():
     logits, labels = gaussians((0.8, 0.1, 0.1), rows=2000)
     holes = labels.clone()
     holes[:700] = -100
     assert fit_prior(logits, holes, train_prior=[1, 1, 1]) == fit_prior(logits[700:], train_prior=[1, 1, 1])
 
 
-def test_em_says_when_it_was_stopped(monkeypatch):
+def test_em_notes_missing_convergence(monkeypatch):
     import equipoise.calibration.prior as prior
 
     logits, _ = gaussians((0.8, 0.1, 0.1), rows=500)
@@ -151,7 +151,7 @@ def test_bad_priors(options, message):
     ],
     ids=["correct", "correct to", "estimate", "fit"],
 )
-def test_probabilities_taken_for_logits_are_worth_a_warning(use, recwarn):
+def test_probabilities_as_logits_give_a_warning(use, recwarn):
     logits = 3 * torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
     use(logits)
     assert not recwarn.list

@@ -1,4 +1,4 @@
-"""Numbers of the published code: equal where it is right, and where we differ on purpose, how and why."""
+"""Results of published code: equal where it is correct, and the reasons for intended differences."""
 
 import math
 import warnings
@@ -56,12 +56,12 @@ def test_the_published_grid_accumulates_rounding():
     for _ in range(100):
         published.append(value)
         value += 0.1
-    found = {case.outputs["T_ece"] for case in TEMPERATURES} | {case.outputs["T_nll"] for case in TEMPERATURES}
-    assert found <= set(published)
+    temperatures = {case.outputs["T_ece"] for case in TEMPERATURES} | {case.outputs["T_nll"] for case in TEMPERATURES}
+    assert temperatures <= set(published)
     assert [repr(t) for t in GRID[:3]] == ["0.1", "0.2", "0.3"]
     assert GRID[-1] == 10.0
     assert published[-1] != 10.0
-    assert len(found - set(GRID)) == 6, "2.2000000000000006 and the like"
+    assert len(temperatures - set(GRID)) == 6, "2.2000000000000006 and the like"
     assert max(abs(a - b) for a, b in zip(published, GRID, strict=True)) < 1e-12
 
 
@@ -89,7 +89,7 @@ def test_temperature_by_likelihood_is_exact(case):
 
 
 def test_published_lbfgs_does_not_converge():
-    """LBFGS with rate 0.01 from 1.5 stops anywhere; on one input it ends worse than it began."""
+    """LBFGS with learning rate 0.01 from 1.5 does not converge; on one input it ends worse than it started."""
     off = {}
     for case in TEMPERATURES:
         logits, targets = tensors(case)

@@ -1,4 +1,4 @@
-"""Files: exact, without pickle, and clear about what is wrong with them."""
+"""Files: exact, without pickle, and with clear errors."""
 
 import json
 import os
@@ -195,7 +195,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     assert [entry.name for entry in tmp_path.iterdir()] == ["t"]
 
 
-def test_lists_and_whole_numbers_make_the_same_value():
+def test_lists_and_integers_give_the_same_value():
     assert VectorScaling([1, 2], [0, 0]) == VectorScaling((1.0, 2.0), (0.0, 0.0))
     assert hash(Thresholds([0], [1])) == hash(Thresholds((0.0,), (1.0,)))
     assert hash(DirichletCalibration([[1, 0], [0, 1]], [0, 0])) == hash(

@@ -112,7 +112,7 @@ def test_places_and_ignored_targets():
     ],
     ids=["all right", "all wrong", "constant", "zero"],
 )
-def test_where_there_is_no_optimum_it_says_so(logits, targets, bound, reason):
+def test_missing_optimum_gets_a_note(logits, targets, bound, reason):
     with pytest.warns(CalibrationWarning, match=reason):
         fitted = fit_temperature(torch.tensor(logits), torch.tensor(targets))
     assert fitted.temperature == bound
@@ -149,7 +149,7 @@ def test_few_rows_are_noted():
 
 
 def two_groups(rows=4000):
-    """Predictions of classes 2 and 3 are four times too sharp, those of 0 and 1 just right."""
+    """Logits of predicted classes 2 and 3 are four times too large, those of 0 and 1 are calibrated."""
     draw = torch.Generator().manual_seed(1)
     true = 1.5 * torch.randn(rows, 4, generator=draw, dtype=torch.float64)
     targets = torch.multinomial(true.softmax(1), 1, generator=draw).squeeze(1)

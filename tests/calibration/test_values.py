@@ -1,4 +1,4 @@
-"""Numbers, ranges of options, descriptions and notes of each method, by hand or from a search that shares nothing."""
+"""Numbers, ranges of options, descriptions and notes of each method, by hand or from independent searches."""
 
 import math
 import warnings
@@ -403,9 +403,9 @@ def test_blocks_are_as_large_as_allowed(block, rows, columns, row_blocks, label_
 def test_isotonic_curves_are_constant_beyond_their_knots(odds, probs, at, expected):
     fitted = IsotonicCalibration(((odds, probs),), task="multilabel")
     scores = torch.tensor(at, dtype=torch.float64, requires_grad=True)
-    found = fitted(scores[:, None]).sigmoid().squeeze(1)
-    assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=0.0, atol=1e-8)
-    (slopes,) = torch.autograd.grad(found.sum(), scores)
+    probabilities = fitted(scores[:, None]).sigmoid().squeeze(1)
+    assert_close(probabilities, torch.tensor(expected, dtype=torch.float64), rtol=0.0, atol=1e-8)
+    (slopes,) = torch.autograd.grad(probabilities.sum(), scores)
     assert slopes.isfinite().all()
 
 
@@ -432,8 +432,8 @@ def em_by_hand(logits, train, shrinkage, steps):
 def test_steps_of_em(shrinkage, steps):
     logits, _ = single(30, 3)
     options = {"train_prior": [2, 1, 1], "shrinkage": shrinkage, "tolerance": 0.0}
-    found = estimate_prior(logits, **options, max_iter=steps)
-    assert found == pytest.approx(em_by_hand(logits.tolist(), [2, 1, 1], shrinkage, steps), rel=1e-10)
+    estimate = estimate_prior(logits, **options, max_iter=steps)
+    assert estimate == pytest.approx(em_by_hand(logits.tolist(), [2, 1, 1], shrinkage, steps), rel=1e-10)
 
 
 def test_em_stops_at_the_tolerance():
@@ -461,7 +461,7 @@ def test_default_shrinkage_of_the_prior():
 
 @pytest.mark.parametrize("scale", [-1000.0, -3.0, 5.0, 1000.0])
 def test_a_threshold_below_all_scores(scale):
-    """Where choosing everything is best, the cut is a millionth below the lowest score."""
+    """If choosing everything is best, the cut is a millionth below the lowest score."""
     logits = torch.full((4, 1), scale, dtype=torch.float64)
     fitted = quietly(fit_thresholds, logits, torch.ones(4, 1), folds=0, shrinkage=0.0)
     assert scale - fitted.thresholds[0] == pytest.approx(1e-6 * abs(scale), rel=1e-6)
@@ -490,18 +490,18 @@ def test_unknown_targets_in_cross_fitting():
     fitted = quietly(fit_thresholds, logits, holes, folds=3, shrinkage=2.0)
     fold = torch.randperm(60, generator=torch.Generator().manual_seed(0)) % 3
     for label in range(2):
-        hits = said = 0
+        hits = predicted = 0
         for held in range(3):
             cut = quietly(fit_thresholds, logits[fold != held], holes[fold != held], folds=0, shrinkage=2.0)
             out = (fold == held) & (holes[:, label] != -1)
             chosen = logits[out, label] > cut.thresholds[label]
             hits += int((chosen & (holes[out, label] == 1)).sum())
-            said += int(chosen.sum())
-        assert fitted.f1[label] == pytest.approx(2 * hits / (said + int((holes[:, label] == 1).sum())))
+            predicted += int(chosen.sum())
+        assert fitted.f1[label] == pytest.approx(2 * hits / (predicted + int((holes[:, label] == 1).sum())))
 
 
 def test_dirichlet_calibration_is_the_least_of_its_objective():
-    """Of the documented objective, by a search that knows no gradient."""
+    """The minimum of the documented objective, by a search without gradients."""
     logits, targets = single(60, 2, seed=1)
     slope = 1 / fit_temperature(logits.log_softmax(1), targets).temperature
     x = (logits.log_softmax(1) * slope).numpy()
@@ -555,7 +555,7 @@ def test_a_label_that_is_never_known_is_at_one_half():
 
 @pytest.mark.parametrize("temperature", [0.6, 3.0, 5.5])
 def test_temperatures_between_the_bounds_are_found_however_near(temperature):
-    """The labels are as often right as the softmax at that temperature says, so it is the optimum."""
+    """The accuracy equals the confidence at that temperature, so it is the optimum."""
     logits = torch.tensor([[2.0, 0.0]], dtype=torch.float64).repeat(10_000, 1)
     wrong = round(10_000 * float((logits[0] / temperature).softmax(0)[1]))
     targets = torch.zeros(10_000, dtype=torch.long)

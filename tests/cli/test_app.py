@@ -1,4 +1,4 @@
-"""The help of the command line, which must come at once."""
+"""The help of the command line loads fast."""
 
 import re
 import subprocess
@@ -29,14 +29,14 @@ def test_help_loads_nothing_heavy():
     assert ran.stdout.splitlines()[-1] == "[]"
 
 
-def test_help_has_a_line_for_each_command():
+def test_help_describes_every_command():
     text = " ".join(CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output.split())
     places = [text.index(f"{name} {line}") for name, line in COMMANDS.items()]
     assert places == sorted(places)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_line_is_that_of_the_command(name):
+def test_help_uses_the_docstring_of_the_command(name):
     assert getattr(import_module(f"equipoise.cli.{name}"), name).__doc__.splitlines()[0] == COMMANDS[name]
     ran = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"})
     assert ran.exit_code == 0
@@ -44,7 +44,7 @@ def test_the_line_is_that_of_the_command(name):
     assert "--help" in ran.output
 
 
-def test_a_slip_of_the_pen_is_answered_with_the_nearest_command():
+def test_misspelt_command_suggests_the_nearest():
     ran = CliRunner().invoke(app, ["evalute"])
     assert ran.exit_code == 2
     assert "Did you mean 'evaluate'?" in ran.stderr
@@ -65,7 +65,7 @@ def test_a_slip_of_the_pen_is_answered_with_the_nearest_command():
         (["train", "missing.yaml"], "no such file"),
     ],
 )
-def test_slips_are_answered_before_anything_heavy_is_loaded(tmp_path, arguments, words):
+def test_misspelt_command_loads_nothing_heavy(tmp_path, arguments, words):
     (tmp_path / "wrong.yaml").write_text("data: digits-lt\nlos: ce\n")
     (tmp_path / "broken.yaml").write_text("data: [\n")
     program = (
@@ -82,7 +82,7 @@ def test_slips_are_answered_before_anything_heavy_is_loaded(tmp_path, arguments,
     assert sorted(file.name for file in tmp_path.iterdir()) == ["broken.yaml", "wrong.yaml"]
 
 
-def test_data_of_a_cluster_need_not_be_here(monkeypatch):
+def test_data_of_a_cluster_may_be_missing_locally(monkeypatch):
     seen = []
     monkeypatch.setattr(
         "equipoise.comparison.compare.compare", lambda spec, *_, **more: seen.append(spec.data) or 1 / 0
@@ -104,7 +104,7 @@ def test_data_of_a_cluster_need_not_be_here(monkeypatch):
         (["evaluate", "table.csv"], "pyarrow", "reading .csv and .parquet needs pyarrow"),
     ],
 )
-def test_without_its_packages_it_says_how_to_get_them_from_a_clone_and_elsewhere(tmp_path, arguments, module, words):
+def test_missing_packages_give_installation_advice(tmp_path, arguments, module, words):
     (tmp_path / "table.csv").write_text("logit_a,logit_b,target\n1.0,2.0,b\n")
     program = f"import sys\nsys.modules[{module!r}] = None\nfrom equipoise.cli import main\nmain()\n"
     command = [sys.executable, "-c", program, *arguments]
@@ -117,7 +117,7 @@ def test_without_its_packages_it_says_how_to_get_them_from_a_clone_and_elsewhere
     )
 
 
-def test_packages_come_with_their_extras():
+def test_extras_contain_their_packages():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for package, extra in EXTRAS.values():
         assert package in {re.split(r"[^\w-]", one)[0] for one in extras[extra]}

@@ -1,4 +1,4 @@
-"""``equipoise calibrate`` as a user types it."""
+"""The ``equipoise calibrate`` command."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def fitted_directly(name, logits, targets, arrays):
 
 
 @pytest.mark.parametrize(("name", "task"), EVERY)
-def test_every_method_is_fitted_on_one_part_and_reported_on_the_other(tmp_path, name, task):
+def test_methods_are_fitted_on_one_part_and_reported_on_the_other(tmp_path, name, task):
     arrays = arrays_of(task, samples=300)
     path, out = save(tmp_path, "npz", arrays), tmp_path / "fit.json"
     ran = run("calibrate", path, "--method", name, "--out", out, "--json", "--split", 0.6, "--seed", 3)
@@ -86,7 +86,7 @@ def test_on_another_file(tmp_path, task):
     assert report["after"]["nll"] < report["before"]["nll"]
 
 
-def test_a_fit_that_remembers_gains_nothing(tmp_path, monkeypatch):
+def test_memorising_fit_gains_nothing(tmp_path, monkeypatch):
     class Memory(Temperature):
         def _apply(self, logits):
             return torch.where(torch.isin(logits, seen[0]), -100 * logits, logits)
@@ -101,7 +101,7 @@ def test_a_fit_that_remembers_gains_nothing(tmp_path, monkeypatch):
     assert 80 < len(seen[0]) < 160
 
 
-def test_probabilities_are_calibrated_through_their_logarithms(tmp_path):
+def test_probabilities_are_calibrated_as_log_probabilities(tmp_path):
     reports = []
     for probs in (False, True):
         path = save(tmp_path, "npz", arrays_of("multiclass", probs=probs), f"p{probs}")
@@ -126,7 +126,7 @@ def test_the_table(tmp_path):
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 def test_groups_before_and_after(tmp_path, task):
-    """Those of the other file, as ``evaluate`` gives them before and after."""
+    """Groups on the other file, as ``evaluate`` reports them before and after."""
     path = save(tmp_path, "npz", arrays_of(task, seed=1), "a")
     other = save(tmp_path, "npz", {k: v for k, v in arrays_of(task, seed=2).items() if k != "train_counts"}, "b")
     fit, out = tmp_path / "fit.json", tmp_path / "out.npz"
@@ -135,9 +135,9 @@ def test_groups_before_and_after(tmp_path, task):
     run("calibrate", "--apply", fit, other, "--out", out)
     counts = ",".join(str(int(count)) for count in arrays_of(task)["train_counts"])
     for when, file in (("before", other), ("after", out)):
-        found = json.loads(run("evaluate", file, "--train-counts", counts, "--json").stdout)["groups"]
+        groups = json.loads(run("evaluate", file, "--train-counts", counts, "--json").stdout)["groups"]
         assert [row["name"] for row in report["groups"][when]] == ["many", "medium", "few"]
-        for row, expected in zip(report["groups"][when], found, strict=True):
+        for row, expected in zip(report["groups"][when], groups, strict=True):
             assert row == pytest.approx(expected, abs=1e-9)
     shown = run("calibrate", path, "--on", other, *method, "--out", fit).stdout
     before, after = (report["groups"][when][2]["ece"] for when in ("before", "after"))
@@ -178,11 +178,11 @@ def test_apply_to_scores_without_targets(tmp_path, task, suffix, scores):
     again = open_predictions(out, unlabelled=load(fit).task)
     assert not again.labelled
     assert again.from_logits == (scores == "logits")
-    found = torch.from_numpy(np.concatenate([chunk.scores for chunk in again.chunks()]))
+    actual = torch.from_numpy(np.concatenate([chunk.scores for chunk in again.chunks()]))
     expected = load(fit)(logits)
     if scores == "probs":
         expected = expected.sigmoid() if task == "multilabel" else expected.softmax(1)
-    torch.testing.assert_close(found.double(), expected.double(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=1e-4, atol=1e-5)
     refused = run("evaluate", out)
     assert refused.exit_code == 2
     assert "target" in refused.stderr
@@ -236,25 +236,25 @@ def test_a_fit_is_applied_to_every_format(tmp_path, monkeypatch, task, form, to)
     ran = run("calibrate", "--apply", fit, path, "--out", out)
     assert ran.exit_code == 0, ran.output
     assert f"wrote {out}" in ran.stdout
-    found = open_predictions(out)
+    predictions = open_predictions(out)
     logits, targets = tensors(arrays)
-    scores, labels = all_of(found)
+    scores, labels = all_of(predictions)
     np.testing.assert_allclose(scores, load(fit)(logits).numpy(), rtol=1e-12)
     np.testing.assert_array_equal(labels, targets)
-    assert (found.task, found.class_names) == (task, tuple(arrays["class_names"]))
+    assert (predictions.task, predictions.class_names) == (task, tuple(arrays["class_names"]))
 
 
 @pytest.mark.parametrize(("name", "task"), EVERY)
-def test_what_is_applied_is_worth_what_was_reported(tmp_path, name, task):
-    """Fit on one file, report on another, apply to it: evaluate says the same."""
+def test_applied_fit_has_the_reported_metrics(tmp_path, name, task):
+    """Fit on one file, report on another, apply to it: ``evaluate`` gives the same numbers."""
     fit_on, other = (save(tmp_path, "npz", arrays_of(task, seed=seed), f"s{seed}") for seed in (1, 2))
     fit, out = tmp_path / "fit.json", tmp_path / "corrected.npz"
     ran = run("calibrate", fit_on, "--on", other, "--method", name, "--out", fit, "--json")
     report = json.loads(ran.stdout)
     assert run("calibrate", "--apply", fit, other, "--out", out).exit_code == 0
-    found = json.loads(run("evaluate", out, "--json").stdout)
+    evaluation = json.loads(run("evaluate", out, "--json").stdout)
     for key, value in report["after"].items():
-        assert found["overall"][key] == pytest.approx(value, abs=1e-9), key
+        assert evaluation["overall"][key] == pytest.approx(value, abs=1e-9), key
 
 
 def test_thresholds_decide_at_one_half(tmp_path):
@@ -265,8 +265,8 @@ def test_thresholds_decide_at_one_half(tmp_path):
     logits, targets = tensors(arrays)
     expected = MultilabelScores(6, threshold=load(fit).probabilities)
     expected.update(logits, targets)
-    found = json.loads(run("evaluate", out, "--json").stdout)["overall"]
-    assert found["OF1"] == pytest.approx(float(expected.compute()["OF1"]))
+    evaluation = json.loads(run("evaluate", out, "--json").stdout)["overall"]
+    assert evaluation["OF1"] == pytest.approx(float(expected.compute()["OF1"]))
 
 
 def test_thresholds_are_listed_by_label(tmp_path):
@@ -276,11 +276,13 @@ def test_thresholds_are_listed_by_label(tmp_path):
     for name, threshold, f1 in zip(kept.class_names, kept.probabilities, kept.f1, strict=True):
         row = f"{name} {threshold:.3f} {100 * f1:.2f}"
         assert row in [" ".join(line.split()) for line in ran.stdout.splitlines()]
-    found = json.loads(run("calibrate", path, "--method", "thresholds", "--out", fit, "--json").stdout)["thresholds"]
-    assert [row["threshold"] for row in found] == pytest.approx(kept.probabilities)
+    thresholds = json.loads(run("calibrate", path, "--method", "thresholds", "--out", fit, "--json").stdout)[
+        "thresholds"
+    ]
+    assert [row["threshold"] for row in thresholds] == pytest.approx(kept.probabilities)
 
 
-def test_thresholds_of_many_labels_are_cut_short(tmp_path):
+def test_thresholds_of_many_labels_are_abbreviated(tmp_path):
     draw = np.random.default_rng(0)
     targets = (draw.random((60, 25)) < 0.4).astype(int)
     np.savez(tmp_path / "many.npz", logits=draw.normal(size=(60, 25)) + targets, targets=targets)
@@ -295,14 +297,14 @@ def test_thresholds_of_many_labels_are_cut_short(tmp_path):
         ("multilabel", "label-temperatures", "logits; their sigmoid gives the probabilities"),
     ],
 )
-def test_how_probabilities_come_of_what_was_written(tmp_path, task, method, words):
+def test_advice_on_probabilities_from_written_logits(tmp_path, task, method, words):
     path, fit = save(tmp_path, "npz", arrays_of(task)), tmp_path / "fit.json"
     run("calibrate", path, "--method", method, "--out", fit)
     assert words in run("calibrate", "--apply", fit, path, "--out", tmp_path / "out.npz").stdout
 
 
 @pytest.mark.parametrize("form", ["npz", "csv"])
-def test_predictions_are_not_overwritten_by_their_correction(tmp_path, form):
+def test_predictions_are_not_overwritten(tmp_path, form):
     path, fit = save(tmp_path, form, arrays_of("multiclass")), tmp_path / "fit.json"
     run("calibrate", path, "--method", "temperature", "--out", fit)
     before = path.read_bytes()
@@ -408,14 +410,14 @@ def test_methods_that_need_counts(tmp_path, method):
 
 
 @pytest.mark.parametrize("method", sorted(name for name, each in METHODS.items() if "multilabel" not in each.tasks))
-def test_methods_of_one_label_refuse_several(tmp_path, method):
+def test_single_label_methods_refuse_multi_label_data(tmp_path, method):
     path = save(tmp_path, "npz", arrays_of("multilabel", samples=20))
     ran = run("calibrate", path, "--method", method, "--out", tmp_path / "fit.json")
     refused(ran, "does not support multi-label data", "label-temperatures")
 
 
 @pytest.mark.parametrize("out", ["o.npz", "o", "o.csv", "o.parquet"])
-def test_bad_numbers_late_in_the_file_leave_nothing(place, monkeypatch, out):
+def test_invalid_scores_late_in_the_file_leave_no_output(place, monkeypatch, out):
     monkeypatch.setattr(source, "CHUNK_ELEMENTS", 60)
     before = sorted(path.name for path in place.iterdir())
     refused(run("calibrate", "--apply", "fit6.json", "nan.npz", "--out", out), "nan.npz", "at sample 39")
@@ -452,7 +454,7 @@ def fit_of(tmp_path, arrays, *options):
     return fit
 
 
-def test_a_file_that_names_no_classes_is_taken_in_the_order_of_the_fit(tmp_path):
+def test_file_without_class_names_has_the_order_of_the_fit(tmp_path):
     arrays = arrays_of("multiclass", samples=60)
     fit = fit_of(tmp_path, arrays)
     new = save(tmp_path, "npz", {"logits": arrays["logits"]}, "new")
@@ -495,7 +497,7 @@ def decisions(path, names):
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])
-def test_other_columns_of_a_table_are_kept_as_they_are(tmp_path, monkeypatch, ending):
+def test_other_columns_of_a_table_are_unchanged(tmp_path, monkeypatch, ending):
     monkeypatch.setattr(source, "CHUNK_ELEMENTS", 60)  # several chunks
     arrays = arrays_of("multiclass", samples=40)
     fit = fit_of(tmp_path, arrays)
@@ -516,7 +518,7 @@ def test_other_columns_of_a_table_are_kept_as_they_are(tmp_path, monkeypatch, en
         np.testing.assert_array_equal(all_of(open_predictions(out))[1], arrays["targets"])
 
 
-def test_rounded_probabilities_are_applied_to(tmp_path):
+def test_fit_applies_to_rounded_probabilities(tmp_path):
     arrays = arrays_of("multiclass", samples=60, probs=True)
     rounded = arrays | {"probs": arrays["probs"].round(3), "targets": arrays["probs"].argmin(1)}
     fit = fit_of(tmp_path, arrays)
@@ -528,7 +530,7 @@ def test_rounded_probabilities_are_applied_to(tmp_path):
     np.testing.assert_allclose(scores.sum(1), 1.0, atol=1e-9)
 
 
-def test_groups_and_classes_are_called_by_their_names(tmp_path):
+def test_groups_and_classes_have_their_names(tmp_path):
     path = save(tmp_path, "npz", arrays_of("multiclass", samples=300))
     ran = run("calibrate", path, "--method", "group-temperatures", "--out", tmp_path / "fit.json", columns=300)
     assert re.search(r"predicted class: many [\d.]+, medium [\d.]+, few [\d.]+;", ran.stdout)
@@ -546,11 +548,11 @@ def test_counts_by_either_name(tmp_path, command, option):
     assert "many" in ran.stdout or "long tail" in ran.stdout
 
 
-def test_probabilities_called_logits_are_told(tmp_path):
+def test_probabilities_saved_as_logits_give_a_hint(tmp_path):
     arrays = arrays_of("multiclass", probs=True)
     probs = arrays.pop("probs")
-    for scores, told in ((probs, True), (np.log(probs), False)):
+    for scores, has_hint in ((probs, True), (np.log(probs), False)):
         path = save(tmp_path, "npz", arrays | {"logits": scores})
         ran = run("calibrate", path, "--out", tmp_path / "fit.json")
         assert ran.stderr == ""
-        assert ("if that is what they are, save them as probs" in " ".join(ran.stdout.split())) == told
+        assert ("if that is what they are, save them as probs" in " ".join(ran.stdout.split())) == has_hint

@@ -1,4 +1,4 @@
-"""A comparison in the terminal: what is shown, and that it fits."""
+"""Tables of a comparison in the terminal: content and width."""
 
 import io
 import re
@@ -39,7 +39,7 @@ def printed(verdict, width=100):
     return file.getvalue()
 
 
-def test_every_number_is_there():
+def test_table_has_every_number():
     text = printed(verdict(), 200)
     for label in ("accuracy", "mean class accuracy", "macro F1", "ECE", "ECE after", "NLL", "ms a step"):
         assert label in text
@@ -59,7 +59,7 @@ def test_every_number_is_there():
 BOLD = "Bold: the best mean."
 
 
-def test_bold_is_spoken_of_where_something_is_bold():
+def test_bold_is_explained_if_used():
     assert BOLD not in printed(verdict())
     terminal = io.StringIO()
     print_comparison(verdict(), Console(file=terminal, width=200, force_terminal=True, _environ={"TERM": "xterm"}))
@@ -67,14 +67,14 @@ def test_bold_is_spoken_of_where_something_is_bold():
     assert "\x1b[1m75.00" in terminal.getvalue()
 
 
-def test_markup_in_names_is_text():
+def test_markup_in_names_is_escaped():
     text = printed(verdict())
     assert "[red]focal[/red]:gamma=1,3" in text
     assert "The class [bold]x[/bold] is missing." in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_tables_are_broken_where_they_do_not_fit(width):
+def test_wide_tables_are_split(width):
     text = printed(verdict(), width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
@@ -82,7 +82,7 @@ def test_tables_are_broken_where_they_do_not_fit(width):
     assert "75.00 ± 1.00 ▲" in text
 
 
-def test_one_seed_has_neither_deviation_nor_interval():
+def test_one_seed_has_no_deviation_and_no_interval():
     text = printed(verdict(several=False))
     assert "±" not in text
     assert "95 % CI" not in text

@@ -1,4 +1,4 @@
-"""``equipoise doctor`` as a user runs it."""
+"""The ``equipoise doctor`` command."""
 
 import json
 
@@ -26,14 +26,14 @@ def test_json_of_a_file_with_counts(tmp_path):
     targets = draw.integers(0, 3, 300)
     np.savez(tmp_path / "p.npz", logits=9 * draw.normal(size=(300, 3)), targets=targets, train_counts=[900, 90, 9])
     report = json.loads(run(tmp_path / "p.npz", "--json").output)
-    found = {finding["about"] for finding in report["findings"]}
-    assert {"long tail", "overconfident", "classes with few training samples"} <= found
+    topics = {finding["about"] for finding in report["findings"]}
+    assert {"long tail", "overconfident", "classes with few training samples"} <= topics
     assert report["losses"][-1]["name"] == "CrossEntropyLoss"
     assert report["losses"][-1]["text"] == "ce"
     assert all(finding["advice"] for finding in report["findings"])
 
 
-def test_labels_get_a_word_on_thresholds(tmp_path):
+def test_multi_label_data_get_advice_on_thresholds(tmp_path):
     draw = np.random.default_rng(1)
     targets = (draw.random((300, 4)) < 0.2).astype(int)
     np.savez(tmp_path / "p.npz", logits=3.0 * targets - 4.0 + draw.normal(0, 0.5, targets.shape), targets=targets)
@@ -64,12 +64,12 @@ def test_bad_input(arguments, words):
     assert "Traceback" not in result.output
 
 
-def test_counts_of_a_file_with_a_mark(tmp_path):
+def test_counts_of_a_file_with_a_byte_order_mark(tmp_path):
     (tmp_path / "counts.csv").write_text("5000,500,50", encoding="utf-8-sig")
     assert "5,000 to 50" in run("--counts", tmp_path / "counts.csv").output
 
 
-def test_predictions_that_a_temperature_does_not_mend(tmp_path):
+def test_predictions_that_temperature_scaling_does_not_improve(tmp_path):
     draw = np.random.default_rng(3)
     logits = draw.normal(0, 2, (900, 3))
     targets = (logits + draw.gumbel(size=logits.shape)).argmax(1)

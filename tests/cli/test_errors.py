@@ -1,4 +1,4 @@
-"""Wrong usage of each command is answered in one plain line with a hint, and exit status 2."""
+"""Wrong usage of a command gives one plain line with a hint, and exit status 2."""
 
 import re
 
@@ -45,7 +45,7 @@ def test_wrong_usage_is_one_line_with_a_hint(line, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_there_is_wrong_usage_of_every_command():
+def test_every_command_has_a_case():
     assert WRONG.keys() == COMMANDS.keys()
 
 
@@ -66,7 +66,7 @@ def test_hints(line, hint):
     assert hint in CliRunner().invoke(app, line.split()).stderr
 
 
-def test_several_mistakes_in_settings_have_a_line_each():
+def test_several_setting_errors_have_one_line_each():
     ran = CliRunner().invoke(app, ["train", "--data", "digits-lt", "--epochs", "x", "--lr", "y"])
     first, *others = ran.stderr.splitlines()
     assert first == "error: train: 2 mistakes in the settings:"

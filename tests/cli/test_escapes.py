@@ -1,4 +1,4 @@
-"""What data, files and errors hold is shown in the terminal and never obeyed by it."""
+"""Control characters from data, files and errors are escaped in the terminal."""
 
 import io
 import json
@@ -36,12 +36,12 @@ def test_visible(text, shown):
     assert visible(shown) == shown
 
 
-def test_ends_of_lines_may_be_shown_too():
+def test_line_ends_can_be_escaped_too():
     assert visible("a\nb\tc", lines=False) == "a\\nb\\tc"
 
 
 @pytest.mark.parametrize("hold", [str, Text, lambda text: Text.assemble((text, "bold"))])
-def test_consoles_draw_no_commands(hold):
+def test_consoles_escape_control_characters(hold):
     written = io.StringIO()
     console = Console(file=written, width=200)
     table = Table(EVIL)
@@ -53,7 +53,7 @@ def test_consoles_draw_no_commands(hold):
     assert ":boom:" in written.getvalue()
 
 
-def test_styles_of_our_own_are_drawn():
+def test_own_styles_are_rendered():
     written = io.StringIO()
     Console(file=written, force_terminal=True, color_system="standard").print(Text("a\x1bb", style="bold"))
     assert written.getvalue() == "\x1b[1ma\\x1bb\x1b[0m\n"

@@ -1,4 +1,4 @@
-"""``equipoise evaluate`` as a user types it."""
+"""The ``equipoise evaluate`` command."""
 
 import json
 import pickle
@@ -25,7 +25,7 @@ def run(*arguments, columns=80, **environment):
 
 
 def refused(ran, *words, names=()):
-    """One line that says what is wrong, status 2, nothing else."""
+    """The command fails with one line on the problem, status 2, and no other output."""
     assert ran.exit_code == 2, ran.output
     assert isinstance(ran.exception, SystemExit)
     assert ran.stdout == ""
@@ -45,13 +45,13 @@ def test_json_is_what_the_library_computes(tmp_path, task, form):
     ran = run("evaluate", path, "--json", "--bootstrap", 10, "--seed", 5, "--bins", 8, "--train-counts", counts)
     assert ran.exit_code == 0, ran.output
     assert ran.stderr == ""
-    found = json.loads(ran.stdout, parse_constant=pytest.fail)
+    evaluation = json.loads(ran.stdout, parse_constant=pytest.fail)
     expected = evaluate(
         open_predictions(path, train_counts=map(float, counts.split(","))), bootstrap=10, seed=5, bins=8
     )
-    assert found == expected.to_json()
-    assert found["format"] == FORMAT
-    assert (found["task"], found["file"]) == (task, path.name)
+    assert evaluation == expected.to_json()
+    assert evaluation["format"] == FORMAT
+    assert (evaluation["task"], evaluation["file"]) == (task, path.name)
 
 
 def number_in(text, label, column=0):
@@ -62,7 +62,7 @@ def number_in(text, label, column=0):
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
 def test_the_table_holds_the_numbers(tmp_path, task):
     path = save(tmp_path, "npz", arrays_of(task))
-    found = evaluate(open_predictions(path))
+    evaluation = evaluate(open_predictions(path))
     ran = run("evaluate", path)
     assert ran.exit_code == 0
     assert ran.stderr == ""
@@ -71,17 +71,17 @@ def test_the_table_holds_the_numbers(tmp_path, task):
         "multilabel": ("mAP", "mean_average_precision"),
         "segmentation": ("mean IoU", "mean_iou"),
     }[task]
-    assert number_in(ran.stdout, label) == f"{100 * found.overall[name]:.2f}"
-    assert number_in(ran.stdout, "NLL") == f"{found.overall['nll']:.4f}"
-    assert number_in(ran.stdout, "NLL", 1) == f"{found.calibration.after['nll']:.4f}"
-    assert number_in(ran.stdout, "ECE", 1) == f"{100 * found.calibration.after['ece']:.2f}"
-    for row in found.groups:
-        assert number_in(ran.stdout, row.name, 2) == f"{100 * row.metrics[found.main]:.2f}"
+    assert number_in(ran.stdout, label) == f"{100 * evaluation.overall[name]:.2f}"
+    assert number_in(ran.stdout, "NLL") == f"{evaluation.overall['nll']:.4f}"
+    assert number_in(ran.stdout, "NLL", 1) == f"{evaluation.calibration.after['nll']:.4f}"
+    assert number_in(ran.stdout, "ECE", 1) == f"{100 * evaluation.calibration.after['ece']:.2f}"
+    for row in evaluation.groups:
+        assert number_in(ran.stdout, row.name, 2) == f"{100 * row.metrics[evaluation.main]:.2f}"
         assert number_in(ran.stdout, row.name, 3) == f"{100 * row.metrics['ece']:.2f}"
-    worst = min(found.per_class, key=lambda row: row.metrics[found.main])
+    worst = min(evaluation.per_class, key=lambda row: row.metrics[evaluation.main])
     first = next(line for line in ran.stdout.splitlines() if line.startswith("kind "))
     assert first.startswith(worst.name)
-    assert f"{100 * worst.metrics[found.main]:.2f}" in first
+    assert f"{100 * worst.metrics[evaluation.main]:.2f}" in first
     assert "fitted on the other half of the samples" in " ".join(ran.stdout.split())
 
 
@@ -89,10 +89,10 @@ GIVEN_THE_TRUTH = "samples whose true class is in it"
 
 
 def test_two_kinds_of_calibration_error_have_two_names(tmp_path):
-    said = run("evaluate", save(tmp_path, "npz", arrays_of("multiclass")), columns=200).stdout
-    assert re.search("^training samples .* ECE$", said, re.MULTILINE)
-    assert re.search("^worst classes .* classwise ECE$", said, re.MULTILINE)
-    assert GIVEN_THE_TRUTH in said
+    output = run("evaluate", save(tmp_path, "npz", arrays_of("multiclass")), columns=200).stdout
+    assert re.search("^training samples .* ECE$", output, re.MULTILINE)
+    assert re.search("^worst classes .* classwise ECE$", output, re.MULTILINE)
+    assert GIVEN_THE_TRUTH in output
     labels = run("evaluate", save(tmp_path, "npz", arrays_of("multilabel"), "multilabel"), columns=200).stdout
     assert re.search("^worst labels .* F1 +ECE$", labels, re.MULTILINE)
     assert GIVEN_THE_TRUTH not in labels
@@ -101,17 +101,17 @@ def test_two_kinds_of_calibration_error_have_two_names(tmp_path):
 def test_unknown_labels_are_counted(tmp_path):
     arrays = arrays_of("multilabel", samples=50)
     unknown = int((arrays["targets"] == -1).sum())
-    said = run("evaluate", save(tmp_path, "npz", arrays), columns=200).stdout
+    output = run("evaluate", save(tmp_path, "npz", arrays), columns=200).stdout
     assert unknown > 5
-    assert said.count(f"; {unknown} of 300 targets unknown") == 1
+    assert output.count(f"; {unknown} of 300 targets unknown") == 1
     arrays["targets"] = abs(arrays["targets"])
     first = run("evaluate", save(tmp_path, "npz", arrays), columns=200).stdout.splitlines()[0]
-    assert first == said.splitlines()[0].replace(f"; {unknown} of 300 targets unknown", "")
+    assert first == output.splitlines()[0].replace(f"; {unknown} of 300 targets unknown", "")
 
 
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
-def test_the_table_fits_the_terminal_and_nothing_is_cut(tmp_path, task, columns):
+def test_table_fits_the_terminal_without_truncation(tmp_path, task, columns):
     ran = run("evaluate", save(tmp_path, "npz", arrays_of(task, samples=60)), "--bootstrap", 20, columns=columns)
     assert max(map(len, ran.stdout.splitlines())) <= columns
     assert "…" not in ran.stdout
@@ -132,7 +132,7 @@ def test_intervals_are_printed_beside_their_values(tmp_path):
     assert heads[1] == [head for head in heads[0] if head != "95 % CI"] != heads[0]
 
 
-def test_names_mean_nothing_to_the_terminal(tmp_path):
+def test_markup_in_class_names_is_escaped(tmp_path):
     names = ["[red]", "[/]", ":smile:", "a\\", "<b>", "[link=x]y"]
     arrays = arrays_of("multiclass") | {"class_names": np.array(names)}
     arrays["targets"][arrays["targets"] == 0] = 1  # the first has no sample and is named in a sentence
@@ -148,11 +148,11 @@ def test_zero_and_missing_numbers(tmp_path):
     ran = run("evaluate", path, columns=300)
     assert float(number_in(ran.stdout, "NLL")) == pytest.approx(14.1621, abs=1e-4)
     assert "20 of 40 samples have probability 0 for the truth" in ran.stdout
-    found = json.loads(run("evaluate", path, "--json").stdout, parse_constant=pytest.fail)
+    evaluation = json.loads(run("evaluate", path, "--json").stdout, parse_constant=pytest.fail)
     kept = run("calibrate", path, "--out", tmp_path / "fit.json", "--on", path, "--json").stdout
-    assert json.loads(kept)["before"]["nll"] == found["overall"]["nll"]  # the same number of both commands
-    assert json.loads(kept)["notes"] == found["notes"]
-    assert found["per_class"][2]["accuracy"] is None
+    assert json.loads(kept)["before"]["nll"] == evaluation["overall"]["nll"]  # the same number of both commands
+    assert json.loads(kept)["notes"] == evaluation["notes"]
+    assert evaluation["per_class"][2]["accuracy"] is None
 
 
 def test_progress_is_shown_on_a_terminal_only(tmp_path):
@@ -176,8 +176,8 @@ def test_counts_from_files_and_words(tmp_path):
     assert groups.findall(run("evaluate", path).stdout) == []
 
 
-def test_a_task_that_the_shapes_do_not_tell(tmp_path):
-    """Scores of one binary label are only several labels if somebody says so."""
+def test_task_that_shapes_do_not_determine(tmp_path):
+    """Scores of one binary label are multi-label data only if the user says so."""
     arrays = {"logits": np.array([[1.0], [-1.0]] * 20), "targets": np.array([[1], [0]] * 20)}
     ran = run("evaluate", save(tmp_path, "npz", arrays), "--task", "multilabel")
     assert ran.exit_code == 0, ran.output
@@ -188,8 +188,8 @@ def test_ignore_index(tmp_path):
     arrays = arrays_of("segmentation", samples=10)
     arrays["targets"] = np.where(arrays["targets"] < 0, 255, arrays["targets"]).astype(np.uint8)
     path = save(tmp_path, "npz", arrays)
-    found = json.loads(run("evaluate", path, "--ignore-index", 255, "--json").stdout)
-    assert sum(row["support"] for row in found["per_class"]) == (arrays["targets"] != 255).sum()
+    evaluation = json.loads(run("evaluate", path, "--ignore-index", 255, "--json").stdout)
+    assert sum(row["support"] for row in evaluation["per_class"]) == (arrays["targets"] != 255).sum()
 
 
 @pytest.mark.parametrize("option", [("--bins", "0"), ("--bootstrap", "-1"), ("--seed", "-1"), ("--worst", "x")])
@@ -219,7 +219,7 @@ def command(*arguments, cwd):
     )
 
 
-def test_a_page_from_the_command(tmp_path):
+def test_report_from_the_command(tmp_path):
     arrays = arrays_of("multiclass") | {"class_names": np.array(["日本", "ü", "c", "d", "e", "f"])}
     save(tmp_path, "npz", arrays, "my file")
     ran = command("evaluate", "my file.npz", "--html", "page.html", "--json", cwd=tmp_path)
@@ -244,7 +244,7 @@ def test_bad_input_from_the_command(tmp_path):
 
 
 def changed(task="multiclass", **changes):
-    """Good arrays with some of them changed, or removed where the change is None."""
+    """Valid arrays with some of them changed, or removed if the change is None."""
     probs = "probs" in changes and "logits" not in changes
     arrays = arrays_of(task, samples=20, probs=probs)
     for name, change in changes.items():
@@ -392,14 +392,14 @@ def test_bad_files(tmp_path, name):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_good_csv_is_good(tmp_path):
+def test_valid_csv_is_accepted(tmp_path):
     (tmp_path / "good.csv").write_text(GOOD_CSV)
     assert run("evaluate", tmp_path / "good.csv").exit_code == 0
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
 @pytest.mark.parametrize("compressed", [False, True])
-def test_half_of_an_npz(tmp_path, compressed, share):
+def test_truncated_npz(tmp_path, compressed, share):
     path = tmp_path / "half.npz"
     (np.savez_compressed if compressed else np.savez)(path, **arrays_of("multiclass"))
     content = path.read_bytes()
@@ -424,7 +424,7 @@ def test_an_npy_called_npz(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_half_of_a_parquet(tmp_path, share):
+def test_truncated_parquet(tmp_path, share):
     path = save(tmp_path, "parquet", arrays_of("multiclass"))
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
@@ -447,7 +447,7 @@ def test_a_damaged_parquet(tmp_path):
         (pa.array([1.0, None]), "masked class, found nan at sample 1"),
     ],
 )
-def test_columns_of_parquet_that_are_no_numbers(tmp_path, column, words):
+def test_non_numeric_columns_of_parquet(tmp_path, column, words):
     path = tmp_path / "t.parquet"
     pa.parquet.write_table(pa.table({"logit_cat": [1.0, 2.0], "logit_dog": column, "target": ["cat", "dog"]}), path)
     refused(run("evaluate", path), words, "t.parquet")
@@ -461,13 +461,13 @@ def test_a_truncated_array_of_a_folder(tmp_path):
         refused(run("evaluate", path), "logits.npy cannot be read")
 
 
-def test_files_that_are_not_there(tmp_path):
+def test_missing_files_of_evaluate(tmp_path):
     refused(run("evaluate", tmp_path / "gone.npz"), "gone.npz", "no such file")
     (tmp_path / "bare").mkdir()
     refused(run("evaluate", tmp_path / "bare"), "bare", "found nothing", "logits or probs")
 
 
-def test_an_array_larger_than_memory_is_sent_to_a_folder(tmp_path, monkeypatch):
+def test_array_larger_than_memory_gives_advice_to_use_a_folder(tmp_path, monkeypatch):
     path = save(tmp_path, "npz", arrays_of("multiclass"))
 
     def full(file, **options):

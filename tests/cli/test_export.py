@@ -1,4 +1,4 @@
-"""``equipoise export`` as a user types it."""
+"""The ``equipoise export`` command."""
 
 import sys
 from dataclasses import replace
@@ -14,7 +14,7 @@ from tests.models.test_registry import Without
 from tests.train.run_folders import images_of, make_run
 
 
-def test_beside_the_run_or_where_it_is_said(tmp_path):
+def test_default_and_given_output_folder(tmp_path):
     make_run(tmp_path / "run")
     ran = run("export", tmp_path / "run")
     place = tmp_path / "run" / "exported"
@@ -26,7 +26,7 @@ def test_beside_the_run_or_where_it_is_said(tmp_path):
         assert load_exported(folder)(images_of("multiclass")).shape == (5, 10)
 
 
-def test_a_program_is_named(tmp_path):
+def test_user_code_is_mentioned(tmp_path):
     (tmp_path / "mine.py").write_text("from torch import nn\ndef f(num_classes): return nn.Linear(64, num_classes)\n")
     make_run(tmp_path / "run", name=f"{tmp_path}/mine.py:f")
     ran = run("export", tmp_path / "run")
@@ -34,14 +34,14 @@ def test_a_program_is_named(tmp_path):
     assert ran.stdout.endswith("exported', trust_code=True)\n")
 
 
-def test_what_is_no_finished_run(tmp_path):
+def test_folder_without_a_finished_run(tmp_path):
     refused(run("export", tmp_path / "nowhere"), "nowhere", "no such folder", "equipoise train")
     refused(run("export", tmp_path), "no run: run.json is missing")
     make_run(tmp_path / "a.unfinished")
     refused(run("export", tmp_path / "a"), "the run is unfinished")
 
 
-def test_a_comparison_is_no_run(tmp_path):
+def test_comparison_instead_of_a_run(tmp_path):
     planned = PlannedRun("ce", 0, RunFolder(tmp_path / "runs" / "ce-0"))
     ComparisonFolder(tmp_path).write_plan({}, [Entry("ce", ("ce",))], "ce", [planned])
     refused(run("export", tmp_path), "got a comparison without a finished one")
@@ -50,7 +50,7 @@ def test_a_comparison_is_no_run(tmp_path):
     refused(run("export", tmp_path), "a comparison of 6 (ce-0, ce-1, good-0", best)
 
 
-def test_of_a_comparison_that_was_judged_the_recommended_run_is_named(tmp_path):
+def test_comparison_with_a_verdict_names_the_recommended_run(tmp_path):
     comparison = compared(tmp_path)
     verdict = replace(judged(("good", "accuracy", 0.1)), inputs=_inputs(comparison))
     write_json(comparison.verdict, verdict.to_json())

@@ -1,4 +1,4 @@
-"""``equipoise losses`` as a user types it."""
+"""The ``equipoise losses`` command."""
 
 import inspect
 import json
@@ -85,7 +85,7 @@ def test_one_loss_in_full(entry, columns):
     assert not re.search(r"\\|:math:|``", ran.stdout)
 
 
-def test_one_loss_tells_all_its_names():
+def test_one_loss_lists_all_its_names():
     assert "names in commands RecallLoss, recall, recall-ce" in flat(run("losses", "recall").stdout)
 
 
@@ -134,7 +134,7 @@ def test_every_loss_can_be_drawn(tmp_path, entry):
         assert ink[:, third * width // 3 : (third + 1) * width // 3].mean() > 0.005
 
 
-def test_svg_is_sound_and_the_same_every_time(tmp_path):
+def test_svg_is_valid_and_reproducible(tmp_path):
     first, second = tmp_path / "first.svg", tmp_path / "second.svg"
     for path in (first, second):
         run("losses", "asl", "--plot", str(path))
@@ -177,7 +177,7 @@ def test_a_file_that_cannot_be_written_is_a_usage_error(tmp_path):
 @pytest.mark.parametrize(
     ("package", "module"), [("typer", "cli.app"), ("rich", "cli.listing"), ("matplotlib", "plotting.panels")]
 )
-def test_a_missing_package_is_answered_with_how_to_install_it(package, module, monkeypatch, tmp_path):
+def test_missing_package_gives_installation_advice(package, module, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["equipoise", "losses", "focal", "--plot", str(tmp_path / "x.png")])
     monkeypatch.setitem(sys.modules, package, None)
     for name in ("cli.app", "cli.losses", module):

@@ -1,4 +1,4 @@
-"""``equipoise evaluate`` with samples of unknown classes, as a user types it, and the page of it."""
+"""``equipoise evaluate`` with samples of unknown classes, and its HTML report."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def refused(ran, *words):
         assert word in ran.stderr, ran.stderr
 
 
-def strange(seed=5):
+def unknown_logits(seed=5):
     return np.random.default_rng([seed, 11]).normal(size=(UNKNOWN, 6))
 
 
@@ -40,9 +40,9 @@ def files(tmp_path):
     known = arrays_of("multiclass")
     save(tmp_path, "npz", known, "known")
     save(tmp_path, "npz", arrays_of("multiclass", seed=9, names=False), "val")
-    np.savez(tmp_path / "open.npz", logits=strange())
+    np.savez(tmp_path / "open.npz", logits=unknown_logits())
     both = {
-        "logits": np.concatenate([known["logits"], strange()]),
+        "logits": np.concatenate([known["logits"], unknown_logits()]),
         "targets": np.concatenate([known["targets"], np.full(UNKNOWN, -1)]),
     }
     save(tmp_path, "npz", known | both, "both")
@@ -75,16 +75,16 @@ def test_threshold_and_validation_data(files):
 def test_an_open_label_in_the_same_file(files):
     ran = run("evaluate", files / "both.npz", "--open-label", -1, "--json", "--seed", 2)
     assert ran.exit_code == 0, ran.output
-    found, other = json.loads(ran.stdout), expected(files).to_json()
-    assert found["open_set"] | {"file": "known.npz", "open_file": "open.npz"} == other["open_set"]
-    assert found["overall"] == other["overall"]  # unknown samples are in no closed number
-    assert found["samples"] == other["samples"]
+    evaluation, other = json.loads(ran.stdout), expected(files).to_json()
+    assert evaluation["open_set"] | {"file": "known.npz", "open_file": "open.npz"} == other["open_set"]
+    assert evaluation["overall"] == other["overall"]  # unknown samples are in no closed number
+    assert evaluation["samples"] == other["samples"]
 
 
 def test_open_labels_in_validation_data_choose_the_best_f_measure(files):
     checks = arrays_of("multiclass", seed=9, names=False)
     mixed = checks | {
-        "logits": np.concatenate([checks["logits"], strange(6)]),
+        "logits": np.concatenate([checks["logits"], unknown_logits(6)]),
         "targets": np.concatenate([checks["targets"], np.full(UNKNOWN, -1)]),
     }
     save(files, "npz", mixed, "mixed_val")
@@ -100,7 +100,7 @@ def test_open_labels_in_validation_data_choose_the_best_f_measure(files):
 
 
 def test_the_table_holds_the_numbers(files):
-    found = expected(files).open_set
+    open_set = expected(files).open_set
     ran = run("evaluate", files / "known.npz", "--open-set", files / "open.npz", "--seed", 2)
     assert ran.exit_code == 0
     assert ran.stderr == ""
@@ -108,11 +108,11 @@ def test_the_table_holds_the_numbers(files):
     table = ran.stdout[ran.stdout.index("open set ") :]
     for label, name in (("F-measure", "f_measure"), ("unknown rejected", "unknown_rejected"), ("few", "few")):
         (line,) = re.findall(rf"^{label} +([\d.].*)$", table, re.MULTILINE)
-        rows = [row.metrics[name] for row in found.thresholds]
-        values = [found.closed[name], *rows] if name in found.closed else rows
+        rows = [row.metrics[name] for row in open_set.thresholds]
+        values = [open_set.closed[name], *rows] if name in open_set.closed else rows
         assert line.split() == [f"{100 * value:.2f}" for value in values]
     words = " ".join(table.split())
-    assert f"in {100 * found.auroc['max_probability']:.2f} % of the pairs (AUROC)" in words
+    assert f"in {100 * open_set.auroc['max_probability']:.2f} % of the pairs (AUROC)" in words
     assert "the threshold 0.1 rejects nothing" in words  # six classes
 
 
@@ -123,7 +123,7 @@ def test_the_page(files, tmp_path):
     page = files / "page.html"
     ran = run("evaluate", files / "known.npz", "--open-set", files / "open.npz", "--seed", 2, "--html", page)
     assert ran.exit_code == 0, ran.output
-    text, found = page.read_text(encoding="utf-8"), expected(files).open_set
+    text, open_set = page.read_text(encoding="utf-8"), expected(files).open_set
     reader = Reader(text)
     assert "Open set" in reader.words
     assert [label for label in labels(reader) if "unknown" in label] == [
@@ -131,10 +131,10 @@ def test_the_page(files, tmp_path):
         "Percentage of unknown samples that are rejected over that of known ones",
         "Histograms of the confidence of known and of unknown samples",
     ]
-    for row in found.thresholds:
+    for row in open_set.thresholds:
         assert f"{100 * row.metrics['f_measure']:.2f}" in reader.words
         assert " / ".join(f"{level:.3g}" for level in row.threshold) in reader.words
-    for area in found.auroc.values():
+    for area in open_set.auroc.values():
         assert f"{100 * area:.2f}" in reader.words
     again = evaluation_page(json.loads(json.dumps(expected(files).to_json())))
     assert re.sub(r"f\d+-", "", again).count("<svg") == text.count("<svg")
@@ -142,8 +142,8 @@ def test_the_page(files, tmp_path):
     assert (seen.console, seen.requests) == ([], [])
 
 
-def test_pages_of_little(files):
-    """One sample of each kind, probabilities, no groups: nothing to choose, and still a page."""
+def test_report_with_few_samples(files):
+    """One sample of each kind, probabilities, no groups: no threshold to choose, but still a report."""
     np.savez(files / "one.npz", probs=np.array([[0.7, 0.3]]), targets=np.array([0]))
     np.savez(files / "two.npz", probs=np.array([[0.5, 0.5]]))
     ran = run("evaluate", files / "one.npz", "--open-set", files / "two.npz", "--html", files / "page.html")

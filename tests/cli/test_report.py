@@ -1,4 +1,4 @@
-"""``equipoise report`` as a user types it."""
+"""The ``equipoise report`` command."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def folder(made, tmp_path):
     return ComparisonFolder(tmp_path / "copy")
 
 
-def test_the_page_lies_in_the_folder(folder):
+def test_report_is_written_to_the_folder(folder):
     ran = run("report", folder.path)
     assert ran.exit_code == 0, ran.output
     assert ran.stdout == f"wrote {folder.report}\n"
@@ -56,22 +56,22 @@ def test_metrics_of_the_tables(folder, tmp_path):
     refused(run("report", folder.path, "--metrics", "ece"), "--metrics requires a table")
 
 
-def test_a_verdict_on_these_runs_is_taken_as_it_is(folder):
-    """Whatever the times of the files say."""
+def test_current_verdict_is_reused(folder):
+    """Whatever the modification times of the files."""
     write_json(folder.verdict, replace(read_verdict(folder), sentences=("Read, not made.",)).to_json())
     os.utime(folder.verdict, (0, 0))
     assert run("report", folder.path).exit_code == 0
     assert "Read, not made." in folder.report.read_text(encoding="utf-8")
 
 
-def test_a_verdict_of_an_earlier_version_is_made_anew(folder):
+def test_verdict_of_an_earlier_version_is_computed_again(folder):
     folder.verdict.write_text(json.dumps({"format": 1, "sentences": ["Of an earlier version."]}), encoding="utf-8")
     assert run("report", folder.path).exit_code == 0
     assert "Of an earlier version." not in folder.report.read_text(encoding="utf-8")
     assert read_verdict(folder).format == FORMAT
 
 
-def test_runs_that_were_finished_later_are_judged(folder):
+def test_runs_finished_later_are_included(folder):
     write_json(folder.verdict, replace(read_verdict(folder), sentences=("Of an earlier day.",)).to_json())
     file = folder.runs[0].folder.path / "run.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"monitor_value": 0.25}))
@@ -82,7 +82,7 @@ def test_runs_that_were_finished_later_are_judged(folder):
 
 
 @pytest.mark.parametrize("content", ["{", '{"format": 2, "rows": 3}', '{"format": 4, "rows": 3}', '{"format": "4"}'])
-def test_a_damaged_verdict_is_made_anew(folder, content):
+def test_damaged_verdict_is_computed_again(folder, content):
     folder.verdict.write_text(content)
     assert run("report", folder.path).exit_code == 0
     assert read_verdict(folder).rows
@@ -98,7 +98,7 @@ def test_damaged_files_are_named(folder, name, content):
     refused(run("report", folder.path), name, "again")
 
 
-def test_runs_lie_in_the_folder(folder):
+def test_runs_must_be_in_the_folder(folder):
     plan = json.loads(folder.plan.read_text())
     plan["runs"][0]["folder"] = "../elsewhere"
     folder.plan.write_text(json.dumps(plan))
@@ -111,18 +111,18 @@ def test_a_folder_that_was_moved(folder, tmp_path):
     assert "--out moved" in (moved / "report.html").read_text(encoding="utf-8")
 
 
-def test_what_is_no_comparison(folder, tmp_path):
+def test_folder_without_a_comparison(folder, tmp_path):
     refused(run("report", tmp_path / "nowhere"), "nowhere", "compare.json", "equipoise compare")
     refused(run("report", folder.runs[0].folder.path), "compare.json", "equipoise compare")
 
 
-def test_nothing_finished_yet(folder):
+def test_no_finished_run(folder):
     shutil.rmtree(folder.path / "runs")
     folder.verdict.unlink()
     refused(run("report", folder.path), "at least one run must be finished")
 
 
-def test_no_place_to_write(folder, tmp_path):
+def test_unwritable_output(folder, tmp_path):
     refused(run("report", folder.path, "--csv", tmp_path / "no" / "table.csv"), "must exist", "create it first")
     assert not folder.report.exists()
 

@@ -35,7 +35,7 @@ def class_folders(root, count, ending="png"):
 
 
 def rotten(path):
-    """Write an image that only decoding finds to be broken: checksums are right; returns what puts the old one back."""
+    """Write an image with correct checksums that cannot be decoded; return a function that restores the old one."""
     whole = path.read_bytes()
 
     def chunk(kind, content):

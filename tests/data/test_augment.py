@@ -1,4 +1,4 @@
-"""Augmentation: what each does to images, labels and label maps, and that a seed repeats it."""
+"""Augmentations: their effect on images, labels and label maps, and reproducibility by seed."""
 
 import numpy as np
 import pytest
@@ -77,12 +77,12 @@ def test_crop_is_a_window_of_the_padded_image():
     images, labels = batch(50, size=(6, 6))
     cropped, _ = Crop(2)(images, labels, seeded())
     padded = torch.nn.functional.pad(images, (2, 2, 2, 2))
-    found = set()
+    windows = set()
     for image, window in zip(padded, cropped, strict=True):
         offsets = [(i, j) for i in range(5) for j in range(5) if torch.equal(image[:, i : i + 6, j : j + 6], window)]
         assert offsets
-        found.add(offsets[0])
-    assert len(found) > 10
+        windows.add(offsets[0])
+    assert len(windows) > 10
     assert torch.equal(Crop(0)(images, labels, seeded())[0], images)
 
 
@@ -143,7 +143,7 @@ def test_strength_zero_changes_nothing():
     assert torch.equal(changed, images)
 
 
-def test_compose_and_words():
+def test_compose_and_parsing():
     compose = augmentations_from(" flip:1.0, crop:0 ", num_classes=5)
     assert compose == Compose((Flip(1.0), Crop(0)))
     images, labels = batch()

@@ -1,4 +1,4 @@
-"""Image files that cannot be decoded: found when data are opened, listed or skipped; and settings, checked once."""
+"""Image files that cannot be decoded: detected when data are opened, listed or skipped; settings are checked once."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_skipped_with_a_note(photos: Path) -> None:
         split.as_arrays()
 
 
-def test_nothing_is_left(photos: Path) -> None:
+def test_no_image_is_left(photos: Path) -> None:
     for file in photos.rglob("*.jpg"):
         file.write_bytes(b"")
     with pytest.raises(DataError, match="train images that can be decoded, found none"):
@@ -148,7 +148,7 @@ def test_what_was_checked_is_not_checked_again(photos: Path, monkeypatch: pytest
     assert len(looked) == 30
 
 
-def test_images_that_only_decoding_finds_are_told_by_name(photos: Path) -> None:
+def test_undecodable_images_are_named(photos: Path) -> None:
     rotten(photos / "cat" / "00.jpg")
     data = open_data(photos)
     files = np.concatenate([split.paths for split in (data.train, data.val, data.test)])

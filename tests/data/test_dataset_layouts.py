@@ -30,11 +30,11 @@ def stems(split):
 
 def by_stem(data, *splits):
     """Labels by the stem of the image, over these splits."""
-    found = {}
+    labels = {}
     for name in splits or ("train", "val", "test"):
         split = getattr(data, name)
-        found.update(zip(stems(split), split.labels.tolist(), strict=True))
-    return found
+        labels.update(zip(stems(split), split.labels.tolist(), strict=True))
+    return labels
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_names_of_cifar_in_another_order(tmp_path):
 
 
 class Runs:
-    """A pickle that calls what it is made with."""
+    """A pickle that calls a function."""
 
     def __init__(self, function, *arguments):
         self.call = function, arguments
@@ -205,7 +205,7 @@ def test_a_damaged_batch_is_named(tmp_path, content):
 
 
 def test_a_shape_that_does_not_fit_takes_no_memory(tmp_path):
-    """The array is as large as its bytes, whatever the pickle says."""
+    """The array has the size of its bytes, whatever shape the pickle states."""
     huge = python2({b"data": np.zeros((1, 3072), np.uint8), b"labels": [1]}).replace(
         b"J" + struct.pack("<i", 1) + b"J" + struct.pack("<i", 3072),
         b"J" + struct.pack("<i", 2**30) * 1 + b"J" + struct.pack("<i", 2**30),
@@ -219,7 +219,7 @@ def test_a_shape_that_does_not_fit_takes_no_memory(tmp_path):
 @pytest.mark.parametrize(
     "name", [b"_codecs\nencode", b"numpy.core.multiarray\n_reconstruct", b"numpy\ndtype", b"numpy\nndarray"]
 )
-def test_a_pickle_sets_no_attributes_of_what_it_is_read_with(tmp_path, name):
+def test_pickle_sets_no_attributes_of_the_reader(tmp_path, name):
     file = tmp_path / "batch"
     file.write_bytes(b"\x80\x02c" + name + b"\nN}X\x07\x00\x00\x00__doc__K\x01s\x86b0}.")
     before = [value.__doc__ for value in ALLOWED.values()]
@@ -525,7 +525,7 @@ def test_damaged_open_images(tmp_path):
 
 
 def png16(path, classes, instances, filtered=0):
-    """A PNG of three channels with 16 bits, as SYNTHIA has them: class, instance, 0; rows with one of the filters."""
+    """A PNG of three channels with 16 bits as in SYNTHIA: class, instance, 0; rows with one of the PNG filters."""
     height, width = np.shape(classes)
     values = np.stack([classes, instances, np.zeros_like(classes)], axis=2).astype(">u2")
     rows, before, content = values.tobytes(), bytes(6 * width), b""

@@ -1,4 +1,4 @@
-"""The embedded data sets: what they hold, that they are the same every time, and that splits share no digit."""
+"""The embedded data sets: content, reproducibility, and disjoint splits."""
 
 import hashlib
 

@@ -227,7 +227,7 @@ def test_resizing_does_not_alias_and_crops_the_middle(tmp_path):
     assert cropped.load(0)[0][0, 0].tolist() == pytest.approx([90, 90, 90, 90], abs=25)
 
 
-def test_photographs_stand_as_their_camera_says(tmp_path):
+def test_photographs_are_rotated_by_exif(tmp_path):
     path = tmp_path / "a.jpg"
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -329,7 +329,7 @@ def test_numbers_with_several_labels(tmp_path):
 
 @pytest.mark.parametrize("mark", [";", "\t"])
 def test_csv_of_a_spreadsheet(tmp_path, mark):
-    """Other marks between columns, and one for the order of bytes before them."""
+    """Other separators, and a byte order mark."""
     rows = [["text", "label"], *[["zwölf, Boxkämpfer", "Bär"], ['"a; b"', "Möwe"]] * 10]
     (tmp_path / "all.csv").write_text("\n".join(mark.join(row) for row in rows), encoding="utf-8-sig")
     data = open_data(tmp_path / "all.csv")
@@ -337,7 +337,7 @@ def test_csv_of_a_spreadsheet(tmp_path, mark):
     assert set(data.train.texts) == {"zwölf, Boxkämpfer", "a; b"}
 
 
-def test_words_that_look_like_nothing_are_names(tmp_path):
+def test_names_that_look_like_missing_values(tmp_path):
     (tmp_path / "train.csv").write_text("text,label\n" + "null,NA\nnan,None\n" * 5)
     data = open_data(tmp_path)
     assert data.class_names == ("NA", "None")
@@ -349,7 +349,7 @@ def test_lists_in_parquet_are_several_labels(tmp_path):
     assert open_data(tmp_path).train.labels.tolist() == [[1, 1, 0], [0, 0, 0], [0, 0, 1], [1, 0, 0]]
 
 
-def test_separators_are_said_or_noted(tmp_path):
+def test_separators_are_given_or_noted(tmp_path):
     text_table(tmp_path, "csv", {"label": ["b;a", "a", "a", "c"]})
     assert "separated by ';'" in open_data(tmp_path).notes[0]
     assert open_data(tmp_path, task="multiclass").class_names == ("a", "b;a", "c")
@@ -369,7 +369,7 @@ def test_vocabulary_knows_training_words_only(tmp_path):
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_encodings_that_say_what_they_are(tmp_path, encoding, separator):
+def test_encodings_with_a_byte_order_mark(tmp_path, encoding, separator):
     lines = [("text", "label"), *((f"Käse {i}", ("müde", "gut")[i % 2]) for i in range(20))]
     text = "\n".join(separator.join(line) for line in lines)
     mark = "\ufeff" if encoding == "utf-16-be" else ""
@@ -379,7 +379,7 @@ def test_encodings_that_say_what_they_are(tmp_path, encoding, separator):
     assert sorted(sum((split.texts for split in splits(data)), ())) == sorted(f"Käse {i}" for i in range(20))
 
 
-def test_a_list_with_a_mark(tmp_path):
+def test_list_with_a_byte_order_mark(tmp_path):
     for name in ("a.png", "b.png"):
         picture(tmp_path / name)
     (tmp_path / "train.txt").write_text("a.png 0\nb.png 1\n" * 9, encoding="utf-8-sig")

@@ -1,4 +1,4 @@
-"""Data that cannot be used: which file, what was expected, what came, what to do."""
+"""Errors about unusable data name the file, what was expected, what came and what to do."""
 
 import json
 import pickle
@@ -40,7 +40,7 @@ def test_corrupt_image(tmp_path, content):
 
 
 def test_the_error_leaves_a_worker_process(tmp_path):
-    """Processes send it as a pickle, and torch makes another of the same class from its message."""
+    """Processes send it as a pickle, and torch creates an error of the same class from its message."""
     path = tmp_path / "a.png"
     path.write_bytes(b"nothing")
     with pytest.raises(DataError) as caught:
@@ -84,7 +84,7 @@ def test_sizes_are_those_of_upright_images_that_can_be_read(tmp_path):
     assert images.sizes(2) == [(12, 10), (20, 30)]
 
 
-def test_a_colour_depth_that_is_none(tmp_path):
+def test_invalid_colour_depth(tmp_path):
     path = tmp_path / "a.tif"
     Image.new("F", (4, 4), 0.5).save(path)
     with pytest.raises(DataError, match="8 or 16 bits per channel, found mode F"):
@@ -101,12 +101,12 @@ def test_without_pillow(tmp_path, monkeypatch):
 # Where to look
 
 
-def test_nothing_there(tmp_path):
+def test_missing_path(tmp_path):
     refused(("no-such", "check the path"), tmp_path / "no-such")
     refused("did you mean 'digits-lt'?", "digit-lt")
 
 
-def test_a_neighbour_may_be_meant(tmp_path, monkeypatch):
+def test_missing_path_suggests_a_neighbour(tmp_path, monkeypatch):
     class_folders(tmp_path / "photos", 1)
     refused(f"did you mean '{tmp_path}/photos'?", tmp_path / "fotos")
     refused("check the path", tmp_path / "nothing-like-it")
@@ -117,7 +117,7 @@ def test_a_neighbour_may_be_meant(tmp_path, monkeypatch):
     refused("known are digits-lt", "zzz")
 
 
-def test_unknown_layout_says_what_was_looked_for(tmp_path):
+def test_unknown_layout_lists_known_layouts(tmp_path):
     refused(("an empty folder", "train.npz", "Cityscapes", "VOC", "COCO", "train.csv", "CLASS/picture.jpg"), tmp_path)
     (tmp_path / "stuff.bin").write_bytes(b"1")
     refused("stuff.bin", tmp_path)
@@ -149,7 +149,7 @@ def test_another_task_than_asked_for(tmp_path):
     refused("data for 'multiclass'", "digits-lt", task="segmentation")
 
 
-def test_options_that_would_not_be_looked_at(tmp_path):
+def test_options_that_would_be_ignored(tmp_path):
     class_folders(tmp_path, 4)
     refused("label_column does not apply to these data", tmp_path, label_column="label")
     refused("image_root does not apply to these data", "digits-lt", image_root=tmp_path)
@@ -299,7 +299,7 @@ def test_coco(tmp_path, change, words):
     refused(("data.json", words), tmp_path / "data.json")
 
 
-def test_coco_that_is_no_json(tmp_path):
+def test_coco_with_invalid_json(tmp_path):
     (tmp_path / "data.json").write_text("{")
     refused("is not valid JSON", tmp_path / "data.json")
     (tmp_path / "data.json").write_text("[1]")
@@ -443,7 +443,7 @@ def test_long_tails_need_one_label_and_samples(tmp_path):
     refused("none of 1", tmp_path, longtail="step:2")
 
 
-def test_4000_samples_need_them(tmp_path):
+def test_first_4000_need_enough_samples(tmp_path):
     refused("single-label data, found task 'multilabel'", "digit-scenes", longtail="first-4000:5/3")
     refused(("4000 training samples", "found 276"), "digits-lt", longtail="first-4000:balanced")
     refused(("class 0 must have 580 training samples", "found 100"), "digits-lt", longtail="first-4000:6/2")
@@ -475,6 +475,6 @@ def test_arguments(options, words):
         open_data("digits-lt", **options)
 
 
-def test_class_names_are_no_string():
+def test_class_names_must_not_be_a_string():
     with pytest.raises(TypeError, match="pass a list"):
         open_data("digits-lt", class_names="abc")

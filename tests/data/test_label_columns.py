@@ -1,4 +1,4 @@
-"""Which column holds the labels, and what labels may be: in training tables, in arrays and in predictions."""
+"""The column of labels, and valid labels: in training tables, in arrays and in predictions."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def test_integers_stay_the_names_they_are(tmp_path: Path) -> None:
         (np.array([1.0, np.nan, 2.0] * (ROWS // 3)), []),
     ],
 )
-def test_measurements_and_gaps_are_no_classes(tmp_path: Path, ending: str, labels: Any, words: list[str]) -> None:
+def test_measurements_and_missing_values_are_not_classes(
+    tmp_path: Path, ending: str, labels: Any, words: list[str]
+) -> None:
     refused(table(tmp_path / f"t.{ending}", labels), "'label'", *words)
 
 
@@ -137,7 +139,7 @@ def test_targets_of_arrays() -> None:
             read({"logits": logits, "targets": np.array([1.0, 0.0, wrong])})
 
 
-def test_blanks_around_names_of_columns_are_left_out(tmp_path: Path) -> None:
+def test_blanks_around_column_names_are_removed(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     rows = [f"{row}, {row / 7}, {('cat', 'dog')[row % 2]}" for row in range(ROWS)]
     file.write_text("\n".join(["age, height, label", *rows]) + "\n")

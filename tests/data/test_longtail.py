@@ -1,4 +1,4 @@
-"""Counts of long tails and the samples they keep."""
+"""Counts of long tails, and the selected samples."""
 
 import itertools
 
@@ -49,7 +49,7 @@ def test_the_4000_images_are_the_first():
     st.integers(100, 5000),
     st.floats(1.0, 100.0),
 )
-def test_from_the_largest_down_to_its_share(rule, classes, largest, ratio):
+def test_counts_decrease_from_largest_to_smallest(rule, classes, largest, ratio):
     counts = rule(classes, largest, ratio)
     assert len(counts) == classes
     assert counts[0] == largest

@@ -1,4 +1,4 @@
-"""Classes held out of data, and other data as an open set."""
+"""Open sets from held-out classes and from other data."""
 
 from dataclasses import replace
 
@@ -66,13 +66,13 @@ def test_names_and_numbers(classes):
     assert known.class_names == ("ant", "cat")
 
 
-def test_a_name_wins_over_a_number():
+def test_names_take_precedence_over_numbers():
     data = replace(features([0, 1, 2, 3]), class_names=("3", "2", "1", "0"))
     assert hold_out(data, "3")[0].class_names == ("2", "1", "0")
     assert hold_out(data, [3])[0].class_names == ("3", "2", "1")
 
 
-def test_an_ignored_label_among_the_classes_keeps_counting_for_nothing():
+def test_ignored_class_stays_ignored():
     data = features([0, 1, 2, 3, 2], ignore_index=2)
     known, unknown = hold_out(data, [0])
     assert known.ignore_index == 1
@@ -145,15 +145,15 @@ def test_classes_that_cannot_be_held_out(case):
 
 def test_arrays_of_another_file(tmp_path):
     np.savez(tmp_path / "open.npz", features=np.array([[7.0], [8.0]]), labels=np.array(["not", "looked at"]))
-    found = open_samples(tmp_path / "open.npz", features([0, 1, 2, 3]))
-    assert found.inputs.tolist() == [[7.0], [8.0]]
-    assert found.inputs.dtype == np.float32
-    assert found.labels.tolist() == [-100, -100]
+    samples = open_samples(tmp_path / "open.npz", features([0, 1, 2, 3]))
+    assert samples.inputs.tolist() == [[7.0], [8.0]]
+    assert samples.inputs.dtype == np.float32
+    assert samples.labels.tolist() == [-100, -100]
     images = np.full((3, 16, 12, 1), 9, np.uint8)
     np.savez(tmp_path / "images.npz", images=images)
-    found = open_samples(tmp_path / "images.npz", digits_lt())
-    assert found.inputs.shape == (3, 1, 8, 8)  # the size of the digits
-    assert (found.inputs == 9).all()
+    samples = open_samples(tmp_path / "images.npz", digits_lt())
+    assert samples.inputs.shape == (3, 1, 8, 8)  # the size of the digits
+    assert (samples.inputs == 9).all()
 
 
 def test_a_folder_of_images(tmp_path):
@@ -161,9 +161,9 @@ def test_a_folder_of_images(tmp_path):
     for number in range(3):
         picture(tmp_path / "open" / "deep" / f"{number}.png", 10 * number, size=(20, 30))
     data = open_data(tmp_path / "data", image_size=(6, 5), fit="crop")
-    found = open_samples(tmp_path / "open", data)
-    assert (len(found), found.size, found.fit, found.labels.tolist()) == (3, (6, 5), "crop", [-100] * 3)
-    assert found.as_arrays().inputs.shape == (3, 3, 6, 5)
+    samples = open_samples(tmp_path / "open", data)
+    assert (len(samples), samples.size, samples.fit, samples.labels.tolist()) == (3, (6, 5), "crop", [-100] * 3)
+    assert samples.as_arrays().inputs.shape == (3, 3, 6, 5)
     colour = Arrays(np.zeros((4, 3, 7, 9), np.uint8), np.arange(4))
     data = DataSet("colours", "multiclass", NAMES, colour, colour, colour)
     assert open_samples(tmp_path / "open", data).as_arrays().inputs.shape == (3, 3, 7, 9)
@@ -184,7 +184,7 @@ def test_samples_that_a_model_of_the_data_cannot_take(tmp_path):
     (tmp_path / "empty").mkdir()
     texts = Texts(("a", "b"), np.array([0, 1]))
     words = DataSet("words", "multiclass", NAMES[:2], texts, texts, texts)
-    for name, others, *said in (
+    for name, others, *output in (
         ("wide.npz", data, "of the kind of pets, 1 features, found features (2, 5)", "hold out classes"),
         ("images.npz", data, "1 features, found images (2, 3, 8, 8)"),
         ("images.npz", digits_lt(), "images of 1 channel, 8 x 8, found images (2, 3, 8, 8)"),
@@ -201,5 +201,5 @@ def test_samples_that_a_model_of_the_data_cannot_take(tmp_path):
     ):
         with pytest.raises(DataError) as caught:
             open_samples(tmp_path / name, others)
-        for word in (name, *said):
+        for word in (name, *output):
             assert word in str(caught.value)

@@ -1,4 +1,4 @@
-"""Samplers: frequencies, turns, epochs, and shares of processes."""
+"""Samplers: frequencies, order, epochs, and parts of processes."""
 
 from collections import Counter
 
@@ -34,7 +34,7 @@ def test_frequencies_are_exact_to_a_sample(name, weights):
     assert shares(sampler_for(name, LABELS)) == pytest.approx(expected, abs=1.01 / len(LABELS))
 
 
-def test_mean_frequencies_are_exact_where_a_share_is_no_whole_number():
+def test_mean_frequencies_are_exact_for_fractional_counts():
     sampler = ClassSampler([0, 0, 0, 1, 1, 2], power=0.5, length=4)
     total = np.zeros(3)
     for epoch in range(3000):
@@ -102,7 +102,7 @@ def test_epochs_differ_and_repeat_exactly(name):
 
 
 def deferred(name, *, epochs=10, start=0.8, **process):
-    """Data as they are, then the sampler of that name."""
+    """The distribution of the data first, then the sampler of that name."""
     after = sampler_for(name, LABELS, epochs=epochs, **process)
     return DeferredSampler(sampler_for("none", LABELS, **process), after, epochs=epochs, start=start)
 
@@ -119,7 +119,7 @@ def test_deferred_is_one_sampler_and_then_the_other(name):
 
 
 def test_deferred_samples_start_with_deferred_weights():
-    """Also where the product of epochs and start is no whole number, or is one but for its rounding."""
+    """Also if the product of epochs and start is not an integer, or is one up to rounding."""
     for epochs in (1, 3, 7, 10, 200):
         for start in (0.0, 0.3, 0.7, 0.8, 1.0, 160 / 200):
             weights, sampler = Deferred([2.0], start=start), deferred("balanced", epochs=epochs, start=start)
@@ -131,7 +131,7 @@ def test_deferred_samples_start_with_deferred_weights():
 
 
 def test_deferred_epochs_are_equally_long():
-    """A sampler with longer or shorter epochs is cut or goes on, with the same frequencies."""
+    """Longer or shorter epochs of a sampler are cut or continued, with the same frequencies."""
     for length in (100, 5000):
         after = ClassSampler(LABELS, power=0.0, length=length)
         sampler = DeferredSampler(sampler_for("none", LABELS), after, epochs=1, start=0.0)
@@ -147,9 +147,9 @@ def test_shares_of_processes_make_up_the_epoch_of_one(name, world_size, epoch, l
         process = {"rank": rank, "world_size": size}
         sampler = deferred(name, epochs=6, **process) if late else sampler_for(name, LABELS, epochs=6, **process)
         sampler.set_epoch(epoch)
-        found = list(sampler)
-        assert len(found) == len(sampler)
-        return found
+        indices = list(sampler)
+        assert len(indices) == len(sampler)
+        return indices
 
     together = [
         index for group in zip(*(drawn(rank, world_size) for rank in range(world_size)), strict=True) for index in group
@@ -195,7 +195,7 @@ def test_deferred_needs_two_samplers(name, wrong):
 
 
 @pytest.mark.parametrize("epochs", [10.0, "10", True])
-def test_epochs_are_whole_numbers(epochs):
+def test_epochs_must_be_integers(epochs):
     message = says("epochs", "an integer of at least 1", f"got {epochs!r}")
     with pytest.raises(TypeError, match=message):
         sampler_for("progressive", LABELS, epochs=epochs)

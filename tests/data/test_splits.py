@@ -1,4 +1,4 @@
-"""Splits: disjoint, complete, with the same share of every class, and the same for the same seed."""
+"""Splits: disjoint, complete, stratified, and reproducible by seed."""
 
 import numpy as np
 import pytest
@@ -21,16 +21,16 @@ def test_one_label_within_one_sample_of_the_share(counts, shares, seed):
     parts = stratified_split(labels, shares, seed=seed)
     assert partition(parts, len(labels))
     for c, count in enumerate(counts):
-        found = np.array([(labels[part] == c).sum() for part in parts])
+        in_parts = np.array([(labels[part] == c).sum() for part in parts])
         if count < len(shares):
-            assert found.tolist() == [count] + [0] * (len(shares) - 1)
+            assert in_parts.tolist() == [count] + [0] * (len(shares) - 1)
         else:
-            assert (np.abs(found - np.array(shares) * count) < 1).all()
-            assert found[0] >= 1
+            assert (np.abs(in_parts - np.array(shares) * count) < 1).all()
+            assert in_parts[0] >= 1
 
 
 def test_the_shares_of_all_classes_add_up():
-    """Rounding must not always go the same way: 100 classes of 11 have 1.65 samples each for a share of 0.15."""
+    """Rounding must not be biased: 100 classes of 11 samples have 1.65 each for a fraction of 0.15."""
     labels = np.repeat(np.arange(100), 11)
     assert [len(part) for part in stratified_split(labels, [0.7, 0.15, 0.15])] == pytest.approx([770, 165, 165], abs=1)
 
@@ -72,11 +72,11 @@ def test_several_labels_keep_their_shares():
     shares = np.array([0.7, 0.15, 0.15])
     parts = stratified_split(present, shares.tolist(), seed=1)
     assert [len(part) for part in parts] == pytest.approx([4200, 900, 900], abs=1)
-    found = np.stack([present[part].sum(0) for part in parts])
-    assert np.abs(found - shares[:, None] * present.sum(0)).max() < 2
+    in_parts = np.stack([present[part].sum(0) for part in parts])
+    assert np.abs(in_parts - shares[:, None] * present.sum(0)).max() < 2
 
 
-def test_the_rarest_label_goes_first_to_who_wants_it_most():
+def test_rarest_label_is_assigned_first_to_the_largest_demand():
     """By hand: label 1 is on samples 0 to 3, wished 2 : 1 : 1; the sixteen others have label 0 alone."""
     present = np.zeros((20, 2), int)
     present[:, 0], present[:4, 1] = 1, 1
@@ -106,7 +106,7 @@ def test_bad_arguments(labels, shares, words):
         stratified_split(labels, shares)
 
 
-def test_nothing_and_unknown_labels():
+def test_no_samples_and_unknown_labels():
     assert [len(part) for part in stratified_split(np.empty(0, int), [0.5, 0.5])] == [0, 0]
     unknown = np.full((10, 2), -1)
     assert sorted(len(part) for part in stratified_split(unknown, [0.5, 0.5])) == [5, 5]

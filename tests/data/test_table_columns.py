@@ -1,4 +1,4 @@
-"""Tables of many columns: the work grows with their number, not with its square."""
+"""Tables of many columns: the work is linear in their number."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_work_grows_with_the_number_of_columns(
 
 
 def test_header_and_rows_may_be_longer_than_a_block(tmp_path: Path) -> None:
-    """A row that does not fit into what pyarrow parses at a time would be refused."""
+    """By default pyarrow refuses rows longer than its block."""
     long = "x" * 200
     columns = {f"{long}{k}": [0.123456789, 1.0] * (ROWS // 2) for k in range(5000)}
     file = write(tmp_path, ".csv", columns | {"label": ["a", "b", "c"] * (ROWS // 3)})

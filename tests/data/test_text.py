@@ -16,7 +16,7 @@ def test_vectors_in_the_format_of_glove(tmp_path):
     np.testing.assert_array_equal(vectors, np.array([[0, 0], [0, 0], [0.418, -0.25], [0, 0], [1e-3, -2]], np.float32))
 
 
-def test_the_header_of_fasttext_is_no_word(tmp_path):
+def test_header_of_fasttext_is_skipped(tmp_path):
     file = tmp_path / "wiki.vec"
     file.write_text("2 3\ncat 1 2 3 \nthe 4 5 6\n", encoding="utf-8")
     np.testing.assert_array_equal(WORDS.read_vectors(file)[2:], [[4, 5, 6], [1, 2, 3], [0, 0, 0]])

@@ -1,4 +1,4 @@
-"""Running the command line as a user would."""
+"""Run the command line as a user does."""
 
 import json
 import os
@@ -23,7 +23,7 @@ TIMES = ("seconds", "seconds_per_step", "started", "finished")
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that came to its end."""
+    """A finished command."""
 
     status: int
     out: str
@@ -41,7 +41,7 @@ def flags(options):
 
 
 class Commands:
-    """Runs ``equipoise`` in forks of one warm process, one after the other."""
+    """Runs ``equipoise`` in forks of one warm process, one command at a time."""
 
     def __init__(self):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -51,29 +51,29 @@ class Commands:
         self.running = None
 
     def __call__(self, folder, *arguments, largest_file=None, **options):
-        """The finished command, with ``folder`` as its working folder."""
+        """Run a command in the working folder ``folder`` and return it when finished."""
         self.start(folder, *arguments, largest_file=largest_file, **options)
         return self.wait()
 
     def start(self, folder, *arguments, largest_file=None, **options):
-        """Start a command; the number of its process, which leads a group of its own."""
+        """Start a command; return its process id, which is also that of its process group."""
         self.end()
-        self.told = {"out": str(folder / "stdout.txt"), "err": str(folder / "stderr.txt")}
+        self.output_files = {"out": str(folder / "stdout.txt"), "err": str(folder / "stderr.txt")}
         words = [*map(str, arguments), *flags(options)]
-        command = {"folder": str(folder), "arguments": words, "largest_file": largest_file, **self.told}
+        command = {"folder": str(folder), "arguments": words, "largest_file": largest_file, **self.output_files}
         self.warm.stdin.write(json.dumps(command) + "\n")
         self.warm.stdin.flush()
         self.running = int(self.warm.stdout.readline())
         return self.running
 
     def wait(self):
-        """What became of the command that was started last."""
+        """Wait for the last command and return its result."""
         status = int(self.warm.stdout.readline())
         self.running = None
-        return Finished(status, Path(self.told["out"]).read_text(), Path(self.told["err"]).read_text())
+        return Finished(status, Path(self.output_files["out"]).read_text(), Path(self.output_files["err"]).read_text())
 
     def train(self, folder, *arguments, out="run", **options):
-        """A run that must come to its end."""
+        """Train a run that must finish."""
         finished = self(folder, "train", *arguments, out=out, **options)
         assert finished.status == 0, finished.err
         run = RunFolder(folder / out)
@@ -82,7 +82,7 @@ class Commands:
         return run
 
     def end(self):
-        """End the command that a failed test has left."""
+        """End a command that a failed test left running."""
         if self.running is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.running, signal.SIGKILL)
@@ -95,7 +95,7 @@ class Commands:
 
 
 def killed(equipoise, folder, when, **options):
-    """What is left of a run that was killed once ``when(run)`` was true."""
+    """The unfinished run of a command that is killed once ``when(run)`` is true."""
     run = RunFolder(folder / "run")
     process = equipoise.start(folder, "train", out="run", **options)
     end = time.monotonic() + 240
@@ -109,7 +109,7 @@ def killed(equipoise, folder, when, **options):
 
 
 def rows_there(number):
-    """Whether so many epochs have a row."""
+    """Whether the history has this number of rows."""
 
     def there(run):
         history = run.draft / "history.jsonl"
@@ -119,15 +119,15 @@ def rows_there(number):
 
 
 def rows(run):
-    """The history without its times."""
+    """The history without times."""
     return [{key: value for key, value in row.to_json().items() if key not in TIMES} for row in run.history()]
 
 
 def without_files(results):
-    """Results without the names of the files that they are about."""
+    """Results without file names."""
     return {
-        split: {key: value for key, value in found.items() if key != "file"}
-        for split, found in results.to_json().items()
+        split: {key: value for key, value in evaluation.items() if key != "file"}
+        for split, evaluation in results.to_json().items()
     }
 
 
@@ -138,7 +138,7 @@ def predictions(run, split):
 
 
 def assert_same_run(first, second):
-    """Rows, results, predictions and weights are equal to the last bit."""
+    """Rows, results, predictions and weights are bit-identical."""
     assert rows(first) == rows(second)
     assert without_files(first.results) == without_files(second.results)
     for split in ("val", "test"):
@@ -149,5 +149,5 @@ def assert_same_run(first, second):
 
 
 def contents(folder):
-    """What lies in a folder, and when it was written."""
+    """Content and modification time of each file in a folder."""
     return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in folder.rglob("*") if file.is_file()}

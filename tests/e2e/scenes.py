@@ -1,4 +1,4 @@
-"""Label maps that can be seen in their images, and a model of them."""
+"""Images whose shades show their label maps, and a model for them."""
 
 import numpy as np
 from PIL import Image
@@ -17,7 +17,7 @@ def pixels(num_classes, input_shape, width=16):
 
 
 def scene(images, masks, labels, seed, ignored=1):
-    """An image and its mask: blocks of classes, each with a shade of its own, and pixels that do not count."""
+    """Write an image and its mask: blocks of classes with one shade each, and ignored pixels."""
     draw = np.random.default_rng(seed)
     blocks = np.kron(draw.integers(0, len(labels), (4, 4)), np.ones((2, 2), int))
     image = np.linspace(20, 230, len(labels))[blocks].astype(np.uint8)

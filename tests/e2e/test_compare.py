@@ -1,4 +1,4 @@
-"""``equipoise compare`` as a user types it: real runs in real processes, killed, resumed, spread and refused."""
+"""The ``equipoise compare`` command: real runs in real processes, killed, resumed, distributed and refused."""
 
 import html
 import json
@@ -26,7 +26,7 @@ TIMES = ("seconds_per_step",)
 
 
 def compared(equipoise, folder, status=0, out="compared", **options):
-    """A comparison that came to its end, and what was said."""
+    """A finished comparison, and its output."""
     finished = equipoise(folder, "compare", out=out, **options)
     assert finished.status == status, finished
     assert "Traceback" not in finished.err
@@ -34,7 +34,7 @@ def compared(equipoise, folder, status=0, out="compared", **options):
 
 
 def verdict(comparison):
-    """The JSON of the verdict, without what clocks say."""
+    """The JSON of the verdict without times."""
 
     def timeless(value):
         if isinstance(value, dict):
@@ -43,8 +43,8 @@ def verdict(comparison):
             return [timeless(item) for item in value if not (isinstance(item, dict) and item.get("metric") in TIMES)]
         return value
 
-    found = timeless(json.loads(comparison.verdict.read_text()))
-    return found | {"sentences": [text for text in found["sentences"] if not text.startswith("A step takes")]}
+    content = timeless(json.loads(comparison.verdict.read_text()))
+    return content | {"sentences": [text for text in content["sentences"] if not text.startswith("A step takes")]}
 
 
 def assert_same_comparison(first, second):
@@ -58,18 +58,18 @@ def assert_same_comparison(first, second):
 
 
 def finished_files(comparison):
-    """Files of finished runs: which they are, when they were written and what is in them."""
+    """Files of finished runs: inode, modification time and content."""
     runs = comparison.finished if comparison.exists else []
-    return {file: (file.stat().st_ino, *told) for run in runs for file, told in contents(run.folder.path).items()}
+    return {file: (file.stat().st_ino, *content) for run in runs for file, content in contents(run.folder.path).items()}
 
 
 @pytest.fixture(scope="module")
 def whole(equipoise, tmp_path_factory):
-    """A comparison that nobody disturbed, and what it said."""
+    """A comparison without interruption, and its output."""
     return compared(equipoise, tmp_path_factory.mktemp("whole"), jobs=2, **SMALL)
 
 
-def test_what_is_there_afterwards(whole):
+def test_files_of_a_comparison(whole):
     comparison, finished = whole
     assert sorted(path.name for path in (comparison.path / "runs").iterdir()) == sorted(RUNS)
     assert all(run.folder.finished for run in comparison.runs)
@@ -103,15 +103,15 @@ def test_what_is_there_afterwards(whole):
 
 
 def test_the_verdict_is_about_the_losses(whole):
-    found = verdict(whole[0])
-    assert found["baseline"] == "ce"
-    assert [row["loss"] for row in found["rows"]] == ["ce", "focal(gamma=[1, 2])"]
-    assert found["rows"][1]["chosen"] in ("focal(gamma=1)", "focal(gamma=2)")
-    assert found["seeds"] == [0, 1]
-    assert found["sentences"]
+    content = verdict(whole[0])
+    assert content["baseline"] == "ce"
+    assert [row["loss"] for row in content["rows"]] == ["ce", "focal(gamma=[1, 2])"]
+    assert content["rows"][1]["chosen"] in ("focal(gamma=1)", "focal(gamma=2)")
+    assert content["seeds"] == [0, 1]
+    assert content["sentences"]
 
 
-def test_a_run_is_what_train_makes_of_the_same_settings(whole, equipoise, tmp_path):
+def test_run_equals_that_of_train(whole, equipoise, tmp_path):
     options = {key: value for key, value in SMALL.items() if key not in ("losses", "seeds")}
     alone = equipoise.train(tmp_path, loss="focal(gamma=2)", seed=1, **options)
     (run,) = (run for run in whole[0].runs if run.name == "focal-gamma=2-1")
@@ -119,7 +119,7 @@ def test_a_run_is_what_train_makes_of_the_same_settings(whole, equipoise, tmp_pa
     assert alone.record.spec == run.folder.record.spec
 
 
-def test_given_again_nothing_is_trained_again(whole, equipoise):
+def test_repeated_command_trains_nothing(whole, equipoise):
     comparison, _ = whole
     before = finished_files(comparison)
     _, finished = compared(equipoise, comparison.path.parent, jobs=2, **SMALL)
@@ -128,7 +128,7 @@ def test_given_again_nothing_is_trained_again(whole, equipoise):
 
 
 @pytest.mark.slow
-def test_one_process_finds_what_two_find(whole, equipoise, tmp_path):
+def test_one_process_gives_the_result_of_two(whole, equipoise, tmp_path):
     file = tmp_path / "compare.yaml"
     file.write_text("\n".join(f"{key}: {value}" for key, value in SMALL.items() if key != "losses"))
     with file.open("a") as settings:
@@ -140,8 +140,8 @@ def test_one_process_finds_what_two_find(whole, equipoise, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_killed_at_any_moment_it_goes_on(whole, equipoise, tmp_path):
-    """Ten times; nothing that was finished is touched again, and in the end all is as if nobody had disturbed it."""
+def test_comparison_resumes_after_kills(whole, equipoise, tmp_path):
+    """Killed ten times: finished runs are not changed, and the result is that without interruption."""
     draw = random.Random("kill")
     comparison = ComparisonFolder(tmp_path / "compared")
     for number in range(10):
@@ -163,7 +163,7 @@ def test_killed_at_any_moment_it_goes_on(whole, equipoise, tmp_path):
 
 
 def epochs_done(comparison):
-    """Rows of all runs, whatever becomes of the folders meanwhile."""
+    """Rows of all runs, while folders may be renamed."""
     done = 0
     for file in comparison.path.glob("runs/*/history.jsonl"):
         try:
@@ -181,7 +181,7 @@ def until(condition):
 
 
 def is_over(process):
-    """Whether a process has ended, also where nobody has asked for its status yet."""
+    """Whether a process has ended, including zombies."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -189,8 +189,8 @@ def is_over(process):
 
 
 def children(process):
-    """The processes that train for a comparison."""
-    found = []
+    """The worker processes of a comparison."""
+    processes = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(file.read_text().rpartition(")")[2].split()[1])
@@ -198,12 +198,12 @@ def children(process):
         except (FileNotFoundError, ProcessLookupError):
             continue
         if parent == process and "spawn_main" in command:
-            found.append(int(file.parent.name))
-    return found
+            processes.append(int(file.parent.name))
+    return processes
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_costs_one_run(equipoise, tmp_path):
+def test_killed_process_loses_one_run(equipoise, tmp_path):
     long = SMALL | {"epochs": 40, "losses": "ce focal", "seeds": 1}
     comparison = ComparisonFolder(tmp_path / "compared")
     process = equipoise.start(tmp_path, "compare", out="compared", jobs=1, **long)
@@ -223,7 +223,7 @@ def test_a_process_that_is_killed_costs_one_run(equipoise, tmp_path):
     assert "resuming an earlier attempt" in (comparison.path / "runs" / "ce-0" / "train.log").read_text()
 
 
-def test_a_loss_that_is_no_number_stops_nothing(equipoise, tmp_path):
+def test_nan_loss_does_not_stop_other_runs(equipoise, tmp_path):
     comparison, finished = compared(equipoise, tmp_path, status=1, **SMALL | {"losses": "1e39*focal ce", "jobs": 1})
     assert [run.loss for run in comparison.finished] == ["ce", "ce"]
     assert [(one.loss, one.seed) for one in comparison.failures] == [("1e+39 * focal", 0), ("1e+39 * focal", 1)]
@@ -238,7 +238,7 @@ def test_a_loss_that_is_no_number_stops_nothing(equipoise, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_full_disk_costs_nothing_that_was_done(equipoise, tmp_path):
+def test_full_disk_keeps_finished_runs(equipoise, tmp_path):
     finished = equipoise(tmp_path, "compare", out="compared", jobs=1, largest_file=4000, **SMALL | {"seeds": 1})
     comparison = ComparisonFolder(tmp_path / "compared")
     assert finished.status == 1
@@ -273,22 +273,22 @@ def test_one_at_a_time_and_interrupted(equipoise, tmp_path):
 
 
 def group(leader):
-    """Processes of a session that are at work: children, theirs, and what became of them when nobody had them."""
-    found = []
+    """Running processes of a session: children, their children and orphans."""
+    processes = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, _, _, session = file.read_text().rpartition(")")[2].split()[:4]
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(session) == leader and state not in "ZX":
-            found.append(int(file.parent.name))
-    return found
+            processes.append(int(file.parent.name))
+    return processes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux sees to it")
 @pytest.mark.parametrize("how", ["SIGTERM", *slow("SIGINT to all", "SIGKILL")])
-def test_nobody_is_left_behind(equipoise, tmp_path, how):
-    """Processes that decode images for the runs hold the output, for which a pipe behind the command would wait."""
+def test_no_process_is_left_running(equipoise, tmp_path, how):
+    """Processes that decode images inherit the output, so a pipe would wait for them."""
     class_folders(tmp_path / "pictures", 12)
     comparison = ComparisonFolder(tmp_path / "compared")
     options = {"data": "pictures", "model": "linear", "epochs": 5000, "batch_size": 4, "workers": 2, "losses": "ce"}
@@ -310,7 +310,7 @@ def test_nobody_is_left_behind(equipoise, tmp_path, how):
 
 
 def test_mistakes(whole, equipoise, tmp_path):
-    """One message, all that is wrong, nothing new."""
+    """One message with all errors, and no new file."""
     comparison, _ = whole
     before, folder = contents(comparison.path), comparison.path.parent
     for options, words in (
@@ -356,15 +356,15 @@ TASKS = {
 def test_other_tasks(equipoise, tmp_path, task):
     comparison, _ = compared(equipoise, tmp_path, jobs=2, seeds=2, **TASKS[task])
     assert len(comparison.finished) == 4
-    found = verdict(comparison)
-    assert found["data"]["task"] == task
-    assert found["baseline"] == TASKS[task]["losses"].partition(",")[0]
-    assert all(len(row["seeds"]) == 2 for row in found["rows"])
+    content = verdict(comparison)
+    assert content["data"]["task"] == task
+    assert content["baseline"] == TASKS[task]["losses"].partition(",")[0]
+    assert all(len(row["seeds"]) == 2 for row in content["rows"])
     assert comparison.report.is_file()
 
 
 @pytest.mark.slow
-def test_a_ray_cluster_finds_what_this_machine_finds(whole, equipoise, tmp_path):
+def test_ray_cluster_gives_the_result_of_this_machine(whole, equipoise, tmp_path):
     pytest.importorskip("ray", reason="needs Ray: pip install ray")
     from ray.cluster_utils import Cluster
 

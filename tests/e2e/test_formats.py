@@ -1,4 +1,4 @@
-"""A run on every format, with files made here whose labels can be seen in their content: a run must find them all."""
+"""A run on every format, with generated files whose content determines the labels: each run must learn them."""
 
 import json
 
@@ -21,7 +21,7 @@ HALVES = {"val_share": 0.25, "test_share": 0.25}
 
 
 def shaded(labels, size=(6, 5)):
-    """Grey images (N, H, W, 1) with the shades of their classes and some noise."""
+    """Grey images (N, H, W, 1) with the shades of their classes, and noise."""
     draw = np.random.default_rng(0)
     shades = np.array(list(SHADES.values()))[np.asarray(labels)]
     return (shades[:, None, None, None] + draw.integers(-20, 20, (len(labels), *size, 1))).astype(np.uint8)
@@ -35,7 +35,7 @@ def overall(run, split="test"):
 
 
 def test_arrays_of_images_and_a_yaml_spec(equipoise, tmp_path):
-    """Mixup, an average of the weights and a balanced sampler, said in a file; a flag comes before it."""
+    """Mixup, averaged weights and a balanced sampler from a YAML file; a flag takes precedence."""
     counts = [40, 12, 5]
     for split in ("train", "val", "test"):
         labels = np.repeat([0, 1, 2], counts if split == "train" else 8)
@@ -128,7 +128,7 @@ def test_image_folders(equipoise, tmp_path):
 
 
 def test_csv_of_paths(equipoise, tmp_path):
-    """Columns of other names, a column of splits, images elsewhere, decoded once."""
+    """Custom column names, a column of splits, images in another folder, decoded once."""
     rows = ["where,kind,part"]
     for i in range(27):
         name = NAMES[i % 3]
@@ -202,8 +202,8 @@ def test_tables_with_several_labels(equipoise, tmp_path, form):
     for i in range(60):
         wet, cold = i % 2 == 0, i % 3 == 0
         text = f"{'rain' if wet else 'sun'} and {'snow' if cold else 'heat'}"
-        told = "|".join(["wet"] * wet + ["cold"] * cold) if form == "one column" else f"{int(wet)},{int(cold)}"
-        rows.append(f"{text},{told}")
+        cells = "|".join(["wet"] * wet + ["cold"] * cold) if form == "one column" else f"{int(wet)},{int(cold)}"
+        rows.append(f"{text},{cells}")
     (tmp_path / "all.csv").write_text("\n".join(rows))
     run = equipoise.train(tmp_path, data="all.csv", epochs=10, lr=0.03)
     assert run.record.data.task == "multilabel"
@@ -216,7 +216,7 @@ def test_tables_with_several_labels(equipoise, tmp_path, form):
 
 @pytest.fixture
 def pixels(tmp_path):
-    """A model of one's own in a file, and how to train it quickly."""
+    """A user-defined model in a file, and settings to train it quickly."""
     (tmp_path / "mine.py").write_text(MODEL)
     return {"model": "mine.py:pixels", "epochs": 12, "lr": 0.05, "batch_size": 4}
 
@@ -235,7 +235,7 @@ def test_images_and_masks(equipoise, tmp_path, pixels):
 
 
 def test_cityscapes(equipoise, tmp_path):
-    """The layout, with the numbers of its labels; most of its classes do not occur in a few pictures."""
+    """The Cityscapes layout with label ids; most classes do not occur in so few images."""
     for split, count in (("train", 16), ("val", 5), ("test", 2)):
         for i in range(count):
             name = f"ulm_{i}"
@@ -248,8 +248,8 @@ def test_cityscapes(equipoise, tmp_path):
     model = {"model": "unet", "model_options": ["width=8", "depth=1"], "epochs": 12, "lr": 0.03}
     run = equipoise.train(tmp_path, data=".", allow_empty=True, loss="ce+dice", **model)
     assert len(run.record.data.class_names) == 19
-    found = {row.name for row in run.results.test.per_class if row.support}
-    assert found == {"road", "building", "bicycle"}
+    classes_with_support = {row.name for row in run.results.test.per_class if row.support}
+    assert classes_with_support == {"road", "building", "bicycle"}
     assert overall(run)["pixel_accuracy"] > 0.8
 
 

@@ -1,4 +1,4 @@
-"""Methods as a user types them: stage one inside a run, kills in every stage, several devices."""
+"""Training methods: stage one inside a run, kills in every stage, several devices."""
 
 import shutil
 
@@ -21,12 +21,12 @@ CRT = SMALL | {"method": "crt:epochs=3"}
 
 
 def inside(run):
-    """Stage one of a run that is not finished."""
+    """Stage one of an unfinished run."""
     return RunFolder(run.draft / "stage-one")
 
 
 def gone_on(equipoise, folder, **options):
-    """The finished run, and what was said."""
+    """The finished run, and the output."""
     finished = equipoise(folder, "train", out="run", **options)
     assert finished.status == 0, finished.err
     return RunFolder(folder / "run"), finished.out
@@ -47,9 +47,9 @@ def crt(equipoise, tmp_path_factory):
 def test_killed_in_stage_one(equipoise, tmp_path, oltr):
     run = killed(equipoise, tmp_path, lambda run: rows_there(2)(inside(run)), **OLTR)
     assert not inside(run).finished
-    run, said = gone_on(equipoise, tmp_path, **OLTR)
-    assert "stage one: resuming an earlier attempt" in said
-    assert f"stage one: epoch 1/{EPOCHS}" not in said
+    run, output = gone_on(equipoise, tmp_path, **OLTR)
+    assert "stage one: resuming an earlier attempt" in output
+    assert f"stage one: epoch 1/{EPOCHS}" not in output
     assert_same_run(run, oltr)
     assert_same_run(RunFolder(run.path / "stage-one"), RunFolder(oltr.path / "stage-one"))
 
@@ -57,12 +57,12 @@ def test_killed_in_stage_one(equipoise, tmp_path, oltr):
 def test_killed_in_stage_two(equipoise, tmp_path, oltr):
     run = killed(equipoise, tmp_path, rows_there(2), **OLTR)
     before = contents(inside(run).path)
-    run, said = gone_on(equipoise, tmp_path, **OLTR)
-    assert "resuming an earlier attempt" in said
-    assert "stage one: epoch" not in said
-    assert f"epoch 1/{EPOCHS}" not in said
-    assert {file.name: told for file, told in before.items()} == {
-        file.name: told for file, told in contents(run.path / "stage-one").items()
+    run, output = gone_on(equipoise, tmp_path, **OLTR)
+    assert "resuming an earlier attempt" in output
+    assert "stage one: epoch" not in output
+    assert f"epoch 1/{EPOCHS}" not in output
+    assert {file.name: content for file, content in before.items()} == {
+        file.name: content for file, content in contents(run.path / "stage-one").items()
     }
     assert len(rows(run)) == EPOCHS
     assert_same_run(run, oltr)
@@ -71,8 +71,8 @@ def test_killed_in_stage_two(equipoise, tmp_path, oltr):
 @pytest.mark.slow
 def test_killed_while_stage_two_predicted(equipoise, tmp_path, oltr):
     run = killed(equipoise, tmp_path, lambda run: run.predictions("val").is_file(), **OLTR)
-    run, said = gone_on(equipoise, tmp_path, **OLTR)
-    assert f"epoch {EPOCHS}/{EPOCHS}" not in said
+    run, output = gone_on(equipoise, tmp_path, **OLTR)
+    assert f"epoch {EPOCHS}/{EPOCHS}" not in output
     assert_same_run(run, oltr)
 
 
@@ -80,15 +80,15 @@ def test_killed_while_stage_two_predicted(equipoise, tmp_path, oltr):
 def test_killed_between_the_stages(equipoise, tmp_path, crt):
     run = killed(equipoise, tmp_path, lambda run: inside(run).finished, **CRT)
     before = contents(inside(run).path)
-    run, said = gone_on(equipoise, tmp_path, **CRT)
-    assert "stage one: epoch" not in said
-    after = {file.name: told for file, told in contents(run.path / "stage-one").items()}
-    assert all(after[file.name] == told for file, told in before.items() if file.name != "resume.ckpt")
+    run, output = gone_on(equipoise, tmp_path, **CRT)
+    assert "stage one: epoch" not in output
+    after = {file.name: content for file, content in contents(run.path / "stage-one").items()}
+    assert all(after[file.name] == content for file, content in before.items() if file.name != "resume.ckpt")
     assert_same_run(run, crt)
 
 
 def test_stage_two_without_its_stage_one(equipoise, tmp_path, oltr):
-    """A clear error that costs nothing: put back, it goes on."""
+    """The error loses no work: with stage one back in place, the run resumes."""
     run = killed(equipoise, tmp_path, lambda run: run.resume_point.is_file(), **OLTR)
     kept = tmp_path / "kept"
     shutil.move(inside(run).path, kept)
@@ -98,22 +98,22 @@ def test_stage_two_without_its_stage_one(equipoise, tmp_path, oltr):
     assert "stage one is missing, so stage two cannot resume" in refused.err
     assert "Traceback" not in refused.err
     assert contents(run.draft) == before
-    run, said = gone_on(equipoise, tmp_path, stage_one=kept, **OLTR)
-    assert "resuming an earlier attempt" in said
+    run, output = gone_on(equipoise, tmp_path, stage_one=kept, **OLTR)
+    assert "resuming an earlier attempt" in output
     assert_same_run(run, oltr)
 
 
 @pytest.mark.slow
-def test_a_named_stage_one_that_is_gone_or_not_finished(equipoise, tmp_path, oltr):
+def test_missing_or_unfinished_stage_one(equipoise, tmp_path, oltr):
     one = tmp_path / "one"
     shutil.copytree(oltr.path / "stage-one", one)
     run = killed(equipoise, tmp_path, lambda run: run.resume_point.is_file(), stage_one=one, **OLTR)
     before = contents(run.draft)
-    for found, place in (("one that is not finished", RunFolder(one).draft), ("none", tmp_path / "elsewhere")):
+    for state, place in (("one that is not finished", RunFolder(one).draft), ("none", tmp_path / "elsewhere")):
         shutil.move(one if one.exists() else RunFolder(one).draft, place)
         refused = equipoise(tmp_path, "train", out="run", stage_one=one, **OLTR)
         assert refused.status == 2
-        assert f"found {found} at {one}" in refused.err
+        assert f"found {state} at {one}" in refused.err
         assert contents(run.draft) == before
     shutil.move(tmp_path / "elsewhere", one)
     assert_same_run(gone_on(equipoise, tmp_path, stage_one=one, **OLTR)[0], oltr)
@@ -121,7 +121,7 @@ def test_a_named_stage_one_that_is_gone_or_not_finished(equipoise, tmp_path, olt
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["bbn", "oltr"])
-def test_two_processes_find_what_one_finds(equipoise, tmp_path, method):
+def test_two_processes_give_the_result_of_one(equipoise, tmp_path, method):
     settings = SMALL | {"model_options": ["hidden=[64]", "dropout=0"], "epochs": 2, "accelerator": "cpu"}
     two_stages = method in ("crt", "oltr")
     first = {"stage_one": equipoise.train(tmp_path, out="one", **settings).path} if two_stages else {}
@@ -134,7 +134,7 @@ def test_two_processes_find_what_one_finds(equipoise, tmp_path, method):
     assert losses[0] == pytest.approx(losses[1], rel=0.05)
 
 
-def test_what_is_printed_of_a_method(crt, equipoise):
+def test_output_of_a_method(crt, equipoise):
     finished = equipoise(crt.path.parent, "train", out="run", **CRT)
     assert finished.status == 0
     assert "finished already" in finished.out

@@ -1,4 +1,4 @@
-"""What can go wrong: one message that says what to do, no traceback, and what was finished stays as it was."""
+"""Errors give one message with advice, no traceback, and leave finished runs unchanged."""
 
 import json
 import os
@@ -19,23 +19,23 @@ TWO = {"accelerator": "cpu", "devices": 2, "strategy": "ddp", "batch_size": 4}
 
 @pytest.fixture(scope="module")
 def earlier(equipoise, tmp_path_factory):
-    """A finished run beside which all others are tried."""
+    """A finished run, which failing commands must not change."""
     return equipoise.train(tmp_path_factory.mktemp("runs"), out="earlier", **DIGITS)
 
 
 @pytest.fixture
 def refused(equipoise, earlier, tmp_path):
-    """Runs a command that must fail with these words, leave nothing new and the earlier run as it was."""
+    """Run a command that must fail with these words, create nothing, and not change the earlier run."""
 
     def check(*words, status=2, lines=1, arguments=(), leaves=False, **options):
         before, out = contents(earlier.path), earlier.path.with_name("new")
-        found = equipoise(tmp_path, "train", *arguments, out=out, **options)
-        assert found.status == status, found
-        assert "Traceback" not in found.err
-        assert found.err.startswith("error: ")
-        assert len(found.err.strip().splitlines()) == lines, found.err
+        result = equipoise(tmp_path, "train", *arguments, out=out, **options)
+        assert result.status == status, result
+        assert "Traceback" not in result.err
+        assert result.err.startswith("error: ")
+        assert len(result.err.strip().splitlines()) == lines, result.err
         for word in words:
-            assert word in found.err
+            assert word in result.err
         run = RunFolder(out)
         assert not out.exists()
         assert run.draft.exists() == leaves
@@ -46,7 +46,7 @@ def refused(equipoise, earlier, tmp_path):
 
 
 def half(path):
-    """Cut a file, as a broken download would; what puts it back."""
+    """Truncate a file, like a broken download; return a function that restores it."""
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     return lambda: path.write_bytes(whole)
@@ -72,7 +72,7 @@ def pictures(tmp_path):
     ],
 )
 def test_corrupt_image(refused, pictures, broken, options):
-    """All are looked at before anything is trained."""
+    """All images are checked before training."""
     half(pictures / broken / "cat" / "01.jpg")
     refused(f"{broken}/cat/01.jpg", "found 1 of 30", "--skip-bad-images", data=pictures, **options)
 
@@ -83,7 +83,7 @@ def test_corrupt_image_in_one_of_two_processes(refused, pictures):
 
 
 def test_corrupt_image_after_the_training(refused, equipoise, pictures, tmp_path, earlier):
-    """Nothing is trained again once the image is there."""
+    """No epoch is trained again once the image is restored."""
     mend = rotten(pictures / "test" / "dog" / "00.jpg")
     run = refused("test/dog/00.jpg", leaves=True, data=pictures, workers=1, **QUICK)
     epochs = list(run.history())
@@ -111,7 +111,7 @@ def test_images_of_several_sizes(refused, pictures):
 
 
 def test_a_test_image_of_another_size(refused, pictures):
-    """Found before anything is trained, not afterwards."""
+    """The error comes before training."""
     picture(pictures / "test" / "emu" / "01.jpg", size=(30, 20))
     refused("images must have one size", "--image-size 10x12", data=pictures, **QUICK)
 
@@ -132,7 +132,7 @@ def test_missing_files(refused, tmp_path):
 
 @pytest.fixture
 def features(tmp_path):
-    """Makes a file of features with these labels."""
+    """Create a file of features with these labels."""
 
     def make(name, labels, **more):
         draw = np.random.default_rng(0)
@@ -142,7 +142,7 @@ def features(tmp_path):
     return make
 
 
-def test_label_in_no_class(refused, features, tmp_path):
+def test_label_outside_of_the_classes(refused, features, tmp_path):
     features("mine.npz", np.arange(30) % 3)
     refused("labels must be classes from 0 to 1", "found 2", data="mine.npz", class_names="a,b", **QUICK)
     (tmp_path / "texts.csv").write_text("text,label\n" + "hello,cat\nworld,dgo\n" * 10)
@@ -182,7 +182,7 @@ def test_validation_data_of_one_class(refused, equipoise, features, tmp_path):
 
 
 def test_all_typos_at_once(refused, tmp_path):
-    """Those that are seen without torch, and then those that are not."""
+    """Errors that need no torch come first, then the others."""
     lines = ["data: digits-lt", "epoch: 3", "lr: fast", "sampler: balancd", "loss: focall:gamma=2", "model: resnet23"]
     (tmp_path / "spec.yaml").write_text("\n".join([*lines, "augment: flop", "batch_size: 0"]))
     refused(
@@ -235,19 +235,19 @@ def test_unknown_words(refused, tmp_path, words, options):
     refused(*words, **DIGITS | options)
 
 
-def test_a_mended_command_may_take_the_same_folder(equipoise, tmp_path):
-    """A setting that cannot be used leaves nothing that is in the way of the right one."""
+def test_corrected_command_can_use_the_same_folder(equipoise, tmp_path):
+    """An invalid setting leaves no file that blocks the corrected command."""
     assert equipoise(tmp_path, "train", out="run", loss="asl", **DIGITS).status == 2
     assert equipoise.train(tmp_path, loss="focal", **DIGITS).finished
 
 
-def test_a_folder_that_is_no_run(equipoise, tmp_path):
+def test_folder_that_is_not_a_run(equipoise, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").write_text("ten years")
     for options in ({}, {"restart": True}):
-        found = equipoise(tmp_path, "train", out="run", **DIGITS, **options)
-        assert found.status == 2
-        assert "the folder exists and is not a run" in found.err
+        result = equipoise(tmp_path, "train", out="run", **DIGITS, **options)
+        assert result.status == 2
+        assert "the folder exists and is not a run" in result.err
     assert (tmp_path / "run" / "thesis.txt").read_text() == "ten years"
 
 
@@ -255,22 +255,22 @@ def test_a_folder_that_is_no_run(equipoise, tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_a_loss_that_is_no_number(refused, optimizer):
+def test_nan_loss(refused, optimizer):
     words = ("the loss became nan in epoch 1", "lower --lr", "--clip")
     refused(*words, status=1, optimizer=optimizer, lr=1e30, **DIGITS | {"model": "mlp"})
 
 
 @pytest.mark.skipif("COVERAGE_PROCESS_CONFIG" in os.environ, reason="coverage writes files too, which are limited here")
 def test_full_disk(equipoise, tmp_path, earlier):
-    """At whatever file the disk is full, the same command goes on once there is room."""
+    """Whichever file fills the disk, the same command resumes once there is space."""
     before, draft = contents(earlier.path), tmp_path / "run.unfinished"
     left = []
     for largest in (3000, 6000, 10_000, 20_000):
-        found = equipoise(tmp_path, "train", out="run", largest_file=largest, **DIGITS)
-        assert found.status == 1
-        assert "Traceback" not in found.err
-        assert "the disk is full" in found.err
-        assert "make room" in found.err
+        result = equipoise(tmp_path, "train", out="run", largest_file=largest, **DIGITS)
+        assert result.status == 1
+        assert "Traceback" not in result.err
+        assert "the disk is full" in result.err
+        assert "make room" in result.err
         assert not (tmp_path / "run").exists()
         left.append(sorted(file.name for file in draft.rglob("*") if file.is_file()))
         assert not any(".draft" in name for name in left[-1])
@@ -297,9 +297,9 @@ def make(num_classes):
 
 
 def test_out_of_memory(refused, tmp_path):
-    """The error that CUDA raises, from a model of one's own."""
-    told = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 2 MiB."
-    (tmp_path / "mine.py").write_text(OUT_OF_MEMORY.format(how=f"raise torch.OutOfMemoryError({told!r})"))
+    """The error that CUDA raises, from a user-defined model."""
+    message = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 2 MiB."
+    (tmp_path / "mine.py").write_text(OUT_OF_MEMORY.format(how=f"raise torch.OutOfMemoryError({message!r})"))
     words = ("does not have enough memory (CUDA out of memory)", "lower --batch-size")
     refused(*words, status=1, **DIGITS | {"model": "mine.py:make"})
 

@@ -1,4 +1,4 @@
-"""Samples of no known class, as a user gives them to ``equipoise train`` and ``equipoise compare``."""
+"""Samples of unknown classes in ``equipoise train`` and ``equipoise compare``."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ DIGITS = {"data": "digits-lt", "model": "mlp", "epochs": 3}
 
 @pytest.fixture(scope="module")
 def held_out(equipoise, tmp_path_factory):
-    """A run that knows neither 8 nor 9, and what was said."""
+    """A run with classes 8 and 9 held out, and its output."""
     folder = tmp_path_factory.mktemp("held out")
     finished = equipoise(folder, "train", out="run", open_classes="8,9", **DIGITS)
     assert finished.status == 0, finished.err
@@ -28,13 +28,13 @@ def held_out(equipoise, tmp_path_factory):
 
 
 def recomputed(run):
-    """What the library says of the predictions of a run."""
+    """The open-set evaluation of the predictions of a run."""
     val, test = (open_predictions(run.predictions(split)) for split in ("val", "test"))
     unknown = open_predictions(run.predictions("open"), targets=False)
     return OpenSetEvaluation.from_json(plain(evaluate_open_set(test, unknown, val=val).to_json()))
 
 
-def test_classes_are_learned_by_nobody_and_judged(held_out):
+def test_held_out_classes_are_evaluated_only(held_out):
     run, _ = held_out
     known, unknown = hold_out(digits_lt(), "8,9")
     data = run.record.data
@@ -42,25 +42,25 @@ def test_classes_are_learned_by_nobody_and_judged(held_out):
     assert data.train_counts == known.train_counts.tolist()
     assert data.samples == {"train": len(known.train), "val": 160, "test": 320, "open": len(unknown)}
     assert "Held out as unknown: 8, 9, with 80 test samples" in data.notes[-1]
-    found = predictions(run, "open")
-    assert found["logits"].shape == (80, 8)
-    assert (found["targets"] == -100).all()
+    arrays = predictions(run, "open")
+    assert arrays["logits"].shape == (80, 8)
+    assert (arrays["targets"] == -100).all()
     assert run.results.open == recomputed(run)
     assert run.results.open.main == "accept"
     assert run.results.test.samples == 320
 
 
-def test_it_is_told(held_out):
-    run, told = held_out
-    assert "Held out as unknown: 8, 9" in told
-    assert "95 % accepted" in told
-    assert f"of the {run.results.open.unknown} unknown samples are rejected" in told
+def test_output_of_an_open_set(held_out):
+    run, output = held_out
+    assert "Held out as unknown: 8, 9" in output
+    assert "95 % accepted" in output
+    assert f"of the {run.results.open.unknown} unknown samples are rejected" in output
     area = run.results.open.overall["auroc"]
-    assert f"in {100 * area:.2f} % of the pairs (AUROC)" in told
+    assert f"in {100 * area:.2f} % of the pairs (AUROC)" in output
 
 
-def test_samples_from_a_file_are_seen_as_those_of_the_test(equipoise, tmp_path):
-    """The test images as an open set, as they are and four times as large."""
+def test_open_set_from_a_file_is_prepared_like_test_data(equipoise, tmp_path):
+    """The test images as an open set, in their size and four times as large."""
     images = digits_lt().test.inputs
     large = images.repeat(4, 2).repeat(4, 3)
     small = resized(Arrays(large, np.zeros(len(large))), (8, 8), "stretch").inputs
@@ -109,7 +109,7 @@ def test_a_class_without_training_samples_may_be_held_out(equipoise, tmp_path):
     assert run.record.data.samples["open"] == 30
 
 
-def test_a_system_with_two_stages(equipoise, tmp_path):
+def test_method_with_two_stages(equipoise, tmp_path):
     run = equipoise.train(tmp_path, method="oltr", open_classes="3,8", **DIGITS)
     assert run.results.open == recomputed(run)
     first = RunFolder(run.path / "stage-one")
@@ -121,7 +121,7 @@ def test_a_system_with_two_stages(equipoise, tmp_path):
     assert "with open_classes ['3', '8'] in place of ['8']" in other.err
 
 
-def test_interrupted_it_goes_on(equipoise, held_out, tmp_path):
+def test_interrupted_run_resumes(equipoise, held_out, tmp_path):
     run = killed(equipoise, tmp_path, rows_there(1), open_classes="8,9", **DIGITS)
     finished = equipoise(tmp_path, "train", out="run", open_classes="8,9", **DIGITS)
     assert finished.status == 0, finished.err
@@ -133,9 +133,9 @@ def test_another_open_set_is_another_run(equipoise, held_out):
     run, _ = held_out
     before = contents(run.path)
     for options in ({}, {"open_classes": "9,8"}, {"open_classes": "9"}):
-        found = equipoise(run.path.parent, "train", out="run", **DIGITS, **options)
-        assert found.status == 2
-        assert "already holds a run with open_classes=8,9 (this one has" in found.err
+        result = equipoise(run.path.parent, "train", out="run", **DIGITS, **options)
+        assert result.status == 2
+        assert "already holds a run with open_classes=8,9 (this one has" in result.err
     assert contents(run.path) == before
 
 
@@ -169,11 +169,11 @@ COMPARED = ("both", "no such class", "several labels")
 def test_mistakes(equipoise, tmp_path, command, mistake):
     options, words = MISTAKES[mistake]
     np.savez(tmp_path / "x.npz", features=np.zeros((4, 3), np.float32))
-    found = equipoise(tmp_path, command, out="new", **{**DIGITS, **options})
-    assert found.status == 2, found
-    assert words in found.err
-    assert found.err.startswith("error: ")
-    assert "Traceback" not in found.err + found.out
+    result = equipoise(tmp_path, command, out="new", **{**DIGITS, **options})
+    assert result.status == 2, result
+    assert words in result.err
+    assert result.err.startswith("error: ")
+    assert "Traceback" not in result.err + result.out
     assert {path.name for path in tmp_path.iterdir()} == {"x.npz", "stdout.txt", "stderr.txt"}
 
 
@@ -191,8 +191,8 @@ def test_a_comparison(equipoise, tmp_path):
     for row in verdict.rows:
         runs = [run.folder.results.open.overall for run in folder.finished if run.loss == row.chosen]
         for name in OPEN_METRICS:
-            assert row.metrics[name].per_seed == tuple(found[name] for found in runs)
-            assert row.metrics[name].std == pytest.approx(np.std([found[name] for found in runs], ddof=1))
+            assert row.metrics[name].per_seed == tuple(overall[name] for overall in runs)
+            assert row.metrics[name].std == pytest.approx(np.std([overall[name] for overall in runs], ddof=1))
     compared = {one.metric for one in verdict.differences if one.interval is not None}
     assert set(OPEN_METRICS) <= compared
     for words in ("F-measure", "AUROC", "unknown rejected", "accuracy with rejection"):
@@ -201,8 +201,8 @@ def test_a_comparison(equipoise, tmp_path):
     assert 'id="open-set"' in page
     assert "80 samples of unknown classes and 320 test samples" in page
     assert "--open-classes 8,9" in page
-    told = equipoise(tmp_path, "report", "compared", csv="a.csv", markdown="a.md", latex="a.tex")
-    assert told.status == 0, told.err
+    result = equipoise(tmp_path, "report", "compared", csv="a.csv", markdown="a.md", latex="a.tex")
+    assert result.status == 0, result.err
     assert "tau-norm,tau-norm,2,open_accuracy," in (tmp_path / "a.csv").read_text()
     assert "| known rejected |" in (tmp_path / "a.md").read_text()
     assert "& known rejected &" in (tmp_path / "a.tex").read_text()

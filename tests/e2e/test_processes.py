@@ -1,4 +1,4 @@
-"""Two processes train what one process trains with the batches of both."""
+"""Two processes train the same as one process with their joint batches."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ CASES = {
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model of one's own, and scenes whose ignored pixels are shared unevenly among the processes."""
+    """A user-defined model, and scenes whose ignored pixels are distributed unevenly among the processes."""
     (tmp_path / "mine.py").write_text(MODEL)
     for split, count in (("train", 13), ("val", 7), ("test", 5)):  # no even number
         for i in range(count):
@@ -38,7 +38,7 @@ def folder(tmp_path):
 
 
 def assert_same_training(one, two):
-    """Losses, statistics, validation numbers and predictions, as far as rounding allows."""
+    """Losses, statistics, validation metrics and predictions are equal up to rounding."""
     assert two.record.environment.processes == 2
     for single, joint in zip(rows(one), rows(two), strict=True):
         assert joint["train"]["loss"] == pytest.approx(single["train"]["loss"], rel=0, abs=1e-5)
@@ -61,14 +61,14 @@ def assert_same_training(one, two):
 
 
 @pytest.mark.parametrize("case", ["label maps", *slow("cross-entropy", "recall", "several labels")])
-def test_two_processes_train_what_one_does(equipoise, folder, case):
+def test_two_processes_train_like_one(equipoise, folder, case):
     options = CASES[case]
     one = equipoise.train(folder, out="one", **options)
     assert_same_training(one, equipoise.train(folder, out="two", **options, **TWO))
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_more_processes(equipoise, tmp_path):
+def test_run_resumes_with_more_processes(equipoise, tmp_path):
     """Killed on one process, killed again on two, and finished on two."""
     options = SINGLE | {"epochs": 8, "loss": "recall:momentum=0.9"}
     one = equipoise.train(tmp_path, out="one", **options)

@@ -1,4 +1,4 @@
-"""A run that was killed goes on as if nothing had happened; the seed sets what a run is."""
+"""A killed run resumes with the result of an uninterrupted one; the seed determines a run."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def whole(equipoise, tmp_path_factory):
     return equipoise.train(tmp_path_factory.mktemp("whole"), **MOVING)
 
 
-def test_a_killed_run_goes_on(equipoise, tmp_path, whole):
+def test_killed_run_resumes(equipoise, tmp_path, whole):
     for after in (2, 4):  # twice
         run = killed(equipoise, tmp_path, rows_there(after), **MOVING)
         assert after <= len(list(run.history())) < EPOCHS
@@ -49,7 +49,7 @@ def test_a_killed_run_goes_on(equipoise, tmp_path, whole):
     assert not (run.path / "resume.ckpt").exists()
 
 
-def test_a_killed_run_with_a_task_name_of_version_0_1_goes_on(equipoise, tmp_path):
+def test_killed_run_with_a_task_name_of_version_0_1_resumes(equipoise, tmp_path):
     settings = {"data": "digits-lt", "model": "linear", "epochs": 200}
     run = killed(equipoise, tmp_path, rows_there(2), task="single", **settings)
     file = run.draft / "spec.json"
@@ -73,22 +73,22 @@ def test_killed_while_it_wrote_a_row(equipoise, tmp_path, whole):
 
 
 @pytest.mark.slow
-def test_killed_before_there_was_anything_to_go_on_from(equipoise, tmp_path, whole):
+def test_killed_before_the_first_checkpoint(equipoise, tmp_path, whole):
     run = killed(equipoise, tmp_path, rows_there(1), **MOVING)
     run.resume_point.unlink(missing_ok=True)
     assert_same_run(equipoise.train(tmp_path, **MOVING), whole)
 
 
 @pytest.mark.slow
-def test_killed_as_soon_as_it_can_go_on(equipoise, tmp_path, whole):
-    """An epoch that is not trained again must have its row by then."""
+def test_killed_after_the_first_checkpoint(equipoise, tmp_path, whole):
+    """An epoch that is not trained again must have its row by that time."""
     run = killed(equipoise, tmp_path, lambda run: run.resume_point.is_file(), **MOVING)
     assert list(run.history())
     assert_same_run(equipoise.train(tmp_path, **MOVING), whole)
 
 
 def test_killed_while_it_predicted(equipoise, tmp_path, whole):
-    """The training is over then, and nothing of it is done again."""
+    """The training is finished, and no epoch is trained again."""
     run = killed(equipoise, tmp_path, lambda run: run.predictions("val").is_file(), **MOVING)
     assert len(rows(run)) == EPOCHS
     finished = equipoise(tmp_path, "train", out="run", **MOVING)
@@ -97,7 +97,7 @@ def test_killed_while_it_predicted(equipoise, tmp_path, whole):
     assert_same_run(run, whole)
 
 
-def test_an_interrupted_run_says_how_to_go_on(equipoise, tmp_path):
+def test_interrupted_run_gives_advice_on_resuming(equipoise, tmp_path):
     run = RunFolder(tmp_path / "run")
     process = equipoise.start(tmp_path, "train", out="run", **MOVING | {"epochs": 2000})
     while not rows_there(1)(run):
@@ -121,7 +121,7 @@ def test_another_seed_gives_another_run(equipoise, tmp_path, whole):
     assert np.array_equal(predictions(other, "test")["targets"], predictions(whole, "test")["targets"])
 
 
-def test_another_run_in_its_place_is_refused(equipoise, tmp_path):
+def test_folder_of_another_run_is_refused(equipoise, tmp_path):
     run = killed(equipoise, tmp_path, rows_there(1), **MOVING | {"epochs": 50})
     finished = equipoise(tmp_path, "train", out="run", **MOVING | {"epochs": 50, "lr": 0.01, "ema": 0.5})
     assert finished.status == 2
@@ -132,7 +132,7 @@ def test_another_run_in_its_place_is_refused(equipoise, tmp_path):
     assert run.finished
 
 
-def test_a_finished_run_is_never_written_again(equipoise, tmp_path, whole):
+def test_finished_run_is_not_changed(equipoise, tmp_path, whole):
     before = contents(whole.path)
     folder = whole.path.parent
     again = equipoise(folder, "train", out="run", **MOVING)

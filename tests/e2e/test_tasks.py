@@ -1,4 +1,4 @@
-"""The three tasks on embedded data: what a finished run holds, and that it is true."""
+"""The three tasks on embedded data: the content of a finished run is complete and correct."""
 
 import csv
 import json
@@ -54,12 +54,12 @@ def run(task, equipoise, tmp_path_factory):
 
 
 def test_files(task, run):
-    found = {file.relative_to(run.path).as_posix() for file in run.path.rglob("*") if file.is_file()}
-    assert found == FILES | {"multilabel": {"thresholds.json"}, "segmentation": {"examples.npz"}}.get(task, set())
+    files = {file.relative_to(run.path).as_posix() for file in run.path.rglob("*") if file.is_file()}
+    assert files == FILES | {"multilabel": {"thresholds.json"}, "segmentation": {"examples.npz"}}.get(task, set())
     assert [entry.name for entry in run.path.parent.glob("run*")] == ["run"]
 
 
-def test_what_the_run_says_about_itself(task, run):
+def test_record_of_a_run(task, run):
     record = run.record
     assert (record.format, record.data.task, record.epochs) == (1, task, 3)
     assert record.spec["loss"] == canonical(TASKS[task]["loss"])
@@ -72,7 +72,7 @@ def test_what_the_run_says_about_itself(task, run):
 
 
 def test_it_learns(task, run):
-    """Better than any answer that does not look at the image."""
+    """Better than any constant prediction."""
     overall, losses = run.results.test.overall, [row.train["loss"] for row in run.history()]
     assert losses[-1] < 0.8 * losses[0]
     if task == "multiclass":
@@ -84,14 +84,14 @@ def test_it_learns(task, run):
         assert overall["mean_iou"] > background / 11 + 0.02
 
 
-def test_evaluate_finds_the_same_numbers(run, equipoise, tmp_path):
+def test_evaluate_gives_the_same_metrics(run, equipoise, tmp_path):
     finished = equipoise(tmp_path, "evaluate", run.predictions("test"), "--json")
     assert finished.status == 0
     assert json.loads(finished.out)["overall"] == run.results.test.overall
 
 
-def test_the_checkpoint_is_what_predicted(run):
-    """A model made of the run's own description, with the weights of the checkpoint, gives the saved logits."""
+def test_checkpoint_gives_the_saved_predictions(run):
+    """A model built from the record of the run, with the weights of the checkpoint, gives the saved logits."""
     record, kept = run.record, torch.load(run.checkpoint, weights_only=True)
     assert kept["epoch"] == record.best_epoch
     made = record.model
@@ -148,18 +148,18 @@ def test_every_epoch_has_a_row(task, run):
 
 @pytest.fixture(scope="module")
 def two_tests(equipoise, tmp_path_factory):
-    """Runs on the same training and validation data; the labels of the test are right in one and wrong in the other."""
-    data, found = open_data("digits-lt"), []
+    """Runs on the same training and validation data; the test labels are correct in one and wrong in the other."""
+    data, runs = open_data("digits-lt"), []
     for shift in (0, 1):
         folder = tmp_path_factory.mktemp("shift")
         for name, split in (("train", data.train), ("val", data.val), ("test", data.test)):
             labels = (split.labels + shift) % 10 if name == "test" else split.labels
             np.savez(folder / f"{name}.npz", images=split.inputs, labels=labels, layout="nchw")
-        found.append(equipoise.train(folder, data=".", model="linear", epochs=4, lr=0.1))
-    return found
+        runs.append(equipoise.train(folder, data=".", model="linear", epochs=4, lr=0.1))
+    return runs
 
 
-def test_the_test_data_choose_nothing(two_tests):
+def test_test_data_do_not_affect_selection(two_tests):
     right, wrong = two_tests
     assert rows(right) == rows(wrong)
     assert right.record.best_epoch == wrong.record.best_epoch

@@ -1,9 +1,9 @@
 """A process that has imported the command line once, and forks for each command.
 
-Python needs seconds to import PyTorch and Lightning. A fork is there at once, and is a process like any other: it has
-its own working folder, limits and exit status, and can be killed.
+Python needs seconds to import PyTorch and Lightning. A fork starts at once, and is an ordinary process: it has its own
+working folder, limits and exit status, and can be killed.
 
-Commands come as lines of JSON. For each, the number of its process is printed, and its exit status when it is over.
+Commands are lines of JSON. For each, the process id is printed, and the exit status when it ends.
 """
 
 import gc
@@ -32,7 +32,7 @@ def tell(word):
 
 
 def next_command():
-    """Wait for commands; return one only in the process that is there for it."""
+    """Wait for commands; return one only in the process forked for it."""
     for line in sys.stdin:
         process = os.fork()
         if process == 0:
@@ -43,7 +43,7 @@ def next_command():
 
 
 def become(command):
-    """Make this process look as if a user had started it."""
+    """Make this process look like one started by a user."""
     os.setsid()
     os.chdir(command["folder"])
     for path, descriptor in ((os.devnull, 0), (command["out"], 1), (command["err"], 2)):

@@ -1,4 +1,4 @@
-"""No sample is judged by a fit that it took part in."""
+"""No sample is evaluated with a calibrator that was fitted on it."""
 
 import importlib
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from tests.predictions.saved import arrays_of, save
 
 
 class Memory:
-    """A fit that turns round the logits of every sample it has seen, known by the score of class 0."""
+    """A calibrator that reverses the logits of all samples of its fit, identified by the score of class 0."""
 
     note = ""
 
@@ -33,7 +33,7 @@ class Memory:
 
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
-def test_a_fit_that_remembers_gains_nothing(tmp_path, monkeypatch, task):
+def test_memorising_fit_gains_nothing(tmp_path, monkeypatch, task):
     arrays = arrays_of(task, samples=50)
     # each image known by a number of its own: no pixel of it may have been in the fit
     own = np.random.default_rng(5).permutation(50).reshape(-1, *(1 for _ in arrays["logits"].shape[2:]))

@@ -1,4 +1,4 @@
-"""Confidence intervals: reproducible, around their values, equal to those of compared runs, and their coverage."""
+"""Confidence intervals: reproducible, containing their values, equal to those of comparisons; and their coverage."""
 
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def test_intervals_are_those_of_the_statistics_of_a_run_for_equal_weights(tmp_pa
 
 @pytest.mark.parametrize("task", TASKS)
 def test_statistics_that_no_metric_needs_are_not_kept(tmp_path, task):
-    """Fine cells of confidence and rankings take memory."""
+    """Fine bins of confidence and rankings take memory."""
     source = open_predictions(save(tmp_path, "npz", arrays_of(task, samples=30)))
     collector = COLLECTORS[task](source, metrics=("OF1", "nll") if task == "multilabel" else ("nll",))
     for chunk in source.chunks():
@@ -88,7 +88,7 @@ def test_interval_of_map_agrees_with_repeated_rows(tmp_path):
     assert intervals["mean_average_precision"] == pytest.approx([low, high], abs=0.15 * (high - low))
 
 
-def test_images_are_drawn_and_not_pixels(tmp_path):
+def test_resampling_draws_images_not_pixels(tmp_path):
     """Two kinds of images, all pixels of an image alike: the interval is as wide as that of the images."""
     correct = np.arange(40) % 2 == 0
     logits = np.zeros((40, 2, 6, 6))
@@ -132,7 +132,7 @@ def test_coverage_of_the_accuracy():
 
 
 def test_coverage_of_the_calibration_error():
-    """Overconfident by 4 points at each of seven levels; with absolute gaps of the draws 73 % would be covered."""
+    """Overconfident by 4 points at each of seven levels; absolute gaps of the draws would give a coverage of 73 %."""
     draw = np.random.default_rng(12)
     levels, gap, covered, files = np.array([0.55, 0.62, 0.69, 0.75, 0.82, 0.88, 0.95]), 0.04, 0, 150
     for number in range(files):

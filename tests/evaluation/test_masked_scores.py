@@ -20,7 +20,7 @@ FAR = 1e4  # a logit of -1e4 is a probability of exactly 0
 
 
 def masked(task, against=0):
-    """Arrays with infinite logits, which rule out the truth of ``against`` samples."""
+    """Arrays with infinite logits, which give the targets of ``against`` samples probability 0."""
     arrays = arrays_of(task, samples=60)
     logits, targets = arrays["logits"], arrays["targets"]
     chosen = np.random.default_rng(5).random(logits.shape) < 0.3
@@ -47,16 +47,16 @@ def numbers(value):
 
 
 @pytest.mark.parametrize(("task", "form"), CASES)
-def test_they_are_read_and_written_and_worth_what_tiny_probabilities_are(tmp_path, task, form):
+def test_masked_scores_equal_tiny_probabilities(tmp_path, task, form):
     arrays = masked(task)
     source = open_predictions(save(tmp_path, form, arrays), train_counts=arrays["train_counts"])
     np.testing.assert_array_equal(np.concatenate([chunk.scores for chunk in source.chunks()]), arrays["logits"])
-    found = evaluate(source, bootstrap=5)
-    content = found.to_json()
+    evaluation = evaluate(source, bootstrap=5)
+    content = evaluation.to_json()
     expected = evaluate(arrays | {"logits": arrays["logits"].clip(-FAR, FAR)}, bootstrap=5).to_json()
     for part in ("overall", "per_class", "groups", "calibration", "reliability", "intervals"):
         assert numbers(content[part]) == pytest.approx(numbers(expected[part]), rel=1e-6), part
-    assert found.notes == []
+    assert evaluation.notes == []
     written = tmp_path / ("again" if form == "folder" else f"again.{form}")
     write_predictions(written, source, source.chunks())
     np.testing.assert_array_equal(
@@ -65,20 +65,20 @@ def test_they_are_read_and_written_and_worth_what_tiny_probabilities_are(tmp_pat
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_truth_that_is_ruled_out(task):
-    """The NLL is infinite and said to be; everything else has its value, and nothing is NaN."""
+def test_true_class_with_probability_zero(task):
+    """The NLL is infinite, with a note, and no metric is NaN."""
     arrays = masked(task, against=2)
-    found = evaluate(arrays, bootstrap=40)
-    assert found.overall["nll"] == math.inf
-    assert found.calibration.after["nll"] == math.inf
-    assert found.intervals["nll"][1] == math.inf
-    assert not any(map(math.isnan, numbers(found.to_json())))
-    assert len(found.notes) == 1
-    assert json.loads(json_text(found.to_json()))["overall"]["nll"] == "inf"
-    assert found.notes[0] in sentences_of(found)
+    evaluation = evaluate(arrays, bootstrap=40)
+    assert evaluation.overall["nll"] == math.inf
+    assert evaluation.calibration.after["nll"] == math.inf
+    assert evaluation.intervals["nll"][1] == math.inf
+    assert not any(map(math.isnan, numbers(evaluation.to_json())))
+    assert len(evaluation.notes) == 1
+    assert json.loads(json_text(evaluation.to_json()))["overall"]["nll"] == "inf"
+    assert evaluation.notes[0] in sentences_of(evaluation)
     tried = [] if task == "segmentation" else try_corrections(open_predictions(arrays))
     assert tried == []  # no correction brings back a probability of 0
-    findings = look_at_predictions(found, corrections=tried)
+    findings = look_at_predictions(evaluation, corrections=tried)
     assert [finding.level for finding in findings if finding.about == "truth ruled out"] == ["problem"]
     possible = look_at_predictions(evaluate(masked(task)))
     assert {finding.about for finding in possible} & {"truth ruled out", "rounded probabilities"} == set()
@@ -86,7 +86,7 @@ def test_a_truth_that_is_ruled_out(task):
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_no_logit(task, value):
+def test_invalid_infinite_scores(task, value):
     arrays = arrays_of(task, samples=20)
     arrays["logits"][3] = value
     arrays["targets"][3] = 1
@@ -100,10 +100,10 @@ def test_what_is_no_logit(task, value):
 def test_rows_of_masked_classes_may_be_ignored_but_not_predicted():
     arrays = arrays_of("multiclass", samples=30, names=False, counts=False)
     arrays["logits"][:2], arrays["targets"][:2] = -np.inf, -100
-    found = evaluate(arrays)
+    evaluation = evaluate(arrays)
     rest = evaluate({name: values[2:] for name, values in arrays.items()})
-    assert found.overall["accuracy"] == rest.overall["accuracy"]
-    assert found.overall["nll"] == pytest.approx(rest.overall["nll"])
+    assert evaluation.overall["accuracy"] == rest.overall["accuracy"]
+    assert evaluation.overall["nll"] == pytest.approx(rest.overall["nll"])
     with pytest.raises(InputError, match="unknown: logits must have a class that is not masked"):
         evaluate_open_set(arrays, {"logits": arrays["logits"]})
 
@@ -111,7 +111,7 @@ def test_rows_of_masked_classes_may_be_ignored_but_not_predicted():
 def test_an_open_set_of_masked_predictions():
     known, unknown = masked("multiclass"), masked("multiclass")
     arrays = {"logits": unknown["logits"][:9]}
-    found = evaluate_open_set({name: known[name] for name in ("logits", "targets")}, arrays)
+    evaluation = evaluate_open_set({name: known[name] for name in ("logits", "targets")}, arrays)
     large = {"logits": known["logits"].clip(-FAR), "targets": known["targets"]}
     expected = evaluate_open_set(large, {"logits": arrays["logits"].clip(-FAR)})
-    assert numbers(found.to_json()) == pytest.approx(numbers(expected.to_json()))
+    assert numbers(evaluation.to_json()) == pytest.approx(numbers(expected.to_json()))

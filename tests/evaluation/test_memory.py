@@ -1,4 +1,4 @@
-"""Input larger than memory: what is held does not grow with the file."""
+"""Input larger than memory: memory use does not grow with the file."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ print(found.samples, max(seen))
 
 
 def peak(path) -> tuple[int, int]:
-    """Samples that a process read and the most memory that it held, in bytes."""
+    """Number of samples that a process read, and its peak memory in bytes."""
     given_back = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed leaves the process at once
     ran = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(path)], capture_output=True, text=True, check=True, env=given_back
@@ -42,7 +42,7 @@ def peak(path) -> tuple[int, int]:
 
 
 def folder_of(path, shape, targets):
-    """A folder of zeros, which take no place on the disk."""
+    """A folder of zeros, as sparse files."""
     path.mkdir()
     np.lib.format.open_memmap(path / "logits.npy", "w+", np.float32, shape)
     np.lib.format.open_memmap(path / "targets.npy", "w+", np.int8, targets)
@@ -57,7 +57,7 @@ def folder_of(path, shape, targets):
         ((5, 100, 100), (100, 100), 60),
     ],
 )
-def test_what_is_held_does_not_grow_with_the_file(tmp_path, shape, targets, samples):
+def test_memory_does_not_grow_with_the_file(tmp_path, shape, targets, samples):
     counts = samples // 10, samples
     folders = [folder_of(tmp_path / str(count), (count, *shape), (count, *targets)) for count in counts]
     sizes = [(folder / "logits.npy").stat().st_size for folder in folders]

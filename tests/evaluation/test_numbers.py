@@ -1,4 +1,4 @@
-"""The numbers of an evaluation against scikit-learn, numpy and the metrics on the arrays themselves."""
+"""Metrics of an evaluation against scikit-learn, numpy and the metric classes on arrays."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def evaluated(tmp_path, arrays, form="npz", **options):
 
 
 def rows_of(arrays):
-    """Probabilities (R, C) and labels (R,) of what counts."""
+    """Probabilities (R, C) and labels (R,) of rows that are not ignored."""
     scores = arrays["probs"] if "probs" in arrays else softmax(arrays["logits"])
     rows, labels = np.moveaxis(scores, 1, -1).reshape(-1, scores.shape[1]), arrays["targets"].reshape(-1)
     return rows[labels != -100], labels[labels != -100]
@@ -49,7 +49,7 @@ def gaps_by_hand(confidence, correct, bins=15):
 @pytest.mark.parametrize("probs", [False, True])
 def test_single_label(tmp_path, probs):
     arrays = arrays_of("multiclass", probs=probs)
-    found = evaluated(tmp_path, arrays)
+    evaluation = evaluated(tmp_path, arrays)
     rows, labels = rows_of(arrays)
     chosen, top = rows.argmax(1), rows.max(1)
     known = range(6)
@@ -67,7 +67,7 @@ def test_single_label(tmp_path, probs):
         "s99_share": (top > 0.99).mean(),
         "s99_accuracy": (chosen == labels)[top > 0.99].mean(),
     }
-    overall = found.overall
+    overall = evaluation.overall
     ada = CalibrationError(binning="mass", from_logits=False)
     ada.update(torch.from_numpy(rows), torch.from_numpy(labels))
     expected["ada_ece"] = float(ada.compute())
@@ -76,26 +76,26 @@ def test_single_label(tmp_path, probs):
         assert overall[name] == pytest.approx(value, rel=1e-9), name
     recalls = recall_score(labels, chosen, average=None)
     f1 = f1_score(labels, chosen, average=None)
-    for k, row in enumerate(found.per_class):
+    for k, row in enumerate(evaluation.per_class):
         assert row.name == f"kind {k}"
         assert row.support == (labels == k).sum()
         assert row.metrics["accuracy"] == pytest.approx(recalls[k])
         assert row.metrics["f1"] == pytest.approx(f1[k])
         assert row.metrics["ece"] == pytest.approx(ece_by_hand(rows[:, k], one_hot[:, k]))
-    assert (found.samples, found.classes, found.task) == (240, 6, "multiclass")
+    assert (evaluation.samples, evaluation.classes, evaluation.task) == (240, 6, "multiclass")
 
 
 def test_groups_are_those_of_the_shot_metrics(tmp_path):
     arrays = arrays_of("multiclass")
-    found = evaluated(tmp_path, arrays)
+    evaluation = evaluated(tmp_path, arrays)
     metric = ShotAccuracy(arrays["train_counts"].tolist())
     metric.update(torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["targets"]))
     shots = metric.compute()
-    groups = {row.name: row for row in found.groups}
+    groups = {row.name: row for row in evaluation.groups}
     assert list(groups) == ["many", "medium", "few"]
     for name, row in groups.items():
         assert row.metrics["accuracy"] == pytest.approx(float(shots[name])), name
-        members = [each for each in found.per_class if each.group == name]
+        members = [each for each in evaluation.per_class if each.group == name]
         assert row.classes == len(members) == 2
         assert row.support == sum(each.support for each in members)
     rows, labels = rows_of(arrays)
@@ -108,7 +108,7 @@ def test_groups_are_those_of_the_shot_metrics(tmp_path):
 @pytest.mark.parametrize("probs", [False, True])
 def test_multi_label(tmp_path, probs):
     arrays = arrays_of("multilabel", probs=probs)
-    found = evaluated(tmp_path, arrays)
+    evaluation = evaluated(tmp_path, arrays)
     scores = arrays["probs"] if probs else 1 / (1 + np.exp(-arrays["logits"]))
     targets = arrays["targets"]
     known, positive, chosen = targets >= 0, targets == 1, (scores > 0.5)
@@ -129,11 +129,11 @@ def test_multi_label(tmp_path, probs):
         "ece": ece_by_hand(pooled[1], pooled[0]),
     }
     for name, value in expected.items():
-        assert found.overall[name] == pytest.approx(value, rel=1e-9), name
+        assert evaluation.overall[name] == pytest.approx(value, rel=1e-9), name
     top3 = np.zeros_like(chosen)
     np.put_along_axis(top3, np.argsort(-scores, 1, kind="stable")[:, :3], True, 1)
-    assert found.overall["OP_top3"] == pytest.approx(precision_score(positive[known], top3[known]))
-    for row, (y, s, c) in zip(found.per_class, each, strict=True):
+    assert evaluation.overall["OP_top3"] == pytest.approx(precision_score(positive[known], top3[known]))
+    for row, (y, s, c) in zip(evaluation.per_class, each, strict=True):
         assert row.support == y.sum()
         assert row.metrics["average_precision"] == pytest.approx(average_precision_score(y, s))
         assert row.metrics["f1"] == pytest.approx(f1_score(y, c))
@@ -143,7 +143,7 @@ def test_multi_label(tmp_path, probs):
 @pytest.mark.parametrize("probs", [False, True])
 def test_segmentation(tmp_path, probs):
     arrays = arrays_of("segmentation", samples=30, probs=probs)
-    found = evaluated(tmp_path, arrays)
+    evaluation = evaluated(tmp_path, arrays)
     rows, labels = rows_of(arrays)
     chosen = rows.argmax(1)
     iou = jaccard_score(labels, chosen, average=None)
@@ -156,17 +156,17 @@ def test_segmentation(tmp_path, probs):
         "ece": ece_by_hand(rows.max(1), chosen == labels),
     }
     for name, value in expected.items():
-        assert found.overall[name] == pytest.approx(value, rel=1e-9), name
-    for k, row in enumerate(found.per_class):
+        assert evaluation.overall[name] == pytest.approx(value, rel=1e-9), name
+    for k, row in enumerate(evaluation.per_class):
         assert row.metrics["iou"] == pytest.approx(iou[k])
         assert row.support == (labels == k).sum()
-    assert found.samples == 30
+    assert evaluation.samples == 30
 
 
-def test_the_curve_is_what_the_calibration_error_is_made_of(tmp_path):
-    found = evaluated(tmp_path, arrays_of("multiclass"), bins=7)
-    for name, value in (("before", found.overall["ece"]), ("after", found.calibration.after["ece"])):
-        curve = getattr(found.reliability["all"], name)
+def test_curve_gives_the_calibration_error(tmp_path):
+    evaluation = evaluated(tmp_path, arrays_of("multiclass"), bins=7)
+    for name, value in (("before", evaluation.overall["ece"]), ("after", evaluation.calibration.after["ece"])):
+        curve = getattr(evaluation.reliability["all"], name)
         assert len(curve.edges) == 8
         gaps = [
             count * abs(accuracy - confidence)
@@ -174,8 +174,8 @@ def test_the_curve_is_what_the_calibration_error_is_made_of(tmp_path):
             if count
         ]
         assert sum(gaps) / sum(curve.count) == pytest.approx(value)
-    by_group = [found.reliability[name].before.count for name in ("many", "medium", "few")]
-    assert np.sum(by_group, 0).tolist() == found.reliability["all"].before.count
+    by_group = [evaluation.reliability[name].before.count for name in ("many", "medium", "few")]
+    assert np.sum(by_group, 0).tolist() == evaluation.reliability["all"].before.count
 
 
 def test_confident_share_of_float16(tmp_path):
@@ -190,7 +190,7 @@ def test_confident_share_of_float16(tmp_path):
 
 
 def close(left, right, rel=1e-6):
-    """The same structure with numbers that agree to rounding."""
+    """Whether two values have the same structure and equal numbers up to rounding."""
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(close(left[name], right[name], rel) for name in left)
     if isinstance(left, list):
@@ -215,8 +215,8 @@ def test_every_format_gives_the_same_numbers(tmp_path, task, form):
     reference = evaluated(tmp_path, arrays, "npz", bootstrap=20)
     folder = tmp_path / "other"
     folder.mkdir()
-    found = evaluated(folder, arrays, form, bootstrap=20)
-    assert close(replace(reference, file=found.file).to_json(), found.to_json(), 1e-12)
+    evaluation = evaluated(folder, arrays, form, bootstrap=20)
+    assert close(replace(reference, file=evaluation.file).to_json(), evaluation.to_json(), 1e-12)
 
 
 @pytest.mark.parametrize("dtype", [">f4", ">f8", "longdouble"])
@@ -225,11 +225,11 @@ def test_any_floating_point_array(tmp_path, dtype):
     reference = evaluated(tmp_path, arrays)
     folder = tmp_path / "other"
     folder.mkdir()
-    found = evaluated(folder, arrays | {"logits": arrays["logits"].astype(dtype)})
-    assert close(reference.to_json(), found.to_json(), 1e-5)
+    evaluation = evaluated(folder, arrays | {"logits": arrays["logits"].astype(dtype)})
+    assert close(reference.to_json(), evaluation.to_json(), 1e-5)
 
 
-def test_values_that_need_a_sort_are_near_where_too_many_would_be_kept(tmp_path, monkeypatch):
+def test_metrics_with_a_sort_are_approximated_for_large_files(tmp_path, monkeypatch):
     from equipoise.evaluation import meters
 
     for task in ("multiclass", "multilabel"):
@@ -250,47 +250,47 @@ def test_values_that_need_a_sort_are_near_where_too_many_would_be_kept(tmp_path,
 # Odd data -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_class_without_samples_is_in_no_mean(tmp_path):
+def test_class_without_samples_is_excluded_from_means(tmp_path):
     arrays = arrays_of("multiclass")
     arrays["targets"][arrays["targets"] == 5] = 4
-    found = evaluated(tmp_path, arrays)
-    assert found.per_class[5].support == 0
-    assert found.per_class[5].metrics["accuracy"] is None
-    rest = [row.metrics["accuracy"] for row in found.per_class[:5]]
-    assert found.overall["mean_class_accuracy"] == pytest.approx(np.mean(rest))
-    few = next(row for row in found.groups if row.name == "few")
-    assert few.metrics["accuracy"] == found.per_class[4].metrics["accuracy"]
+    evaluation = evaluated(tmp_path, arrays)
+    assert evaluation.per_class[5].support == 0
+    assert evaluation.per_class[5].metrics["accuracy"] is None
+    rest = [row.metrics["accuracy"] for row in evaluation.per_class[:5]]
+    assert evaluation.overall["mean_class_accuracy"] == pytest.approx(np.mean(rest))
+    few = next(row for row in evaluation.groups if row.name == "few")
+    assert few.metrics["accuracy"] == evaluation.per_class[4].metrics["accuracy"]
 
 
-def test_a_label_without_positives_is_in_no_mean(tmp_path):
+def test_label_without_positives_is_excluded_from_means(tmp_path):
     arrays = arrays_of("multilabel")
     arrays["targets"][:, 2] = 0
-    found = evaluated(tmp_path, arrays)
-    rated = [row.metrics["average_precision"] for row in found.per_class]
+    evaluation = evaluated(tmp_path, arrays)
+    rated = [row.metrics["average_precision"] for row in evaluation.per_class]
     assert rated[2] is None
-    assert found.overall["mean_average_precision"] == pytest.approx(np.mean([v for v in rated if v is not None]))
+    assert evaluation.overall["mean_average_precision"] == pytest.approx(np.mean([v for v in rated if v is not None]))
 
 
 def test_all_classes_in_one_group(tmp_path):
     arrays = arrays_of("multiclass") | {"train_counts": np.full(6, 1000)}
-    found = evaluated(tmp_path, arrays)
-    (row,) = found.groups
+    evaluation = evaluated(tmp_path, arrays)
+    (row,) = evaluation.groups
     assert (row.name, row.classes) == ("many", 6)
-    assert row.metrics["ece"] == found.overall["ece"]
+    assert row.metrics["ece"] == evaluation.overall["ece"]
 
 
 def test_one_label(tmp_path):
     arrays = arrays_of("multilabel", classes=1)
-    found = evaluated(tmp_path, arrays, bootstrap=5)
-    assert found.per_class[0].metrics["average_precision"] == found.overall["mean_average_precision"]
+    evaluation = evaluated(tmp_path, arrays, bootstrap=5)
+    assert evaluation.per_class[0].metrics["average_precision"] == evaluation.overall["mean_average_precision"]
 
 
 def test_one_sample_is_enough_but_not_for_a_temperature(tmp_path):
-    found = evaluated(tmp_path, {"logits": np.array([[2.0, 1.0]]), "targets": np.array([0])}, bootstrap=5)
-    assert found.overall["accuracy"] == 1.0
-    assert found.calibration.after is None
-    assert found.calibration.note.endswith("and one half has none")
-    assert found.intervals["accuracy"] == [1.0, 1.0]
+    evaluation = evaluated(tmp_path, {"logits": np.array([[2.0, 1.0]]), "targets": np.array([0])}, bootstrap=5)
+    assert evaluation.overall["accuracy"] == 1.0
+    assert evaluation.calibration.after is None
+    assert evaluation.calibration.note.endswith("and one half has none")
+    assert evaluation.intervals["accuracy"] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
@@ -301,38 +301,38 @@ def test_only_ignored_targets_are_an_error(tmp_path, task):
         evaluated(tmp_path, arrays, bootstrap=5)
 
 
-def test_a_probability_of_0_for_what_came_true_is_taken_as_very_small_and_told(tmp_path):
+def test_true_class_with_probability_0_is_clipped_with_a_note(tmp_path):
     probs = np.array([[1.0, 0.0], [0.5, 0.5]] * 20)
-    found = evaluated(tmp_path, {"probs": probs, "targets": np.array([1, 0] * 20)}, bootstrap=10)
+    evaluation = evaluated(tmp_path, {"probs": probs, "targets": np.array([1, 0] * 20)}, bootstrap=10)
     nll = 0.5 * (-np.log(1e-12) + np.log(2))
-    assert found.overall["nll"] == pytest.approx(nll, rel=1e-9)
-    low, high = found.intervals["nll"]
+    assert evaluation.overall["nll"] == pytest.approx(nll, rel=1e-9)
+    low, high = evaluation.intervals["nll"]
     assert low < nll < high
-    assert found.notes == [
+    assert evaluation.notes == [
         "20 of 40 samples have probability 0 for the truth; the NLL takes it as 1e-12, which adds 13.8155 to it."
     ]
 
 
-def test_a_certain_label_that_is_absent_is_told_too(tmp_path):
+def test_absent_label_with_probability_1_gets_a_note(tmp_path):
     probs = np.array([[1.0, 0.2], [0.0, 0.2], [0.5, 0.7]] * 4)
     targets = np.array([[0, 0], [0, -1], [1, 1]] * 4)
-    found = evaluated(tmp_path, {"probs": probs, "targets": targets})
-    assert found.notes[0].startswith("4 of 20 labels of samples have probability 0 for the truth")
-    assert 27.631 * 4 / 20 < found.overall["nll"] < 27.631 * 4 / 20 + 1
+    evaluation = evaluated(tmp_path, {"probs": probs, "targets": targets})
+    assert evaluation.notes[0].startswith("4 of 20 labels of samples have probability 0 for the truth")
+    assert 27.631 * 4 / 20 < evaluation.overall["nll"] < 27.631 * 4 / 20 + 1
 
 
 @pytest.mark.parametrize("decimals", [2, 3, 5])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_sums_that_rounding_explains_are_made_1(tmp_path, decimals, dtype):
+def test_rounded_sums_are_normalised(tmp_path, decimals, dtype):
     arrays = arrays_of("multiclass", probs=True)
     rounded = arrays["probs"].astype(dtype).round(decimals)
     off = np.abs(rounded.astype(float).sum(1) - 1) > 1e-5
-    found = evaluated(tmp_path, arrays | {"probs": rounded})
-    assert found.notes[0].startswith(f"The probabilities of {off.sum():,} samples did not sum to 1")
+    evaluation = evaluated(tmp_path, arrays | {"probs": rounded})
+    assert evaluation.notes[0].startswith(f"The probabilities of {off.sum():,} samples did not sum to 1")
     (tmp_path / "divided").mkdir()
     divided = evaluated(tmp_path / "divided", arrays | {"probs": rounded / rounded.sum(1, keepdims=True)})
-    assert found.overall["nll"] == pytest.approx(divided.overall["nll"], rel=1e-6)
-    assert found.overall["brier"] == pytest.approx(divided.overall["brier"], rel=1e-6)
+    assert evaluation.overall["nll"] == pytest.approx(divided.overall["nll"], rel=1e-6)
+    assert evaluation.overall["brier"] == pytest.approx(divided.overall["brier"], rel=1e-6)
 
 
 def test_exact_probabilities_need_no_note(tmp_path):
@@ -340,23 +340,23 @@ def test_exact_probabilities_need_no_note(tmp_path):
     assert evaluated(tmp_path, arrays_of("multiclass")).notes == []
 
 
-def test_probabilities_that_are_rounded_are_taken(tmp_path):
+def test_rounded_probabilities_are_accepted(tmp_path):
     arrays = arrays_of("multiclass", probs=True)
     reference = evaluated(tmp_path, arrays)
     for number, rounded in enumerate((arrays["probs"].astype(np.float16), np.round(arrays["probs"], 4))):
         folder = tmp_path / str(number)
         folder.mkdir()
-        found = evaluated(folder, arrays | {"probs": rounded})
-        assert found.overall["accuracy"] == pytest.approx(reference.overall["accuracy"], abs=0.01)
-        assert found.overall["brier"] == pytest.approx(reference.overall["brier"], abs=1e-3)
+        evaluation = evaluated(folder, arrays | {"probs": rounded})
+        assert evaluation.overall["accuracy"] == pytest.approx(reference.overall["accuracy"], abs=0.01)
+        assert evaluation.overall["brier"] == pytest.approx(reference.overall["brier"], abs=1e-3)
 
 
-def test_progress_is_told_of_every_sample_in_both_walks(tmp_path, monkeypatch):
+def test_progress_covers_every_sample_in_both_passes(tmp_path, monkeypatch):
     monkeypatch.setattr(source, "CHUNK_ELEMENTS", 100)
-    told = []
-    evaluate(open_predictions(save(tmp_path, "npz", arrays_of("multiclass"))), progress=told.append)
-    assert sum(told) == 2 * 240
-    assert len(told) > 10
+    counts = []
+    evaluate(open_predictions(save(tmp_path, "npz", arrays_of("multiclass"))), progress=counts.append)
+    assert sum(counts) == 2 * 240
+    assert len(counts) > 10
 
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel", "segmentation"])
@@ -368,7 +368,7 @@ def test_nothing_is_written_to_the_file(tmp_path, task):
 
 
 @pytest.mark.parametrize("task", ["multiclass", "multilabel"])
-def test_a_path_and_arrays_in_memory_are_taken_too(tmp_path, task):
+def test_paths_and_arrays_in_memory_are_accepted(tmp_path, task):
     arrays = arrays_of(task, samples=60)
     path = save(tmp_path, "npz", arrays)
     expected = evaluate(open_predictions(path))
@@ -376,5 +376,5 @@ def test_a_path_and_arrays_in_memory_are_taken_too(tmp_path, task):
     assert evaluate(arrays) == replace(expected, file="arrays")
 
 
-def test_a_single_label_is_no_labels(tmp_path):
+def test_single_label_data_are_not_multi_label(tmp_path):
     assert ", 1 label, " in described(evaluated(tmp_path, arrays_of("multilabel", classes=1)))

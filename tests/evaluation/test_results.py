@@ -1,4 +1,4 @@
-"""Results are values with types, JSON is what they are saved as."""
+"""Results are typed values, saved as JSON."""
 
 import json
 from dataclasses import replace
@@ -39,7 +39,7 @@ def test_what_the_command_line_prints_is_read():
     assert again == infinite
 
 
-def test_files_of_earlier_days_lack_some_keys_and_later_ones_may_have_more(evaluation):
+def test_files_of_other_versions_are_read(evaluation):
     content = evaluation.to_json() | {"of_tomorrow": 1}
     for key in ("unknown", "notes"):
         del content[key]

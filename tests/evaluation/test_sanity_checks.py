@@ -1,4 +1,4 @@
-"""Files that look like a mistake are said to, and others are not."""
+"""Suspicious files get a note, others do not."""
 
 import numpy as np
 import pytest
@@ -12,10 +12,10 @@ from equipoise.predictions import open_predictions
 
 def suspicions(path, **arrays):
     np.savez(path, **arrays)
-    found = evaluate(open_predictions(path))
+    evaluation = evaluate(open_predictions(path))
     try_corrections(open_predictions(path))
-    problems = [finding.text for finding in look_at_predictions(found) if finding.about == "suspicious input"]
-    assert problems == found.suspicions
+    problems = [finding.text for finding in look_at_predictions(evaluation) if finding.about == "suspicious input"]
+    assert problems == evaluation.suspicions
     return " ".join(problems)
 
 
@@ -26,7 +26,7 @@ def single():
     return 3 * np.eye(5)[targets] + draw.normal(size=(300, 5)), targets
 
 
-def test_nothing_to_say(tmp_path, single):
+def test_no_note(tmp_path, single):
     logits, targets = single
     assert suspicions(tmp_path / "p.npz", logits=logits, targets=targets) == ""
     assert suspicions(tmp_path / "q.npz", probs=softmax(logits, 1), targets=targets) == ""
@@ -34,16 +34,16 @@ def test_nothing_to_say(tmp_path, single):
     assert suspicions(tmp_path / "r.npz", logits=logits, targets=many) == ""
 
 
-@pytest.mark.filterwarnings("error")  # it is said once, by the evaluation
+@pytest.mark.filterwarnings("error")  # only the evaluation warns
 def test_probabilities_called_logits(tmp_path, single):
     logits, targets = single
-    said = suspicions(tmp_path / "p.npz", logits=softmax(logits, 1), targets=targets)
-    assert "save them as probs" in said
+    output = suspicions(tmp_path / "p.npz", logits=softmax(logits, 1), targets=targets)
+    assert "save them as probs" in output
     many = (np.random.default_rng(1).random((300, 5)) < 0.4).astype(int)
     assert "save them as probs" in suspicions(tmp_path / "q.npz", logits=1 / (1 + np.exp(-logits)), targets=many)
 
 
-def test_labels_that_are_shifted(tmp_path, single):
+def test_shifted_labels(tmp_path, single):
     logits, targets = single
     assert "far below chance (20.0 %)" in suspicions(tmp_path / "p.npz", logits=logits, targets=targets + 1)
     assert suspicions(tmp_path / "q.npz", logits=logits[:50], targets=targets[:50] + 1) == ""

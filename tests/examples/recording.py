@@ -1,4 +1,4 @@
-"""Runs an example as a user would, and keeps the gradients that each step of its optimiser saw.
+"""Run an example as a user does, and record the gradients of each step of its optimiser.
 
     python tests/examples/recording.py FOLDER EXAMPLE [OPTION ...]
 

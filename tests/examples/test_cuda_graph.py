@@ -14,7 +14,7 @@ def example():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a CUDA device")
 def test_without_a_device_it_says_so(example):
-    assert example.said == "a CUDA graph needs a CUDA device, and this machine has none\n"
+    assert example.printed == "a CUDA graph needs a CUDA device, and this machine has none\n"
 
 
 def test_the_step_learns_and_moves_schedule_and_statistics(example):
@@ -35,4 +35,4 @@ def test_the_captured_step_trains_as_the_eager_one(example):
         for name, value in theirs.state_dict().items():
             torch.testing.assert_close(ours.state_dict()[name], value, rtol=1e-3, atol=1e-4)
     assert current_settings(graph[0].loss)["gamma"] == pytest.approx(0.5)  # moved between the replays
-    assert numbers(example.said, "captured")[0] < numbers(example.said, "eager")[0]
+    assert numbers(example.printed, "captured")[0] < numbers(example.printed, "eager")[0]

@@ -17,13 +17,13 @@ def example():
 
 @pytest.mark.parametrize("name", ["dice", "focal"])
 def test_definitions_agree(example, name):
-    theirs, ours = numbers(example.said, f"{name}: ")
+    theirs, ours = numbers(example.printed, f"{name}: ")
     assert theirs == pytest.approx(ours, rel=1e-4)
 
 
 def test_both_learn_and_recall_loss_finds_more_classes(example):
     theirs, ours = (
-        numbers(example.said, name.ljust(24)) for name in ("monai.losses.DiceCELoss", "equipoise.RecallLoss")
+        numbers(example.printed, name.ljust(24)) for name in ("monai.losses.DiceCELoss", "equipoise.RecallLoss")
     )
     assert len(ours) == len(theirs) == 1 + example.CLASSES
     assert min(theirs[1], ours[1]) > 90  # background

@@ -14,7 +14,7 @@ def example():
 
 def test_leaving_unknown_labels_out_beats_taking_them_for_absent(example):
     known, absent, left_out, asymmetric = (
-        numbers(example.said, start)
+        numbers(example.printed, start)
         for start in ("all known, bce", "unknown is absent, bce", "unknown is -1, bce", "unknown is -1, asl")
     )
     assert known[0] > 60

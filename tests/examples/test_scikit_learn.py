@@ -14,13 +14,13 @@ def example():
 
 
 def test_the_chosen_method_is_better_than_what_it_replaces(example):
-    chosen = example.said.split("chosen: ")[1].split()[0]
-    accuracy, likelihood, error = numbers(example.said, f"Calibrator({chosen!r})")
-    before = numbers(example.said, "softmax of the scores")
+    chosen = example.printed.split("chosen: ")[1].split()[0]
+    accuracy, likelihood, error = numbers(example.printed, f"Calibrator({chosen!r})")
+    before = numbers(example.printed, "softmax of the scores")
     assert accuracy > before[0]
     assert likelihood < before[1] / 2
     assert error < before[2] / 2
-    assert numbers(example.said, "Calibrator('temperature')")[0] == before[0]  # keeps every prediction
+    assert numbers(example.printed, "Calibrator('temperature')")[0] == before[0]  # keeps every prediction
 
 
 def test_it_is_an_estimator(example):

@@ -19,16 +19,16 @@ def model(example):
 
 
 def test_focal_loss_needs_less_of_a_temperature(example):
-    before, temperature, after = numbers(example.said, "cross-entropy: ")
-    focal_before, focal_temperature, _ = numbers(example.said, "focal, gamma 1: ")
+    before, temperature, after = numbers(example.printed, "cross-entropy: ")
+    focal_before, focal_temperature, _ = numbers(example.printed, "focal, gamma 1: ")
     assert after < before
     assert temperature > 1.15
     assert abs(focal_temperature - 1) < temperature - 1
     assert focal_before < before
 
 
-def test_searches_expect_what_they_reach_once_calibrated(example):
-    searches = [line.split(": ") for line in example.said.splitlines() if line.startswith("  beams")]
+def test_calibrated_searches_reach_their_expected_accuracy(example):
+    searches = [line.split(": ") for line in example.printed.splitlines() if line.startswith("  beams")]
     cross_entropy = [tuple(float(word.split("%")[0]) for word in line[1].split(", ")) for line in searches[:4]]
     for (right, expected), (right_too, calibrated) in (cross_entropy[:2], cross_entropy[2:]):
         assert right > 20

@@ -25,7 +25,7 @@ def test_without_torchvision_it_says_so(tmp_path):
 
 @pytest.mark.parametrize("name", ["focal", "asymmetric"])
 def test_objects_are_found(example, name):
-    precision, recall, _ = numbers(example.said, f"{name}: ")
+    precision, recall, _ = numbers(example.printed, f"{name}: ")
     assert precision > 40
     assert recall > 80
 

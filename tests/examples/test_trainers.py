@@ -1,4 +1,4 @@
-"""Losses in the trainers people have: the examples learn, and have the gradient of one big batch where they say so.
+"""Losses in common trainers: the examples learn, and have the gradient of one big batch if they claim so.
 
 The gradients are those that the optimiser of the unchanged example sees (``recording.py``): on two real processes with
 four batches a step, and on one process with one batch a step. float32 throughout: 1e-6 is some units in the last place.
@@ -34,7 +34,7 @@ two_processes = pytest.mark.skipif(
 
 
 def run(folder, *command, **environment):
-    """What a command of Python says; it may neither use a GPU nor download."""
+    """Output of a Python command without GPU and downloads."""
     process = subprocess.Popen(
         [sys.executable, *map(str, command)],
         cwd=folder,
@@ -54,7 +54,7 @@ def run(folder, *command, **environment):
 
 
 def gradients_of_two_processes(folder, example, *options):
-    """Those of each step; they are the same on both, as DDP has averaged them."""
+    """Gradients of each step; they are the same in both processes, because DDP averages them."""
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
     output, _ = run(folder, *launch, RECORDING, folder, EXAMPLES / example, *options)
     first, second = (torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2))
@@ -63,7 +63,7 @@ def gradients_of_two_processes(folder, example, *options):
 
 
 def largest_difference(steps, others):
-    """Over all steps and parameters; every step has a gradient to speak of."""
+    """Maximum over all steps and parameters; each step must have a gradient that is not negligible."""
     worst = 0.0
     for step, other in zip(steps, others, strict=True):
         assert max(gradient.abs().max() for gradient in step) > 0.01
@@ -77,7 +77,7 @@ def percent(name, text):
 
 @pytest.fixture
 def alone(monkeypatch):
-    """This process may be one of Accelerate's, on the CPU, as often as a test likes."""
+    """Allow Accelerate in this process, on the CPU, any number of times."""
     from accelerate.state import AcceleratorState, GradientState
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -15,7 +15,7 @@ def example():
 @pytest.mark.parametrize("name", ["recall", "recall + dice"])
 def test_lesions_are_found(example, name):
     start = name.ljust(14)
-    *recall, background, organ, lesion, _ = numbers(example.said, start)
+    *recall, background, organ, lesion, _ = numbers(example.printed, start)
     assert len(recall) == 3
     assert min(recall) > 20
     assert background > 85
@@ -23,7 +23,7 @@ def test_lesions_are_found(example, name):
     assert lesion > 15
 
 
-def test_slices_without_annotation_count_for_nothing(example):
+def test_slices_without_annotation_are_ignored(example):
     _, labels = example.make_scans(2, seed=2)
     labels[:, 1::2] = example.IGNORE
     logits = torch.randn(2, 3, *labels.shape[1:], requires_grad=True)

@@ -1,4 +1,4 @@
-"""Reads the golden cases: numbers that the published code of the papers gives on fixed inputs (see INDEX.md)."""
+"""Read the golden cases: results of the published code of the papers on fixed inputs (see INDEX.md)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every comparable golden case agrees to 1e-9 in float64, value and gradient.
 
-A comparison returns None for a case that is no target; ``REASONS`` says why, and the counts are checked, so that no
-case drops out unseen.
+A comparison returns None for a case that is not comparable; ``REASONS`` says why. The counts are checked, so that no
+case is skipped unnoticed.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def focal_adaptive(case: Case) -> bool:
 
 
 def gamma_lambertw(case: Case) -> bool:
-    found = [eq.gamma_for(float(p0)) for p0 in case.outputs["p0"] if p0 < 0.5]
-    np.testing.assert_allclose(found, case.outputs["gamma"][case.outputs["p0"] < 0.5], rtol=1e-7)
+    gammas = [eq.gamma_for(float(p0)) for p0 in case.outputs["p0"] if p0 < 0.5]
+    np.testing.assert_allclose(gammas, case.outputs["gamma"][case.outputs["p0"] < 0.5], rtol=1e-7)
     return True
 
 
@@ -214,7 +214,7 @@ def cb_weights(case: Case) -> bool:
     if 0 in counts:
         return False
     if "median" in p["fn"]:
-        found = median_frequency(counts)
+        weights = median_frequency(counts)
     elif "scheduler" in p or "drw_epoch" in p:
         first, second = p["betas"]
         epoch = p["epoch"] - p.get("epoch_base", 0)
@@ -222,13 +222,13 @@ def cb_weights(case: Case) -> bool:
         late = Deferred((last / start).tolist(), start_epoch=p["drw_epoch"])
         loss = eq.CrossEntropyLoss([start, late], epochs=200)
         loss.set_epoch(epoch)
-        found = loss.hyper_double
+        weights = loss.hyper_double
         always = p.get("scheduler") == "default"
-        found = start if always else found
+        weights = start if always else weights
     else:
         total = sum(counts)
-        found = effective_number(counts, (total - 1) / total if isinstance(p["beta"], str) else p["beta"])
-    np.testing.assert_allclose(found, expected, **TOLERANCE)
+        weights = effective_number(counts, (total - 1) / total if isinstance(p["beta"], str) else p["beta"])
+    np.testing.assert_allclose(weights, expected, **TOLERANCE)
     return True
 
 
@@ -371,7 +371,7 @@ def test_the_index_says_where_every_file_comes_from() -> None:
     for name, (cases, sources) in listed.items():
         meta = json.loads(str(np.load(HERE / f"{name}.npz", allow_pickle=False)["meta"]))
         assert cases == len(meta["cases"]), name
-        found = [
+        matches = [
             re.fullmatch(r"\[(\S+)\]\(https://github\.com/\1\)@(\w+): (`[^`]+\.pyc?`(?:, )?)+", one) for one in sources
         ]
-        assert [f"{one[1].replace('/', '+')}@{one[2]}" for one in found if one] == meta["source"], name
+        assert [f"{one[1].replace('/', '+')}@{one[2]}" for one in matches if one] == meta["source"], name

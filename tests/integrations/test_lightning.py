@@ -1,4 +1,4 @@
-"""The callback of Lightning tells all losses of a module where the training stands, and logs what they are set to."""
+"""The Lightning callback sets the progress of all losses of a module, and logs their schedules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ C = 3
 
 
 class Module(pl.LightningModule):
-    """Losses under names of the user's own, one of them inside another module."""
+    """Losses under custom names, one of them inside another module."""
 
     def __init__(self, classes=C, **options):
         super().__init__()
@@ -86,7 +86,7 @@ def test_settings_are_logged():
     )
 
 
-def test_classes_are_not_logged_one_by_one_where_they_are_many():
+def test_many_classes_are_not_logged_individually():
     logged = fit(Module(classes=101, epochs=1), LossSchedule(), max_epochs=1).callback_metrics
     assert set(logged) == {"loss/gamma"}
 
@@ -95,7 +95,7 @@ def test_without_log():
     assert fit(Module(epochs=1), LossSchedule(log=False), max_epochs=1).callback_metrics == {}
 
 
-def test_a_training_goes_on_with_the_state_of_its_losses(tmp_path):
+def test_training_resumes_with_the_state_of_its_losses(tmp_path):
     once, first, second = (Module(epochs=4) for _ in range(3))
     first.load_state_dict(once.state_dict())
     fit(once, LossSchedule(), max_epochs=4)
@@ -123,7 +123,7 @@ def test_the_epochs_of_loss_and_trainer_are_compared_at_the_start():
 
 
 @pytest.mark.filterwarnings("error:epochs of")
-def test_epochs_are_not_compared_where_they_do_not_count():
+def test_epochs_are_not_compared_if_irrelevant():
     fit(Module(epochs=2), LossSchedule(every="step"), max_epochs=1)
     fit(Module(epochs=30), LossSchedule(), max_steps=2)
     fit(Module(epochs=2), LossSchedule(), max_epochs=2)

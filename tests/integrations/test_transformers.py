@@ -1,4 +1,4 @@
-"""The callback of Hugging Face's trainer tells a loss where the training stands, and keeps its state in checkpoints."""
+"""The callback of the Hugging Face trainer sets the progress of a loss, and saves its state in checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ C = 3
 
 
 class Model(nn.Module):
-    """The least that the trainer takes."""
+    """A minimal model for the trainer."""
 
     def __init__(self):
         super().__init__()
@@ -27,7 +27,7 @@ class Model(nn.Module):
 
 
 def train(loss, folder, every="epoch", resume=None, **options):
-    """The trainer afterwards, and the first hyper-parameter of the loss at each batch."""
+    """The trainer after training, and the first hyper-parameter of the loss at each batch."""
     draw = torch.Generator().manual_seed(0)
     inputs, labels = torch.randn(12, 4, generator=draw), torch.randint(0, C, (12,), generator=draw)
     seen = []
@@ -82,7 +82,7 @@ def memory():
     return eq.SoftmaxLoss(eq.losses.focal(Linear(4.0, 0.0)), weight=eq.weights.RecallWeights(C, momentum=0.3), epochs=3)
 
 
-def test_a_training_goes_on_with_the_state_of_its_loss(tmp_path):
+def test_training_resumes_with_the_state_of_its_loss(tmp_path):
     options = {"num_train_epochs": 3, "save_steps": 6}
     loss, same = memory(), memory()
     once, seen = train(loss, tmp_path, **options)
@@ -94,12 +94,12 @@ def test_a_training_goes_on_with_the_state_of_its_loss(tmp_path):
     assert loss.batch_weights[0].batches.sum() > 12  # they did count
 
 
-def test_a_lost_state_is_an_error_where_it_matters(tmp_path):
+def test_missing_state_is_an_error_if_needed(tmp_path):
     options = {"num_train_epochs": 3, "save_steps": 6, "resume": str(tmp_path / "checkpoint-6")}
     schedule = eq.FocalLoss(Linear(4.0, 0.0), epochs=3)
     train(schedule, tmp_path, num_train_epochs=2, save_steps=6)
     (tmp_path / "checkpoint-6" / "loss.pt").unlink()
-    _, seen = train(schedule, tmp_path, **options)  # the position is told anew
+    _, seen = train(schedule, tmp_path, **options)  # the progress is set again
     assert seen == [2.666667] * 2 + [1.333333] * 4
     with pytest.raises(FileNotFoundError, match=r"checkpoint-6.loss\.pt"):
         train(memory(), tmp_path, **options)

@@ -20,7 +20,7 @@ needs_kernels = pytest.mark.skipif(
 
 
 def captured(step):
-    """A CUDA graph of a step and what it returned there, after two in which waiting for the device is an error."""
+    """A CUDA graph of a step and its result, after two steps in which synchronisation is an error."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -38,7 +38,7 @@ def captured(step):
 
 
 def assert_within_budget(fused, plain, exact, accumulation, roundings=16):
-    """At most twice as far from the truth as plain PyTorch, and a few roundings of the largest number."""
+    """The error is at most twice that of plain PyTorch, plus a few roundings of the largest number."""
     assert (fused.dtype, fused.shape) == (plain.dtype, plain.shape)
     if not exact.numel():
         return

@@ -1,4 +1,4 @@
-"""Compiles every kernel that the losses of one link launch for GPUs that are not here; run by a test as a script.
+"""Compile all kernels that the losses of one link launch for GPUs that are not present; a test runs this script.
 
 The losses go through their usual code on the CPU; only the launch is replaced, by a compilation.
 """
@@ -29,15 +29,15 @@ rounded = []  # log 2 and its inverse to 24 bits, in kernels of float64
 ROUNDED = [f"0d{np.float64(np.float32(number)).view(np.uint64):016X}" for number in (np.log(2), 1 / np.log(2))]
 
 
-def compile_instead(self, told, *tensors):
+def compile_instead(self, settings, *tensors):
     names = self.kernel.arg_names
-    given = [*tensors, *told.numbers, *told.constants]
+    given = [*tensors, *settings.numbers, *settings.constants]
     signature, constexprs, attributes = {}, {}, {}
     for place, (name, value) in enumerate(zip(names, given, strict=True)):
         if isinstance(value, torch.Tensor):
             signature[name] = TYPES[value.dtype]
             attributes[(place,)] = [["tt.divisibility", 16]]
-        elif place < len(tensors) + len(told.numbers) and value != 1:
+        elif place < len(tensors) + len(settings.numbers) and value != 1:
             signature[name] = "i32"
             if value % 16 == 0:
                 attributes[(place,)] = [["tt.divisibility", 16]]
@@ -47,7 +47,9 @@ def compile_instead(self, told, *tensors):
         key = (capability, str(signature), str(constexprs), str(attributes), self.kernel.fn.__name__)
         if key not in compiled:
             source = ASTSource(fn=self.kernel, signature=signature, constexprs=constexprs, attrs=attributes)
-            made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": told.warps})
+            made = triton.compile(
+                source, target=GPUTarget("cuda", capability, 32), options={"num_warps": settings.warps}
+            )
             compiled.add(key)
             rounded.extend(re.findall("|".join(ROUNDED), made.asm["ptx"]))
             if self.kernel.fn.__name__ in OF_LOGITS and not constexprs.get("EACH"):  # which may be loaded at once
@@ -65,7 +67,7 @@ def pointwise(entries):
 
 
 def regions():
-    """Classes that a thread holds and that it does not, strided and not, aligned and not, index and dense targets."""
+    """Few and many classes per thread, strided or not, aligned or not, index and dense targets."""
     losses = {entry.name: entry for entry in REGION}
     dice, lovasz = losses["DiceLoss"], losses["LovaszSoftmaxLoss"]
     for shape in ((2, 4, 16, 24), (2, 19, 16, 24), (2, 19, 7, 9), (2, 150, 16, 24), (2, 150, 7, 9), (6, 30), (6, 2100)):
@@ -96,7 +98,7 @@ def dense():
 
 
 def double():
-    """Float64, in kernels that hold numbers of their own."""
+    """All losses in float64."""
     for entry in SOFTMAX + SIGMOID + REGION:
         yield entry, *batch_of(entry, (2, 5, 6, 4), dtype=torch.float64)
 

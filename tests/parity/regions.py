@@ -1,4 +1,4 @@
-"""Batches for the kernels of the region losses, and the ways in which they may lie in memory."""
+"""Batches for the kernels of the region losses, and their memory layouts."""
 
 import math
 
@@ -36,7 +36,7 @@ def sliced(logits):
 
 
 def every_second(logits):
-    """Of which neither the compiler nor the hardware may take two at once."""
+    """Every second element; neither compiler nor hardware may load two at once."""
     n, c, h, w = logits.shape
     room = torch.full((n, c, 2 * h, 2 * w), math.nan, dtype=logits.dtype, device=logits.device)
     room[:, :, ::2, ::2] = logits
@@ -51,7 +51,7 @@ LAYOUTS = [channels_last, sliced, every_second, expanded, lambda z: z.transpose(
 
 
 def check_ignored_pixels(run, shape, dense, per_image):
-    """Whatever stands in ignored pixels, value and gradient of ``run(backend, logits, targets, ...)`` are the same."""
+    """The content of ignored pixels does not affect value and gradient of ``run(backend, logits, targets, ...)``."""
     logits, targets = example(shape, dense=dense)
     hidden = (targets.sum(1, keepdim=True) == 0 if dense else (targets == IGNORED).unsqueeze(1)).expand_as(logits)
     assert hidden.any()
@@ -64,7 +64,7 @@ def check_ignored_pixels(run, shape, dense, per_image):
 
 
 def check_nothing_counts(run, shape, per_image):
-    """Without a valid pixel all is 0."""
+    """Without valid pixels, values and gradients are 0."""
     logits, _ = example(shape)
     for targets in (torch.full((shape[0], *shape[2:]), IGNORED), torch.zeros(shape)):
         losses, grad = run("triton", logits, targets.to(DEVICE), per_image=per_image, classes="all")
@@ -73,7 +73,7 @@ def check_nothing_counts(run, shape, per_image):
 
 
 def check_nan_shows(run, shape):
-    """NaN or infinity in a valid pixel is seen in all losses."""
+    """NaN or infinity in a valid pixel makes all losses and gradients NaN."""
     logits, targets = example(shape, ignored=0)
     for junk in (math.nan, math.inf):
         spoilt = logits.clone()

@@ -23,7 +23,7 @@ SHAPES = [(33, 5), (5, 70), (3, 1100), (2, 19, 9, 31), (2, 19, 8, 16), (1, 4, 30
 
 @pytest.fixture(autouse=True)
 def small_batches_too(monkeypatch):
-    """As in large ones, the gradient at once; gives the list of what was asked for and done."""
+    """Allow the gradient in the forward pass for small batches; return a list of whether each call computed it."""
     monkeypatch.setattr(softmax_launch, "LEAST_AT_ONCE", 0)
     asked, original = [], softmax_launch.softmax_at_once
 
@@ -89,7 +89,7 @@ def test_two_passes_where_one_does_not_serve(small_batches_too):
         eq.FocalLoss()(logits, targets)
         with torch.no_grad():
             eq.FocalLoss()(logits.clone().requires_grad_(), targets)
-        assert small_batches_too == []  # nobody wants a gradient
+        assert small_batches_too == []  # no gradient is requested
         eq.FocalLoss()(logits.half().requires_grad_(), targets)  # what is divided by the rows may underflow
         eq.FocalLoss()(logits.double().requires_grad_(), targets)
         eq.FocalLoss()(logits.clone().requires_grad_(), dense_of(shape).float().to(DEVICE))
@@ -121,15 +121,15 @@ class Scaled(torch.nn.Module):
 
 
 @pytest.mark.parametrize("case", range(6))
-def test_what_comes_in_scales_it(case):
+def test_gradient_is_scaled_by_the_upstream_gradient(case):
     loss, targets = losses_and_targets()[case]
     check_parity(Scaled(loss, -2.5), logits_of(6, 5, 8, dtype=torch.float32), targets)
     check_parity(Scaled(loss, 0.25), logits_of(6, 5, 8, dtype=torch.bfloat16), targets)
 
 
 @pytest.mark.parametrize("case", range(6))
-def test_asked_for_again_it_is_the_same(case):
-    """The first gradient belongs to whoever got it, who may write into it."""
+def test_repeated_backward_gives_the_same_gradient(case):
+    """The caller owns the first gradient and may write into it."""
     loss, targets = losses_and_targets()[case]
     logits, targets = logits_of(6, 5, 8, dtype=torch.float32).detach().to(DEVICE).requires_grad_(), targets.to(DEVICE)
     with use("triton"):
@@ -158,7 +158,7 @@ def test_a_gradient_that_has_one_itself(case):
         torch.testing.assert_close(fused, plain)
 
 
-def test_nothing_to_count_and_labels_out_of_range():
+def test_no_valid_row_and_labels_out_of_range():
     with use("triton"):
         for shape in ((0, 5), (2, 5, 0), (4, 5)):
             logits = torch.randn(shape, device=DEVICE, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Launching without Triton's own binding: which kernels are compiled anew, with a kernel that only takes notes."""
+"""Launching without Triton's own binding: which kernels are compiled again, with a kernel that only records calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from equipoise.kernels.triton.launch.launcher import Launch, Launcher
 
 
 class Noting:
-    """A kernel, and in place of what it is compiled to itself."""
+    """A kernel that records its calls; it is its own compiled form."""
 
     function, packed_metadata = "function", "metadata"
 
@@ -40,7 +40,7 @@ def tensors(dtype=torch.float32, start=0):
     return tuple(torch.zeros(64, dtype=dtype)[start:] for _ in range(2))
 
 
-def test_what_ran_once_is_launched_directly(kernel):
+def test_second_launch_is_direct(kernel):
     launcher, launch, given = Launcher(kernel), Launch(3, (48, 5), ("plan", True), 4), tensors()
     for _ in range(3):
         launcher._launch(0, launch, given)
@@ -73,7 +73,7 @@ def test_batches_of_another_size_share_a_kernel_where_triton_would(kernel):
     ],
     ids=["device", "warps", "constants", "not a multiple of 16", "one", "64 bits", "type", "not aligned"],
 )
-def test_what_triton_specialises_on_is_compiled_anew(kernel, device, other, given):
+def test_new_specialisation_is_compiled_again(kernel, device, other, given):
     launcher = Launcher(kernel)
     launcher._launch(0, Launch(3, (48, 5), ("plan",), 4), tensors())
     launcher._launch(device, other, given)

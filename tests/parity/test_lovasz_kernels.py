@@ -152,7 +152,7 @@ def test_ignored_pixels_can_be_anything(shape, dense, per_image):
 
 @each_extent
 @pytest.mark.parametrize("shape", [(2, 3, 5, 4), (0, 3, 4), (2, 3, 0), *slow((1, 40, 3))], ids=str)
-def test_nothing_counts(shape, per_image):
+def test_no_valid_pixel(shape, per_image):
     check_nothing_counts(run, shape, per_image)
 
 

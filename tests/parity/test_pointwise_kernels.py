@@ -214,7 +214,7 @@ def test_classes_that_are_masked_out(classes):
 
 @pytest.mark.parametrize("init", ["first", "published"])
 @pytest.mark.parametrize("floor", [False, True])
-def test_moving_recall(init, floor):
+def test_running_recall(init, floor):
     """Batches one after the other, of which the second lacks a class."""
     weights = [RecallWeights(5, momentum=0.3, init=init, floor_average=floor, min_errors=2.0) for _ in range(2)]
     losses = [SoftmaxLoss(weight=part).to(DEVICE) for part in weights]
@@ -239,7 +239,7 @@ def test_counting_by_class_beyond_the_table(classes):
 @pytest.mark.parametrize("shape", [(2, 8, 5, 7), (40, 32), *slow((3, 19, 30, 9), (2, 4, 16, 64), (70, 10))], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_recall_of_short_rows(shape, dtype):
-    """Forward keeps nothing of them but their codes, backward makes their sums again."""
+    """Forward keeps only their codes, and backward computes their sums again."""
     logits, targets = logits_of(*shape, dtype=dtype, size=2.0), indices_of(shape, ignored=0.2)
     for part in parts(shape[1]).values():
         fixed = [part["weight"]] if "weight" in part else []
@@ -288,7 +288,7 @@ def test_a_class_that_small_types_take_for_an_ignored_one():
 
 
 def test_labels_that_small_types_take_for_unknown_ones(monkeypatch):
-    """255 is -1 in uint8; where nobody looks at values, as on a CUDA device, it is a wrong label to both backends."""
+    """255 is -1 in uint8; without validation, as on a CUDA device, it is an invalid label for both backends."""
     monkeypatch.setattr("equipoise._checks.checks_values", lambda tensor, validate: validate)
     targets = multilabel_of((5, 4), ignored=0.2).to(torch.int16).to(torch.uint8)
     assert targets.max() == 255
@@ -393,7 +393,7 @@ def test_a_margin_wider_than_the_exponential_reaches(classes, smoothing):
         )
 
 
-def test_nothing_to_count():
+def test_no_valid_row():
     with use("triton"):
         for shape in ((0, 5), (2, 5, 0), (4, 5)):
             targets = torch.full((shape[0], *shape[2:]), IGNORED, device=DEVICE)
@@ -526,11 +526,11 @@ def test_options_that_are_numbers_of_numpy(name, backend):
     batch = logits_of(4, 3, 2).detach().to(DEVICE, torch.float32), targets_of((4, 3, 2)).to(DEVICE)
     plain = {option: number.item() for option, number in options.items()}
     with use(backend):
-        found, expected = (value_and_gradient(make_loss(**given), *batch) for given in (options, plain))
+        actual, expected = (value_and_gradient(make_loss(**given), *batch) for given in (options, plain))
         torch.compiler.reset()
         compiled = torch.compile(make_loss(**options), fullgraph=True, backend="eager")
         torch.testing.assert_close(compiled(*batch), expected[0])
-    assert all(map(torch.equal, found, expected))
+    assert all(map(torch.equal, actual, expected))
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
@@ -635,7 +635,7 @@ def test_an_exponent_outlives_a_batch_with_nan(per_class, backend):
 @pytest.mark.parametrize("dense", [False, True], ids=["index", "dense"])
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 def test_squared_errors_of_adjusted_logits(dense, smoothing):
-    """No named loss has both, but any parts may stand together."""
+    """No named loss has both, but any parts can be combined."""
     options = {"label_smoothing": smoothing, "more_parts": [Scalar("squared_error", 1.0)]}
     targets = dense_of((8, 3), ignored=0.2) if dense else indices_of((8, 3), ignored=0.2)
     for adjustment in (logit_adjustment([100, 10, 1]), margin_adjustment([100, 10, 1], scale=3.0)):
@@ -674,7 +674,7 @@ def test_captured_in_a_cuda_graph_without_a_sync():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
-def test_streams_count_apart():
+def test_streams_have_separate_counters():
     """Small losses of two streams at once: each adds up the sums of its own programs."""
     loss, targets = eq.FocalLoss().cuda(), torch.randint(7, (4096,), device="cuda")
     batches = [torch.randn(4096, 7, device="cuda") for _ in range(2)]
@@ -695,7 +695,7 @@ def test_build_is_deprecated_and_says_what_to_do():
         assert eq.kernels.build() is None
 
 
-def test_explain_says_what_runs():
+def test_explain_reports_the_backend():
     logits = torch.zeros(2, 3, device=DEVICE)
     with use("reference"):
         assert explain(eq.FocalLoss(), logits).backend == "reference"
@@ -732,13 +732,13 @@ def test_kernels_compile_for_gpus_that_are_not_here(link, least, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("batches", "hazard"), [("slices", 1), ("dense", 2), ("double", 3)])
-def test_what_the_compiler_must_not_do(batches, hazard, tmp_path):
-    """Load neighbours where every second pixel is meant, sum up dense targets in a way of its own, round in float64."""
+def test_compiled_code_avoids_hazards(batches, hazard, tmp_path):
+    """Load neighbours of strided pixels, reorder sums over dense targets, or round in float64."""
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "tests.parity.compile_ahead", batches]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = [int(number) for number in done.stdout.split()]
-    assert found[0] >= 8
-    assert found[hazard] == 0
+    counts = [int(number) for number in done.stdout.split()]
+    assert counts[0] >= 8
+    assert counts[hazard] == 0

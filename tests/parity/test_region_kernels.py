@@ -198,7 +198,7 @@ def test_ignored_pixels_can_be_anything(shape, dense, per_image):
 @needs_kernels
 @each_extent
 @pytest.mark.parametrize("shape", [(2, 3, 5, 4), (1, 600, 3), (0, 3, 4), (2, 3, 0)], ids=str)
-def test_nothing_counts(shape, per_image):
+def test_no_valid_pixel(shape, per_image):
     check_nothing_counts(run, shape, per_image)
 
 
@@ -261,7 +261,7 @@ def test_reduced_to_what_underflows(dtype):
 
 
 @needs_kernels
-def test_prices_that_change_with_every_step(monkeypatch):
+def test_class_prices_that_change_every_step(monkeypatch):
     from equipoise.kernels.triton import region as region_fused
 
     logits, targets = example((2, 5, 6, 7))
@@ -317,7 +317,7 @@ def test_second_derivatives(dense, per_image):
 
 
 @needs_kernels
-def test_the_same_numbers_every_time():
+def test_results_are_deterministic():
     logits, targets = example((2, 19, 16, 17))
     first = run("triton", logits, targets)
     for _ in range(3):

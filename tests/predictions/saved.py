@@ -21,7 +21,7 @@ CASES = [(task, form) for task in TASKS for form in FORMATS if task != "segmenta
 def arrays_of(
     task: str, *, samples=240, classes=6, seed=3, names=True, counts=True, probs=False
 ) -> dict[str, np.ndarray]:
-    """Overconfident scores of rare and of common classes: what is drawn is drawn at half their sharpness."""
+    """Overconfident scores of rare and common classes: targets are drawn from half of the logits."""
     draw = np.random.default_rng([seed, 77])
     shape = (samples, classes, 4, 5) if task == "segmentation" else (samples, classes)
     tail = np.linspace(1.5, -1.5, classes).reshape(-1, *(1 for _ in shape[2:]))
@@ -69,7 +69,7 @@ def save(folder: Path, form: str, arrays: dict[str, np.ndarray], name: str = "sa
 
 
 def table_of(arrays: dict[str, np.ndarray]) -> pa.Table:
-    """One row a sample; targets are names where there are any, and nothing where a label is unknown."""
+    """One row per sample; targets are class names if available, and empty for unknown labels."""
     kind = "logit" if "logits" in arrays else "prob"
     scores, targets = arrays[f"{kind}s"], arrays["targets"]
     names = arrays.get("class_names", np.arange(scores.shape[1]).astype(str)).tolist()

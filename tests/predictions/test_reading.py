@@ -1,4 +1,4 @@
-"""Every format gives the same predictions, some at a time."""
+"""Every format gives the same predictions, in chunks."""
 
 import numpy as np
 import pyarrow as pa
@@ -14,32 +14,32 @@ from tests.predictions.saved import CASES, FORMATS, TABLES, all_of, arrays_of, s
 @pytest.mark.parametrize(("task", "form"), CASES)
 def test_every_format_gives_what_was_saved(tmp_path, task, form, probs):
     arrays = arrays_of(task, probs=probs)
-    found = open_predictions(save(tmp_path, form, arrays))
-    assert (found.task, found.num_classes, found.from_logits) == (task, 6, not probs)
-    assert found.class_names == tuple(arrays["class_names"])
-    assert found.samples == (None if form == "csv" else 240)
-    assert found.train_counts == (None if form in TABLES else tuple(arrays["train_counts"]))
-    scores, targets = all_of(found)
+    predictions = open_predictions(save(tmp_path, form, arrays))
+    assert (predictions.task, predictions.num_classes, predictions.from_logits) == (task, 6, not probs)
+    assert predictions.class_names == tuple(arrays["class_names"])
+    assert predictions.samples == (None if form == "csv" else 240)
+    assert predictions.train_counts == (None if form in TABLES else tuple(arrays["train_counts"]))
+    scores, targets = all_of(predictions)
     np.testing.assert_array_equal(scores, arrays["probs" if probs else "logits"])
     np.testing.assert_array_equal(targets, arrays["targets"])
 
 
 @pytest.mark.parametrize("elements", [1, 7 * 6, 100 * 6, 10**6])
 @pytest.mark.parametrize("form", FORMATS)
-def test_chunks_hold_no_more_scores_than_said_and_at_least_one_sample(tmp_path, monkeypatch, form, elements):
+def test_chunk_sizes(tmp_path, monkeypatch, form, elements):
     arrays = arrays_of("multiclass")
-    found = open_predictions(save(tmp_path, form, arrays))
+    predictions = open_predictions(save(tmp_path, form, arrays))
     monkeypatch.setattr(source, "CHUNK_ELEMENTS", elements)
-    sizes = [len(chunk.scores) for chunk in found.chunks()]
+    sizes = [len(chunk.scores) for chunk in predictions.chunks()]
     assert max(sizes) == max(1, min(elements // 6, 240))
     assert sum(sizes) == 240
-    np.testing.assert_array_equal(all_of(found)[0], arrays["logits"])
+    np.testing.assert_array_equal(all_of(predictions)[0], arrays["logits"])
 
 
 def test_places_count_in_the_size_of_a_chunk(tmp_path, monkeypatch):
-    found = open_predictions(save(tmp_path, "folder", arrays_of("segmentation")))
+    predictions = open_predictions(save(tmp_path, "folder", arrays_of("segmentation")))
     monkeypatch.setattr(source, "CHUNK_ELEMENTS", 3 * 6 * 4 * 5)
-    assert {len(chunk.scores) for chunk in found.chunks()} == {3}
+    assert {len(chunk.scores) for chunk in predictions.chunks()} == {3}
 
 
 def test_row_groups_of_parquet_are_read_one_after_the_other(tmp_path, monkeypatch):
@@ -47,24 +47,24 @@ def test_row_groups_of_parquet_are_read_one_after_the_other(tmp_path, monkeypatc
     path = save(tmp_path, "parquet", arrays, row_group_size=50)
     assert pa.parquet.ParquetFile(path).num_row_groups == 5
     monkeypatch.setattr(source, "CHUNK_ELEMENTS", 30 * 6)
-    found = open_predictions(path)
-    assert max(len(chunk.scores) for chunk in found.chunks()) <= 30
-    np.testing.assert_array_equal(all_of(found)[0], arrays["logits"])
-    np.testing.assert_array_equal(all_of(found)[1], arrays["targets"])
+    predictions = open_predictions(path)
+    assert max(len(chunk.scores) for chunk in predictions.chunks()) <= 30
+    np.testing.assert_array_equal(all_of(predictions)[0], arrays["logits"])
+    np.testing.assert_array_equal(all_of(predictions)[1], arrays["targets"])
 
 
 def test_a_folder_is_mapped_not_loaded(tmp_path):
     path = save(tmp_path, "folder", arrays_of("multiclass"))
-    found = open_predictions(path)
+    predictions = open_predictions(path)
     np.load(path / "logits.npy", mmap_mode="r+")[0, 0] = 12.5  # after it was opened
-    assert next(found.chunks()).scores[0, 0] == 12.5
+    assert next(predictions.chunks()).scores[0, 0] == 12.5
 
 
 # Arrays ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["npz", "folder"])
-def test_other_arrays_are_left_alone_even_pickled_ones(tmp_path, form):
+def test_other_arrays_are_ignored_even_pickled_ones(tmp_path, form):
     arrays = arrays_of("multiclass") | {
         "paths": np.array([{"a": 1}, None], dtype=object),
         "embeddings": np.zeros((3, 2)),
@@ -73,7 +73,7 @@ def test_other_arrays_are_left_alone_even_pickled_ones(tmp_path, form):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint64", ">i4"])
-def test_targets_of_any_whole_number_type(tmp_path, dtype):
+def test_targets_of_any_integer_type(tmp_path, dtype):
     arrays = arrays_of("multiclass")
     arrays["targets"] = np.abs(arrays["targets"] % 6).astype(dtype)
     _, targets = all_of(open_predictions(save(tmp_path, "npz", arrays)))
@@ -93,12 +93,12 @@ def test_255_of_unsigned_maps_can_be_ignored(tmp_path):
 def test_targets_of_several_labels_of_any_type(tmp_path, dtype):
     arrays = arrays_of("multilabel")
     arrays["targets"] = (arrays["targets"] == 1).astype(dtype)
-    found = open_predictions(save(tmp_path, "npz", arrays))
-    assert found.task == "multilabel"
-    assert all_of(found)[1].sum() == arrays["targets"].sum()
+    predictions = open_predictions(save(tmp_path, "npz", arrays))
+    assert predictions.task == "multilabel"
+    assert all_of(predictions)[1].sum() == arrays["targets"].sum()
 
 
-def test_counts_that_are_passed_win_over_those_of_the_file(tmp_path):
+def test_given_counts_override_those_of_the_file(tmp_path):
     path = save(tmp_path, "npz", arrays_of("multiclass"))
     assert open_predictions(path, train_counts=range(6)).train_counts == (0, 1, 2, 3, 4, 5)
 
@@ -117,26 +117,26 @@ def csv(tmp_path, text):
     return path
 
 
-def test_a_column_that_begins_with_whole_numbers(tmp_path):
+def test_column_that_begins_with_integers(tmp_path):
     rows = [f"{k % 3},{k % 2}.0,{k % 2}" for k in range(200_000)]  # more than the block that types are guessed from
     rows += ["0.25,-0.5,1"]
-    found = open_predictions(csv(tmp_path, "logit_0,logit_1,target\n" + "\n".join(rows) + "\n"))
-    scores, targets = all_of(found)
+    predictions = open_predictions(csv(tmp_path, "logit_0,logit_1,target\n" + "\n".join(rows) + "\n"))
+    scores, targets = all_of(predictions)
     assert scores[-1].tolist() == [0.25, -0.5]
     assert len(targets) == 200_001
 
 
 def test_columns_in_any_order_with_others_between(tmp_path):
     text = "path,prob_2,target,prob_0,note,prob_1\na.png,0.2,0,0.7,x,0.1\nb.png,0.5,2,0.3,,0.2\n"
-    found = open_predictions(csv(tmp_path, text))
-    scores, targets = all_of(found)
+    predictions = open_predictions(csv(tmp_path, text))
+    scores, targets = all_of(predictions)
     assert scores.tolist() == [[0.7, 0.1, 0.2], [0.3, 0.2, 0.5]]
     assert targets.tolist() == [0, 2]
 
 
 def test_names_that_are_numbers_are_names(tmp_path):
-    found = open_predictions(csv(tmp_path, "logit_1,logit_2,logit_3,target\n9,0,0,1\n0,0,9,3\n0,0,1,-100\n"))
-    assert all_of(found)[1].tolist() == [0, 2, -100]
+    predictions = open_predictions(csv(tmp_path, "logit_1,logit_2,logit_3,target\n9,0,0,1\n0,0,9,3\n0,0,1,-100\n"))
+    assert all_of(predictions)[1].tolist() == [0, 2, -100]
     with pytest.raises(InputError, match="found '0'; known are 1, 2, 3"):
         all_of(open_predictions(csv(tmp_path, "logit_1,logit_2,logit_3,target\n9,0,0,0\n")))
 
@@ -144,9 +144,9 @@ def test_names_that_are_numbers_are_names(tmp_path):
 @pytest.mark.parametrize("names", [("true", "false"), ("NA", "x"), ("007", "7"), ("2020-01-01", "nan"), ("é", "日本")])
 def test_names_that_look_like_something_else(tmp_path, names):
     a, b = names
-    found = open_predictions(csv(tmp_path, f"prob_{a},prob_{b},target\n0.9,0.1,{a}\n0.1,0.9,{b}\n"))
-    assert found.class_names == names
-    assert all_of(found)[1].tolist() == [0, 1]
+    predictions = open_predictions(csv(tmp_path, f"prob_{a},prob_{b},target\n0.9,0.1,{a}\n0.1,0.9,{b}\n"))
+    assert predictions.class_names == names
+    assert all_of(predictions)[1].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("form", TABLES)
@@ -157,17 +157,17 @@ def test_targets_may_be_numbers_where_names_are_words(tmp_path, form):
     assert all_of(open_predictions(path))[1].tolist() == [0, 1]
 
 
-def test_a_label_that_is_left_empty_is_unknown(tmp_path):
+def test_empty_labels_are_unknown(tmp_path):
     text = "logit_a,logit_b,target_a,target_b\n1,2,1,\n0,1,,0\n"
-    found = open_predictions(csv(tmp_path, text))
-    assert found.task == "multilabel"
-    assert all_of(found)[1].tolist() == [[1, -1], [-1, 0]]
+    predictions = open_predictions(csv(tmp_path, text))
+    assert predictions.task == "multilabel"
+    assert all_of(predictions)[1].tolist() == [[1, -1], [-1, 0]]
 
 
-def test_blanks_around_names_and_labels_are_left_out(tmp_path):
-    found = open_predictions(csv(tmp_path, "target, prob_cat , prob_dog\n dog, 0.25, 0.75\ncat , 1.0, 0.0\n"))
-    scores, targets = all_of(found)
-    assert found.class_names == ("cat", "dog")
+def test_blanks_around_names_and_labels_are_removed(tmp_path):
+    predictions = open_predictions(csv(tmp_path, "target, prob_cat , prob_dog\n dog, 0.25, 0.75\ncat , 1.0, 0.0\n"))
+    scores, targets = all_of(predictions)
+    assert predictions.class_names == ("cat", "dog")
     assert scores.tolist() == [[0.25, 0.75], [1.0, 0.0]]
     assert targets.tolist() == [1, 0]
 
@@ -192,19 +192,19 @@ TABLE = "logit_Käse,logit_Brot,target\n1,0,Käse\n0,1,Brot\n"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_encodings_that_say_what_they_are(tmp_path, encoding):
+def test_encodings_with_a_byte_order_mark(tmp_path, encoding):
     path = tmp_path / "t.csv"
     path.write_bytes(TABLE.encode(encoding))
-    found = open_predictions(path)
-    assert found.class_names == ("Käse", "Brot")
-    assert all_of(found)[1].tolist() == [0, 1]
+    predictions = open_predictions(path)
+    assert predictions.class_names == ("Käse", "Brot")
+    assert all_of(predictions)[1].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
     ("encoding", "words"),
     [("latin-1", "found the byte 0xe4 in line 1, as in Latin-1"), ("utf-16-le", "found a zero byte in line 1")],
 )
-def test_encodings_that_do_not(tmp_path, encoding, words):
+def test_encodings_without_a_byte_order_mark(tmp_path, encoding, words):
     path = tmp_path / "t.csv"
     path.write_bytes(TABLE.encode(encoding))
     with pytest.raises(InputError, match=rf"t\.csv: a table must be in UTF-8.*{words}.*; save it as UTF-8"):
@@ -222,15 +222,15 @@ def test_a_foreign_byte_below_the_header(tmp_path):
 
 
 @pytest.mark.parametrize("head", ["prob,target", "prob_1,target"])
-def test_one_column_of_scores_is_told_its_two_ways(tmp_path, head):
+def test_one_column_of_scores_gives_advice_on_both_tasks(tmp_path, head):
     path = csv(tmp_path, f"{head}\n0.2,0\n0.9,1\n")
     with pytest.raises(InputError, match="target_1"):
         open_predictions(path)
 
 
 def test_one_label(tmp_path):
-    found = open_predictions(csv(tmp_path, "prob_1,target_1\n0.2,0\n0.9,1\n"))
-    assert (found.task, found.num_classes) == ("multilabel", 1)
+    predictions = open_predictions(csv(tmp_path, "prob_1,target_1\n0.2,0\n0.9,1\n"))
+    assert (predictions.task, predictions.num_classes) == ("multilabel", 1)
 
 
 # In memory ------------------------------------------------------------------------------------------------------------
@@ -240,15 +240,19 @@ def test_one_label(tmp_path):
 def test_arrays_in_memory(as_given):
     arrays = arrays_of("multiclass")
     given = {name: as_given(arrays[name]) for name in ("logits", "targets", "train_counts")}
-    found = open_predictions(given)
-    assert (found.task, found.samples, found.train_counts) == ("multiclass", 240, tuple(arrays["train_counts"]))
-    scores, targets = all_of(found)
+    predictions = open_predictions(given)
+    assert (predictions.task, predictions.samples, predictions.train_counts) == (
+        "multiclass",
+        240,
+        tuple(arrays["train_counts"]),
+    )
+    scores, targets = all_of(predictions)
     np.testing.assert_array_equal(scores, arrays["logits"])
     np.testing.assert_array_equal(targets, arrays["targets"])
 
 
 @pytest.mark.parametrize("given", [(np.zeros((3, 2)), np.zeros(3)), np.zeros((3, 2)), 7])
-def test_what_is_neither_path_nor_arrays_by_name(given):
+def test_predictions_of_an_invalid_type(given):
     with pytest.raises(TypeError, match=r'a path, or arrays by name, got .*"logits": logits'):
         open_predictions(given)
 
@@ -258,7 +262,7 @@ def test_arrays_under_other_names():
         open_predictions({"logits": np.zeros((3, 2)), "labels": np.zeros(3, int)})
 
 
-def test_a_task_that_is_none():
+def test_unknown_task():
     arrays = {"logits": np.zeros((4, 3)), "targets": np.zeros(4, np.int64)}
     with pytest.raises(InputError, match=r"task must be one of 'multiclass', .*, got 'foo'; choose"):
         open_predictions(arrays, task="foo")

@@ -1,4 +1,4 @@
-"""What is written reads back, and nothing is left where writing fails."""
+"""Written predictions can be read, and a failure leaves no file."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_names_that_are_numbers_stay_names(tmp_path, form):
 
 
 @pytest.mark.parametrize("name", ["out.npz", "out", "out.csv", "out.parquet"])
-def test_a_failure_leaves_what_was_there(tmp_path, name):
+def test_failure_keeps_the_existing_file(tmp_path, name):
     before = open_predictions(save(tmp_path, "npz", arrays_of("multiclass")))
     out = tmp_path / name
     if out.suffix:
@@ -70,7 +70,7 @@ def test_places_that_cannot_be_written(tmp_path, task, name, message):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["saved.npz", "taken"]
 
 
-def test_two_classes_of_one_name_are_no_columns(tmp_path):
+def test_duplicate_class_names_cannot_be_columns(tmp_path):
     arrays = arrays_of("multiclass", classes=3) | {"class_names": np.array(["a", "a", "b"]), "train_counts": np.ones(3)}
     before = open_predictions(save(tmp_path, "npz", arrays))
     with pytest.raises(InputError, match="same name"):

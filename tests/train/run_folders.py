@@ -1,4 +1,4 @@
-"""Folders of runs as training leaves them, made by hand: a model with random weights on a few embedded digits."""
+"""Folders of finished runs without training: a model with random weights on a few embedded digits."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ def data_of(task):
 
 
 def fits_of(task, classes):
-    """A calibration and thresholds that can be told from none."""
+    """A calibration and thresholds that change the outputs."""
     if task != "multilabel":
         return Temperature(2.5, num_classes=classes), None
     steps = torch.linspace(0.0, 1.0, classes, dtype=torch.float64)
@@ -36,7 +36,7 @@ def fits_of(task, classes):
 
 
 def results_of(nll, calibrated):
-    """An evaluation of which only metrics and calibration matter here."""
+    """An evaluation with metrics and calibration only."""
     before, after = ({"nll": value, "ece": value / 10} for value in (nll, calibrated))
     return Evaluation(
         format=FORMAT,

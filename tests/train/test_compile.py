@@ -1,4 +1,4 @@
-"""Compiled training steps learn what the others learn, also in a process that has compiled another model before."""
+"""Compiled training steps give the same result, also in a process that has compiled another model before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exported models: raw inputs in, calibrated probabilities out, nothing but the folder needed."""
+"""Exported models: raw inputs in, calibrated probabilities out, using only the folder."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def exported(tmp_path):
 
 
 def expected_logits(model, task, images, *, fits=True):
-    """Written out: pixels to [0, 1], mean and deviation of the training pixels, model, calibration."""
+    """Computed explicitly: pixels to [0, 1], mean and deviation of the training pixels, model, calibration."""
     train = data_of(task).train.inputs / 255.0
     x = torch.from_numpy((images / 255.0 - train.mean()) / train.std()).float()
     logits = model(x).detach()
@@ -89,20 +89,20 @@ def test_decisions(tmp_path, task):
     make_run(tmp_path / "run", task)
     loaded = load_exported(export_run(tmp_path / "run", tmp_path / "out"))
     images = images_of(task, 40)
-    logits, found = loaded.logits(images), loaded.predict(images)
+    logits, predictions = loaded.logits(images), loaded.predict(images)
     names = data_of(task).class_names
     if task == "multiclass":
-        assert found == [names[k] for k in logits.argmax(1)]
-        assert len(set(found)) > 1
+        assert predictions == [names[k] for k in logits.argmax(1)]
+        assert len(set(predictions)) > 1
     elif task == "multilabel":
         thresholds = torch.tensor(fits_of(task, 10)[1].thresholds)
         chosen = loaded.logits(images, calibrated=False) > thresholds
-        assert found == [[name for name, one in zip(names, row, strict=True) if one] for row in chosen]
+        assert predictions == [[name for name, one in zip(names, row, strict=True) if one] for row in chosen]
         assert not torch.equal(chosen, loaded(images) > 0.5)  # the thresholds matter
         assert not torch.equal(chosen, logits > thresholds)  # and what they are compared with
     else:
-        assert torch.equal(found, logits.argmax(1))
-        assert found.shape == (40, 32, 32)
+        assert torch.equal(predictions, logits.argmax(1))
+        assert predictions.shape == (40, 32, 32)
 
 
 def test_without_thresholds_labels_are_chosen_at_one_half(tmp_path):
@@ -145,7 +145,7 @@ def test_models_of_text(tmp_path):
 
 
 def test_other_precision(exported):
-    """In half precision the model works in it, and what is put out has float32."""
+    """The model computes in half precision, and outputs are float32."""
     loaded = load_exported(exported)
     images = images_of("multiclass")
     expected = loaded(images)
@@ -175,7 +175,7 @@ def test_tied_weights(tmp_path):
     assert_close(loaded.model(torch.ones(2, 1, 8, 8)), model(torch.ones(2, 1, 8, 8)))
 
 
-def test_the_inputs_of_the_caller_stay(exported):
+def test_inputs_of_the_caller_are_unchanged(exported):
     images = images_of("multiclass")
     before = images.copy()
     loaded = load_exported(exported)
@@ -183,7 +183,7 @@ def test_the_inputs_of_the_caller_stay(exported):
     assert np.array_equal(images, before)
 
 
-def test_nobodys_seed_feels_it(exported):
+def test_random_state_of_the_caller_is_unchanged(exported):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -192,7 +192,7 @@ def test_nobodys_seed_feels_it(exported):
 
 
 def test_from_the_top_package_without_lightning(exported):
-    """In a new process that has the folder and nothing of the run."""
+    """In a new process that has only the folder."""
     code = f"""
 import sys
 import numpy as np
@@ -220,7 +220,7 @@ TRAINED = {
 
 @each_task
 def test_a_trained_model_gives_the_predictions_of_its_run(tmp_path, task):
-    """Through the command line: train, export; then from raw images to what the run saved, put through its fit."""
+    """From the command line: train and export; raw images give the saved predictions, calibrated."""
     folder = tmp_path / "run"
     ran = run("train", *TRAINED[task], "--epochs", 1, "--accelerator", "cpu", "--out", folder)
     assert ran.exit_code == 0, ran.output
@@ -249,7 +249,7 @@ def test_a_trained_model_gives_the_predictions_of_its_run(tmp_path, task):
 
 
 def test_a_model_of_image_files_and_of_a_program(tmp_path):
-    """Photographs of many sizes, brought to one; a model from the user's own file."""
+    """Photographs of many sizes, resized; a model from a user's file."""
     draw = np.random.default_rng(0)
     for name in ("cat", "dog"):
         (tmp_path / "photos" / name).mkdir(parents=True)
@@ -314,7 +314,7 @@ def test_the_folder(tmp_path, task):
     assert files_in(out) == ["README.md", "model.json", "model.safetensors"]
     assert files_in(tmp_path) == ["out", "run"]
     assert files_in(tmp_path / "run") == before
-    assert len({each.stat().st_mode for each in out.iterdir()}) == 1  # whoever may read one may read all
+    assert len({each.stat().st_mode for each in out.iterdir()}) == 1  # all files have the same permissions
     loaded = load_exported(out)
     assert loaded.record.class_names == list(data_of(task).class_names)
     assert loaded.record.results.overall["nll"] == 0.75
@@ -341,7 +341,7 @@ def test_the_card(tmp_path):
 
 
 def test_the_card_of_a_model_without_calibration(tmp_path):
-    """What a temperature from the test data would do is no result of this model."""
+    """A temperature fitted on test data would not be a result of this model."""
     make_run(tmp_path / "run", fits=False)
     edit(tmp_path / "run" / "run.json", spec__loss="auto", spec__checkpoint="last", best_epoch=6)
     card = (export_run(tmp_path / "run", tmp_path / "out") / "README.md").read_text()
@@ -361,7 +361,7 @@ def test_the_code_of_the_card_runs(tmp_path, task):
     assert isinstance(ran["model"], Exported)
 
 
-def test_a_killed_export_is_no_obstacle(tmp_path):
+def test_export_after_a_killed_export(tmp_path):
     make_run(tmp_path / "run")
     (tmp_path / ".out.draft-abcdefgh" / "out").mkdir(parents=True)
     export_run(tmp_path / "run", tmp_path / "out")
@@ -369,7 +369,7 @@ def test_a_killed_export_is_no_obstacle(tmp_path):
 
 
 def test_a_failed_export_leaves_nothing(tmp_path, monkeypatch):
-    """A disk that is full while the last file is written."""
+    """The disk is full when the last file is written."""
     make_run(tmp_path / "run")
 
     def full(about):
@@ -441,7 +441,7 @@ def test_a_damaged_checkpoint(tmp_path, content):
         export_run(tmp_path / "run", tmp_path / "out")
 
 
-def test_a_checkpoint_is_never_run(tmp_path):
+def test_checkpoint_is_not_executed(tmp_path):
     make_run(tmp_path / "run")
     torch.save({"model": Evil(tmp_path / "trace")}, tmp_path / "run" / "checkpoint.ckpt")
     with pytest.raises(ValueError, match=says("checkpoint.ckpt", "UnpicklingError")):
@@ -450,7 +450,7 @@ def test_a_checkpoint_is_never_run(tmp_path):
 
 
 class Evil:
-    """What runs when it is unpickled."""
+    """Runs code when unpickled."""
 
     def __init__(self, trace):
         self.trace = trace
@@ -506,7 +506,7 @@ def test_a_damaged_description(exported, changes, words):
         load_exported(exported, trust_code=True)
 
 
-def test_a_file_that_is_no_json(exported):
+def test_invalid_json(exported):
     (exported / "model.json").write_text("{")
     with pytest.raises(ValueError, match=says("model.json: the file must be as equipoise export wrote it")):
         load_exported(exported)
@@ -546,7 +546,7 @@ def test_the_users_own_model_is_loaded_only_on_trust(tmp_path):
     assert_close(load_exported(out, trust_code=True)(images), probabilities, rtol=0, atol=1e-5)
 
 
-def test_neither_exporting_nor_asking_runs_a_program(tmp_path):
+def test_user_code_is_not_run_by_export(tmp_path):
     (tmp_path / "mine.py").write_text(PROGRAM)
     make_run(tmp_path / "run", name=f"{tmp_path}/mine.py:tiny")
     program = f"from pathlib import Path; Path({str(tmp_path / 'trace')!r}).touch()"
@@ -594,7 +594,7 @@ def test_pretrained_weights_of_torchvision_are_not_fetched_again(tmp_path, torch
 
 
 def test_backbones_of_torchvision_are_not_fetched(tmp_path, torchvision, monkeypatch):  # noqa: F811
-    """Which is the default of its segmentation models."""
+    """Downloading them is the default of its segmentation models."""
     original = torchvision.get_model
     monkeypatch.setattr(
         torchvision,

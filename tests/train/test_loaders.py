@@ -1,4 +1,4 @@
-"""Batches: orders, shares of processes, types, residence, worker processes and their errors."""
+"""Loaders: order, parts of processes, dtypes, device memory, worker processes and their errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 
 def numbered(count, labels=None):
-    """Features that say which sample they are."""
+    """Features that identify their sample."""
     return Arrays(np.arange(count, dtype=np.float32)[:, None], np.zeros(count, np.int64) if labels is None else labels)
 
 
@@ -47,7 +47,7 @@ def training(count=23, size=4, *, split=None, device=CPU, seed=0, rank=0, world_
 
 
 def pictures(folder, count=7, size=(6, 5), **options):
-    """Files whose pixels say which sample they are."""
+    """Image files whose pixels identify their sample."""
     paths = []
     for number in range(count):
         paths.append(folder / f"{number}.png")
@@ -188,13 +188,13 @@ def test_loaders_of_a_split_share_its_tensors_which_die_with_it():
     assert kept() is None
 
 
-def test_what_fits():
+def test_fits():
     assert fits(0, 0)
     assert fits(300, 1000)
     assert not fits(301, 1000)
 
 
-def test_what_does_not_fit_is_gathered_on_the_host(monkeypatch):
+def test_large_split_is_gathered_on_the_host(monkeypatch):
     expected = samples(training())
     monkeypatch.setattr(loaders, "_free_memory", lambda device: 0)
     loader = training()
@@ -207,14 +207,14 @@ def test_what_does_not_fit_is_gathered_on_the_host(monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_files_come_as_arrays_would(tmp_path, workers):
+def test_files_give_the_batches_of_arrays(tmp_path, workers):
     split = pictures(tmp_path)
     expected = list(evaluation_loader(split.as_arrays(), batch_size=3, device=CPU, workers=0, rank=0, world_size=1))
     loader = evaluation_loader(split, batch_size=3, device=CPU, workers=workers, rank=0, world_size=1)
     for _ in range(2):  # workers are kept
-        found = list(loader)
-        assert len(found) == len(loader) == len(expected)
-        for pair, wanted in zip(found, expected, strict=True):
+        batches = list(loader)
+        assert len(batches) == len(loader) == len(expected)
+        for pair, wanted in zip(batches, expected, strict=True):
             for tensor, other in zip(pair, wanted, strict=True):
                 assert_close(tensor, other, rtol=0, atol=0)
 
@@ -265,7 +265,7 @@ def test_masks_come_with_their_images(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_corrupt_file_is_named_as_ever(tmp_path, workers):
+def test_corrupt_file_is_named_by_workers(tmp_path, workers):
     split = pictures(tmp_path)
     (tmp_path / "5.png").write_bytes(b"no picture")
     with pytest.raises(DataError) as alone:
@@ -290,7 +290,7 @@ def test_files_of_several_sizes_need_one(tmp_path, workers):
     assert inputs.shape == (4, 3, 4, 4)
 
 
-def test_other_mistakes_of_a_worker_keep_their_traceback(tmp_path, monkeypatch):
+def test_other_errors_of_a_worker_keep_their_traceback(tmp_path, monkeypatch):
     def broken(self, **_):
         raise RuntimeError("a mistake of ours")
 
@@ -300,7 +300,7 @@ def test_other_mistakes_of_a_worker_keep_their_traceback(tmp_path, monkeypatch):
         list(loader)
 
 
-def test_decoders_travel_to_processes_that_start_anew(tmp_path):
+def test_decoders_can_be_pickled_for_spawned_processes(tmp_path):
     decoder = pickle.loads(pickle.dumps(loaders.Decoder(pictures(tmp_path), threads=1)))
     inputs, labels = decoder[np.array([4, 1])]
     assert inputs[:, 0, 0, 0].tolist() == [4, 1]
@@ -309,8 +309,8 @@ def test_decoders_travel_to_processes_that_start_anew(tmp_path):
 
 def test_sampling_labels_of_maps_are_the_classes_that_occur():
     maps = np.array([[[0, 0], [2, 255]], [[255, 255], [255, 255]], [[1, 1], [1, 1]]], np.uint8)
-    found = labels_for_sampling(numbered(3, maps), Task.SEGMENTATION, ignore_index=255)
-    assert found.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    labels = labels_for_sampling(numbered(3, maps), Task.SEGMENTATION, ignore_index=255)
+    assert labels.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
     data = digit_maps()
     assert labels_for_sampling(data.train, data.task).shape == (1500, 11)
 
@@ -335,15 +335,15 @@ def test_mistakes():
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 9])
-def test_handfuls_hold_the_batches_of_an_epoch_in_their_order(size):
+def test_groups_contain_the_batches_of_an_epoch_in_order(size):
     loader = training()
-    handfuls = GroupedBatches(loader, size)
-    seen = [samples(handful) for handful in handfuls]
-    assert len(seen) == len(handfuls)
-    assert [len(handful) for handful in seen[:-1]] == [size] * (len(seen) - 1)
+    groups = GroupedBatches(loader, size)
+    seen = [samples(group) for group in groups]
+    assert len(seen) == len(groups)
+    assert [len(group) for group in seen[:-1]] == [size] * (len(seen) - 1)
     assert 1 <= len(seen[-1]) <= size
-    assert [batch for handful in seen for batch in handful] == samples(loader)
-    assert handfuls.sampler is loader.sampler
+    assert [batch for group in seen for batch in group] == samples(loader)
+    assert groups.sampler is loader.sampler
 
 
 def test_lightning_sets_the_epoch_of_a_loader():
@@ -375,7 +375,7 @@ def test_lightning_sets_the_epoch_of_a_loader():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 class TestOnGPU:
     @pytest.mark.parametrize("fitting", [True, False])
-    def test_the_batches_are_those_of_the_cpu_and_nothing_waits(self, monkeypatch, fitting):
+    def test_batches_equal_those_of_the_cpu_without_sync(self, monkeypatch, fitting):
         expected = samples(training(1000, 32))
         if not fitting:
             monkeypatch.setattr(loaders, "_free_memory", lambda device: 0)
@@ -426,13 +426,13 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux sees to it")
-def test_workers_end_with_the_one_who_started_them(tmp_path):
-    """Also while they wait for something else: here for the first byte of a picture."""
+def test_workers_end_with_their_parent(tmp_path):
+    """Also while they are blocked, here on the first byte of an image."""
     picture = tmp_path / "picture.png"
     os.mkfifo(picture)
 
     def workers():
-        found = []
+        processes = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 here = str(picture).encode() in (folder / "cmdline").read_bytes()
@@ -440,8 +440,8 @@ def test_workers_end_with_the_one_who_started_them(tmp_path):
             except (FileNotFoundError, ProcessLookupError):
                 continue
             if here and state not in "ZX" and int(folder.name) != asking.pid:
-                found.append(int(folder.name))
-        return found
+                processes.append(int(folder.name))
+        return processes
 
     def until(condition, seconds):
         end = time.monotonic() + seconds

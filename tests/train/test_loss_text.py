@@ -1,4 +1,4 @@
-"""Losses from text: every loss of the catalogue, the grammar, and what cannot be meant."""
+"""Losses from text: every loss of the catalogue, the grammar, and errors."""
 
 import math
 
@@ -40,7 +40,7 @@ def build(text, task="multiclass", **changed):
 
 
 def batch(task, *, only=None):
-    """Logits and targets of a task; ``only`` one class, or with -100 or -1 what counts for nothing among all."""
+    """Logits and targets of a task; ``only`` one class, or all with ignored targets for -100 or -1."""
     draw = torch.Generator().manual_seed(0)
     shape = (8, CLASSES, 4, 4) if task == "segmentation" else (8, CLASSES)
     logits = torch.randn(shape, generator=draw).requires_grad_()
@@ -118,7 +118,7 @@ def test_the_call_in_python_makes_the_same_loss(task, text, ignore_index):
 
 
 @pytest.mark.parametrize("text", ["ldam:weight=drw", "ce+ldam:weight=drw", "mine.py:Tail", "ce+0.5*mine.py:Tail"])
-def test_what_no_call_in_python_says(text, tmp_path, monkeypatch):
+def test_losses_without_a_python_expression(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").touch()
     assert python_call(text, num_classes=3, num_samples=200, epochs=10, ignore_index=-100) is None
@@ -203,14 +203,14 @@ def test_weights_start_late():
     loss = build("ldam:weight=drw")
     again = equipoise.LDAMLoss(COUNTS, weight=Deferred(effective_number(COUNTS), start=0.8), epochs=EPOCHS)
     logits, targets = batch("multiclass")
-    found = []
+    values = []
     for epoch in range(EPOCHS):
         loss.set_epoch(epoch)
         again.set_epoch(epoch)
-        found.append(loss(logits, targets).item())
-        assert found[-1] == again(logits, targets).item()
-    assert len(set(found[:8])) == len(set(found[8:])) == 1
-    assert found[7] != found[8]
+        values.append(loss(logits, targets).item())
+        assert values[-1] == again(logits, targets).item()
+    assert len(set(values[:8])) == len(set(values[8:])) == 1
+    assert values[7] != values[8]
 
     early = build("ce:weight=drw(0.5,0.9)")
     early.set_epoch(5)
@@ -371,7 +371,7 @@ def test_every_candidate_is_checked(text, words):
         ("*ce", r"must be written as .*, got '\*ce': invalid syntax"),
     ],
 )
-def test_a_text_that_cannot_be_meant(text, words):
+def test_invalid_text(text, words):
     with pytest.raises(ValueError, match=words):
         parse_loss(text)
 

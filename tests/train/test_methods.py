@@ -1,4 +1,4 @@
-"""The papers' systems as methods of a training: their texts, what they train, what predicts, and what they refuse."""
+"""Training methods of papers: their texts, the trained model, the predicting model, and errors."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ MAPS = {
 
 def trained(folder, say=lambda line: None, **settings):
     """A finished run with few weights and epochs."""
-    found = run(RunSpec(**QUICK | settings), folder, say=say)
-    assert found.finished
-    return found
+    finished = run(RunSpec(**QUICK | settings), folder, say=say)
+    assert finished.finished
+    return finished
 
 
 def saved_logits(run):
@@ -67,7 +67,7 @@ def contents(folder):
 
 @pytest.fixture(scope="module")
 def stage_one(tmp_path_factory):
-    """What methods with two stages start from."""
+    """The run from which methods with two stages start."""
     return trained(tmp_path_factory.mktemp("stages") / "one")
 
 
@@ -81,7 +81,7 @@ def test_every_method_is_its_name_alone():
 
 
 def test_pages_know_which_methods_have_no_epochs_of_their_own():
-    """Pages are made without torch, so they have the names by themselves."""
+    """Reports are written without torch, so they have a list of names."""
     assert set(MADE_AFTERWARDS) == {name for name, kind in METHODS.items() if not kind.learns_in_steps}
     assert set(DISTANCES) <= set(METHODS)
 
@@ -103,7 +103,7 @@ def test_spellings(text):
     assert is_method(text)
 
 
-def test_what_is_no_method():
+def test_unknown_method():
     assert not is_method("ce")
     assert not is_method("focal:gamma=2")
     assert read_row("fl:gamma=2") == read_row("focal:gamma=2") != read_row("sdn")
@@ -174,33 +174,33 @@ def test_settings_that_do_not_go_together(settings, words):
 def test_a_method_trains_and_its_export_is_what_predicted(method, stage_one, tmp_path):
     first = stage_one.path if method.partition(":")[0] in TWO_STAGES else None
     before = contents(stage_one.path)
-    found = trained(tmp_path / "run", method=method, stage_one=None if first is None else str(first))
+    finished = trained(tmp_path / "run", method=method, stage_one=None if first is None else str(first))
     assert contents(stage_one.path) == before
-    record = found.record
+    record = finished.record
     assert record.spec["method"] == canonical(method)
     assert 0 <= record.best_epoch < 2
     assert record.seconds_per_step > 0
-    assert record.monitor_value == pytest.approx(found.results.val.overall["mean_class_accuracy"], abs=1e-6)
-    assert found.results.test.overall["mean_class_accuracy"] > 0.2
-    rows = list(found.history())
+    assert record.monitor_value == pytest.approx(finished.results.val.overall["mean_class_accuracy"], abs=1e-6)
+    assert finished.results.test.overall["mean_class_accuracy"] > 0.2
+    rows = list(finished.history())
     assert len(rows) == (2 if parse_method(method).learns_in_steps else 0)
-    exported = load_exported(export_run(found.path, tmp_path / "exported"))
+    exported = load_exported(export_run(finished.path, tmp_path / "exported"))
     assert f"- method: `{canonical(method)}`" in (tmp_path / "exported" / "README.md").read_text()
     inputs = open_data("digits-lt").test.inputs[:50]
-    assert_close(exported.logits(inputs, calibrated=False), saved_logits(found)[:50], rtol=1e-5, atol=1e-5)
+    assert_close(exported.logits(inputs, calibrated=False), saved_logits(finished)[:50], rtol=1e-5, atol=1e-5)
     assert not isinstance(exported.model, BilateralModel) or method == "bbn"
 
 
-def test_no_method_is_the_loss_alone(stage_one, tmp_path):
+def test_method_none_is_the_loss_alone(stage_one, tmp_path):
     same = trained(tmp_path / "run", method="none", loss="ce")
     assert torch.equal(saved_logits(same), saved_logits(stage_one))
     assert not (same.path / "stage-one").exists()
 
 
 def test_the_checkpoint_of_sdn_holds_the_merged_model(tmp_path):
-    found = trained(tmp_path / "run", method="sdn")
-    kept = torch.load(found.checkpoint, weights_only=True)
-    assert kept["epoch"] == found.record.best_epoch
+    finished = trained(tmp_path / "run", method="sdn")
+    kept = torch.load(finished.checkpoint, weights_only=True)
+    assert kept["epoch"] == finished.record.best_epoch
     inputs = torch.randn(16, 1, 8, 8)
     made = {"num_classes": 10, "input_shape": (1, 8, 8), "hidden": [32]}
     both, plain = decouple(build_model("mlp", **made)), build_model("mlp", **made)
@@ -210,11 +210,11 @@ def test_the_checkpoint_of_sdn_holds_the_merged_model(tmp_path):
         assert torch.equal(plain.eval()(inputs), both.eval()(inputs))
         heads = both.train()(inputs)
     assert not torch.equal(heads.feature, heads.classifier)
-    assert found.record.model.parameters == sum(weight.numel() for weight in plain.parameters())
+    assert finished.record.model.parameters == sum(weight.numel() for weight in plain.parameters())
 
 
 def test_ldam_drw_is_the_published_loss_on_cosines():
-    """The scale sits in the head; margins times the scale there are the margins here."""
+    """The scale is in the head, so margins are multiplied by it."""
     data, method = digits_lt(), parse_method("ldam-drw")
     settings = RunSpec(data="digits-lt", epochs=10)
     context = module.RunContext(
@@ -246,7 +246,7 @@ def test_ldam_drw_is_the_published_loss_on_cosines():
 
 @pytest.mark.parametrize(("method", "last"), [("bbn", 0.0), ("bbn:mixing=published", 1 - (2 / 3) ** 2)])
 def test_the_branches_of_bbn(method, last, tmp_path, monkeypatch):
-    """The second batches are those of the reversed sampler, others in every epoch; the mixing follows the epochs."""
+    """The second batches come from the reversed sampler and change in every epoch; the mixing follows the epochs."""
     seen, shares = [], []
     forward = MixedLoss.forward
 
@@ -266,15 +266,15 @@ def test_the_branches_of_bbn(method, last, tmp_path, monkeypatch):
         for epoch in range(3):
             sampler.set_epoch(epoch)
             drawn = torch.tensor(list(sampler))[: steps * 32]
-            found = torch.cat([pair[column] for pair in seen[epoch * steps : (epoch + 1) * steps]])
-            assert torch.equal(found, labels[drawn])
+            drawn_labels = torch.cat([pair[column] for pair in seen[epoch * steps : (epoch + 1) * steps]])
+            assert torch.equal(drawn_labels, labels[drawn])
     epochs = [torch.cat([pair[1] for pair in seen[k * steps : (k + 1) * steps]]) for k in range(3)]
     assert all(not torch.equal(one, other) for one, other in pairwise(epochs))
     rarest = int(data.train_counts.argmin())
     assert (epochs[0] == rarest).float().mean() > (torch.cat([pair[0] for pair in seen]) == rarest).float().mean()
 
 
-def test_the_tau_that_validation_data_chose_is_told(stage_one, tmp_path):
+def test_selected_tau_is_reported(stage_one, tmp_path):
     lines = []
     trained(tmp_path / "run", lines.append, method="tau-norm", stage_one=str(stage_one.path))
     (line,) = (line for line in lines if line.startswith("tau "))
@@ -286,7 +286,7 @@ def test_the_tau_that_validation_data_chose_is_told(stage_one, tmp_path):
     assert [RunFolder(tmp_path / name).record.settled for name in ("run", "given")] == [MethodSettings(tau=tau)] * 2
 
 
-def test_stage_one_is_trained_inside_where_none_is_named(stage_one, tmp_path):
+def test_stage_one_is_trained_inside_by_default(stage_one, tmp_path):
     lines = []
     alone = trained(tmp_path / "alone", lines.append, method="crt")
     shared = trained(tmp_path / "shared", method="crt", stage_one=str(stage_one.path))
@@ -304,13 +304,13 @@ def test_stage_one_is_trained_inside_where_none_is_named(stage_one, tmp_path):
 @pytest.mark.parametrize("method", ["sdn", "bbn", "oltr"])
 def test_averaged_weights_and_half_precision(method, settings, tmp_path):
     plain = trained(tmp_path / "plain", method=method)
-    found = trained(tmp_path / "run", method=method, **settings)
-    logits, others = saved_logits(found), saved_logits(plain)
+    finished = trained(tmp_path / "run", method=method, **settings)
+    logits, others = saved_logits(finished), saved_logits(plain)
     assert torch.isfinite(logits).all()
     assert not torch.equal(logits, others)
     if "precision" in settings:
         assert_close(logits, others, rtol=0.1, atol=0.2)
-    exported = load_exported(export_run(found.path, tmp_path / "exported"))
+    exported = load_exported(export_run(finished.path, tmp_path / "exported"))
     inputs = open_data("digits-lt").test.inputs
     loose = 0.1 if "precision" in settings else 1e-5
     assert_close(exported.logits(inputs, calibrated=False), logits, rtol=loose, atol=loose)
@@ -329,10 +329,10 @@ def test_compiled_steps(method, stage_one, tmp_path):
 
 @pytest.mark.parametrize("method", ["sdn", "ldam-drw"])
 def test_label_maps(method, tmp_path):
-    found = trained(tmp_path / "run", method=method, **MAPS)
-    logits = saved_logits(found)
+    finished = trained(tmp_path / "run", method=method, **MAPS)
+    logits = saved_logits(finished)
     assert logits.shape[1:] == (11, 8, 8)
-    exported = load_exported(export_run(found.path, tmp_path / "exported"))
+    exported = load_exported(export_run(finished.path, tmp_path / "exported"))
     inputs = open_data("digit-maps", image_size=(8, 8)).test.inputs[:20]
     assert_close(exported.logits(inputs, calibrated=False), logits[:20], rtol=1e-2, atol=1e-2)
 
@@ -341,10 +341,10 @@ def test_label_maps(method, tmp_path):
 def test_two_stages_of_label_maps(tmp_path):
     first = trained(tmp_path / "one", **MAPS)
     for method in TWO_STAGES:
-        found = trained(tmp_path / method, method=method, stage_one=str(first.path), **MAPS)
-        exported = load_exported(export_run(found.path, tmp_path / f"{method}-exported"))
+        finished = trained(tmp_path / method, method=method, stage_one=str(first.path), **MAPS)
+        exported = load_exported(export_run(finished.path, tmp_path / f"{method}-exported"))
         inputs = open_data("digit-maps", image_size=(8, 8)).test.inputs[:20]
-        saved = saved_logits(found)[:20]
+        saved = saved_logits(finished)[:20]
         assert torch.isfinite(saved).all()
         assert_close(exported.logits(inputs, calibrated=False), saved, rtol=1e-2, atol=1e-2)
 
@@ -354,10 +354,10 @@ def test_several_labels(tmp_path):
     first = trained(tmp_path / "one", **settings)
     others = []
     for method in ("crt", "lws"):
-        found = trained(tmp_path / method, method=method, stage_one=str(first.path), **settings)
-        assert set(found.results.test.overall) == set(first.results.test.overall)
-        assert (found.path / "thresholds.json").is_file()
-        others.append(saved_logits(found))
+        finished = trained(tmp_path / method, method=method, stage_one=str(first.path), **settings)
+        assert set(finished.results.test.overall) == set(first.results.test.overall)
+        assert (finished.path / "thresholds.json").is_file()
+        others.append(saved_logits(finished))
     assert not torch.equal(others[0], others[1])
 
 
@@ -365,7 +365,7 @@ def test_several_labels(tmp_path):
 
 
 def refused(folder, words, kind=ValueError, **settings):
-    """The message of a run that is refused; nothing that was there before is gone or changed."""
+    """The error of a run that is refused; existing files do not change."""
     before = contents(folder)
     with pytest.raises(kind) as error:
         run(RunSpec(**QUICK | settings), folder / "run")
@@ -396,12 +396,12 @@ class Two(nn.Module):
 @pytest.mark.parametrize("method", ["sdn", "ldam-drw", "bbn", "crt", "oltr"])
 @pytest.mark.parametrize(("made", "words"), [("convolutions", "got Sequential with neither"), ("two", "that could be")])
 def test_a_model_without_a_last_layer_to_find(made, words, method, tmp_path, monkeypatch):
-    """It is told at once, before stage one is trained."""
+    """The error comes before stage one is trained."""
     (tmp_path / "net.py").write_text(NO_LINEAR_LAYER)
     monkeypatch.setattr(module.torch, "load", None)
-    told = refused(tmp_path, words, method=method, model=f"{tmp_path / 'net.py'}:{made}", model_options={})
-    assert "get_classifier()" in told
-    assert "name=" not in told
+    message = refused(tmp_path, words, method=method, model=f"{tmp_path / 'net.py'}:{made}", model_options={})
+    assert "get_classifier()" in message
+    assert "name=" not in message
     assert not RunFolder(tmp_path / "run").draft.exists()
 
 
@@ -448,7 +448,7 @@ def test_stage_one_of_something_else(settings, words, stage_one, tmp_path):
 
 
 def changed(folder, change):
-    """Change what the run in a folder says of itself."""
+    """Change the record of a run."""
     about = json.loads((folder / "run.json").read_text())
     change(about)
     (folder / "run.json").write_text(json.dumps(about))
@@ -469,7 +469,7 @@ def test_stage_one_of_data_that_have_changed(stage_one, tmp_path):
     trained(tmp_path / "earlier", method="crt", stage_one=str(copied))
 
 
-def test_stage_one_with_the_same_loss_in_other_words(stage_one, tmp_path):
+def test_stage_one_with_an_equivalent_loss(stage_one, tmp_path):
     assert stage_one.record.spec["loss"] == "auto"
     for loss in ("ce", "CrossEntropyLoss"):
         trained(tmp_path / loss, method=f"tau-norm:tau=1:backbone={loss}", stage_one=str(stage_one.path))
@@ -486,7 +486,7 @@ def test_stage_one_with_other_weights(stage_one, tmp_path):
     refused(tmp_path, "--stage-one must hold weights of --model mlp", method="crt", stage_one=str(copied))
 
 
-def test_stage_one_that_is_not_there(tmp_path):
+def test_missing_stage_one(tmp_path):
     missing = tmp_path / "one"
     refused(
         tmp_path, f"found none at {missing}; train it first, with --loss auto", method="crt", stage_one=str(missing)
@@ -501,35 +501,35 @@ def test_several_devices_need_a_stage_one(tmp_path):
 
 
 def test_features_larger_than_the_memory(tmp_path, monkeypatch):
-    """Stage one is kept, and where there is more memory the same command goes on from it."""
+    """Stage one is kept, and with more memory the same command resumes from it."""
     monkeypatch.setattr(features, "_free_bytes", lambda device: 1000)
-    told = refused(tmp_path, "features must fit into the memory of cpu", kind=TrainingError, method="crt")
-    assert "--model" in told
-    assert "stage one is kept" in told
-    assert "device=" not in told
+    message = refused(tmp_path, "features must fit into the memory of cpu", kind=TrainingError, method="crt")
+    assert "--model" in message
+    assert "stage one is kept" in message
+    assert "device=" not in message
     draft = RunFolder(tmp_path / "run").draft
     kept = contents(draft / "stage-one")
     assert kept
     monkeypatch.undo()
     lines = []
-    found = trained(tmp_path / "run", lines.append, method="crt")
+    finished = trained(tmp_path / "run", lines.append, method="crt")
     assert not any(line.startswith("stage one: epoch") for line in lines)
-    assert {file.name: told for file, told in kept.items()} == {
-        file.name: told for file, told in contents(found.path / "stage-one").items()
+    assert {file.name: message for file, message in kept.items()} == {
+        file.name: message for file, message in contents(finished.path / "stage-one").items()
     }
 
 
 @pytest.mark.parametrize("method", ["crt:lr=1e30", "tau-norm:tau=1000"])
-def test_a_classifier_that_is_no_number(method, tmp_path):
-    """What was trained is not lost: stage one goes into another run."""
+def test_non_finite_classifier(method, tmp_path):
+    """Stage one is not lost: another run can use it."""
     words = f"--method {canonical(method)} produced non-finite weights"
-    told = refused(tmp_path, words, kind=TrainingError, method=method)
+    message = refused(tmp_path, words, kind=TrainingError, method=method)
     first = RunFolder(tmp_path / "run").draft / "stage-one"
-    assert told.endswith(f"--stage-one {first}")
+    assert message.endswith(f"--stage-one {first}")
     trained(tmp_path / "other", method=method.partition(":")[0], stage_one=str(first))
 
 
-def test_a_device_without_room_leaves_features_to_the_host(stage_one, tmp_path, monkeypatch):
+def test_features_are_kept_on_the_host_if_the_device_is_full(stage_one, tmp_path, monkeypatch):
     places = []
     keep = features.keep_features
 
@@ -559,7 +559,7 @@ def test_a_device_without_room_leaves_features_to_the_host(stage_one, tmp_path, 
 
 @pytest.mark.parametrize(("samples", "batch", "lr"), [(8192, 512, 0.2), (276, 17, 0.2 * 17 / 512), (40, 8, 0.2 / 64)])
 def test_few_samples_retrain_a_classifier_in_smaller_batches(samples, batch, lr, monkeypatch):
-    """Steps as published where samples are many; ten steps of a high rate would leave some classes out."""
+    """Steps as published with many samples; ten steps with a high learning rate would miss some classes."""
     asked = {}
 
     def retrained(model, kept, **options):

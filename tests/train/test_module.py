@@ -1,4 +1,4 @@
-"""The loop over the steps: what a training learns does not depend on how many steps Lightning sees at once."""
+"""The training loop: the result does not depend on the number of steps per batch of Lightning."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BATCH_SIZE, EPOCHS = 16, 2
 
 
 class Watch(pl.Callback):
-    """Learning rates and norms of the gradients as the optimiser meets them."""
+    """Records learning rates and norms of the gradients at each step of the optimiser."""
 
     def __init__(self):
         self.rates, self.norms, self.steps_at_batch_end = [], [], []
@@ -38,12 +38,12 @@ class Watch(pl.Callback):
 
     def look(self, optimizer, args, kwargs):
         if kwargs.get("closure") is not None:  # called by Lightning, which runs the closure inside: look afterwards
-            run = kwargs["closure"]
+            step_closure = kwargs["closure"]
 
             def closure():
-                found = run()
+                finished = step_closure()
                 self.take(optimizer)
-                return found
+                return finished
 
             return args, kwargs | {"closure": closure}
         self.take(optimizer)
@@ -58,7 +58,7 @@ class Watch(pl.Callback):
 
 
 def trained(*, precision="32-true", loss=None, **options):
-    """The learner after some epochs, and what was seen on the way."""
+    """The learner after some epochs, and its records."""
     torch.manual_seed(0)
     spec = RunSpec(data="digits-lt", epochs=EPOCHS, optimizer="sgd", lr=0.2, precision=precision)
     preparation, task, watch = Preparation.fit(DATA.train), TrainingTask(DATA), Watch()
@@ -91,7 +91,7 @@ def trained(*, precision="32-true", loss=None, **options):
     return learner, watch
 
 
-def test_handfuls_change_nothing(monkeypatch):
+def test_groups_of_batches_do_not_change_the_result(monkeypatch):
     learner, watch = trained(ema=0.9)
     monkeypatch.setattr(datamodule, "STEPS_PER_GROUP", 1)
     alone, watch_alone = trained(ema=0.9)
@@ -104,8 +104,8 @@ def test_handfuls_change_nothing(monkeypatch):
     assert watch.steps_at_batch_end[-1] == EPOCHS * learner.steps
 
 
-class Told(nn.CrossEntropyLoss):
-    """A loss of the user's own that keeps what it is told."""
+class EpochRecorder(nn.CrossEntropyLoss):
+    """A user-defined loss that records its epochs."""
 
     def __init__(self):
         super().__init__()
@@ -115,19 +115,19 @@ class Told(nn.CrossEntropyLoss):
         self.epochs.append(epoch)
 
 
-def test_the_loss_is_told_every_epoch():
-    loss = Told()
+def test_loss_gets_every_epoch():
+    loss = EpochRecorder()
     trained(loss=loss)
     assert loss.epochs == list(range(EPOCHS))
 
 
-def test_the_schedules_of_a_loss_move():
+def test_schedules_of_a_loss_are_updated():
     loss = FocalLoss(Linear(5.0, 1.0), epochs=EPOCHS)
     trained(loss=loss)
     assert current_settings(loss)["gamma"] == pytest.approx(5.0 - 4.0 * (EPOCHS - 1) / EPOCHS)
 
 
-def test_a_loss_that_cannot_move_trains_as_well():
+def test_loss_without_set_epoch():
     learner, _ = trained(loss=nn.CrossEntropyLoss())
     assert 0 < learner.mean_loss() < 2.3
 

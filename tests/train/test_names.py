@@ -1,4 +1,4 @@
-"""Names of losses and methods, which are known without torch."""
+"""Names of losses and methods are available without torch."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def test_terms():
 @pytest.mark.parametrize(
     "line", ["focal:gamma=1,mine.py:Tail", "focal:gamma=1 mine.py:Tail", "focal:gamma=1, mine.py:Tail"]
 )
-def test_losses_of_ones_own_in_a_line(line):
+def test_user_defined_losses(line):
     assert list_losses(line) == ["focal:gamma=1", "mine.py:Tail"]
 
 
@@ -66,8 +66,8 @@ def test_unknown_methods():
         check_method_name("xyz")
 
 
-def test_what_is_checked_quickly():
-    """Whatever is found then is found by the whole check as well, and the other way round not."""
+def test_quick_check():
+    """The complete check finds all errors of the quick check, but not the reverse."""
     settings = {"data": "nowhere", "loss": "focl", "epochs": 0}
     with pytest.raises(SpecError, match="3 mistakes"):
         RunSpec.check(settings, quick=True, here=True)

@@ -16,15 +16,15 @@ from equipoise.train.spec import RunSpec
 
 
 def rates(factor, steps):
-    """Learning rates of all steps as LambdaLR sets them, for a highest rate of 1."""
+    """Learning rates of all steps as LambdaLR sets them, for a maximum of 1."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(step / steps))
-    found = []
+    values = []
     for _ in range(steps):
-        found.append(optimizer.param_groups[0]["lr"])
+        values.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
-    return found
+    return values
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -58,7 +58,7 @@ def test_sgd_is_that_of_nesterov():
 
 
 def steps_of(optimizer, model, count, start=0):
-    """Some steps, each from a gradient of its own."""
+    """Take some steps with a different gradient each."""
     for i in range(start, start + count):
         draw = torch.Generator().manual_seed(i)
         for weight in model.parameters():
@@ -83,7 +83,7 @@ def test_the_fused_optimiser_is_the_other_one_up_to_rounding(name):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_fused_optimiser_goes_on_bit_for_bit(name):
+def test_fused_optimiser_resumes_bit_for_bit(name):
     torch.manual_seed(0)
     ours = nn.Linear(30, 20)
     optimizer = build_optimizer(name, ours, lr=0.05, weight_decay=0.01)
@@ -136,11 +136,11 @@ def test_cosine_falls_to_zero_behind_a_linear_warmup():
 def test_steps_fall_at_their_epoch_with_and_without_warmup():
     epochs, in_each = 200, 7
     for warmup in (0.0, 5 / 200):
-        found = rates(
+        actual = rates(
             learning_rate_factor("step", warmup=warmup, milestones=(160 / 200, 180 / 200), step_factor=0.1),
             epochs * in_each,
         )
-        ends = [found[epoch * in_each + step] for epoch, step in ((159, 6), (160, 0), (179, 6), (180, 0))]
+        ends = [actual[epoch * in_each + step] for epoch, step in ((159, 6), (160, 0), (179, 6), (180, 0))]
         assert ends == pytest.approx([1.0, 0.1, 0.1, 0.01])
     assert learning_rate_factor("step")(0.9) == 1.0  # no milestone, no step
 
@@ -154,9 +154,9 @@ def test_one_cycle_is_that_of_torch():
         peer.optimizer.step()
         if len(expected) < steps:
             peer.step()
-    found = rates(learning_rate_factor("one-cycle", warmup=0.1), steps)  # the warm-up is not added to its own
-    assert found == pytest.approx(expected, abs=3e-3)  # torch's last step is progress 1, ours one step less
-    assert found[0] == pytest.approx(1 / 25)
+    actual = rates(learning_rate_factor("one-cycle", warmup=0.1), steps)  # the warm-up is not added to its own
+    assert actual == pytest.approx(expected, abs=3e-3)  # torch's last step is progress 1, ours one step less
+    assert actual[0] == pytest.approx(1 / 25)
     assert learning_rate_factor("one-cycle")(1.0) == pytest.approx(1e-4 / 25)
 
 

@@ -1,4 +1,4 @@
-"""Losses of the user's own files."""
+"""User-defined losses from files."""
 
 import pytest
 import torch
@@ -129,7 +129,7 @@ def test_a_function_that_takes_everything_gets_the_options_alone():
     torch.testing.assert_close(loss(logits, targets), nn.CrossEntropyLoss(label_smoothing=0.1)(logits, targets))
 
 
-def test_schedules_of_losses_of_this_package_go_on():
+def test_schedules_of_inner_losses_are_updated():
     loss = build("mine.py:ours:gamma=linear(4,0)")
     loss.set_epoch(2)
     logits, targets = batch()
@@ -169,7 +169,7 @@ def test_mistakes(text, words):
         build(text)
 
 
-def test_a_comparison_says_so_before_it_trains():
+def test_comparison_reports_errors_before_training():
     with pytest.raises(ValueError, match=r"mine\.py:many: mine\.py:many must make one number"):
         surveyed_entries(CompareSpec(data="digits-lt", losses="ce mine.py:many"))
     entries, _ = surveyed_entries(CompareSpec(data="digits-lt", losses="ce mine.py:Scaled:by=1,2"))

@@ -1,4 +1,4 @@
-"""Files of runs and exported models as version 0.1 wrote them, letter by letter, are read as typed values."""
+"""Files of runs and exported models, exactly as version 0.1 wrote them, are read as typed values."""
 
 import json
 

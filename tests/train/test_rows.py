@@ -1,4 +1,4 @@
-"""Rows of a comparison: losses and methods with training settings of their own."""
+"""Rows of a comparison: losses and methods with their own training settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from equipoise.train.spec import ROW_SETTINGS, RunSpec, SpecError
         ("auto", {"loss": "auto"}),
     ],
 )
-def test_settings_are_told_from_arguments(text: str, settings: dict[str, object]) -> None:
+def test_settings_are_distinguished_from_arguments(text: str, settings: dict[str, object]) -> None:
     row = read_row(text)
     assert row.run_settings() == settings
     assert RunSpec(data="digits-lt", **row.run_settings()).loss == settings.get("loss", "auto")

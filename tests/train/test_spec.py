@@ -1,4 +1,4 @@
-"""Settings: all mistakes together, each with what to do, the same from flags and from YAML."""
+"""Settings: all errors are reported together with advice, identically for flags and YAML."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_all_mistakes_are_named_together():
     ("content", "message"),
     [("- a\n- b\n", "there must be lines such as"), ("data: [", "not YAML"), ("", "got NoneType")],
 )
-def test_files_that_are_no_settings(tmp_path, content, message):
+def test_files_without_settings(tmp_path, content, message):
     file = tmp_path / "run.yaml"
     file.write_text(content)
     with pytest.raises(SpecError, match=message):

@@ -1,4 +1,4 @@
-"""What is seen of an epoch is what its batches hold, however they come."""
+"""Statistics of an epoch are those of its observed batches."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def test_focal_weights_are_means_of_each_class_and_ignored_targets_are_none(shap
     watched = Statistics({"truth": TruthProbability(4)}, steps=2)
     watched.reset()
     seen = [(torch.cat([logits, torch.full_like(logits[:, :1], -9e9)], 1), targets) for logits, targets in seen]
-    found = row_of(watched, seen)["focal_weights"]
+    weights = row_of(watched, seen)["focal_weights"]
     rows = torch.cat([logits.movedim(1, -1).reshape(-1, 4) for logits, _ in seen]).double().softmax(1)
     labels = torch.cat([targets.flatten() for _, targets in seen])
     for c in range(3):
-        assert found[c] == pytest.approx(float(1 - rows[labels == c, c].mean()), abs=1e-5)
-    assert math.isnan(found[3])  # no sample
+        assert weights[c] == pytest.approx(float(1 - rows[labels == c, c].mean()), abs=1e-5)
+    assert math.isnan(weights[3])  # no sample
 
 
-def test_an_epoch_begins_with_nothing():
+def test_statistics_are_reset_each_epoch():
     watched = watching(3)
     first, second = batches((6, 3), (5, 3))
     row_of(watched, [first])
@@ -113,14 +113,14 @@ def test_several_labels_are_kept_with_their_samples():
     assert row["probability_negative"] == pytest.approx(float((1 - p[targets == 0]).mean()))
 
 
-def test_mixed_labels_are_not_looked_at():
+def test_mixed_labels_are_skipped():
     watched = watching(3)
     watched.observe(torch.randn(4, 3), torch.full((4, 3), 1 / 3))
     assert not watched.row(MODEL, CrossEntropyLoss()).keys() & {"recall_weights", "entropy_right"}
 
 
 @pytest.mark.parametrize(("steps", "batches", "gradients"), [(3, 3, 1), (17, 17, 5), (64, 16, 4), (1000, 17, 5)])
-def test_some_batches_of_an_epoch_are_looked_at_and_of_these_some_gradients(steps, batches, gradients):
+def test_some_batches_and_gradients_of_an_epoch_are_observed(steps, batches, gradients):
     watched = watching(3, steps)
     seen = {index for index in range(steps) if watched.wanted(index)}
     differentiated = {index for index in range(steps) if watched.wants_gradient(index)}

@@ -1,4 +1,4 @@
-"""What differs between the tasks."""
+"""Differences between the tasks."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def test_the_model_of_image_files_suits_their_size(size, model, asked, tmp_path)
             file = tmp_path / label / f"{number}.png"
             file.parent.mkdir(exist_ok=True)
             Image.fromarray(np.zeros((size[1], size[0], 3), np.uint8)).save(file)
-    found = TrainingTask(open_data(tmp_path, image_size=asked)).default_model()
-    assert found == ("resnet18" if asked else model)
+    default = TrainingTask(open_data(tmp_path, image_size=asked)).default_model()
+    assert default == ("resnet18" if asked else model)

@@ -1,4 +1,4 @@
-"""What the settings say of the machine."""
+"""Settings of the machine."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def test_a_run_names_the_system_and_not_its_kernel(tmp_path):
     ]
 
 
-def test_an_accelerator_that_is_not_there(tmp_path):
+def test_missing_accelerator(tmp_path):
     with pytest.raises(ValueError, match=r"--accelerator.* must suit this machine"):
         trainer(tmp_path, accelerator="tpu")

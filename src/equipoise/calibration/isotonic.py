@@ -113,7 +113,7 @@ def _fit_curve(known: ClassScores, floor: float) -> Curve:
 
 
 def _interpolate(scores: Tensor, curve: Curve) -> Tensor:
-    """Linear between the knots, a step where two have the same log-odds, constant beyond them."""
+    """Linear interpolation between knots, a step at knots of equal log-odds, constant beyond them."""
     odds, probs = (torch.tensor(values, dtype=scores.dtype, device=scores.device) for values in curve)
     if len(odds) == 1:
         return probs.expand_as(scores)

@@ -166,7 +166,7 @@ def _platt(
         if with_bias:
             grad_b = off.sum(0) + shrinkage * (b - intercept)
             ab, bb = (spread * x).sum(0), spread.sum(0) + shrinkage
-            ridge = 1e-12 * (aa + bb) + 1e-150  # one of the two is free where x does not vary
+            ridge = 1e-12 * (aa + bb) + 1e-150  # constant scores do not determine slope and bias separately
             determinant = (aa + ridge) * (bb + ridge) - ab * ab
             step_a = ((bb + ridge) * grad_a - ab * grad_b) / determinant
             step_b = ((aa + ridge) * grad_b - ab * grad_a) / determinant

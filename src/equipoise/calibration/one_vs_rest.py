@@ -32,7 +32,7 @@ class Problem(NamedTuple):
 
 
 def one_vs_rest(logits: Tensor, targets: Tensor, task: Task, ignore_index: int, ignore_value: float) -> Problem:
-    """Split logits and targets of either task into one binary problem per class."""
+    """Split logits and targets of either task into one binary problem per class or label."""
     if task.multilabel:
         table = multi_rows(logits, targets, ignore_value)
         classes = [

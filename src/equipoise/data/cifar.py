@@ -35,7 +35,7 @@ LAYOUTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
 
 
 def cifar_files(folder: Path) -> str | None:
-    """The file with the class names that tells the layout; None if this is not CIFAR."""
+    """The file of class names, which identifies the layout; None if this is not CIFAR."""
     for names, (_, files) in LAYOUTS.items():
         if (folder / names).is_file() and (folder / files["train"][0]).is_file():
             return names
@@ -49,9 +49,9 @@ def read_cifar(path: Path, options: Options) -> Source:
     assert key is not None
     version, files = LAYOUTS[key]
     hundred = key in ("fine_label_names.txt", "meta")
-    found = _names_of_text(path / key) if version == "binary" else _names_of_pickle(path / key)
-    names = settle_names(path / key, found, options.class_names)
-    number = np.array([names.index(name) for name in found], np.int64)
+    stored_names = _names_of_text(path / key) if version == "binary" else _names_of_pickle(path / key)
+    names = settle_names(path / key, stored_names, options.class_names)
+    number = np.array([names.index(name) for name in stored_names], np.int64)
     read_file = _binary if version == "binary" else _python
     splits = {}
     for split, parts in files.items():
@@ -60,7 +60,7 @@ def read_cifar(path: Path, options: Options) -> Source:
             continue
         if missing:
             raise refuse(path / missing[0], "all batches must be there", "no such file", "unpack the archive again")
-        read = [read_file(path / part, hundred=hundred, classes=len(found)) for part in parts]
+        read = [read_file(path / part, hundred=hundred, classes=len(stored_names)) for part in parts]
         labels = number[np.concatenate([own for _, own in read])]
         splits[split] = Arrays(np.concatenate([images for images, _ in read]), labels)
     return Source(Task.MULTICLASS, names, splits)
@@ -132,7 +132,7 @@ def read_pickle(file: Path) -> dict[Any, Any]:
 
 
 class _Array:
-    """What a pickled array consists of."""
+    """The parts of a pickled array."""
 
     def __init__(self) -> None:
         self.state: tuple[Any, ...] = ()
@@ -168,7 +168,7 @@ class _Dtype:
 
 
 class _Reconstruct:
-    """Makes an array; without attributes that a pickle could set."""
+    """Creates an array; it has no attributes that a pickle could set."""
 
     __slots__ = ()
 
@@ -177,7 +177,7 @@ class _Reconstruct:
 
 
 class _Encode:
-    """Makes bytes as Python 3 writes them into old protocols; without attributes that a pickle could set."""
+    """Creates bytes, which Python 3 writes this way in old protocols; it has no attributes that a pickle could set."""
 
     __slots__ = ()
 
@@ -198,11 +198,11 @@ ALLOWED = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401
-        """What stands for the few names that a batch needs."""
+        """Substitutes for the few names that a batch needs."""
         if (module, name) not in ALLOWED:
             raise pickle.UnpicklingError(f"{module}.{name}, which is not data and is not run")
         return ALLOWED[module, name]
 
     def persistent_load(self, pid: Any) -> NoReturn:  # noqa: ANN401
-        """Refuse what lies outside of the file."""
+        """Refuse objects outside of the file."""
         raise pickle.UnpicklingError("a reference to something outside of the file")

@@ -8,7 +8,7 @@ __all__ = ["DataError", "UndecodableError"]
 
 
 class DataError(ValueError):
-    """Unusable data: the message names the file, what was expected, what was found and what to do."""
+    """Unusable data: the message names the file, what was expected, what came and what to do."""
 
 
 def refuse(where: str | Path, expected: str, actual: str, advice: str) -> DataError:

@@ -294,7 +294,7 @@ def _class_channel(path: str | Path, mask: Image.Image) -> Image.Image:
     """The classes of an open mask: its only channel, or the first of three with 16 bits, as in SYNTHIA."""
     if mask.mode in ("1", "L", "P", "I", "I;16", "I;16B", "I;16L"):
         return mask
-    tiles = getattr(mask, "tile", [])  # what is still to be decoded, and how
+    tiles = getattr(mask, "tile", [])  # the encoded data, and how to decode it
     if mask.mode == "RGB" and len(tiles) == 1 and tiles[0][3] == "RGB;16B":
         # Pillow keeps the higher byte of 16 bits, which is 0; read in the other order it keeps the lower one
         setattr(mask, "tile", [(*tiles[0][:3], "RGB;16L")])  # noqa: B010  (an attribute of files alone)

@@ -1,4 +1,4 @@
-"""iNaturalist 2018: a JSON file in the form of COCO, with one category for each image."""
+"""iNaturalist 2018: a JSON file in the form of COCO, with one category per image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMED = re.compile(r"(train|val)\d{4}")
 
 
 def inaturalist_files(path: Path) -> dict[str, Path]:
-    """``train2018.json`` and ``val2018.json`` of a folder, or beside one of them; the test file has no labels."""
+    """``train2018.json`` and ``val2018.json`` of a folder, or next to one of them; the test file has no labels."""
     if path.is_file() and not NAMED.fullmatch(path.stem):
         return {}
     folder = path if path.is_dir() else path.parent
@@ -51,8 +51,8 @@ def _split(file: Path, content: Annotations, number: Mapping[Hashable, int], opt
     labels = dict(pairs)
     odd = next((image for image in images if image not in labels), None)
     if len(labels) != len(pairs) or odd is not None:
-        found = "several for one" if len(labels) != len(pairs) else f"none for {odd}"
-        raise refuse(file, "every image must have one category", found, "pass task='multilabel' for multi-label data")
+        actual = "several for one" if len(labels) != len(pairs) else f"none for {odd}"
+        raise refuse(file, "every image must have one category", actual, "pass task='multilabel' for multi-label data")
     unknown = next((category for category in labels.values() if category not in number), None)
     if unknown is not None:
         raise refuse(file, "every annotation must have one of the categories", f"category_id {unknown}", "add it")

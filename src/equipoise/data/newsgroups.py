@@ -1,4 +1,4 @@
-"""20 Newsgroups as distributed: one folder for each group, one file for each article."""
+"""20 Newsgroups as distributed: one folder per group, one file per article."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_newsgroups(path: Path, options: Options) -> Source:
 
 def _groups(folder: Path) -> dict[str, list[Path]]:
     """Articles, files whose names are numbers, by their group."""
-    found = {
+    groups = {
         group.name: sorted(
             (file for file in group.iterdir() if file.name.isdecimal() and file.is_file()),
             key=lambda file: (len(file.name), file.name),
@@ -56,4 +56,4 @@ def _groups(folder: Path) -> dict[str, list[Path]]:
         for group in sorted(folder.iterdir())
         if group.is_dir() and "." in group.name.strip(".")
     }
-    return {name: articles for name, articles in found.items() if articles}
+    return {name: articles for name, articles in groups.items() if articles}

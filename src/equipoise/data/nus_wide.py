@@ -28,17 +28,17 @@ def is_nus_wide(folder: Path) -> bool:
 def read_nus_wide(path: Path, options: Options) -> Source:
     r"""``ImageList/TrainImagelist.txt`` and ``Groundtruth/TrainTestLabels/Labels_CONCEPT_Train.txt``, line by line.
 
-    The paths (``actor\0001_2124494179.jpg``) start in ``Flickr``, ``images`` or the folder itself. Images that could
-    not be downloaded any more are left out, with a note.
+    The paths (``actor\0001_2124494179.jpg``) start in ``Flickr``, ``images`` or the folder itself. Images without
+    a file, which may no longer be available for download, are skipped with a note.
     """
     agree(path, Task.MULTILABEL, options.task)
-    found = sorted(
+    concepts = sorted(
         file.name.removeprefix("Labels_").removesuffix("_Train.txt")
         for file in (path / TRUTH).glob("Labels_*_Train.txt")
     )
-    if not found:
+    if not concepts:
         raise refuse(path / TRUTH, "there must be files Labels_CONCEPT_Train.txt", "none", "unpack Groundtruth.zip")
-    names = settle_names(path / TRUTH, found, options.class_names)
+    names = settle_names(path / TRUTH, concepts, options.class_names)
     root = options.image_root or next(
         (folder for folder in (path / "Flickr", path / "images") if folder.is_dir()), path
     )
@@ -49,7 +49,7 @@ def read_nus_wide(path: Path, options: Options) -> Source:
             continue
         paths = [root.joinpath(*line.strip().replace("\\", "/").split("/")) for line in _lines(file)]
         labels = np.zeros((len(paths), len(names)), np.int8)
-        for concept in found:
+        for concept in concepts:
             labels[:, names.index(concept)] = _column(path / TRUTH / f"Labels_{concept}_{word}.txt", len(paths))
         there = np.flatnonzero([image.is_file() for image in paths])
         if not len(there):

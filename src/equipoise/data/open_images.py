@@ -1,4 +1,4 @@
-"""Open Images as distributed: labels that people verified are positive or negative, all others are unknown."""
+"""Open Images as distributed: human-verified labels are positive or negative, all others are unknown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNKNOWN = -1
 
 def open_images_files(folder: Path) -> dict[str, Path]:
     """The file of labels of each split: ``train-annotations-human-imagelabels.csv``, also with ``oidv6-`` before it."""
-    found = {}
+    files_by_split = {}
     for split, words in FOLDERS.items():
         for word in words:
             files = sorted(folder.glob(f"*{word}-{ENDING}"))
@@ -34,15 +34,15 @@ def open_images_files(folder: Path) -> dict[str, Path]:
                     folder, f"there must be one file of {split} labels", some(f.name for f in files), "keep one"
                 )
             if files:
-                found[split] = files[0]
-    return found if "train" in found else {}
+                files_by_split[split] = files[0]
+    return files_by_split if "train" in files_by_split else {}
 
 
 def read_open_images(path: Path, options: Options) -> Source:
     """``*train-annotations-human-imagelabels.csv``, ``*validation-...``, ``*test-...`` and images ``train/ID.jpg``.
 
-    A confidence of 1 is a positive label, 0 a negative one; what no one verified is unknown (-1). Names come from
-    ``*class-descriptions*.csv`` where it is there and they differ. Images that do not exist are left out, with a note.
+    A confidence of 1 is a positive label, 0 a negative one; labels without verification are unknown (-1). Names come
+    from ``*class-descriptions*.csv`` if it exists and they are unique. Images without a file are skipped, with a note.
     """
     agree(path, Task.MULTILABEL, options.task)
     files = open_images_files(path)

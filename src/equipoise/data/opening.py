@@ -155,8 +155,8 @@ def open_data(
         separator: between several labels of a column, ``;`` or ``|`` by default.
         image_root: folder from which the paths of tables, COCO files and lists start; that of the file otherwise.
         skip_bad_images: skip image files that cannot be decoded, with a note; they are refused otherwise.
-        check_images: whether to look for such files now, rather than when they are decoded.
-        progress: called with the number of masks or images read and the number of all.
+        check_images: whether to check all image files now, rather than when they are decoded.
+        progress: called with the number of masks or images read so far and the total.
 
     Raises:
         DataError: the data cannot be used; the message says which file and what to do.
@@ -235,7 +235,7 @@ def _splits(
     tail: tuple[str, float] | None,
     seed: int,
 ) -> tuple[dict[str, Split], list[str]]:
-    """All three splits, the training data with the long tail that was asked for; and notes."""
+    """All three splits, with the requested long tail in training; and notes."""
     if variant is not None:
         fixed, source = _first_4000(where, source, variant)
         splits, notes = _complete(where, source, shares, seed)

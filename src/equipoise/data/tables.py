@@ -300,7 +300,7 @@ def _label_advice(usual: list[str], known: list[str]) -> str:
 
 
 def _numbering(where: Path, words: list[str], wanted: tuple[str, ...] | None) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Class names and the index of each label; labels can be indices of ``class_names`` that are not numeric."""
+    """Class names and the index of each label; labels may be indices if ``class_names`` are not numeric."""
     ordered = in_order(words)
     if wanted is not None and not any(name.isdecimal() for name in wanted) and all(w.isdecimal() for w in ordered):
         outside = next((word for word in ordered if int(word) >= len(wanted)), None)

@@ -34,11 +34,11 @@ def read_tiny_imagenet(path: Path, options: Options) -> Source:
     train = [(image, number[wnid]) for wnid in wnids for image in image_files(path / "train" / wnid)]
     if not train:
         raise refuse(path / "train", "there must be images in WNID/images", "none", "unpack the archive again")
-    found = {"train": train}
+    labelled = {"train": train}
     if (path / ANNOTATIONS).is_file():
-        found["val"] = _validation(path / ANNOTATIONS, number)
+        labelled["val"] = _validation(path / ANNOTATIONS, number)
     splits = {}
-    for split, pairs in found.items():
+    for split, pairs in labelled.items():
         paths = path_array(image for image, _ in pairs)
         if split == "val":
             check_files(path / ANNOTATIONS, paths)

@@ -1,4 +1,4 @@
-"""Image-level labels of PASCAL VOC: three states, since objects that are only difficult count neither way."""
+"""Image-level labels of PASCAL VOC: positive, negative, or unknown if all objects of the class are difficult."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read_voc_labels(path: Path, options: Options) -> Source:
 
 
 def _labels(path: Path, word: str, stems: list[str]) -> NDArray[np.int8] | None:
-    """(N, 20), None where nothing says what is in the images."""
+    """(N, 20), or None without lists of classes and annotations."""
     files = [path / "ImageSets" / "Main" / f"{name}_{word}.txt" for name in CLASSES]
     if all(file.is_file() for file in files):
         columns = [_column(file, stems) for file in files]
@@ -64,7 +64,7 @@ def _labels(path: Path, word: str, stems: list[str]) -> NDArray[np.int8] | None:
 
 def _column(file: Path, stems: list[str]) -> NDArray[np.int8]:
     states = {"1": 1, "-1": 0, "0": UNKNOWN}
-    found = {}
+    state_of = {}
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         fields = line.split()
         if not fields:
@@ -76,17 +76,17 @@ def _column(file: Path, stems: list[str]) -> NDArray[np.int8]:
                 shortened(repr(line)),
                 "unpack the archive again",
             )
-        found[fields[0]] = states[fields[1]]
-    missing = next((stem for stem in stems if stem not in found), None)
+        state_of[fields[0]] = states[fields[1]]
+    missing = next((stem for stem in stems if stem not in state_of), None)
     if missing is not None:
         raise refuse(file, "there must be a line for every image", f"none for {missing}", "unpack the archive again")
-    return np.array([found[stem] for stem in stems], np.int8)
+    return np.array([state_of[stem] for stem in stems], np.int8)
 
 
 def _objects(file: Path) -> NDArray[np.int8]:
     """Labels of one image from its objects."""
     text = file.read_text(encoding="utf-8")
-    if "<!DOCTYPE" in text or "<!ENTITY" in text:  # entities that expand without end
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:  # entities can expand without limit
         raise refuse(file, "an annotation must be plain XML", "a document type", "use the annotations of VOC")
     labels = np.zeros(len(CLASSES), np.int8)
     for entry in ElementTree.fromstring(text).iter("object"):

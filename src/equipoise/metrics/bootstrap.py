@@ -41,7 +41,7 @@ def bootstrap(
             together.
         arrays: tensors with n samples in dimension 0.
         draws: number of resamplings.
-        level: share of the values between the limits.
+        level: fraction of the resampled values between the limits.
         seed: random seed; the same seed gives the same interval.
         weighted: see ``function``.
 
@@ -73,14 +73,14 @@ def bootstrap(
             _number(function(*arrays, weight=_counts(size, n, generator).to(device)), device)
             for size in _sizes(draws, max(1, TOGETHER // n))
         ]
-        found = torch.cat(values)
+        estimates = torch.cat(values)
     else:
         value = _number(function(*arrays), device)
         picks = (torch.randint(n, (n,), generator=generator).to(device) for _ in range(draws))
-        found = torch.stack([_number(function(*(array[pick] for array in arrays)), device) for pick in picks])
+        estimates = torch.stack([_number(function(*(array[pick] for array in arrays)), device) for pick in picks])
     tail = (1.0 - level) / 2.0
     limits = torch.tensor([tail, 1.0 - tail], dtype=torch.float64, device=device)
-    low, high = _quantiles(found, limits)
+    low, high = _quantiles(estimates, limits)
     return Interval(value, low, high)
 
 

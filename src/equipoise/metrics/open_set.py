@@ -113,15 +113,15 @@ class OpenSetScores(StreamingMetric):
         """Update the state with a batch."""
         if self.groups is not None:
             check_classes(scores, len(self.groups), "groups")
-        strange = targets == self.unknown
+        is_unknown = targets == self.unknown
         blocks = class_blocks(
             scores,
-            targets.masked_fill(strange, self.ignore_index),
+            targets.masked_fill(is_unknown, self.ignore_index),
             from_logits=self.from_logits,
             ignore_index=self.ignore_index,
             validate=self.validate,
         )
-        for block, (_, unknown) in zip(blocks, cut(scores, strange), strict=True):
+        for block, (_, unknown) in zip(blocks, cut(scores, is_unknown), strict=True):
             check_values(block.scores, unknown.unsqueeze(1), self.from_logits, True, self.validate)
             (confidence, right), known = top_match(block.scores, block.labels, self.from_logits), block.valid
             accepted = confidence >= self.threshold

@@ -77,16 +77,16 @@ def rejection_curve(
     def accepted(values: Tensor) -> Tensor:
         return len(values) - torch.searchsorted(values.double().sort().values, levels)
 
-    good, bad, strange = accepted(confidence[right]), accepted(confidence[~right]), accepted(unknown)
+    good, bad, unknown_accepted = accepted(confidence[right]), accepted(confidence[~right]), accepted(unknown)
     rejected = len(confidence) - good - bad
     nothing = torch.full_like(levels, torch.nan)
     known, others = len(confidence), len(unknown)
     return RejectionCurve(
         levels,
-        f_measure(good, bad, rejected, strange, convention),
+        f_measure(good, bad, rejected, unknown_accepted, convention),
         good.double() / known if known else nothing,
         rejected.double() / known if known else nothing,
-        (others - strange).double() / others if others else nothing,
+        (others - unknown_accepted).double() / others if others else nothing,
     )
 
 

@@ -38,7 +38,7 @@ def hold_arrays(
 def open_arrays(
     path: Path, task: Task | None, ignore_index: int, unlabelled: Task | None = None, targets: bool = True
 ) -> Predictions:
-    """Predictions of an ``.npz``, held in memory; ``targets``: whether to read them."""
+    """Predictions of an ``.npz``, held in memory; ``targets``: whether to read the targets."""
     wanted = [name for name in NAMES if targets or name != "targets"]
     return _predictions(path, *read_arrays(path, wanted), task, ignore_index, unlabelled)
 
@@ -64,15 +64,20 @@ def _predictions(
     kind = _kind_of_scores(path, arrays, names, unlabelled is None)
     scores, targets = arrays[kind], arrays.get("targets")
     if targets is None:
-        told = Task.SEGMENTATION if scores.ndim > 2 else Task.MULTICLASS
+        actual_task = Task.SEGMENTATION if scores.ndim > 2 else Task.MULTICLASS
         if unlabelled is not None and unlabelled.multilabel:
-            told = Task.MULTILABEL
-        told_task(path, scores.shape, scores.shape if told.multilabel else (scores.shape[0], *scores.shape[2:]), told)
+            actual_task = Task.MULTILABEL
+        told_task(
+            path,
+            scores.shape,
+            scores.shape if actual_task.multilabel else (scores.shape[0], *scores.shape[2:]),
+            actual_task,
+        )
     else:
-        told = told_task(path, scores.shape, targets.shape, task)
-        _check_type(path, targets, told)
+        actual_task = told_task(path, scores.shape, targets.shape, task)
+        _check_type(path, targets, actual_task)
     classes = scores.shape[1]
-    if not told.multilabel and classes < 2:
+    if not actual_task.multilabel and classes < 2:
         raise InputError(
             f"{path}: there must be at least two classes, found {kind} {scores.shape}; one binary label "
             "goes with targets of the same shape (N, 1) and --task multilabel"
@@ -82,12 +87,16 @@ def _predictions(
         for start in range(0, len(scores), size):
             part = slice(start, start + size)
             some = _plain(np.asarray(scores[part]))
-            own = no_targets(some, told, ignore_index) if targets is None else _signed(np.asarray(targets[part]), told)
+            own = (
+                no_targets(some, actual_task, ignore_index)
+                if targets is None
+                else _signed(np.asarray(targets[part]), actual_task)
+            )
             yield Chunk(some, own)
 
     return Predictions(
         path,
-        told,
+        actual_task,
         kind == "logits",
         classes,
         len(scores),
@@ -101,7 +110,7 @@ def _predictions(
 
 
 def _kind_of_scores(path: Path, arrays: Mapping[str, Array], names: Sequence[str], labelled: bool) -> str:
-    """``"logits"`` or ``"probs"``; raise unless there is one of them that can be used, and targets where needed."""
+    """``"logits"`` or ``"probs"``; raise unless exactly one exists and is valid, with targets if ``labelled``."""
     given = [name for name in SCORES if name in arrays]
     if len(given) != 1 or ("targets" not in arrays and labelled):
         raise InputError(
@@ -132,13 +141,13 @@ def _check_type(path: Path, targets: Array, task: Task) -> None:
 
 
 def _signed(targets: Array, task: Task) -> Array:
-    """Unsigned and boolean targets as signed ones, so that they compare with negative marks; 1.0 as 1."""
+    """Targets as signed integers, so that they compare with negative values such as ``ignore_index``; 1.0 as 1."""
     kinds = "bu" if task.multilabel else "buf"
     return targets.astype(np.int64) if targets.dtype.kind in kinds else _plain(targets)
 
 
 def _plain(values: Array) -> Array:
-    """Numbers as torch knows them: in the order of bytes of this machine, and of 64 bits at most."""
+    """Numbers in a type that torch supports: native byte order, at most 64 bits."""
     native = values.dtype.newbyteorder("=")
     return values.astype(np.float64 if native.itemsize > 8 else native, copy=False)
 

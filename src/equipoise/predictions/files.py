@@ -45,11 +45,11 @@ def open_predictions(
         ignore_index: target to ignore.
         unlabelled: task of a file without targets, ``"multiclass"`` or ``"multilabel"``; None: there must be targets.
         targets: False to ignore targets, as if the file were unlabelled.
-        open_label: target of samples that belong to no class; ``split_open`` parts them from the others.
-        others: whether chunks of a table hold the columns that are neither scores nor targets.
+        open_label: target of samples that belong to no class; ``split_open`` separates them.
+        others: whether chunks of a table also hold columns that are neither scores nor targets.
 
     Raises:
-        InputError: where the file is missing, of another kind, or does not fit together.
+        InputError: the file is missing, of another kind, or inconsistent.
     """
     wanted, without = _task(task), _task(unlabelled)
     for name, mark in (("ignore_index", ignore_index), ("open_label", open_label)):
@@ -83,7 +83,7 @@ def open_predictions(
 
 
 def _task(name: str | None) -> Task | None:
-    """The task of a name."""
+    """The task with this name."""
     try:
         return None if name is None else Task(name)
     except ValueError as error:
@@ -93,7 +93,7 @@ def _task(name: str | None) -> Task | None:
 def _completed(
     predictions: Predictions, task: str | None, train_counts: Sequence[float] | None, open_label: int | None
 ) -> Predictions:
-    """With the training samples and the open label that were asked for, checked."""
+    """The predictions with the given training counts and open label, checked."""
     path = predictions.path
     check_binary(task, predictions.num_classes, InputError, f"{path}: ")
     counts = predictions.train_counts if train_counts is None else tuple(float(count) for count in train_counts)

@@ -42,15 +42,15 @@ def split_open(source: Predictions) -> tuple[Predictions, Predictions]:
 
 def _part(source: Predictions, label: int, unknown: bool) -> Predictions:
     def read(size: int) -> Iterator[Chunk]:
-        found = False
+        has_samples = False
         for chunk in source.read(size):
             scores, targets = chunk.scores, chunk.targets
             own = (targets == label) == unknown
             if own.any():
-                found = True
+                has_samples = True
                 kept = scores[own]
                 yield Chunk(kept, no_targets(kept, source.task, source.ignore_index) if unknown else targets[own])
-        if not found:
+        if not has_samples:
             what = f"samples with the open label {label}" if unknown else f"samples without the open label {label}"
             raise InputError(f"{source.path}: there must be {what}, found none; check the targets or the label")
 

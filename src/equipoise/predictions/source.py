@@ -37,7 +37,7 @@ class Chunk(NamedTuple):
     rounded: int = 0
     """Number of rows that were normalised because of rounding."""
     others: Any = None
-    """A table of the columns that are neither scores nor targets, where they were asked for."""
+    """A table of the columns that are neither scores nor targets, if requested."""
     decisions: Array | None = None
     """Decisions of thresholds, for writing: bool, in the shape of the scores."""
 
@@ -57,8 +57,8 @@ class Predictions:
         train_counts: training samples per class, if the file has them.
         ignore_index: target to ignore (single-label and segmentation).
         places: d1 * ... * dk.
-        labelled: False where there are no targets; chunks then hold ignored targets.
-        open_label: target of samples that belong to no class, to be parted from the others by ``split_open``.
+        labelled: False without targets; chunks then hold ignored targets.
+        open_label: target of samples that belong to no class, which ``split_open`` separates.
     """
 
     path: Path
@@ -84,7 +84,7 @@ class Predictions:
 
     @property
     def ignoring(self) -> dict[str, Any]:
-        """``ignore_index`` as a keyword argument of metrics and fits, which those of multi-label data do not take."""
+        """``ignore_index`` as a keyword argument of metrics and fits; empty for multi-label data."""
         return {} if self.task.multilabel else {"ignore_index": self.ignore_index}
 
     def chunks(self) -> Iterator[Chunk]:
@@ -193,7 +193,7 @@ def _rounding(scores: Array) -> float:
     for decimals in DECIMALS:
         units = scores.astype(np.float64) * 10.0**decimals
         if (np.abs(units - units.round()) <= 10.0**decimals * np.finfo(scores.dtype).eps).all():
-            return 0.5 * 10.0**-decimals + 1e-9  # sums have an error of their own
+            return 0.5 * 10.0**-decimals + 1e-9  # sums have rounding errors, too
     return 0.0
 
 
@@ -232,10 +232,10 @@ def told_task(path: Path, scores: tuple[int, ...], targets: tuple[int, ...], wan
             expected = f"{scores}" if wanted.multilabel else f"{index_shape}"
             raise InputError(f"{path}: --task {wanted} needs targets of shape {expected}, found {shapes}; check both")
         return wanted
-    told = [task for task, fit in fits.items() if fit]
-    if len(told) != 1:
+    matching = [task for task, fit in fits.items() if fit]
+    if len(matching) != 1:
         raise InputError(
             f"{path}: the shapes tell no task, found {shapes}; expected targets (N,) for single-label data, (N, C) "
             "for several, (N, d1, ..., dk) for segmentation with scores (N, C, d1, ..., dk)"
         )
-    return told[0]
+    return matching[0]

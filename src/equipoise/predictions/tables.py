@@ -1,9 +1,9 @@
-"""Predictions as a table: ``.csv`` or ``.parquet``, one row a sample, read block by block.
+"""Predictions as a table: ``.csv`` or ``.parquet``, one row per sample, read in blocks.
 
 Columns ``logit_<class>`` or ``prob_<class>`` are the scores, in the order of the classes. ``target`` is the name of a
-class, or its number from 0 where the names are no numbers themselves; for multi-label data ``target_<class>`` are 0, 1,
-or nothing where a label is unknown. Other columns are left alone, and handed on where that is asked for; not so
-``decision_<class>``, which belongs to the scores.
+class, or its index from 0 if no name is a number; for multi-label data ``target_<class>`` is 0 or 1, or empty for an
+unknown label. Other columns are ignored, or passed on if requested, except ``decision_<class>``, which belongs to the
+scores.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["Columns", "batches", "columns_of", "open_table"]
 
 
 LIKE_TARGET = ("targets", "label", "labels", "y", "y_true", "class", "truth", "true", "category")
-"""What others call the column of the true labels."""
+"""Common names of the column of true labels, for advice."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns hold what."""
+    """The columns of scores and targets."""
 
     scores: tuple[str, ...]
     targets: tuple[str, ...]
@@ -43,7 +43,7 @@ class Columns:
 
     @property
     def taken(self) -> set[str]:
-        """Names that have a meaning here."""
+        """Names of columns with a meaning: scores, targets and decisions."""
         return {*self.scores, *self.targets, *(f"decision_{name}" for name in self.classes)}
 
 
@@ -56,14 +56,14 @@ def open_table(
     open_label: int | None = None,
     others: bool = False,
 ) -> Predictions:
-    """Predictions of a table; ``targets``: whether to look at them; ``others``: whether chunks hold other columns."""
+    """Predictions of a table; ``targets``: whether to read targets; ``others``: whether chunks hold other columns."""
     names = [name for name in _schema(path) if targets or not name.startswith("target")]
     columns = columns_of(path, names, unlabelled is not None)
     if not columns.targets:
         columns = replace(columns, multi=unlabelled is not None and unlabelled.multilabel)
     classes = len(columns.classes)
-    told = told_task(path, (-1, classes), (-1, classes) if columns.multi else (-1,), task)
-    if told.multiclass and classes < 2:
+    actual_task = told_task(path, (-1, classes), (-1, classes) if columns.multi else (-1,), task)
+    if actual_task.multiclass and classes < 2:
         only, name = columns.scores[0], columns.classes[0]
         raise InputError(
             f"{path}: there must be scores of at least two classes, found {only!r} alone; add the other class "
@@ -79,7 +79,7 @@ def open_table(
         for batch in batches(path, columns, size, beside):
             scores = np.stack([_numbers(path, batch, name) for name in columns.scores], axis=1)
             if not columns.targets:
-                labels = no_targets(scores, told, ignore_index)
+                labels = no_targets(scores, actual_task, ignore_index)
             elif columns.multi:
                 labels = np.stack([_numbers(path, batch, name, missing=UNKNOWN) for name in columns.targets], axis=1)
             else:
@@ -88,7 +88,7 @@ def open_table(
 
     return Predictions(
         path,
-        told,
+        actual_task,
         columns.from_logits,
         classes,
         _rows(path),
@@ -100,7 +100,7 @@ def open_table(
 
 
 def columns_of(path: Path, names: Sequence[str], unlabelled: bool = False) -> Columns:
-    """Sort the columns of a table; ``unlabelled``: there may be none of targets."""
+    """Identify the columns of a table; ``unlabelled``: columns of targets may be missing."""
     scores = {prefix: [name for name in names if name.startswith(prefix)] for prefix in ("logit_", "prob_")}
     given = [prefix for prefix, columns in scores.items() if columns]
     shown = ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
@@ -116,7 +116,7 @@ def columns_of(path: Path, names: Sequence[str], unlabelled: bool = False) -> Co
     classes = tuple(name.removeprefix(prefix) for name in scores[prefix])
     numbered = sorted(classes, key=int) if all(name.isdecimal() for name in classes) else None
     if numbered == [str(number) for number in range(len(classes))]:
-        classes = tuple(numbered)  # class numbers: in their order, whatever that of the columns
+        classes = tuple(numbered)  # class numbers: in numeric order, in whatever order the columns are
     targets = tuple(f"target_{name}" for name in classes)
     known = set(names)
     present = [name for name in targets if name in known]
@@ -150,7 +150,7 @@ def _arrow() -> Any:  # noqa: ANN401  (pyarrow has no types)
 
 
 def _check_separator(path: Path) -> None:
-    """Raise for a table of columns that no comma parts."""
+    """Raise for a table whose columns are not separated by commas."""
     head = header_of(path)
     for separator, name in ((";", "';'"), ("\t", "a tab")):
         parts = [part.strip('" \n').startswith(("logit_", "prob_", "target")) for part in head.split(separator)]
@@ -178,7 +178,7 @@ def _encoded(path: Path) -> Any:  # noqa: ANN401
 
 @contextmanager
 def _readable(path: Path, problem: str, advice: str) -> Iterator[None]:
-    """One line about a table that cannot be read; most often it is not in UTF-8."""
+    """One-line error for an unreadable table; most often it is not in UTF-8."""
     with reading(path, problem, advice):
         try:
             yield
@@ -203,7 +203,7 @@ def batches(path: Path, columns: Columns, size: int, others: Sequence[str] = ())
         if path.suffix == ".parquet":
             with arrow.parquet.ParquetFile(path) as file:
                 yield from file.iter_batches(size, columns=wanted)
-        else:  # types are said, since guessing them from the first rows may be wrong for the others
+        else:  # explicit types, since types inferred from the first rows may be wrong for the others
             words = {"target", *others}
             types = {name: arrow.string() if name in words else arrow.float64() for name in wanted}
             options = arrow.csv.ConvertOptions(column_types=types, include_columns=wanted)
@@ -214,7 +214,7 @@ def batches(path: Path, columns: Columns, size: int, others: Sequence[str] = ())
 
 
 def _numbers(path: Path, batch: Any, name: str, missing: float = np.nan) -> Array:  # noqa: ANN401
-    """A column as float64, ``missing`` where it is empty."""
+    """A column as float64, ``missing`` for empty cells."""
     try:
         column = batch.column(name).cast("float64")
     except _arrow().lib.ArrowException as error:
@@ -224,7 +224,7 @@ def _numbers(path: Path, batch: Any, name: str, missing: float = np.nan) -> Arra
 
 
 def _labels(path: Path, column: Any, classes: tuple[str, ...], marks: tuple[int, ...]) -> Array:  # noqa: ANN401
-    """Class numbers of a column of names or numbers; a name wins. ``marks`` are numbers of no class."""
+    """Class indices of a column of names or indices; names take precedence. ``marks`` are other allowed numbers."""
     numbers = {name: number for number, name in enumerate(classes)} | {str(mark): mark for mark in marks}
     words = [re.sub(r"^(-?\d{1,18})\.0*$", r"\1", str(value).strip()) for value in column.to_pylist()]  # 1.0 is 1
     empty = sum(word in ("", "None", "nan") and word not in numbers for word in words)

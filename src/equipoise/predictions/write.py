@@ -1,4 +1,4 @@
-"""Writes predictions, some samples at a time; nothing is left where it fails."""
+"""Write predictions in chunks; a failure leaves no file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["write_predictions"]
 
 
 def write_predictions(path: Path, like: Predictions, chunks: Iterator[Chunk]) -> None:
-    """Write scores of the kind of ``like`` and targets in ``chunks``, with its names and counts, targets if it has any.
+    """Write ``chunks`` as scores of the kind of ``like``, with its names and counts, and targets if any.
 
-    Decisions are written as ``decisions``, in a table as ``decision_<class>``, other columns of a table unchanged.
+    Decisions are written as ``decisions``, in a table as ``decision_<class>``; other columns of a table are unchanged.
 
-    The suffix says the kind: ``.npz``, ``.csv``, ``.parquet``, or none for a folder of ``.npy`` files, which never
-    needs more memory than a chunk.
+    The suffix determines the format: ``.npz``, ``.csv``, ``.parquet``, or none for a folder of ``.npy`` files, which
+    never needs more memory than a chunk.
     """
     if path.suffix not in ("", ".npz", ".csv", ".parquet"):
         raise InputError(f"{path}: predictions are written as .npz, .csv, .parquet or a folder, got {path.suffix!r}")
@@ -42,7 +42,7 @@ def _kind(like: Predictions) -> str:
 
 
 def _arrays(like: Predictions, chunk: Chunk) -> dict[str, Array]:
-    """What there is for each sample, by the name of its array."""
+    """Arrays with one entry per sample, by name."""
     arrays = {_kind(like): chunk.scores}
     if like.labelled:
         arrays["targets"] = chunk.targets
@@ -116,7 +116,7 @@ def _by_class(prefix: str, values: Array, like: Predictions) -> dict[str, Array]
 
 
 def _words(targets: Array, names: Sequence[str]) -> Array | list[str]:
-    """Targets by name; numbers where those are the names, and where one is ignored."""
+    """Targets as class names; ignored targets as numbers."""
     if list(names) == [str(number) for number in range(len(names))]:
         return targets
     return [names[target] if 0 <= target < len(names) else str(target) for target in targets.tolist()]

@@ -1,1 +1,1 @@
-"""Training: one run on anybody's imbalanced data, left behind as a folder."""
+"""Training: a run on imbalanced data, whose results are written to a folder."""

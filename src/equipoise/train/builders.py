@@ -1,4 +1,4 @@
-"""What the settings name: data, sampler, model, loss, optimiser, and the learner that they make."""
+"""Build what the settings name: data, sampler, model, loss, optimiser and the Lightning module of them."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def model_of(spec: RunSpec, task: TrainingTask, preparation: Preparation) -> tup
             vocabulary=preparation.vocabulary,
             **spec.model_options,
         )
-    except (ImportError, RuntimeError, TypeError) as error:  # what a setting names is missing or fails
+    except (ImportError, RuntimeError, TypeError) as error:  # the named object is missing or fails
         raise ValueError(f"--model {name}: {error}") from error
     if spec.word_vectors is not None:
         if not tokens:

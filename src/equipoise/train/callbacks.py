@@ -1,4 +1,4 @@
-"""Callbacks of a training: history, selection of an epoch, progress."""
+"""Training callbacks: history, selection of an epoch, progress."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class SelectedEpoch:
 
     Args:
         epoch: from 0.
-        value: of the monitored metric on validation data; None where it does not exist.
-        seconds_per_step: of the last epoch.
+        value: monitored metric on validation data; None if undefined.
+        seconds_per_step: mean over the last epoch.
     """
 
     epoch: int
@@ -87,7 +87,7 @@ class Recorder(pl.Callback):
         self.started = time.perf_counter()
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Measure the steps, and wait for the device: its queue would count as validation."""
+        """Time the steps after the device has finished them: its queue would otherwise be timed as validation."""
         assert isinstance(pl_module, Learner)
         self.loss = pl_module.mean_loss()
         self.step_seconds = (time.perf_counter() - self.started) / pl_module.steps

@@ -50,8 +50,8 @@ class SelectedWeights:
 
     Args:
         epoch: from 0; -1 for a model that took no steps.
-        model: of the model that predicts.
-        trained: as they were trained, where that is another model; otherwise None.
+        model: weights of the model that predicts.
+        trained: weights of the trained model if it is another one; otherwise None.
     """
 
     epoch: int
@@ -59,12 +59,12 @@ class SelectedWeights:
     trained: Mapping[str, Tensor] | None = None
 
     def save(self, path: Path) -> None:
-        """Write them atomically."""
+        """Write the checkpoint atomically."""
         save({name: value for name, value in vars(self).items() if value is not None}, path)
 
     @classmethod
     def read(cls, folder: RunFolder) -> Self:
-        """Those of a run; raises ``InputError`` where the file is damaged."""
+        """Read the checkpoint of a run; raises ``InputError`` if it is damaged."""
         content = read_checkpoint(folder.checkpoint, advice=AGAIN)
         if not isinstance(content.get("model"), dict):
             raise InputError(f"{folder.checkpoint}: the file must be the checkpoint of a run, found no model; {AGAIN}")

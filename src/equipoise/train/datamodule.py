@@ -1,4 +1,4 @@
-"""The data module: loaders for a trainer, made once its processes are known."""
+"""The data module: loaders for a trainer, built once its processes are known."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STEPS_PER_GROUP = 8
 
 
 class DataModule(pl.LightningDataModule):
-    """Loaders of the splits, made once the processes are known."""
+    """Loaders of the splits, built once the processes are known."""
 
     def __init__(
         self,

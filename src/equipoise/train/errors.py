@@ -1,4 +1,4 @@
-"""Errors of a training that are not caused by settings or data."""
+"""Training errors that settings or data do not cause."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ __all__ = ["TrainingError"]
 
 
 class TrainingError(RuntimeError):
-    """A training that cannot continue; the message says why and what to do."""
+    """Training cannot continue; the message says why and what to do."""

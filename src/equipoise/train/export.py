@@ -33,7 +33,7 @@ from equipoise.train.record import FORMAT as RUN_FORMAT
 __all__ = ["Exported", "export_run", "load_exported"]
 
 MANY = 100_000
-"""Outputs or words that a model may have whatever the size of its weights."""
+"""Number of outputs or words that is accepted without comparing it to the size of the weights."""
 AS_WRITTEN = "the file must be as equipoise export wrote it"
 WEIGHTS, RECORD, CODE, CARD = "model.safetensors", "model.json", "model.py", "README.md"
 
@@ -41,13 +41,13 @@ PRETRAINED: Mapping[str, Mapping[str, bool]] = {
     "torchvision:googlenet": {"transform_input": True, "aux_logits": False},
     "torchvision:inception_v3": {"transform_input": True},
 }
-"""Models whose options pretrained weights change, and these options."""
+"""Options that pretrained weights change, by model."""
 
 
 class Exported(nn.Module):
     """An exported model: raw inputs in, calibrated probabilities out.
 
-    Inputs are what :meth:`equipoise.train.preparation.Preparation.raw` takes: images as arrays, files or Pillow images,
+    Inputs are those of :meth:`equipoise.train.preparation.Preparation.raw`: images as arrays, files or Pillow images,
     rows of features, or texts, as in training. One call is one batch, without gradients; use ``model`` itself for
     gradients.
 
@@ -59,8 +59,8 @@ class Exported(nn.Module):
         task: ``"multiclass"``, ``"multilabel"`` or ``"segmentation"``.
         class_names: in the order of the probabilities.
         preparation: from raw inputs to those of ``model``.
-        calibration: fitted on validation data; None where none could be fitted.
-        thresholds: of multi-label decisions, for uncalibrated logits; None for probability 1/2.
+        calibration: fitted on validation data; None if the fit failed.
+        thresholds: of multi-label decisions, for uncalibrated logits; None means probability 1/2.
     """
 
     def __init__(self, model: nn.Module, record: ExportRecord) -> None:
@@ -88,7 +88,7 @@ class Exported(nn.Module):
 
     @torch.no_grad()
     def logits(self, inputs: Any, *, calibrated: bool = True) -> Tensor:  # noqa: ANN401
-        """Logits (N, C) or (N, C, H, W), float32 or float64; those of the model itself with ``calibrated=False``."""
+        """Logits (N, C) or (N, C, H, W), float32 or float64; uncalibrated with ``calibrated=False``."""
         x = self.preparation.raw(inputs).to(self._place.device)
         x = self.preparation.prepare(x)
         logits = self.model(x.to(self._place.dtype) if x.is_floating_point() else x)
@@ -104,7 +104,7 @@ class Exported(nn.Module):
         return best if self.task.pixels else [self.class_names[k] for k in best.tolist()]
 
     def _chosen(self, inputs: Any) -> Tensor:  # noqa: ANN401
-        """Which labels are predicted, (N, C)."""
+        """Whether each label is predicted, (N, C)."""
         if self.thresholds is None:
             return self.logits(inputs) > 0
         return self.thresholds(self.logits(inputs, calibrated=False)) > 0
@@ -138,7 +138,7 @@ def export_run(run: str | os.PathLike[str], out: str | os.PathLike[str]) -> Path
         draft.mkdir()
         write_json(draft / RECORD, record.to_json())
         _safetensors().torch.save_file(weights, draft / WEIGHTS)
-        (draft / WEIGHTS).chmod((draft / RECORD).stat().st_mode)  # safetensors lets nobody else read it
+        (draft / WEIGHTS).chmod((draft / RECORD).stat().st_mode)  # safetensors makes the file private
         (draft / CARD).write_text(model_card(record), encoding="utf-8")
         if record.model.is_user_code:
             shutil.copyfile(folder.path / CODE, draft / CODE)
@@ -155,8 +155,8 @@ def load_exported(
     Args:
         path: the folder.
         device: of the model.
-        trust_code: run the ``model.py`` of the folder, which builds a model from user code. It can do harm like any
-            program: read it first.
+        trust_code: run the ``model.py`` of the folder, which builds a model from user code. It can do anything that a
+            program can: read it first.
 
     Raises:
         FileNotFoundError: there is no such folder.

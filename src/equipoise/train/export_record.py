@@ -47,7 +47,7 @@ class FitRecord(Record):
 
 @dataclass(frozen=True)
 class ExportedResults(Record):
-    """Metrics on test data, and those after calibration; None without one."""
+    """Metrics on test data, uncalibrated and after calibration; None without calibration."""
 
     overall: dict[str, float | None]
     calibrated: dict[str, float | None] | None
@@ -61,11 +61,11 @@ class TrainingSummary(Record):
         data: name of the data set.
         train_counts: training samples of each class, or pixels.
         samples: of each split.
-        notes: what to know about the data.
-        loss: of the training.
-        epochs: of the training.
+        notes: notes on the data.
+        loss: training loss.
+        epochs: number of epochs.
         checkpoint: ``"best"`` or ``"last"``.
-        chosen_epoch: whose weights these are, from 1.
+        chosen_epoch: epoch of the weights, from 1.
     """
 
     data: str
@@ -83,18 +83,18 @@ class ExportRecord(Record):
     """An exported model without its weights.
 
     Args:
-        format: of the file.
-        version: of the format.
-        equipoise: version that wrote it.
-        task: of the model.
+        format: name of the file format.
+        version: version of the format.
+        equipoise: version of equipoise that wrote it.
+        task: task of the model.
         class_names: in the order of the logits.
         ignore_index: label to ignore.
-        model: what builds it.
-        preparation: from raw inputs to those of the model.
-        calibration: fitted on validation data; None where none could be fitted.
-        thresholds: of multi-label decisions; None for probability 1/2.
+        model: how to build the model.
+        preparation: maps raw inputs to those of the model.
+        calibration: fitted on validation data; None if the fit failed.
+        thresholds: of multi-label decisions; None means probability 1/2.
         results: on test data.
-        training: how it was trained.
+        training: how the model was trained.
     """
 
     format: str = FORMAT
@@ -112,7 +112,7 @@ class ExportRecord(Record):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The record in a file; raises ``InputError`` where it is another file, newer, or damaged."""
+        """Read a record; raises ``InputError`` if it is another kind of file, newer, or damaged."""
         content = read_json(path, problem="the file must be as equipoise export wrote it", advice=ADVICE)
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"{path}: the file must have format {FORMAT!r}, found none; check the path")

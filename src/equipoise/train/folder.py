@@ -1,4 +1,4 @@
-"""The folder of a run: its files, and the rename that makes it finished.
+"""The folder of a run: its files, and the rename that marks it as finished.
 
 Does not import torch: reports and tables are made from folders alone.
 """
@@ -50,18 +50,18 @@ class RunFolder:
 
     @property
     def record(self) -> RunRecord:
-        """Settings, data, model, environment; raises ``InputError`` where ``run.json`` is damaged."""
+        """Settings, data, model, environment; raises ``InputError`` if ``run.json`` is damaged."""
         file = self.where / "run.json"
         return RunRecord.from_json(read_record(file, advice=AGAIN), where=file, advice=AGAIN)
 
     @property
     def results(self) -> RunResults:
-        """The evaluations on validation and test data; raises ``InputError`` where ``results.json`` is damaged."""
+        """The evaluations on validation and test data; raises ``InputError`` if ``results.json`` is damaged."""
         file = self.where / "results.json"
         return RunResults.from_json(read_record(file, advice=AGAIN), where=file, advice=AGAIN)
 
     def history(self) -> Iterator[EpochRecord]:
-        """One row for each epoch; an incomplete last row of a killed run is ignored."""
+        """One row per epoch; an incomplete last row of a killed run is ignored."""
         file = self.where / "history.jsonl"
         if not file.is_file():
             return
@@ -84,7 +84,7 @@ class RunFolder:
         return self.draft / "resume.ckpt"
 
     def finish(self) -> None:
-        """Make the run finished by a rename, and only then delete the checkpoint to resume from."""
+        """Mark the run as finished by a rename, then delete the checkpoint to resume from."""
         move(self.draft, self.path)
         (self.path / self.resume_point.name).unlink(missing_ok=True)
 

@@ -1,16 +1,16 @@
-"""Modules of losses that are given as text: ``focal(gamma=3)``, ``ldam(weight=drw)``, ``ce + 0.5 * dice``.
+"""Build losses from text: ``focal(gamma=3)``, ``ldam(weight=drw)``, ``ce + 0.5 * dice``.
 
-``equipoise.expressions`` reads the text; here its arguments are checked and the loss is built. KEY is an argument of
-that loss. What the data and the run decide (classes, counts, epochs) is filled in. The values of an argument::
+``equipoise.expressions`` reads the text; here its arguments are checked and the loss is built. An argument
+is a keyword argument of the loss. Data and run provide the number of classes, counts and epochs. Values of arguments::
 
     3, 0.5, True, None, (1, 2, 5)             as in Python
     linear(5, 1), cosine(5, 1), parabolic(5, 1), steps((5, 3, 1), (0.3, 0.7))
                                               a schedule over the training
     inverse, square-root, effective(0.999), median, drw, drw(0.9)
-                                              only for weight: a rule on the training counts
+                                              for weight only: a rule on the training counts
 
-The FUNCTION of ``FILE.py:FUNCTION`` is a class or function that makes an ``nn.Module`` of logits and targets; it gets
-those of the filled in arguments that it names.
+The FUNCTION of ``FILE.py:FUNCTION`` is a class or function that returns an ``nn.Module`` of logits and targets. Of the
+arguments that data and run provide, it receives those in its signature.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 _Made = TypeVar("_Made")
 Given: TypeAlias = "Value | Schedule | tuple[Given, ...]"
-"""A value whose schedules are built."""
+"""The value of an argument, with schedules built."""
 
 MEANT_FOR: Mapping[Link, str] = {
     "softmax": "single-label data or segmentation",
@@ -87,11 +87,11 @@ KINDS: Mapping[type, str] = {
     Schedule: "a schedule such as linear(5, 1)",
     types.NoneType: "none",
 }
-"""What a text can give, in words."""
+"""Names of the kinds of values in a text, for messages."""
 
 
 def _deferred(counts: Sequence[float], start: float = 0.8, beta: float = 0.9999) -> Deferred:
-    """Deferred reweighting of Cao et al. 2019: effective-number weights from ``start`` of the training on."""
+    """Deferred reweighting (Cao et al. 2019): effective-number weights after a fraction ``start`` of the training."""
     return Deferred(effective_number(counts, beta), start=start)
 
 
@@ -102,7 +102,7 @@ WEIGHTS: Mapping[str, Callable[..., Tensor | Deferred]] = {
     "median": median_frequency,
     "drw": _deferred,
 }
-"""Rules for ``weight=RULE``, called with the training counts and what stands in brackets."""
+"""Rules for ``weight=RULE``, called with the training counts and the arguments in brackets."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Term:
 
     Args:
         name: its name in the catalogue, or ``FILE.py:FUNCTION``.
-        factor: by which its value is multiplied.
+        factor: multiplier of its value.
         options: arguments that the text gives.
     """
 
@@ -121,11 +121,11 @@ class Term:
 
 
 class OwnLoss(nn.Module):
-    """A loss of the user's own, which need not know that there are epochs.
+    """A user-defined loss, with or without ``set_epoch``.
 
     Args:
         name: ``FILE.py:FUNCTION``.
-        loss: what that makes.
+        loss: the module that it returns.
     """
 
     def __init__(self, name: str, loss: nn.Module) -> None:
@@ -133,22 +133,22 @@ class OwnLoss(nn.Module):
         self.name, self.loss = name, loss
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Its value, a scalar."""
+        """The loss, a scalar."""
         value: Tensor = self.loss(logits, targets)
         return value
 
     def set_epoch(self, epoch: float) -> None:
-        """Tell it the epoch, counted from 0, where it wants to know."""
+        """Call its ``set_epoch``, if any, with the epoch from 0."""
         if callable(move := getattr(self.loss, "set_epoch", None)):
             move(epoch)
 
     def set_progress(self, fraction: float) -> None:
-        """Tell it the fraction of the training in [0, 1], where it wants to know."""
+        """Call its ``set_progress``, if any, with the fraction of the training in [0, 1]."""
         if callable(move := getattr(self.loss, "set_progress", None)):
             move(fraction)
 
     def extra_repr(self) -> str:
-        """Where it comes from, for ``repr``."""
+        """Its name, for ``repr``."""
         return self.name
 
 
@@ -163,7 +163,7 @@ def build_loss(
     ignore_index: int,
     sync: bool,
 ) -> Loss | OwnLoss | SumOfLosses:
-    """The loss of a text, ready for training; what the text says wins over ``ignore_index`` and ``sync``.
+    """The loss of a text, ready for training; the text takes precedence over ``ignore_index`` and ``sync``.
 
     A class without training samples is allowed everywhere: weights by count give it weight 0, and priors and margins
     take it as if it had one sample.
@@ -172,7 +172,7 @@ def build_loss(
         text: see the top of the module.
         task: which losses fit.
         num_classes: C.
-        counts: (C,) training samples of each class; of several labels the positives, in segmentation the pixels.
+        counts: (C,) training samples per class: positives for multi-label data, pixels for segmentation.
         num_samples: training samples.
         epochs: of the training; call ``loss.set_epoch(epoch)`` before each.
         ignore_index: label to ignore.
@@ -200,7 +200,7 @@ def loss_trace(loss: nn.Module, task: Task, num_classes: int, ignore_index: int)
     """Values and gradients of a loss on fixed random batches; equal losses have equal traces.
 
     The batches have three scales of logits and some ignored rows, at four moments of a training, in the order in which
-    a loss with running statistics sees them. So ``focal(gamma=0)`` is found to be ``ce``, and ``logit-adjusted`` to be
+    a loss with running statistics sees them. So ``focal(gamma=0)`` equals ``ce``, and ``logit-adjusted`` equals
     ``balanced-softmax``, without a list of such pairs. The loss is unchanged.
 
     >>> same = losses.FocalLoss(0.0), losses.CrossEntropyLoss()
@@ -225,15 +225,15 @@ def loss_trace(loss: nn.Module, task: Task, num_classes: int, ignore_index: int)
 
 
 def python_call(text: str, *, num_classes: int, num_samples: int, epochs: int, ignore_index: int) -> str | None:
-    """The loss of a text as Python has it, for a loop of the user's own; training counts are called ``counts``.
+    """The loss of a text as a Python expression for a training loop; ``counts`` are the training counts.
 
-    None where a loss is the user's own or has deferred weights.
+    None if a loss is user-defined or has deferred weights.
 
     Args:
         text: see the top of the module.
         num_classes: C.
         num_samples: training samples.
-        epochs: of the training, said where the loss needs them.
+        epochs: of the training; included if the loss needs them.
         ignore_index: label to ignore, included in the text unless it is -100.
 
     >>> about = dict(num_classes=3, num_samples=99, epochs=10, ignore_index=255)
@@ -253,7 +253,7 @@ def python_call(text: str, *, num_classes: int, num_samples: int, epochs: int, i
 
 
 def _python_term(term: Term, known: Mapping[str, str], epochs: int, ignore_index: int) -> str | None:
-    """One loss of a sum as Python has it, None where no expression says it."""
+    """One loss of a sum as a Python expression, or None if there is none."""
     if is_own(term.name):
         return None
     accepted, parameters = _arguments(term.name), inspect.signature(getattr(losses, term.name)).parameters
@@ -271,7 +271,7 @@ def _python_term(term: Term, known: Mapping[str, str], epochs: int, ignore_index
 
 
 def _as_python(value: Given) -> str | None:
-    """A value as a Python expression; None for deferred weights, which take more than an expression."""
+    """A value as a Python expression; None for deferred weights, which need more than an expression."""
     if isinstance(value, Call):
         rule = None if value.name == "drw" else WEIGHTS[value.name].__name__
         return rule and f"equipoise.weights.{rule}({', '.join(['counts', *map(repr, value.arguments)])})"
@@ -301,7 +301,7 @@ def parse_loss(text: str) -> tuple[Term, ...]:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What a run knows, as arguments of losses."""
+    """Arguments of losses that data and run provide."""
 
     num_classes: int
     counts: tuple[float, ...]
@@ -322,12 +322,12 @@ def _check_task(entry: Entry, task: Task) -> None:
 
 
 def _build(term: Term, facts: _Facts) -> Loss:
-    """A loss from what it accepts of the facts and from the options in the text."""
+    """A loss from the facts that it accepts and the options in the text."""
     given: dict[str, Any] = {key: value for key, value in vars(facts).items() if key in _arguments(term.name)}
     for key, value in term.options.items():
         given[key] = _weights(value, facts.counts) if isinstance(value, Call) else value
     if term.name == "LovaszSoftmaxLoss" and not given.get("per_image") and "sync" not in term.options:
-        given["sync"] = False  # its sort stays inside a process: each has a loss of its own, and DDP averages these
+        given["sync"] = False  # its sort stays inside a process: each process has its own loss, and DDP averages them
     if "num_samples" in given and max(facts.counts) >= facts.num_samples:
         raise ValueError(
             f"{term.name}: every label must be absent from some training sample, got one that all {facts.num_samples} "
@@ -358,7 +358,7 @@ def _build_own(term: Term, facts: _Facts, task: Task) -> OwnLoss:
 
 
 def _try(name: str, loss: nn.Module, num_classes: int, task: Task) -> None:
-    """Raise unless a loss makes a number of logits and targets, with a gradient, and leaves nothing to be trained."""
+    """Raise unless a loss returns a number with a gradient and has no weights."""
     if any(weight.requires_grad for weight in loss.parameters()):
         raise ValueError(
             f"{name} must have no weights, got {sum(1 for _ in loss.parameters())}, which nothing would train; put "
@@ -375,16 +375,16 @@ def _try(name: str, loss: nn.Module, num_classes: int, task: Task) -> None:
     except Exception as error:
         raise ValueError(f"{name} fails on {given} with {type(error).__name__}: {error}; mend it there") from error
     if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
-        found = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        actual = f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         gradient = " without a gradient" if isinstance(value, Tensor) and not value.requires_grad else ""
         raise ValueError(
-            f"{name} must make one number with a gradient of {given}, got {found}{gradient}; reduce it, e.g. by "
+            f"{name} must make one number with a gradient of {given}, got {actual}{gradient}; reduce it, e.g. by "
             "mean(), and detach nothing"
         )
 
 
 def _check_schedules(loss: Loss, epochs: int) -> None:
-    """Raise now where a schedule would leave its range in some epoch."""
+    """Raise now if a schedule leaves its range in some epoch."""
     for epoch in range(epochs if loss.scheduled else 0):
         merge_values(loss.parts, Moment(epoch / epochs, epoch, epochs))
 
@@ -420,7 +420,7 @@ def _term(factor: Value, call: Call) -> Term:
 
 
 def _option(name: str, key: str, given: Value) -> Given:
-    """The value of one option, of a kind that its argument takes; losses of the user's own are asked when built."""
+    """The value of one option, of a kind that the argument accepts; user-defined losses are checked when built."""
     arguments, text = None if is_own(name) else _arguments(name), str(given)
     if key in FROM_THE_RUN:
         raise ValueError(f"{name} must get {key} from the data and the run, got {text!r}; leave it out")
@@ -440,17 +440,17 @@ def _option(name: str, key: str, given: Value) -> Given:
 
 
 def is_argument(name: str, key: str) -> bool:
-    """Whether a text can give a loss of the catalogue this argument."""
+    """Whether a loss of the catalogue has this argument, and a text can set it."""
     return key in _arguments(find(name).name) and key not in FROM_THE_RUN
 
 
 def _arguments(name: str) -> dict[str, tuple[type, ...]]:
-    """Arguments of a loss and the kinds of values that they take."""
+    """Arguments of a loss and the kinds of values that they accept."""
     return {key: _kinds(hint) for key, hint in (arguments_of(getattr(losses, name)) or {}).items()}
 
 
 def _kinds(hint: Any) -> tuple[type, ...]:  # noqa: ANN401
-    """The types of an annotation as a text can give them."""
+    """The types of an annotation that a text can express."""
     if typing.get_origin(hint) in (Union, types.UnionType):
         return tuple(kind for part in typing.get_args(hint) for kind in _kinds(part))
     origin = typing.get_origin(hint) or hint
@@ -476,7 +476,7 @@ def _weight_rule(value: str | Call) -> Call:
     rule = value if isinstance(value, Call) else Call(value)
     if rule.name not in WEIGHTS:
         raise ValueError(f"weight must be numbers or a rule, got {rule.name!r}; {nearest(rule.name, WEIGHTS)}")
-    _weights(rule, [1.0])  # a mistake in the brackets shows without data
+    _weights(rule, [1.0])  # reports errors in the arguments without data
     return rule
 
 

@@ -1,7 +1,7 @@
-"""Methods of a training, the systems of the papers: how they change model and loss, and which model predicts.
+"""Training methods of papers: how they change model and loss, and which model predicts.
 
 A method is written as text like a loss: ``sdn``, ``sdn(feature=ce)``, ``oltr(loss=focal(gamma=2), memory=0)``. Every
-class here is a method, its fields are its arguments, and ``METHODS`` knows them by name.
+method is a class whose fields are its arguments; ``METHODS`` has them by name.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ BATCH = 512
 """Batch size of re-trained classifiers, as published."""
 
 LossText = NewType("LossText", str)
-"""An option that is a loss; ``"auto"`` for the plain one of the task."""
+"""An option that is a loss; ``"auto"`` is the default loss of the task."""
 
 
 @dataclass
 class RunContext:
-    """What a method knows of its run.
+    """The run, as a method sees it.
 
     Args:
         loss: builds the loss of a text for the data and the epochs of the run, or other epochs as a second argument.
         features: inputs of the classifier of a model on ``"train"`` or ``"val"``, without augmentation.
-        epochs: of the training.
-        seed: of the run.
+        epochs: number of training epochs.
+        seed: random seed of the run.
         ignore_index: label to ignore.
-        say: takes a message for the user.
-        settled: settings that the method chooses itself; it sets them.
+        say: called with messages for the user.
+        settled: settings that the method chose; the method sets them.
     """
 
     loss: Callable[..., nn.Module]
@@ -83,14 +83,14 @@ class Method:
 
     tasks: ClassVar[tuple[Task, ...]] = tuple(Task)
     learns_in_steps: ClassVar[bool] = True
-    """Whether the model is trained in steps; otherwise ``trained`` does everything."""
+    """Whether the model is trained in steps; otherwise ``trained`` does all of the training."""
     second_sampler: ClassVar[str | None] = None
     """Sampler of a second batch in each step."""
     rate: float = field(default=1.0, init=False, repr=False)
     """Learning rate of the layers before the classifier, relative to that of the run."""
 
     def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
-        """The model to train, made from the given one, which may be modified in place."""
+        """The model to train, built from the given one, which may be modified in place."""
         return model
 
     def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
@@ -107,7 +107,7 @@ class Method:
 
     @property
     def losses(self) -> list[str]:
-        """Texts of its losses."""
+        """Its losses, as texts."""
         hints = get_type_hints(type(self))
         return [getattr(self, option.name) for option in fields(self) if hints[option.name] is LossText]
 
@@ -131,7 +131,7 @@ class Plain(Method):
     loss: LossText = LossText("auto")
 
     def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
-        """The loss."""
+        """The given loss."""
         return context.loss(self.loss)
 
 
@@ -150,11 +150,11 @@ class SimpleDecoupledNetwork(Method):
     classifier: LossText = LossText("class-balanced")
 
     def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
-        """Both heads."""
+        """The model with two heads."""
         return decouple(model)
 
     def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
-        """A loss for each."""
+        """A loss for each head."""
         return DecoupledLoss(context.loss(self.feature), context.loss(self.classifier))
 
     def served(self, model: nn.Module) -> nn.Module:
@@ -165,15 +165,15 @@ class SimpleDecoupledNetwork(Method):
 
 @dataclass(frozen=True)
 class LdamDrw(Method):
-    """LDAM-DRW (Cao et al. 2019): a cosine classifier, margins by class, and weights late in the training.
+    """LDAM-DRW (Cao et al. 2019): a cosine classifier, margins per class, and deferred weights.
 
-    The scale is in the classifier and not in the loss, so that its logits have their scale at any time. The margins of
-    the loss are multiplied by it, which is equivalent.
+    The classifier multiplies cosines by the scale, and the loss multiplies its margins by it; this is equivalent to a
+    scale in the loss, and logits are scaled in inference too.
 
     Args:
         margin: of the rarest class, on cosines.
         scale: of the cosines.
-        start: fraction of the training after which weights are used.
+        start: fraction of the training after which class weights are used.
     """
 
     tasks = (Task.MULTICLASS, Task.SEGMENTATION)
@@ -188,16 +188,16 @@ class LdamDrw(Method):
         check_number("start", self.start, low=0.0, high=1.0)
 
     def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
-        """With the cosine classifier."""
+        """The model with a cosine classifier."""
         normalize_classifier(model, scale=self.scale)
         return model
 
     def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
-        """Margins and deferred weights."""
+        """LDAM with deferred weights."""
         return context.loss(f"ldam(max_margin={self.scale * self.margin!r}, scale=1, weight=drw({self.start!r}))")
 
     def shaped(self, model: nn.Module) -> nn.Module:
-        """With a cosine classifier."""
+        """A model with a cosine classifier."""
         normalize_classifier(model, scale=self.scale)
         return model
 
@@ -208,7 +208,7 @@ class BilateralBranches(Method):
 
     Args:
         loss: of both branches.
-        mixing: ``default`` ends with the second branch alone, ``published`` follows the published code.
+        mixing: ``default`` ends with the second branch alone, ``published`` is that of the published code.
     """
 
     tasks = (Task.MULTICLASS,)
@@ -221,7 +221,7 @@ class BilateralBranches(Method):
         check_choice("mixing", self.mixing, ("default", "published"))
 
     def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
-        """Two branches."""
+        """The model with two branches."""
         return bilateral(model, epochs=context.epochs, preset=None if self.mixing == "default" else self.mixing)
 
     def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
@@ -230,13 +230,13 @@ class BilateralBranches(Method):
         return MixedLoss(model, context.loss(self.loss))
 
     def shaped(self, model: nn.Module) -> nn.Module:
-        """Two branches; inference does not depend on the mixing of the training."""
+        """A model with two branches; inference does not depend on how training mixes them."""
         return bilateral(model, epochs=1)
 
 
 @dataclass(frozen=True)
 class TwoStages(Method):
-    """A method that starts from a trained model; several may share its run.
+    """A method that starts from a trained model; several methods may share that run.
 
     Args:
         backbone: loss of stage one.
@@ -249,13 +249,13 @@ class TwoStages(Method):
 class RetrainedClassifier(TwoStages):
     """cRT (Kang et al. 2020): a new classifier, trained on balanced classes.
 
-    Batches of 512 as published; smaller ones, with a proportional learning rate, where an epoch would have fewer than
-    16 of them.
+    Batches of 512 as published, or smaller ones with a proportional learning rate if an epoch would have fewer than 16
+    of them.
 
     Args:
-        loss: of the classifier.
-        epochs: of the classifier.
-        lr: of the classifier, in batches of 512.
+        loss: loss of the classifier.
+        epochs: epochs of the classifier.
+        lr: learning rate of the classifier for batches of 512.
     """
 
     learns_in_steps = False
@@ -268,7 +268,7 @@ class RetrainedClassifier(TwoStages):
         check_number("lr", self.lr, low=0.0, open_low=True)
 
     def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
-        """With the new classifier."""
+        """The model with a new classifier, trained."""
         kept, head = context.features(model, "train"), self.begun(model)
         loss = context.loss(self.loss, self.epochs).to(kept.features.device)
         batch = min(BATCH, max(8, len(kept.features) // 16))
@@ -295,12 +295,12 @@ class RetrainedClassifier(TwoStages):
 
 @dataclass(frozen=True)
 class WeightScaling(RetrainedClassifier):
-    """LWS (Kang et al. 2020): a factor for each class of the classifier, trained on balanced classes.
+    """LWS (Kang et al. 2020): one factor per class of the classifier, trained on balanced classes.
 
     Args:
-        loss: of the factors.
-        epochs: of the factors.
-        lr: of the factors, in batches of 512.
+        loss: loss of the factors.
+        epochs: epochs of the factors.
+        lr: learning rate of the factors for batches of 512.
     """
 
     def begun(self, model: nn.Module) -> nn.Module | None:
@@ -313,7 +313,7 @@ class TauNorm(TwoStages):
     """Tau-normalisation (Kang et al. 2020): rows of the classifier divided by a power of their norm.
 
     Args:
-        tau: the power; None for the best of 0, 0.1, ..., 2 on validation data.
+        tau: the power; None selects the best of 0, 0.1, ..., 2 on validation data.
     """
 
     tasks = (Task.MULTICLASS, Task.SEGMENTATION)
@@ -322,7 +322,7 @@ class TauNorm(TwoStages):
     tau: float | None = None
 
     def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
-        """With normalised rows, and without a bias as in the paper."""
+        """The model with normalised rows, and without a bias as in the paper."""
         classifier = find_classifier(model).module
         tau = self.tau
         if tau is None:
@@ -340,14 +340,14 @@ class TauNorm(TwoStages):
         return model
 
     def shaped(self, model: nn.Module) -> nn.Module:
-        """Without a bias."""
+        """A model without a bias in the classifier."""
         replace_classifier(model, tau_normalized(find_classifier(model).module, 0.0))
         return model
 
 
 @dataclass(frozen=True)
 class NearestMean(TwoStages):
-    """The nearest class mean (Kang et al. 2020): no classifier is trained. Its scores are no probabilities.
+    """The nearest class mean (Kang et al. 2020): no classifier is trained. Its scores are not probabilities.
 
     Args:
         distance: ``euclidean`` or ``cosine``.
@@ -362,16 +362,16 @@ class NearestMean(TwoStages):
         check_choice("distance", self.distance, ("euclidean", "cosine"))
 
     def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
-        """With the means of the training data."""
+        """The model with the class means of the training data."""
         head = NearestClassMean.fit(context.features(model, "train"), distance=self.distance)
         replace_classifier(model, head.to(next(model.parameters()).device))
         return model
 
     def shaped(self, model: nn.Module) -> nn.Module:
-        """With means of nothing."""
-        found = find_classifier(model)
-        means = torch.zeros(found.num_classes, found.in_features)
-        replace_classifier(model, NearestClassMean(means, distance=self.distance, dim=features_dim(found)))
+        """A model with class means of 0."""
+        classifier = find_classifier(model)
+        means = torch.zeros(classifier.num_classes, classifier.in_features)
+        replace_classifier(model, NearestClassMean(means, distance=self.distance, dim=features_dim(classifier)))
         return model
 
 
@@ -380,9 +380,9 @@ class OpenLongTail(TwoStages):
     """OLTR (Liu et al. 2019): features enriched by a memory of class centroids, and a cosine classifier.
 
     Args:
-        loss: of the logits in stage two.
-        memory: factor of the loss of the memory.
-        rate: learning rate of all before the classifier in stage two, as a share of that of the run.
+        loss: loss of the logits in stage two.
+        memory: weight of the loss of the memory.
+        rate: learning rate of the layers before the classifier in stage two, relative to that of the run.
     """
 
     tasks = (Task.MULTICLASS, Task.SEGMENTATION)
@@ -396,27 +396,27 @@ class OpenLongTail(TwoStages):
         check_number("rate", self.rate, low=0.0, open_low=True)
 
     def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
-        """With the memory in the place of the classifier; it shows its features, which the memory learns from."""
+        """The model with a memory in place of the classifier; it returns features too, from which the memory learns."""
         kept = context.features(model, "train")
         replace_classifier(model, MetaEmbedding.after(model, kept, ignore_index=context.ignore_index))
         return features_of(model)
 
     def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
-        """The loss of the logits and that of the memory."""
+        """The sum of the loss of the logits and that of the memory."""
         head = find_classifier(model.model).module  # type: ignore[arg-type]
         assert isinstance(head, MetaEmbedding)
         return MemoryLoss(head.memory, context.loss(self.loss), self.memory)
 
     def served(self, model: nn.Module) -> nn.Module:
-        """The model without its view."""
+        """The model, returning logits alone."""
         model.close()  # type: ignore[operator]
         inner: nn.Module = model.model  # type: ignore[assignment]
         return inner
 
     def shaped(self, model: nn.Module) -> nn.Module:
-        """With an empty memory."""
-        found = find_classifier(model)
-        head = MetaEmbedding(found.in_features, found.num_classes, dim=features_dim(found))
+        """A model with an empty memory."""
+        classifier = find_classifier(model)
+        head = MetaEmbedding(classifier.in_features, classifier.num_classes, dim=features_dim(classifier))
         replace_classifier(model, head)
         return model
 
@@ -436,16 +436,16 @@ METHODS: Mapping[str, type[Method]] = {
 
 
 class MixedLoss(nn.Module):
-    """The loss of two branches: what the model mixes of the losses with the labels of the one and of the other batch.
+    """The loss of two branches: the losses with the labels of the two batches, mixed by the model.
 
     Args:
-        model: whose mixing it is; it is no part of this.
-        loss: of logits and labels.
+        model: determines the mixing; not a submodule.
+        loss: loss of logits and labels.
     """
 
     def __init__(self, model: BilateralModel, loss: nn.Module) -> None:
         super().__init__()
-        self._model = (model,)  # not registered: its weights are no weights of a loss
+        self._model = (model,)  # not registered: its weights do not belong to the loss
         self.loss = loss
 
     def forward(self, logits: Tensor, targets: Tensor, reversed_targets: Tensor) -> Tensor:
@@ -453,34 +453,34 @@ class MixedLoss(nn.Module):
         return self._model[0].mix(self.loss(logits, targets), self.loss(logits, reversed_targets))
 
     def set_epoch(self, epoch: float) -> None:
-        """Move the mixing and the schedules of the loss."""
+        """Update the mixing and the schedules of the loss."""
         self._model[0].set_epoch(epoch)
         self.loss.set_epoch(epoch)  # type: ignore[operator]
 
 
 class MemoryLoss(nn.Module):
-    """The loss of logits and, times a factor, that of a memory of features.
+    """The loss of logits plus a factor times the loss of a memory of features.
 
     Args:
-        memory: of the model; it is no part of this.
-        loss: of logits and labels.
-        factor: of the loss of the memory.
+        memory: memory of the model; not a submodule.
+        loss: loss of logits and labels.
+        factor: weight of the loss of the memory.
     """
 
     def __init__(self, memory: CentroidMemory, loss: nn.Module, factor: float) -> None:
         super().__init__()
-        self._memory = (memory,)  # not registered: its weights are no weights of a loss
+        self._memory = (memory,)  # not registered: its weights do not belong to the loss
         self.loss, self.factor = loss, factor
 
     def forward(self, seen: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
-        """Of features and logits."""
+        """The loss of features and logits."""
         features, logits = seen
         own = labels_at(features, targets, self._memory[0].dim)
         total: Tensor = self.loss(logits, targets) + self.factor * self._memory[0](features, own)
         return total
 
     def set_epoch(self, epoch: float) -> None:
-        """Move the schedules of the loss."""
+        """Update the schedules of the loss."""
         self.loss.set_epoch(epoch)  # type: ignore[operator]
 
 
@@ -488,7 +488,7 @@ class MemoryLoss(nn.Module):
 
 
 def name_of(method: Method) -> str:
-    """Its name in a text."""
+    """The name of a method in a text."""
     return next(name for name, kind in METHODS.items() if kind is type(method))
 
 
@@ -520,18 +520,18 @@ def parse_method(text: str) -> Method:
 
 
 def option_names(kind: type[Method]) -> set[str]:
-    """Names of the options that a text can give a method."""
+    """Names of the options that a text can set."""
     return {option.name for option in fields(kind) if option.init}
 
 
 def is_same_loss(one: str, other: str, task: Task) -> bool:
-    """Whether two texts mean the same loss in a task, the plain one of which is ``"auto"``."""
+    """Whether two texts mean the same loss in a task, whose default loss is ``"auto"``."""
     first, second = (parse(task.default_loss if text == "auto" else text) for text in (one, other))
     return first == second
 
 
 def _value(what: str, value: Value, kind: Any) -> Any:  # noqa: ANN401
-    """A value as its field wants it."""
+    """A value of the type of its field."""
     if isinstance(value, Choices):
         raise ValueError(f"{what} must be one value, got {value}; candidates are for equipoise compare")
     if kind is LossText:

@@ -61,7 +61,7 @@ def model_card(record: ExportRecord) -> str:
 
 
 def _results(results: ExportedResults) -> str:
-    """A table."""
+    """The results as a table."""
     before, after = results.overall, results.calibrated or {}
     rows = [
         f"| {metric.label} | {metric.text(value)} | {metric.text(after[metric.key]) if metric.key in after else ''} |"
@@ -71,7 +71,7 @@ def _results(results: ExportedResults) -> str:
 
 
 def _fits(record: ExportRecord) -> str:
-    """What was fitted on validation samples."""
+    """Sentences about the fits on validation data."""
     if record.calibration is None:
         sentences = ["The probabilities are those of the model: no calibration could be fitted on validation samples."]
     else:

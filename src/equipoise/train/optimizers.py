@@ -15,7 +15,7 @@ __all__ = ["LEARNING_RATES", "OPTIMIZERS", "build_optimizer", "learning_rate_fac
 
 OPTIMIZERS = ("sgd", "adamw")
 FUSED = ("cpu", "cuda")
-"""Devices whose fused optimisers are taken."""
+"""Devices with fused optimisers."""
 LEARNING_RATES = ("cosine", "step", "one-cycle", "constant")
 
 
@@ -31,17 +31,17 @@ def build_optimizer(
 ) -> optim.Optimizer:
     """The optimiser of all parameters that need a gradient.
 
-    By default it is torch's fused one where the parameters lie on a CPU or a CUDA device: the same numbers up to
-    rounding, in a fraction of the time.
+    By default it is the fused implementation of torch if all parameters are on a CPU or a CUDA device: the same result
+    up to rounding, in a fraction of the time.
 
     Args:
         name: ``"sgd"``, with Nesterov's momentum, or ``"adamw"``.
-        model: whose parameters are trained.
-        lr: highest learning rate.
-        weight_decay: of SGD part of the gradient, of AdamW a shrinking beside it.
-        momentum: of SGD, in [0, 1); AdamW keeps its betas of .9 and .999.
-        fused: False leaves it to torch how the step is computed.
-        body_rate: learning rate of all before the classifier, as a share of ``lr``.
+        model: the model to train.
+        lr: maximum learning rate.
+        weight_decay: added to the gradient by SGD, decoupled from it in AdamW.
+        momentum: momentum of SGD, in [0, 1); AdamW has betas of 0.9 and 0.999.
+        fused: False for the default implementation of torch.
+        body_rate: learning rate of the layers before the classifier, relative to ``lr``.
 
     >>> build_optimizer("sgd", nn.Linear(2, 3), lr=0.1, weight_decay=5e-4).defaults["nesterov"]
     True
@@ -73,13 +73,13 @@ def learning_rate_factor(
     """Factor on the learning rate at a progress in [0, 1], ``step / steps``.
 
     Args:
-        schedule: ``"cosine"``, half a wave down to 0; ``"step"``, times ``step_factor`` at each milestone;
-            ``"one-cycle"``, up from 1/25 in the first 30 % and down to 1/250,000, both by half a wave (Smith & Topin
-            2018; the defaults of ``torch.optim.lr_scheduler.OneCycleLR``); or ``"constant"``.
-        warmup: share of the training, in front, in which the factor grows from 0 to 1 in a line; the rest of the
-            schedule follows. One-cycle has its own and takes none.
-        milestones: of ``"step"``: increasing shares of the whole training, warm-up included.
-        step_factor: of ``"step"``, in (0, 1).
+        schedule: ``"cosine"``, half a cosine wave down to 0; ``"step"``, times ``step_factor`` at each milestone;
+            ``"one-cycle"``, up from 1/25 in the first 30 % and down to 1/250,000, both by half a cosine wave (Smith &
+            Topin 2018; the defaults of ``torch.optim.lr_scheduler.OneCycleLR``); or ``"constant"``.
+        warmup: fraction of the training in which the factor first grows linearly from 0 to 1; the schedule follows.
+            Ignored by one-cycle, which has its own.
+        milestones: for ``"step"``: increasing fractions of the whole training, including the warm-up.
+        step_factor: for ``"step"``, in (0, 1).
 
     >>> rate = learning_rate_factor("step", warmup=0.1, milestones=(0.8, 0.9))
     >>> [round(rate(progress), 3) for progress in (0.0, 0.05, 0.1, 0.79, 0.8, 0.9)]
@@ -97,7 +97,7 @@ def learning_rate_factor(
 
 
 def _steps(warmup: float, milestones: Sequence[float], step_factor: float) -> Steps:
-    """Steps in what follows the warm-up."""
+    """The steps, as fractions of the training after the warm-up."""
     check_number("step_factor", step_factor, low=0.0, high=1.0, open_low=True, open_high=True)
     if any(milestone <= warmup for milestone in milestones):
         raise ValueError(

@@ -22,15 +22,15 @@ from equipoise.train.module import Learner
 __all__ = ["judge", "keep_examples", "predict"]
 
 KEPT_SCORES = 1_000_000_000
-"""Maximum number of logits to save of a split, 2 GB of label maps; of more images, an evenly spaced subset is saved."""
+"""Maximum number of logits of label maps to save per split, 2 GB; otherwise an evenly spaced subset is saved."""
 EXAMPLES = 6
 """Number of test images to save."""
 IGNORED = -100
-"""Label to ignore in saved targets, whatever it is in the data."""
+"""Label to ignore in saved targets, which may differ from that of the data."""
 
 
 def predict(trainer: pl.Trainer, learner: Learner, data_module: DataModule, folder: RunFolder, split: str) -> None:
-    """Save logits and targets of a split, in its order."""
+    """Save logits and targets of a split, in the order of its samples."""
     whole = data_module.splits[split]
     kept = _kept(whole, learner)
     if kept is not None:
@@ -55,7 +55,7 @@ def predict(trainer: pl.Trainer, learner: Learner, data_module: DataModule, fold
         )
         for file in parts:
             file.unlink()
-    back = np.argsort(order, kind="stable")
+    in_order = np.argsort(order, kind="stable")
     data = learner.task.data
     if not data.task.multilabel:
         small = np.int16 if len(data.class_names) < 2**15 else np.int64
@@ -65,8 +65,8 @@ def predict(trainer: pl.Trainer, learner: Learner, data_module: DataModule, fold
     with appearing(file) as draft:
         np.savez(
             draft,
-            logits=logits[back],
-            targets=targets[back].astype(np.int8) if data.task.multilabel else targets[back],
+            logits=logits[in_order],
+            targets=targets[in_order].astype(np.int8) if data.task.multilabel else targets[in_order],
             class_names=np.array(data.class_names),
             train_counts=data.train_counts,
         )

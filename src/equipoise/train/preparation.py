@@ -1,4 +1,4 @@
-"""Preparation of raw inputs for a model: scaled pixels, standardised features, tokens of texts.
+"""Prepare raw inputs for a model: scaled pixels, standardised features, tokens of texts.
 
 It is fitted on the training split only and stored with the model as JSON, so that an exported model prepares its inputs
 as in training.
@@ -36,7 +36,7 @@ LONGEST = 256
 
 @dataclass(frozen=True)
 class Preparation(PreparationRecord):
-    r"""Raw inputs to those of the model: :math:`(x - \text{mean}) / \text{std}`, images in [0, 1] before that.
+    r"""Maps raw inputs to those of the model: :math:`(x - \text{mean}) / \text{std}`, images in [0, 1] before that.
 
     The arguments are those of :class:`equipoise.train.record.PreparationRecord`.
 
@@ -67,10 +67,10 @@ class Preparation(PreparationRecord):
 
     @classmethod
     def fit(cls, split: Split) -> Preparation:
-        """The preparation that suits a training split.
+        """Fit the preparation on a training split.
 
-        Of image files, an evenly spaced sample is decoded. Texts are truncated at the 95th percentile of their numbers
-        of words, at most 256.
+        Of image files, an evenly spaced sample is decoded. Texts are truncated at the 95th percentile of their
+        lengths, at most 256 words.
         """
         if not len(split):
             raise DataError("the training split must hold samples, found none; add training data")
@@ -119,12 +119,12 @@ class Preparation(PreparationRecord):
 
     @property
     def vocabulary(self) -> int | None:
-        """Number of tokens, for models of text."""
+        """Size of the vocabulary, for text models."""
         return len(self._vocabulary) if self.kind == "tokens" else None
 
     @property
     def length(self) -> int | None:
-        """Tokens of a text."""
+        """Number of tokens of a text."""
         return self.input_shape[0] if self.kind == "tokens" and self.input_shape else None
 
     def as_arrays(self, split: Split) -> Arrays:
@@ -134,23 +134,23 @@ class Preparation(PreparationRecord):
         return split if isinstance(split, Arrays) else split.as_arrays()
 
     def prepare(self, inputs: Tensor) -> Tensor:
-        """Raw inputs to those of the model: ``normalise(scale(inputs))``, in one pass for pixels."""
+        """Map raw inputs to those of the model: ``normalise(scale(inputs))``, in one pass for pixels."""
         return self.normalise(inputs if inputs.dtype is torch.uint8 and self.kind == "images" else self.scale(inputs))
 
     def scale(self, inputs: Tensor) -> Tensor:
-        """Images of uint8 to floats in [0, 1], features to float32, tokens to int64; on the device they are on."""
+        """Convert images of uint8 to floats in [0, 1], features to float32, tokens to int64, on their device."""
         if self.kind == "tokens":
             return inputs.long()
         if self.kind == "features":
             return inputs.float()
         if inputs.dtype is not torch.uint8:
             raise TypeError(f"images must be uint8, got {inputs.dtype}; pass raw pixels from 0 to 255")
-        return inputs / 255.0  # reads bytes and writes floats, in one kernel
+        return inputs / 255.0  # one kernel reads bytes and writes floats
 
     def normalise(self, scaled: Tensor) -> Tensor:
-        """Mean 0 and standard deviation 1 over the training data, in a new tensor; tokens stay as they are.
+        """Standardise by mean and standard deviation of the training data, in a new tensor; tokens are unchanged.
 
-        Of images uint8 is in units of 1/255.
+        Images of uint8 are in units of 1/255.
         """
         if self.kind == "tokens":
             return scaled
@@ -165,7 +165,7 @@ class Preparation(PreparationRecord):
 
         Images are paths, Pillow images (both are resized as in training) or uint8 arrays and tensors, one or a batch,
         or a list of any of these. Arrays are (N, channels, height, width) or (N, height, width, channels), according to
-        the number of channels in training; if it fits both axes, the size decides. Features are numbers (D,) or
+        the number of channels in training; if both axes match, the image size decides. Features are numbers (D,) or
         (N, D). Texts are a string or a list of strings.
         """
         if self.kind == "tokens":
@@ -233,7 +233,7 @@ class Preparation(PreparationRecord):
         return images
 
     def _channels_of(self, rgb: NDArray[np.uint8]) -> Tensor:
-        """(3, height, width) as (1, channels, height, width): itself, or the grey of ITU-R BT.601 as Pillow has it."""
+        """(3, height, width) as (1, channels, height, width): unchanged, or grey by ITU-R BT.601 as in Pillow."""
         channels = len(self.mean)
         if channels not in (1, 3):
             raise ValueError(
@@ -247,7 +247,7 @@ class Preparation(PreparationRecord):
         return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).to(torch.uint8)[:, None]
 
     def _channels_first(self, images: Tensor) -> Tensor:
-        """(N, channels, height, width), whichever way they came."""
+        """Images in either layout as (N, channels, height, width)."""
         channels, shape = len(self.mean), tuple(images.shape)
         ways = [
             turned
@@ -271,10 +271,10 @@ class Preparation(PreparationRecord):
         return Vocabulary(self.words)
 
     def _constants(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation for inputs of a type, in the shape that broadcasts over a batch."""
+        """Mean and standard deviation for inputs of a dtype, shaped to broadcast over a batch."""
         shape = (-1, 1, 1) if self.kind == "images" else (-1,)
         unit, kept = (255.0, torch.float32) if dtype is torch.uint8 else (1.0, dtype)
-        with torch.inference_mode(False):  # made in validation, used in training
+        with torch.inference_mode(False):  # may be created in validation and used in training
             mean, std = (
                 torch.tensor([unit * value for value in values], device=device, dtype=kept)
                 for values in (self.mean, self.std)
@@ -283,13 +283,13 @@ class Preparation(PreparationRecord):
 
 
 def _parts(inputs: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Samples in runs of some million values, since sums in float64 take eight bytes for each."""
+    """Chunks of samples of some million values, since sums in float64 need eight bytes per value."""
     step = max(1, 2**22 // max(1, math.prod(inputs.shape[1:])))
     return (inputs[start : start + step] for start in range(0, len(inputs), step))
 
 
 def _histogram(images: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """How often each channel has each value, (channels, 256)."""
+    """Histogram of the values of each channel, (channels, 256)."""
     return np.stack([np.bincount(channel.ravel(), minlength=256) for channel in np.moveaxis(images, 1, 0)])
 
 
@@ -309,13 +309,13 @@ def _feature_moments(features: NDArray[Any]) -> tuple[tuple[float, ...], tuple[f
 
 
 def _moments(mean: Any, variance: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:  # noqa: ANN401
-    """Mean and standard deviation; 1 for what is constant up to the rounding of float32."""
+    """Mean and standard deviation; the latter is 1 if values are constant up to the rounding of float32."""
     std = np.sqrt(variance)
     varies = std > np.finfo(np.float32).eps * np.abs(mean)
     return tuple(mean.tolist()), tuple(np.where(varies, std, 1.0).tolist())
 
 
 def _is_pillow(data: object) -> bool:
-    """Whether it is an image of Pillow, which need not be installed."""
+    """Whether the data are an image of Pillow, which need not be installed."""
     module = sys.modules.get("PIL.Image")
     return module is not None and isinstance(data, module.Image)

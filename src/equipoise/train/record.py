@@ -1,4 +1,4 @@
-"""What a finished run leaves: ``run.json``, ``results.json``, and its epochs in ``history.jsonl``. Without torch."""
+"""Records of a run: ``run.json``, ``results.json`` and ``history.jsonl``. Does not import torch."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ __all__ = [
 FORMAT = 1
 
 Statistic = float | Sequence[float | None] | None
-"""A number, or one for each class; None where it does not exist."""
+"""A number, or one per class; None if undefined."""
 
 
 @dataclass(frozen=True)
 class DataRecord(Record):
-    """What a run was trained and tested on.
+    """The data of a run.
 
     Args:
         name: of the data set.
@@ -56,7 +56,7 @@ class DataRecord(Record):
 
 @dataclass(frozen=True)
 class ModelRecord(Record):
-    """A model: its name, its number of weights, and what builds it again."""
+    """A model: its name, its number of parameters, and the settings that build it."""
 
     name: str
     parameters: int
@@ -68,17 +68,17 @@ class ModelRecord(Record):
 
 @dataclass(frozen=True)
 class PreparationRecord(Record):
-    """From raw inputs to those of the model; :class:`equipoise.train.preparation.Preparation` does it.
+    """How raw inputs become those of the model, as :class:`equipoise.train.preparation.Preparation` applies it.
 
     Args:
         kind: of the inputs.
-        input_shape: of one sample: (channels, height, width), or None where image sizes vary; (D,) features; (length,)
+        input_shape: of one sample: (channels, height, width), or None if image sizes vary; (D,) features; (length,)
             tokens.
         mean: of each channel in [0, 1], or of each feature; empty for tokens.
-        std: likewise; 1 where nothing varies.
-        words: those with a token of their own, as in :class:`equipoise.data.Vocabulary`.
+        std: likewise; 1 for constant values.
+        words: the vocabulary, as in :class:`equipoise.data.Vocabulary`.
         resize: how image files are resized, ``"stretch"`` or ``"crop"``.
-        upright: whether photographs are rotated as their camera says.
+        upright: whether photographs are rotated by their EXIF orientation.
     """
 
     kind: Literal["images", "features", "tokens"]
@@ -92,7 +92,7 @@ class PreparationRecord(Record):
 
 @dataclass(frozen=True)
 class MethodSettings(Record):
-    """Settings that a method chose itself; None where it has none.
+    """Settings that a method chose; None if it does not have them.
 
     Args:
         tau: of tau-normalisation.
@@ -107,7 +107,7 @@ class MethodSettings(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Environment(Record):
-    """Versions and hardware of a run; None where it is not recorded."""
+    """Versions and hardware of a run; None if not recorded."""
 
     python: str | None = None
     platform: str | None = None
@@ -125,25 +125,25 @@ class RunRecord(Record):
     """A finished run.
 
     Args:
-        data: what it was trained and tested on.
+        data: its data.
         model: its model.
         spec: all settings.
-        loss: as Python shows it.
-        loss_in_python: the expression for a training loop; None where the loss is more than an expression.
-        preparation: from raw inputs to those of the model.
-        monitor: metric on validation data that chose the epoch.
-        monitor_value: its value in that epoch; None where it does not exist.
-        best_epoch: the chosen epoch, from 0.
+        loss: its ``repr``.
+        loss_in_python: the loss as a Python expression; None if there is none.
+        preparation: how raw inputs become those of the model.
+        monitor: validation metric that selected the epoch.
+        monitor_value: its value in that epoch; None if undefined.
+        best_epoch: the selected epoch, from 0.
         epochs: of the training.
-        settled: settings that the method chose itself.
-        started: time as ISO 8601.
+        settled: settings that the method chose.
+        started: time in ISO 8601.
         finished: likewise.
-        seconds: in between.
-        seconds_per_step: of training; that of stage one where a method takes no steps.
-        device: that it was trained on.
+        seconds: time between them.
+        seconds_per_step: of training; that of stage one if the method takes no steps.
+        device: training device.
         environment: versions and hardware.
-        equipoise: version.
-        format: of the record.
+        equipoise: version of equipoise.
+        format: version of the record.
     """
 
     data: DataRecord
@@ -174,7 +174,7 @@ class RunResults(Record):
     Args:
         val: on validation data; None in runs of earlier versions.
         test: on test data.
-        open: with unknown classes; None without an open set.
+        open: on test data and unknown classes; None without an open set.
     """
 
     val: Evaluation | None = None
@@ -188,12 +188,12 @@ class EpochRecord(Record):
 
     Args:
         epoch: from 0.
-        step: after the last batch.
-        lr: the learning rate then.
+        step: number of steps after the last batch.
+        lr: learning rate of the last step.
         train: statistics of the training batches.
         val: metrics on validation data.
-        seconds: of the epoch.
-        seconds_per_step: mean over its steps.
+        seconds: time of the epoch.
+        seconds_per_step: mean time of a step.
     """
 
     epoch: int

@@ -1,8 +1,8 @@
-"""Rows of a comparison: a loss or method with training settings of its own, ``ce(lr=0.01)``, ``sdn(sampler=balanced)``.
+"""Rows of a comparison: a loss or method with its own training settings, ``ce(lr=0.01)``, ``sdn(sampler=balanced)``.
 
-An argument of the loss comes first: ``recall(momentum=0.1)`` is the momentum of recall loss, ``ce(momentum=0.8)`` that
-of SGD. Settings of a sum may stand in any of its losses and apply to the whole row; those of a method apply to the
-losses inside it too, and to both of its stages.
+Arguments of the loss take precedence over settings: ``recall(momentum=0.1)`` is the momentum of recall loss,
+``ce(momentum=0.8)`` that of SGD. Settings in any loss of a sum apply to the whole row; those of a method apply to its
+losses too, and to both of its stages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Row:
 
     Args:
         expression: the loss or method without the settings.
-        settings: pairs of name and value, sorted by name; those of the comparison hold for all others.
+        settings: pairs of name and value, sorted by name; the comparison provides all others.
     """
 
     expression: Expression
@@ -33,17 +33,17 @@ class Row:
 
     @property
     def meaning(self) -> object:
-        """Equal for rows that mean the same, however they are written."""
+        """A value that is equal for equivalent rows, however they are written."""
         expression = self.expression
         return parse_method(str(expression)) if isinstance(expression, Call) else expression, self.settings
 
     def with_expression(self, text: str) -> Row:
-        """Another loss with the settings of this row beside its own."""
+        """A row of another loss with the settings of this row in addition to its own."""
         other = read_row(text)
         return Row(other.expression, tuple(sorted((dict(self.settings) | dict(other.settings)).items())))
 
     def run_settings(self) -> dict[str, Any]:
-        """Settings of ``RunSpec``, with ``loss`` or ``method`` among them."""
+        """Settings for ``RunSpec``, including ``loss`` or ``method``."""
         name = "method" if isinstance(self.expression, Call) else "loss"
         return {name: str(self.expression), **{key: _plain(value) for key, value in self.settings}}
 
@@ -55,7 +55,7 @@ class Row:
 
 
 def read_row(text: str) -> Row:
-    """The row of a text without candidates; its settings are checked one by one.
+    """Parse a row without candidates and check its settings.
 
     >>> row = read_row("recall(momentum=0.1, lr=0.01)")
     >>> str(row.expression), row.settings
@@ -76,7 +76,7 @@ def read_row(text: str) -> Row:
 
 
 def expand_rows(text: str) -> list[str]:
-    """Every row that a text with candidates stands for, each checked, in its canonical form.
+    """Expand a text with candidates into rows, checked and in canonical form.
 
     >>> expand_rows("ce(lr=[0.1, 0.01])"), expand_rows("tau-norm(tau=[0.5, 1])")
     (['ce(lr=0.1)', 'ce(lr=0.01)'], ['tau-norm(tau=0.5)', 'tau-norm(tau=1)'])
@@ -88,7 +88,7 @@ def expand_rows(text: str) -> list[str]:
 
 
 def is_same_row(wanted: str, other: str) -> bool:
-    """Whether another text is the row that is wanted; ``"auto"`` wants the plain loss of any task, by its name.
+    """Whether two texts are the same row; ``"auto"`` as the first matches the default loss of any task.
 
     >>> is_same_row("auto", "ce"), is_same_row("ce", "ce(lr=0.01)")
     (True, False)
@@ -100,19 +100,19 @@ def is_same_row(wanted: str, other: str) -> bool:
 
 
 def is_plain(text: str) -> bool:
-    """Whether the loss of a row is the plain one of a task, with whatever settings."""
+    """Whether the loss of a row is the default loss of a task, with any settings."""
     return read_row(text).expression in [parse(task.default_loss) for task in Task]
 
 
 def _divided_loss(loss: Call, settings: dict[str, Value]) -> Call:
-    if is_own(loss.name):  # its function decides what it takes
+    if is_own(loss.name):  # its function determines its arguments
         return loss
     own = set() if loss.name == AUTO else {key for key, _ in loss.options if is_argument(loss.name, key)}
     return _divided(loss, own, settings)
 
 
 def _divided(call: Call, own: set[str], settings: dict[str, Value]) -> Call:
-    """The call with its own options; the others are moved to ``settings`` where they are some."""
+    """The call with its own options; training settings among the others are moved to ``settings``."""
     moved = {key: value for key, value in call.options if key in ROW_SETTINGS and key not in own}
     for key, value in moved.items():
         if key in settings and settings[key] != value:
@@ -126,7 +126,7 @@ def _extended(call: Call, settings: tuple[tuple[str, Value], ...]) -> Call:
 
 
 def _check(text: str, row: Row) -> None:
-    """Raise where a setting of a row cannot have its value."""
+    """Raise if a setting of a row has an invalid value."""
     for key, value in row.settings:
         if isinstance(value, Choices):
             raise ValueError(f"{key} must be one value, got {value} in {text}; candidates are for equipoise compare")
@@ -137,5 +137,5 @@ def _check(text: str, row: Row) -> None:
 
 
 def _plain(value: Value) -> Any:  # noqa: ANN401
-    """A value as settings take it."""
+    """A value for ``RunSpec``: calls as text."""
     return str(value) if isinstance(value, Call) else value

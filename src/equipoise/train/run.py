@@ -71,7 +71,7 @@ def run(
         spec: all settings.
         out: folder of the finished run; until then its files are in ``out.unfinished``.
         restart: delete an unfinished run and start again.
-        images_checked: undecodable image files were looked for already, as a comparison does once.
+        images_checked: image files were already checked, e.g. once by a comparison.
         say: called with messages for the user.
         console: for a progress bar; None for none.
 
@@ -90,19 +90,19 @@ def run(
                 return folder
         try:
             with _explained(folder), quiet():
-                said = _saying(folder, say) if leader else lambda line: None
-                _train(spec, folder, images_checked, said, console if leader else None)
+                report = _saying(folder, say) if leader else lambda line: None
+                _train(spec, folder, images_checked, report, console if leader else None)
         except BaseException:
             if leader and not any(
                 folder.draft.rglob("*.ckpt")
-            ):  # nothing to resume, and the next attempt may be another run
+            ):  # nothing to resume, and the folder may be needed for another run
                 shutil.rmtree(folder.draft, ignore_errors=True)
             raise
     return folder
 
 
 def _take_over(folder: RunFolder, spec: RunSpec, restart: bool, say: Callable[[str], None]) -> None:
-    """Make the folder, or use that of an earlier attempt; raise if it belongs to another run."""
+    """Create the folder, or reuse that of an interrupted run; raise if it belongs to another run."""
     if restart and not folder.finished:
         shutil.rmtree(folder.draft, ignore_errors=True)
     linked = next((path for path in (folder.draft, *folder.draft.glob("*")) if path.is_symlink()), None)
@@ -163,7 +163,7 @@ def _saying(folder: RunFolder, say: Callable[[str], None]) -> Callable[[str], No
 
 @contextmanager
 def _explained(folder: RunFolder) -> Iterator[None]:
-    """Raise errors of the machine as errors that say what to do."""
+    """Convert errors of the machine into errors that say what to do."""
     try:
         yield
     except MemoryError as error:
@@ -175,10 +175,10 @@ def _explained(folder: RunFolder) -> Iterator[None]:
             "--precision bf16-mixed"
         ) from None
     except RuntimeError as error:
-        if not _left_alone(error):
+        if not _lost_a_process(error):
             raise
         raise TrainingError("another process of this run stopped; its own message says why") from None
-    except (KeyboardInterrupt, SystemExit):  # Lightning makes the second of the first
+    except (KeyboardInterrupt, SystemExit):  # Lightning converts the first into the second
         raise TrainingError(f"interrupted; {_again(folder)}") from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -186,14 +186,14 @@ def _explained(folder: RunFolder) -> Iterator[None]:
         raise
 
 
-def _left_alone(error: RuntimeError) -> bool:
-    """Whether another process of the run has stopped; gloo has only messages for that."""
+def _lost_a_process(error: RuntimeError) -> bool:
+    """Whether another process of the run has stopped; gloo reports it in the message only."""
     words = ("Connection closed by peer", "Connection reset by peer")
     return type(error).__name__.startswith("Dist") or any(text in str(error) for text in words)
 
 
 def _again(folder: RunFolder) -> str:
-    """What happens if the same command is run again."""
+    """Advice on what running the same command again does."""
     if not any(folder.draft.rglob("*.ckpt")):
         return "no epoch was finished, the same command starts again"
     return f"finished epochs are in {folder.draft}, run the same command again to resume"
@@ -272,14 +272,14 @@ def _train(
 def _prepared(
     spec: RunSpec, folder: RunFolder, images_checked: bool, say: Callable[[str], None], console: Console | None
 ) -> _Prepared:
-    """Open the data, check the method on them, and train stage one where it has two."""
+    """Open the data, check the method on them, and train stage one if the method has two stages."""
     method = method_of(spec)
     data, unknown = opened(spec, check_images=not images_checked)
     method.check_task(data.task)
     task, preparation = TrainingTask(data), Preparation.fit(data.train)
     stage_one = None
     if isinstance(method, TwoStages):
-        _model(spec, method, task, preparation)  # a mistake is reported before stage one is trained, not afterwards
+        _model(spec, method, task, preparation)  # report errors before stage one is trained
         for text in method.losses:
             loss_of(spec, data, False, text)
         stage_one = _stage_one(spec, method, folder, data, say, console)
@@ -295,7 +295,7 @@ def _prepared(
 def _learner(
     spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, context: RunContext, steps: int
 ) -> Learner:
-    """The model as the method trains it, from the weights of stage one where there is one, with its loss."""
+    """The model that the method trains, from the weights of stage one if any, with its loss."""
     method, task, preparation, _, stage_one = prepared
     if stage_one is not None:
         begin_from(stage_one, model, name)
@@ -308,7 +308,7 @@ def _learner(
     objective = method.objective(trained, context)
     learner = learner_of(spec, task, trained, objective, preparation, steps=steps, body_rate=method.rate)
     if spec.compile != "none":
-        torch.compiler.reset()  # what was compiled for an earlier run in this process holds the weights of that run
+        torch.compiler.reset()  # code compiled for an earlier run in this process keeps the weights of that run
         trained.compile(mode=spec.compile)
     return learner
 
@@ -320,7 +320,7 @@ def _context(
     trainer: pl.Trainer,
     say: Callable[[str], None],
 ) -> RunContext:
-    """What the method knows of the run."""
+    """The run, as the method sees it."""
     return RunContext(
         loss=partial(loss_of, spec, data_module.data, trainer.world_size > 1),
         features=partial(classifier_features, data_module, preparation, trainer.strategy.root_device),
@@ -332,11 +332,11 @@ def _context(
 
 
 def _predict(trainer: pl.Trainer, learner: Learner, data_module: DataModule, folder: RunFolder) -> None:
-    """Save predictions of every split but that of training, and leave the process group."""
+    """Save predictions of all splits except training data, and leave the process group."""
     for split in [name for name in data_module.splits if name != "train"]:
         predict(trainer, learner, data_module, folder, split)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()  # metrics of the leader would wait for processes that are gone
+        torch.distributed.destroy_process_group()  # metrics of the leader would wait for processes that have exited
 
 
 def _summary(spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, steps: int) -> str:
@@ -368,7 +368,7 @@ def _stage_one(
     say: Callable[[str], None],
     console: Console | None,
 ) -> RunFolder:
-    """The finished run that stage two starts from: the given one, or one that is trained inside this run."""
+    """The finished run that stage two starts from: the given one, or one trained inside this run."""
     wanted = spec.model_copy(update={"method": "none", "loss": method.backbone, "stage_one": None})
     if spec.stage_one is None:
         if (spec.devices, spec.nodes) != ("1", 1):
@@ -383,16 +383,16 @@ def _stage_one(
                 "with --stage-one, or --restart to start again"
             )
         run(wanted, inside.path, images_checked=True, say=lambda line: say(f"stage one: {line}"), console=console)
-        gc.collect()  # its data and weights are on the device until then
+        gc.collect()  # frees its data and weights on the device
         return inside
     return named_stage_one(spec.stage_one, wanted, data)
 
 
 def _serve(learner: Learner, method: Method, folder: RunFolder, leader: bool) -> None:
-    """Load the selected weights into the model that predicts, and save these.
+    """Load the selected weights into the model that predicts, and save its weights.
 
-    The weights as they were trained, of two heads for example, stay in the checkpoint beside them, so that a run that
-    is killed after this can be resumed.
+    The checkpoint also keeps the weights of the trained model, for example with two heads, so that a run that is killed
+    afterwards can be resumed.
     """
     epoch, trained = -1, None
     if method.learns_in_steps:
@@ -407,7 +407,7 @@ def _serve(learner: Learner, method: Method, folder: RunFolder, leader: bool) ->
 
 
 def _selected_without_steps(monitor: str, stage_one: RunFolder, folder: RunFolder) -> SelectedEpoch:
-    """Epoch and time of a step of stage one, and the validation metric of the model that took no steps itself."""
+    """Epoch and time per step of stage one, and the validation metric of a model that took no steps."""
     first, val = stage_one.record, folder.results.val
     return SelectedEpoch(first.best_epoch, None if val is None else val.overall.get(monitor), first.seconds_per_step)
 

@@ -265,10 +265,12 @@ class SharedSpec(BaseModel):
         return name
 
     def differing(self, stored: Mapping[str, Any], but: Sequence[str] = ()) -> dict[str, tuple[Any, Any]]:
-        """Recorded settings that differ from this spec, each with both values; ``but`` names those to skip."""
+        """Recorded settings that differ from this spec, with both values; ``but`` names settings to skip."""
         differing = {}
         for name, wanted in plain(self.model_dump()).items():
-            known = stored.get(name, plain(type(self).model_fields[name].get_default()))  # recorded before it was there
+            known = stored.get(
+                name, plain(type(self).model_fields[name].get_default())
+            )  # recorded before the setting existed
             places = name in PLACES and isinstance(known, str) and isinstance(wanted, str)
             equal = same_place(known, wanted) if places else known == wanted
             if name == "task" and isinstance(known, str) and isinstance(wanted, str):
@@ -303,7 +305,7 @@ ROW_SETTINGS = frozenset(
     if (isinstance(extra := field.json_schema_extra, dict) and extra["group"] == "Training" and name != "monitor")
     or name in ("augment", "sampler")
 )
-"""Settings that a row of a comparison can have of its own; data and monitor are the same for all."""
+"""Settings that can differ between rows of a comparison; data and monitor cannot."""
 
 
 class RunSpec(SharedSpec):
@@ -373,7 +375,7 @@ class RunSpec(SharedSpec):
 
 
 def _check_no_settings(text: str, row: Row) -> None:
-    """Raise where a loss or method of one run has settings of a training beside its arguments."""
+    """Raise if the loss or method of a single run has training settings among its arguments."""
     if row.settings:
         names = ", ".join(f"{key}={value}" for key, value in row.settings)
         flags = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in row.settings)
@@ -406,7 +408,7 @@ def read_spec(path: Path) -> dict[str, Any]:
         ) from None
     except IsADirectoryError:
         raise SpecError(str(path), [f"settings must be a YAML file, got a folder{_data_instead(path)}"]) from None
-    except Exception as error:  # a file can cause anything
+    except Exception as error:  # the content of a file can cause any error
         message = f"the file is not YAML: {' '.join(str(error).split()) or type(error).__name__}{_data_instead(path)}"
         raise SpecError(str(path), [message]) from error
     if not isinstance(settings, dict):

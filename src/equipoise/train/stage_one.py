@@ -1,4 +1,4 @@
-"""The run that stage two of a method starts from: its checks and its weights."""
+"""Stage one of a method: checks of its run, and its weights."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def named_stage_one(path: str, wanted: RunSpec, data: DataSet) -> RunFolder:
 
     Args:
         path: the folder.
-        wanted: settings of stage one.
-        data: what stage two is trained on.
+        wanted: required settings of stage one.
+        data: data of stage two.
     """
     folder = RunFolder(Path(path))
     if not folder.finished:
@@ -57,7 +57,7 @@ def named_stage_one(path: str, wanted: RunSpec, data: DataSet) -> RunFolder:
 
 
 def begin_from(stage_one: RunFolder, model: nn.Module, name: str) -> None:
-    """Give a model the weights of stage one."""
+    """Load the weights of stage one into a model."""
     try:
         model.load_state_dict(SelectedWeights.read(stage_one).model)
     except Exception as error:  # noqa: BLE001  (a broken file may raise anything)

@@ -1,7 +1,7 @@
-"""Statistics of the training on some batches of every epoch: recall, confidence, gaps, norms, exponents.
+"""Training statistics on some batches of every epoch: recall, confidence, gaps, norms, exponents.
 
 They stay on the device until the end of the epoch, without synchronisation, and are then computed on all of these
-batches at once: one by one they would take longer than the steps of a small model.
+batches at once: computing them batch by batch would take longer than the steps of a small model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Statistics(nn.Module):
     """Statistics of one epoch at a time.
 
     Args:
-        observers: metrics of training batches, from the task.
+        observers: metrics for training batches, from the task.
         steps: steps of an epoch.
     """
 
@@ -54,12 +54,12 @@ class Statistics(nn.Module):
         return index % self.every == 0
 
     def wants_gradient(self, index: int) -> bool:
-        """Whether its gradient is observed, too."""
+        """Whether the gradient of this step is observed, too."""
         return index % (self.every * OBSERVATIONS // GRADIENTS) == 0
 
     @torch.no_grad()
     def observe(self, logits: Tensor, targets: Tensor) -> None:
-        """Keep some of a batch for the end of the epoch; mixed labels have no correct class and are skipped."""
+        """Keep a part of a batch for the end of the epoch; mixed labels have no true class and are skipped."""
         dense = targets.is_floating_point() and "recall" in self.observers
         if not dense:
             self.kept.append(_some(logits.detach(), targets))
@@ -104,7 +104,7 @@ class Statistics(nn.Module):
 
 
 def _some(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """A copy of the rows of a batch: all, or every k-th sample or pixel where that would be too many.
+    """A copy of the rows of a batch: all, or every k-th sample or pixel if there are too many.
 
     Shape: ``logits`` (N, C, d1, ..., dk), ``targets`` (N, d1, ..., dk) or (N, C); result (n, C), and (n,) or (n, C).
     """

@@ -1,4 +1,4 @@
-"""A task on a data set in training: defaults, and what is measured on validation data and on training batches."""
+"""A task on a data set: defaults, and metrics on validation data and training batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TrainingTask:
     """One task on one data set.
 
     Args:
-        data: its splits.
+        data: the data set.
     """
 
     def __init__(self, data: DataSet) -> None:
@@ -28,11 +28,11 @@ class TrainingTask:
 
     @property
     def monitor(self) -> str:
-        """The validation metric that chooses the checkpoint."""
+        """The validation metric that selects the checkpoint."""
         return self.kind.monitor
 
     def metrics(self) -> dict[str, Metric]:
-        """Metrics of a validation pass: those of evaluations, and what right and wrong predictions are like."""
+        """Metrics of a validation pass: those of evaluations, and confidence of correct and wrong predictions."""
         exact = len(self.data.val) * self.num_classes <= KEPT
         ignore = self.data.ignore_index
         metrics = basic_metrics(self.kind, self.num_classes, exact=exact, ignore_index=ignore)
@@ -41,7 +41,7 @@ class TrainingTask:
         return {**metrics, "profile": ConfidenceProfile(ignore_index=ignore)}
 
     def scores(self, metrics: Mapping[str, Metric]) -> dict[str, float]:
-        """Their numbers by name; ``monitor`` is among them."""
+        """Values of the metrics by name, including ``monitor``."""
         decisions = decision_scores(self.kind, metrics)
         scores = {name: float(decisions[name]) for name in self.kind.metrics}
         scores |= {name: float(metrics[name].compute()) for name in ("nll", "ece")}
@@ -50,7 +50,7 @@ class TrainingTask:
         return {**scores, **{name: float(value) for name, value in metrics["profile"].compute().items()}}
 
     def observers(self) -> dict[str, Metric]:
-        """Metrics of what is learnt, on some batches of the training."""
+        """Metrics for some training batches."""
         if self.kind.multilabel:
             return {"gap": ProbabilityGap()}
         ignore = self.data.ignore_index
@@ -61,7 +61,7 @@ class TrainingTask:
         }
 
     def default_model(self) -> str:
-        """A model that suits the data."""
+        """Name of a model for the kind of data."""
         if self.kind.pixels:
             return "unet"
         train = self.data.train
@@ -73,5 +73,5 @@ class TrainingTask:
         return "resnet32" if max(size) <= SMALL else "resnet18"
 
     def default_batch_size(self, samples: int) -> int:
-        """A power of two that leaves an epoch of so many samples 16 steps where it can, from 4 to the largest."""
+        """The largest power of two with at least 16 steps per epoch, between 4 and the maximum of the task."""
         return min(self.kind.largest_batch, max(4, 1 << int(math.log2(max(samples / 16, 1)))))

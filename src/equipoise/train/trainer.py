@@ -68,7 +68,7 @@ def trainer_for(spec: RunSpec, folder: RunFolder, callbacks: Sequence[pl.Callbac
 
 def check_trainer(spec: RunSpec) -> None:
     """Raise if the machine or the logger does not exist, before anything is trained; nothing is written."""
-    quiet_loggers = spec.logger in ("none", "csv", "tensorboard")  # others may publish that they were made
+    quiet_loggers = spec.logger in ("none", "csv", "tensorboard")  # other loggers may create a run on a server
     with quiet():
         trainer_for(spec if quiet_loggers else spec.model_copy(update={"logger": "none"}), RunFolder(Path("run")), ())
     if not quiet_loggers:
@@ -86,7 +86,7 @@ def _accelerator(asked: str) -> str:
 
 
 def _logger(spec: RunSpec, folder: RunFolder) -> Any:  # noqa: ANN401
-    """The logger of that name; one that writes files writes them into the folder."""
+    """The logger of that name; loggers that write files write them into the folder."""
     if spec.logger == "none":
         return False
     kind = _logger_kind(spec)
