@@ -55,7 +55,7 @@ def counts_come_along(backend: Backend, targets: Tensor, spec: SoftmaxSpec) -> b
     """Whether a backend counts the true positives of each class in the same pass as the rows."""
     if backend == "reference" or targets.is_floating_point() or has_terms_of_all_classes(spec):
         return False
-    if backend == "triton":  # in eager mode its kernels apply weights and handle invalid labels
+    if backend == "triton":  # in eager mode its kernels apply the weights
         return torch.compiler.is_compiling()
     return not any(piece.name in ("offset", "scale", "true_margin") for piece in spec.layout)
 

@@ -15,7 +15,7 @@ SORTED_AT_ONCE = 2**22  # errors: a sort needs several times the memory of its i
 def lovasz_losses(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> tuple[Tensor, Tensor]:
     """Lovász-softmax losses of the classes, (C,) or (N, C), and which of them are present.
 
-    Arguments as in ``reference.region.overlap_sums``; ``losses.region.lovasz_softmax_loss`` has the formula.
+    Arguments as ``reference.region.overlap_sums``; the formula stands in ``losses.region.lovasz_softmax_loss``.
     """
     foreground, valid = truth_of(logits, targets, ignore_index, hard=True)
     probs = probabilities(logits, valid)

@@ -1,4 +1,4 @@
-r"""Functions of the softmax kernels on a tile of logits (rows, classes): the closed forms of ``reference.softmax``.
+r"""What the softmax kernels do with a tile of logits: the closed forms of ``reference.softmax``, rows by classes.
 
 Two numbers represent a row: its peak, the largest adjusted logit, and ``others``, the sum of the exponentials of all
 classes but the true one relative to the peak, so that q = 1 - p keeps its precision at p = 1. Dense targets have no

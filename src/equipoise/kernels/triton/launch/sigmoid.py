@@ -103,14 +103,14 @@ def sigmoid_forward(
     dtype, device = accumulation_dtype(logits), logits.device
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
     out = torch.empty_like(logits, dtype=None if at_once else dtype) if keep_elements or at_once else logits
-    options = (spec, element_weight is not None, SigmoidOutputs(keep_elements, observed, reduction, at_once))
+    how = (spec, element_weight is not None, SigmoidOutputs(keep_elements, observed, reduction, at_once))
     tensors: tuple[Tensor, ...] = (logits, targets, weight, out)
-    cached_plan = _forward_plan(logits.shape, tuple([tensor.stride() for tensor in tensors]), *options)
-    if cached_plan is None:
+    planned = _forward_plan(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
+    if planned is None:
         logits, targets, weight, out = tensors = tuple([tensor.contiguous() for tensor in tensors])
-        cached_plan = _forward_plan(logits.shape, tuple([tensor.stride() for tensor in tensors]), *options)
-        assert cached_plan is not None
-    launch, shape, inside = cached_plan
+        planned = _forward_plan(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
+        assert planned is not None
+    launch, shape, inside = planned
     sums = sums_of(2, launch.programs, inside, dtype, device)
     partial = sums if shape is None else torch.empty(shape, dtype=dtype, device=device)
     reduced = None if reduction is None else Reduced.empty(dtype, device)
@@ -164,11 +164,11 @@ def sigmoid_backward(
     """Gradient of the logits; ``grad`` is a scalar or shaped like them, ``inverse`` 1 / denominator."""
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
     tensors: tuple[Tensor, ...] = (logits, targets, weight, torch.empty_like(logits), grad if grad.ndim else logits)
-    options = (spec, element_weight is not None, 2 if grad.ndim else 1 if inverse is None else 3)
-    launch = _backward_launch(logits.shape, tuple([tensor.stride() for tensor in tensors]), *options)
+    how = (spec, element_weight is not None, 2 if grad.ndim else 1 if inverse is None else 3)
+    launch = _backward_launch(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
     if launch is None:
         tensors = tuple([tensor.contiguous() for tensor in tensors])
-        launch = _backward_launch(logits.shape, tuple([tensor.stride() for tensor in tensors]), *options)
+        launch = _backward_launch(logits.shape, tuple([tensor.stride() for tensor in tensors]), *how)
         assert launch is not None
     logits, targets, weight, out, each = tensors
     if logits.numel():

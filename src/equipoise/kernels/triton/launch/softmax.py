@@ -78,12 +78,12 @@ def softmax_forward(
     is omitted if it can recompute it.
     """
     outputs = SoftmaxOutputs(keep_rows, hits, coded, False, reduction)
-    cached_plan = _forward_plan(Batch.of(logits, targets), spec, weight is not None, outputs)
-    if cached_plan is None:
+    planned = _forward_plan(Batch.of(logits, targets), spec, weight is not None, outputs)
+    if planned is None:
         logits, targets = logits.contiguous(), targets.contiguous()
-        cached_plan = _forward_plan(Batch.of(logits, targets), spec, weight is not None, outputs)
-        assert cached_plan is not None
-    kept, rows, inside, launch = cached_plan
+        planned = _forward_plan(Batch.of(logits, targets), spec, weight is not None, outputs)
+        assert planned is not None
+    kept, rows, inside, launch = planned
     dtype, device = accumulation_dtype(logits), logits.device
     state = torch.empty((kept, rows), dtype=dtype, device=device) if kept else None
     each, classes = logits.shape[:1] + logits.shape[2:], logits.shape[1]
@@ -134,10 +134,10 @@ def softmax_at_once(
     if gradient.stride() != logits.stride():
         return None
     outputs = SoftmaxOutputs(gradient=True, reduction=reduction)
-    cached_plan = _forward_plan(Batch.of(logits, targets), spec, weight is not None, outputs)
-    if cached_plan is None:
+    planned = _forward_plan(Batch.of(logits, targets), spec, weight is not None, outputs)
+    if planned is None:
         return None
-    *_, inside, launch = cached_plan
+    *_, inside, launch = planned
     sums = sums_of(3, launch.programs, inside, hyper.dtype, logits.device)
     reduced = Reduced.empty(hyper.dtype, logits.device)
     denominate(targets, weight, reduced, reduction, logits.shape[1], spec.ignore_index)
@@ -208,11 +208,11 @@ def softmax_backward(
     """
     out = torch.empty_like(logits)
     kind = 2 if grad.ndim else 1 if inverse is None else 3
-    options = (spec, weight is not None, coded, state is not None, kind)
-    launch = _backward_launch(Batch.of(logits, out, targets), *options)
+    how = (spec, weight is not None, coded, state is not None, kind)
+    launch = _backward_launch(Batch.of(logits, out, targets), *how)
     if launch is None:
         logits, out, targets = logits.contiguous(), out.contiguous(), targets.contiguous()
-        launch = _backward_launch(Batch.of(logits, out, targets), *options)
+        launch = _backward_launch(Batch.of(logits, out, targets), *how)
         assert launch is not None
     if launch.programs:
         _backward(
