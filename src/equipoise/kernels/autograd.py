@@ -86,8 +86,8 @@ def sigmoid_elements(
 ) -> Tensor:
     """Unreduced sigmoid loss.
 
-    Shape: all tensors (N, C, d1, ..., dk); ``element_weight`` may broadcast to it. The result has the same shape and the
-    accumulation type, and is 0 where the target is ignored.
+    Shape: all tensors (N, C, d1, ..., dk); ``element_weight`` may broadcast to it. The result has the same shape
+    and the accumulation type, and is 0 where the target is ignored.
     """
     function: type[torch.autograd.Function]
     if backend == "triton":
