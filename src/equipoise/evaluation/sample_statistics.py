@@ -43,7 +43,7 @@ class ResampledMetric(NamedTuple):
     Args:
         statistics: names of the arguments of ``value``, each (k, draws).
         value: returns the metric (draws,), or values (classes, draws) whose mean is the metric.
-        classes: classes of that mean, ``"all"`` or a group; classes without a value are excluded.
+        classes: the classes of that mean, ``"all"`` or a group; classes without a value are excluded.
     """
 
     statistics: tuple[str, ...]
@@ -390,7 +390,8 @@ class Ranking:
 
     Average precision evaluates the precision only at scores of positives. So the samples are summed between one such
     score and the next higher one, and average precision is :math:`\sum_j p_j P_j / T_j / \sum_j p_j` with the weight
-    :math:`p_j` of the positives at score j, and :math:`P_j, T_j` those of the positives and of all samples at or above it.
+    :math:`p_j` of the positives at score j, and :math:`P_j, T_j` those of the positives and of all samples
+    at or above it.
     """
 
     def __init__(self, scores: Array, positive: Array, known: Array) -> None:
