@@ -1,4 +1,4 @@
-"""The command line, ``equipoise COMMAND``. One thin file for each command."""
+"""The command line, ``equipoise COMMAND``. One module per command."""
 
 from __future__ import annotations
 

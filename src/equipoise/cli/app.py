@@ -1,4 +1,4 @@
-"""The application. A command is imported when it is called; the help needs only a line of it."""
+"""The application. A command is imported when it is called; the overview of commands only needs a line of each."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ COMMANDS = {
     "doctor": "Report problems and suggest losses: from predictions (FILE), from --counts, or from both.",
     "losses": "List the losses with formula, paper and when to use them; with NAME show one of them.",
 }
-"""Each is the function of its name in the module of its name, with this line as its docstring."""
+"""Summary of each command, the docstring of the function with its name in the module with its name."""
 
 
 UsageError: type[Any] = typer.BadParameter.__mro__[1]
-"""Of click, which some versions of typer include and others require."""
+"""The usage error of click, which some versions of typer include and others require."""
 
 
 class Commands(TyperGroup):
@@ -63,14 +63,14 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401
         """Import the command before it is looked up."""
         if args[0] in COMMANDS:
-            alone = typer.Typer(add_completion=False)
-            alone.command()(getattr(import_module(f"equipoise.cli.{args[0]}"), args[0]))
-            self.commands[args[0]] = typer.main.get_command(alone)
+            command_app = typer.Typer(add_completion=False)
+            command_app.command()(getattr(import_module(f"equipoise.cli.{args[0]}"), args[0]))
+            self.commands[args[0]] = typer.main.get_command(command_app)
         return super().resolve_command(ctx, args)
 
 
 def _one_line(error: Any) -> str:  # noqa: ANN401
-    """The message of a usage error, with a suggestion or a hint at the end."""
+    """The message of a usage error in one line, with a suggestion or a hint at the end."""
     message = " ".join(error.format_message().split())
     message = message[:1].lower() + message[1:].removesuffix(".")
     hint = "" if message.endswith("?") or error.ctx is None else f"; see {error.ctx.command_path} --help"

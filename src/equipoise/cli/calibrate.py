@@ -24,7 +24,7 @@ __all__ = ["calibrate"]
 
 TABLES = (".csv", ".parquet")
 LISTED = 20
-"""Number of thresholds that are printed."""
+"""Maximum number of printed thresholds."""
 
 
 def calibrate(
@@ -89,7 +89,7 @@ def calibrate(
         from equipoise.evaluation.calibrators import fit_and_evaluate
 
         chosen = _method(method or source.task.calibration, source)
-        options = _needs(chosen, source, gamma, bias)
+        options = _fit_options(chosen, source, gamma, bias)
         with walking(source, walks=1 if other is not None else 3) as progress:
             fitted, report = fit_and_evaluate(source, other, chosen, options, share=split, seed=seed, progress=progress)
         save(fitted, out)
@@ -101,7 +101,7 @@ def calibrate(
 
 
 def _method(name: str, source: Predictions) -> Method:
-    """The method of that name; it must support the task."""
+    """The calibration method with this name; it must support the task."""
     from equipoise.calibration import METHODS
 
     known = [method.name for method in METHODS.values() if source.task.fitted in method.tasks]
@@ -113,7 +113,7 @@ def _method(name: str, source: Predictions) -> Method:
     return METHODS[name]
 
 
-def _needs(method: Method, source: Predictions, gamma: float | None, bias: bool) -> dict[str, Any]:
+def _fit_options(method: Method, source: Predictions, gamma: float | None, bias: bool) -> dict[str, Any]:
     """Keyword arguments of a fit."""
     options: dict[str, Any] = {**source.ignoring}
     if gamma is not None:

@@ -1,4 +1,4 @@
-"""A comparison in the terminal."""
+"""Print a comparison in the terminal."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Columns = Mapping[str, Sequence[Text]]
 
 
 def print_comparison(verdict: Verdict, console: Console | None = None) -> None:
-    """Print the table, the differences from the baseline, and the sentences; as many columns side by side as fit.
+    """Print the table, the differences from the baseline, and the sentences; wide tables are split.
 
     Args:
-        verdict: of the comparison.
-        console: where to; None for the terminal.
+        verdict: verdict of the comparison.
+        console: console to print to; None for stdout.
     """
     console = console or Console()
     losses = [Text(row.loss) for row in verdict.rows]
@@ -50,8 +50,8 @@ def print_comparison(verdict: Verdict, console: Console | None = None) -> None:
 
 
 def _cell(metric: str, result: Result) -> Text:
-    around = "" if result.std is None else f" ± {spread(metric, result)}"
-    text = Text(f"{shown(metric, result.mean)}{around}", style="bold" if result.best else "")
+    deviation = "" if result.std is None else f" ± {spread(metric, result)}"
+    text = Text(f"{shown(metric, result.mean)}{deviation}", style="bold" if result.best else "")
     return text.append(MARKS[result.mark])
 
 
@@ -77,7 +77,7 @@ def _difference(one: MetricDifference | None) -> Text:
 
 
 def _print_columns(console: Console, title: str, losses: Sequence[Text], columns: Columns) -> None:
-    """One table below the other where the terminal is too narrow for all columns."""
+    """Print the columns in several tables, one below the other, if the terminal is too narrow for all."""
     first = max(map(len, [title, *(loss.plain for loss in losses)]))
     columns = {name: _aligned(cells) for name, cells in columns.items()}
     for names in _fitting(columns, console.width - first):
@@ -89,21 +89,21 @@ def _print_columns(console: Console, title: str, losses: Sequence[Text], columns
 
 
 def _aligned(cells: Sequence[Text]) -> list[Text]:
-    """Numbers below each other, whether they are marked or not."""
+    """Pad cells without a mark, so that numbers are aligned."""
     marked = [cell.plain.endswith((MARKS["better"], MARKS["worse"])) for cell in cells]
     return [cell if mark or not any(marked) else cell + Text("  ") for cell, mark in zip(cells, marked, strict=True)]
 
 
 def _fitting(columns: Columns, width: int) -> Iterator[list[str]]:
-    """Names of columns that fit side by side, at least one."""
-    side: list[str] = []
+    """Groups of columns that fit group by group, at least one column each."""
+    group: list[str] = []
     left = width
     for name, cells in columns.items():
-        own = 2 + max(len(name), *(len(cell) for cell in cells))
-        if side and own > left:
-            yield side
-            side, left = [], width
-        side.append(name)
-        left -= own
-    if side:
-        yield side
+        column_width = 2 + max(len(name), *(len(cell) for cell in cells))
+        if group and column_width > left:
+            yield group
+            group, left = [], width
+        group.append(name)
+        left -= column_width
+    if group:
+        yield group

@@ -30,7 +30,7 @@ def fail(error: Exception | str, status: int = 2) -> NoReturn:
 
 
 class Console(rich.console.Console):
-    """A console that prints text as it is: no markup, no emoji codes, and no control characters.
+    """A console that prints plain text: no markup, no emoji codes, and no control characters.
 
     Control characters are escaped in strings before layout, and in other renderables when they are drawn.
     """

@@ -1,4 +1,4 @@
-"""A loss in words: its signature and docstring as plain text."""
+"""Signature and docstring of a loss as plain text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def signature_of(entry: Entry) -> inspect.Signature:
 
 
 def call_of(entry: Entry) -> str:
-    """The call of the constructor with every default."""
+    """The signature as text: the constructor with every default."""
     return f"{entry.name}{signature_of(entry)}"
 
 
@@ -73,7 +73,7 @@ SIGNS |= {"log": "log", "propto": "∝", "sum": "Σ"}
 
 
 def _plain(text: str) -> str:
-    """Docstring markup to plain text."""
+    """Convert docstring markup to plain text."""
     text = re.sub(r":math:`([^`]*)`", r"\1", text).replace("``", "").replace("\\,", " ")
     text = re.sub(r"\\([a-zA-Z]+)", lambda sign: SIGNS.get(sign[1], ""), text)
     for _ in range(2):  # inner braces first

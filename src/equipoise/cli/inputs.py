@@ -1,4 +1,4 @@
-"""Shared by the commands on saved predictions: options, opening a file, progress, and errors of bad input."""
+"""Shared functions of the commands: options, opening predictions, progress, and errors of bad input."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ Counts = Annotated[
 IgnoreIndex = Annotated[int, typer.Option("--ignore-index", help="Target to ignore.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Random seed.")]
 MOST_CLASSES = 10_000_000
-"""Limit of the counts that are read from a file."""
+"""Maximum number of counts that are read from a file."""
 
 
 def json_text(data: object) -> str:
-    """JSON; infinite numbers become ``"inf"``, as JSON has none."""
+    """JSON; infinite numbers become ``"inf"`` or ``"-inf"``, because JSON does not support them."""
 
     def finite(value: Any) -> Any:  # noqa: ANN401
         if isinstance(value, float) and math.isinf(value):
@@ -78,7 +78,7 @@ def bad_input() -> Iterator[None]:
 
 
 def task_option(name: str | None) -> Task | None:
-    """The task that ``--task`` names."""
+    """The task with the name from ``--task``."""
     try:
         return None if name is None else Task(name)
     except ValueError as error:
@@ -119,7 +119,7 @@ def read_counts(text: str) -> tuple[float, ...]:
             values = [float(word) for word in path.read_text(encoding=encoding_of(path)).replace(",", " ").split()]
         else:
             values = [float(word) for word in text.split(",")]
-    except Exception as error:  # a file can cause anything
+    except Exception as error:  # reading a file can raise any error
         raise InputError(
             f"counts must be numbers with commas such as 5000,500,50, or a .npy, .txt or .csv file of numbers, got "
             f"{text!r} ({error})"
@@ -131,7 +131,7 @@ def read_counts(text: str) -> tuple[float, ...]:
 
 @contextmanager
 def walking(source: Predictions | None, walks: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, over ``walks`` passes through the samples."""
+    """Show a progress bar on a terminal for ``walks`` passes over the samples."""
     if source is None:
         yield lambda samples: None
         return

@@ -1,4 +1,4 @@
-"""The catalogue on the terminal: a table of all losses, one loss in full."""
+"""The catalogue in the terminal: a table of all losses, or one loss in detail."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LETTERS = (
     "z logits · p probability, p_y that of the target class · t target · n_c training samples of class c · C classes · "
     "w weight · ε label smoothing · ξ(e) weight of the high-confidence term in epoch e"
 )
-WIDE = 100  # columns from which on formula, paper and advice stand side by side
+WIDE = 100  # minimum terminal width for formula, paper and advice in columns of their own
 
 
 def overview(console: Console | None = None) -> None:
@@ -63,7 +63,7 @@ def _narrow(heading: str, entries: list[Entry]) -> Table:
 
 
 def _lines(formula: str) -> str:
-    """The loss on the first line, what its letters mean on the next ones."""
+    """The formula, with the definitions of its symbols on separate lines."""
     return formula.replace(",  ", ",\n")
 
 
@@ -80,7 +80,7 @@ def _table(heading: str) -> Table:
 
 
 def details(entry: Entry, console: Console | None = None) -> None:
-    """Print one loss in full."""
+    """Print one loss in detail."""
     console = console or Console(highlight=True)
     arguments = Table.grid(padding=(0, 2))
     arguments.add_column(style="bold", no_wrap=True)

@@ -1,4 +1,4 @@
-"""``equipoise losses``: the catalogue as a table, one loss in full, or its curves as a picture."""
+"""``equipoise losses``: the catalogue as a table, one loss in detail, or its curves as a figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags of a command made from the settings of a spec: one for each, with its help, checked in one place."""
+"""Flags of a command from the settings of a spec: one per setting, with its help and validation."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ Spec = TypeVar("Spec", bound=SharedSpec)
 
 
 def with_settings(spec: type[BaseModel], groups: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a flag for each setting of the spec; it gets those that were used as ``**settings``.
+    """Add a flag for each setting of the spec to a command, which receives the used ones as ``**settings``.
 
     Args:
         spec: the settings.
-        groups: headings of the help page, in their order.
+        groups: headings of the help, in their order.
     """
 
-    def dress(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
         kept = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         fields = sorted(spec.model_fields.items(), key=lambda item: groups.index(_group(item[1])))
         flags = [_parameter(name, field) for name, field in fields]
         parameters = sorted([*kept, *flags], key=lambda one: one.default is not inspect.Parameter.empty)
 
-        def dressed(**values: Any) -> None:  # noqa: ANN401
+        def decorated(**values: Any) -> None:  # noqa: ANN401
             command(**values)
 
-        dressed.__name__, dressed.__doc__ = command.__name__, command.__doc__
-        dressed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        dressed.__annotations__ = {one.name: one.annotation for one in parameters}
-        return dressed
+        decorated.__name__, decorated.__doc__ = command.__name__, command.__doc__
+        decorated.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        decorated.__annotations__ = {one.name: one.annotation for one in parameters}
+        return decorated
 
-    return dress
+    return decorate
 
 
 def settled(
     spec: type[Spec], file: Path | None, out: Path | None, flags: Mapping[str, Any], command: str, *, here: bool = True
 ) -> tuple[Spec, Path | None]:
-    """Settings of a YAML file and of flags, which win, and the folder; mistakes in one message, exit status 2.
+    """Settings from a YAML file and from flags, which take precedence, and the folder; errors exit with status 2.
 
-    What needs no torch is checked first: a slip is answered before anything is loaded. ``here``: the data have to be on
-    this machine.
+    Checks that do not need torch run first, so that most mistakes are reported without its import time. With ``here``
+    the data must be on this machine.
     """
     try:
         stored = {} if file is None else read_spec(file)
@@ -80,14 +80,14 @@ def given_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _group(field: FieldInfo) -> str:
-    """The heading under which a setting stands."""
+    """The heading of a setting in the help."""
     extra = field.json_schema_extra
     assert isinstance(extra, dict)
     return str(extra["group"])
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    """A flag that is absent unless it is used: the spec knows the default and checks what came."""
+    """A flag without a default: the spec has the default and validates the value."""
     text = field.description or ""
     if field.default not in (PydanticUndefined, None, "", False, {}, ()):
         text += f" [{_shown(field.default)}]"
@@ -110,7 +110,7 @@ def _shown(default: object) -> str:
 
 def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
-    with suppress(Exception):  # a text can cause anything
+    with suppress(Exception):  # parsing a text can raise any error
         if equals:
             return key, parse_yaml(value)
     raise ValueError(f"--model-options must be key=value, got {text!r}; for example width=16 or hidden=[64,64]")

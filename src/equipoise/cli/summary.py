@@ -1,4 +1,4 @@
-"""An evaluation in the terminal."""
+"""Print an evaluation in the terminal."""
 
 from __future__ import annotations
 

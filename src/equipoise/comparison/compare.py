@@ -39,7 +39,7 @@ from equipoise.train.spec import FREE, RunSpec, describe_differences
 __all__ = ["compare"]
 
 MOST_JOBS = 8
-"""Default maximum of parallel runs: memory has to hold the data of each."""
+"""Default maximum of parallel runs: each holds the data in memory."""
 GROWING = ("losses", "methods", "seeds")
 """Settings to which values may be added when a comparison is resumed."""
 
@@ -62,8 +62,8 @@ def compare(
         jobs: parallel runs; None for one per GPU, or per core up to 8, and with Ray as many as fit.
         ray: address of a Ray cluster that trains the runs; None for processes of this machine.
         say: called with messages for the user.
-        console: for a progress bar; None for none.
-        page: makes the HTML of the report; None for none.
+        console: console of a progress bar; None for no progress bar.
+        page: returns the HTML of the report; None for no report.
 
     Raises:
         DataError: the data cannot be used.
@@ -71,10 +71,10 @@ def compare(
         TrainingError: every run failed, or the comparison was interrupted.
     """
     folder = ComparisonFolder(out.absolute())
-    with _held(folder):
-        said = _saying(folder, say)
+    with _locked(folder):
+        log = _logging(folder, say)
         with _explained(folder), _terminated_is_interrupted():
-            _train_all(folder, spec, jobs, ray, said, console)
+            _train_all(folder, spec, jobs, ray, log, console)
             runs = _compared(folder)
             if len(_missing(runs)) == len(runs):
                 why = "".join(f": {one.loss}, seed {one.seed}: {one.error}" for one in folder.failures[:1])
@@ -103,7 +103,7 @@ def _explained(folder: ComparisonFolder) -> Iterator[None]:
 
 @contextmanager
 def _terminated_is_interrupted() -> Iterator[None]:
-    """Handle SIGTERM, of ``kill`` and batch systems, like an interruption, unless it has a handler."""
+    """Handle SIGTERM (``kill``, batch systems) like an interruption, unless it already has a handler."""
     ours = threading.current_thread() is threading.main_thread()
     if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -116,8 +116,8 @@ def _terminated_is_interrupted() -> Iterator[None]:
 
 
 @contextmanager
-def _held(folder: ComparisonFolder) -> Iterator[None]:
-    """Lock the folder for this comparison; leave nothing behind where none was planned."""
+def _locked(folder: ComparisonFolder) -> Iterator[None]:
+    """Lock the folder for this comparison; delete its files again if no plan was written."""
     path = folder.path
     if not folder.exists and path.exists() and not (path.is_dir() and all(map(_of_no_plan, path.iterdir()))):
         raise ValueError(f"{path}: the folder exists and is not a comparison; choose another --out")
@@ -136,7 +136,7 @@ def _held(folder: ComparisonFolder) -> Iterator[None]:
 
 
 def _of_no_plan(file: Path) -> bool:
-    """Whether a file may be left by a comparison that was stopped before it had a plan."""
+    """Whether a file may come from a comparison that was stopped before its plan was written."""
     return (
         file.name in (*LOCKS, "compare.log")
         or file.name.startswith(f".compare.json{DRAFT}")
@@ -145,13 +145,13 @@ def _of_no_plan(file: Path) -> bool:
 
 
 def _clear(path: Path) -> None:
-    """Delete files that were made before there was a plan, and no others."""
+    """Delete the files of a comparison without a plan, and no others."""
     for file in filter(_of_no_plan, path.iterdir()):
         shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
 
 
-def _saying(folder: ComparisonFolder, say: Callable[[str], None]) -> Callable[[str], None]:
-    """Write messages to the log of the comparison, too, unless the disk is full."""
+def _logging(folder: ComparisonFolder, say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that also writes messages to the log of the comparison, unless that fails."""
 
     def both(line: str) -> None:
         with suppress(OSError), open_unlinked(folder.log) as log:
@@ -169,7 +169,7 @@ def _train_all(
     say: Callable[[str], None],
     console: Console | None,
 ) -> None:
-    """Make the plan if there is none, and train the missing runs."""
+    """Write the plan if there is none, and train the missing runs."""
     known = _entries_so_far(folder, spec)
     _set_damaged_aside(folder, say)
     entries = known
@@ -188,7 +188,7 @@ def _train_all(
 
 
 def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] | None:
-    """Entries of the plan; None if the data have to be opened first; raise if it is another comparison."""
+    """Entries of the plan; None if there is none or its rows differ; raise if it is another comparison."""
     if not folder.exists:
         return None
     try:
@@ -201,14 +201,14 @@ def _entries_so_far(folder: ComparisonFolder, spec: CompareSpec) -> list[Entry] 
     meant = [canonical(text) for text in texts]
     changed = spec.differing(stored, (*FREE, *GROWING, "baseline"))
     compared = None if spec.compared is None else list(spec.compared)
-    gone = [text for text, one in zip(texts, meant, strict=True) if compared is not None and one not in compared]
-    gone += [f"seed {seed}" for seed in seeds if seed not in spec.seeds]
+    removed = [text for text, one in zip(texts, meant, strict=True) if compared is not None and one not in compared]
+    removed += [f"seed {seed}" for seed in seeds if seed not in spec.seeds]
     if compared is None and not suggested:
         changed["losses"] = texts, "those that the data suggest"
-    if changed or gone:
+    if changed or removed:
         from equipoise.comparison.command import command_of
 
-        lacking = [f"{some(gone)}, which this one lacks"] if gone else []
+        lacking = [f"{some(removed)}, which this one lacks"] if removed else []
         differs = " and with ".join([*([describe_differences(changed)] if changed else []), *lacking])
         command = command_of(stored, str(folder.path))
         remedy = "" if changed else f"resume it ({command}), see it (equipoise report {folder.path}), or "
@@ -228,7 +228,7 @@ def _set_damaged_aside(folder: ComparisonFolder, say: Callable[[str], None]) -> 
 
 
 def _compared(folder: ComparisonFolder) -> list[PlannedRun]:
-    """The runs without those that are only stage one of others."""
+    """The runs, except those that are only stage one of others."""
     losses = {loss for entry in folder.entries for loss in entry.candidates}
     return [run for run in folder.runs if run.loss in losses]
 
@@ -258,10 +258,10 @@ def _jobs(spec: CompareSpec, jobs: int | None, needed: int | None, ray: str | No
     check_installed("training", "pytorch_lightning")
     gpus = _gpus() if spec.accelerator in ("auto", "gpu", "cuda") else []
     count = jobs or len(gpus) or min(MOST_JOBS, _cores())
-    count = count if needed is None else max(1, min(count, needed))  # one opens the data where nothing is to train
+    count = count if needed is None else max(1, min(count, needed))  # at least one, which opens the data
     threads = os.environ.get(
         "OMP_NUM_THREADS", str(max(1, _cores() // count))
-    )  # what is trained on GPUs is evaluated on the CPU
+    )  # also with GPUs: evaluation uses the CPU
     environments = [{"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": threads} for gpu in gpus] or [{}]
     return LocalJobs(count, prepare, environments)
 
@@ -272,7 +272,7 @@ def _cores() -> int:
 
 
 def _gpus() -> list[str]:
-    """Names of the CUDA devices that may be used."""
+    """Names of the visible CUDA devices."""
     import torch
 
     named = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
@@ -311,15 +311,15 @@ def _train(
         Job(
             run.name,
             train_one,
-            (own, run.folder.path),
+            (run_settings, run.folder.path),
             after=None if run.stage_one is None else run.stage_one.path.name,
         )
-        for run, own in zip(runs, specs, strict=True)
+        for run, run_settings in zip(runs, specs, strict=True)
         if run.name in missing
     ]
     waited_for = {call.after for call in calls}
     calls.sort(key=lambda call: call.name not in waited_for)
-    with Display(runs, [own.epochs for own in specs], say, console) as display:
+    with Display(runs, [run_settings.epochs for run_settings in specs], say, console) as display:
         for outcome in workers.outcomes(calls, display.tick):
             run = missing[outcome.name]
             if outcome.error is None:
@@ -327,7 +327,7 @@ def _train(
                 folder.failure(run.name).with_suffix(".log").unlink(missing_ok=True)
                 display.finished(run)
             else:
-                with suppress(OSError):  # a full disk, which the message reports
+                with suppress(OSError):  # such as a full disk; the message reports the failure
                     folder.write_failure(run, outcome.error, outcome.log)
                 display.failed(run, outcome.error, folder.failure(run.name).with_suffix(".log"))
 
@@ -347,10 +347,10 @@ def _judge(folder: ComparisonFolder, page: Callable[[ComparisonFolder, Verdict],
 
 
 def prepare() -> None:
-    """Prepare a worker process: import, and use one thread, because runs are parallel.
+    """Prepare a worker process: import modules, and use one thread, because runs are parallel.
 
-    ``OMP_NUM_THREADS`` overrides it; runs with other numbers of threads may differ in their last digits. With GPUs the
-    processes share the cores.
+    ``OMP_NUM_THREADS`` overrides the number of threads; with another number results may differ in their last digits.
+    With GPUs the cores are divided among the processes.
     """
     threads = os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
@@ -385,7 +385,7 @@ def train_one(spec: RunSpec, out: Path) -> None:
             run(spec, out, images_checked=True, say=_write_line)
         finally:
             gc.collect()
-            torch.cuda.empty_cache()  # others may use the same GPU
+            torch.cuda.empty_cache()  # other processes may use the same GPU
 
 
 def _write_line(line: str) -> None:

@@ -9,7 +9,7 @@
     report.html             the report
     compare.log             the messages
 
-Does not import torch: reports and tables are made from folders alone.
+Does not import torch: reports and tables only need the folder.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Entry(Record):
     """A row of the table.
 
     Args:
-        text: the loss or method as it was given, ``"focal(gamma=[1, 2, 3])"``.
-        candidates: what it expands to; validation data select one.
+        text: the loss or method as passed, such as ``"focal(gamma=[1, 2, 3])"``.
+        candidates: the expanded losses or methods; one is selected on validation data.
     """
 
     text: str
@@ -52,8 +52,8 @@ class PlannedRun:
 
     Args:
         loss: a candidate.
-        seed: of the run.
-        folder: of the run.
+        seed: random seed of the run.
+        folder: folder of the run.
         stage_one: the run that a method with two stages starts from; several may share one.
     """
 
@@ -74,8 +74,8 @@ class Failure(Record):
 
     Args:
         loss: a candidate.
-        seed: of the run.
-        error: in one line.
+        seed: random seed of the run.
+        error: error message in one line.
         log: file with the messages of the run, relative to the comparison.
     """
 
@@ -92,18 +92,18 @@ class StoredRun(Record):
     loss: str
     seed: int
     folder: str
-    stage_one: str | None = field(default_factory=lambda: None)  # no plain default: None is written, too
+    stage_one: str | None = field(default_factory=lambda: None)  # with a plain default None would not be written
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Record):
-    """What is compared, ``compare.json``.
+    """The plan of a comparison, ``compare.json``.
 
     Args:
-        format: of the file.
+        format: format of the file.
         equipoise: version that wrote it.
         spec: all settings.
-        entries: rows of the table, in the order in which they were given.
+        entries: rows of the table, in the order of the settings.
         baseline: text of the entry that the others are compared with.
         runs: every candidate with every seed.
     """
@@ -152,7 +152,7 @@ class ComparisonFolder:
         return self.plan.is_file()
 
     def read_plan(self) -> Plan:
-        """The plan; raises ``InputError`` where the file is damaged."""
+        """The plan; raises ``InputError`` if the file is damaged."""
         advice = "delete the folder and compare again"
         plan = Plan.from_json(read_record(self.plan, advice=advice), where=self.plan, advice=advice)
         places = [place for run in plan.runs for place in (run.folder, run.stage_one) if place is not None]
@@ -168,7 +168,7 @@ class ComparisonFolder:
 
     @property
     def entries(self) -> list[Entry]:
-        """The rows of the table, in the order in which they were given."""
+        """The rows of the table, in the order of the settings."""
         return self.read_plan().entries
 
     @property
@@ -195,7 +195,7 @@ class ComparisonFolder:
 
     @property
     def failures(self) -> list[Failure]:
-        """The runs that failed and were not finished since."""
+        """The failed runs that have not been finished since."""
         files = [self.failure(run.name) for run in self.runs if not run.folder.finished]
         advice = "delete it; the run is tried again"
         return [
@@ -210,7 +210,7 @@ class ComparisonFolder:
         return self.best_of({loss for entry in self.entries for loss in entry.candidates})
 
     def best_of(self, losses: Collection[str]) -> PlannedRun | None:
-        """The best of some candidates on validation data; None where none of them has a metric there."""
+        """The best of some candidates on validation data; None if none of them has a metric."""
         records = {run: run.folder.record for run in self.finished if run.loss in losses}
         values = {
             run: record.monitor_value if metric_info(record.monitor).higher_is_better else -record.monitor_value
@@ -231,7 +231,7 @@ class ComparisonFolder:
     def write_plan(
         self, spec: Mapping[str, Any], entries: Sequence[Entry], baseline: str, runs: Sequence[PlannedRun]
     ) -> None:
-        """Make the folder a comparison."""
+        """Create the folder and write the plan."""
         self.path.mkdir(parents=True, exist_ok=True)
         (self.path / "runs").mkdir(exist_ok=True)
 

@@ -1,7 +1,7 @@
-r"""How a finished run rejects samples of unknown classes, for any weights of the samples.
+r"""Open-set metrics of a finished run for any weights of the samples.
 
-Known and unknown samples are drawn separately, each as often as there are of them, and so are the validation samples,
-by which every draw chooses its threshold anew. Nothing here needs torch.
+Known, unknown and validation samples are resampled separately, each with their own number of samples. Every draw
+chooses its threshold on its own validation samples. Does not import torch.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from equipoise.train.folder import RunFolder
 __all__ = ["OPEN_METRICS", "OpenSetStatistics"]
 
 OPEN_METRICS = ("f_measure", "auroc", "unknown_rejected", "known_rejected", "open_accuracy")
-"""Metrics of the test samples and those of unknown classes, at the main threshold."""
+"""Metrics of test samples and samples of unknown classes at the main threshold."""
 
 Array = NDArray[Any]
 
 
 class OpenSetStatistics:
-    """The test of one run beside its open set, with the threshold that accepts a fraction of the validation data.
+    """Test data and open set of one run, with the threshold that accepts a fraction of the validation data.
 
     Args:
-        known: predictions of the test.
-        unknown: those of the open set.
-        val: those of the validation data.
+        known: test predictions.
+        unknown: predictions of the open set.
+        val: validation predictions.
         accept: fraction of the validation samples that is accepted.
 
     Attributes:
-        sizes: samples of unknown classes, and of the validation data.
-        samples_of: how many samples are drawn for a metric, of several kinds the fewest.
-        least: least variance that samples add to a difference, as in ``SampleStatistics``.
+        sizes: number of samples of unknown classes, and of validation samples.
+        samples_of: number of samples that each metric is resampled from; the smallest if there are several kinds.
+        least: minimum variance that samples add to a difference, as in ``SampleStatistics``.
     """
 
     def __init__(self, known: Predictions, unknown: Predictions, val: Predictions, accept: float) -> None:
@@ -63,7 +63,9 @@ class OpenSetStatistics:
         (self.threshold,) = self._thresholds(np.ones((self.sizes[1], 1)))
         true_positives = int((self.correct & (self.confidence >= self.threshold)).sum())
         accepted = int((unknown_confidence >= self.threshold).sum())
-        step = 2.0 * (samples + accepted) / (samples + true_positives + accepted) ** 2  # of the F-measure, by one more
+        step = (
+            2.0 * (samples + accepted) / (samples + true_positives + accepted) ** 2
+        )  # change of the F-measure by one sample
         self.least = {
             "f_measure": 2.0 * step**2,
             "unknown_rejected": 2.0 / unknowns**2,
@@ -73,7 +75,7 @@ class OpenSetStatistics:
 
     @classmethod
     def of(cls, folder: RunFolder, known: Predictions) -> OpenSetStatistics | None:
-        """That of a finished run; None where it has no open set."""
+        """The statistics of a finished run; None without an open set."""
         evaluation = folder.results.open
         if evaluation is None:
             return None
@@ -81,7 +83,7 @@ class OpenSetStatistics:
         return cls(known, unknown, open_predictions(folder.predictions("val"), task="multiclass"), evaluation.accept)
 
     def weigh(self, weights: Array, unknown: Array, val: Array) -> dict[str, Array]:
-        r"""The metrics where samples of the three kinds count as often as weights (samples, draws) say; (draws,) each.
+        r"""The metrics for weights (samples, draws) of known, unknown and validation samples; (draws,) each.
 
         The F-measure is :math:`2 TP / (2 TP + FP + FN)`: known samples accepted and correct; known samples that are
         wrong or rejected; unknown samples that are accepted. AUROC is the fraction of pairs in which the known sample
@@ -106,7 +108,7 @@ class OpenSetStatistics:
             }
 
     def _thresholds(self, val: Array) -> Array:
-        """The highest threshold of each draw that accepts the fraction of its validation samples, (draws,)."""
+        """For each draw the highest threshold that accepts the fraction of its validation samples, (draws,)."""
         above = np.cumsum(val[self.counted_val][self.val_order], 0, dtype=np.float64)
         needed = np.maximum(np.ceil(self.accept * above[-1] - 1e-9), 1.0)
         thresholds: Array = self.val_sorted[(above >= needed).argmax(0)]
@@ -114,12 +116,12 @@ class OpenSetStatistics:
 
 
 def _summed(weights: Array) -> Array:
-    """Sums of the first 0, 1, ... rows."""
+    """Cumulative sums over the first 0, 1, ... rows."""
     return np.vstack([np.zeros((1, weights.shape[1])), np.cumsum(weights, 0, dtype=np.float64)])
 
 
 def _confidences(source: Predictions) -> tuple[Array, Array, Array]:
-    """Which samples count, their largest probability in float64, and whether its class is the target; (samples,)."""
+    """Indices of samples that are not ignored, their confidence in float64, and whether they are correct."""
     parts = []
     for chunk in source.chunks():
         scores = chunk.scores.astype(np.float64)

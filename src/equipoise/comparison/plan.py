@@ -26,7 +26,7 @@ __all__ = ["as_planned", "baseline_of", "entries_of", "planned_runs", "run_name"
 LONGEST = 80
 """Maximum number of characters of a loss in the name of a folder."""
 LOOKED_AT = 20_000
-"""Maximum number of images of a split whose size is checked before the training."""
+"""Maximum number of images per split whose size is checked before the training."""
 
 
 def entries_of(losses: Sequence[str]) -> list[Entry]:
@@ -66,7 +66,7 @@ def baseline_of(spec: CompareSpec, entries: Sequence[Entry]) -> str:
 
 
 def as_planned(entries: Sequence[Entry], folder: ComparisonFolder) -> list[Entry]:
-    """The entries, with the texts that the folder already has, as version 0.1 wrote them: their runs are reused."""
+    """The entries with the texts stored in the folder, which version 0.1 may have written: their runs are reused."""
     if not folder.exists:
         return list(entries)
     rows = {canonical(entry.text): entry.text for entry in folder.entries}
@@ -80,14 +80,14 @@ def as_planned(entries: Sequence[Entry], folder: ComparisonFolder) -> list[Entry
 def planned_runs(
     folder: Path, entries: Sequence[Entry], seeds: Sequence[int], planned: Sequence[str] = ()
 ) -> list[PlannedRun]:
-    """Every candidate with every seed, once: all losses with the first seed, then all with the second.
+    """One run per candidate and seed: all losses with the first seed, then all with the second.
 
-    Stage one of a method is a run, too, shared by all methods that start from it, and named as in ``planned`` if it is
-    there.
+    Stage one of a method is a run, too, which all methods that start from it share; it has the name in ``planned`` if
+    there is an equal loss.
     """
     losses = list(dict.fromkeys(candidate for entry in entries for candidate in entry.candidates))
     wanted = {loss: _backbone(loss) for loss in losses}
-    backbones = {loss: _in_words_of([*losses, *planned, *wanted.values()], text) for loss, text in wanted.items()}
+    backbones = {loss: _equal_text([*losses, *planned, *wanted.values()], text) for loss, text in wanted.items()}
     needed = [backbone for backbone in dict.fromkeys(backbones.values()) if backbone not in (None, *losses)]
 
     def place(loss: str | None, seed: int) -> RunFolder | None:
@@ -110,8 +110,8 @@ def _backbone(text: str) -> str | None:
     return str(row.with_expression(method.backbone)) if isinstance(method, TwoStages) else None
 
 
-def _in_words_of(losses: Sequence[str | None], backbone: str | None) -> str | None:
-    """The text of the first equal loss, so that one run serves both; otherwise that of the backbone."""
+def _equal_text(losses: Sequence[str | None], backbone: str | None) -> str | None:
+    """The text of the first equal loss, so that both share one run; otherwise that of the backbone."""
     from equipoise.train.rows import is_same_row
 
     same = (other for other in losses if other is not None and backbone is not None and is_same_row(backbone, other))
@@ -119,7 +119,7 @@ def _in_words_of(losses: Sequence[str | None], backbone: str | None) -> str | No
 
 
 def run_name(loss: str, seed: int) -> str:
-    """The name of the folder of a run, unique for each loss.
+    """The name of the folder of a run, unique per loss.
 
     >>> run_name("focal(gamma=1)", 0), run_name("ce + 0.5 * dice", 12), run_name("ce+0.5*dice", 12)
     ('focal-gamma=1-0', 'ce+0.5-dice-1743fd7d-12', 'ce+0.5-dice-d0181fd0-12')
@@ -143,17 +143,17 @@ def _shared(spec: CompareSpec) -> dict[str, Any]:
 
 
 def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple[list[Entry], list[str]]:
-    """What is compared on these data, and notes for the user.
+    """The entries to compare on these data, and notes for the user.
 
-    Where no losses are given, some are suggested from the data, the plain one first.
+    If no losses are given, they are suggested from the data, the plain loss first.
 
     Args:
         spec: all settings.
-        fingerprint: of the data of finished runs; None where there are none.
+        fingerprint: fingerprint of the data of finished runs; None without finished runs.
 
     Raises:
         DataError: the data cannot be used.
-        ValueError: a loss does not fit them; all of these are named. Or they are not those of the finished runs.
+        ValueError: losses do not fit the data (the message lists all), or the data differ from those of finished runs.
     """
     from equipoise.doctor.suggest import suggest
     from equipoise.train.builders import check_model, check_sizes, model_of, monitor_of, opened
@@ -196,7 +196,7 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
 
 
 def _problem(spec: CompareSpec, model: nn.Module, name: str, task: TrainingTask, text: str) -> str | None:
-    """Why a candidate cannot be trained on the data of the task with this model; None where it can."""
+    """Why a candidate cannot be trained on the data of the task with this model; None if it can."""
     from equipoise.train.builders import check_method, loss_of
     from equipoise.train.methods import parse_method
     from equipoise.train.rows import read_row
@@ -215,7 +215,7 @@ def _problem(spec: CompareSpec, model: nn.Module, name: str, task: TrainingTask,
 
 
 def _without_twins(spec: CompareSpec, data: DataSet, entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
-    """The entries with one candidate in place of several that are the same loss on these data, and notes."""
+    """The entries, with equivalent candidates on these data merged into one, and notes on these."""
     from equipoise.train.builders import loss_of
     from equipoise.train.rows import read_row
 
@@ -234,7 +234,7 @@ def _without_twins(spec: CompareSpec, data: DataSet, entries: Sequence[Entry]) -
 def _twins(
     built: Mapping[str, tuple[object, nn.Module]], task: Task, num_classes: int, ignore_index: int
 ) -> dict[str, str]:
-    """Candidates with the settings, loss values and gradients of another one, and which; plain losses are kept."""
+    """Map candidates to an equivalent one (same settings, loss values and gradients); plain losses are kept."""
     import torch
 
     from equipoise.train.loss_text import OwnLoss, loss_trace

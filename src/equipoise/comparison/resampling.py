@@ -1,4 +1,4 @@
-"""The metrics of finished runs on other draws of the test samples. Nothing here needs torch."""
+"""Bootstrap resampling of the metrics of finished runs over test samples. Does not import torch."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from equipoise.train.folder import AGAIN, RunFolder
 __all__ = ["RunStatistics", "resample", "statistics_of", "values_of"]
 
 TOGETHER = 2**21
-"""Entries of the matrix of weights that is made at a time."""
+"""Maximum number of entries of a matrix of weights."""
 
 
 class RunStatistics:
     """Statistics of the test samples of one run, and of its open set.
 
     Args:
-        folder: of the finished run.
-        source: its predictions of the test.
+        folder: folder of the finished run.
+        source: its test predictions.
 
     Attributes:
         test: statistics of the test samples.
-        open: those of the open set, or None.
-        targets: a digest of those of the test, to tell whether runs share it.
-        least: variance of a difference that samples add at least, by metric.
+        open: statistics of the open set, or None.
+        targets: digest of the test targets and sizes of the open set, equal for runs with the same test data.
+        least: minimum variance that samples add to a difference, by metric.
     """
 
     def __init__(self, folder: RunFolder, source: Predictions) -> None:
@@ -49,24 +49,24 @@ class RunStatistics:
 
     @property
     def open_sizes(self) -> tuple[int, ...]:
-        """How many unknown and validation samples are drawn beside those of the test, where there is an open set."""
+        """Number of unknown and of validation samples to draw; empty without an open set."""
         return () if self.open is None else self.open.sizes
 
     def drawn(self, metric: str) -> int:
-        """How many samples a metric is drawn from."""
+        """Number of samples that a metric is resampled from."""
         return self.test.samples if self.open is None else self.open.samples_of.get(metric, self.test.samples)
 
     def weigh(self, weights: Array, *others: Array) -> dict[str, Array]:
-        """The metrics where test samples count as often as ``weights`` (samples, draws) say; (draws,) each.
+        """The metrics for test samples with ``weights`` (samples, draws); (draws,) each.
 
-        Those of an open set too where ``others`` say how often unknown and validation samples count.
+        With ``others``, the weights of unknown and validation samples, also the metrics of the open set.
         """
         metrics = self.test.weigh(weights)
         return metrics if self.open is None or not others else metrics | self.open.weigh(weights, *others)
 
 
 def values_of(folder: RunFolder) -> dict[str, float | None]:
-    """The metrics of a finished run on all test samples, None where one does not exist."""
+    """The metrics of a finished run on all test samples; None for undefined metrics."""
     results = folder.results
     test = results.test
     known = {**test.overall, **{row.name: row.metrics[test.main] for row in test.groups}}
@@ -81,9 +81,9 @@ def statistics_of(folder: RunFolder) -> RunStatistics:
 
 
 def resample(runs: Sequence[RunStatistics], *, draws: int, seed: int = 0) -> list[dict[str, Array]]:
-    """Metrics of each run when the test samples are drawn again with replacement, the same for all; (draws,) each.
+    """Metrics of each run on bootstrap samples of the test data, which are the same for all runs; (draws,) each.
 
-    With an open set, unknown samples and the validation samples that choose thresholds are drawn too, each kind apart.
+    With an open set, the unknown samples and the validation samples that choose thresholds are resampled separately.
     """
     samples, open_sizes = runs[0].test.samples, runs[0].open_sizes
     random = np.random.default_rng(seed)
@@ -100,13 +100,13 @@ def resample(runs: Sequence[RunStatistics], *, draws: int, seed: int = 0) -> lis
 
 
 def _weights(random: np.random.Generator, samples: int, count: int) -> Array:
-    """How often each of the samples is drawn, (samples, count)."""
+    """Number of times that each sample is drawn, (samples, count)."""
     picks = random.integers(0, samples, (samples, count)) * count + np.arange(count)
     return np.bincount(picks.ravel(), minlength=samples * count).reshape(samples, count).astype(np.float32)
 
 
 def _calibration_of(folder: RunFolder) -> tuple[Array, Array] | None:
-    """Slope and offset of each class that were fitted on validation data; None where there is no fit."""
+    """Slope and offset of each class, fitted on validation data; None without a fit."""
     file = folder.where / "calibration.json"
     if not file.is_file():
         return None

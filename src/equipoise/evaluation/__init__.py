@@ -1,6 +1,6 @@
 """Evaluate saved predictions: ``evaluate`` and ``evaluate_open_set``, and the types of their results.
 
-Results are read and shown without torch: what computes them is loaded when it is used.
+Results can be read and displayed without torch, because the functions that compute them are imported lazily.
 """
 
 from __future__ import annotations

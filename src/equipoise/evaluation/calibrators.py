@@ -36,20 +36,20 @@ class CalibrationReport(Record):
     """A fit with its metrics on samples that it was not fitted on.
 
     Args:
-        method: of the fit.
-        task: of the predictions.
-        judged: the fit that was evaluated.
-        judged_fitted_on: its number of training rows.
-        reported_on: samples that it was evaluated on.
+        method: name of the calibration method.
+        task: task of the predictions.
+        judged: description of the evaluated fit.
+        judged_fitted_on: number of rows that it was fitted on.
+        reported_on: number of samples that it was evaluated on.
         before: metrics of the uncalibrated probabilities.
         after: metrics of the calibrated ones.
-        main: the main metric of groups.
-        groups: results of groups ``"before"`` and ``"after"``.
-        fitted: the fit that is saved.
-        fitted_on: its number of training rows.
-        converged: whether the fit converged.
+        main: main metric of the groups.
+        groups: results of the groups ``"before"`` and ``"after"`` calibration.
+        fitted: description of the saved fit.
+        fitted_on: number of rows that it was fitted on.
+        converged: whether the saved fit converged.
         note: notes on the fit.
-        thresholds: by label, of the method ``thresholds``.
+        thresholds: thresholds of the labels; only for the method ``thresholds``.
         notes: notes on the predictions.
     """
 
@@ -80,15 +80,16 @@ def fit_and_evaluate(
     seed: int,
     progress: Progress,
 ) -> tuple[Fitted, CalibrationReport]:
-    """Fit on all samples, and evaluate on samples that the evaluated fit has not seen.
+    """Fit a calibrator, and evaluate it on samples that the evaluated fit has not seen.
 
     Args:
         source: predictions to fit on.
-        other: predictions to evaluate on. None: a fit on a part of ``source`` is evaluated on the rest.
-        method: of calibration.
+        other: predictions to evaluate on. If None, a fit on a random part of ``source`` is evaluated on the rest, and
+            the returned fit uses all of ``source``.
+        method: calibration method.
         options: keyword arguments of its fit.
         share: fraction of ``source`` in that part.
-        seed: of that part.
+        seed: random seed of that part.
         progress: called with the number of samples read since the last call.
     """
     if other is not None and (other.num_classes, other.task) != (source.num_classes, source.task):
@@ -101,9 +102,9 @@ def fit_and_evaluate(
     judged = _fitted_on(first_part if other is None else everything, method, options)
     held_out = first_part if other is None else FitSplit(other, seed, 0.0)
     evaluated = _evaluated(judged, held_out)
-    kept = judged if other is not None else _fitted_on(everything, method, options)
+    final = judged if other is not None else _fitted_on(everything, method, options)
     if source.named:
-        judged, kept = (replace(fit, class_names=source.class_names) for fit in (judged, kept))
+        judged, final = (replace(fit, class_names=source.class_names) for fit in (judged, final))
     report = CalibrationReport(
         method=method.name,
         task=source.task,
@@ -114,14 +115,14 @@ def fit_and_evaluate(
         after=evaluated.metrics["after"],
         main=evaluated.main,
         groups=evaluated.groups,
-        fitted=kept.describe(),
-        fitted_on=kept.samples,
-        converged=kept.converged,
-        note=kept.note,
-        thresholds=_thresholds(kept, source.class_names),
+        fitted=final.describe(),
+        fitted_on=final.samples,
+        converged=final.converged,
+        note=final.note,
+        thresholds=_thresholds(final, source.class_names),
         notes=evaluated.notes,
     )
-    return kept, report
+    return final, report
 
 
 class _Evaluated(NamedTuple):
@@ -159,7 +160,7 @@ def _evaluated(fit: Fitted, held_out: FitSplit) -> _Evaluated:
 
 
 def _thresholds(fitted: Fitted, names: Sequence[str]) -> list[Threshold]:
-    """A row for each label; none for other fits."""
+    """One row per label; empty for other fits."""
     if not isinstance(fitted, Thresholds):
         return []
     rows = zip(names, fitted.probabilities, fitted.f1, strict=True)
@@ -178,10 +179,10 @@ def _fitted_on(samples: FitSplit, method: Method, options: dict[str, Any]) -> Fi
 
 @dataclass(frozen=True)
 class AppliedFit:
-    """What was written.
+    """The result of ``apply_fit``.
 
     Args:
-        logits: whether logits were written, not probabilities.
+        logits: whether logits were written instead of probabilities.
         notes: on the class names and on rounded probabilities.
     """
 
@@ -196,7 +197,7 @@ def apply_fit(fitted: Fitted, source: Predictions, out: Path, *, name: str, prog
         fitted: the fit.
         source: predictions.
         out: the file to write, .npz, .csv or .parquet.
-        name: of the fit in errors.
+        name: name of the fit in error messages.
         progress: called with the number of samples read since the last call.
     """
     if fitted.task != source.task.fitted:
@@ -222,7 +223,7 @@ def apply_fit(fitted: Fitted, source: Predictions, out: Path, *, name: str, prog
 
 
 def _calibrated(fitted: Fitted, source: Predictions, rounding: Rounding, progress: Progress) -> Iterator[Chunk]:
-    """Calibrated scores of the kind of the source, with the decisions of thresholds."""
+    """Calibrated logits or probabilities, as in the source, with decisions if the fit has thresholds."""
     for part in FitSplit(source, 0, progress=progress).parts():
         scores = fitted(part.logits)
         if not source.from_logits:

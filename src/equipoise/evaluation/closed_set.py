@@ -40,19 +40,20 @@ def evaluate(
     """Evaluate saved predictions.
 
     Args:
-        source: from ``open_predictions``, or what it takes: a path, or arrays such as
+        source: predictions from ``open_predictions``, or its argument: a path, or arrays such as
             ``{"logits": logits, "targets": targets}``.
-        bins: of the calibration errors.
+        bins: number of bins of the calibration errors.
         bootstrap: number of resamplings for 95 % confidence intervals; 0 for none.
-        seed: of the halves that the temperature is cross-fitted on, and of the resampling.
-        fitted: a calibration fitted on validation data, evaluated instead of temperatures fitted on halves of these.
-        progress: called with the number of samples read since the last call; all are read twice.
+        seed: random seed of the halves for cross-fitting the temperature, and of the resampling.
+        fitted: calibration fitted on validation data, evaluated instead of temperatures that are cross-fitted on halves
+            of ``source``.
+        progress: called with the number of samples read since the last call; every sample is read twice.
 
     Returns:
-        The metrics, their intervals, calibration, groups, classes and reliability diagrams. ``to_json()`` gives plain
-        data. None stands for a value that does not exist, such as the accuracy of a class without samples. The NLL
-        takes probabilities below 1e-12 as 1e-12, and is infinite where a logit of -inf rules out the true class;
-        ``notes`` are sentences on that, and on probabilities that were rounded.
+        The metrics, their intervals, calibration, groups, classes and reliability diagrams. ``to_json()`` returns
+        plain data. None stands for an undefined value, such as the accuracy of a class without samples. The NLL clips
+        probabilities at 1e-12, and is infinite if the logit of a true class is -inf; ``notes`` report both, and
+        probabilities that were rounded.
     """
     check_whole("bins", bins, low=1, high=MOST_BINS)
     check_whole("bootstrap", bootstrap, low=0, high=MOST_DRAWS)
@@ -85,11 +86,11 @@ def evaluate(
     after = None
     if for_first is not None and for_second is not None:
         after = meter_for(source, from_logits=True, bins=bins)
-        for part in split.parts():  # no sample is judged by a fit that it took part in
+        for part in split.parts():  # no sample is evaluated with a fit that has used it
             first = part.first.view(-1, *(1 for _ in part.logits.shape[1:]))
             after.update(torch.where(first, for_first(part.logits), for_second(part.logits)), part.targets)
 
-    # where one fit is missing, nothing but the reason matters
+    # if one fit is missing, report only the reason
     notes = [note for fit, note in reversed(fits) if note and (fit is None or after is not None)]
 
     per_class = before.per_class()
@@ -123,7 +124,7 @@ def evaluate(
 
 
 def _temperatures(source: Predictions, halves: list[FitRows]) -> list[tuple[Fitted | None, str]]:
-    """For each half a temperature, or one for each label, fitted on the other; and why there is none, or its note."""
+    """For each half a temperature, or one per label, fitted on the other half, with its note or the reason for None."""
     return cross_fit(METHODS[source.task.calibration].fit, halves, **source.ignoring)
 
 

@@ -1,4 +1,4 @@
-"""What is measured in each task: the metrics that are updated with each chunk, and the numbers they give."""
+"""Metrics of each task: torchmetrics metrics that are updated with each chunk, and their values."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ __all__ = [
 ]
 
 CALIBRATION = ("nll", "brier", "ece", "ada_ece", "classwise_ece", "mce")
-"""Numbers that a calibration may change; lower is better."""
+"""Metrics that a calibration may change; lower is better."""
 KEPT = 20_000_000
-"""Scores up to which values that need a sort are computed exactly."""
+"""Maximum number of scores for which metrics that need a sort are computed exactly."""
 
 ACCURACIES = {
     "top1": "accuracy",
@@ -50,17 +50,17 @@ ACCURACIES = {
     "mean_class": "mean_class_accuracy",
     "macro_f1": "macro_f1",
 }
-"""Entries of ``Accuracy`` by their names in an evaluation."""
+"""Names of the entries of ``Accuracy`` in an evaluation."""
 
 
 def plain(value: Tensor | float) -> float | None:
-    """A number for JSON, None where there is none."""
+    """A number for JSON; None for NaN."""
     number = float(value)
     return None if math.isnan(number) else number
 
 
 def group_names(train_counts: Sequence[float]) -> list[str]:
-    """``many``, ``medium`` or ``few`` for each class."""
+    """The group of each class: ``many``, ``medium`` or ``few``."""
     return [GROUPS[group] for group in shot_groups(train_counts).tolist()]
 
 
@@ -74,22 +74,22 @@ def basic_metrics(
     top: bool = False,
     ignore_index: int = -100,
 ) -> dict[str, Metric]:
-    """Metrics of validation passes, which evaluations have too.
+    """Metrics of both validation passes and evaluations.
 
     Args:
-        task: of the scores.
+        task: task of the scores.
         num_classes: C.
-        bins: of the calibration error.
-        from_logits: False if scores are probabilities; the likelihood always takes logits.
+        bins: number of bins of the calibration error.
+        from_logits: False if scores are probabilities; the NLL always takes logits.
         exact: whether average precision keeps all scores.
-        top: with the top-5 accuracy, or scores of the top 3 labels, where there are more classes.
-        ignore_index: target to ignore, other than for multi-label data.
+        top: include the top-5 accuracy, or scores of the top 3 labels, if there are more classes.
+        ignore_index: target to ignore; not used for multi-label data.
     """
-    own: dict[str, Any] = {"kind": "multilabel"} if task.multilabel else {"ignore_index": ignore_index}
-    common: dict[str, Any] = {"from_logits": from_logits, **({} if task.multilabel else own)}
+    label_options: dict[str, Any] = {"kind": "multilabel"} if task.multilabel else {"ignore_index": ignore_index}
+    common: dict[str, Any] = {"from_logits": from_logits, **({} if task.multilabel else label_options)}
     metrics: dict[str, Metric] = {
-        "nll": NegativeLogLikelihood(**own),  # finite at probability 0 too
-        "ece": CalibrationError(bins, from_logits=from_logits, **own),
+        "nll": NegativeLogLikelihood(**label_options),  # finite at probability 0 too
+        "ece": CalibrationError(bins, from_logits=from_logits, **label_options),
     }
     if task.multilabel:
         metrics["average_precision"] = MultilabelAveragePrecision(num_classes, average="none", exact=exact, **common)
@@ -104,7 +104,7 @@ def basic_metrics(
 
 
 def decision_scores(task: Task, metrics: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Numbers of predicted classes and rankings from ``basic_metrics``; those of ``task.metrics`` are among them."""
+    """Values of the metrics of decisions and rankings in ``basic_metrics``; they include ``task.metrics``."""
     if task.multilabel:
         scores = {"mean_average_precision": metrics["average_precision"].compute().nanmean()}
         for name, ending in (("at_threshold", ""), ("top3", "_top3")):
@@ -120,7 +120,7 @@ def decision_scores(task: Task, metrics: Mapping[str, Any]) -> dict[str, Tensor]
 
 
 class Meter(ABC):
-    """Metrics that are updated with each chunk; a subclass adds those of its task."""
+    """Metrics that are updated with each chunk; a subclass adds the metrics of its task."""
 
     def __init__(self, source: Predictions, from_logits: bool, bins: int) -> None:
         self.source, self.task = source, source.task
@@ -140,27 +140,27 @@ class Meter(ABC):
             self.metrics["group_ece"] = CalibrationError(**calibration, groups=self.groups)
 
     def overall(self) -> dict[str, float | None]:
-        """Numbers of all samples."""
+        """Metrics of all samples."""
         scores = {name: plain(value) for name, value in decision_scores(self.task, self.metrics).items()}
         return {**scores, **self.calibration()}
 
     def update(self, scores: Tensor, targets: Tensor, logits: Tensor | None = None) -> None:
-        """Add a chunk; ``logits`` of the scores, where these are probabilities."""
+        """Add a chunk; ``logits`` are those of the scores if these are probabilities."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="scores must be")  # the sanity checks report it
             for name, metric in self.metrics.items():
                 metric.update(scores if logits is None or name != "nll" else logits, targets)
 
     def calibration(self) -> dict[str, float | None]:
-        """The numbers of ``CALIBRATION`` that the task has."""
+        """The metrics of ``CALIBRATION`` that the task has."""
         curve = self.metrics["ece"].curve()
         gaps = (curve.accuracy - curve.confidence).abs()
-        found = {name: plain(self.metrics[name].compute()) for name in CALIBRATION if name in self.metrics}
-        found["mce"] = plain(gaps.nan_to_num().max()) if bool(curve.count.sum()) else None
-        return {name: found[name] for name in CALIBRATION if name in found}
+        values = {name: plain(self.metrics[name].compute()) for name in CALIBRATION if name in self.metrics}
+        values["mce"] = plain(gaps.nan_to_num().max()) if bool(curve.count.sum()) else None
+        return {name: values[name] for name in CALIBRATION if name in values}
 
     def curves(self) -> dict[str, ReliabilityBins]:
-        """Reliability diagrams: of everything, and of each group that has samples."""
+        """Reliability diagrams of all samples and of each group with samples."""
         curves = {"all": as_bins(self.metrics["ece"].curve())}
         if "group_ece" in self.metrics:
             curve = self.metrics["group_ece"].curve()
@@ -171,10 +171,10 @@ class Meter(ABC):
         return curves
 
     def group_rows(self, per_class: Sequence[ClassResult]) -> list[GroupResult]:
-        """The mean of the main metric over the classes of each group that have it, and its calibration error."""
+        """Mean of the main metric over the classes of each group for which it is defined, and calibration error."""
         if self.groups is None:
             return []
-        errors = self.metrics["group_ece"].compute().reshape(-1)  # torchmetrics makes a scalar of a single value
+        errors = self.metrics["group_ece"].compute().reshape(-1)  # torchmetrics squeezes a single value to a scalar
         rows = []
         for number, name in enumerate(GROUPS[: len(errors)]):
             members = [row for row, group in zip(per_class, self.groups.tolist(), strict=True) if group == number]
@@ -206,7 +206,7 @@ class Meter(ABC):
 
 
 class SingleMeter(Meter):
-    """One label a sample."""
+    """Single-label data."""
 
     def __init__(self, source: Predictions, from_logits: bool, bins: int) -> None:
         super().__init__(source, from_logits, bins)
@@ -214,12 +214,12 @@ class SingleMeter(Meter):
         self.metrics["confident"] = ConfidentShare(**self.common)
 
     def overall(self) -> dict[str, float | None]:
-        """Numbers of all samples."""
-        sure = self.metrics["confident"].compute()
+        """Metrics of all samples."""
+        confident = self.metrics["confident"].compute()
         return {
             **super().overall(),
-            "s99_share": plain(sure["share"]),
-            "s99_accuracy": plain(sure["accuracy"]),
+            "s99_share": plain(confident["share"]),
+            "s99_accuracy": plain(confident["accuracy"]),
         }
 
     def per_class(self) -> list[ClassResult]:
@@ -229,7 +229,7 @@ class SingleMeter(Meter):
 
 
 class SegmentationMeter(Meter):
-    """One label a pixel."""
+    """Segmentation."""
 
     def per_class(self) -> list[ClassResult]:
         computed, matrix = self.metrics["overlap"].compute(), self.metrics["overlap"].confusion
@@ -238,10 +238,10 @@ class SegmentationMeter(Meter):
 
 
 class MultiMeter(Meter):
-    """Several labels a sample."""
+    """Multi-label data."""
 
     def per_class(self) -> list[ClassResult]:
-        precision = self.metrics["average_precision"].compute().reshape(-1)  # a scalar of a single label
+        precision = self.metrics["average_precision"].compute().reshape(-1)  # a single label is squeezed to a scalar
         errors = self.metrics["ece"].per_class()
         predicted, positive, hits = self.metrics["at_threshold"].counts.double()
         f1 = 2 * hits / (predicted + positive)

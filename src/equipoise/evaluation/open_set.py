@@ -46,9 +46,9 @@ Given: TypeAlias = Predictions | str | Path | Mapping[str, Any]
 
 
 class Samples(NamedTuple):
-    """What is kept of each sample, (N,): the largest probability, the prediction, the target, and two other scores.
+    """Values of each sample, (N,): the largest probability, the prediction, the target, and two other scores.
 
-    Targets of unknown samples have no meaning. ``max_logit`` and ``energy`` (the logsumexp of the logits: the negative
+    Targets of unknown samples are not used. ``max_logit`` and ``energy`` (the logsumexp of the logits: the negative
     free energy of W. Liu et al. 2020) are NaN if the scores are probabilities.
     """
 
@@ -95,7 +95,7 @@ class OpenSetTest:
     def with_chosen_threshold(
         self, rule: str, choose: Rule, validation: tuple[Samples, Samples | None] | None
     ) -> Rejection | None:
-        """Metrics at a threshold chosen on validation data, else crosswise on halves; None if there are too few."""
+        """Metrics at a threshold chosen on validation data, else cross-fitted on halves; None if a half is empty."""
         if validation is not None:
             return self.with_threshold(rule, "validation data", choose(*validation))
         known, unknown = self.halves
@@ -125,7 +125,7 @@ class OpenSetTest:
         return Rejection(rule, list(thresholds), chosen_on, metrics)
 
     def accuracies(self, accepted: Tensor) -> dict[str, float | None]:
-        """Accuracies of the known samples, where a rejected one is wrong, also by group if there are groups."""
+        """Accuracies of the known samples, where rejection counts as an error, and by group if given."""
         right, targets = self.known.right & accepted, self.known.target
         per_class = tally(targets[right], self.classes) / tally(targets, self.classes).double()
         metrics = {"accuracy": plain(right.double().mean()), "mean_class_accuracy": plain(per_class.nanmean())}
@@ -135,7 +135,7 @@ class OpenSetTest:
         return metrics | {name: plain(mean) for name, mean in zip(GROUPS, means, strict=True)}
 
     def auroc(self) -> dict[str, float | None]:
-        """AUROC by score, of the scores that both kinds of samples have."""
+        """AUROC by score, for the scores that known and unknown samples have."""
         scores = {
             "max_probability": (self.known.confidence, self.unknown.confidence),
             "max_logit": (self.known.max_logit, self.unknown.max_logit),
@@ -181,28 +181,28 @@ def evaluate_open_set(
     """Evaluate predictions with unknown classes (open set).
 
     Three rules choose a threshold: ``"fixed"``, ``"accept"``, which accepts a fraction of the known samples, and
-    ``"best"``, the highest F-measure. The second requires known validation samples, the third unknown ones too. Without
-    them the threshold is chosen on halves of the test samples, and each half is evaluated at the threshold of the other
-    one. This is fair only if future unknown samples are like these.
+    ``"best"``, the highest F-measure. ``"accept"`` requires known validation samples, ``"best"`` also unknown ones.
+    Without them the threshold is cross-fitted: each half of the test samples is evaluated at the threshold of the other
+    half. This is a fair estimate only if future unknown samples have the same distribution.
 
     Args:
-        known: predictions of samples of the known classes, from ``open_predictions``, or what it takes: a path, or
-            arrays such as ``{"logits": logits, "targets": targets}``; likewise the others.
-        unknown: predictions of samples of unknown classes, also a part of ``split_open``; targets are optional and
-            ignored.
+        known: predictions of samples of the known classes, from ``open_predictions``, or its argument: a path, or
+            arrays such as ``{"logits": logits, "targets": targets}``; the same for the others.
+        unknown: predictions of samples of unknown classes, possibly from ``split_open``; targets are optional
+            and ignored.
         threshold: probability below which a sample is rejected. None: the one that accepts ``accept`` of ``val``;
-            without ``val`` the published 0.1, which rejects nothing with ten classes or fewer.
-        convention: of the F-measure: ``"oltr"`` or ``"kang"``, see ``equipoise.metrics.OpenSetScores``.
+            without ``val`` the published 0.1, which rejects undefined with ten classes or fewer.
+        convention: convention of the F-measure: ``"oltr"`` or ``"kang"``, see ``equipoise.metrics.OpenSetScores``.
         val: predictions of validation data of the known classes.
         open_val: predictions of unknown samples that are not in ``unknown``.
         accept: fraction of the known samples that the rule ``"accept"`` accepts.
-        seed: of the halves.
-        progress: called with the number of samples read since the last call; all are read once.
+        seed: random seed of the halves.
+        progress: called with the number of samples read since the last call; every sample is read once.
 
     Returns:
         The main metrics, AUROC of three scores, accuracies without rejection, metrics by rule, curves over thresholds,
-        a histogram of the confidence. Groups are present if the training counts are known. ``to_json()`` gives plain
-        data; None stands for a value that does not exist.
+        a histogram of the confidence. Groups are present if the training counts are known. ``to_json()`` returns
+        plain data; None stands for an undefined value.
     """
     check_choice("convention", convention, CONVENTIONS)
     check_number("accept", accept, low=0.0, high=1.0, open_low=True)
@@ -222,15 +222,15 @@ def evaluate_open_set(
     fixed = PUBLISHED_THRESHOLD if threshold is None else float(threshold)
     rows = _rejections(test, fixed, accept, validation, open_validation)
     main = "accept" if threshold is None and val is not None else "fixed"
-    told = "accept" if threshold is None and any(row.rule == "accept" for row in rows) else main
+    reported = "accept" if threshold is None and any(row.rule == "accept" for row in rows) else main
     files = {"file": known.path.name, "open_file": unknown.path.name}
-    return _result(test, rows, notes=_notes(fixed, test.classes), accept=accept, main=main, told=told, **files)
+    return _result(test, rows, notes=_notes(fixed, test.classes), accept=accept, main=main, told=reported, **files)
 
 
 def _rejections(
     test: OpenSetTest, fixed: float, accept: float, known: Samples | None, unknown: Samples | None
 ) -> list[Rejection]:
-    """Metrics by rule, with thresholds chosen on known and unknown validation samples where there are some."""
+    """Metrics by rule, with thresholds chosen on known and unknown validation samples if given."""
 
     def accepting(own: Samples, _: Samples | None) -> float:
         return accepting_threshold(own.confidence, share=accept)
@@ -286,7 +286,7 @@ def _result(test: OpenSetTest, rows: list[Rejection], *, main: str, **facts: Any
 
 
 def _opened(name: str, given: Given, *, labelled: bool = True) -> Predictions:
-    """Predictions of a path or of arrays, which errors call by the name of the argument."""
+    """Open predictions; arrays have the name of the argument in error messages."""
     if isinstance(given, Predictions):
         return given
     source = open_predictions(given, targets=labelled)
@@ -327,8 +327,8 @@ def _read(source: Predictions, progress: Callable[[int], None], labelled: bool) 
         if source.from_logits:
             parts.append(Samples(scores.softmax(1).amax(1), predicted, targets, largest, scores.logsumexp(1)))
         else:
-            nothing = torch.full_like(largest, torch.nan)
-            parts.append(Samples(largest, predicted, targets, nothing, nothing))
+            undefined = torch.full_like(largest, torch.nan)
+            parts.append(Samples(largest, predicted, targets, undefined, undefined))
         progress(len(chunk.scores))
     samples = Samples(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
     if not len(samples.confidence):

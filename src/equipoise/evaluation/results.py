@@ -1,6 +1,6 @@
-"""The results of an evaluation as typed values, which are JSON in files. Without torch.
+"""The results of an evaluation as typed values, stored as JSON. Does not import torch.
 
-None stands for a value that does not exist, such as the accuracy of a class without samples.
+None stands for an undefined value, such as the accuracy of a class without samples.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class ReliabilityBins(Record):
     """A reliability diagram.
 
     Args:
-        edges: of the bins, one more than there are bins.
-        count: samples in each bin; of several labels, pairs of a sample and a label.
+        edges: bin edges, one more than the number of bins.
+        count: samples in each bin; for multi-label data, pairs of a sample and a label.
         confidence: mean predicted probability in each bin.
         accuracy: observed frequency in each bin.
     """
@@ -68,7 +68,7 @@ class ReliabilityBins(Record):
 
 @dataclass(frozen=True)
 class Reliability(Record):
-    """Reliability diagrams before and after calibration; ``after`` is None where nothing could be fitted."""
+    """Reliability diagrams before and after calibration; ``after`` is None if no calibrator could be fitted."""
 
     before: ReliabilityBins
     after: ReliabilityBins | None = None
@@ -76,14 +76,14 @@ class Reliability(Record):
 
 @dataclass(frozen=True)
 class Calibration(Record):
-    """What a calibration changes.
+    """Metrics before and after calibration.
 
     Args:
         before: metrics of the uncalibrated probabilities.
-        after: the same after calibration; None where nothing could be fitted.
-        fits: the fits in words.
-        fitted_on: which samples they were fitted on.
-        note: why there is no fit, or what to know about it.
+        after: the same after calibration; None if no calibrator could be fitted.
+        fits: descriptions of the fits.
+        fitted_on: samples that they were fitted on.
+        note: reason for a missing fit, or a note on the fit.
     """
 
     before: dict[str, float | None]
@@ -93,7 +93,7 @@ class Calibration(Record):
     note: str
 
     def metric(self, key: str) -> tuple[float | None, float | None]:
-        """A metric before and after calibration; None where it does not exist."""
+        """A metric before and after calibration; None if undefined."""
         return self.before.get(key), (self.after or {}).get(key)
 
 
@@ -103,9 +103,9 @@ class GroupResult(Record):
 
     Args:
         name: ``"many"``, ``"medium"`` or ``"few"``.
-        classes: how many there are.
-        support: test samples of them.
-        metrics: the mean of the main metric, and ``ece``.
+        classes: number of classes.
+        support: number of their test samples.
+        metrics: mean of the main metric, and ``ece``.
     """
 
     name: str
@@ -119,12 +119,12 @@ class ClassResult(Record):
     """Metrics of a class or label.
 
     Args:
-        name: of the class.
+        name: name of the class.
         group: ``"many"``, ``"medium"`` or ``"few"``; None without training counts.
-        train_count: training samples; None where it is unknown.
-        support: samples of the class.
-        predicted: samples predicted as the class.
-        metrics: by key.
+        train_count: number of training samples; None if unknown.
+        support: number of samples of the class.
+        predicted: number of samples predicted as the class.
+        metrics: metrics by key.
     """
 
     name: str
@@ -148,7 +148,7 @@ class RejectionRates(Record):
 
 @dataclass(frozen=True)
 class ConfidenceHistogram(Record):
-    """Samples in bins of confidence: correct and wrong known ones, and unknown ones."""
+    """Number of samples per bin of confidence: known samples predicted right and wrong, and unknown samples."""
 
     edges: list[float]
     known_right: list[float]
@@ -164,9 +164,9 @@ class Rejection(Record):
         rule: how the threshold was chosen: ``"fixed"``, ``"accept"`` a fraction of the known samples, or ``"best"``
             F-measure.
         threshold: one, or those of the first and the second half of the samples.
-        chosen_on: which samples it was chosen on.
-        metrics: F-measure, precision and recall, rejected fractions, and accuracies of the known samples, of which a
-            rejected one counts as an error.
+        chosen_on: samples that it was chosen on.
+        metrics: F-measure, precision and recall, rejected fractions, and accuracies of the known samples, where a
+            rejected sample counts as an error.
     """
 
     rule: str
@@ -180,24 +180,24 @@ class OpenSetEvaluation(Record):
     """The result of ``evaluate_open_set``.
 
     Args:
-        format: of the JSON.
-        file: predictions of the known classes.
-        open_file: predictions of the unknown samples.
-        known: known samples.
-        unknown: unknown samples.
-        classes: known classes.
-        convention: of the F-measure.
+        format: format of the JSON.
+        file: file of the predictions for known classes.
+        open_file: file of the predictions for unknown samples.
+        known: number of known samples.
+        unknown: number of unknown samples.
+        classes: number of known classes.
+        convention: convention of the F-measure.
         accept: fraction of known samples that the rule ``"accept"`` accepts.
-        main: the rule whose threshold ``overall`` is computed at.
-        told: the rule that sentences report.
+        main: rule that chooses the threshold of ``overall``.
+        told: rule that the summary in sentences reports.
         overall: the main metrics.
         auroc: AUROC by score.
         closed: accuracies without rejection.
         thresholds: metrics at the threshold of each rule.
         curve: metrics at thresholds from 0 to 1.
         trade: metrics at thresholds that reject 0 to 100 % of the known samples.
-        histogram: of the confidence.
-        notes: what to know about the numbers.
+        histogram: histogram of the confidence.
+        notes: notes on the metrics.
     """
 
     format: str
@@ -234,24 +234,24 @@ class Evaluation(Record):
     """The result of ``evaluate``.
 
     Args:
-        format: of the JSON.
-        file: the predictions.
-        task: of the predictions.
-        samples: how many there are.
-        classes: how many there are.
-        unknown: targets of several labels that are unknown.
+        format: format of the JSON.
+        file: file of the predictions.
+        task: task of the predictions.
+        samples: number of samples.
+        classes: number of classes or labels.
+        unknown: number of unknown targets of multi-label data.
         scores: ``"logits"`` or ``"probabilities"``.
-        bins: of the calibration errors.
-        main: the metric that groups and classes are judged by.
-        suspicions: what looks like a mistake in the file.
-        notes: what to know about rounded probabilities and infinite logits.
+        bins: number of bins of the calibration errors.
+        main: main metric of groups and classes.
+        suspicions: results of the sanity checks.
+        notes: notes on rounded probabilities and infinite logits.
         overall: metrics of all samples.
         intervals: 95 % confidence limits, low and high, by metric.
         calibration: metrics before and after calibration.
-        groups: by training counts; empty where they are unknown.
-        per_class: by class.
-        reliability: diagrams of ``"all"`` and of each group.
-        open_set: the result of ``evaluate_open_set``, where there is one.
+        groups: results by group of training counts; empty if these are unknown.
+        per_class: results by class.
+        reliability: reliability diagrams of ``"all"`` samples and of each group.
+        open_set: result of ``evaluate_open_set``, if there is an open set.
     """
 
     format: str

@@ -1,4 +1,4 @@
-"""Targets that the scores rule out, by rounding of saved probabilities or by infinite logits."""
+"""Notes on targets with probability 0, from rounding of saved probabilities or infinite logits."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ __all__ = ["Rounding"]
 
 
 class Rounding:
-    """Looks at the chunks as they pass."""
+    """Counts rounded probabilities and targets with probability 0 over all chunks."""
 
     def __init__(self, source: Predictions) -> None:
         self.source = source
         self.divided = self.zeros = self.cases = 0
 
     def look(self, part: SplitChunk) -> None:
-        """Look at a chunk."""
+        """Add a chunk."""
         self.divided += part.rounded
-        none, all_of_it = (-math.inf, math.inf) if self.source.from_logits else (0.0, 1.0)
+        impossible, certain = (-math.inf, math.inf) if self.source.from_logits else (0.0, 1.0)
         if self.source.task.multilabel:
             known, positive = part.targets >= 0, part.targets == 1
-            ruled_out = torch.where(positive, part.scores <= none, part.scores >= all_of_it)[known]
+            ruled_out = torch.where(positive, part.scores <= impossible, part.scores >= certain)[known]
         else:
             known = part.targets != self.source.ignore_index
             rows = part.targets.where(known, 0).unsqueeze(1)
-            ruled_out = part.scores.gather(1, rows).squeeze(1)[known] <= none
+            ruled_out = part.scores.gather(1, rows).squeeze(1)[known] <= impossible
         self.cases += len(ruled_out)
         self.zeros += int(ruled_out.sum())
 
     def sentences(self, nll: bool = True) -> list[str]:
-        """What to know, of the NLL too where there is one; empty if nothing."""
-        what = self.source.task.decisions
+        """The notes, with those on the NLL if ``nll``; possibly empty."""
+        noun = self.source.task.decisions
         sentences = []
         if self.divided:
             sentences.append(
-                f"The probabilities of {self.divided:,} {what} did not sum to 1 to five digits, as rounding leaves "
+                f"The probabilities of {self.divided:,} {noun} did not sum to 1 to five digits, as rounding leaves "
                 "them; they were divided by their sum."
             )
         if nll and self.zeros and self.source.from_logits:
             sentences.append(
-                f"{self.zeros:,} of {self.cases:,} {what} have an infinite logit against the truth, which is a "
+                f"{self.zeros:,} of {self.cases:,} {noun} have an infinite logit against the truth, which is a "
                 "probability of 0: the NLL is infinite."
             )
         elif nll and self.zeros:
             sentences.append(
-                f"{self.zeros:,} of {self.cases:,} {what} have probability 0 for the truth; the NLL takes it as 1e-12, "
+                f"{self.zeros:,} of {self.cases:,} {noun} have probability 0 for the truth; the NLL takes it as 1e-12, "
                 f"which adds {27.631 * self.zeros / self.cases:.4f} to it."
             )
         return sentences

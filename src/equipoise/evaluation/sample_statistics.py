@@ -1,10 +1,10 @@
 r"""Per-sample statistics of predictions, and metrics for any weights of the samples.
 
-A metric is a function of sums over samples. Where sample i counts :math:`w_i` times these are :math:`\sum_i w_i x_i`,
-one sparse product for many bootstrap draws. ``METRICS`` lists the statistics that each metric needs and how it follows
-from their sums; ``evaluate(bootstrap=...)`` and ``equipoise compare`` both resample with it. A sample is what was drawn
-when the data were made: an image with all its pixels or labels, never a single pixel. Ignored samples are drawn too and
-add nothing. Nothing here needs torch.
+A metric is a function of sums over samples. With weights :math:`w_i` of the samples the sums are
+:math:`\sum_i w_i x_i`, one sparse product for many bootstrap draws. ``METRICS`` lists the statistics that each metric
+needs and its formula; ``evaluate(bootstrap=...)`` and ``equipoise compare`` both resample with it. A sample is the unit
+that was sampled when the data were collected: an image with all its pixels or labels, never a single pixel. Ignored
+samples are drawn too and add 0. Does not import torch.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ __all__ = [
 ]
 
 AFTER = "_after"
-"""Ending of metrics and statistics after calibration."""
+"""Suffix of metrics and statistics after calibration."""
 CELLS = 16
-"""Cells for each bin of equal mass in which events are summed, so that the cuts between bins fall between cells."""
+"""Number of cells per bin of equal mass; events are summed per cell, and bins are composed of cells."""
 FINE = 2**14
-"""Cells of confidence in which pixels are counted, of equal width on the scale of logits from -16 to 16."""
+"""Number of cells of confidence in which pixels are counted, of equal width in logits from -16 to 16."""
 
 Array = NDArray[Any]
 Statistic = Callable[[Array], Array]
-"""Weights (samples, draws) to (k, draws)."""
+"""Maps weights (samples, draws) to sums (k, draws)."""
 
 
 class ResampledMetric(NamedTuple):
@@ -51,7 +51,7 @@ class ResampledMetric(NamedTuple):
 
     Args:
         statistics: names of the arguments of ``value``, each (k, draws).
-        value: the metric (draws,), or values (classes, draws) of which it is the mean.
+        value: returns the metric (draws,), or values (classes, draws) whose mean is the metric.
         classes: the classes of that mean, ``"all"`` or a group; classes without a value are excluded.
         lowest: the lowest value it can have, at which intervals are clipped.
     """
@@ -67,12 +67,12 @@ class SampleStatistics:
     """Statistics of the samples of one set of predictions.
 
     Args:
-        samples: how many there are.
-        statistics: by name.
-        metrics: by name.
-        groups: members (classes,) of each group of classes.
-        least: by metric, the least variance that test samples add to a difference of two models: that of one sample
-            which only the first model gets right and one which only the second does.
+        samples: number of samples.
+        statistics: statistics by name.
+        metrics: metrics by name.
+        groups: boolean mask (classes,) of each group of classes.
+        least: by metric, the minimum variance that test samples add to a difference of two models: the variance if one
+            sample is correct only for the first model and one only for the second.
     """
 
     samples: int
@@ -82,15 +82,15 @@ class SampleStatistics:
     least: Mapping[str, float]
 
     def weigh(self, weights: Array) -> dict[str, Array]:
-        """The metrics where each sample counts as often as ``weights`` (samples, draws) say; (draws,) each.
+        """The metrics for samples with ``weights`` (samples, draws); (draws,) each.
 
-        NaN where a metric does not exist, such as that of a group of classes none of which was drawn. Sums have the
+        NaN if a metric is undefined, such as that of a group of classes of which no sample was drawn. Sums have the
         precision of the weights.
 
         In the ECE every bin keeps the sign of its gap on all samples. Resampling adds noise to the gap of each bin, and
-        absolute values would turn it into a larger error: the draws would lie above the value, intervals could
-        exclude it and would contain the error of the population too rarely. In comparisons the absolute values would
-        also hide what the test samples add to all seeds alike.
+        absolute values would turn this noise into bias: the draws would be larger than the estimate, intervals could
+        exclude it and would have too low coverage. In comparisons absolute values would also hide the variation of the
+        test samples that all seeds share.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             sums = {name: statistic(weights).astype(np.float64) for name, statistic in self.statistics.items()}
@@ -107,7 +107,7 @@ class SampleStatistics:
 
 
 def _class_f1(hits: Array, support: Array, predicted: Array) -> Array:
-    """F1 of the mean precision and the mean recall of labels that occur."""
+    """F1 of the mean precision and the mean recall of labels with positives."""
     precision = _mean(np.where(support > 0, hits / np.maximum(predicted, 1.0), np.nan))
     recall = _mean(hits / support)
     return np.where(precision + recall == 0, 0.0, 2 * precision * recall / (precision + recall))
@@ -116,20 +116,22 @@ def _class_f1(hits: Array, support: Array, predicted: Array) -> Array:
 def _equal_mass_error(mass: Array, gap: Array) -> Array:
     """Calibration error of bins of equal mass, from sums (cells, draws) in order of confidence.
 
-    The sample of rank i of n is in bin floor(i B / n); a cell that a cut falls in is split proportionally.
+    The sample of rank i of n is in bin floor(i B / n); a cell on the border of two bins is split proportionally.
     """
     bins = len(mass) // (2 * CELLS)
     total = mass.sum(0)
     ends, heights = (np.vstack([np.zeros_like(total), np.cumsum(part, 0)]).T for part in (mass, gap))
     cuts = np.ceil(np.arange(bins + 1) * total[:, None] / bins)
-    apart = (np.arange(len(total)) * (total.max() + 1.0))[:, None]  # all draws on one axis, for one interpolation
+    apart = (np.arange(len(total)) * (total.max() + 1.0))[
+        :, None
+    ]  # shift each draw, so that one interpolation serves all
     up_to = np.interp((cuts + apart).ravel(), (ends + apart).ravel(), heights.ravel()).reshape(cuts.shape)
     error: Array = np.abs(np.diff(up_to, axis=1)).sum(1) / total
     return error
 
 
 def _mean(values: Array) -> Array:
-    """Mean over the rows of what exists, NaN where nothing does."""
+    """Mean over the rows, ignoring undefined values; NaN if all are undefined."""
     exists = np.isfinite(values)
     mean: Array = np.where(exists, values, 0.0).sum(0) / exists.sum(0)
     return mean
@@ -196,8 +198,8 @@ class Collector(ABC):
     Args:
         source: the predictions.
         metrics: names of some of ``METRICS``; None for all. Only their statistics are kept.
-        groups: members (classes,) of groups of classes.
-        bins: of the calibration errors.
+        groups: boolean mask (classes,) of each group of classes.
+        bins: number of bins of the calibration errors.
         calibration: slope and offset of each class, for the metrics after calibration.
     """
 
@@ -251,22 +253,22 @@ class Collector(ABC):
 
     @abstractmethod
     def _tables(self, logits: Array, targets: Array) -> dict[str, Any]:
-        """Sparse tables (k, n) of what each sample of a chunk adds to each sum."""
+        """Sparse tables (k, n) with the terms of each sample of a chunk in each sum."""
 
     def _rankings(self) -> dict[str, Statistic]:
-        """Statistics that are no sums over samples."""
+        """Statistics that are not sums over samples."""
         return {}
 
     def _least(self, tables: Mapping[str, Any]) -> dict[str, float]:
-        """The least variance that samples add to a difference, where it is known."""
+        """The minimum variance that samples add to a difference, for metrics where it is known."""
         return {}
 
     def _joined(self, name: str) -> Iterator[Array]:
-        """Columns that are ranked over all samples."""
+        """Concatenated columns for a ranking over all samples."""
         return (np.concatenate(parts) for parts in zip(*self.ranked[name], strict=True))
 
     def _each_way(self, logits: Array) -> Iterator[tuple[str, Array]]:
-        """Logits (classes, n) before and after calibration, with the ending of the names."""
+        """Logits (classes, n) before and after calibration, with the suffix of the names."""
         yield "", logits
         if self.calibration is not None:
             slope, offset = (values.astype(logits.dtype)[:, None] for values in self.calibration)
@@ -275,7 +277,7 @@ class Collector(ABC):
     def _events(
         self, sample: Array, confidence: Array, correct: Array, nll: Array, samples: int, ending: str
     ) -> dict[str, Any]:
-        """Tables of events that were predicted with a confidence and were correct or not."""
+        """Tables of events with their confidence, correctness and NLL."""
         gap = correct - confidence.astype(np.float64)
         if f"mass{ending}" in self.needed:
             self.ranked[ending].append((sample + self.samples, confidence, np.ones_like(gap), gap))
@@ -286,9 +288,9 @@ class Collector(ABC):
         }
 
     def _equal_mass(self, ending: str) -> dict[str, Any]:
-        """Tables of the events in cells of equal mass: how many, and the sums of their gaps.
+        """Tables of the events in cells of equal mass: their number, and the sum of their gaps.
 
-        Events are ranked by level: a confidence, or the number of a fine cell of confidence.
+        Events are ranked by level: the confidence, or the index of a fine cell of confidence.
         """
         sample, level, count, gap = self._joined(ending)
         if level.dtype.kind == "f":
@@ -338,9 +340,9 @@ class MulticlassCollector(Collector):
 
 
 class SegmentationCollector(Collector):
-    """Label maps."""
+    """Segmentation predictions."""
 
-    dtype = np.float64  # of many pixels: float32 counts up to 2**24
+    dtype = np.float64  # many pixels: float32 counts only up to 2**24
 
     def _tables(self, logits: Array, targets: Array) -> dict[str, Any]:
         flat = logits.reshape(*logits.shape[:2], -1), targets.reshape(len(targets), -1).astype(np.int64)
@@ -406,9 +408,10 @@ class MultilabelCollector(Collector):
 class Ranking:
     r"""Scores of one label, sorted once.
 
-    Precision changes its meaning at the scores of positives only. So the samples are summed between one such score and
-    the next higher, and average precision is :math:`\sum_j p_j P_j / T_j / \sum_j p_j` with the weight :math:`p_j` of
-    the positives at score j, and :math:`P_j, T_j` that of the positives and of all samples at or above it.
+    Average precision evaluates the precision only at scores of positives. So the samples are summed between one such
+    score and the next higher one, and average precision is :math:`\sum_j p_j P_j / T_j / \sum_j p_j` with the weight
+    :math:`p_j` of the positives at score j, and :math:`P_j, T_j` those of the positives and of all samples
+    at or above it.
     """
 
     def __init__(self, scores: Array, positive: Array, known: Array) -> None:
@@ -420,7 +423,7 @@ class Ranking:
         self.positive = _table(at[positives], positives, 1.0, shape)
 
     def average_precision(self, weights: Array) -> Array:
-        """For each column of the weights; NaN where no positive is drawn."""
+        """Average precision for each column of the weights; NaN if no positive is drawn."""
         positive = self.positive @ weights
         above, all_above = (np.cumsum(part[::-1], 0)[::-1] for part in (positive, self.counted @ weights))
         precision: Array = (positive * above / np.maximum(all_above, 1.0)).sum(0, dtype=np.float64) / positive.sum(0)
@@ -435,7 +438,7 @@ COLLECTORS: Mapping[Task, type[Collector]] = {
 
 
 def _top(logits: Array, labels: Array) -> tuple[Array, Array]:
-    """Of logits (classes, n): the largest probability in float32, and the negative log-likelihood of the label."""
+    """For logits (classes, n): the largest probability in float32, and the negative log-likelihood of the label."""
     top = logits.max(0)
     total = np.exp(logits - top).sum(0)
     nll = np.log(total) + (top - logits[labels, np.arange(len(labels))])
@@ -451,10 +454,10 @@ def _predicted(logits: Array) -> Array:
 
 
 def _cells(count: Array, cells: int) -> Array:
-    """Cell of each distinct confidence, of which there are ``count``, in ascending order.
+    """Cell of each distinct confidence, in ascending order; ``count`` is the number of events with it.
 
-    Even numbers are parts of equal mass; what does not fit into one because it is so frequent has an odd number of its
-    own between two of them. Cuts so fall between cells, or into one where all confidences are equal.
+    Even cells have equal mass. A confidence that is too frequent for one of them has its own odd cell between two even
+    ones. So borders of bins are between cells, or in a cell of equal confidences.
     """
     ends = np.cumsum(count)
     total = max(1, int(ends[-1])) if len(ends) else 1
@@ -465,7 +468,7 @@ def _cells(count: Array, cells: int) -> Array:
 
 
 def _fine_cell(confidence: Array) -> Array:
-    """Cell of each confidence on the scale of logits."""
+    """Cell of each confidence, in equal steps of its logit."""
     with np.errstate(divide="ignore"):
         logit = np.log(confidence) - np.log1p(-confidence)
     cell: Array = ((np.clip(logit, -16.0, 15.99) + 16.0) * (FINE / 32.0)).astype(np.int64)
@@ -477,6 +480,6 @@ def _tally(slots: Array, size: int, weights: Array | None = None) -> Array:
 
 
 def _table(row: Array, sample: Array, value: Array | float, shape: tuple[int, int]) -> Any:  # noqa: ANN401
-    """A sparse table of what each sample adds to each sum, (sums, samples)."""
+    """A sparse table (sums, samples) of the terms of each sample in each sum."""
     values = np.broadcast_to(np.asarray(value, np.float32), row.shape)
     return sparse.coo_array((values, (row, sample)), shape=shape).tocsr()

@@ -1,4 +1,4 @@
-"""Sanity checks: what looks like a mistake in the file rather than a bad model. Reported, never acted upon."""
+"""Sanity checks: probable mistakes in a file of predictions. They are reported and have no other effect."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from equipoise.predictions import Predictions
 __all__ = ["SanityChecks"]
 
 ENOUGH = 100
-"""Samples from which on an accuracy far below chance is no bad luck."""
+"""Minimum number of samples for a warning on an accuracy far below chance."""
 
 
 class SanityChecks:
-    """Looks at the chunks as they pass."""
+    """Checks that are updated with each chunk."""
 
     def __init__(self, source: Predictions) -> None:
         self.source = source
@@ -22,7 +22,7 @@ class SanityChecks:
         self.samples = 0
 
     def look(self, scores: Tensor, targets: Tensor) -> None:
-        """Look at a chunk."""
+        """Add a chunk."""
         self.samples += len(scores)
         if self.like_probabilities:
             inside = bool(((scores >= 0) & (scores <= 1)).all())
@@ -32,7 +32,7 @@ class SanityChecks:
             self.one_positive = bool(((targets == 1).sum(1) == 1).all() and (targets >= 0).all())
 
     def sentences(self, accuracy: float | None) -> list[str]:
-        """What to look into; empty if nothing."""
+        """The warnings; possibly empty."""
         sentences = []
         if self.like_probabilities:
             sentences.append(

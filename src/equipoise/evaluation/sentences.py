@@ -1,4 +1,4 @@
-"""An evaluation in sentences, and the rows of its tables. Without torch."""
+"""Summary of an evaluation in sentences, and the rows of its tables. Does not import torch."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ __all__ = [
 ]
 
 FAR = 1.5
-"""Ratio of predicted to observed frequencies of labels, or its inverse, from which on it is reported."""
+"""Minimum ratio of predicted to observed frequencies of labels, or its inverse, that is reported."""
 RISE = 1.05
-"""Ratio by which a calibration has to raise the classwise ECE for that to be reported."""
+"""Minimum ratio of the classwise ECE after and before calibration that is reported."""
 
 
 def described(evaluation: Evaluation) -> str:
-    """What was evaluated, in one line."""
+    """One line on the evaluated predictions."""
     task, unknown = evaluation.task, evaluation.unknown
     what = task.one if task.multilabel and evaluation.classes == 1 else task.many
     targets = evaluation.samples * evaluation.classes
@@ -42,7 +42,7 @@ def described(evaluation: Evaluation) -> str:
 
 
 def class_metric(key: str, task: Task) -> MetricInfo:
-    """A metric of single classes: their ECE is classwise, where that of all samples is of the top label.
+    """A metric of single classes: their ECE is classwise, whereas the overall ECE is that of the top label.
 
     >>> class_metric("ece", Task.MULTICLASS).label, class_metric("ece", Task.MULTILABEL).label
     ('classwise ECE', 'ECE')
@@ -51,7 +51,7 @@ def class_metric(key: str, task: Task) -> MetricInfo:
 
 
 def group_notes(task: Task) -> list[str]:
-    """How to read calibration errors of groups of classes; nothing of labels, whose groups are made of labels."""
+    """How to read calibration errors of groups of classes; empty for multi-label data."""
     if task.multilabel:
         return []
     return [
@@ -68,7 +68,7 @@ def worst_classes(evaluation: Evaluation, count: int) -> list[ClassResult]:
 
 
 def sentences_of(evaluation: Evaluation) -> list[str]:
-    """What the metrics mean, in sentences."""
+    """Interpretation of the metrics in sentences."""
     return [
         *evaluation.suspicions,
         *evaluation.notes,
@@ -80,7 +80,7 @@ def sentences_of(evaluation: Evaluation) -> list[str]:
 
 
 def frequency_ratio(evaluation: Evaluation) -> float:
-    """Mean predicted probability over observed frequency; 1 where one of them is 0."""
+    """Mean predicted probability over observed frequency; 1 if one of them is 0."""
     curve = evaluation.curve
     return curve.mean_confidence / curve.mean_accuracy if curve.mean_confidence and curve.mean_accuracy else 1.0
 
@@ -111,7 +111,7 @@ def _confidence(evaluation: Evaluation) -> list[str]:
 
 
 def _calibration(evaluation: Evaluation) -> list[str]:
-    """What temperature scaling changes, and what it leaves."""
+    """Effect of temperature scaling, and remaining miscalibration."""
     calibration, nll, ece = evaluation.calibration, metric_info("nll"), metric_info("ece")
     if calibration.after is None:
         return [f"No temperature could be fitted: {calibration.note}."]
@@ -130,7 +130,7 @@ def _calibration(evaluation: Evaluation) -> list[str]:
 
 
 def _beyond_temperature(evaluation: Evaluation) -> list[str]:
-    """What a temperature does not correct."""
+    """Miscalibration that a temperature cannot correct."""
     ece = metric_info("ece")
     before, after = evaluation.calibration.metric("classwise_ece")
     if before is not None and after is not None and after > RISE * before:
@@ -184,11 +184,11 @@ OPEN_SET_METRICS: Mapping[str, str] = {
     "medium": "the same of classes with 20 to 100 training samples",
     "few": "the same of classes with fewer than 20 training samples",
 }
-"""Metrics of an open set in the order of tables, and what they mean."""
+"""Metrics of an open set in the order of tables, with their meaning."""
 
 
 def rule_name(row: Rejection, evaluation: OpenSetEvaluation) -> str:
-    """How a threshold was chosen, in a few words."""
+    """Short description of how a threshold was chosen."""
     names = {"fixed": "fixed", "accept": f"{100 * evaluation.accept:g} % accepted", "best": "best F-measure"}
     return names[row.rule]
 
@@ -212,7 +212,7 @@ def open_set_rows(evaluation: OpenSetEvaluation) -> dict[str, list[str]]:
 
 
 def open_set_sentences(evaluation: OpenSetEvaluation) -> list[str]:
-    """What the metrics of an open set mean, in sentences."""
+    """Interpretation of the metrics of an open set in sentences."""
     row = evaluation.at(evaluation.told or evaluation.main)
     unknown, known, f_measure = (
         metric_info(name).text(row.metrics[name]) for name in ("unknown_rejected", "known_rejected", "f_measure")

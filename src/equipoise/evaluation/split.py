@@ -1,4 +1,4 @@
-"""Fit on one part of the samples, evaluate on the rest: parts drawn by a seed, the same each time a file is read."""
+"""Random splits into a part to fit on and a part to evaluate on, the same each time a file is read."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["FitRows", "FitSplit", "RowCollector", "SplitChunk", "cross_fit", "tr
 FIT_SCORES = 20_000_000
 """Maximum number of scores for a fit; more would hardly change it."""
 HALVES, ROWS = 1, 2
-"""Streams of draws. ``default_rng(seed)`` itself may have made the data, and a split by the same numbers would follow
-the labels."""
+"""Streams of random numbers. ``default_rng(seed)`` itself may have generated the data, and a split by the same numbers
+could depend on the labels."""
 
 F = TypeVar("F", bound=Fitted)
 FitRows = tuple[Tensor, Tensor]
@@ -31,7 +31,7 @@ FitRows = tuple[Tensor, Tensor]
 class SplitChunk(NamedTuple):
     """Some samples: scores, their logits, targets, and which samples belong to the first part.
 
-    ``rounded`` and ``others`` are those of the :class:`~equipoise.predictions.Chunk`.
+    ``rounded`` and ``others`` are as in :class:`~equipoise.predictions.Chunk`.
     """
 
     scores: Tensor
@@ -61,12 +61,12 @@ class FitSplit:
             self.progress(len(scores))
 
     def rows(self, *sides: bool) -> list[FitRows]:
-        """FitRows for fits on these parts, True for the first; reads the file once."""
-        gathered = [RowCollector(self, side) for side in sides]
+        """Rows for fits on these parts, True for the first; reads the file once."""
+        collectors = [RowCollector(self, side) for side in sides]
         for part in self.parts():
-            for rows in gathered:
+            for rows in collectors:
                 rows.add(part)
-        return [rows.finish() for rows in gathered]
+        return [rows.finish() for rows in collectors]
 
     def _logits(self, scores: Tensor) -> Tensor:
         if self.source.from_logits:
@@ -92,18 +92,18 @@ class RowCollector:
         if logits.ndim > 2:
             logits, targets = logits.movedim(1, -1).flatten(0, -2), targets.flatten()
         if self.keep < 1.0:
-            some = torch.from_numpy(self.draw.random(len(logits)) < self.keep)
-            logits, targets = logits[some], targets[some]
+            sampled = torch.from_numpy(self.draw.random(len(logits)) < self.keep)
+            logits, targets = logits[sampled], targets[sampled]
         self.kept.append((logits, targets))
 
     def finish(self) -> FitRows:
-        """All rows that were kept."""
+        """All collected rows."""
         logits, targets = (torch.cat(parts) for parts in zip(*self.kept, strict=True))
         return logits, targets
 
 
 def try_fit(fit: Callable[..., F], rows: FitRows, **options: Any) -> tuple[F | None, str]:  # noqa: ANN401
-    """A fit and its note, which says what its warnings would; or None and why these rows cannot be fitted."""
+    """A fit with its note, which replaces its warnings; or None with the reason why these rows cannot be fitted."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -118,13 +118,13 @@ def cross_fit(
     halves: Sequence[FitRows],
     **options: Any,  # noqa: ANN401
 ) -> list[tuple[F | None, str]]:
-    """For each of two halves the fit on the other one, as :func:`try_fit` gives it."""
-    if not all(len(logits) for logits, _ in halves):  # halves are drawn, and one of very few samples may be empty
+    """For each of two halves the result of :func:`try_fit` on the other half."""
+    if not all(len(logits) for logits, _ in halves):  # halves are random: with very few samples one may be empty
         return [(None, "it is fitted on one half of the samples for the other, and one half has none")] * 2
     return [try_fit(fit, rows, **options) for rows in reversed(halves)]
 
 
 def _tensors(scores: Array, targets: Array) -> tuple[Tensor, Tensor]:
-    """Arrays as tensors of types that the metrics take, in the byte order of the machine; never views of a file."""
+    """Arrays as tensors of types that the metrics support, in native byte order; copies, not views of a file."""
     wide = scores.astype(np.float32 if scores.dtype.itemsize <= 4 else np.float64)
     return torch.from_numpy(wide), torch.from_numpy(targets.astype(np.int64))

@@ -1,6 +1,6 @@
 """Backends that compute the losses: a reference in plain PyTorch and fused Triton kernels.
 
-``use`` chooses between them, ``explain`` says what will run and why.
+``use`` chooses between them; ``explain`` says which backend runs and why.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = ["Explanation", "build", "explain", "use"]
 def build() -> None:
     """Do nothing; deprecated.
 
-    Version 0.1 compiled a part in C++ here, which made calls on small batches cheaper. A CUDA graph of the whole
-    training step makes them cheaper still.
+    Version 0.1 compiled a C++ extension here to reduce the overhead of calls on small batches. A CUDA graph of the
+    whole training step reduces it further.
     """
     warnings.warn(
         "kernels.build() is deprecated and does nothing; to remove the cost of calls on small batches, capture the "

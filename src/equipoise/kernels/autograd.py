@@ -1,7 +1,7 @@
-"""Unreduced losses as autograd functions: the closed forms of the reference or of the CPU backend, differentiable.
+"""Unreduced losses as autograd functions, computed by the reference or the CPU backend.
 
 Both work in log space in float32 (float64 for float64 logits) and never write to the caller's tensors. Second
-derivatives, ``torch.func`` and ``torch.compile(fullgraph=True)`` go through the operations of the reference.
+derivatives, ``torch.func`` and ``torch.compile(fullgraph=True)`` use the operations of the reference.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def softmax_rows(
 
         rows = applied(fused.SoftmaxRows, logits, targets, weight, hyper, spec)
         return rows
-    # torch.compile refuses to trace a jvp
+    # torch.compile cannot trace a function with a jvp
     plain = SoftmaxRows if torch.compiler.is_compiling() else SoftmaxRowsForwardMode
     rows = applied(SoftmaxRowsOnCPU if backend == "cpu" else plain, logits, targets, weight, hyper, spec)[0]
     return rows
 
 
 def has_terms_of_all_classes(spec: SoftmaxSpec) -> bool:
-    """Whether every class of a row of index targets has a term of its own."""
+    """Whether every class contributes a term to the loss of a row with an index target."""
     return any(piece.name in ("label_smoothing", "squared_error") for piece in spec.layout)
 
 
@@ -55,7 +55,7 @@ def counts_come_along(backend: Backend, targets: Tensor, spec: SoftmaxSpec) -> b
     """Whether a backend counts the true positives of each class in the same pass as the rows."""
     if backend == "reference" or targets.is_floating_point() or has_terms_of_all_classes(spec):
         return False
-    if backend == "triton":  # in eager mode its kernels weigh the rows, and make those of labels out of range NaN
+    if backend == "triton":  # in eager mode its kernels apply the weights
         return torch.compiler.is_compiling()
     return not any(piece.name in ("offset", "scale", "true_margin") for piece in spec.layout)
 
@@ -63,20 +63,21 @@ def counts_come_along(backend: Backend, targets: Tensor, spec: SoftmaxSpec) -> b
 def softmax_rows_and_hits(
     logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec
 ) -> tuple[Tensor, Tensor]:
-    """By the CPU backend: unreduced softmax loss, and whether the target is the prediction, False where ignored.
+    """Unreduced softmax loss on the CPU backend, and whether the prediction is correct (False where ignored).
 
-    For index targets and the softmax of the logits as they are, which is at hand, so that hits need no second look at
-    the logits but where probabilities are nearly equal. Both (N, d1, ..., dk).
+    Requires index targets and a loss that does not adjust the logits. The comparison uses the probabilities that the
+    loss has computed; the logits decide only where two probabilities are nearly equal. Both results have shape
+    (N, d1, ..., dk).
     """
     rows: Tensor
     rows, direction, _, own = applied(SoftmaxRowsAndTrue, logits, targets, weight, hyper, spec)
     with torch.no_grad():
-        own, rival = own.squeeze(1), direction.amax(1)  # the true class stands in the direction as a negative number
+        own, rival = own.squeeze(1), direction.amax(1)  # the entry of the true class in the direction is not positive
         valid = targets != spec.ignore_index
         hit = own > rival
-        unsure = ((own - rival).abs() <= 1e-5 * rival) & valid
-        if unsure.any():
-            hit[unsure] = logits.movedim(1, -1)[unsure].max(1).indices == targets[unsure]
+        near_tie = ((own - rival).abs() <= 1e-5 * rival) & valid
+        if near_tie.any():
+            hit[near_tie] = logits.movedim(1, -1)[near_tie].max(1).indices == targets[near_tie]
         return rows, hit & valid
 
 
@@ -85,8 +86,8 @@ def sigmoid_elements(
 ) -> Tensor:
     """Unreduced sigmoid loss.
 
-    Shape: all tensors (N, C, d1, ..., dk), ``element_weight`` anything that broadcasts to it; result the same, in the
-    accumulation type, 0 where the target is ignored.
+    Shape: all tensors (N, C, d1, ..., dk); ``element_weight`` may broadcast to it. The result has the same shape
+    and the accumulation type, and is 0 where the target is ignored.
     """
     function: type[torch.autograd.Function]
     if backend == "triton":
@@ -102,9 +103,9 @@ def sigmoid_elements(
 
 
 def applied(function: type[torch.autograd.Function], *inputs: Any) -> Any:  # noqa: ANN401
-    """``function.apply``, where no ``torch.func`` transform is active without its care for them.
+    """``function.apply``, without its support for ``torch.func`` transforms if none is active.
 
-    That care binds the arguments by their signature, which takes as long as a loss of a small batch.
+    That support binds the arguments to the signature, which takes as long as the loss of a small batch.
     """
     if torch.compiler.is_compiling():
         return function.apply(*inputs)  # type: ignore[no-untyped-call]
@@ -115,7 +116,7 @@ def applied(function: type[torch.autograd.Function], *inputs: Any) -> Any:  # no
 
 
 def _refuse_second_forward_derivative() -> None:
-    """Raise inside two ``torch.func.jvp``: PyTorch would take the second derivative of our functions for 0."""
+    """Raise inside a nested ``torch.func.jvp``: PyTorch would return 0 for the second derivative of these functions."""
     levels = [level.key() for level in torch._C._functorch.get_interpreter_stack() or ()]
     if levels.count(torch._C._functorch.TransformType.Jvp) > 1:
         raise RuntimeError(
@@ -125,7 +126,7 @@ def _refuse_second_forward_derivative() -> None:
 
 
 class SoftmaxRows(torch.autograd.Function):
-    """Rows and their gradient in two factors; backward multiplies them with what comes in."""
+    """Rows, and two factors of their gradient, which backward multiplies by the incoming gradient."""
 
     generate_vmap_rule = True
 
@@ -151,11 +152,11 @@ class SoftmaxRows(torch.autograd.Function):
 
 
 class SoftmaxRowsForwardMode(SoftmaxRows):
-    """With forward-mode derivatives."""
+    """The same with forward-mode derivatives."""
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Change of the rows along a change of the logits."""
+        """Directional derivative of the rows."""
         if tangent is None:
             return None, None, None
         direction, length = _factors(ctx)[:2]
@@ -163,26 +164,27 @@ class SoftmaxRowsForwardMode(SoftmaxRows):
 
 
 class SoftmaxRowsOnCPU(SoftmaxRowsForwardMode):
-    """By the CPU backend."""
+    """The same on the CPU backend."""
 
     forward = staticmethod(cpu.softmax_terms)
 
 
 class SoftmaxRowsAndTrue(SoftmaxRowsForwardMode):
-    """By the CPU backend with the probability of the true class, of index targets without smoothing."""
+    """The same on the CPU backend, with the probability of the true class; index targets without smoothing."""
 
     forward = staticmethod(cpu.index_terms)  # type: ignore[assignment]
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Change of the rows along a change of the logits."""
+        """Directional derivative of the rows."""
         return *SoftmaxRowsForwardMode.jvp(ctx, tangent), None
 
 
 def _factors(ctx: Any) -> tuple[Tensor, Tensor, torch.dtype]:  # noqa: ANN401
-    """The stored factors, or where a second derivative may be wanted the same through operations that have one.
+    """The two factors of the gradient and the type of the logits.
 
-    With them the type of the logits: checkpointing allows saved tensors to be read once.
+    The factors are recomputed by differentiable operations if a second derivative may be needed. All come from one
+    access, because checkpointing allows saved tensors to be read only once.
     """
     logits, targets, weight, hyper, direction, length = ctx.saved_tensors
     if torch.is_grad_enabled():
@@ -191,7 +193,7 @@ def _factors(ctx: Any) -> tuple[Tensor, Tensor, torch.dtype]:  # noqa: ANN401
 
 
 class SigmoidElements(torch.autograd.Function):
-    """Elements of the loss; backward recomputes their slope, so only the inputs are held."""
+    """Elements of the loss; backward recomputes their slopes, so only the inputs are saved."""
 
     generate_vmap_rule = True
 
@@ -212,22 +214,22 @@ class SigmoidElements(torch.autograd.Function):
 
 
 class SigmoidElementsForwardMode(SigmoidElements):
-    """With forward-mode derivatives."""
+    """The same with forward-mode derivatives."""
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor | None, *_: None) -> Tensor | None:  # noqa: ANN401
-        """Change of the elements along a change of the logits."""
+        """Directional derivative of the elements."""
         return None if tangent is None else _slopes(ctx)[0] * tangent
 
 
 class SigmoidElementsOnCPU(SigmoidElementsForwardMode):
-    """By the CPU backend."""
+    """The same on the CPU backend."""
 
     forward = staticmethod(cpu.sigmoid_losses)
 
     @staticmethod
     def backward(ctx: Any, grad_elements: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Gradient with respect to the logits, by the reference where somebody else looks on."""
+        """Gradient with respect to the logits; by the reference under autograd, vmap, transforms or tracing."""
         if torch.is_grad_enabled() or is_batched(grad_elements) or not cpu_serves(grad_elements):
             return SigmoidElements.backward(ctx, grad_elements)
         logits, targets, weight, hyper = ctx.saved_tensors
@@ -236,6 +238,6 @@ class SigmoidElementsOnCPU(SigmoidElementsForwardMode):
 
 
 def _slopes(ctx: Any) -> tuple[Tensor, torch.dtype]:  # noqa: ANN401
-    """Slopes, and the type of the logits: checkpointing allows saved tensors to be read once."""
+    """Slopes and type of the logits, from one access: checkpointing allows saved tensors to be read only once."""
     logits, targets, weight, hyper = ctx.saved_tensors
     return reference.sigmoid_slopes(logits, targets, weight, hyper, ctx.spec), logits.dtype

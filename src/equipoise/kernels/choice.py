@@ -1,7 +1,7 @@
-"""Which backend runs: the reference in plain PyTorch, its fast form on the CPU, or the fused Triton kernels.
+"""Choice of the backend: the reference in plain PyTorch, the optimised CPU backend, or the fused Triton kernels.
 
-A backend that is requested by name runs or raises; ``"auto"`` takes Triton on CUDA devices, the CPU backend on the CPU,
-and falls back to the reference wherever these cannot serve.
+A backend that is requested by name runs or raises. ``"auto"`` uses Triton on CUDA devices and the CPU backend on the
+CPU, and falls back to the reference where they are not supported.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ wanted_backend: dict[str, str] = {"name": "auto"}
 
 
 class use:  # noqa: N801 - reads as a verb, like torch.no_grad
-    """Choose the backend of all losses, for good or for a ``with`` block.
+    """Choose the backend of all losses, permanently or inside a ``with`` block.
 
     Args:
-        backend: ``"auto"`` (the fastest that can serve), ``"reference"`` (the definition in plain PyTorch) or
-            ``"triton"``, which raises where it cannot serve.
+        backend: ``"auto"`` (the fastest supported backend), ``"reference"`` (the definition in plain PyTorch) or
+            ``"triton"``, which raises if it is not supported.
 
     >>> import torch, equipoise
     >>> with equipoise.kernels.use("reference"):
@@ -55,7 +55,7 @@ class use:  # noqa: N801 - reads as a verb, like torch.no_grad
 
 
 def wanted() -> str:
-    """The backend that is asked for."""
+    """The requested backend."""
     return wanted_backend["name"]
 
 
@@ -67,14 +67,14 @@ def backend(logits: Tensor) -> Backend:
 
 
 def cpu_serves(tensor: Tensor) -> bool:
-    """Whether values may be read and temporaries overwritten: real values on the CPU, and nobody else looks on."""
+    """Whether the CPU backend may read values and overwrite temporaries: a CPU tensor, no transform, no tracing."""
     if torch.compiler.is_compiling() or tensor.device.type != "cpu":
         return False
     return not (transforms_active() or torch._C._len_torch_dispatch_stack() or is_traced(tensor))
 
 
 def triton_serves(logits: Tensor) -> bool:
-    """Whether the kernels are to run for these logits; raises where they were asked for by name and cannot."""
+    """Whether the kernels run for these logits; raises if they were requested by name and cannot run."""
     if wanted_backend["name"] == "reference":
         return False
     if wanted_backend["name"] == "auto":
@@ -103,5 +103,5 @@ def obstacle(logits: Tensor) -> str | None:
 
 
 def _interpreted() -> bool:
-    """Whether Triton runs kernels in Python, on tensors of the CPU: slow, for tests."""
+    """Whether Triton interprets kernels in Python on CPU tensors, which is slow and meant for tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"

@@ -1,4 +1,4 @@
-"""What will run for a loss and a batch, and why."""
+"""Report which backend runs for a loss and a batch, and why."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Explanation", "explain"]
 
 @dataclass(frozen=True)
 class Explanation:
-    """Backend and the reason for it; ``print`` gives both as a sentence."""
+    """Backend and the reason for it; ``str`` joins both."""
 
     backend: str
     reason: str
@@ -23,7 +23,7 @@ class Explanation:
 
 
 def explain(loss: nn.Module, logits: Tensor) -> Explanation:
-    """Say which backend ``loss`` will use for ``logits``.
+    """Report which backend ``loss`` will use for ``logits``.
 
     >>> import torch, equipoise
     >>> print(equipoise.kernels.explain(equipoise.FocalLoss(), torch.zeros(8, 10)))
@@ -31,8 +31,8 @@ def explain(loss: nn.Module, logits: Tensor) -> Explanation:
     """
     if not isinstance(loss, nn.Module):
         raise TypeError(f"loss must be a module, got {loss!r}; pass the loss itself, such as equipoise.FocalLoss()")
-    how: str | None = getattr(loss, "kernels", None)  # losses import this package, not the other way round
-    if not isinstance(how, str):
+    kernels: str | None = getattr(loss, "kernels", None)  # losses import this package, not the other way round
+    if not isinstance(kernels, str):
         return Explanation("reference", f"there is no kernel for {type(loss).__name__}, which PyTorch computes")
     choice, reason = wanted(), obstacle(logits)
     if choice == "reference":
@@ -41,8 +41,8 @@ def explain(loss: nn.Module, logits: Tensor) -> Explanation:
         asked = (
             "equipoise.kernels.use('triton') asks for it" if choice == "triton" else "the logits are on a CUDA device"
         )
-        return Explanation("triton", f"{asked}; {how}")
-    if reason is None:  # in Triton's interpreter they would run, for tests
+        return Explanation("triton", f"{asked}; {kernels}")
+    if reason is None:  # only Triton's interpreter would run here, for tests
         reason = f"the logits are on {logits.device}, and the kernels need a CUDA device"
     if choice == "triton":
         return Explanation("none", f"equipoise.kernels.use('triton') asks for what cannot run: {reason}")

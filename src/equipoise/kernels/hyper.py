@@ -1,10 +1,10 @@
-"""Hyper-parameters on their way to a kernel: one flat tensor on the device and a static layout that names its pieces.
+"""Hyper-parameters of a kernel: one flat tensor on the device and a static layout that names its pieces.
 
-A name that is missing from the layout is a part that the loss does not have, so a backend knows what to leave out
-without looking at values. Schedules and adaptive rules write into the tensor; nothing recompiles, nothing syncs. Only
-a fixed exponent that is a small integer is part of the layout, so that a backend can multiply instead.
+If a name is missing from the layout, the loss does not have that term, and a backend skips it without reading values.
+Schedules and adaptive rules write into the tensor, without recompilation or synchronisation. Only a fixed exponent that
+is a small integer is part of the layout, so that a backend can multiply instead of computing a power.
 
-Names: ``xi``, ``gamma_hc``, ``gamma_pos`` and ``gamma_neg`` (one number or one for each class), ``confidence_bounds``
+Names: ``xi``, ``gamma_hc``, ``gamma_pos`` and ``gamma_neg`` (one number or one per class), ``confidence_bounds``
 and ``confidence_gammas`` (gamma by confidence), ``weight``, ``offset``, and for the softmax link ``label_smoothing``,
 ``true_margin``, ``scale``, ``squared_error`` (a switch), ``keep``, ``strength``; for the sigmoid link ``neg_scale``,
 ``margin``, ``thin_margin`` (a switch), ``alpha``, ``pos_weight``, ``rebalance``, ``inverse_counts``.
@@ -26,13 +26,13 @@ Values: TypeAlias = Mapping[str, tuple[float, ...]]
 
 
 class Piece(NamedTuple):
-    """Where one hyper-parameter lies in the flat tensor."""
+    """Position of one hyper-parameter in the flat tensor."""
 
     name: str
     start: int
     stop: int
     whole: int | None = None  # a fixed exponent from 1 to 4
-    argument: str | None = None  # what the user calls it, where that is another name
+    argument: str | None = None  # the name of the user's argument, if it differs
 
 
 Layout: TypeAlias = tuple[Piece, ...]
@@ -61,11 +61,11 @@ def layout_of(values: Values, fixed: Container[str], arguments: Mapping[str, str
 def pack(values: Values, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> Tensor:
     """All hyper-parameters in one flat tensor."""
     flat = torch.tensor([number for numbers in values.values() for number in numbers], dtype=dtype, device="cpu")
-    return flat.to(device, non_blocking=True)  # which does not wait for the device
+    return flat.to(device, non_blocking=True)  # does not wait for the device
 
 
 def view_of(hyper: Tensor, layout: Layout, name: str) -> Tensor | None:
-    """One hyper-parameter, a view of shape (1,) or (C,); None where the loss does not have it."""
+    """One hyper-parameter, a view of shape (1,) or (C,); None if the loss does not have it."""
     for piece in layout:
         if piece.name == name:
             return hyper[piece.start : piece.stop]
@@ -73,7 +73,7 @@ def view_of(hyper: Tensor, layout: Layout, name: str) -> Tensor | None:
 
 
 class Hyper(dict[str, Tensor]):
-    """Hyper-parameters by name, each a view of shape (1,) or (C,), and the exponents known to be whole."""
+    """Hyper-parameters by name, each a view of shape (1,) or (C,), and the exponents that are fixed small integers."""
 
     def __init__(self, hyper: Tensor, layout: Layout) -> None:
         super().__init__({piece.name: hyper[piece.start : piece.stop] for piece in layout})
@@ -81,7 +81,7 @@ class Hyper(dict[str, Tensor]):
 
 
 def check_layout(layout: Layout, num_classes: int) -> None:
-    """Raise when a per-class hyper-parameter does not fit the number of classes of the logits."""
+    """Raise if the length of a per-class hyper-parameter is not the number of classes of the logits."""
     for piece in layout:
         length = piece.stop - piece.start
         if piece.name in PER_CLASS and length != 1:

@@ -1,6 +1,6 @@
-"""What a pointwise loss is made of beside its tensors, in one immutable value.
+"""The static configuration of a pointwise loss, as one immutable value.
 
-Named tuples: hashable keys of cached launches at the cost of a tuple, and constants to ``torch.compile`` and ``vmap``.
+Named tuples are cheap hashable keys of cached launches, and constants for ``torch.compile`` and ``vmap``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The whole pipeline with its reduction on the fused kernels, which need no tensor of unreduced losses.
+"""Losses with their reduction in fused kernels, without a tensor of unreduced losses.
 
-Where a loss asks for what they do not have, the functions here return None and the pipeline goes row by row.
+The functions return None if the kernels do not support a loss; the caller then computes and reduces unreduced losses.
 """
 
 from __future__ import annotations
@@ -41,26 +41,28 @@ def fused_softmax_loss(
     """Softmax loss of a checked batch (N, C, d1, ..., dk), reduced."""
     recalls = Recalls.among(batch_weights, logits.shape[1])
     if recalls is None or (recalls.weights and targets.is_floating_point()):
-        return None  # predictions, or the labels of dense targets, have to be written out
+        return None  # unsupported batch weights, or recall weights of dense targets: need unreduced losses
     fixed = view_of(hyper, spec.layout, "weight")
     sync = sync and world_size() > 1
-    alone = normalizer is None and not sync and not torch.compiler.is_compiling()  # the compiler joins what follows
+    in_kernel = (
+        normalizer is None and not sync and not torch.compiler.is_compiling()
+    )  # the compiler fuses the reduction
 
     def weigh(counts: Tensor | None) -> Tensor:
         return recalls.weigh(fixed, counts, logits, sync_counts)
 
     if any(recalls.looking) and not has_terms_of_all_classes(spec):
         if torch.compiler.is_compiling():
-            return None  # rows come with counts, and the compiler weighs and reduces them
-        loss, mass, valid = fused.softmax_weighed(logits, targets, hyper, spec, weigh, reduction if alone else None)
-        if alone:
+            return None  # the compiler applies weights and reduction to unreduced losses with counts
+        loss, mass, valid = fused.softmax_weighed(logits, targets, hyper, spec, weigh, reduction if in_kernel else None)
+        if in_kernel:
             return loss
     else:
         weight = fixed
-        if recalls.weights:  # inside a sum over the classes weights have to be known beforehand
-            looks = any(recalls.looking)
-            weight = weigh(fused.support_and_hits(logits, targets, spec.ignore_index) if looks else None)
-        if alone:
+        if recalls.weights:  # a sum over the classes needs the weights beforehand
+            needs_counts = any(recalls.looking)
+            weight = weigh(fused.support_and_hits(logits, targets, spec.ignore_index) if needs_counts else None)
+        if in_kernel:
             return fused.softmax_reduced(logits, targets, weight, hyper, spec, reduction)
         loss, mass, valid = fused.softmax_totals(logits, targets, weight, hyper, spec)
     denominators: dict[str, Tensor | float] = {"mean": mass, "valid_mean": valid, "batch_mean": logits.shape[0]}
@@ -79,15 +81,17 @@ def fused_sigmoid_loss(
     normalizer: Tensor | float | None,
     sync: bool,
 ) -> Tensor | None:
-    """Sigmoid loss of a checked batch (N, C, d1, ..., dk), reduced; ``asymmetry`` is moved where it is given."""
+    """Sigmoid loss of a checked batch (N, C, d1, ..., dk), reduced; updates ``asymmetry`` if given."""
     if reduction == "valid_mean" and spec.ignore_value is not None:
-        return None  # whether a sample has any known label is a question to whole rows
+        return None  # needs whole rows: whether a sample has any known label
     arguments = (logits, targets, element_weight, hyper, spec)
     shared = sync and world_size() > 1
-    alone = normalizer is None and not shared and not torch.compiler.is_compiling()  # the compiler joins what follows
+    in_kernel = (
+        normalizer is None and not shared and not torch.compiler.is_compiling()
+    )  # the compiler fuses the reduction
     observed: Observed = "nothing" if asymmetry is None else "labels" if asymmetry.per_class else "all"
     known: Tensor | None = None
-    if alone and reduction != "valid_mean":
+    if in_kernel and reduction != "valid_mean":
         loss, sums = fused.sigmoid_reduced(*arguments, reduction, observed)
     else:
         loss, known, sums = fused.sigmoid_totals(*arguments, observed)

@@ -1,4 +1,4 @@
-"""Figures of many classes: bars of each, and an axis from common to rare."""
+"""Figures with many classes: bars per class, and an axis from common to rare classes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_BARS = 40
 NAMED = 24
 """Up to this number of classes the axis shows their names."""
 SEEN = 200
-"""Bars that a figure can show; of more classes each is the mean of neighbours."""
+"""Maximum number of bars of a figure; with more classes, a bar is the mean of adjacent classes."""
 
 
 def class_profile(
@@ -35,23 +35,23 @@ def class_profile(
     compared: str,
     things: str = "classes",
 ) -> str:
-    """A bar for each class, with a line where the baseline ends.
+    """A bar per class, with a line at the value of the baseline.
 
     Args:
-        title: of the figure.
-        values: (C,) between 0 and 1, in the order of the classes; NaN for none.
-        baseline: (C,) the same of the baseline.
+        title: title of the figure.
+        values: (C,) between 0 and 1, in the order of the classes; NaN for undefined values.
+        baseline: (C,) values of the baseline.
         names: C names.
         stroke: colour and hatching of the bars.
         compared: name of the baseline.
-        things: what has a bar: ``"classes"`` or ``"labels"``.
+        things: noun for the bars: ``"classes"`` or ``"labels"``.
     """
     below = class_margin(names)
     with theme():
         figure, axes = panel(3.5, 1.7 + below, bottom=below)
-        look = {"facecolor": stroke.colour, "edgecolor": PAPER, "hatch": stroke.hatch, "linewidth": 0}
+        style = {"facecolor": stroke.colour, "edgecolor": PAPER, "hatch": stroke.hatch, "linewidth": 0}
         lines = None if np.array_equal(values, baseline, equal_nan=True) else gathered(baseline)
-        _draw_bars(axes, gathered(values), lines, look)
+        _draw_bars(axes, gathered(values), lines, style)
         axes.set_ylim(0, 1)
         axes.set_yticks((0, 0.25, 0.5, 0.75, 1))
         percent(axes.yaxis)
@@ -62,27 +62,27 @@ def class_profile(
     )
 
 
-def _draw_bars(axes: Axes, bars: Array, lines: Array | None, look: dict[str, Any]) -> None:
-    """Bars of single classes with a line each, or of many classes as one area."""
+def _draw_bars(axes: Axes, bars: Array, lines: Array | None, style: dict[str, Any]) -> None:
+    """Draw bars with a line each, or one area for many classes."""
     if len(bars) <= NAMED:
-        places = np.arange(len(bars))
-        axes.bar(places, np.nan_to_num(bars), 0.72, **look)
+        positions = np.arange(len(bars))
+        axes.bar(positions, np.nan_to_num(bars), 0.72, **style)
         if lines is not None:
-            axes.hlines(lines, places - 0.42, places + 0.42, color=INK, linewidth=1.3)
+            axes.hlines(lines, positions - 0.42, positions + 0.42, color=INK, linewidth=1.3)
         return
     edges = np.arange(len(bars) + 1) - 0.5
-    axes.stairs(np.nan_to_num(bars), edges, fill=True, alpha=0.8, **look)
+    axes.stairs(np.nan_to_num(bars), edges, fill=True, alpha=0.8, **style)
     if lines is not None:
         axes.stairs(lines, edges, baseline=None, color=INK, linewidth=0.7)
 
 
 def class_bars(classes: Sequence[ClassResult], metric: MetricInfo, things: str = "classes") -> str:
-    """One bar per class, in the order given; where there are too many, the lowest and the highest.
+    """One bar per class, in the given order; with too many classes only the lowest and the highest.
 
     Args:
-        classes: with the metric.
-        metric: what the bars show, between 0 and 1.
-        things: what has a bar: ``"classes"`` or ``"labels"``.
+        classes: results of the classes.
+        metric: metric that the bars show, between 0 and 1.
+        things: noun for the bars: ``"classes"`` or ``"labels"``.
     """
     values = [(value, row) for row in classes if (value := row.metrics[metric.key]) is not None]
     title = metric.label
@@ -96,9 +96,11 @@ def class_bars(classes: Sequence[ClassResult], metric: MetricInfo, things: str =
         figure = Figure(figsize=(4.8, 0.75 + 0.2 * max(len(values), 3)), layout="constrained")
         axes = figure.add_subplot()
         for group in groups:
-            places = [place for place, (_, row) in enumerate(values) if row.group == group]
+            positions = [position for position, (_, row) in enumerate(values) if row.group == group]
             colour = SERIES[groups.index(group) % len(SERIES)]
-            axes.barh(places, [values[place][0] for place in places], 0.7, color=colour, label=group, linewidth=0)
+            axes.barh(
+                positions, [values[position][0] for position in positions], 0.7, color=colour, label=group, linewidth=0
+            )
         axes.set_yticks(range(len(values)), [short(row.name) for _, row in values])
         axes.set(xlim=(0, 1), ylim=(len(values) - 0.4, -0.6), title=title)
         axes.grid(visible=False, axis="y")
@@ -109,7 +111,7 @@ def class_bars(classes: Sequence[ClassResult], metric: MetricInfo, things: str =
 
 
 def class_axis(axes: Axes, names: Sequence[str], things: str = "classes") -> None:
-    """Names below where there are few, otherwise where the common and where the rare ones are."""
+    """Label the axis with the names of few classes, or with the direction from common to rare classes."""
     count = min(len(names), SEEN)
     axes.set_xlim(-0.7, count - 0.3)
     axes.grid(visible=False, axis="x")
@@ -127,19 +129,19 @@ def class_axis(axes: Axes, names: Sequence[str], things: str = "classes") -> Non
 
 
 def class_margin(names: Sequence[str]) -> float:
-    """Inches that ``class_axis`` needs."""
+    """Inches that ``class_axis`` needs below the plot."""
     shown, long = _below(names) if len(names) <= NAMED else ([], False)
     return 0.12 + 0.048 * max(map(len, shown)) if long else 0.28
 
 
 def _below(names: Sequence[str]) -> tuple[list[str], bool]:
-    """Names as they stand below, and whether they have to be turned."""
+    """Names for the axis, and whether they must be rotated."""
     shown = [short(name, 14) for name in names]
     return shown, max(map(len, shown)) * len(shown) > 36
 
 
 def gathered(values: Array) -> Array:
-    """As many values as can be seen: means of neighbours."""
+    """Reduce values to at most ``SEEN``: means of adjacent values."""
     if len(values) <= SEEN:
         return values
     parts = np.array_split(values, SEEN)

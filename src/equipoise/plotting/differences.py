@@ -1,4 +1,4 @@
-"""Figures of how losses differ: from the baseline with intervals, and between accuracy and calibration."""
+"""Figures that compare losses: differences from the baseline with intervals, and accuracy against calibration."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from equipoise.plotting.theme import BETTER, INK, PAPER, SOFT, WORSE, Stroke, pa
 __all__ = ["Point", "difference_plot", "limits_of", "pareto_plot"]
 
 LETTER = 0.068
-"""Inches of a letter of the labels, about."""
+"""Approximate width of a letter of the labels in inches."""
 SQUEEZED = 3.0
-"""How much longer an axis may become by wide intervals, of the half of the losses at most, before these are cut off."""
+"""Ratio by which the widest intervals, at most half of them, may lengthen an axis before they are cut off."""
 
 
 def difference_plot(title: str, rows: Sequence[MetricDifference], *, scale: float, less: bool) -> str:
-    """Differences from the baseline with their intervals, a row for each loss; coloured where they are significant.
+    """Differences from the baseline with their intervals, one row per loss; significant ones are coloured.
 
     Args:
-        title: of the figure.
+        title: title of the figure.
         rows: the differences.
-        scale: what differences are multiplied with, 100 for fractions.
-        less: whether less is better.
+        scale: factor of the differences, 100 for fractions.
+        less: whether lower is better.
     """
     with theme():
         names = [short(row.loss, 22) for row in rows]
@@ -41,14 +41,14 @@ def difference_plot(title: str, rows: Sequence[MetricDifference], *, scale: floa
         intervals = [row.interval for row in rows if row.interval is not None]
         low, high = limits_of([row.mean for row in rows], intervals, scale)
         axes.set_xlim(low, high)
-        for place, row in enumerate(rows):
+        for position, row in enumerate(rows):
             better = (row.mean < 0) == less
             colour = SOFT if not row.significant else BETTER if better else WORSE
             if row.interval is not None:
-                _draw_interval(axes, place, (scale * row.interval[0], scale * row.interval[1]), (low, high), colour)
+                _draw_interval(axes, position, (scale * row.interval[0], scale * row.interval[1]), (low, high), colour)
             axes.plot(
                 [scale * row.mean],
-                [place],
+                [position],
                 marker="o",
                 markersize=5.2,
                 color=colour,
@@ -68,19 +68,19 @@ def difference_plot(title: str, rows: Sequence[MetricDifference], *, scale: floa
 
 
 def _draw_interval(
-    axes: Axes, place: int, interval: tuple[float, float], limits: tuple[float, float], colour: str
+    axes: Axes, position: int, interval: tuple[float, float], limits: tuple[float, float], colour: str
 ) -> None:
-    """A line with an arrow at an end that is beyond the limits of the axis."""
+    """Draw a line, with an arrow at an end that is beyond the limits of the axis."""
     (lower, upper), (low, high) = interval, limits
     ends = [max(lower, low), min(upper, high)]
-    axes.plot(ends, [place, place], color=colour, linewidth=1.6, solid_capstyle="round")
+    axes.plot(ends, [position, position], color=colour, linewidth=1.6, solid_capstyle="round")
     for end, cut, arrow in ((low, lower < low, CARETLEFT), (high, upper > high, CARETRIGHT)):
         if cut:
-            axes.plot([end], [place], marker=arrow, markersize=6, color=colour, clip_on=False)
+            axes.plot([end], [position], marker=arrow, markersize=6, color=colour, clip_on=False)
 
 
 def limits_of(means: Sequence[float], intervals: Sequence[tuple[float, float]], scale: float) -> tuple[float, float]:
-    """Ends of the axis: around zero, all means and the intervals, without those that would squeeze all others.
+    """Limits of the axis: they include zero, all means, and intervals except those that are much wider than others.
 
     >>> [round(end, 2) for end in limits_of([0.01, 0.0], [(-0.02, 0.04), (-0.9, 0.9)], 100.0)]
     [-2.36, 4.36]
@@ -95,7 +95,7 @@ def limits_of(means: Sequence[float], intervals: Sequence[tuple[float, float]], 
 
 @dataclass(frozen=True)
 class Point:
-    """One loss in the plane of two numbers, each with its standard deviation over the seeds."""
+    """Two metrics of a loss, each with its standard deviation over the seeds."""
 
     name: str
     stroke: Stroke
@@ -108,13 +108,13 @@ class Point:
 def pareto_plot(
     title: str, points: Sequence[Point], names: tuple[str, str], limits: tuple[tuple[float, float], ...]
 ) -> str:
-    """More is better to the right, less is better downwards; a line joins the points that no other one beats in both.
+    """Two metrics: higher is better for x, lower is better for y; a line connects the Pareto-optimal points.
 
     Args:
-        title: of the figure.
-        points: one for each loss.
-        names: of the axes.
-        limits: of the axes.
+        title: title of the figure.
+        points: one per loss.
+        names: labels of the axes.
+        limits: limits of the axes.
     """
     with theme():
         figure, axes = panel(4.7, 3.5, left=0.55)
@@ -149,12 +149,12 @@ def _beats(one: Point, other: Point) -> bool:
 
 
 def _label(axes: Axes, points: Sequence[Point]) -> None:
-    """A name beside each point, where it covers no other name and no point; farther ones with a line to their point."""
+    """Write a name beside each point with the least overlap; distant names are connected to their point."""
     inch = axes.figure.dpi
     frame = axes.get_window_extent()
-    places = [axes.transData.transform((p.x, p.y)) for p in points]
-    taken = [_box(x, y, 0.13 * inch, 0.13 * inch) for x, y in places]
-    for p, (x, y) in zip(points, places, strict=True):
+    positions = [axes.transData.transform((p.x, p.y)) for p in points]
+    taken = [_box(x, y, 0.13 * inch, 0.13 * inch) for x, y in positions]
+    for p, (x, y) in zip(points, positions, strict=True):
         text = short(p.name, 24)
         wide, high = LETTER * inch * len(text), 0.15 * inch
         choices = [
@@ -186,7 +186,7 @@ def _box(x: float, y: float, wide: float, high: float) -> Bbox:
 
 
 def _overlap(box: Bbox, taken: Sequence[Bbox], frame: Bbox) -> float:
-    """Area that is covered twice or lies outside."""
+    """Area of the box that overlaps others or is outside the frame."""
     shared = [Bbox.intersection(box, other) for other in taken]
     inside = Bbox.intersection(box, frame)
     covered = sum(both.width * both.height for both in shared if both is not None)

@@ -1,4 +1,4 @@
-"""Figures of the training: a line for each loss over the epochs."""
+"""Figures of the training: one line per loss over the epochs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from equipoise.plotting.theme import percent as show_percent
 __all__ = ["PANEL", "Series", "epochs_axis", "over_time"]
 
 PANEL = (3.5, 2.3)
-"""Inches of a small figure: three fit side by side, one fills a phone."""
+"""Size of a small figure in inches: three fit side by side, one fills a phone."""
 Array = NDArray[np.float64]
 
 
@@ -27,9 +27,9 @@ class Series:
 
     Args:
         epochs: (E,) counted from 1.
-        mean: (E,) NaN where no seed has a value.
-        low: (E,) of the lowest seed.
-        high: (E,) of the highest.
+        mean: (E,) mean over the seeds; NaN if no seed has a value.
+        low: (E,) minimum over the seeds.
+        high: (E,) maximum over the seeds.
     """
 
     epochs: Array
@@ -49,11 +49,11 @@ def over_time(
     """Means over the seeds as lines, the range of the seeds as bands.
 
     Args:
-        title: of the figure.
-        series: of each loss, and how its lines look.
+        title: title of the figure.
+        series: metric and stroke of each loss.
         percent: whether the values are fractions.
-        zero: mark the zero.
-        relative: divide by the first epoch.
+        zero: whether to mark zero.
+        relative: whether to divide by the value of the first epoch.
     """
     with theme():
         figure, axes = panel(*PANEL)
@@ -61,14 +61,14 @@ def over_time(
             axes.axhline(0, **DASHED)
         for one, stroke in series.values():
             unit = one.mean[0] if relative and one.mean[0] else 1.0
-            alone = len(one.epochs) == 1
+            single_epoch = len(one.epochs) == 1
             axes.plot(
                 one.epochs,
                 one.mean / unit,
                 color=stroke.colour,
                 linestyle=stroke.style,
                 linewidth=1.5,
-                marker=stroke.marker if alone else None,
+                marker=stroke.marker if single_epoch else None,
                 markersize=4,
             )
             if np.nanmax(one.high - one.low, initial=0.0) > 0:

@@ -1,6 +1,6 @@
-"""Which curves show a loss, in ``equipoise losses NAME --plot`` and on its documentation page.
+"""The curves of each loss, for ``equipoise losses NAME --plot`` and the documentation page.
 
-Every curve comes from calling the loss, see ``loss_response``. Reproduced figures of papers: 4a of Mukhoti et al. 2020
+Every curve is computed by calling the loss, see ``loss_response``. Figures of papers: 4a of Mukhoti et al. 2020
 (focal losses), 1 of Smith 2022 (cyclical focal loss), 2 and 3 of Ridnik et al. 2021 (asymmetric loss).
 """
 
@@ -61,7 +61,7 @@ def _loss_of_weight(weight: Panel) -> Panel:
 def _loss_and_gradient(
     entry: Entry, responses: dict[str, Response], *, x_label: str, gradient: str, top: float
 ) -> LossFigure:
-    """The loss and its gradient, of cross-entropy and what belongs to it."""
+    """The loss and its gradient for named responses."""
     losses = tuple(Curve(name, response.p, response.loss) for name, response in responses.items())
     gradients = tuple(Curve(name, response.p, response.gradient) for name, response in responses.items())
     panels = (Panel("Loss", x_label, "loss L", losses, top=top), Panel("Gradient", x_label, gradient, gradients))
@@ -76,7 +76,7 @@ def _loss_and_gradient(
 def _weight_and_gradient(
     responses: dict[str, tuple[Response, Response]], references: dict[str, Response], *, x_label: str = TARGET_P
 ) -> tuple[Panel, Panel]:
-    """Weight and gradient of named responses, each given with that of cross-entropy at the same logits."""
+    """Weight and gradient of named responses, each with the response of cross-entropy at the same logits."""
     p = next(iter(references.values())).p
     one = Curve("cross-entropy", p, torch.ones_like(p), reference=True)
     weight = [Curve(name, p, response.loss / base.loss) for name, (response, base) in responses.items()]
@@ -110,7 +110,7 @@ def _cross_entropy(entry: Entry) -> LossFigure:
 
 
 def _binary_cross_entropy(entry: Entry) -> LossFigure:
-    """Positives and negatives, and positives with a weight of three."""
+    """Positives, negatives, and positives with a weight of 3."""
     p = probabilities()
     plain, heavy = equipoise.BinaryCrossEntropyLoss(), equipoise.BinaryCrossEntropyLoss(pos_weight=[3.0])
     responses = {
@@ -128,7 +128,7 @@ def _brier(entry: Entry) -> LossFigure:
 
 
 def _by_class(entry: Entry) -> LossFigure:
-    """A head, a medium and a tail class of a loss that knows their counts."""
+    """A head, a medium and a tail class of a loss with class counts."""
     p, loss = probabilities(), entry.build(3)
     responses = {
         name: softmax_response(loss, p, label=label, num_classes=3) for label, name in enumerate(_class_names())
@@ -233,7 +233,7 @@ def _tversky(entry: Entry) -> LossFigure:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Softmax losses with a figure of their own
+# Softmax losses with special figures
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -312,12 +312,12 @@ def _cyclical_asymmetric(entry: Entry) -> LossFigure:
 
 
 def _capped(figure: LossFigure, top: float) -> LossFigure:
-    """The figure with an upper end for the weight, which label smoothing lets grow without bound towards p = 1."""
+    """The figure with an upper limit of the weight, which is unbounded towards p = 1 due to label smoothing."""
     return replace(figure, panels=(replace(figure.panels[0], top=top), *figure.panels[1:]))
 
 
 def _asymmetric_softmax(entry: Entry) -> LossFigure:
-    """Beside plain label smoothing, whose pull towards the other classes does not fade."""
+    """With plain label smoothing for comparison, whose gradient towards the other classes does not vanish."""
     p = probabilities()
     responses = {
         "γ₋ = 0: label smoothing 0.1": softmax_response(equipoise.AsymmetricSoftmaxLoss(gamma_neg=0.0), p),
@@ -328,8 +328,8 @@ def _asymmetric_softmax(entry: Entry) -> LossFigure:
 
 
 def _recall(entry: Entry) -> LossFigure:
-    """The weight of a class by its recall in the batch, and gradients where this is 10, 50 and 90 %."""
-    p = probabilities()  # half of these rows are right
+    """The weight of a class by its recall in the batch, and gradients at a recall of 10, 50 and 90 %."""
+    p = probabilities()  # half of these rows are predicted correctly
     responses = {}
     for recall in (0.1, 0.5, 0.9):
         more = round(len(p) * ((recall - 0.5) / (1 - recall) if recall > 0.5 else 0.5 / recall - 1))
@@ -341,7 +341,7 @@ def _recall(entry: Entry) -> LossFigure:
 
 
 def _weight_by_recall(rows: int = 20) -> Panel:
-    """Weights of a class with so many rows in the batch."""
+    """Weights of a class with ``rows`` rows in the batch."""
     labels, valid = torch.zeros(rows, dtype=torch.int64), torch.ones(rows, dtype=torch.bool)
     right = torch.arange(rows + 1)
     curves = []
@@ -357,7 +357,7 @@ def _weight_by_recall(rows: int = 20) -> Panel:
 
 
 def _precision(entry: Entry) -> LossFigure:
-    """A class that is right in 10, 50 and 90 % of the rows of the batch where it is predicted."""
+    """Gradients at a precision of the class in the batch of 10, 50 and 90 %."""
     p = probabilities()
     responses = {}
     for precision in (0.1, 0.5, 0.9):
@@ -368,7 +368,7 @@ def _precision(entry: Entry) -> LossFigure:
 
 
 def _ohem(entry: Entry) -> LossFigure:
-    """A batch whose probabilities are evenly spread."""
+    """A batch with evenly spaced probabilities."""
     keeps = (0.7, 0.5, 0.25)
     p = probabilities()
     responses = {f"keep {keep:.0%} of the rows": softmax_response(equipoise.OHEMLoss(keep), p) for keep in keeps}
@@ -377,7 +377,7 @@ def _ohem(entry: Entry) -> LossFigure:
 
 
 def _mmce(entry: Entry) -> LossFigure:
-    """Gradients in a batch whose probabilities are evenly spread; the loss itself has no weight at one probability."""
+    """Gradients in a batch with evenly spaced probabilities; the loss is not a sum over rows."""
     p = probabilities()
     base = cross_entropy(p)
     curves = [Curve("cross-entropy", p, base.gradient, reference=True)]
@@ -393,7 +393,7 @@ def _mmce(entry: Entry) -> LossFigure:
 
 
 def _ldam(entry: Entry) -> LossFigure:
-    """Against the difference of two cosines, as the scale of 30 saturates any other probability."""
+    """Against the difference of two cosines, because the scale of 30 saturates the probability."""
     gap = torch.linspace(-1.0, 1.0, 401, dtype=torch.float64)
     p, counts, scale = gap.sigmoid(), long_tail(3), 30.0
     no_margin = equipoise.LDAMLoss(counts[:2], max_margin=0.0, scale=scale)
@@ -413,12 +413,12 @@ def _ldam(entry: Entry) -> LossFigure:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Sigmoid losses with a figure of their own
+# Sigmoid losses with special figures
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 def _asymmetric(entry: Entry) -> LossFigure:
-    """The second and third panels are figures 2 and 3 of Ridnik et al. 2021, of negatives; the last by exponent."""
+    """The second and third panels are figures 2 and 3 of Ridnik et al. 2021; the last varies the exponent."""
     gamma, margin = 2.0, 0.2
     p = probabilities(360, margin)
 
@@ -452,7 +452,7 @@ def _asymmetric(entry: Entry) -> LossFigure:
 
 
 def _distribution_balanced(entry: Entry) -> LossFigure:
-    """A frequent and a rare label; in the samples where they are negative the label between them is positive."""
+    """A frequent and a rare label; where they are negative, the label of medium frequency is positive."""
     p, loss = probabilities(), entry.build(3)
     bce = {side: sigmoid_response(equipoise.BinaryCrossEntropyLoss(), p, positive=side) for side in (True, False)}
     pairs: dict[str, tuple[Response, Response]] = {}

@@ -29,21 +29,21 @@ class Response(NamedTuple):
 
     p: Tensor
     loss: Tensor
-    gradient: Tensor  # -dL/dz of the class or positive label, dL/dz of a negative: negative: it points the wrong way
+    gradient: Tensor  # -dL/dz of the class or positive label, dL/dz of a negative label
 
     def broken_at(self, jump: float) -> Response:
-        """NaN where p is ``jump``, so that no line joins the two sides."""
+        """NaN where p is ``jump``, so that no line connects both sides of a discontinuity."""
         return Response(self.p, *(torch.where(self.p == jump, math.nan, y) for y in (self.loss, self.gradient)))
 
 
 def probabilities(points: int = 360, *also: float) -> Tensor:
-    """Evenly spaced probabilities, symmetric about 0.5 and without 0, 0.5 and 1, for an even number; and ``also``."""
+    """Evenly spaced probabilities with ``also``, symmetric about 0.5; without 0, 1, and for even ``points`` 0.5."""
     even = (torch.arange(points, dtype=torch.float64) + 0.5) / points
     return torch.cat([even, even.new_tensor(also)]).sort().values
 
 
 def softmax_logits(p: Tensor, *, label: int = 0, num_classes: int = 2) -> Tensor:
-    """Logits (P, C) that give ``label`` the probability p and the other classes equal parts of the rest."""
+    """Logits (P, C) for which ``label`` has probability p and the other classes are equally likely."""
     logits = torch.zeros(len(p), num_classes, dtype=torch.float64)
     logits[:, label] = torch.logit(p) + math.log(num_classes - 1)
     return logits
@@ -57,7 +57,7 @@ def softmax_response(
     num_classes: int = 2,
     company: tuple[Tensor, Tensor] | None = None,
 ) -> Response:
-    """Rows of class ``label`` with the probabilities p; ``company``: logits and labels of more rows in the batch."""
+    """Response of rows of class ``label`` with probabilities p; ``company``: logits and labels of further rows."""
     logits = softmax_logits(p, label=label, num_classes=num_classes)
     labels = torch.full((len(p),), label)
     if company is not None:
@@ -69,7 +69,7 @@ def softmax_response(
 def sigmoid_response(
     loss: nn.Module, p: Tensor, *, positive: bool, label: int = 0, num_labels: int = 1, companion: int | None = None
 ) -> Response:
-    """Samples whose ``label`` has probability p; ``companion`` is another label that is positive in them."""
+    """Response of samples whose ``label`` has probability p; ``companion``: a label positive in all samples."""
     logits = torch.zeros(len(p), num_labels, dtype=torch.float64)
     logits[:, label] = torch.logit(p)
     targets = torch.zeros_like(logits)
@@ -81,9 +81,9 @@ def sigmoid_response(
 
 
 def region_response(loss: nn.Module, p: Tensor, *, fraction: float, pixels: int = 200) -> Response:
-    """An image of two classes, class 1 in a ``fraction`` of its pixels; p is the median probability of the right class.
+    """Response of an image with class 1 in a ``fraction`` of its pixels; p: median probability of the correct class.
 
-    The logits of the pixels are evenly spaced from 1 below to 1 above it, so that losses that sort them have an order.
+    The logits of the pixels are evenly spaced within 1 of its logit, so that losses that sort errors have no ties.
     The gradient is the mean over the pixels of class 1.
     """
     region = round(fraction * pixels)
@@ -105,7 +105,7 @@ def region_response(loss: nn.Module, p: Tensor, *, fraction: float, pixels: int 
 
 
 def _losses_and_gradients(loss: nn.Module, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Unreduced losses, and the gradient of their sum; the reduction and the statistics of ``loss`` do not change."""
+    """Unreduced losses, and the gradient of their sum; computed with a copy of ``loss``."""
     unreduced: Callable[[Tensor, Tensor], Tensor] = copy.deepcopy(loss)
     unreduced.reduction = "none"  # type: ignore[attr-defined]
     logits = logits.requires_grad_()
@@ -115,7 +115,7 @@ def _losses_and_gradients(loss: nn.Module, logits: Tensor, targets: Tensor) -> t
 
 
 def cross_entropy(p: Tensor, *, label: int = 0, num_classes: int = 2) -> Response:
-    """The response of plain cross-entropy, the reference of all others."""
+    """The response of plain cross-entropy, the reference for other losses."""
     return softmax_response(CrossEntropyLoss(), p, label=label, num_classes=num_classes)
 
 
@@ -125,7 +125,7 @@ def confidence_for(gamma: float) -> float:
     >>> round(confidence_for(gamma_for(0.25)), 6)
     0.25
     """
-    low, high = 1e-6, 0.5 - 1e-6  # gamma_for falls from about 4 million to 0 in between
+    low, high = 1e-6, 0.5 - 1e-6  # gamma_for decreases from about 4 million to 0 on this interval
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if gamma_for(middle) > gamma else (low, middle)

@@ -1,4 +1,4 @@
-"""Curves in panels: what a figure of a loss shows, as data, and the one function that draws it."""
+"""Figures of losses as data, curves in panels, and the function that draws them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["Curve", "LossFigure", "Mark", "Panel", "draw"]
 
 @dataclass(frozen=True)
 class Curve:
-    """One line; NaN in ``y`` breaks it.
+    """One line; NaN in ``y`` interrupts it.
 
-    A ``reference`` is what the others are compared with; a ``broad`` curve is drawn wide, below others that cover it.
+    Other curves are compared with a ``reference``; a ``broad`` curve is drawn wide, so that others do not hide it.
     """
 
     label: str
@@ -45,14 +45,14 @@ class Panel:
     """One plot.
 
     Args:
-        title: of the plot.
-        x_label: of the x axis.
-        y_label: of the y axis.
-        curves: in the order of the legend.
-        marks: points on them.
-        top: upper limit of y, for curves without bound.
+        title: title of the plot.
+        x_label: label of the x axis.
+        y_label: label of the y axis.
+        curves: curves in the order of the legend.
+        marks: points on the curves.
+        top: upper limit of y, for unbounded curves.
         log: whether y is logarithmic.
-        counts: whether x are numbers of samples; both axes are logarithmic.
+        counts: whether x is a number of samples; both axes are then logarithmic.
     """
 
     title: str
@@ -67,7 +67,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class LossFigure:
-    """All panels of a loss; ``ordered``: the curves are steps of one quantity."""
+    """All panels of a loss; ``ordered``: the curves are ordered by one parameter."""
 
     title: str
     formula: str
@@ -76,11 +76,11 @@ class LossFigure:
 
     @property
     def description(self) -> str:
-        """The figure in words."""
+        """Description of the figure."""
         return f"Curves of {self.title}: " + ", ".join(panel.title.lower() for panel in self.panels)
 
 
-# Inches: of the figure, of a row of panels, of a plot, of a line of the legend, left of a plot, and of the heading.
+# Inches: width of the figure, height of a row, a plot, and a legend line, margin left of a plot, height of the heading.
 WIDTH, ROW, PLOT, LEGEND_LINE, LEFT, HEADING = 7.6, 3.15, 1.95, 0.19, 0.58, 0.62
 DASHES: tuple[Any, ...] = ("solid", (0, (5, 1.8)), (0, (3, 1.3, 1, 1.3)), (0, (1.4, 1.4)))
 REFERENCE_DASHES: tuple[Any, ...] = ((0, (3, 2)), (0, (1, 1.5)))
@@ -91,8 +91,8 @@ def draw(figure: LossFigure, *, heading: bool = False) -> Figure:
     """Draw the panels in rows of two, each with its legend below.
 
     Args:
-        figure: what to draw.
-        heading: whether to write title and formula above.
+        figure: the figure to draw.
+        heading: whether to add title and formula above.
     """
     rows = [figure.panels[index : index + 2] for index in range(0, len(figure.panels), 2)]
     heights = [ROW + LEGEND_LINE * _legend_lines(row) for row in rows]
@@ -119,7 +119,7 @@ def _shares_legend(row: Row) -> bool:
 
 
 def _legend_columns(row: Row) -> int:
-    """The number of columns that fit, as evenly filled as possible."""
+    """The number of columns that fit, with evenly filled rows."""
     if not _shares_legend(row):
         return 1
     labels = [curve.label for curve in row[0].curves]
@@ -133,12 +133,12 @@ def _legend_lines(row: Row) -> int:
 
 
 def _text(canvas: Figure, left: float, above: float, text: str, **options: Any) -> None:  # noqa: ANN401
-    """Text at a place in inches from the upper left corner."""
+    """Write text at a position in inches from the upper left corner."""
     canvas.text(left / WIDTH, 1 - above / float(canvas.get_size_inches()[1]), text, va="top", **options)
 
 
 def _axes(canvas: Figure, panel: Panel, left: float, above: float, width: float) -> Axes:
-    """Axes with the title and the label of y above them."""
+    """Axes with the title and the label of y above."""
     total, right, top = float(canvas.get_size_inches()[1]), 0.28, 0.62
     box = ((left + LEFT) / WIDTH, 1 - (above + top + PLOT) / total, (width - LEFT - right) / WIDTH, PLOT / total)
     axes = canvas.add_axes(box)
@@ -163,18 +163,18 @@ def _legend(canvas: Figure, axes: Axes, left: float, above: float, columns: int)
 
 
 def _draw_panel(axes: Axes, panel: Panel, ordered: bool) -> None:
-    own = [curve for curve in panel.curves if not curve.reference]
-    looks = iter(_looks(len(own), ordered))
+    curves = [curve for curve in panel.curves if not curve.reference]
+    styles = iter(_styles(len(curves), ordered))
     references = iter(REFERENCE_DASHES)
     colours: dict[str, str] = {}
     for curve in panel.curves:
         if curve.reference:
-            look: dict[str, Any] = {"color": SOFT, "linestyle": next(references), "linewidth": 1.4, "zorder": 2.5}
+            style: dict[str, Any] = {"color": SOFT, "linestyle": next(references), "linewidth": 1.4, "zorder": 2.5}
         else:
-            look = next(looks) | ({"linewidth": 5.0, "alpha": 0.45} if curve.broad else {"linewidth": 1.8})
-        colours[curve.label] = look["color"]
+            style = next(styles) | ({"linewidth": 5.0, "alpha": 0.45} if curve.broad else {"linewidth": 1.8})
+        colours[curve.label] = style["color"]
         step = 2 if len(curve.x) > 300 and not bool(torch.isnan(curve.y).any()) else 1  # keeps files small
-        axes.plot(curve.x[::step].numpy(), curve.y[::step].numpy(), label=curve.label, **look)
+        axes.plot(curve.x[::step].numpy(), curve.y[::step].numpy(), label=curve.label, **style)
     for mark in panel.marks:
         colour = colours[mark.curve]
         axes.plot([mark.x, mark.x], [0, mark.y], color=colour, linewidth=0.8, linestyle=":")
@@ -183,8 +183,8 @@ def _draw_panel(axes: Axes, panel: Panel, ordered: bool) -> None:
     _scale(axes, panel)
 
 
-def _looks(count: int, ordered: bool) -> list[dict[str, Any]]:
-    """Colours and dashes of curves: shades for steps of one quantity."""
+def _styles(count: int, ordered: bool) -> list[dict[str, Any]]:
+    """Colours and dashes of curves; shades for ordered curves."""
     if ordered and count > 2:
         return [{"color": SHADES[round(k * (len(SHADES) - 1) / (count - 1))]} for k in range(count)]
     return [{"color": SERIES[k % 4], "linestyle": DASHES[k % 4]} for k in range(count)]
@@ -197,7 +197,7 @@ def _ends(panel: Panel) -> tuple[float, float]:
 
 
 def _scale(axes: Axes, panel: Panel) -> None:
-    """Scales, limits and ticks."""
+    """Set scales, limits and ticks."""
     if panel.counts:
         axes.set(xscale="log", yscale="log")
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))

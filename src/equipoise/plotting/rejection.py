@@ -19,10 +19,10 @@ __all__ = ["confidence_histogram", "mean_rejection_curve", "mean_threshold_curve
 
 Array = NDArray[np.float64]
 Lines = Sequence[tuple[Stroke, Sequence[OpenSetEvaluation]]]
-"""The stroke of each loss, and its evaluations, one for each seed."""
+"""The stroke of each loss, and its evaluations, one per seed."""
 STEPS = np.linspace(0.0, 1.0, 101)
 MOST_REJECTED = 0.4
-"""Fraction of rejected known samples up to which the F-measure is drawn: beyond, it only falls."""
+"""Fraction of rejected known samples up to which the F-measure is drawn; beyond, it only decreases."""
 
 
 def threshold_curve(evaluation: OpenSetEvaluation) -> str:
@@ -89,8 +89,8 @@ def mean_rejection_curve(lines: Lines, metric: str) -> str:
     """A metric over the fraction of rejected known samples, mean over the seeds, with a dot at the threshold.
 
     Args:
-        lines: one for each loss.
-        metric: ``"unknown_rejected"``, beside chance, or ``"f_measure"``.
+        lines: one per loss.
+        metric: ``"unknown_rejected"``, drawn with chance level, or ``"f_measure"``.
     """
     chance = metric == "unknown_rejected"
     most = 1.0 if chance else MOST_REJECTED
@@ -145,7 +145,7 @@ def _value(value: float | None) -> float:
 
 
 def _at_steps(curve: RejectionRates, across: str, metric: str) -> Array:
-    """A curve at even steps from 0 to 1."""
+    """Interpolate a curve at ``STEPS``, evenly spaced from 0 to 1."""
     x, y = (np.array([_value(value) for value in getattr(curve, key)]) for key in (across, metric))
     finite = np.isfinite(x) & np.isfinite(y)
     return np.asarray(np.interp(STEPS, x[finite], y[finite]))

@@ -20,7 +20,7 @@ __all__ = ["EVERY_LABEL", "TOP_LABEL", "Words", "confidence_histogram", "reliabi
 
 @dataclass(frozen=True)
 class Words:
-    """Names of the axes, and of the two outcomes."""
+    """Labels of the axes, and names of the two outcomes."""
 
     predicted: str
     observed: str
@@ -35,10 +35,10 @@ def reliability_diagram(title: str, curves: Reliability, words: Words = TOP_LABE
     """Accuracy over confidence, or observed frequency over predicted probability, and the number of samples.
 
     Args:
-        title: of the figure.
-        curves: before and after calibration.
-        words: for the axes.
-        legend: name the curves.
+        title: title of the figure.
+        curves: curves before and after calibration.
+        words: labels of the axes.
+        legend: whether to add a legend.
     """
     with theme():
         above = 0.5 if legend else 0.3
@@ -50,9 +50,9 @@ def reliability_diagram(title: str, curves: Reliability, words: Words = TOP_LABE
         top.tick_params(axis="x", labelbottom=False)
         titled(figure, title)
         if legend:
-            place = (0.0, 1 - 0.2 / (3.1 + above))
+            position = (0.0, 1 - 0.2 / (3.1 + above))
             figure.legend(
-                loc="upper left", bbox_to_anchor=place, ncols=3, columnspacing=1, handlelength=1.2, borderpad=0
+                loc="upper left", bbox_to_anchor=position, ncols=3, columnspacing=1, handlelength=1.2, borderpad=0
             )
         _counts(bottom, lines)
         bottom.set(xlabel=words.predicted, ylabel="fraction")
@@ -67,13 +67,13 @@ def _below(axes: Axes, start: float, height: float) -> tuple[float, float, float
 def _reliability(axes: Axes, curves: Mapping[str, ReliabilityBins]) -> None:
     axes.plot([0, 1], [0, 1], **DASHED, label="perfect")
     for number, (name, curve) in enumerate(curves.items()):
-        seen = [
+        points = [
             (confidence, accuracy, count)
             for confidence, accuracy, count in zip(curve.confidence, curve.accuracy, curve.count, strict=True)
             if count > 0
         ]
-        if seen:
-            x, y, counts = zip(*seen, strict=True)
+        if points:
+            x, y, counts = zip(*points, strict=True)
             total = sum(counts)
             axes.plot(x, y, color=SERIES[number], linewidth=1.6, label=name)
             axes.scatter(
@@ -97,7 +97,7 @@ def _counts(axes: Axes, curves: Mapping[str, ReliabilityBins]) -> None:
 
 
 def confidence_histogram(curve: ReliabilityBins, words: Words = TOP_LABEL) -> str:
-    """How many predictions of each confidence are correct and how many wrong."""
+    """Histogram of the confidence of correct and of wrong predictions."""
     edges, count = curve.edges, curve.count
     total = max(curve.total, 1)
     right = [n * ((a or 0.0) if n else 0.0) / total for n, a in zip(count, curve.accuracy, strict=True)]

@@ -1,4 +1,4 @@
-"""Figures of the theme as SVG inside a page, as SVG for light and dark pages, and as PNG, SVG or PDF files."""
+"""Rendering of figures: SVG elements of an HTML page, SVG files for light and dark mode, and PNG, SVG or PDF files."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def inline_svg(figure: Figure, description: str) -> str:
     """The figure as an ``<svg>`` element for a page that has :func:`css_variables`; its ids are unique.
 
     Args:
-        figure: drawn in the theme.
-        description: for readers who cannot see it.
+        figure: figure drawn in the theme.
+        description: text alternative for screen readers.
     """
     svg, (width, _) = _tidied(_text_of(figure), f"f{next(_numbers)}-")
     return svg.replace("<svg ", f'<svg {_labelled(description)} style="--width:{width}px" ', 1)
 
 
 def svg_file(figure: Figure, description: str) -> str:
-    """The figure as the text of an SVG file whose colours follow the light or dark mode of the reader."""
+    """The figure as an SVG file whose colours adapt to the light or dark mode of the viewer."""
     return adaptive_svg(_text_of(figure), description)
 
 
@@ -55,12 +55,12 @@ def _text_of(figure: Figure) -> str:
 
 
 def _labelled(description: str) -> str:
-    """Attributes for readers who cannot see the figure."""
+    """Attributes of the text alternative."""
     return f'role="img" aria-label="{html.escape(description)}"'
 
 
 def _tidied(svg: str, prefix: str = "") -> tuple[str, tuple[int, int]]:
-    """The ``<svg>`` element that matplotlib wrote, without its size, and that in pixels; ``prefix`` begins its ids."""
+    """The ``<svg>`` element of matplotlib without its size, and the size in pixels; adds ``prefix`` to its ids."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r">\s*\n\s*<", ">\n<", svg)
@@ -71,7 +71,7 @@ def _tidied(svg: str, prefix: str = "") -> tuple[str, tuple[int, int]]:
 
 
 def _tidied_tag(tag: str, prefix: str) -> str:
-    """A tag without superfluous fonts, ids and digits, with colours as variables, and ``prefix`` before its ids."""
+    """A tag without unneeded fonts, ids and digits, with colours as variables and ``prefix`` before its ids."""
     tag = re.sub(r'^<g id="[^"]*"', "<g", tag)
     tag = re.sub(r'font-family: [^;"]*;? ?| transform="rotate\(-0 [^"]*"', "", tag)
     tag = re.sub(r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", " ".join(tag.split()))
@@ -87,6 +87,6 @@ def save(figure: Figure, path: Path) -> None:
             "choose one of these suffixes"
         )
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {})
-    outlines: dict[Any, Any] = {"svg.fonttype": "path"}  # looks the same everywhere, whatever fonts there are
+    outlines: dict[Any, Any] = {"svg.fonttype": "path"}  # looks the same with any installed fonts
     with theme(), matplotlib.rc_context(outlines), appearing(path) as draft:
         figure.savefig(draft, metadata=metadata, dpi=200, facecolor=PAPER)

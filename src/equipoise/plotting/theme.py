@@ -1,7 +1,7 @@
 """The theme of all figures: colours for light and dark pages, strokes, fonts, grid, and margins.
 
-Figures are drawn in the colours of the light page, so that files need nothing else. In an SVG the colours become the
-variables of a style sheet, see ``rendering``.
+Figures are drawn in the light colours, which PNG and PDF files keep. In an SVG the colours become variables of a style
+sheet, see ``rendering``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 LIGHT = {
     **{"paper": "#ffffff", "ink": "#1c2024", "soft": "#5c6670", "line": "#d5dadf", "panel": "#f5f7f9"},
     **{"edge": "#b4bdc6", "better": "#00795a", "worse": "#b84d00"},
-    # Okabe and Ito's colours, which differ in every common form of colour blindness; lines differ in dashes as well
+    # colours of Okabe and Ito, distinguishable with all common forms of colour blindness; lines also differ in dashes
     **{"series-1": "#0072b2", "series-2": "#d55e00", "series-3": "#009e73", "series-4": "#cc79a7"},
     **{"series-5": "#e09b00", "series-6": "#56b4e9", "series-7": "#7b5ea7", "series-8": "#8c6d31"},
 }
@@ -56,16 +56,16 @@ DARK = {
     **{"series-1": "#5aa2f0", "series-2": "#ff9a4d", "series-3": "#3ccf9f", "series-4": "#e6a3c8"},
     **{"series-5": "#f2cf63", "series-6": "#58dbe8", "series-7": "#b49be0", "series-8": "#c4a06a"},
 }
-"""The same names, so that a page is readable in both."""
+"""Colours of dark mode, with the same names."""
 INK, SOFT, LINE, PAPER, BETTER, WORSE = (LIGHT[name] for name in ("ink", "soft", "line", "paper", "better", "worse"))
 SERIES = tuple(LIGHT[f"series-{number}"] for number in range(1, 9))
 
 
 def mixed(start: str, end: str, share: float) -> str:
-    """A colour between two in OKLab (Ottosson 2020), as ``color-mix(in oklab, ...)`` of CSS gives it."""
+    """Interpolate two colours in OKLab (Ottosson 2020), like ``color-mix(in oklab, ...)`` of CSS."""
     rgb = np.array([to_rgb(start), to_rgb(end)])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    cones = np.cbrt(linear @ _CONES.T)  # OKLab is linear in these
+    cones = np.cbrt(linear @ _CONES.T)  # OKLab is linear in these values
     mixed = ((1 - share) * cones[0] + share * cones[1]) ** 3 @ np.linalg.inv(_CONES).T
     mixed = mixed.clip(0, 1)
     return to_hex(tuple(np.where(mixed <= 0.0031308, 12.92 * mixed, 1.055 * mixed ** (1 / 2.4) - 0.055)))
@@ -81,13 +81,13 @@ _CONES = np.array(
 
 
 def _between(share: float) -> tuple[int, int, float]:
-    """The two of the first, the third and the fifth colour of the series that a shade is mixed of, and how far."""
+    """Two of the colours 1, 3 and 5 of the series between which a shade is interpolated, and the fraction."""
     return (1, 3, 2 * share) if share <= 0.5 else (3, 5, 2 * share - 1)
 
 
 _MIXTURES = [_between(number / 12) for number in range(13)]
 SHADES = tuple(mixed(SERIES[a - 1], SERIES[b - 1], share) for a, b, share in _MIXTURES)
-"""From one end of an order to the other."""
+"""Colours for ordered curves, from first to last."""
 _CSS = {
     **{
         shade: f"color-mix(in oklab, var(--series-{a}), var(--series-{b}) {100 * share:.0f}%)"
@@ -98,7 +98,7 @@ _CSS = {
 
 
 def css(colour: str) -> str:
-    """A colour of the theme as CSS writes it; another colour as it is."""
+    """A colour of the theme as a CSS variable; other colours unchanged."""
     return _CSS.get(colour, colour)
 
 
@@ -110,13 +110,13 @@ def css_variables() -> str:
 
 @dataclass(frozen=True)
 class Stroke:
-    """How one thing looks in every figure.
+    """The style of a loss, or another series, in all figures.
 
     Args:
-        colour: of the theme.
+        colour: colour of the theme.
         dash: lengths of dashes and gaps in line widths; empty for a solid line.
-        marker: of its points, in the notation of matplotlib.
-        hatch: of its areas, in the notation of matplotlib; empty for none.
+        marker: marker of points in the notation of matplotlib.
+        hatch: hatching of areas in the notation of matplotlib; empty for none.
     """
 
     colour: str
@@ -136,7 +136,7 @@ _ROUNDS: tuple[tuple[tuple[float, ...], str, str], ...] = (
     ((1.2, 1.4), "^", "..."),
     ((6.0, 1.5, 1.2, 1.5), "D", "xxx"),
 )
-"""Dash, marker and hatch each time that all colours are used."""
+"""Dash, marker and hatch for each round through all colours."""
 
 
 def strokes(count: int) -> list[Stroke]:
@@ -145,7 +145,7 @@ def strokes(count: int) -> list[Stroke]:
 
 
 DASHED: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (3, 3))}
-"""A line to compare with: perfect calibration, chance, no change."""
+"""Style of reference lines: perfect calibration, chance, no change."""
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9.0,

@@ -1,4 +1,4 @@
-"""Figures of the weights that recall loss and focal loss give to classes, over time and from common to rare."""
+"""Figures of the class weights of recall loss and focal loss, over epochs and from common to rare classes."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ __all__ = ["LINES", "moments", "normalised", "shades", "weights_by_class", "weig
 
 Array = NDArray[np.float64]
 LINES = 12
-"""Classes up to which each has a line of its own."""
+"""Maximum number of classes for one line per class."""
 
 
 def normalised(weights: Array) -> Array:
-    """(E, C) weights of each epoch that sum to one; NaN where all are zero."""
+    """Weights (E, C) normalised to a sum of 1 per epoch; NaN if all are 0."""
     total = np.nansum(weights, 1, keepdims=True)
-    shares: Array = np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)
-    return shares
+    normalised_weights: Array = np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)
+    return normalised_weights
 
 
 def shades(count: int) -> list[str]:
-    """So many colours from one end of an order to the other."""
+    """``count`` colours for ordered curves, from first to last."""
     return [SHADES[round(k * (len(SHADES) - 1) / max(count - 1, 1))] for k in range(count)]
 
 
 def weights_over_time(title: str, lines: Mapping[str, Array], *, ratio: bool = False) -> str:
-    """A line for each class or group over the epochs, coloured from common to rare (Tian et al. 2021, fig. 2c).
+    """One line per class or group over the epochs, coloured from common to rare (Tian et al. 2021, fig. 2c).
 
     Args:
-        title: of the figure.
-        lines: (E,) of each class or group, from common to rare.
-        ratio: whether they are ratios, of which 1 is marked, and not shares.
+        title: title of the figure.
+        lines: (E,) values of each class or group, from common to rare.
+        ratio: whether they are ratios, on a logarithmic axis with a mark at 1, instead of fractions.
     """
     with theme():
         figure, axes = panel(*PANEL)
@@ -61,15 +61,19 @@ def weights_over_time(title: str, lines: Mapping[str, Array], *, ratio: bool = F
 
 def moments(weights: Array) -> list[int]:
     """Up to four epochs, counted from 0, spread over those that have weights."""
-    known = np.flatnonzero(~np.isnan(weights).all(1)).tolist()
-    return sorted({known[round(share * (len(known) - 1))] for share in (0, 1 / 3, 2 / 3, 1)}) if known else []
+    recorded = np.flatnonzero(~np.isnan(weights).all(1)).tolist()
+    return (
+        sorted({recorded[round(fraction * (len(recorded) - 1))] for fraction in (0, 1 / 3, 2 / 3, 1)})
+        if recorded
+        else []
+    )
 
 
 def weights_by_class(title: str, weights: Array, names: Sequence[str]) -> str:
-    """The weights of all classes at a few moments, later ones darker (Tian et al. 2021, fig. 1a).
+    """The weights of all classes at a few epochs, later ones darker (Tian et al. 2021, fig. 1a).
 
     Args:
-        title: of the figure.
+        title: title of the figure.
         weights: (E, C) from common to rare.
         names: C names.
     """

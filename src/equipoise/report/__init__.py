@@ -1,1 +1,1 @@
-"""Reports and figures from stored results. Nothing is computed here, and torch is never imported."""
+"""HTML reports and tables from stored results. Does not import torch."""

@@ -27,8 +27,8 @@ def comparison_page(folder: ComparisonFolder, verdict: Verdict) -> str:
     """The report as HTML.
 
     Args:
-        folder: of the comparison; at least one run is finished.
-        verdict: on its runs.
+        folder: folder of the comparison, with at least one finished run.
+        verdict: verdict on its runs.
     """
     losses = compared_losses(folder, verdict)
     if not losses:

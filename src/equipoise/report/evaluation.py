@@ -20,7 +20,7 @@ def evaluation_page(evaluation: Evaluation | Mapping[str, Any], *, command: str 
     """The report as HTML.
 
     Args:
-        evaluation: result of ``equipoise.evaluation.evaluate``, also if read from JSON.
+        evaluation: result of ``equipoise.evaluation.evaluate``, or its JSON.
         command: command line to show at the end.
     """
     if not isinstance(evaluation, Evaluation):
@@ -96,7 +96,7 @@ def _groups(evaluation: Evaluation) -> Section:
 
 
 def _definitions(evaluation: Evaluation) -> list[str]:
-    """The calibration errors of the report."""
+    """Definitions of the calibration errors."""
     if evaluation.task.multilabel:
         return ["ECE: over the probabilities of all labels, pooled; in the table of labels, of each label."]
     top = "ECE: gap between the largest probability of a sample and the accuracy, in bins of that probability."

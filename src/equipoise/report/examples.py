@@ -47,7 +47,7 @@ def class_colours(counts: Sequence[float]) -> Colours:
 def examples(
     losses: Sequence[ComparedLoss], names: Sequence[str], counts: Sequence[float]
 ) -> tuple[Grid, list[Key]] | None:
-    """A row of label maps for each image, and the legend of colours; None if the predictions were deleted."""
+    """One row of label maps per image, and the legend of colours; None if predictions are missing."""
     files = [loss.runs[0].predictions("test") for loss in losses]
     if not all(file.is_file() for file in files):
         return None
@@ -119,12 +119,12 @@ def _photo(image: NDArray[np.generic]) -> str:
 def _map(labels: NDArray[np.generic], colours: Colours) -> str:
     """A label map (H, W) as a PNG; ignored labels, below 0, are black."""
     every = max(1, -(-max(labels.shape) // WIDEST))
-    some = np.asarray(labels)[::every, ::every].astype(np.int64)
+    labels_shown = np.asarray(labels)[::every, ::every].astype(np.int64)
     if len(colours) < 256:
-        picture = Image.fromarray((some + 1).clip(0).astype(np.uint8), mode="P")
+        picture = Image.fromarray((labels_shown + 1).clip(0).astype(np.uint8), mode="P")
         picture.putpalette(np.concatenate([np.zeros((1, 3), np.uint8), colours]).tobytes())
         return _png(picture)
-    drawn = np.where((some >= 0)[..., None], colours[some.clip(0)], 0)
+    drawn = np.where((labels_shown >= 0)[..., None], colours[labels_shown.clip(0)], 0)
     return _png(Image.fromarray(drawn.astype(np.uint8)))
 
 

@@ -70,7 +70,7 @@ def open_set_section(evaluation: OpenSetEvaluation) -> Section:
 
 
 def compared_open_sets_section(losses: Sequence[ComparedLoss]) -> Section | None:
-    """Accuracies with and without rejection, and rejected samples; None where there is no open set."""
+    """Accuracies with and without rejection, and rejected samples; None without an open set."""
     losses = [loss for loss in losses if loss.opens]
     if not losses:
         return None
@@ -118,9 +118,9 @@ def _compared_table(losses: Sequence[ComparedLoss]) -> Table:
             loss.name,
             _mean_cell([one.top.threshold[0] for one in opens], "{:.3f}".format),
             *(
-                _mean_cell([values[kind] for values in some])
+                _mean_cell([values[kind] for values in metrics])
                 for kind in kinds
-                for some in ([one.closed for one in opens], [one.top.metrics for one in opens])
+                for metrics in ([one.closed for one in opens], [one.top.metrics for one in opens])
             ),
             *(_mean_cell([one.auroc[score] for one in opens]) for score in scores),
         ]
@@ -147,7 +147,7 @@ def _mean_cell(values: Sequence[float | None], words: Callable[[float], str] | N
 
 
 def _pooled(opens: Sequence[OpenSetEvaluation]) -> ConfidenceHistogram:
-    """One histogram of those of all seeds."""
+    """The histograms of all seeds, added up."""
     histograms = [one.histogram for one in opens]
     counts = {
         name: np.sum([getattr(one, name) for one in histograms], 0).tolist()

@@ -29,8 +29,8 @@ class ComparedLoss:
 
     Args:
         name: text of the loss as passed.
-        chosen: the candidate selected on validation data.
-        runs: one per seed.
+        chosen: candidate selected on validation data.
+        runs: folders of the runs, one per seed.
         baseline: whether it is the baseline.
         stroke: style of its lines in all figures.
     """
@@ -124,12 +124,12 @@ def compared_losses(folder: ComparisonFolder, verdict: Verdict) -> list[Compared
     """
     finished = folder.finished
     others = [row.loss for row in verdict.rows if row.loss != verdict.baseline]
-    looks = dict(zip(others, strokes(len(others)), strict=True)) | {verdict.baseline: Stroke(INK)}
+    styles = dict(zip(others, strokes(len(others)), strict=True)) | {verdict.baseline: Stroke(INK)}
     losses = []
     for row in verdict.rows:
         runs = tuple(run.folder for run in finished if run.loss == row.chosen and run.seed in row.seeds)
         if runs and row.chosen is not None:
-            losses.append(ComparedLoss(row.loss, row.chosen, runs, row.loss == verdict.baseline, looks[row.loss]))
+            losses.append(ComparedLoss(row.loss, row.chosen, runs, row.loss == verdict.baseline, styles[row.loss]))
     return losses
 
 
@@ -141,11 +141,11 @@ def _numbers(values: Statistic) -> Array:
     return np.array([_number(value) for value in values] if isinstance(values, Sequence) else [], dtype=np.float64)
 
 
-def _over(what: Callable[..., Array], values: Array) -> Array:
+def _over(statistic: Callable[..., Array], values: Array) -> Array:
     """A statistic over the seeds, NaN without values."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # "Mean of empty slice"
-        return np.asarray(what(values, axis=0), dtype=np.float64)
+        return np.asarray(statistic(values, axis=0), dtype=np.float64)
 
 
 def _pooled(curves: Sequence[ReliabilityBins]) -> ReliabilityBins:

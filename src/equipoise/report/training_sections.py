@@ -62,7 +62,7 @@ def learning_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Sectio
 
 
 def right_and_wrong_section(losses: Sequence[ComparedLoss]) -> Section | None:
-    """Likelihood, entropy and confidence of both (Mukhoti et al. 2020, fig. 2 and 3); None for multi-label data."""
+    """NLL, entropy and confidence of correct and wrong predictions (Mukhoti et al. 2020, fig. 2 and 3), if recorded."""
     titles = {
         "nll_wrong": "NLL of wrong predictions",
         "nll_right": "NLL of correct predictions",
@@ -100,8 +100,8 @@ def weights_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section
         return {name: weights[:, places].mean(1) for name, places in members.items()}
 
     recalled = {loss.name: loss.by_class("train", "recall_weights") for loss in losses}
-    weighing = [loss for loss in losses if "Recall" in loss.loss or "RecallWeights" in loss.record.loss]
-    shown_losses = [*weighing, *(loss for loss in losses if loss.baseline and loss not in weighing)]
+    recall_losses = [loss for loss in losses if "Recall" in loss.loss or "RecallWeights" in loss.record.loss]
+    shown_losses = [*recall_losses, *(loss for loss in losses if loss.baseline and loss not in recall_losses)]
     figures = []
     for loss in shown_losses:
         weights = recalled[loss.name]
@@ -120,20 +120,20 @@ def weights_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section
         keys=colours,
         figures=figures,
     )
-    return _with_part(section, _focal_against_recall(losses, weighing, order, lines, colours))
+    return _with_part(section, _focal_against_recall(losses, recall_losses, order, lines, colours))
 
 
 def _focal_against_recall(
     losses: Sequence[ComparedLoss],
-    weighing: Sequence[ComparedLoss],
+    recall_losses: Sequence[ComparedLoss],
     order: NDArray[np.int64],
     lines: Callable[[Array], dict[str, Array]],
     colours: Sequence[Key],
 ) -> Section | None:
-    """Tian et al., appendix A.1, figure 4."""
-    focusing = [loss for loss in losses if "Focal" in loss.loss]
-    usual = [loss for loss in losses if loss.baseline] or list(losses)
-    focal_loss, recall_loss = (focusing or usual)[0], (list(weighing) or usual)[0]
+    """Focal and recall weights with their ratio (Tian et al. 2021, appendix A.1, figure 4)."""
+    focal_losses = [loss for loss in losses if "Focal" in loss.loss]
+    baselines = [loss for loss in losses if loss.baseline] or list(losses)
+    focal_loss, recall_loss = (focal_losses or baselines)[0], (list(recall_losses) or baselines)[0]
     focal, recall = focal_loss.by_class("train", "focal_weights"), recall_loss.by_class("train", "recall_weights")
     if focal is None or recall is None or len(focal) != len(recall):
         return None
@@ -170,14 +170,14 @@ def _members(counts: Sequence[float], order: NDArray[np.int64], names: Sequence[
 
 
 def asymmetry_section(losses: Sequence[ComparedLoss]) -> Section | None:
-    """Probabilities of positives and negatives, and the adaptive exponent; None for single-label data."""
-    steered = [loss for loss in losses if _moves(loss, "gamma_neg")]
+    """Probabilities of positives and negatives, and the adaptive exponent; None if not recorded."""
+    adaptive = [loss for loss in losses if _moves(loss, "gamma_neg")]
     figures = [
         _lines(losses, "train", "probability_positive", "probability of positives", percent=True),
         _lines(losses, "train", "probability_negative", "1 − probability of negatives", percent=True),
         _lines(losses, "train", "probability_gap", "probability gap, training", zero=True),
         _lines(losses, "val", "probability_gap", "probability gap, validation", zero=True),
-        _lines(steered, "train", "gamma_neg", "exponent γ₋ of the negatives"),
+        _lines(adaptive, "train", "gamma_neg", "exponent γ₋ of the negatives"),
     ]
     if figures[2] is None:
         return None
@@ -215,11 +215,11 @@ def _over_time_section(
     title: str, text: str, losses: Sequence[ComparedLoss], figures: Sequence[Lines | None], *, folded: bool = False
 ) -> Section | None:
     drawn = [figure for figure in figures if figure is not None]
-    seen = frozenset().union(*(figure.names for figure in drawn))
+    names = frozenset().union(*(figure.names for figure in drawn))
     keys = [
         Key(loss.name, css(loss.stroke.colour), " ".join(map(str, loss.stroke.dash)))
         for loss in losses
-        if loss.name in seen
+        if loss.name in names
     ]
     pictures = [figure.picture for figure in drawn]
     return Section(title, text, keys=keys, figures=pictures, folded=folded) if drawn else None

@@ -42,7 +42,7 @@ def results_section(folder: ComparisonFolder, verdict: Verdict) -> Section:
 
 
 def _tables(verdict: Verdict) -> list[Table]:
-    """The table, and that of an open set if there is one; one table would be wider than the page."""
+    """The table, and a second one for an open set, because one table would be wider than the page."""
     everything = results_of(verdict)
     known = [name for name in verdict.metrics if any(results[name].mean is not None for results in everything)]
     metrics = sorted(known, key=lambda name: ORDER.index(_group(name)))
@@ -51,9 +51,9 @@ def _tables(verdict: Verdict) -> list[Table]:
 
 
 def _table(verdict: Verdict, everything: Sequence[Mapping[str, Result]], metrics: Sequence[str]) -> Table:
-    """A row for each loss, with these columns."""
-    unjudged = verdict.not_compared
-    notes = {name: "; ".join(filter(None, (metric_info(name).hint, unjudged.get(name)))) for name in metrics}
+    """A table with one row per loss and these columns."""
+    not_compared = verdict.not_compared
+    notes = {name: "; ".join(filter(None, (metric_info(name).hint, not_compared.get(name)))) for name in metrics}
     titles = [Head(_title(name), notes[name], not metric_info(name).higher_is_better) for name in metrics]
     rows = [
         [_name_cell(row, verdict), *(_cell(metric, results[metric]) for metric in metrics)]
@@ -77,7 +77,7 @@ def _no_probabilities(verdict: Verdict) -> list[str]:
 
 
 def _use(folder: ComparisonFolder, verdict: Verdict) -> Section | None:
-    """The recommended run and its use."""
+    """The recommended run and how to use it."""
     advice = recommended(folder, verdict)
     if advice is None:
         return None
@@ -121,7 +121,7 @@ def _cell(metric: str, result: Result) -> Cell:
 
 
 def _choices(verdict: Verdict) -> Section | None:
-    """Candidates and their validation metrics."""
+    """Candidates with their validation metrics."""
     rows = [
         [
             row.loss,

@@ -1,4 +1,4 @@
-"""The pointwise losses as fast as eager PyTorch on a CPU allows: temporaries are overwritten, batches cut in blocks."""
+"""The pointwise losses optimised for eager PyTorch on a CPU: in-place temporaries, and batches in blocks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-r"""The modulations of ``reference.modulation`` for temporaries that may be overwritten.
+r"""The modulations of ``reference.modulation``, in place.
 
-``None`` stands for 1, so that a part that is absent costs nothing.
+``None`` stands for 1, so that an absent factor needs no computation.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def true_form(
     if gamma is not None:
         whole = hyper.whole.get("gamma_pos")
         m = power(q, gamma, whole)
-        lowered = log_p.mul_(p)  # p log p q^(gamma - 1), which is 0 where q is
+        lowered = log_p.mul_(p)  # p log p q^(gamma - 1), which is 0 where q is 0
         if whole is None:
             lowered.mul_(m).mul_(above_zero(q).reciprocal_())
         elif whole > 1:
@@ -62,7 +62,7 @@ def mix(xi: Tensor, high: Tensor | None, low: Tensor | None) -> Tensor:
 
 
 def is_moderate(z: Tensor) -> bool:
-    """Whether all logits are moderate numbers, so that products may take the place of choices, which are slow."""
+    """Whether all logits are finite and below ``HUGE``, so that a product can replace the slower ``torch.where``."""
     if not z.numel():
         return True
     low, high = z.aminmax()
@@ -70,14 +70,14 @@ def is_moderate(z: Tensor) -> bool:
 
 
 def select(condition: Tensor, yes: Tensor, no: Tensor, *, moderate: bool = True) -> Tensor:
-    """``torch.where``, for finite values by a product, which is exact too."""
+    """``torch.where``, or an interpolation with weights 0 and 1 if all values are finite, which is exact too."""
     if not moderate:
         return torch.where(condition.bool(), yes, no)
     return torch.lerp(no, yes, condition.to(no.dtype).expand_as(no))
 
 
 def product(factor: Tensor | None, log_p: Tensor) -> Tensor:
-    """``factor * log_p`` with 0 * log 0 = 0: what has no weight costs nothing."""
+    """``factor * log_p`` with 0 * log 0 = 0: a term of weight 0 adds nothing."""
     if factor is None:
         return log_p
     cost = factor * log_p

@@ -1,4 +1,4 @@
-"""Sigmoid link on the CPU: the closed forms of ``reference.sigmoid`` in blocks that stay in the cache."""
+"""Sigmoid link on the CPU: the closed forms of ``reference.sigmoid``, in blocks that fit into the cache."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sigmoid_slopes(
     dtype, hyper = accumulation_dtype(logits), Hyper(values, spec.layout)
 
     def block(logits: Tensor, targets: Tensor, factor: Tensor, *element_weight: Tensor) -> Tensor:
-        z, z_neg = adjusted(logits.to(dtype).clamp(-HUGE, HUGE), hyper)  # beyond which slopes do not change
+        z, z_neg = adjusted(logits.to(dtype).clamp(-HUGE, HUGE), hyper)  # slopes are constant beyond
         q = (-z).sigmoid_()
         negatives = _negative_slope(z_neg, q if z is z_neg else (-z_neg).sigmoid_(), hyper, spec.detach_focus)
         m, h = _positive_forms(z, None, hyper)
@@ -62,7 +62,7 @@ def sigmoid_slopes(
 
 
 def _positive_forms(z: Tensor, cost: Tensor | None, hyper: Hyper) -> tuple[Tensor | None, Tensor | None]:
-    """Factors of the loss and of its slope, given -log p where it is known already."""
+    """Factors of the loss and of its slope; ``cost`` is -log p if it is already computed."""
     if not hyper.keys() & {"gamma_pos", "confidence_bounds", "xi"}:
         return None, None
     p, q = z.sigmoid(), (-z).sigmoid_()
@@ -88,17 +88,17 @@ def _negative_slope(z: Tensor, q: Tensor, hyper: Hyper, detach_focus: bool) -> T
     p_m = p if "margin" not in hyper else (p - hyper["margin"]).clamp_(min=0.0)
     whole = hyper.whole.get("gamma_neg")
     special = hyper.keys() & {"thin_margin", "xi"} or detach_focus
-    if "margin" in hyper and whole is not None and whole > 1 and not special:  # without a quotient by p_m
+    if "margin" in hyper and whole is not None and whole > 1 and not special:  # without a division by p_m
         inner = (-p_m).log1p_().mul_(-hyper["gamma_neg"]).addcmul_((1.0 - p_m).reciprocal_(), p_m)
         return inner.mul_(power(p_m, hyper["gamma_neg"], whole - 1)).mul_(p.mul_(q))
     gamma, focus = focus_of_negatives(p_m, hyper)
     m = mix(hyper["xi"], None, focus.clone()) if "xi" in hyper and focus is not None else focus
     if "margin" not in hyper:
         direct = p if m is None else p * m
-        reach = q  # what is left of p q / p_m
+        reach = q  # p q / p_m with p_m = p
     else:
-        share, reach = _share(q, p_m, hyper), (p * q).mul_(p_m.sign())  # the sign: whether p lies above the margin
-        direct = share.mul_(reach if "thin_margin" not in hyper else p * p_m.sign())
+        ratio, reach = _direct_factor(q, p_m, hyper), (p * q).mul_(p_m.sign())  # sign: 1 above the margin, else 0
+        direct = ratio.mul_(reach if "thin_margin" not in hyper else p * p_m.sign())
         direct = direct if m is None else direct.mul_(m)
         reach = reach / above_zero(p_m)
     if gamma is None or focus is None or detach_focus:
@@ -108,25 +108,25 @@ def _negative_slope(z: Tensor, q: Tensor, hyper: Hyper, detach_focus: bool) -> T
 
 
 def _negative_cost(z: Tensor, p_m: Tensor, hyper: Hyper, moderate: bool) -> Tensor:
-    """-log(1 - p_m); moderate: of finite logits."""
+    """-log(1 - p_m); ``moderate`` as in ``is_moderate``."""
     if "margin" not in hyper:
         return softplus(z, threshold=LINEAR)
     if "thin_margin" not in hyper:
         return (-p_m).log1p_().neg_()
-    # each end with its own precision; a margin of 0 leaves log(1 - p), which is linear where 1 - p vanishes
+    # precise at both ends; with a margin of 0, log(1 - p) is linear in z where 1 - p underflows
     rest = (-z).sigmoid() + hyper["margin"]
-    gone = (rest <= vanished(rest)).to(z.dtype)
-    far = select(gone, -z, (rest + gone).log(), moderate=moderate)
+    underflows = (rest <= vanished(rest)).to(z.dtype)
+    far = select(underflows, -z, (rest + underflows).log(), moderate=moderate)
     return -select(p_m <= 0.5, (-p_m.clamp(max=0.5)).log1p(), far, moderate=moderate)
 
 
-def _share(q: Tensor, p_m: Tensor, hyper: Hyper) -> Tensor:
-    """1 / (1 - p_m); with a thin margin (1 - p) / (1 - p_m), which is 1 where both vanish."""
+def _direct_factor(q: Tensor, p_m: Tensor, hyper: Hyper) -> Tensor:
+    """1 / (1 - p_m); with a thin margin (1 - p) / (1 - p_m), which is 1 where both underflow."""
     if "thin_margin" not in hyper:
         return (1.0 - p_m).reciprocal_()
     rest = q + hyper["margin"]
-    gone = (rest <= vanished(rest)).to(q.dtype)
-    return (q + gone) / (rest + gone)
+    underflows = (rest <= vanished(rest)).to(q.dtype)
+    return (q + underflows) / (rest + underflows)
 
 
 def _joined(
@@ -138,9 +138,9 @@ def _joined(
     ignore_value: float | None,
     moderate: bool,
 ) -> Tensor:
-    """``t positive + (1 - t) negatives`` with all weights, 0 where the target is ``ignore_value``, if any is.
+    """``t positive + (1 - t) negatives`` with all weights, 0 where the target is ``ignore_value``.
 
-    Moderate: both are finite, so that one is nothing where the other has all of the weight.
+    If ``moderate``, both terms are finite, and an interpolation removes a term of weight 0 exactly.
     """
     if "pos_weight" in hyper:
         positive.mul_(along_classes(hyper["pos_weight"], positive))

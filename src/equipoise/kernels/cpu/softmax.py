@@ -1,7 +1,7 @@
-"""Softmax link on the CPU: the closed forms of ``reference.softmax`` over memory that is used again.
+"""Softmax link on the CPU: the closed forms of ``reference.softmax``, in place where possible.
 
-Fresh memory is what elementwise chains spend most of their time on. Values decide what is computed: where nothing is
-infinite or NaN, products take the place of choices.
+Elementwise chains spend most of their time on newly allocated memory. The values decide which form is computed: if no
+logit is infinite or NaN, products replace ``torch.where``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def softmax_terms(
     if targets.is_floating_point() or "label_smoothing" in hyper:
         rows, direction = in_blocks(block, logits, targets, dtype)
         return rows, direction, torch.ones((), dtype=dtype, device=logits.device)
-    # few passes over the logits, so that blocks would not pay
+    # few passes over the logits: blocks would be slower
     if "squared_error" in hyper:
         return _index_brier_terms(logits.to(dtype), targets, weight, hyper, spec)
     return index_terms(logits, targets, weight, values, spec)[:3]
@@ -54,7 +54,7 @@ def index_terms(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``softmax_terms`` of index targets without smoothing, and the probability of the true class (N, 1, d1, ..., dk).
 
-    The direction holds the probabilities of the other classes.
+    The direction contains p for the other classes and p - 1 for the true class.
     """
     z, hyper = logits.to(accumulation_dtype(logits)), Hyper(values, spec.layout)
     labels, valid = labels_of(targets, spec)
@@ -79,14 +79,14 @@ def _true_softmax(z: Tensor, labels: Tensor, valid: Tensor, hyper: Hyper) -> tup
 
 
 def _true_class(p: Tensor, log_p: Tensor, probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log p of the true class from q where p is large, the softmax without it (in place of ``probs``), its sum q."""
+    """Log p of the true class (from q if q < 1/2), softmax of the others in place of ``probs``, and its sum q."""
     others = probs.scatter_(1, labels, torch.zeros_like(p))
     q = others.sum(1, keepdim=True)
     return torch.where(q < 0.5, (-q.clamp(max=0.5)).log1p(), log_p), others, q
 
 
 def _log_with_vanished(p: Tensor, z: Tensor, labels: Tensor, hyper: Hyper) -> Tensor:
-    """Logarithm of the probability of the true class; from the logits in the rows where it has all but vanished."""
+    """Logarithm of the probability of the true class; computed from the logits where p < 1e-30."""
     log_p = p.log()
     vanished = (p < 1e-30).squeeze(1)
     if vanished.any():
@@ -108,26 +108,26 @@ def _smoothed_terms(
     p = probs.gather(1, labels)
     log_p, others, q = _true_class(p, log_probs.gather(1, labels), probs, labels)
     m, h = true_form(log_p, p, q, hyper, gamma_of_rows(hyper, labels, p))
-    share = hyper["label_smoothing"] / z.shape[1]
+    uniform = hyper["label_smoothing"] / z.shape[1]
     mass = valid.to(z.dtype) if weight is None else weight[labels] * valid
-    mass = mass * (1.0 - hyper["label_smoothing"] + share)
+    mass = mass * (1.0 - hyper["label_smoothing"] + uniform)
     other_cost, other_h = _other_terms(log_probs, others, labels, weight, hyper, moderate)
 
-    share = share * valid
-    rows = -product(mass if m is None else mass * m, log_p) - product(share, other_cost)
+    uniform = uniform * valid
+    rows = -product(mass if m is None else mass * m, log_p) - product(uniform, other_cost)
     slope = mass if h is None else mass * h
     if other_h is None:
-        total = share * (z.shape[1] - 1)
-        direction = others.mul_(slope + total).sub_(share)
+        total = uniform * (z.shape[1] - 1)
+        direction = others.mul_(slope + total).sub_(uniform)
     else:
-        total = share * other_h.sum(1, keepdim=True)
-        direction = others.mul_(slope + total).addcmul_(other_h, -share)
+        total = uniform * other_h.sum(1, keepdim=True)
+        direction = others.mul_(slope + total).addcmul_(other_h, -uniform)
     direction.scatter_(1, labels, p * total - slope * q)
     return valid_rows(rows, valid), direction.mul_(hyper["scale"]) if "scale" in hyper else direction
 
 
 def _both_softmax(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-softmax and softmax over dimension 1, by whichever costs less given the other."""
+    """Log-softmax and softmax over dimension 1; the cheaper one is derived from the other."""
     if z.ndim > 2:
         log_probs = z.log_softmax(1)
         return log_probs, log_probs.exp()
@@ -138,10 +138,10 @@ def _both_softmax(z: Tensor) -> tuple[Tensor, Tensor]:
 def _other_terms(
     log_p: Tensor, p: Tensor, labels: Tensor, weight: Tensor | None, hyper: Hyper, moderate: bool
 ) -> tuple[Tensor, Tensor | None]:
-    r"""What smoothing adds over :math:`-\epsilon/C`, :math:`\sum_{k \ne y} w_k m_{other} \log p_k`, and w h."""
+    r"""The smoothing term divided by :math:`-\epsilon/C`, :math:`\sum_{k \ne y} w_k m_{other} \log p_k`, and w h."""
     if "gamma_neg" in hyper or not hyper.keys() & {"gamma_pos", "confidence_bounds", "xi"}:
         m, h = other_form(log_p, p, hyper)
-    else:  # a focal loss takes the form of the true class for every class (Mukhoti et al. 2020, appendix A)
+    else:  # focal losses use the form of the true class for every class (Mukhoti et al. 2020, appendix A)
         m, h = true_form(log_p, p, 1.0 - p, hyper, gamma_of_classes(hyper, "gamma_pos", p))
     if weight is not None:
         by_class = along_classes(weight, log_p)
@@ -154,33 +154,33 @@ def _other_terms(
 
 
 def _distribution_terms(z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper) -> tuple[Tensor, Tensor]:
-    """A distribution over the classes as target: every class has a true and, where smoothed, an other term."""
+    """Dense targets: every class has a target term and, with smoothing, an off-target term."""
     valid = has_target(targets)
     moderate = is_moderate(z)
-    z = _adjusted_by_share(z if moderate else without_ignored(z, valid, hyper), targets, hyper)
+    z = _adjusted_by_targets(z if moderate else without_ignored(z, valid, hyper), targets, hyper)
     log_p, p = _both_softmax(z)
-    # only one class of a row can have p > 1/2: its q is the sum of the others
+    # at most one class of a row has p > 1/2: its q is the sum of the others
     likely = (p > 0.5).to(p.dtype)
     q_likely = (p - p * likely).sum(1, keepdim=True)
     log_p = select(likely, (-q_likely.clamp(max=0.5)).log1p().expand_as(p), log_p, moderate=moderate)
 
     smoothing: Tensor | float = hyper.get("label_smoothing", 0.0)
-    share = (smoothing / z.shape[1]) * valid.to(z.dtype)
+    uniform = (smoothing / z.shape[1]) * valid.to(z.dtype)
     q = torch.lerp(1.0 - p, q_likely.expand_as(p), likely)
     m, h = true_form(log_p, p, q, hyper, gamma_of_classes(hyper, "gamma_pos", p))
     other_m, other_h = other_form(log_p, p, hyper)
     if other_m is not None and other_h is not None:
-        true_mass, other_mass = targets * (1.0 - smoothing + share), (1.0 - targets) * share
+        true_mass, other_mass = targets * (1.0 - smoothing + uniform), (1.0 - targets) * uniform
         factor = true_mass * (1.0 if m is None else m) + other_mass * other_m
         slope = true_mass * (1.0 if h is None else h) + other_mass * other_h
     else:
-        mass = targets * (1.0 - smoothing) + share if "label_smoothing" in hyper else targets
+        mass = targets * (1.0 - smoothing) + uniform if "label_smoothing" in hyper else targets
         factor, slope = mass if m is None else mass * m, mass if h is None else mass * h
     if weight is not None:
         by_class = along_classes(weight, z)
         factor, slope = factor * by_class, slope * by_class
     rows = valid_rows(-product(factor, log_p).sum(1, keepdim=True), valid)
-    # p S - slope, written so that nothing cancels at p = 1
+    # p S - slope, written without cancellation at p = 1
     direction = p.mul_(slope.sum(1, keepdim=True) - slope).sub_(slope * q)
     return rows, direction.mul_(hyper["scale"]) if "scale" in hyper else direction
 
@@ -195,7 +195,7 @@ def _index_brier_terms(
     labels, valid = labels_of(targets, spec)
     probs, p = _true_softmax(z, labels, valid, hyper)
     others = probs.scatter_(1, labels, torch.zeros_like(p))
-    q = others.sum(1, keepdim=True)  # minus the difference of the true class
+    q = others.sum(1, keepdim=True)  # t - p of the true class
     squared = others * others
     squares = squared.sum(1, keepdim=True)
     pull = squares - p * q
@@ -206,7 +206,7 @@ def _index_brier_terms(
 
 
 def _adjusted(z: Tensor, labels: Tensor | None, hyper: Hyper) -> Tensor:
-    """``scale * (z + offset - margin of the true class)``; the margin only where labels are given."""
+    """``scale * (z + offset - margin of the true class)``; without labels there is no margin."""
     fresh = "offset" in hyper or "scale" in hyper
     if "offset" in hyper:
         z = z + along_classes(hyper["offset"], z)
@@ -219,8 +219,8 @@ def _adjusted(z: Tensor, labels: Tensor | None, hyper: Hyper) -> Tensor:
     return z.scatter_(1, labels, z_true) if fresh else z.scatter(1, labels, z_true)
 
 
-def _adjusted_by_share(z: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
-    """The same for targets of several classes, each of which has its share of a margin."""
+def _adjusted_by_targets(z: Tensor, targets: Tensor, hyper: Hyper) -> Tensor:
+    """The same for dense targets: the margin of each class is multiplied by its target."""
     if "true_margin" in hyper:
         z = z - targets * along_classes(hyper["true_margin"], z)
     return _adjusted(z, None, hyper)

@@ -1,4 +1,4 @@
-"""The definition of every loss in plain PyTorch: value and gradient, on every device and in every dtype."""
+"""The definition of the losses in plain PyTorch: value and gradient, on every device and in every dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""The modulations as numbers: factor m of a term :math:`-m \log p`, and h = m + m' p log p, that of its gradient."""
+r"""The modulations: factor m of a term :math:`-m \log p`, and factor h = m + m' p log p of its gradient."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ __all__ = [
     "true_form",
 ]
 
-LOWEST = -1e20  # instead of log 0, where it is multiplied by a p of 0
-NEAR = 1e-3  # where a quotient by q becomes a series
+LOWEST = -1e20  # replaces log 0 where it is multiplied by p = 0
+NEAR = 1e-3  # a series replaces the division by q below this
 
 
 def true_form(log_p: Tensor, p: Tensor, q: Tensor, hyper: Hyper, gamma: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -45,10 +45,10 @@ def true_form(log_p: Tensor, p: Tensor, q: Tensor, hyper: Hyper, gamma: Tensor |
 
 
 def _lowered(p_log_p: Tensor, p: Tensor, q: Tensor, m: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
-    """``p log p q^(gamma - 1)``, which is 0 where q is."""
+    """``p log p q^(gamma - 1)``, which is 0 where q is 0."""
     if whole is not None:
         return p_log_p if whole == 1 else p_log_p * power(q, gamma, whole - 1)
-    # p log p = -p (q + q^2/2 + q^3/3 + ...), divided by q where that is small: the derivative of a quotient overflows
+    # p log p = -p (q + q^2/2 + q^3/3 + ...), divided by q if q is small: the derivative of the quotient overflows
     series = torch.zeros_like(q)
     for n in range(7, 0, -1):
         series = series * q + 1.0 / n
@@ -59,16 +59,16 @@ def other_form(log_p: Tensor, p: Tensor, hyper: Hyper) -> tuple[Tensor, Tensor]:
     r""":math:`m = \xi + (1 - \xi) p^{g_{neg}}` and h, of every class."""
     gamma, whole = along_classes(hyper["gamma_neg"], p), hyper.whole.get("gamma_neg")
     log_p = log_p.clamp(min=LOWEST)
-    # by the logarithm: -log p is large where p has vanished, so that a floor under p would show
+    # from log p: -log p is large where p underflows, so a lower bound of p would change the result
     m = exp_of(gamma * log_p) if whole is None else power(p, gamma, whole)
     h = m + gamma * m * log_p  # m' p log p = gamma m log p
     return (mix(hyper["xi"], 1.0, m), mix(hyper["xi"], 1.0, h)) if "xi" in hyper else (m, h)
 
 
 def power(base: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
-    """``base ** gamma`` of a probability that was computed with full relative precision, as a new tensor.
+    """``base ** gamma`` of a probability with full relative precision, as a new tensor.
 
-    The floor keeps the logarithm finite at 0, where gamma = 0 must give 1 and everything else has vanished.
+    The lower bound keeps the logarithm finite at 0, where gamma = 0 must return 1 and other exponents about 0.
     """
     if whole is None:
         return exp_of(gamma * above_zero(base).log())
@@ -77,12 +77,12 @@ def power(base: Tensor, gamma: Tensor, whole: int | None) -> Tensor:
 
 
 def exp_of(exponent: Tensor) -> Tensor:
-    """``exp`` down to about the smallest normal number, 0 below it, where the CPU is slow."""
+    """``exp`` down to about the smallest normal number, 0 below it: denormal numbers are slow on a CPU."""
     return F.threshold(exponent, math.log(torch.finfo(exponent.dtype).tiny) + 1.0, -math.inf).exp()
 
 
 def above_zero(probability: Tensor) -> Tensor:
-    """The probability, or the smallest normal number where it has vanished; a new tensor."""
+    """The probability, but at least the smallest normal number; a new tensor."""
     return probability.clamp(min=torch.finfo(probability.dtype).tiny)
 
 
@@ -92,12 +92,12 @@ def mix(xi: Tensor, high: Tensor | float, low: Tensor) -> Tensor:
 
 
 def product(factor: Tensor, log_p: Tensor) -> Tensor:
-    """``factor * log_p`` with 0 * log 0 = 0: what has no weight costs nothing."""
+    """``factor * log_p`` with 0 * log 0 = 0: a term of weight 0 adds nothing."""
     return torch.where((factor == 0) & (log_p == -math.inf), 0.0, factor * log_p)
 
 
 def gamma_of_rows(hyper: Hyper, labels: Tensor, p: Tensor) -> Tensor | None:
-    """Exponent of the true class of each row: by confidence, by class, or one for all."""
+    """Exponent of the true class of each row: per confidence interval, per class, or one for all."""
     if "confidence_bounds" in hyper:
         return _by_confidence(hyper, p)
     gamma = hyper.get("gamma_pos")
@@ -105,7 +105,7 @@ def gamma_of_rows(hyper: Hyper, labels: Tensor, p: Tensor) -> Tensor | None:
 
 
 def gamma_of_classes(hyper: Hyper, name: str, p: Tensor) -> Tensor | None:
-    """Exponent ``name`` of every class, ready to broadcast over (N, C, d1, ..., dk); p is what confidence it has."""
+    """Exponent ``name`` of every class, broadcastable to (N, C, d1, ..., dk); p is the confidence."""
     if name == "gamma_pos" and "confidence_bounds" in hyper:
         return _by_confidence(hyper, p)
     gamma = hyper.get(name)

@@ -1,4 +1,4 @@
-"""What the region losses need of a batch, in plain PyTorch: probabilities, truth and overlaps, on every device."""
+"""Probabilities, ground truth and overlaps for the region losses in plain PyTorch, on every device."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["overlap_sums", "probabilities", "truth_of"]
 
 
 def overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
-    r"""Overlap of prediction and truth, :math:`\sum p t,\; \sum p (1 - t),\; \sum (1 - p) t` with p = softmax(logits).
+    r"""Overlap :math:`\sum p t,\; \sum p (1 - t),\; \sum (1 - p) t` of p = softmax(logits) and the ground truth t.
 
     Shape: ``logits`` (N, C, d1, ..., dk), ``targets`` (N, d1, ..., dk) indices or dense like the logits; result (3, C),
-    or (3, N, C) with ``per_image``, in the accumulation type. Ignored pixels (of dense targets: without mass) add 0.
+    or (3, N, C) with ``per_image``, in the accumulation type. Ignored pixels and all-zero dense targets add 0.
     """
     truth, valid = truth_of(logits, targets, ignore_index)
     truth = truth.to(accumulation_dtype(logits))
@@ -26,9 +26,10 @@ def overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: 
 
 
 def truth_of(logits: Tensor, targets: Tensor, ignore_index: int, *, hard: bool = False) -> tuple[Tensor, Tensor]:
-    """Truth (N, C, P), no class at ignored pixels, and the mask of valid pixels (N, 1, P).
+    """Ground truth (N, C, P), and the mask of valid pixels (N, 1, P).
 
-    The truth is a mask, except that of dense targets unless ``hard`` asks for their largest class.
+    Index targets become a boolean mask, False for every class at ignored pixels. Dense targets stay dense, or with
+    ``hard`` become the mask of their largest class.
     """
     shape = _flat(logits).shape
     if targets.is_floating_point():
@@ -44,11 +45,11 @@ def truth_of(logits: Tensor, targets: Tensor, ignore_index: int, *, hard: bool =
 
 
 def probabilities(logits: Tensor, valid: Tensor) -> Tensor:
-    """Softmax (N, C, P), the same for all classes where the pixel is not ``valid`` (N, 1, P)."""
-    # Masked before the softmax: NaN or inf in an ignored pixel would come back through its derivative.
+    """Softmax (N, C, P), uniform at pixels that are not ``valid`` (N, 1, P)."""
+    # Masked before the softmax: its derivative would propagate NaN or inf of an ignored pixel.
     return torch.where(valid, _flat(logits), 0.0).to(accumulation_dtype(logits)).softmax(1)
 
 
 def _flat(logits: Tensor) -> Tensor:
-    """(N, C, P), P = 1 where there are no pixels."""
+    """(N, C, P), with P = 1 for logits (N, C)."""
     return logits.flatten(2) if logits.ndim > 2 else logits.unsqueeze(2)

@@ -3,8 +3,8 @@ r"""Sigmoid link: elements and their slope in closed form.
 With :math:`p = \sigma(z)`, :math:`p_m = \max(p - \text{margin}, 0)`:
 :math:`L = t\, m_+(p)(-\log p) + (1 - t)\, m_-(p_m)(-\log(1 - p_m))`.
 
-At an infinite logit both are what they tend to: nothing for the label that it says, infinite for the other, with finite
-slopes. A term without weight, t = 0 or t = 1, adds nothing even there: minus infinity masks a negative.
+At an infinite logit the loss takes its limit: 0 if the target agrees with the sign of the logit, infinite otherwise.
+Slopes are finite. A term of weight 0 adds nothing even there, so a logit of minus infinity masks a negative.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from equipoise.kernels.spec import SigmoidSpec
 
 __all__ = ["HUGE", "LINEAR", "adjusted", "focus_of_negatives", "sigmoid_losses", "sigmoid_slopes", "vanished"]
 
-HUGE = 1e30  # beyond it nothing changes any more but the loss, and products may overflow
-LINEAR = 50.0  # from here on log(1 + exp(z)) is z in every precision
+HUGE = 1e30  # beyond it slopes are constant, and products may overflow
+LINEAR = 50.0  # log(1 + exp(z)) rounds to z beyond, in every precision
 
 
 def sigmoid_losses(
@@ -49,7 +49,7 @@ def sigmoid_slopes(
 ) -> Tensor:
     """Derivative of every element with respect to its logit; for negatives equation 8 of Ridnik et al. 2021."""
     hyper = Hyper(values, spec.layout)
-    z, z_neg = adjusted(logits.to(accumulation_dtype(logits)).clamp(-HUGE, HUGE), hyper)  # beyond: the same slopes
+    z, z_neg = adjusted(logits.to(accumulation_dtype(logits)).clamp(-HUGE, HUGE), hyper)  # slopes are constant beyond
     m, h = _positive_forms(z, hyper)
     positive = -(-z).sigmoid() * (m if spec.detach_focus else h)
     positive, negative = _weighted(positive, _negative_slope(z_neg, hyper, spec.detach_focus), hyper)
@@ -71,7 +71,7 @@ def _positive_forms(z: Tensor, hyper: Hyper) -> tuple[Tensor, Tensor]:
 
 
 def _above_margin(p: Tensor, hyper: Hyper) -> Tensor:
-    """p_m."""
+    """Shifted probability p_m."""
     return (p - hyper["margin"]).clamp(min=0.0) if "margin" in hyper else p
 
 
@@ -81,15 +81,15 @@ def _negative_cost(z: Tensor, p_m: Tensor, hyper: Hyper) -> Tensor:
         return softplus(z, threshold=LINEAR)
     if "thin_margin" not in hyper:
         return -(-p_m).log1p()
-    # each end with its own precision; a margin of 0 leaves log(1 - p), which is linear where 1 - p vanishes
+    # precise at both ends; with a margin of 0, log(1 - p) is linear in z where 1 - p underflows
     rest = (-z).sigmoid() + hyper["margin"]
-    gone = rest <= vanished(rest)
-    far = torch.where(gone, -z, torch.where(gone, 1.0, rest).log())
+    underflows = rest <= vanished(rest)
+    far = torch.where(underflows, -z, torch.where(underflows, 1.0, rest).log())
     return -torch.where(p_m <= 0.5, (-p_m.clamp(max=0.5)).log1p(), far)
 
 
 def focus_of_negatives(p_m: Tensor, hyper: Hyper) -> tuple[Tensor | None, Tensor | None]:
-    """Exponent of the negatives and p_m to its power; a focal loss has that of the positives."""
+    """Exponent gamma of the negatives and p_m ** gamma; a focal loss uses the exponent of the positives."""
     name = "gamma_neg" if "gamma_neg" in hyper else "gamma_pos"
     gamma = gamma_of_classes(hyper, name, 1.0 - p_m if "confidence_bounds" in hyper else p_m)
     return gamma, None if gamma is None else power(p_m, gamma, hyper.whole.get(name))
@@ -108,13 +108,13 @@ def _negative_slope(z: Tensor, hyper: Hyper, detach_focus: bool) -> Tensor:
     p, q = z.sigmoid(), (-z).sigmoid()
     p_m = _above_margin(p, hyper)
     if "margin" not in hyper:
-        direct, reach = p, q  # reach: what is left of p q / p_m
+        direct, reach = p, q  # reach: p q / p_m with p_m = p
     else:
         above = p_m.sign()
-        if "thin_margin" in hyper:  # (1 - p) / (1 - p_m) is 1 where both vanish
+        if "thin_margin" in hyper:  # (1 - p) / (1 - p_m) is 1 where both underflow
             rest = q + hyper["margin"]
-            gone = (rest <= vanished(rest)).to(q.dtype)
-            direct = (q + gone) / (rest + gone) * p * above
+            underflows = (rest <= vanished(rest)).to(q.dtype)
+            direct = (q + underflows) / (rest + underflows) * p * above
         else:
             direct = p * q * above / (1.0 - p_m)
         reach = p * q * above / p_m.clamp(min=vanished(p_m))
@@ -127,12 +127,12 @@ def _negative_slope(z: Tensor, hyper: Hyper, detach_focus: bool) -> Tensor:
 
 
 def vanished(rest: Tensor) -> float:
-    """Up to here 1 - p_m has vanished: the derivative of a quotient by it would overflow."""
+    """Threshold below which the derivative of a quotient by 1 - p_m, or by p_m, would overflow."""
     return math.sqrt(torch.finfo(rest.dtype).tiny)
 
 
 def _weighted(positive: Tensor, negative: Tensor, hyper: Hyper) -> tuple[Tensor, Tensor]:
-    """Both terms with their own weights."""
+    """Both terms with ``pos_weight`` and ``alpha``."""
     if "pos_weight" in hyper:
         positive = positive * along_classes(hyper["pos_weight"], positive)
     if "alpha" in hyper:
@@ -143,7 +143,7 @@ def _weighted(positive: Tensor, negative: Tensor, hyper: Hyper) -> tuple[Tensor,
 def _counted(
     elements: Tensor, targets: Tensor, element_weight: Tensor | None, hyper: Hyper, ignore_value: float | None
 ) -> Tensor:
-    """Elements with the weights of labels and elements, 0 where the target is ``ignore_value``, if any is."""
+    """Elements times the weights of labels and elements, 0 where the target is ``ignore_value``."""
     if "weight" in hyper:
         elements = elements * along_classes(hyper["weight"], elements)
     if element_weight is not None:

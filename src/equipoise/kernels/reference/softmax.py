@@ -5,15 +5,15 @@ With :math:`z' = \text{scale}\,(z + a - t\,\Delta)`, :math:`p = \text{softmax}(z
 .. math:: L = \sum_k w_k \big[t_k (1 - \epsilon + \epsilon/C)\, m_{true}(p_k)
           + (1 - t_k)(\epsilon/C)\, m_{other}(p_k)\big](-\log p_k)
 
-and, with :math:`u_k = -w_k s_k (m_k + m_k' p_k \log p_k)`, s the mass of the term,
+and, with :math:`u_k = -w_k s_k (m_k + m_k' p_k \log p_k)`, s the weight of the term in the brackets,
 :math:`dL/dz'_k = u_k - p_k \sum_j u_j`.
 
-The probability q of "not this class" is a sum over the other classes, never ``1 - p`` near p = 1, and log p comes from
-q there and from the logits elsewhere, so that both keep their relative precision at either end.
+Near p = 1 the probability q = 1 - p is computed as the sum over the other classes, not as ``1 - p``, and log p from q;
+elsewhere log p comes from the logits. So both keep their relative precision at both ends.
 
-A class is masked by a logit of minus infinity: p = 0, and every form is what it tends to there. Its term is 0 where its
-weight is (:math:`0 \cdot \log 0 = 0`) and else infinite, with a finite gradient, as in torch. An ignored row has loss
-and gradient 0 whatever its logits are.
+A logit of minus infinity masks a class: p = 0, and every form takes its limit. Its term is 0 if its weight is 0
+(:math:`0 \cdot \log 0 = 0`) and infinite otherwise, with a finite gradient, as in PyTorch. The loss and gradient of an
+ignored row are 0 for any logits.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = ["brier_terms", "distribution", "has_target", "labels_of", "softmax_te
 def softmax_terms(
     logits: Tensor, targets: Tensor, weight: Tensor | None, values: Tensor, spec: SoftmaxSpec
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows (N, d1, ..., dk), and in two factors their gradient with respect to the logits, in accumulation type.
+    """Rows (N, d1, ..., dk), and two factors of their gradient with respect to the logits, in accumulation type.
 
-    The direction is (N, C, d1, ..., dk), its length (N, 1, d1, ..., dk) or a scalar: who multiplies by what comes in
-    from above has to go over all logits anyway.
+    The factors are a direction (N, C, d1, ..., dk) and its length, (N, 1, d1, ..., dk) or a scalar. Backward multiplies
+    the length by the incoming gradient first, so one pass over the direction is enough.
     """
     z, hyper = logits.to(accumulation_dtype(logits)), Hyper(values, spec.layout)
     if not targets.is_floating_point() and not hyper.keys() & {"label_smoothing", "squared_error"}:
@@ -54,7 +54,7 @@ def softmax_terms(
 def _index_terms(
     z: Tensor, targets: Tensor, weight: Tensor | None, hyper: Hyper, spec: SoftmaxSpec
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One true class in each row; the others matter through the sum q of their probabilities."""
+    """One true class per row; the others enter through the sum q of their probabilities."""
     labels, valid = labels_of(targets, spec)
     z = _adjusted(without_ignored(z, valid, hyper), labels, hyper)
     probs = z.softmax(1)
@@ -69,24 +69,24 @@ def _index_terms(
 
 
 def _distribution_terms(z: Tensor, t: Tensor, weight: Tensor | None, hyper: Hyper) -> tuple[Tensor, Tensor]:
-    """A distribution over the classes as target: every class has a true and, where smoothed, an other term."""
+    """Dense targets: every class has a target term and, with smoothing, an off-target term."""
     valid = has_target(t)
-    z = _adjusted_by_share(without_ignored(z, valid, hyper), t, hyper)
+    z = _adjusted_by_targets(without_ignored(z, valid, hyper), t, hyper)
     p = z.softmax(1)
     likely = p > 0.5  # at most one class of a row: its q is the sum of the others
     q_likely = torch.where(likely, 0.0, p).sum(1, keepdim=True)
     q = torch.where(likely, q_likely, 1.0 - p)
     log_p = torch.where(likely, (-q_likely.clamp(max=0.5)).log1p(), z.log_softmax(1))
     m, h = true_form(log_p, p, q, hyper, gamma_of_classes(hyper, "gamma_pos", p))
-    # a focal loss takes the form of the true class for every class (Mukhoti et al. 2020, appendix A)
+    # focal losses use the form of the true class for every class (Mukhoti et al. 2020, appendix A)
     other_m, other_h = other_form(log_p, p, hyper) if "gamma_neg" in hyper else (m, h)
     smoothing = hyper.get("label_smoothing", 0.0)
-    share = (smoothing / z.shape[1]) * valid.to(z.dtype)
-    mass, other_mass = t * (1.0 - smoothing + share), (1.0 - t) * share
+    uniform = (smoothing / z.shape[1]) * valid.to(z.dtype)
+    mass, other_mass = t * (1.0 - smoothing + uniform), (1.0 - t) * uniform
     by_class = 1.0 if weight is None else along_classes(weight, z)
     factor, slope = (mass * m + other_mass * other_m) * by_class, (mass * h + other_mass * other_h) * by_class
     rows = valid_rows(-product(factor, log_p).sum(1, keepdim=True), valid)
-    # p S - slope, written so that nothing cancels at p = 1
+    # p S - slope, written without cancellation at p = 1
     direction = p * (slope.sum(1, keepdim=True) - slope) - slope * q
     return rows, direction * hyper.get("scale", 1.0)
 
@@ -97,7 +97,7 @@ def brier_terms(z: Tensor, t: Tensor, weight: Tensor | None, hyper: Hyper) -> tu
     Direction :math:`p_k (d_k - \sum_j p_j d_j)`, times twice the weight.
     """
     valid = has_target(t)
-    p = _adjusted_by_share(without_ignored(z, valid, hyper), t, hyper).softmax(1)
+    p = _adjusted_by_targets(without_ignored(z, valid, hyper), t, hyper).softmax(1)
     mass = valid.to(z.dtype) if weight is None else (t * along_classes(weight, z)).sum(1, keepdim=True)
     smoothing = hyper.get("label_smoothing", 0.0)
     difference = p - (t * (1.0 - smoothing) + smoothing / z.shape[1])
@@ -107,14 +107,14 @@ def brier_terms(z: Tensor, t: Tensor, weight: Tensor | None, hyper: Hyper) -> tu
 
 
 def labels_of(targets: Tensor, spec: SoftmaxSpec) -> tuple[Tensor, Tensor]:
-    """Class of each row, 0 where it is ignored, and whether it is valid; both (N, 1, d1, ..., dk)."""
+    """Class of each row (0 if ignored), and whether it is valid; both (N, 1, d1, ..., dk)."""
     targets = targets.unsqueeze(1)
     valid = targets != spec.ignore_index
     return torch.where(valid, targets, 0), valid
 
 
 def distribution(targets: Tensor, z: Tensor, spec: SoftmaxSpec) -> Tensor:
-    """Dense targets like ``z``; those of class indices are one-hot, and zeros where they are ignored."""
+    """Dense targets with the type of ``z``; class indices become one-hot, or zeros if ignored."""
     if targets.is_floating_point():
         return targets.to(z.dtype)
     labels, valid = labels_of(targets, spec)
@@ -122,18 +122,18 @@ def distribution(targets: Tensor, z: Tensor, spec: SoftmaxSpec) -> Tensor:
 
 
 def has_target(targets: Tensor) -> Tensor:
-    """Which rows of dense targets (N, C, d1, ..., dk) count: those with anything but zeros; (N, 1, d1, ..., dk)."""
+    """Which rows of dense targets (N, C, d1, ..., dk) are not all zeros; (N, 1, d1, ..., dk)."""
     return targets.abs().sum(1, keepdim=True) != 0
 
 
 def without_ignored(z: Tensor, valid: Tensor, hyper: Hyper) -> Tensor:
-    """Logits of which those of ignored rows cannot come back through a derivative, and none overflows when scaled."""
+    """Logits with ignored rows set to 0, so that they reach no derivative; shifted if a scale could overflow."""
     z = torch.where(valid, z, 0.0)
     return z - z.amax(1, keepdim=True) if "scale" in hyper else z
 
 
 def valid_rows(rows: Tensor, valid: Tensor) -> Tensor:
-    """Rows (N, d1, ..., dk), 0 where they are ignored; in memory of their own, so that users may overwrite them."""
+    """Rows (N, d1, ..., dk), 0 where ignored; not a view, so users may change them in place."""
     return rows.squeeze(1).masked_fill(~valid.squeeze(1), 0.0)
 
 
@@ -144,8 +144,8 @@ def _adjusted(z: Tensor, labels: Tensor, hyper: Hyper) -> Tensor:
     return _shifted_and_scaled(z, hyper)
 
 
-def _adjusted_by_share(z: Tensor, t: Tensor, hyper: Hyper) -> Tensor:
-    """The same for targets of several classes, each of which has its share of a margin."""
+def _adjusted_by_targets(z: Tensor, t: Tensor, hyper: Hyper) -> Tensor:
+    """The same for dense targets: the margin of each class is multiplied by its target."""
     if "true_margin" in hyper:
         z = z - t * along_classes(hyper["true_margin"], z)
     return _shifted_and_scaled(z, hyper)

@@ -1,1 +1,1 @@
-"""Fused Triton kernels: ``device`` holds what Triton compiles, ``launch`` how it is launched, autograd lies above."""
+"""Fused Triton kernels: ``device`` contains them, ``launch`` launches them, ``autograd`` and ``region`` use both."""

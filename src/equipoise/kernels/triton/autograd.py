@@ -1,10 +1,10 @@
 """Autograd functions around the fused kernels.
 
-Forward keeps the inputs and two numbers a row (three where every class has a term); backward reads the logits again.
-Where a scalar comes out and the batch is large, forward writes the gradient at once, and backward hands it over, scaled
-where what comes in is not 1, which the device finds out.
-Where a second derivative may be wanted, or many gradients at once, as in a vectorised jacobian, the gradient is
-computed by the plain operations of the reference.
+Forward saves the inputs and two numbers per row (three if every class has a term); backward reads the logits again.
+If the loss is reduced and the batch is large, one fused pass computes loss and gradient, and backward returns that
+gradient. The device scales it if the incoming gradient is not 1.
+For a second derivative, or a batch of gradients as in a vectorised Jacobian, the operations of the reference compute
+the gradient.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ __all__ = [
 
 
 def _needs_differentiable_backward(grad: Tensor) -> bool:
-    """Whether backward has to be made of plain operations: for its own derivative, or for many gradients at once."""
+    """Whether backward must use plain operations: for a second derivative, or for a batch of gradients."""
     return torch.is_grad_enabled() or is_batched(grad)
 
 
 def _may_keep_gradient(logits: Tensor) -> bool:
-    """Whether forward may write the gradient at once: not under saved-tensor hooks, which are there to save memory."""
+    """Whether forward may store the gradient: not under saved-tensor hooks, which are used to save memory."""
     return torch.is_grad_enabled() and logits.requires_grad and not has_saved_tensor_hooks()
 
 
-def _handed_over(ctx: Any, grad: Tensor, inverse: Tensor | None = None) -> Tensor | None:  # noqa: ANN401
-    """The gradient that forward has written, scaled; None where it has not, or where it has been handed over before.
+def _stored_gradient(ctx: Any, grad: Tensor, inverse: Tensor | None = None) -> Tensor | None:  # noqa: ANN401
+    """The scaled gradient that forward has stored; None if there is none or it has been returned before.
 
-    Whoever takes it may write into it, so it is given away once.
+    The receiver may change it in place, so it is returned only once.
     """
     gradient, ctx.gradient = ctx.gradient, None
     if gradient is None or _needs_differentiable_backward(grad) or torch.compiler.is_compiling():
@@ -70,8 +70,8 @@ def softmax_reduced(
     logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec, reduction: str
 ) -> Tensor:
     """Softmax loss reduced to a scalar."""
-    at_once = _may_keep_gradient(logits)
-    loss: Tensor = applied(SoftmaxReduced, logits, targets, weight, hyper, spec, reduction, at_once)
+    fused_backward = _may_keep_gradient(logits)
+    loss: Tensor = applied(SoftmaxReduced, logits, targets, weight, hyper, spec, reduction, fused_backward)
     return loss
 
 
@@ -94,11 +94,11 @@ def softmax_weighed(
     weigh: Callable[[Tensor], Tensor],
     reduction: str | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Softmax loss whose class weights follow from the batch; index targets without smoothing, not while compiling.
+    """Softmax loss whose class weights depend on the batch; index targets without smoothing, not while compiling.
 
-    ``weigh`` turns rows and true positives of each class, (2, C) int64, into weights (C,), and is called once, in
-    between: no gradient needs them before backward. The loss is reduced where a reduction is given; else it is a sum,
-    and mass and number of valid rows follow, as in ``softmax_totals``.
+    ``weigh`` maps the support and true positives of each class, (2, C) int64, to weights (C,). It is called once,
+    between the two kernels of forward. With a ``reduction`` the first result is the reduced loss; without one the
+    results are those of ``softmax_totals``: sum, class weights of the valid targets, and number of valid rows.
     """
     totals: tuple[Tensor, Tensor, Tensor] = applied(
         SoftmaxWeighed, logits, targets, None, hyper, spec, weigh, reduction
@@ -109,30 +109,30 @@ def softmax_weighed(
 def softmax_rows_and_counts(
     logits: Tensor, targets: Tensor, weight: Tensor | None, hyper: Tensor, spec: SoftmaxSpec
 ) -> tuple[Tensor, Tensor]:
-    """Unreduced softmax loss, and without gradient the rows and true positives of each class, (2, C)."""
+    """Unreduced softmax loss, and without gradient the support and true positives of each class, (2, C)."""
     both: tuple[Tensor, Tensor] = applied(SoftmaxRowsAndCounts, logits, targets, weight, hyper, spec)
     return both
 
 
 @torch.no_grad()
 def support_and_hits(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
-    """Rows and true positives of each class, (2, C) int64."""
-    nothing = torch.empty(0, dtype=accumulation_dtype(logits), device=logits.device)
-    outcome = softmax_forward(logits, targets, None, nothing, SoftmaxSpec((), ignore_index), hits=True)
+    """Support and true positives of each class, (2, C) int64."""
+    no_hyper = torch.empty(0, dtype=accumulation_dtype(logits), device=logits.device)
+    outcome = softmax_forward(logits, targets, None, no_hyper, SoftmaxSpec((), ignore_index), hits=True)
     assert outcome.counts is not None
     return outcome.counts
 
 
 class SoftmaxReduced(torch.autograd.Function):
-    """Reduced loss; the gradient at once, or divided inside the kernel of backward."""
+    """Reduced loss; the gradient is computed in the same pass, or by the kernel of backward."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:  # noqa: ANN401
         """Loss."""
-        *arguments, reduction, at_once = inputs
-        reduced_at_once = softmax_launch.softmax_at_once(*inputs[:-1]) if at_once else None
-        if reduced_at_once is not None:
-            reduced, ctx.gradient = reduced_at_once
+        *arguments, reduction, fused_backward = inputs
+        fused_pass = softmax_launch.softmax_at_once(*inputs[:-1]) if fused_backward else None
+        if fused_pass is not None:
+            reduced, ctx.gradient = fused_pass
             _keep(ctx, arguments, None, reduced.inverse)
             return reduced.loss
         outcome = softmax_launch.softmax_forward(*arguments, reduction=reduction)
@@ -144,12 +144,12 @@ class SoftmaxReduced(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient of the logits."""
-        gradient = _handed_over(ctx, grad)
+        gradient = _stored_gradient(ctx, grad)
         return _softmax_gradient(ctx, grad) if gradient is None else gradient, None, None, None, None, None, None
 
 
 class SoftmaxFunction(torch.autograd.Function):
-    """Outputs of which the first has a gradient, for that of the logits."""
+    """Base class of functions whose first output is differentiable with respect to the logits."""
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
@@ -185,7 +185,7 @@ class SoftmaxRows(SoftmaxFunction):
 
 
 class SoftmaxRowsAndCounts(SoftmaxFunction):
-    """Unreduced losses, and the rows and true positives of each class."""
+    """Unreduced losses, and the support and true positives of each class."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
@@ -241,7 +241,7 @@ def _keep(
 
 
 def _softmax_gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: ANN401
-    """Gradient of the logits for that of a scalar or of the rows."""
+    """Gradient of the logits, given the gradient of a scalar or of the rows."""
     if grad is None:
         return None
     logits, targets, weight, hyper, state, inverse, codes = ctx.saved_tensors
@@ -252,7 +252,7 @@ def _softmax_gradient(ctx: Any, grad: Tensor | None) -> Tensor | None:  # noqa: 
         if state is None:
             state = softmax_forward(logits, targets, weight, hyper, spec).state
         return softmax_backward(logits, targets, weight, hyper, spec, state, grad, inverse)
-    targets = targets if targets.is_floating_point() else targets.long()  # as the reference knows them
+    targets = targets if targets.is_floating_point() else targets.long()  # the reference indexes with int64
     _, direction, length = reference.softmax_terms(logits, targets, weight, hyper, spec)
     grad = grad if inverse is None else grad * inverse
     return (direction * (length * (grad.unsqueeze(1) if grad.ndim else grad))).to(logits.dtype)
@@ -272,10 +272,10 @@ def sigmoid_reduced(
     reduction: str,
     observed: Observed = "nothing",
 ) -> tuple[Tensor, Tensor | None]:
-    """Sigmoid loss reduced by ``"sum"``, ``"mean"`` or ``"batch_mean"``; observed: as in ``sigmoid_totals``."""
-    at_once = _may_keep_gradient(logits) and logits.dtype in AT_ONCE
+    """Sigmoid loss reduced by ``"sum"``, ``"mean"`` or ``"batch_mean"``; ``observed`` as in ``sigmoid_totals``."""
+    fused_backward = _may_keep_gradient(logits) and logits.dtype in AT_ONCE
     reduced: tuple[Tensor, Tensor | None] = applied(
-        SigmoidReduced, logits, targets, element_weight, hyper, spec, reduction, observed, at_once
+        SigmoidReduced, logits, targets, element_weight, hyper, spec, reduction, observed, fused_backward
     )
     return reduced
 
@@ -290,8 +290,7 @@ def sigmoid_totals(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Summed sigmoid loss, and without gradient the number of known elements and the sums of p, t, p t and 1.
 
-    The last come in parts: (4, parts, 1) for ``"all"`` labels together, (4, parts, C) for each of the ``"labels"``, or
-    None.
+    The sums are partial: (4, parts, 1) over ``"all"`` labels, (4, parts, C) for each of the ``"labels"``, or None.
     """
     totals: tuple[Tensor, Tensor, Tensor | None] = applied(
         SigmoidTotals, logits, targets, element_weight, hyper, spec, observed
@@ -317,13 +316,15 @@ class SigmoidElements(torch.autograd.Function):
 
 
 class SigmoidReduced(torch.autograd.Function):
-    """Reduced loss; the gradient at once, or divided inside the kernel of backward."""
+    """Reduced loss; the gradient is computed in the same pass, or by the kernel of backward."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor | None]:  # noqa: ANN401
-        """Loss, and what adaptive asymmetry observes."""
-        *arguments, reduction, observed, at_once = inputs
-        outcome = sigmoid_launch.sigmoid_forward(*arguments, observed=observed, reduction=reduction, at_once=at_once)
+        """Loss, and the statistics for adaptive asymmetry."""
+        *arguments, reduction, observed, fused_backward = inputs
+        outcome = sigmoid_launch.sigmoid_forward(
+            *arguments, observed=observed, reduction=reduction, at_once=fused_backward
+        )
         assert outcome.reduced is not None
         _keep_elements(ctx, arguments, outcome.reduced.inverse)
         ctx.gradient = outcome.gradient
@@ -335,12 +336,12 @@ class SigmoidReduced(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """Gradient of the logits."""
-        gradient = _handed_over(ctx, grad, ctx.correction)
+        gradient = _stored_gradient(ctx, grad, ctx.correction)
         return _sigmoid_gradient(ctx, grad) if gradient is None else gradient, None, None, None, None, None, None, None
 
 
 class SigmoidTotals(torch.autograd.Function):
-    """Loss, number of known elements, and what adaptive asymmetry observes."""
+    """Loss, number of known elements, and the statistics for adaptive asymmetry."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor | None]:  # noqa: ANN401
@@ -365,7 +366,7 @@ def _keep_elements(ctx: Any, inputs: Sequence[Any], inverse: Tensor | None) -> N
 
 
 def _sigmoid_gradient(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ANN401
-    """Gradient of the logits for that of a scalar or of the elements."""
+    """Gradient of the logits, given the gradient of a scalar or of the elements."""
     logits, targets, weight, hyper, inverse = ctx.saved_tensors
     spec: SigmoidSpec = ctx.spec
     if not _needs_differentiable_backward(grad):

@@ -1,8 +1,8 @@
-"""The kernels as ``torch.library`` operations, so that ``torch.compile(fullgraph=True)`` sees through a loss.
+"""The kernels as ``torch.library`` operations, so that ``torch.compile(fullgraph=True)`` can trace a loss.
 
-In eager mode the launchers are called directly, which costs a small batch less than a trip through the dispatcher.
-Operations return tensors only, and empty ones where nothing was wanted; the schema of an operation takes no tuples, so
-that the spec of a loss is passed as its layout in text and its options.
+In eager mode the launchers are called directly, which avoids the overhead of the dispatcher on small batches.
+Operations return only tensors, empty ones for outputs that were not requested. The schema of an operation does not
+support tuples, so the spec of a loss is passed as its options and its layout encoded as text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["sigmoid_backward", "sigmoid_forward", "softmax_backward", "softmax_f
 
 
 def _encoded(layout: Layout) -> str:
-    """A layout as the schema of an operation can carry it."""
+    """A layout as text, for the schema of an operation."""
     return ";".join(f"{piece.name}:{piece.start}:{piece.stop}:{piece.whole or 0}" for piece in layout)
 
 
@@ -167,11 +167,11 @@ def _sigmoid_forward(
         keep_elements=keep_elements,
         observed=observed,  # type: ignore[arg-type]
     )
-    nothing = outcome.sums.new_empty(0)
+    empty = outcome.sums.new_empty(0)
     return (
         outcome.sums.sum(1, keepdim=True),
-        nothing if outcome.elements is None else outcome.elements,
-        nothing.clone() if outcome.observed is None else outcome.observed.sum(1, keepdim=True),
+        empty if outcome.elements is None else outcome.elements,
+        empty.clone() if outcome.observed is None else outcome.observed.sum(1, keepdim=True),
     )
 
 

@@ -1,4 +1,4 @@
-"""The plan that tells a kernel at compile time which parts a loss has and where their values are."""
+"""The compile-time plan of a kernel: which terms a loss has, and where their values are."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["Plan", "plan_of"]
 ABSENT = -1
 
 
-@dataclass(frozen=True, eq=False)  # one for each layout: compared by identity, which costs a launch nothing
+@dataclass(frozen=True, eq=False)  # one per layout: compared by identity, which is free at launch
 class Plan:
-    """Where each hyper-parameter starts in the flat tensor, -1 where the loss does not have that part.
+    """Start of each hyper-parameter in the flat tensor, -1 if the loss does not have it.
 
-    A step is 1 where there is one number for each class and 0 where there is one for all; ``whole`` is an exponent
-    that is a small whole number for good, 0 otherwise; ``bounds`` is the number of bounds of gamma by confidence.
+    A ``step`` is 1 for one number per class and 0 for one number for all. ``whole`` is a fixed exponent that is a small
+    integer, or 0. ``bounds`` is the number of confidence bounds of gamma.
     """
 
     xi: int = ABSENT
@@ -54,44 +54,44 @@ class Plan:
 
     @property
     def fractional(self) -> bool:
-        """Whether that exponent may be any number."""
+        """Whether that exponent is not a fixed small integer."""
         return self.focal and self.gamma_pos_whole == 0
 
     @property
     def modulated(self) -> bool:
-        """Whether the true class has a factor at all."""
+        """Whether the true class has a modulating factor."""
         return self.focal or self.xi >= 0
 
     @property
     def plain(self) -> bool:
-        """Whether a term is the logarithm of a probability and nothing else."""
+        """Whether a term is only the logarithm of a probability."""
         return not self.modulated and self.gamma_neg < 0 and self.squared_error < 0
 
     @property
     def has_costly_off_target_terms(self) -> bool:
-        """Whether a class of index targets that is not the label's takes much more than its exponential."""
+        """Whether off-target classes of index targets need much more than their exponential."""
         return self.label_smoothing >= 0 and self.squared_error < 0
 
     @property
     def power_0(self) -> bool:
-        """Whether the factor of a class that is not the label's has a constant part, see ``in_powers``."""
+        """Whether the factor of an off-target class has a constant term, see ``in_powers``."""
         return self.squared_error < 0 and (self.gamma_neg < 0 or self.xi >= 0)
 
     @property
     def power_a(self) -> int:
-        """The power of p in that factor, 0 where there is none."""
+        """The power of p in that factor, 0 for none."""
         if self.squared_error >= 0:
             return 2
         return self.gamma_neg_whole if self.gamma_neg >= 0 else min(self.gamma_pos_whole, 1)
 
     @property
     def power_b(self) -> int:
-        """One more power of p, 0 where there is none."""
+        """A second power of p in that factor, 0 for none."""
         return 2 if self.gamma_neg < 0 and self.gamma_pos_whole == 2 and self.squared_error < 0 else 0
 
     @property
     def in_powers(self) -> bool:
-        """Whether that factor is a sum of these powers, so that a row can be summed up in one pass."""
+        """Whether that factor is a polynomial in p, so that one pass sums up a row."""
         if self.squared_error >= 0:
             return self.label_smoothing < 0
         if self.gamma_neg >= 0:
@@ -101,7 +101,7 @@ class Plan:
 
 @lru_cache(maxsize=1024)
 def plan_of(layout: Layout) -> Plan:
-    """The plan of a layout; pieces that never reach a kernel are left out."""
+    """The plan of a layout; pieces that no kernel uses are skipped."""
     fields: dict[str, int] = {}
     for piece in layout:
         if piece.name not in Plan.__dataclass_fields__:

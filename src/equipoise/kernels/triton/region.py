@@ -1,4 +1,4 @@
-"""The Triton backend of the region losses: autograd functions around the kernels, and operations for the compiler."""
+"""The Triton backend of the region losses: autograd functions, and custom operations for ``torch.compile``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from equipoise.kernels.triton.launch.region import (
 
 __all__ = ["TverskyOptions", "lovasz_losses", "overlap_loss", "overlap_sums"]
 
-MOST_OPTIONS = 64  # that kernels are compiled for
+MOST_OPTIONS = 64  # options that kernels are compiled for, at most
 NO_CLASS = -1
 
 _known: set[TverskyOptions] = set()
@@ -31,14 +31,14 @@ _known: set[TverskyOptions] = set()
 
 def overlap_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:
     """``reference.region.overlap_sums``, fused."""
-    # To the compiler the kernels are operations that it need not look into.
+    # torch.compile treats the kernels as opaque operations.
     function = compiled_sums if torch.compiler.is_compiling() else OverlapSums.apply
     sums: Tensor = function(logits, targets, ignore_index, per_image)  # type: ignore[no-untyped-call]
     return sums
 
 
 def lovasz_losses(logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> tuple[Tensor, Tensor]:
-    """``reference.lovasz.lovasz_losses``, fused; not while compiling."""
+    """``reference.lovasz.lovasz_losses``, fused; not supported while compiling."""
     if targets.is_floating_point():
         mass = targets.sum(1, dtype=accumulation_dtype(targets))
         targets, ignore_index = torch.where(mass != 0, targets.argmax(1), NO_CLASS), NO_CLASS
@@ -51,8 +51,8 @@ def overlap_loss(sums: Tensor, plain: Callable[[Tensor], Tensor], options: Tvers
 
     Args:
         sums: (3, C) or (3, N, C), as ``overlap_sums`` returns them.
-        plain: the Tversky loss in plain operations, for many sums, second derivatives and the compiler.
-        options: what it does, for the kernel, which is compiled for them.
+        plain: the Tversky loss in plain operations, for many sums, second derivatives and ``torch.compile``.
+        options: the options of that loss, for which the kernel is compiled.
     """
     if torch.compiler.is_compiling() or not 0 < sums.numel() <= MOST_ENTRIES or not _is_worth_it(options):
         return plain(sums)
@@ -61,24 +61,24 @@ def overlap_loss(sums: Tensor, plain: Callable[[Tensor], Tensor], options: Tvers
 
 
 def _is_worth_it(options: TverskyOptions) -> bool:
-    """Whether to compile for them: not where they change with every step."""
+    """Whether to compile a kernel for these options: not if there are too many, as when they change with every step."""
     if options not in _known and len(_known) < MOST_OPTIONS:
         _known.add(options)
     return options in _known
 
 
 class OverlapSums(torch.autograd.Function):
-    """The sums; only the inputs are kept for their gradient."""
+    """The sums; only the inputs are saved for backward."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, ignore_index: int, per_image: bool) -> Tensor:  # noqa: ANN401
-        """(3, C) or (3, N, C)."""
+        """Sums, (3, C) or (3, N, C)."""
         _keep(ctx, (logits, targets, ignore_index, per_image), None)
         return launch_sums(logits, targets, ignore_index, per_image)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Gradient of the logits, by plain operations for a second derivative and for many gradients at once."""
+        """Gradient of the logits, by plain operations for second derivatives and batches of gradients."""
         logits, targets = ctx.saved_tensors
         gradient = _by_plain_operations(
             lambda: region_reference.overlap_sums(logits, targets, ctx.ignore_index, ctx.per_image), logits, grad
@@ -89,7 +89,7 @@ class OverlapSums(torch.autograd.Function):
 
 
 class LovaszLosses(torch.autograd.Function):
-    """Losses of the classes, and which are present; what each error changes of them is kept."""
+    """Losses of the classes, and which are present; saves the derivative with respect to each error."""
 
     @staticmethod
     def forward(
@@ -99,7 +99,7 @@ class LovaszLosses(torch.autograd.Function):
         ignore_index: int,
         per_image: bool,
     ) -> tuple[Tensor, Tensor]:
-        """(C,) or (N, C), both."""
+        """Losses and presence, both (C,) or (N, C)."""
         losses, present, slopes = launch_lovasz(logits, labels, ignore_index, per_image)
         ctx.ignore_index, ctx.per_image = ignore_index, per_image
         ctx.save_for_backward(logits, labels, slopes)
@@ -108,7 +108,7 @@ class LovaszLosses(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Gradient of the logits, by plain operations for a second derivative and for many gradients at once."""
+        """Gradient of the logits, by plain operations for second derivatives and batches of gradients."""
         logits, labels, slopes = ctx.saved_tensors
         gradient = _by_plain_operations(
             lambda: lovasz_reference.lovasz_losses(logits, labels, ctx.ignore_index, ctx.per_image)[0], logits, grad
@@ -119,13 +119,13 @@ class LovaszLosses(torch.autograd.Function):
 
 
 def _by_plain_operations(function: Callable[[], Tensor], logits: Tensor, grad: Tensor) -> Tensor | None:
-    """Gradient of the logits by way of ``function``, where one kernel for one gradient would not do; else None."""
-    seen_through = torch.is_grad_enabled()  # a second derivative may be wanted
-    if not (seen_through or is_batched(grad)):
+    """Gradient of the logits through ``function`` for second derivatives and batches of gradients; else None."""
+    create_graph = torch.is_grad_enabled()  # for a second derivative
+    if not (create_graph or is_batched(grad)):
         return None
     with torch.enable_grad():
         result = function()
-    return torch.autograd.grad(result, logits, grad, create_graph=seen_through)[0]
+    return torch.autograd.grad(result, logits, grad, create_graph=create_graph)[0]
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor | None) -> None:  # noqa: ANN401
@@ -134,11 +134,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor | None) -> None:  # 
 
 
 class OverlapLoss(torch.autograd.Function):
-    """The loss of the sums; its gradient is known with it."""
+    """The loss of the sums; forward computes its gradient too."""
 
     @staticmethod
     def forward(ctx: Any, sums: Tensor, plain: Callable[[Tensor], Tensor], options: TverskyOptions) -> Tensor:  # noqa: ANN401
-        """A scalar."""
+        """The loss, a scalar."""
         loss, slopes = launch_loss(sums, options)
         ctx.plain = plain
         ctx.save_for_backward(sums, slopes)
@@ -146,7 +146,7 @@ class OverlapLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        """Gradient of the sums, by plain operations where a second derivative may be wanted."""
+        """Gradient of the sums, by plain operations for second derivatives."""
         sums, slopes = ctx.saved_tensors
         if not torch.is_grad_enabled():
             return slopes * grad, None, None
@@ -154,7 +154,7 @@ class OverlapLoss(torch.autograd.Function):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The same as operations for ``torch.compile``
+# Custom operations for ``torch.compile``
 # ---------------------------------------------------------------------------------------------------------------------
 
 compiled_sums = torch.library.custom_op("equipoise::overlap_sums", launch_sums, mutates_args=())

@@ -1,1 +1,1 @@
-"""Code that Triton compiles for the device."""
+"""Triton kernels and the functions that they call."""

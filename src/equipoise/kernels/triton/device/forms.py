@@ -1,6 +1,6 @@
 r"""The modulations as Triton functions.
 
-The same forms as ``reference.modulation``: factor m of a term :math:`-m \log p`, and h = m + m' p log p, that of its
+The same forms as ``reference.modulation``: factor m of a term :math:`-m \log p`, and factor h = m + m' p log p of its
 gradient.
 """
 
@@ -33,13 +33,13 @@ __all__ = [
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
-TINY = tl.constexpr(1.1754943508222875e-38)  # smallest normal number of float32: a floor under logarithms
-LOWEST = tl.constexpr(-1e30)  # instead of log 0, where it is multiplied by a p of 0
+TINY = tl.constexpr(1.1754943508222875e-38)  # smallest normal number of float32: lower bound of arguments of logarithms
+LOWEST = tl.constexpr(-1e30)  # replaces log 0 where it is multiplied by p = 0
 
 
 @triton.jit
 def _is_far(peak):
-    """Whether so large a peak, rounded in units of log 2, would be off by more than powers of exponentials can bear."""
+    """Whether the rounding error of the peak in units of log 2 is too large for powers of exponentials."""
     if peak.dtype == tl.float32:
         far = tl.abs(peak) >= 268435456.0  # 2**28
     else:
@@ -49,11 +49,11 @@ def _is_far(peak):
 
 @triton.jit
 def _unit(peak, NEAR: tl.constexpr):
-    """1 where the peak is far from 0, NEAR elsewhere, in the type of the peak: a choice of plain numbers is float32."""
+    """1 where the peak is far from 0, NEAR elsewhere, in the type of the peak; Python numbers would give float32."""
     return tl.where(_is_far(peak), tl.full(peak.shape, 1.0, peak.dtype), tl.full(peak.shape, NEAR, peak.dtype))
 
 
-if os.environ.get("TRITON_INTERPRET") == "1":  # which knows neither fused products nor assembly
+if os.environ.get("TRITON_INTERPRET") == "1":  # it supports neither fma nor inline assembly
 
     @triton.jit
     def _exp2(x):
@@ -79,7 +79,7 @@ else:
 
     @triton.jit
     def _exp2(x):
-        """Without the care for denormal results, which costs twice the exponential itself."""
+        """Flushes denormal results to 0; handling them costs twice the exponential itself."""
         if x.dtype == tl.float32:
             y = tl.inline_asm_elementwise(
                 "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
@@ -90,7 +90,7 @@ else:
 
     @triton.jit
     def _log2(x):
-        """To about 1e-7, absolute around 1: enough for an exponent."""
+        """Absolute error of about 1e-7 around 1, which is enough for an exponent."""
         if x.dtype == tl.float32:
             y = tl.inline_asm_elementwise(
                 "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
@@ -112,7 +112,7 @@ else:
 
     @triton.jit
     def _scaled(z, peak):
-        """Rounded once, at the end: the peak's own rounding is the same for all classes of a row."""
+        """Rounded once, at the end; the rounding of the peak is the same for all classes of a row."""
         unit = _unit(peak, LOG2E)
         return tl.fma(z, unit + tl.zeros_like(z), -(peak * unit) + tl.zeros_like(z))
 
@@ -122,13 +122,13 @@ else:
 
     @triton.jit
     def row_max(z):
-        """The largest number of each row, NaN where it has one: so the compiler may leave out what is never larger."""
+        """The largest number of each row, NaN if it contains NaN: the compiler may then skip padding with -inf."""
         return tl.reduce(z, 1, _larger)
 
 
 @triton.jit
 def of_class(start: tl.constexpr, STEP: tl.constexpr, k, hyper, C):
-    """One number for all classes or labels, or those of a tile; 1 in the padding."""
+    """The number for all classes or labels, or one per class of a tile, with 1 in the padding."""
     if STEP == 1:
         number = tl.load(hyper + start + k, mask=k < C, other=1.0)[None, :]
     else:
@@ -138,23 +138,24 @@ def of_class(start: tl.constexpr, STEP: tl.constexpr, k, hyper, C):
 
 @triton.jit
 def relative(z, peak):
-    """Logits relative to the peak of their row, in units of log 2 and up to one shift for the whole row.
+    """Logits relative to the peak of their row, in units of log 2, up to one shift for the whole row.
 
-    Where the peak is far from 0, in natural units: there the next smaller logit is 16 and more away, and its
-    exponential vanishes beside 1 either way, while the peak times log 2 would be rounded by as much. See ``unit_of``.
+    If the peak is far from 0, they are in natural units: there adjacent floats differ by at least 16, so smaller
+    exponentials are negligible beside 1, while the peak times log2(e) would have a rounding error as large. See
+    ``unit_of``.
     """
     return _scaled(z, peak)
 
 
 @triton.jit
 def unit_of(peak):
-    """What one unit of ``relative`` is as a natural logarithm, of each row."""
+    """The natural logarithm of one unit of ``relative``, for each row."""
     return _unit(peak, LN2)
 
 
 @triton.jit
 def lowest(like, SIZE: tl.constexpr):
-    """The peak before the first tile, which no finite logit lies below."""
+    """The peak before the first tile: the smallest finite number."""
     if like.dtype.element_ty == tl.float32:
         peak = tl.full([SIZE], -3.4028234663852886e38, tl.float32)
     else:
@@ -176,7 +177,7 @@ def exp_relative(x):
 
 @triton.jit
 def log_relative(x, unit):
-    """What ``relative`` returns, in natural units; ``unit`` is that of the peak."""
+    """The result of ``relative`` in natural units; ``unit`` is that of the peak."""
     return x * unit
 
 
@@ -196,7 +197,7 @@ def log1p(x):
 
 @triton.jit
 def quick_log1p(x):
-    """Log(1 + x) for x in (-1, 1]: a few units in the last place near 0, about 1e-7 elsewhere; float64 as ``log1p``."""
+    """Log(1 + x) for x in (-1, 1]: error of a few ulp near 0, about 1e-7 elsewhere; float64 as ``log1p``."""
     if x.dtype == tl.float32:
         series = x * (1.0 - x * (0.5 - x * (0.3333333333 - x * 0.25)))
         y = tl.where(tl.abs(x) < 0.03125, series, log(1.0 + x))
@@ -235,7 +236,7 @@ def confidence_gamma(p, hyper, PLAN: tl.constexpr):
 
 @triton.jit
 def true_form(log_p, p, q, gamma, hyper, PLAN: tl.constexpr):
-    r""":math:`m = \xi (1 + p)^{g_{hc}} + (1 - \xi) q^{\gamma}` and h; ``gamma`` is not read where there is none."""
+    r""":math:`m = \xi (1 + p)^{g_{hc}} + (1 - \xi) q^{\gamma}` and h; ``gamma`` is unused without an exponent."""
     m = tl.full(p.shape, 1.0, p.dtype)
     h = m
     log_p = tl.maximum(log_p, LOWEST)  # p log p is 0 for p = 0
@@ -264,7 +265,7 @@ def true_form(log_p, p, q, gamma, hyper, PLAN: tl.constexpr):
 def other_form(log_p, p, gamma, hyper, PLAN: tl.constexpr):
     r""":math:`m = \xi + (1 - \xi) p^{g_{neg}}` and h."""
     log_p = tl.maximum(log_p, LOWEST)
-    # by the logarithm: -log p is large where p has vanished, so that a floor under p would show
+    # from log p: -log p is large where p underflows, so a lower bound of p would change the result
     if PLAN.gamma_neg_whole == 0:
         m = exp(gamma * log_p)
     else:

@@ -1,9 +1,9 @@
-r"""What a Lovász loss does with sorted errors, as Triton kernels: the steps of the Jaccard loss along their order.
+r"""Triton kernels of the Lovász loss: the increments of the Jaccard loss along the sorted errors.
 
-A line has the pixels of one class, of the batch or of an image, by falling errors. After its first n pixels, with h
-hits of the class among them and H in all, the intersection is I = H - h and the union U = I + n, and the Jaccard loss
-steps up by 1 / U at a pixel of the class and by I / (U (U - 1)) at any other. One kernel counts the hits of each block
-of a line; a scan over the blocks stands between; the other kernel walks on from there.
+A line has the pixels of one class, of the batch or of an image, by descending error. After its first n pixels, with h
+pixels of the class among them and H in all, the intersection is I = H - h and the union U = I + n. The Jaccard loss
+increases by 1 / U at a pixel of the class and by I / (U (U - 1)) at any other. One kernel counts the pixels of the
+class in each block of a line, PyTorch computes the cumulative sum over the blocks, and the other kernel uses both.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ __all__ = ["hits_kernel", "steps_kernel"]
 
 @triton.jit
 def _block(errors, order, labels, first, pixels, blocks, C: tl.constexpr, BLOCK: tl.constexpr):
-    """The block of a program: line, number of each pixel in it, their errors, where they lie, which are of the class.
+    """The block of a program: line, ranks of its pixels, errors, offsets, and which pixels belong to the class.
 
-    Ignored pixels, whose error is below 0, and those behind the end of the line are of no class.
+    Ignored pixels, whose error is below 0, and padding belong to no class.
     """
     program = tl.program_id(0)
     line = program // blocks
@@ -39,8 +39,8 @@ def hits_kernel(
 ):  # fmt: skip
     """Pixels of the class in each block, (lines, blocks).
 
-    ``errors`` and ``order`` (lines, pixels) are sorted; ``labels`` (groups, pixels) are not. The lines are those from
-    number ``first`` on of groups of C.
+    ``errors`` and ``order`` (lines, pixels) are sorted; ``labels`` (groups, pixels) are not. The lines start at
+    line ``first`` of all lines, C per group.
     """
     _, _, _, _, own = _block(errors, order, labels, first, pixels, blocks, C, BLOCK)
     tl.store(hits + tl.program_id(0), tl.sum(own.to(tl.int32)))
@@ -50,9 +50,9 @@ def hits_kernel(
 def steps_kernel(
     errors, order, labels, hits, seen, slopes, losses, first, pixels, blocks, C: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Derivative of the loss of a line with respect to p, unsorted, and what each block adds to that loss.
+    """Derivative of the loss of a line with respect to p, unsorted, and the contribution of each block to the loss.
 
-    Arguments as for ``hits_kernel``, and ``seen``, the hits up to and with each block; ``slopes`` (lines, pixels),
+    Arguments as for ``hits_kernel``, and ``seen``, cumulative hits including each block; ``slopes`` (lines, pixels),
     ``losses`` (lines, blocks).
     """
     program = tl.program_id(0)
@@ -62,7 +62,7 @@ def steps_kernel(
     intersection = whole - before - tl.cumsum(own.to(tl.int32), 0)
     union = intersection + n + 1
     share = intersection.to(error.dtype) / tl.maximum(union - 1, 1).to(error.dtype)
-    # a class without pixels: all of the loss is the first, largest error
+    # without pixels of the class, the loss is the largest error, which is the first
     step = tl.where(own | (union == 1), 1.0, share) / union.to(error.dtype)
     step = tl.where(error < 0.0, 0.0, step)
     tl.store(losses + program, tl.sum(step * error))

@@ -1,17 +1,16 @@
-r"""The region losses as fused Triton kernels: the sums behind the overlap losses, the errors that a Lovász loss sorts.
+r"""The region losses as fused Triton kernels: the sums of the overlap losses, and the errors that a Lovász loss sorts.
 
-Forward of an overlap loss turns a tile of (pixels, classes) into probabilities and sums them up over its pixels; it
-writes nothing of the size of the logits. With a the gradient of the loss with respect to p, backward is
-:math:`dz_k = p_k (a_k - \sum_j p_j a_j)`, from a softmax that it computes again. Every program writes its sums to a
-place of its own, so results do not depend on the order in which programs run. A Lovász loss has its errors written out,
-see ``device.lovasz`` for what follows; its backward is the same, with an a for each pixel.
+Forward of an overlap loss converts a tile of (pixels, classes) into probabilities and sums them over its pixels; no
+output has the size of the logits. With a the gradient of the loss with respect to p, backward is
+:math:`dz_k = p_k (a_k - \sum_j p_j a_j)` with a recomputed softmax. Every program writes its sums to a separate
+position, so results do not depend on the order in which programs run. The errors of a Lovász loss are written to
+memory, see ``device.lovasz`` for the next steps; its backward is the same with one a per pixel.
 
-Where a tile holds all classes of its pixels, sums stay in registers while a program walks over several tiles, the next
-of which is asked for before the present one is looked at. Else the classes pass by in blocks twice, for an online
-softmax, and while they are in the cache for what follows from it.
+If a tile holds all classes of its pixels, sums stay in registers while a program iterates over several tiles; the next
+tile is loaded before the current one is processed. Otherwise the classes are read twice in blocks: for an online
+softmax, and again, while they are in the cache, for the results.
 
-The rows are those of ``geometry``, in groups: the batch, or its images. Softmax and walk are those of the losses of
-rows, see ``softmax_forms``.
+The rows are those of ``geometry``, in groups: the batch, or its images. The softmax is that of ``softmax_forms``.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def sums_kernel(
 ):  # fmt: skip
     """Sums of p t, p (1 - t) and (1 - p) t over the rows of a lane, (3, groups * lanes, C).
 
-    A group has ``tiles`` tiles, each of which has a lane of its own where it does not hold all classes.
+    The ``tiles`` tiles of a group are distributed over its lanes; if a tile does not hold all classes, each is a lane.
     """
     program = tl.program_id(0)
     group = program // lanes
@@ -114,10 +113,10 @@ def errors_kernel(
     C: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, LONG: tl.constexpr,
     SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Errors abs(t - p) of a tile of pixels with class indices, -1 where these are ignored, to (groups, C, pixels).
+    """Errors abs(t - p) of a tile of pixels with class indices, -1 for ignored ones, to (groups, C, pixels).
 
-    Pixels keep their order where errors are equal, so equal they must be: no p depends on the label, and the peak is
-    taken off before anything is rounded, so that a sum over as many classes at the peak is the same in any order.
+    The sort is stable, so mathematically equal errors must be equal bit by bit. Therefore p does not depend on the
+    label, and the peak is subtracted exactly, so that classes at the peak add exactly 1 in any order.
     """
     tile = tl.program_id(0)
     outer, i_2, live, at, t_at, there = _rows(
@@ -168,9 +167,10 @@ def gradient_kernel(
     G_UNIT: tl.constexpr, LONG: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of the logits of a tile, given that of the sums, ``slopes`` (3, groups, C).
+    """Gradient of the logits of a tile, given the gradient of the sums, ``slopes`` (3, groups, C).
 
-    EACH: that of the losses, ``slopes`` (groups, C), and theirs with respect to p, ``each`` (groups, C, pixels).
+    With EACH, ``slopes`` (groups, C) is the gradient of the losses, and ``each`` (groups, C, pixels) their derivative
+    with respect to p.
     """
     tile = tl.program_id(0)
     outer, i_2, live, at, t_at, there = _rows(
@@ -225,7 +225,7 @@ def gradient_kernel(
     inverse, p_label, q_label = _shares(peak, others, label, z_label, valid, DENSE)
     pull *= inverse
     mean = pull + p_label * own
-    back = tl.where(valid, p_label * (own * q_label - pull), 0.0)  # less cancels at p = 1 than with the mean
+    back = tl.where(valid, p_label * (own * q_label - pull), 0.0)  # less cancellation at p = 1 than with the mean
     for start in range(0, C, BLOCK_C):
         k = start + tl.arange(0, BLOCK_C)
         if C > BLOCK_C:
@@ -247,7 +247,7 @@ def overlap_kernel(
 ):  # fmt: skip
     """The reduced Tversky loss of sums (3, groups, C), and its gradient with respect to them.
 
-    ALPHA to MEAN: see ``launch.region.TverskyOptions``; NOTHING: up to here a denominator counts as 0.
+    ALPHA to MEAN: see ``launch.region.TverskyOptions``; a denominator up to NOTHING is treated as 0.
     """
     g = tl.arange(0, BLOCK_G)
     k = tl.arange(0, BLOCK_C)
@@ -261,7 +261,7 @@ def overlap_kernel(
     whole = tp + missed + SMOOTH
     counted = inside
     if not EVERY:
-        counted = inside & ((tp + fn <= 0.0) == 0)  # NaN counts, and shows
+        counted = inside & ((tp + fn <= 0.0) == 0)  # NaN is counted, so the loss becomes NaN
     empty = whole <= NOTHING
     inverse = 1.0 / tl.where(empty, 1.0, whole)
     missed = tl.where(empty, 0.0, missed)
@@ -284,7 +284,7 @@ def _rows(
     Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, LONG: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr,
     BLOCK_R: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Indices of the rows of a tile, which there are, and where their logits and targets lie."""
+    """Indices of the rows of a tile, the mask of existing rows, and the offsets of their logits and targets."""
     _, live, outer, i_2 = rows_of_program(tile, rows, size_2, SPLIT, EVEN, LONG, BLOCK_R, VECTOR)
     at, there = present(places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG), live, VECTOR)
     t_at, _ = present(places(outer, i_2, size_1, t_0, t_1, t_2, T_UNIT, LONG), live, VECTOR)
@@ -293,7 +293,7 @@ def _rows(
 
 @triton.jit
 def _lines(group, outer, i_2, size_2, pixels, C: tl.constexpr, LONG: tl.constexpr):
-    """Where rows lie in a tensor (groups, C, pixels), which has a line for each class of a group."""
+    """Offsets of rows in a tensor (groups, C, pixels), which has one line per class of a group."""
     kind: tl.constexpr = tl.int64 if LONG else tl.int32
     return outer.to(kind) * size_2 + i_2 + group.to(kind) * (C - 1) * pixels
 
@@ -304,7 +304,7 @@ def _fetched(
     C: tl.constexpr, DENSE: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, LONG: tl.constexpr,
     SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Rows of a tile of a group, none where it has no such tile, with their class indices and raw logits."""
+    """Rows of a tile with their class indices and raw logits; no rows beyond the last tile of the group."""
     _, _, live, at, t_at, _ = _rows(
         group * tiles + turn, rows, size_1, size_2, z_0, z_1, z_2, t_0, t_1, t_2, Z_UNIT, T_UNIT, LONG, SPLIT, EVEN,
         BLOCK_R, VECTOR,
@@ -318,7 +318,7 @@ def _fetched(
 
 @triton.jit
 def _indices(targets, t_at, live, DENSE: tl.constexpr):
-    """Class indices of rows; nothing of interest where the targets are dense."""
+    """Class indices of rows; a placeholder for dense targets."""
     target = t_at
     if not DENSE:
         target = tl.load(targets + t_at, mask=live, other=0).to(tl.int64)
@@ -329,9 +329,9 @@ def _indices(targets, t_at, live, DENSE: tl.constexpr):
 def _labels(
     logits, target, at, z_c, live, ignore_index, like, C: tl.constexpr, DENSE: tl.constexpr, LONG: tl.constexpr
 ):  # fmt: skip
-    """Label of each row, -1 where it has none, the logit of that, and whether the row counts.
+    """Label of each row (-1 if ignored or invalid), its logit, and whether the row is valid.
 
-    Rows of dense targets have no label, and count by their mass, once that is known.
+    Rows of dense targets have no label; the caller determines their validity from the targets.
     """
     label = tl.full(live.shape, -1, tl.int32)
     z_label = tl.zeros(live.shape, like.dtype.element_ty)
@@ -346,7 +346,7 @@ def _labels(
 
 @triton.jit
 def _scanned(z, peak, own, k, C: tl.constexpr, DENSE: tl.constexpr):
-    """Peak of the rows with one more tile, its exponentials, and the factor by which what is summed up fades."""
+    """Peak of the rows including one more tile, its exponentials, and the factor that rescales previous sums."""
     top = tl.maximum(row_max(z), peak)
     _, fade = faded(peak, top)
     return top, exponentials(relative(z, top[:, None]), own, k, C, not DENSE, False), fade
@@ -354,7 +354,7 @@ def _scanned(z, peak, own, k, C: tl.constexpr, DENSE: tl.constexpr):
 
 @triton.jit
 def _shares(peak, others, label, z_label, valid, DENSE: tl.constexpr):
-    """What makes probabilities of exponentials, and p and 1 - p of the label; all 0 where the row does not count."""
+    """The inverse of the sum of exponentials, and p and 1 - p of the label; all 0 if the row is not valid."""
     inverse = tl.where(valid, reciprocal(others), 0.0)
     p_label = tl.zeros_like(peak)
     q_label = p_label
@@ -368,7 +368,7 @@ def _shares(peak, others, label, z_label, valid, DENSE: tl.constexpr):
 
 @triton.jit
 def _added(both, only_p, only_t, e, t, own, inverse, p_label, q_label, valid, DENSE: tl.constexpr):
-    """Sums of p t, p (1 - t) and (1 - p) t with those of one more tile, which rows that do not count leave alone."""
+    """Add one more tile to the sums of p t, p (1 - t) and (1 - p) t; only valid rows are added."""
     counts = valid[:, None]
     p = e * inverse[:, None]
     if DENSE:
@@ -376,7 +376,7 @@ def _added(both, only_p, only_t, e, t, own, inverse, p_label, q_label, valid, DE
         both = tl.where(counts, both + hit, both)
         only_p = tl.where(counts, only_p + (p - hit), only_p)
         only_t = tl.where(counts, only_t + (t - hit), only_t)
-    else:  # whose p at the label is left out
+    else:  # ``e`` is 0 at the label
         both = tl.where(own, both + p_label[:, None], both)
         only_p = tl.where(counts, only_p + p, only_p)
         only_t = tl.where(own, only_t + q_label[:, None], only_t)
@@ -385,7 +385,7 @@ def _added(both, only_p, only_t, e, t, own, inverse, p_label, q_label, valid, DE
 
 @triton.jit
 def _store_sums(out, program, k, both, only_p, only_t, C: tl.constexpr, LONG: tl.constexpr):
-    """Sums of a tile over its rows."""
+    """Sum a tile over its rows and store the result."""
     step = tl.num_programs(0) * C
     if LONG:
         program = program.to(tl.int64)
@@ -401,7 +401,7 @@ def _slopes(
     slopes, each, targets, e_at, t_at, pixels, t_c, there, k, step,
     C: tl.constexpr, DENSE: tl.constexpr, EACH: tl.constexpr, LONG: tl.constexpr,
 ):  # fmt: skip
-    """Gradient with respect to p of a tile, (1 or rows, classes), and dense targets; of indices: where t = 0."""
+    """Gradient with respect to p of a tile, (1 or rows, classes), and dense targets; for indices that with t = 0."""
     if EACH:
         a = tl.load(slopes + k, mask=k < C, other=0.0)[None, :]
         a *= load_tile(each, e_at, k, pixels, there, C, 0.0, slopes, LONG)

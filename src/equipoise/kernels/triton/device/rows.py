@@ -1,4 +1,4 @@
-"""What happens to rows before and after their losses are known: counting and weighing them, and the last division."""
+"""Kernels over rows before and after their losses are computed: counting, weighting and reduction."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ SPOILED = tl.constexpr(-(2**40))  # as in ``weights.recall``
 def finish_kernel(sums, reduced, inverse, programs, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr):
     """The reduced loss of sums and the inverse of its denominator.
 
-    The sums are (3, programs), or (2, programs) where nobody asks for a valid_mean.
+    The sums are (3, programs), or (2, programs) if the reduction is not valid_mean.
     """
     _finish(sums, reduced, inverse, programs, samples, REDUCTION, BLOCK)
 
 
 @triton.jit
 def finish_last(ticket, sums, reduced, inverse, samples, REDUCTION: tl.constexpr, BLOCK: tl.constexpr):
-    """The same at the end of the kernel that wrote the sums, by the program that comes last.
+    """The same at the end of the kernel that wrote the sums, in the last program to finish.
 
-    ``ticket`` is 0 before and after. The sums are added in their order, whoever comes last.
+    ``ticket`` is 0 before and after. The order of the summation does not depend on which program is last.
     """
     if REDUCTION >= 0:
         programs = tl.num_programs(0)
@@ -57,9 +57,9 @@ def _finish(sums, reduced, inverse, programs, samples, REDUCTION: tl.constexpr, 
 
 @triton.jit
 def _codes(codes, row, rows, sixteens, C: tl.constexpr):
-    """Codes as ``softmax_forward.forward_kernel`` leaves them, 2 C beyond the last row.
+    """Codes that ``softmax_forward.forward_kernel`` has written, 2 C beyond the last row.
 
-    The tensor has room for ``sixteens`` times 16, so that neighbours can be loaded at once.
+    The tensor is padded to ``sixteens`` times 16 elements, so that loads can be vectorised.
     """
     code = tl.load(codes + row, mask=row < sixteens * 16, other=2 * C).to(tl.int32)
     return tl.where(row < rows, code, 2 * C)
@@ -69,10 +69,10 @@ def _codes(codes, row, rows, sixteens, C: tl.constexpr):
 def count_kernel(
     codes, counts, rows, sixteens, C: tl.constexpr, BINS: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Adds to ``counts`` (2, C) the rows of each class and its hits; integers, so in any order.
+    """Add support and hits of each class to ``counts`` (2, C); integers, so the order does not matter.
 
-    A row whose loss is NaN spoils the batch, see ``weights.recall``: the rows of all classes are far below 0 then.
-    BINS, more than 2 C: a histogram in each program; 0: too many classes for that, one row at a time.
+    A row whose loss is NaN invalidates the batch: the support of all classes becomes very negative, see
+    ``weights.recall``. With BINS > 2 C each program uses a histogram; with 0, for many classes, one atomic per row.
     """
     if BINS > 0:
         table = tl.zeros([BINS], tl.int32)
@@ -106,9 +106,9 @@ def weigh_kernel(
     codes, losses, weight, sums, ticket, reduced, inverse, rows, sixteens, samples,
     C: tl.constexpr, LONG: tl.constexpr, REDUCTION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Sums of loss, mass and valid rows of this program, (3, programs), with the weights that ``losses`` lack.
+    """Sums of loss, mass and valid rows of this program, (3, programs), with class weights applied to ``losses``.
 
-    With a REDUCTION the last program writes the reduced loss as well, see ``finish_last``.
+    With a REDUCTION the last program also writes the reduced loss, see ``finish_last``.
     """
     loss = tl.zeros([BLOCK], losses.dtype.element_ty)
     mass = tl.zeros([BLOCK], losses.dtype.element_ty)
@@ -119,7 +119,7 @@ def weigh_kernel(
         valid = code < 2 * C
         own = tl.load(weight + tl.where(code >= C, code - C, code), mask=valid, other=0.0)
         lost = tl.load(losses + row, mask=row < sixteens * 16, other=0.0)
-        loss += tl.where(code != 2 * C, own * lost, 0.0)  # NaN where there is no such class
+        loss += tl.where(code != 2 * C, own * lost, 0.0)  # NaN for an invalid class
         mass += own
         count += valid.to(losses.dtype.element_ty)
     program = tl.program_id(0)
@@ -137,7 +137,7 @@ def mass_kernel(
 ):  # fmt: skip
     """The inverse of the denominator of a loss whose rows have the class indices ``targets`` (rows,).
 
-    Sums of this program, (3, programs), as ``weigh_kernel`` has them, without a loss.
+    Also writes the sums of this program, (3, programs), as ``weigh_kernel`` does, with a loss of 0.
     """
     mass = tl.zeros([BLOCK], sums.dtype.element_ty)
     count = tl.zeros([BLOCK], sums.dtype.element_ty)
@@ -159,13 +159,13 @@ def mass_kernel(
 
 @triton.jit
 def scale_kernel(tensor, factor, inverse, size, COUNTED: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr):
-    """Multiplies all elements by a scalar, in place; there is nothing to do where it is 1.
+    """Multiply all elements by a scalar in place; skipped if it is 1.
 
-    COUNTED: what has been divided by the number of elements should have been multiplied by ``inverse``.
+    COUNTED: the elements were divided by their number and should have been multiplied by ``inverse``.
     """
     by = tl.load(factor).to(tl.float32)
     if COUNTED:
-        number = tl.full([], 1.0, tl.float32) * size  # of which Triton may know that it is 1
+        number = tl.full([], 1.0, tl.float32) * size  # Triton may specialise size to the constant 1
         right = tl.load(inverse)
         by = tl.where(right == 1.0 / number, by, by * (right * number))
     if by != 1.0:
@@ -177,7 +177,7 @@ def scale_kernel(tensor, factor, inverse, size, COUNTED: tl.constexpr, LONG: tl.
 
 @triton.jit
 def add_kernel(partial, sums, programs, columns, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr):
-    """Sums (kinds, columns) over the programs of ``partial`` (kinds, programs, columns), some columns of one kind."""
+    """Sums (kinds, columns) over the programs of ``partial`` (kinds, programs, columns), by blocks of columns."""
     blocks = tl.cdiv(columns, BLOCK_K)
     kind = tl.program_id(0) // blocks
     k = tl.program_id(0) % blocks * BLOCK_K + tl.arange(0, BLOCK_K)

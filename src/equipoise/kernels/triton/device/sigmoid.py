@@ -1,4 +1,4 @@
-r"""Sigmoid link as fused Triton kernels: the closed forms of ``reference.sigmoid``, one tile of elements a program.
+r"""Sigmoid link as fused Triton kernels: the closed forms of ``reference.sigmoid``, one tile of elements per program.
 
 With :math:`p = \sigma(z)`, q = 1 - p, :math:`p_m = \max(p - \text{margin}, 0)`, so that :math:`1 - p_m = q +
 \text{margin}` above the margin:
@@ -30,7 +30,7 @@ __all__ = ["elements_backward_kernel", "elements_forward_kernel"]
 
 @triton.jit
 def _logistic(z):
-    """P, q = 1 - p, -log p, each with its own precision at either end, and log(1 + exp(-abs(z)))."""
+    """P, q = 1 - p, -log p, each precise at both ends, and log(1 + exp(-abs(z)))."""
     e = exp(-tl.abs(z))
     likely = reciprocal(1.0 + e)
     unlikely = e * likely
@@ -41,7 +41,7 @@ def _logistic(z):
 
 @triton.jit
 def _positive(p, q, cost, k, hyper, C, PLAN: tl.constexpr):
-    """Loss of a positive, and its slope in z with and without what comes through the focus."""
+    """Loss of a positive, and its slope in z with and without the derivative of the modulation."""
     m = tl.full(p.shape, 1.0, p.dtype)
     h = m
     if PLAN.modulated:
@@ -56,14 +56,14 @@ def _positive(p, q, cost, k, hyper, C, PLAN: tl.constexpr):
 
 @triton.jit
 def _negative(z, p, q, log_u, k, hyper, C, PLAN: tl.constexpr):
-    """Loss of a negative, and its slope in z with and without what comes through the focus (Ridnik et al. 2021, 8)."""
+    """Loss of a negative, and its slope in z with and without that of the modulation (Ridnik et al. 2021, eq. 8)."""
     if PLAN.margin >= 0:
         margin = tl.load(hyper + PLAN.margin)
         above = p > margin
         p_m = tl.where(above, p - margin, 0.0)
         rest = q + margin
         if PLAN.thin_margin >= 0:
-            gone = rest <= 0.0  # a margin of 0 leaves log q, which is linear where q vanishes
+            gone = rest <= 0.0  # with a margin of 0, log q is linear in z where q underflows
             safe = tl.where(gone, 1.0, rest)
             near = log1p(-tl.minimum(p_m, 0.5))
             cost = tl.where(p_m <= 0.5, -near, tl.where(gone, z, -tl.log(safe)))
@@ -84,7 +84,7 @@ def _negative(z, p, q, log_u, k, hyper, C, PLAN: tl.constexpr):
     elif PLAN.confidence_bounds >= 0:
         gamma = confidence_gamma(1.0 - p_m, hyper, PLAN)
         whole: tl.constexpr = 0
-    elif PLAN.gamma_pos >= 0:  # a focal loss has the exponent of the positives
+    elif PLAN.gamma_pos >= 0:  # a focal loss uses the exponent of the positives
         gamma = of_class(PLAN.gamma_pos, PLAN.gamma_pos_step, k, hyper, C)
         whole: tl.constexpr = PLAN.gamma_pos_whole
     else:
@@ -121,9 +121,9 @@ def _negative(z, p, q, log_u, k, hyper, C, PLAN: tl.constexpr):
 
 @triton.jit
 def _weighted(positive, negative, t, k, hyper, C, PLAN: tl.constexpr, FINITE: tl.constexpr):
-    """``t positive + (1 - t) negative`` with the weights of both sides and of the labels.
+    """``t positive + (1 - t) negative`` with the weights of both terms and of the labels.
 
-    Not FINITE: a masked negative has an infinite positive beside it, which has no weight.
+    Without FINITE a negative may be masked: the loss of its positive term is infinite and must not be multiplied by 0.
     """
     if PLAN.pos_weight >= 0:
         positive *= of_class(PLAN.pos_weight, PLAN.pos_weight_step, k, hyper, C)
@@ -141,7 +141,7 @@ def _weighted(positive, negative, t, k, hyper, C, PLAN: tl.constexpr, FINITE: tl
 
 @triton.jit
 def _terms(z, t, k, hyper, C, PLAN: tl.constexpr, DETACH: tl.constexpr):
-    """Loss and slope of every element of a tile, without the weights of the elements; what is not used is left out."""
+    """Loss and slope of every element of a tile, without element weights; the compiler removes unused results."""
     if PLAN.offset >= 0:
         z += of_class(PLAN.offset, PLAN.offset_step, k, hyper, C)
     p, q, cost, log_u = _logistic(z)
@@ -170,10 +170,10 @@ def elements_forward_kernel(
 ):  # fmt: skip
     """Losses of a tile of elements.
 
-    With ELEMENTS writes them to ``out``; the sums of loss and known elements of this program, (2, programs), and with a
-    REDUCTION of 0 and more the reduced loss, see ``finish_last``. SEEN: 1 sums of p, t, p t and known elements of this
-    program, (4, programs); 2 the same for each label, (4, row blocks, C). ONCE, 0 and more: the reduction whose
-    gradient ``out`` is to have, that of a mean as if all elements were known.
+    Writes the sums of loss and known elements of this program, (2, programs), with ELEMENTS the losses to ``out``, and
+    with REDUCTION >= 0 the reduced loss, see ``finish_last``. SEEN: 1 for sums of p, t, p t and known elements of this
+    program, (4, programs); 2 for the same per label, (4, row blocks, C). ONCE >= 0: writes the gradient of that
+    reduction to ``out``; a mean is divided by the number of all elements, known or not.
     """
     blocks = tl.cdiv(C, BLOCK_C)
     program = tl.program_id(0)
@@ -194,7 +194,7 @@ def elements_forward_kernel(
         loss *= own
         slope *= own
     loss = tl.where(known, loss, 0.0)
-    one = tl.full([], 1.0, loss.dtype)  # times a number of which Triton may know that it is 1
+    one = tl.full([], 1.0, loss.dtype)  # Triton may specialise factors to the constant 1
     if ONCE == 1:
         slope *= one / (one * rows * C)
     elif ONCE == 3:
@@ -234,7 +234,7 @@ def elements_backward_kernel(
     Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, W_UNIT: tl.constexpr, O_UNIT: tl.constexpr, G_UNIT: tl.constexpr,
     LONG: tl.constexpr, SPLIT: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of a tile of elements; GRAD: 1 a scalar comes in, 2 one for each element, 3 a scalar to be divided."""
+    """Gradient of a tile of elements; GRAD: 1 incoming scalar, 2 one per element, 3 a scalar times ``inverse``."""
     blocks = tl.cdiv(C, BLOCK_C)
     program = tl.program_id(0)
     _, live, outer, i_2 = rows_of_program(program // blocks, rows, size_2, SPLIT, False, LONG, BLOCK_R, 0)

@@ -1,4 +1,4 @@
-r"""Softmax link, backward, as a fused Triton kernel: reads the logits once more and writes their gradient."""
+r"""Softmax link, backward, as a fused Triton kernel: reads the logits again and writes their gradient."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def backward_tile(
     WEIGHTED: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, G_UNIT: tl.constexpr, LONG: tl.constexpr,
     SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of a tile of rows, times ``factor``; ``peak``, ``others`` and ``pull`` are what forward KEPT of them."""
+    """Gradient of a tile of rows, times ``factor``; with KEPT, forward has saved ``peak``, ``others`` and ``pull``."""
     _, live, outer, i_2 = rows_of_program(tile, rows, size_2, SPLIT, EVEN, LONG, BLOCK_R, VECTOR)
     at = places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG)
     g_at = places(outer, i_2, size_1, g_0, g_1, g_2, G_UNIT, LONG)
@@ -91,7 +91,7 @@ def backward_tile(
     if spread:
         pull = tl.where(valid, pull, 0.0)
         smoothing, share = smoothing_share(hyper, C, PLAN)
-    if not DENSE:  # of the label
+    if not DENSE:  # gradient of the label
         if brier:
             factor *= 2.0
             back = factor * p_label * (smoothing - share - q - pull)
@@ -119,7 +119,7 @@ def backward_tile(
                 _cost, slope, p = dense_terms(
                     x, unit, t, others, scale, log_total, k, weight, hyper, C, PLAN, WEIGHTED
                 )  # fmt: skip
-                # p times the sum minus the slope, written so that less cancels at p = 1
+                # p times the sum minus the slope, written with less cancellation at p = 1
                 gradient = factor[:, None] * (p * (pull[:, None] - slope) - slope * (1.0 - p))
         else:
             if brier:
@@ -134,7 +134,7 @@ def backward_tile(
                     e = exp_relative(x)
                 gradient = (factor * h * scale)[:, None] * e
             gradient = tl.where(is_label(k, start, label, VECTOR), back[:, None], gradient)
-        gradient = tl.where(valid[:, None], gradient, 0.0)  # whatever the logits of an ignored row are
+        gradient = tl.where(valid[:, None], gradient, 0.0)  # ignored rows, for any logits
         inside = live[:, None] & (k < C)[None, :]
         place = (out + offsets(k, g_c, LONG))[None, :] + g_at[:, None]
         tl.store(place, gradient.to(out.dtype.element_ty), mask=inside)
@@ -149,11 +149,11 @@ def backward_kernel(
     LONG: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
     VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of a tile of rows; CODED: ``targets`` are the codes that forward has left, which are smaller.
+    """Gradient of a tile of rows; CODED: ``targets`` are the codes of forward, whose type is smaller.
 
-    KEPT: there is a ``state``; else a tile holds whole rows, of codes, whose sums are made again, which takes less time
-    than to write and to read them. GRAD says what comes in: 1 a scalar, 2 a row's own, 3 a scalar and the inverse of
-    the denominator of the loss.
+    KEPT: there is a ``state``. Otherwise a tile holds whole rows and recomputes their sums, which is faster than
+    writing and reading them. GRAD is the incoming gradient: 1 a scalar, 2 one value per row, 3 a scalar and the inverse
+    of the denominator of the loss.
     """
     tile = tl.program_id(0)
     row, live, _, _ = rows_of_program(tile, rows, size_2, SPLIT, EVEN, LONG, BLOCK_R, VECTOR)

@@ -1,8 +1,8 @@
 r"""What the softmax kernels do with a tile of logits: the closed forms of ``reference.softmax``, rows by classes.
 
-A row is known by two numbers: its peak, the largest adjusted logit, and the sum of the exponentials of all classes but
-the true one relative to it, the others, so that q = 1 - p keeps its precision at p = 1. Dense targets have no true
-class: there the others are all.
+Two numbers represent a row: its peak, the largest adjusted logit, and ``others``, the sum of the exponentials of all
+classes but the true one relative to the peak, so that q = 1 - p keeps its precision at p = 1. Dense targets have no
+true class, so ``others`` includes all classes.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ __all__ = [
     "with_margin",
 ]
 
-NOTHING = tl.constexpr(-0.0)  # added to anything it changes nothing, not even a sign: the compiler leaves it out
+NOTHING = tl.constexpr(-0.0)  # the exact neutral element of addition, even for the sign of 0: the compiler removes it
 
 
 @triton.jit
 def adjusted(z, t, k, hyper, C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr):
-    """``scale * (z + offset - t * margin)``; for index targets without the margin, which is the label's alone."""
+    """``scale * (z + offset - t * margin)``; for index targets without the margin, which applies only to the label."""
     inside = k < C
     if PLAN.offset >= 0:
         z += tl.load(hyper + PLAN.offset + k * PLAN.offset_step, mask=inside, other=0.0)[None, :]
@@ -105,8 +105,8 @@ def adjusted_tile(
 def is_label(k, start, label, VECTOR: tl.constexpr):
     """Which of the classes k of a tile, those from ``start`` on, are the labels, (rows, classes).
 
-    Where a thread has neighbouring rows with all classes of a tile, it knows these beforehand, but for the start, which
-    the compiler counts in 64 bits and compares in two steps: half of that without it.
+    If a thread has all classes of a tile of its rows, the classes are compile-time constants except for ``start``. The
+    compiler computes ``start`` in 64 bits and compares in two steps; subtracting it from the label halves that.
     """
     if VECTOR > 0:
         own = tl.arange(0, k.shape[0])[None, :] == (label - start)[:, None]
@@ -117,9 +117,9 @@ def is_label(k, start, label, VECTOR: tl.constexpr):
 
 @triton.jit
 def with_margin(z, own, z_true, PLAN: tl.constexpr, DENSE: tl.constexpr, SPREAD: tl.constexpr):
-    """Adjusted logits of index targets with the margin of the label, ``own``; without it where it is apart.
+    """Adjusted logits of index targets with the margin at the label, ``own``; without SPREAD, -inf at the label.
 
-    The peak has to be that of the softmax with the margin.
+    The peak must be that of the logits with the margin.
     """
     if not DENSE and PLAN.true_margin >= 0:
         if SPREAD:
@@ -131,7 +131,7 @@ def with_margin(z, own, z_true, PLAN: tl.constexpr, DENSE: tl.constexpr, SPREAD:
 
 @triton.jit
 def exponentials(x, own, k, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl.constexpr):
-    """Exponentials of a tile; WITHOUT: nothing at the label, ``own``."""
+    """Exponentials of a tile; WITHOUT: 0 at the label, ``own``."""
     e = exp_relative(x)
     if WITHOUT:
         e = tl.where(own, NOTHING, e)
@@ -140,14 +140,14 @@ def exponentials(x, own, k, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl.c
 
 @triton.jit
 def faded(peak, top):
-    """By how much what was relative to the peak sinks when that rises to the top, as a logarithm, and its factor."""
-    sunk = tl.maximum(relative(peak, top) - relative(peak, peak), LOWEST)  # what is nothing yet stays it
+    """The rescaling of sums relative to ``peak`` for the new peak ``top``: its logarithm and the factor."""
+    sunk = tl.maximum(relative(peak, top) - relative(peak, peak), LOWEST)  # keeps empty sums at 0
     return log_relative(sunk, unit_of(top)), exp_relative(sunk)
 
 
 @triton.jit
 def unpadded(tile, k, C: tl.constexpr, PADDED: tl.constexpr):
-    """PADDED: nothing beyond the last class, where the compiler knows each class and can leave these out."""
+    """PADDED: 0 beyond the last class; class indices are compile-time constants, so the compiler removes padding."""
     if PADDED:
         tile = tl.where((k < C)[None, :], tile, NOTHING)
     return tile
@@ -155,7 +155,7 @@ def unpadded(tile, k, C: tl.constexpr, PADDED: tl.constexpr):
 
 @triton.jit
 def whole_rows(z, peak, own, k, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl.constexpr):
-    """Peak of rows that lie in one tile, at least ``peak``; logits relative to it, exponentials, and their sum.
+    """For rows within one tile: peak (at least ``peak``), logits relative to it, exponentials, and their sum.
 
     Arguments as in ``exponentials``.
     """
@@ -167,7 +167,7 @@ def whole_rows(z, peak, own, k, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: 
 
 @triton.jit
 def product(factor, log_p):
-    """``factor * log_p`` of rows, with 0 * log 0 = 0: what has no weight costs nothing."""
+    """``factor * log_p`` of rows, with 0 * log 0 = 0: a term of weight 0 adds nothing."""
     return tl.where((factor == 0.0) & (log_p == float("-inf")), 0.0, factor * log_p)
 
 
@@ -175,7 +175,7 @@ def product(factor, log_p):
 def row_forms(z, peak, others, label, hyper, PLAN: tl.constexpr, PRECISE: tl.constexpr):
     """Log p, p, q, m and h of the true class of each row, and the sum of all exponentials.
 
-    The others' sum, or the rest of the peak, gives q, and log p near p = 1, without a difference.
+    Near p = 1, q and log p are computed from ``others`` without a subtraction.
     """
     own = exp(z - peak)
     if PRECISE:
@@ -203,7 +203,7 @@ def row_forms(z, peak, others, label, hyper, PLAN: tl.constexpr, PRECISE: tl.con
 def _true_forms(log_p, p, rest, k, hyper, C: tl.constexpr, PLAN: tl.constexpr):
     """M and h of every class of a tile, in the form of the true class.
 
-    A fractional power shows every digit of q, so that of the peak is taken from the rest.
+    A fractional power needs full relative precision of q, so at the peak q is computed from ``rest``.
     """
     q = 1.0 - p
     if PLAN.fractional:
@@ -219,7 +219,7 @@ def _true_forms(log_p, p, rest, k, hyper, C: tl.constexpr, PLAN: tl.constexpr):
 
 @triton.jit
 def smoothing_share(hyper, C: tl.constexpr, PLAN: tl.constexpr):
-    """Smoothing, and what of it falls to each class."""
+    """Label smoothing, and the fraction of it per class."""
     smoothing = 0.0
     if PLAN.label_smoothing >= 0:
         smoothing = tl.load(hyper + PLAN.label_smoothing)
@@ -230,9 +230,9 @@ def smoothing_share(hyper, C: tl.constexpr, PLAN: tl.constexpr):
 def other_forms(
     x, unit, rest, inverse, log_total, k, weight, hyper, C: tl.constexpr, PLAN: tl.constexpr, WEIGHTED: tl.constexpr
 ):  # fmt: skip
-    """M log p, h and p of every class of a tile in the form of the classes that are not the label's.
+    """M log p, h and p of every class of a tile in the off-target form.
 
-    A focal loss takes the form of the true class for every class (Mukhoti et al. 2020, appendix A).
+    Focal losses use the form of the true class for every class (Mukhoti et al. 2020, appendix A).
     """
     p = exp_relative(x) * inverse[:, None]
     log_p = log_relative(x, unit[:, None]) - log_total[:, None]
@@ -254,8 +254,8 @@ def other_gradient(
 ):  # fmt: skip
     """``p pull - share h`` of every class of a tile, h that of ``other_forms``.
 
-    Where the exponent is one small whole number, what is the same for a row is taken together first: 1 + gamma log p,
-    and gamma log p of a focal loss, are a line in x.
+    If the exponent is one small integer, factors that are constant in a row are combined first: 1 + gamma log p, and
+    gamma log p of a focal loss, are linear in x.
     """
     p = exp_relative(x) * inverse[:, None]
     if PLAN.gamma_neg_whole > 0:
@@ -263,7 +263,7 @@ def other_gradient(
         by = share
         if PLAN.xi >= 0:
             by *= 1.0 - tl.load(hyper + PLAN.xi)
-        x = tl.maximum(x, LOWEST)  # where p has vanished, so does its product
+        x = tl.maximum(x, LOWEST)  # where p is 0, its product is 0 too
         line = x * log_relative(gamma * by, unit)[:, None] + (by - gamma * by * log_total)[:, None]
         h = power(p, gamma, PLAN.gamma_neg_whole) * line
         if PLAN.xi >= 0:
@@ -318,7 +318,7 @@ def dense_terms(
 def differences(
     x, t, inverse, q_label, k, hyper, C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr
 ):  # fmt: skip
-    """P - t of every class, t smoothed, and p."""
+    """P - t of every class, with smoothed t, and p."""
     p = exp_relative(x) * inverse[:, None]
     smoothing, share = smoothing_share(hyper, C, PLAN)
     smooth = t * (1.0 - smoothing) + share

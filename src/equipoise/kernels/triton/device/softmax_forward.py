@@ -1,11 +1,11 @@
 r"""Softmax link, forward, as a fused Triton kernel with per-row arithmetic inside.
 
-A program takes a tile of rows and walks over the classes in blocks. It reads the logits once, by an online softmax, and
-keeps two numbers a row, see ``softmax_forms``; where every class has a term (smoothing, dense targets, Brier) a
-third. Mostly these terms are powers of p times log p, and their sums come out of the same pass; where they are not
-(exponents that are no whole numbers, confidence) a row that is longer than a tile is read again while it is in the
-cache. Where the gradient is wanted at once, it is written while the tile is at hand, and nothing is kept; nor where
-backward will have whole rows at hand, and can do the little that is needed again.
+A program processes a tile of rows and iterates over the classes in blocks. It reads the logits once, with an online
+softmax, and saves two numbers per row, see ``softmax_forms``, or three if every class has a term (smoothing, dense
+targets, Brier). Usually these terms are powers of p times log p, whose sums are computed in the same pass. Otherwise
+(non-integer exponents, exponents by confidence) a row that is longer than a tile is read again while it is in the
+cache. Nothing is saved if forward also writes the gradient, or if backward has whole rows in one tile and can recompute
+the numbers.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ __all__ = ["forward_kernel"]
 
 @triton.jit
 def _before(z, k, label, C: tl.constexpr):
-    """Logits of the classes before the label; that there are C of them lets the compiler leave out the padding."""
+    """Logits of the classes before the label; the bound C lets the compiler remove the padding."""
     return tl.where((k[None, :] < label[:, None]) & (k < C)[None, :], z, float("-inf"))
 
 
 @triton.jit
 def _scanned_rest(z, peak, rest):
-    """Peak of each row and the exponentials relative to it with one more tile, but not the peak itself, which counts 1.
+    """Add one tile: the peak of each row, and the sum of exponentials relative to it without the peak itself.
 
-    Where several classes share it, all but one are in the rest.
+    If several classes share the peak, the sum includes all but one of them.
     """
     top = tl.max(z, 1)
     finite = tl.where(top == float("-inf"), 0.0, top)
@@ -80,9 +80,9 @@ def _row_sums(
     x, unit, t, rest, inverse, log_total, q_label, k, own, weight, hyper,
     C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr,
 ):  # fmt: skip
-    """What a tile adds to the loss of its rows and to the number that every gradient of the row needs.
+    """Contribution of a tile to the loss of its rows and to the sum that all gradients of a row need.
 
-    Of the label of index targets nothing, but for a squared error.
+    The label of index targets is excluded, except for a squared error.
     """
     if PLAN.squared_error >= 0:
         difference, p = differences(x, t, inverse, q_label, k, hyper, C, PLAN, DENSE)
@@ -103,11 +103,11 @@ def _powers(
     x, e, unit, t, start, k, weight, hyper,
     C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a tile of the powers of the exponentials that the loss is made of, and of the same times log p.
+    """Sums over a tile of the powers of exponentials that the loss consists of, and of these powers times log p.
 
-    Of the power 0, to which the label of index targets belongs as well, and of two more.
+    The powers are 0, which includes the label of index targets, and up to two more.
     """
-    finite = tl.maximum(x, LOWEST)  # 0 times it is 0
+    finite = tl.maximum(x, LOWEST)  # finite, so that 0 times it is 0
     mass = tl.full(x.shape, 1.0, x.dtype)
     if WEIGHTED:
         mass *= tl.load(weight + k, mask=k < C, other=0.0)[None, :]
@@ -144,7 +144,7 @@ def _powers(
 
 @triton.jit
 def _sunk(total, tilt, more, more_tilt, sunk, fade, POWER: tl.constexpr):
-    """Sums of one power with those of one more tile, under a peak that has risen."""
+    """Add the sums of one more tile to those of one power, rescaled to the new peak."""
     if POWER > 0:
         faded = power(fade, fade, POWER)
         tilt = (tilt + sunk * total) * faded + more_tilt
@@ -159,7 +159,7 @@ def _sunk(total, tilt, more, more_tilt, sunk, fade, POWER: tl.constexpr):
 def _from_powers(
     sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b, inverse, log_total, hyper, PLAN: tl.constexpr
 ):  # fmt: skip
-    r"""Sums of m log p and of h, from those of powers of p: :math:`m = \sum_j c_j p^j`.
+    r"""Sums of m log p and of h, computed from sums of powers of p: :math:`m = \sum_j c_j p^j`.
 
     With :math:`l_j = \sum_k p_k^j \log p_k`, they are :math:`\sum_j c_j l_j` and
     :math:`\sum_j c_j (\sum_k p_k^j + j l_j)`.
@@ -179,7 +179,7 @@ def _from_powers(
         c_a = -1.0
     if PLAN.power_0:
         low = tilt_0 - log_total * sum_0
-        loss += tl.where(c_0 + tl.zeros_like(low) == 0.0, 0.0, c_0 * low)  # which may be infinite
+        loss += tl.where(c_0 + tl.zeros_like(low) == 0.0, 0.0, c_0 * low)  # low may be infinite
         pull += c_0 * sum_0
     if PLAN.power_a > 0:
         scale = power(inverse, inverse, PLAN.power_a)
@@ -202,7 +202,7 @@ def _forward_tile(
     ROWS: tl.constexpr, KEEP: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, LONG: tl.constexpr,
     SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Loss, mass and whether it counts, and what backward needs, of each row of a tile; see the kernel."""
+    """Loss, mass, validity, and the numbers for backward of each row of a tile; see ``forward_kernel``."""
     row, live, outer, i_2 = rows_of_program(tile, rows, size_2, SPLIT, EVEN, LONG, BLOCK_R, VECTOR)
     at = places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG)
     t_at = places(outer, i_2, size_1, t_0, t_1, t_2, T_UNIT, LONG)
@@ -211,8 +211,8 @@ def _forward_tile(
     brier: tl.constexpr = PLAN.squared_error >= 0
     spread: tl.constexpr = DENSE or brier or PLAN.label_smoothing >= 0
     precise: tl.constexpr = spread and not brier and PLAN.fractional and (DENSE or PLAN.gamma_neg < 0)
-    summed: tl.constexpr = spread and (PLAN.plain if DENSE else PLAN.in_powers)  # one pass will do
-    apart: tl.constexpr = not DENSE and not spread and PLAN.true_margin >= 0  # the label is not among the others
+    summed: tl.constexpr = spread and (PLAN.plain if DENSE else PLAN.in_powers)  # one pass is enough
+    apart: tl.constexpr = not DENSE and not spread and PLAN.true_margin >= 0  # the label is excluded from ``others``
     whole: tl.constexpr = C <= BLOCK_C
     padded: tl.constexpr = C < BLOCK_C and VECTOR != 0
 
@@ -222,18 +222,18 @@ def _forward_tile(
     if not DENSE:
         target = tl.load(targets + t_at, mask=live, other=0).to(tl.int64)
         valid = live & (target != ignore_index)
-        known = (target >= 0) & (target < C)  # anything else shows up as NaN
+        known = (target >= 0) & (target < C)  # other labels result in NaN
         label = tl.where(valid & known, target, 0).to(tl.int32)
     z_label = tl.load(logits + at + offsets(label, z_c, LONG), mask=live, other=0.0).to(hyper.dtype.element_ty)
     z_true = true_logit(z_label, label, hyper, PLAN)
 
     nothing = tl.zeros([BLOCK_R], hyper.dtype.element_ty)
     peak = lowest(hyper, BLOCK_R)
-    best = peak  # largest logit, and that of the classes before the label
+    best = peak  # largest logit, and largest logit before the label in ``ahead``
     ahead = peak
     if apart:
         peak = tl.maximum(z_true, peak)
-    others = nothing  # of dense targets: all
+    others = nothing  # for dense targets: all classes
     given = nothing  # mass of dense targets
     sum_0 = nothing
     tilt_0 = nothing
@@ -263,7 +263,7 @@ def _forward_tile(
                 )
     else:
         if HITS and VECTOR > 0:
-            near = tl.full([BLOCK_R, BLOCK_C], float("-inf"), hyper.dtype.element_ty)  # the block of the label
+            near = tl.full([BLOCK_R, BLOCK_C], float("-inf"), hyper.dtype.element_ty)  # the block with the label
         for start in range(0, C, BLOCK_C):
             k = start + tl.arange(0, BLOCK_C)
             z = load_tile(logits, at, k, z_c, there, C, float("-inf"), hyper, LONG)
@@ -299,7 +299,7 @@ def _forward_tile(
                         sum_a, tilt_a = _sunk(sum_a, tilt_a, more_a, more_tilt_a, sunk, fade, PLAN.power_a)
                     if PLAN.power_b > 0:
                         sum_b, tilt_b = _sunk(sum_b, tilt_b, more_b, more_tilt_b, sunk, fade, PLAN.power_b)
-        if HITS and VECTOR > 0:  # one look at the block of the label instead of one at each class
+        if HITS and VECTOR > 0:  # one comparison for the block with the label instead of one per block
             ahead = tl.maximum(ahead, row_max(_before(near, tl.arange(0, BLOCK_C), label % BLOCK_C, BLOCK_C)))
 
     unit = unit_of(peak)
@@ -320,7 +320,7 @@ def _forward_tile(
     inverse = reciprocal(total * one)
     log_total = log(total) + log_relative(shift, unit)
     if summed:
-        if brier:  # the squares of the others' p, and their pull; the label's follow
+        if brier:  # squares of the other classes, then the label
             squares = sum_a * inverse * inverse
             loss = squares + q * q
             pull = squares - q * p_label
@@ -328,7 +328,9 @@ def _forward_tile(
             if PLAN.power_0 and not DENSE:
                 sum_0 -= mass
                 there_0 = log_relative(relative(z_true, peak), unit)
-                tilt_0 -= tl.where(z_true == float("-inf"), 0.0, mass * there_0)  # the loss is infinite already
+                tilt_0 -= tl.where(
+                    z_true == float("-inf"), 0.0, mass * there_0
+                )  # log p of the label, -inf here, is added later
             loss, pull = _from_powers(
                 sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b, inverse, log_total, hyper, PLAN
             )  # fmt: skip
@@ -398,15 +400,15 @@ def forward_kernel(
 ):  # fmt: skip
     """Losses of the rows of ``turns`` tiles.
 
-    Writes, with KEEP, to ``state`` (2 or 3, rows) the peak, the others' sum (-1 where the row is ignored) and, where
-    every class has a term, the sum that all gradients of the row share; with ROWS the losses; with HITS a code of the
-    label, by C more where that is the first of the largest logits, 2 C where the row is ignored, 2 C + 1 where the loss
-    is NaN, as where there is no such class, and zeros to ``sums_out``, the table (2, C) that is to be counted into;
-    else to that the sums of loss, mass and valid rows of this program, (3, programs). With a REDUCTION of 0 and more
-    the last program writes the reduced loss, see ``finish_last``.
+    KEEP: writes to ``state`` (2 or 3, rows) the peak, the sum ``others`` (-1 for ignored rows) and, if every class has
+    a term, the sum that all gradients of the row need. ROWS: writes the losses. HITS: writes a code per row, which is
+    the label, plus C if it is the first of the largest logits; 2 C if the row is ignored; 2 C + 1 if the loss is NaN,
+    as for an invalid label. With HITS ``sums_out`` is the table of counts (2, C), which is set to 0; otherwise it
+    receives the sums of loss, mass and valid rows of this program, (3, programs). With REDUCTION >= 0 the last program
+    writes the reduced loss, see ``finish_last``.
 
-    ONCE: instead of the state, ``state`` is the gradient of the logits, which lies as they do; ``inverse`` has that of
-    the denominator already.
+    ONCE: ``state`` receives the gradient of the logits, with their strides, instead of the state; ``inverse`` already
+    contains 1 / denominator.
     """
     program = tl.program_id(0)
     programs = tl.num_programs(0)

@@ -1,4 +1,4 @@
-"""What follows from the statistics of a batch, one small kernel in place of a dozen operations on a few numbers."""
+"""Small kernels on the statistics of a batch, each instead of a dozen operations on a few numbers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def recall_kernel(
     counts, recall, batches, weight,
     C: tl.constexpr, MOMENTUM: tl.constexpr, MIN_ERRORS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Recall weights (C,) of rows and hits of each class, (2, C), see ``weights.recall``.
+    """Recall weights (C,) from support and hits of each class, (2, C), see ``weights.recall``.
 
-    MOMENTUM: of a moving average that is updated, None for the batch alone; MIN_ERRORS: None for no such floor.
+    MOMENTUM: momentum of the moving average, None for the batch alone; MIN_ERRORS: None for no lower bound.
     """
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = k < C
@@ -43,7 +43,7 @@ def steer_kernel(
     seen, gamma, gap, parts, labels,
     TARGET: tl.constexpr, STEP: tl.constexpr, GAMMA_MAX: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Moves the exponents (labels,) and notes the gaps, given p, t, p t and 1 as several have summed them up.
+    """Update the exponents (labels,) and store the gaps, given partial sums of p, t, p t and 1.
 
     ``seen`` is (4, parts, labels). See ``losses.asymmetry``.
     """
@@ -60,7 +60,7 @@ def steer_kernel(
     p_negative = negatives - (p_all - p_positive)  # the sum of 1 - p over the negatives
     both = (positives > 0.0) & (negatives > 0.0)
     found = p_positive / tl.where(both, positives, 1.0) - p_negative / tl.where(both, negatives, 1.0)
-    told = inside & both & (found == found)  # not of NaN
+    told = inside & both & (found == found)  # no update for NaN
     before = tl.load(gamma + k, mask=inside, other=0.0)
     moved = tl.minimum(tl.maximum(before + STEP * (TARGET - found), 0.0), GAMMA_MAX)
     tl.store(gamma + k, moved, mask=told)
@@ -69,7 +69,7 @@ def steer_kernel(
 
 @triton.jit
 def join_kernel(hyper, gamma, both, n, labels, BLOCK: tl.constexpr):
-    """Copies (n,) and (labels,) numbers to (n + labels,)."""
+    """Concatenate ``hyper`` (n,) and ``gamma`` (labels,) to (n + labels,)."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(hyper + i, mask=i < n, other=0.0)
     value += tl.load(gamma + (i - n), mask=(i >= n) & (i < n + labels), other=0.0).to(value.dtype)

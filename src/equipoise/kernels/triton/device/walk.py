@@ -1,4 +1,4 @@
-"""Walking over strided tensors in Triton: where the rows of a program lie, and loading a tile of them."""
+"""Access to strided tensors in Triton: offsets of the rows of a program, and loading of tiles."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def rows_of_program(
     program, rows, size_2, SPLIT: tl.constexpr, EVEN: tl.constexpr, LONG: tl.constexpr, BLOCK_R: tl.constexpr,
     VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Row numbers of a program, which of them there are, and their indices: of all outer sizes, and the innermost.
+    """Row numbers of a program, the mask of existing rows, and their outer and innermost indices.
 
-    SPLIT: 1, a program stays within the innermost size, so that its rows are known to lie next to each other; 2, there
-    is no other size; 0, neither. EVEN: there are all of them. VECTOR: see ``tiles.Blocks``.
+    SPLIT: 1 if a program stays within the innermost size, so that its rows are known to be adjacent; 2 if there is no
+    other size; 0 otherwise. EVEN: all rows exist. VECTOR: see ``tiles.Blocks``.
     """
     if LONG:
         program = program.to(tl.int64)
@@ -39,23 +39,23 @@ def rows_of_program(
     if EVEN:
         live = tl.full([BLOCK_R], True, tl.int1)
     if VECTOR > 1:
-        i_2 += (tl.num_programs(1) - 1) * VECTOR  # nothing, but all that the compiler knows of it is the factor
+        i_2 += (tl.num_programs(1) - 1) * VECTOR  # adds 0, but the compiler only knows that it is a multiple of VECTOR
     return row, live, outer, i_2
 
 
 @triton.jit
 def present(at, live, VECTOR: tl.constexpr):
-    """Offset of rows of which all are there, the first in place of those that are not: loads need not ask each.
+    """Offsets of rows, with offset 0 instead of rows that do not exist, so that loads need no mask.
 
-    Where neighbours are loaded at once, they have to stay neighbours, and loads ask. Else neighbouring threads are to
-    have neighbouring rows whether these lie next to each other or not, where a thread has all classes of a row.
+    If one load covers several adjacent rows (VECTOR > 1), they must stay adjacent, and loads are masked. If a thread
+    has all classes of one row, adjacent threads should process adjacent rows, contiguous or not.
     """
     if VECTOR <= 1:
         at = tl.where(live, at, 0)
         live = tl.full(live.shape, True, tl.int1)
     if VECTOR == 1 or VECTOR == -1:
-        # Told that rows were neighbours, the compiler gives them to neighbouring threads. It must not load several at
-        # once: this is nothing, but now it knows of no alignment.
+        # With the hint that rows are contiguous, the compiler assigns them to adjacent threads. It must not vectorise
+        # the loads: adding this 0 hides the alignment from it.
         at += tl.num_programs(1) - 1
         at = tl.max_contiguous(at, at.shape[0])
     return at, live
@@ -63,7 +63,7 @@ def present(at, live, VECTOR: tl.constexpr):
 
 @triton.jit
 def places(outer, i_2, size_1, stride_0, stride_1, stride_2, UNIT: tl.constexpr, LONG: tl.constexpr):
-    """Offset of rows; strides are counted in UNITs, which tells the compiler how far it may vectorise."""
+    """Offsets of rows; strides are in UNITs, from which the compiler derives how far it may vectorise."""
     kind: tl.constexpr = tl.int64 if LONG else tl.int32
     i_0 = outer // size_1
     i_1 = outer % size_1
@@ -83,16 +83,16 @@ def load_tile(tensor, at, k, stride_c, live, C, other, hyper, LONG: tl.constexpr
 
 @triton.jit
 def mass_of(t):
-    """Sums of the rows of dense targets, a tile that has been loaded, 0 for those without a target.
+    """Sums of absolute values over the rows of a loaded tile of dense targets, 0 for rows without a target.
 
-    Not a sum of what was loaded and nothing else: a loop that adds up such sums is rewritten by Triton, which mixes up
-    the rows of threads that have several (seen with 3.6).
+    This must not be a plain sum of loaded values: Triton rewrites a loop over such sums and mixes up the rows of
+    threads that have several (observed with 3.6).
     """
     return tl.sum(tl.abs(t), 1)
 
 
 @triton.jit
 def raw_tile(tensor, at, k, stride_c, live, C, other, LONG: tl.constexpr):
-    """The same in the type of the tensor."""
+    """Tile (rows, classes) in the type of the tensor."""
     inside = live[:, None] & (k < C)[None, :]
     return tl.load((tensor + offsets(k, stride_c, LONG))[None, :] + at[:, None], mask=inside, other=other)

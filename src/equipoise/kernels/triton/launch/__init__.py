@@ -1,1 +1,1 @@
-"""Launching kernels: strides, tiles, and the tensors that they fill."""
+"""Launching kernels: strides, tiles and output tensors."""

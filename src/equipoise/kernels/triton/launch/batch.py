@@ -1,4 +1,4 @@
-"""How a batch lies in memory: the part of a launch's key that is not the loss."""
+"""Memory layout of a batch: the part of a launch's cache key that does not depend on the loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Batch"]
 
 
 class Batch(NamedTuple):
-    """Logits, what is to be filled like them, and targets."""
+    """Shapes and strides of the logits, of outputs with their shape, and of the targets."""
 
     shape: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]  # of the logits first, of the targets last
@@ -24,18 +24,18 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, *tensors: Tensor) -> Batch:
-        """Of the logits first and the targets last."""
+        """Layout of tensors: the logits first, the targets last."""
         logits, targets = tensors[0], tensors[-1]
         strides = tuple([tensor.stride() for tensor in tensors])
         return cls(logits.shape, strides, logits.element_size(), is_aligned(logits), targets.is_floating_point())
 
     def geometry(self, *, per_image: bool = False) -> Geometry | None:
-        """None where the rows of these tensors cannot be walked over together, in place."""
+        """Geometry of the rows; None if these tensors must be copied first."""
         return (images if per_image else merged)(self.shape, self.strides, len(self.strides) - 1 + self.dense)
 
     @property
     def long(self) -> bool:
-        """Whether the offset of a row or of an element may need 64 bits."""
+        """Whether the offset of a row or an element may need 64 bits."""
         shape = self.shape
         like_logits = [(shape, strides) for strides in self.strides[:-1]]
         targets = (shape if self.dense else (*shape[:1], *shape[2:]), self.strides[-1])
@@ -43,5 +43,5 @@ class Batch(NamedTuple):
 
     @property
     def class_strides(self) -> list[int]:
-        """Of each tensor from one class to the next, 0 where it has none."""
+        """Stride of each tensor along the classes, 0 for index targets."""
         return [*(strides[1] for strides in self.strides[:-1]), self.strides[-1][1] if self.dense else 0]

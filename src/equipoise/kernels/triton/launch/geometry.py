@@ -1,8 +1,7 @@
-"""Where the rows of a batch lie in memory, so that kernels can walk any strides without a copy.
+"""Positions of the rows of a batch in memory, so that kernels support any strides without a copy.
 
-A row is one sample, pixel or token: all C logits of one (n, d1, ..., dk). Dimensions that lie behind each other in
-every tensor are merged; what is left is counted by at most three indices. Answers are remembered, because the same
-shapes come again with every batch.
+A row is one sample, pixel or token: all C logits of one (n, d1, ..., dk). Dimensions that are adjacent in memory in
+every tensor are merged; at most three indices remain. Results are cached, because every batch has the same shapes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Geometry:
 
     @cached_property
     def walks(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """For each tensor the largest unit of up to 16 elements that divides its strides, and the strides in it."""
+        """For each tensor the largest unit of up to 16 elements that divides its strides, and the strides in units."""
         units = [math.gcd(16, *strides) for strides in self.strides]
         return tuple(
             (unit, tuple(stride // unit for stride in strides))
@@ -40,14 +39,13 @@ class Geometry:
 
     @property
     def single(self) -> bool:
-        """Whether one index is enough."""
+        """Whether one index addresses all rows."""
         return self.sizes[-1] == self.rows
 
     def programs(self, block: int) -> tuple[int, int]:
-        """How the rows are shared out in blocks, and how many programs that makes.
+        """How the rows are split into blocks, and the number of programs.
 
-        0: one block after the other over all sizes; 1: each block within the innermost size, where that is long;
-        2: there is no other size.
+        0: blocks span all sizes; 1: each block is within the innermost size, which is long; 2: there is only one size.
         """
         inner = self.sizes[-1]
         if self.single:
@@ -57,22 +55,22 @@ class Geometry:
         return 0, -(-self.rows // block)
 
     def even(self, block: int, tiles: int) -> bool:
-        """Whether so many blocks are full of rows."""
+        """Whether ``tiles`` blocks are all full."""
         return tiles * block == self.rows
 
 
 @lru_cache(maxsize=1024)
 def merged(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], per_class: int) -> Geometry | None:
-    """Geometry of tensors that share their rows; None where more than three dimensions cannot be merged.
+    """Geometry of tensors that share their rows; None if more than three dimensions remain.
 
     Args:
         shape: (N, C, d1, ..., dk).
-        strides: of each tensor; the first ``per_class`` have a class dimension, the others (N, d1, ..., dk) have none.
-        per_class: how many have one.
+        strides: strides of each tensor.
+        per_class: number of tensors with a class dimension, which come first; the others are (N, d1, ..., dk).
     """
     without = [[*stride[:1], *stride[2:]] if place < per_class else stride for place, stride in enumerate(strides)]
     sizes: list[int] = []
-    kept: list[list[int]] = []  # strides of all tensors for each dimension that is left
+    kept: list[list[int]] = []  # strides of all tensors for each remaining dimension
     for axis, size in enumerate((*shape[:1], *shape[2:])):
         if size == 1:
             continue
@@ -85,7 +83,7 @@ def merged(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], per_cla
             kept.append(steps)
     if len(sizes) > DIMENSIONS:
         return None
-    while len(sizes) < DIMENSIONS:  # in the middle, where dividing by 1 costs nothing
+    while len(sizes) < DIMENSIONS:  # insert in the middle, where a division by 1 is free
         place = max(0, len(sizes) - 1)
         sizes.insert(place, 1)
         kept.insert(place, [0] * len(strides))
@@ -93,7 +91,7 @@ def merged(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], per_cla
 
 
 def images(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], per_class: int) -> Geometry | None:
-    """The same with the images apart, as the first of three sizes; None where an image has more than two."""
+    """The same with the images as the first of three sizes; None if an image needs more than two."""
     inside = merged((1, *shape[1:]), strides, per_class)
     if inside is None or inside.sizes[1] > 1:
         return None
@@ -102,7 +100,7 @@ def images(shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], per_cla
 
 
 def is_long(rows: int, *tensors: tuple[tuple[int, ...], tuple[int, ...]]) -> bool:
-    """Whether the offset of a row or of an element, of tensors given by shape and strides, may need 64 bits."""
+    """Whether an offset into tensors of these shapes and strides, or a row number, may need 64 bits."""
     return rows >= SMALL or any(_reaches_far(*tensor) for tensor in tensors)
 
 

@@ -1,8 +1,8 @@
-"""A thin way into Triton: a kernel that has run once for the same kind of arguments is launched directly.
+"""Low-overhead launches: a kernel that has run for the same kind of arguments is launched directly.
 
-Triton's own launch path binds and specialises every argument anew, which on small batches costs several times what the
-kernel does. Here the key is made of just what Triton specialises on; and what follows from shapes and strides alone is
-a ``Launch``, made once for all batches that lie alike in memory.
+Triton's own launch path binds and specialises every argument again, which takes several times as long as the kernel
+itself on small batches. Here the cache key contains only what Triton specialises on. What depends on shapes and strides
+alone is a ``Launch``, created once for all batches with the same memory layout.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _scratches: dict[tuple[int, int, torch.dtype], Tensor] = {}
 
 
 class Launch:
-    """What a kernel takes beside its tensors.
+    """The arguments of a kernel other than its tensors.
 
     Args:
-        programs: how many run.
+        programs: number of programs.
         numbers: integers, in the order of the kernel's parameters.
-        constants: what it is compiled for, in the same order.
-        warps: of a program.
+        constants: compile-time constants, in the same order.
+        warps: number of warps of a program.
     """
 
     __slots__ = ("compiled", "constants", "numbers", "programs", "warps")
@@ -35,11 +35,11 @@ class Launch:
         self.programs, self.constants, self.warps = programs, constants, warps
         self.numbers = tuple(int(number) for number in numbers)  # Triton does not accept NumPy integers
         self.compiled: dict[tuple[Any, ...], Any] = {}
-        """Kernels by device, and types and alignment of the tensors."""
+        """Compiled kernels by device, types and alignment of the tensors."""
 
 
 class Launcher:
-    """Launches ``kernel``, whose parameters are tensors, then integers, then constants, in this order."""
+    """Launches ``kernel``, whose parameters are tensors, integers and constants, in this order."""
 
     def __init__(self, kernel: Any) -> None:  # noqa: ANN401
         self.kernel = kernel
@@ -57,7 +57,7 @@ class Launcher:
                 self._launch(device.index, launch, tensors)
 
     def _launch(self, device: int, launch: Launch, tensors: tuple[Tensor, ...]) -> None:
-        pointers = [tensor.data_ptr() for tensor in tensors]  # Triton would look each of them up
+        pointers = [tensor.data_ptr() for tensor in tensors]  # Triton would call data_ptr itself
         key = _kind(device, tensors, pointers)
         compiled = launch.compiled.get(key)
         if compiled is None or _observed():
@@ -68,7 +68,7 @@ class Launcher:
     def _compiled(
         self, launch: Launch, tensors: tuple[Tensor, ...], pointers: list[int], tensors_key: tuple[Any, ...]
     ) -> Any:  # noqa: ANN401
-        """Launch, by Triton itself where nothing alike was; the compiled kernel."""
+        """Launch the kernel, through Triton if it is not compiled yet, and return the compiled kernel."""
         key = (
             *tensors_key,
             launch.warps,
@@ -85,35 +85,35 @@ class Launcher:
 
 
 def _kind(device: int, tensors: tuple[Tensor, ...], pointers: list[int]) -> tuple[Any, ...]:
-    """What a kernel is compiled for: device, types, and whether the largest loads may start where tensors start."""
+    """What a kernel is specialised on: device, types, and whether tensors are aligned to 16 bytes."""
     return (device, *[tensor.dtype for tensor in tensors], *[pointer % 16 == 0 for pointer in pointers])
 
 
 def ticket(device: torch.device) -> Tensor:
-    """A zero on the device that kernels of the current stream count their programs with, and leave as a zero.
+    """A zero on the device with which kernels count their finished programs, and which they reset to zero.
 
-    One for each stream, on which kernels run one after the other; a graph that is being captured has its own.
+    There is one per stream, because the kernels of a stream run in sequence. A CUDA graph under capture gets its own.
     """
     if device.type != "cuda" or torch._C._cuda_isCurrentStreamCapturing():
         return torch.zeros(1, dtype=torch.int32, device=device)
     key = (device.index, torch._C._cuda_getCurrentRawStream(device.index))
-    known = _tickets.get(key)
-    if known is None:
+    cached = _tickets.get(key)
+    if cached is None:
         with torch.inference_mode(False):
-            known = _tickets[key] = torch.zeros(1, dtype=torch.int32, device=device)
-    return known
+            cached = _tickets[key] = torch.zeros(1, dtype=torch.int32, device=device)
+    return cached
 
 
 def scratch(numbers: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Room for numbers that a kernel of the current stream writes and reads, and nobody after it; see ``ticket``."""
+    """Memory that only one kernel of the current stream writes and reads; shared per stream as in ``ticket``."""
     if device.type != "cuda" or torch._C._cuda_isCurrentStreamCapturing():
         return torch.empty(numbers, dtype=dtype, device=device)
     key = (device.index, torch._C._cuda_getCurrentRawStream(device.index), dtype)
-    known = _scratches.get(key)
-    if known is None or known.numel() < numbers:
+    cached = _scratches.get(key)
+    if cached is None or cached.numel() < numbers:
         with torch.inference_mode(False):
-            known = _scratches[key] = torch.empty(max(numbers, 4096), dtype=dtype, device=device)
-    return known
+            cached = _scratches[key] = torch.empty(max(numbers, 4096), dtype=dtype, device=device)
+    return cached
 
 
 def _run(compiled: Any, device: int, launch: Launch, pointers: list[int]) -> None:  # noqa: ANN401
@@ -127,4 +127,4 @@ def _run(compiled: Any, device: int, launch: Launch, pointers: list[int]) -> Non
 def _observed() -> bool:
     """Whether a profiler observes the launches of Triton."""
     hook = knobs.runtime.launch_enter_hook
-    return hook is not None and bool(getattr(hook, "calls", True))  # Triton 3.6 has a chain, empty by default
+    return hook is not None and bool(getattr(hook, "calls", True))  # Triton 3.6: a chain of hooks, empty by default

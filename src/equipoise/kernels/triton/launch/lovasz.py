@@ -14,7 +14,7 @@ from equipoise.kernels.triton.launch.region import launch_errors
 
 __all__ = ["launch_lovasz"]
 
-BLOCK = 2048  # pixels of a program
+BLOCK = 2048  # pixels per program
 WARPS = 4
 
 _hits = Launcher(hits_kernel)
@@ -22,9 +22,9 @@ _steps = Launcher(steps_kernel)
 
 
 def launch_lovasz(logits: Tensor, labels: Tensor, ignore_index: int, per_image: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Losses of the classes, (C,) or (N, C), which of them are present, and the slopes of ``launch_gradient``.
+    """Losses of the classes, (C,) or (N, C), which of them are present, and the slopes for ``launch_gradient``.
 
-    Beside the slopes, which take the place of the errors, there is memory for a few lines at a time.
+    The slopes overwrite the errors; sorting needs extra memory for a few lines at a time only.
     """
     errors = launch_errors(logits, labels, ignore_index, per_image)
     labels = labels.contiguous()
@@ -33,12 +33,12 @@ def launch_lovasz(logits: Tensor, labels: Tensor, ignore_index: int, per_image: 
     losses = torch.empty(lines, blocks, dtype=errors.dtype, device=errors.device)
     hits = torch.empty(lines, blocks, dtype=torch.int32, device=errors.device)
     for first in range(0, lines, lines_at_once(pixels)):
-        some = slice(first, first + lines_at_once(pixels))
-        ordered, order = errors[some].sort(dim=-1, descending=True, stable=True)
+        chunk = slice(first, first + lines_at_once(pixels))
+        ordered, order = errors[chunk].sort(dim=-1, descending=True, stable=True)
         launch = _along(len(ordered), first, pixels, blocks, classes)
-        _hits(launch, ordered, order, labels, hits[some])
-        seen = hits[some].cumsum(1, dtype=torch.int32)
-        _steps(launch, ordered, order, labels, hits[some], seen, errors[some], losses[some])
+        _hits(launch, ordered, order, labels, hits[chunk])
+        cumulative = hits[chunk].cumsum(1, dtype=torch.int32)
+        _steps(launch, ordered, order, labels, hits[chunk], cumulative, errors[chunk], losses[chunk])
     shape = logits.shape[:2] if per_image else logits.shape[1:2]
     return losses.sum(1).view(shape), (hits.sum(1) > 0).view(shape), errors
 

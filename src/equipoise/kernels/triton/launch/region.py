@@ -1,4 +1,4 @@
-"""Launching the kernels of the region losses: strides, block sizes, and the tensors that they fill."""
+"""Launching the kernels of the region losses: strides, block sizes and output tensors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from equipoise.kernels.triton.launch.tiles import Blocks, gradient_blocks, summi
 
 __all__ = ["MOST_ENTRIES", "TverskyOptions", "launch_errors", "launch_gradient", "launch_loss", "launch_sums"]
 
-WARPS = 4224  # that share the rows, about; half as many where the registers of their sums allow no more
-MOST_ENTRIES = 8192  # of the sums that one program makes a loss of
+WARPS = 4224  # approximate number of warps in all; half of it if the sums need many registers
+MOST_ENTRIES = 8192  # sums that one program reduces to a loss, at most
 
 _sums = Launcher(sums_kernel)
 _errors = Launcher(errors_kernel)
@@ -29,32 +29,32 @@ _loss = Launcher(overlap_kernel)
 
 
 class TverskyOptions(NamedTuple):
-    """What makes a scalar of the overlaps of all classes, see ``losses.region.tversky_loss``."""
+    """Options that reduce the overlaps of all classes to a scalar, see ``losses.region.tversky_loss``."""
 
     alpha: float
     beta: float
     smooth: float
-    every: bool  # also classes that are not present
-    mean: bool  # over classes, and images, instead of the sum
+    every: bool  # include classes that are not present
+    mean: bool  # mean over classes and images, instead of the sum
 
 
 class RowWalk(NamedTuple):
-    """How the kernels walk over a batch."""
+    """How the kernels iterate over a batch."""
 
     geometry: Geometry
     blocks: Blocks
     split: int
-    tiles: int  # of a group
-    groups: int  # the batch, or its images
+    tiles: int  # number of tiles of a group
+    groups: int  # 1 for the batch, or the number of images
 
     @property
     def constants(self) -> tuple[int, bool, int, int, int]:
-        """The last of those that a kernel is compiled for."""
+        """The last compile-time constants of a kernel."""
         return self.split, self.geometry.even(self.blocks.rows, self.groups * self.tiles), *self.blocks.tile
 
 
 def _walk(batch: Batch, per_image: bool, blocks: Blocks) -> RowWalk | None:
-    """None where the rows of these tensors cannot be walked over together, in place."""
+    """Iteration over a batch; None if its tensors must be copied first."""
     geometry = batch.geometry(per_image=per_image)
     if geometry is None:
         return None
@@ -69,10 +69,10 @@ def launch_sums(logits: Tensor, targets: Tensor, ignore_index: int, per_image: b
     shape = (3, *logits.shape[:2]) if per_image else (3, classes)
     if logits.numel() == 0:
         return torch.zeros(shape, dtype=dtype, device=device)
-    planned = _summing(Batch.of(logits, targets), ignore_index, per_image)
-    if planned is None:
+    plan = _summing(Batch.of(logits, targets), ignore_index, per_image)
+    if plan is None:
         return launch_sums(logits.contiguous(), targets.contiguous(), ignore_index, per_image)
-    launch, groups = planned
+    launch, groups = plan
     partial = torch.empty((3 * groups, launch.programs // groups, classes), dtype=dtype, device=device)
     _sums(launch, logits, targets, partial)
     return added(partial).view(shape)
@@ -103,7 +103,7 @@ def _summing(batch: Batch, ignore_index: int, per_image: bool) -> tuple[Launch, 
 
 
 def launch_errors(logits: Tensor, labels: Tensor, ignore_index: int, per_image: bool) -> Tensor:
-    """Errors abs(t - p), -1 at ignored pixels: a line (pixels,) for each class, and of each image where these count."""
+    """Errors abs(t - p), -1 at ignored pixels; (classes, pixels), or (images * classes, pixels)."""
     launch = _erring(Batch.of(logits, labels), ignore_index, per_image)
     if launch is None:
         return launch_errors(logits.contiguous(), labels.contiguous(), ignore_index, per_image)
@@ -133,10 +133,10 @@ def _erring(batch: Batch, ignore_index: int, per_image: bool) -> Launch | None:
 def launch_gradient(
     slopes: Tensor, logits: Tensor, targets: Tensor, ignore_index: int, each: Tensor | None = None
 ) -> Tensor:
-    """Gradient of the logits for that of the sums, (3, C) or (3, N, C).
+    """Gradient of the logits, given the gradient ``slopes`` of the sums, (3, C) or (3, N, C).
 
-    With ``each``, what the losses change by with every error as ``launch_errors`` lays them out, for that of the
-    losses, (C,) or (N, C).
+    With ``each``, the derivatives of Lovász losses in the layout of ``launch_errors``, ``slopes`` is the gradient of
+    these losses, (C,) or (N, C).
     """
     out = torch.empty_like(logits)
     if logits.numel() == 0:

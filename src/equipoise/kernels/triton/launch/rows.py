@@ -1,4 +1,4 @@
-"""Launching the kernels that count, weigh and divide rows."""
+"""Launching the kernels that count, weight and reduce rows."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ __all__ = [
     "weigh",
 ]
 
-FEW_CLASSES = 256  # up to here a program counts in a table of its own
-LINE = 2048  # rows or elements that a program walks over at a time
-COUNTED = 8192  # where it counts
-COUNTING = 528  # programs that count, each of which adds a table to that of all
-WEIGHING = 528  # programs that weigh
-MOST_SCALING = 2048  # programs that scale a tensor: enough to use all of the memory, few enough to find nothing to do
-FEW_PROGRAMS = 528  # up to here the last of them adds up the sums of all, which is slower but spares a launch
-MANY_PROGRAMS = 2**15  # beyond, their sums are added up before the last step
-FEW_COLUMNS = 1024  # up to here the programs that add them up are too few to walk slowly
-AT_ONCE = (torch.float32, torch.bfloat16)  # whose gradient may be divided before it is scaled: float16 underflows
+FEW_CLASSES = 256  # up to here a program counts in its own histogram
+LINE = 2048  # rows or elements that a program processes at a time
+COUNTED = 8192  # the same when counting with a histogram
+COUNTING = 528  # programs that count, at most; each adds its histogram to the counts
+WEIGHING = 528  # programs that apply weights, at most
+MOST_SCALING = 2048  # programs that scale a tensor: enough for the memory bandwidth, cheap if the factor is 1
+FEW_PROGRAMS = 528  # up to here the last program reduces all sums, which saves a launch
+MANY_PROGRAMS = 2**15  # beyond, PyTorch adds up the sums first
+FEW_COLUMNS = 1024  # up to here few programs add them up, which needs larger tiles
+AT_ONCE = (torch.float32, torch.bfloat16)  # gradient may be divided before it is scaled; float16 would underflow
 REDUCTIONS = {"sum": 0, "mean": 1, "valid_mean": 2, "batch_mean": 3}
 
 _count = Launcher(count_kernel)
@@ -64,29 +64,29 @@ class Reduced(NamedTuple):
 
     @classmethod
     def empty(cls, dtype: torch.dtype, device: torch.device) -> Reduced:
-        """Two tensors that a kernel is to fill, neither a view: the loss may be changed in place."""
+        """Two output tensors of a kernel; not views, so the loss may be changed in place."""
         return cls(torch.empty((), dtype=dtype, device=device), torch.empty((), dtype=dtype, device=device))
 
 
 def finishes_itself(reduction: str | None, programs: int) -> int:
-    """How a kernel of so many programs reduces its sums, -1 where it does not."""
+    """The reduction that the last of so many programs applies itself, -1 for none."""
     return REDUCTIONS[reduction] if reduction is not None and 0 < programs <= FEW_PROGRAMS else -1
 
 
 def sums_of(kinds: int, programs: int, inside: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Room for the sums of each program, (kinds, programs); for now only, where the kernel reduces them itself."""
+    """Memory for the sums of each program, (kinds, programs); temporary if the kernel reduces them itself."""
     if inside >= 0:
         return scratch(kinds * programs, dtype, device)
     return torch.empty((kinds, programs), dtype=dtype, device=device)
 
 
 def asked(sums: Tensor, reduced: Reduced | None, inside: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The ticket and the reduced loss that a kernel takes; anything where it does not finish itself."""
+    """Ticket, reduced loss and inverse for a kernel; placeholders if it does not reduce itself."""
     return (sums, sums, sums) if inside < 0 or reduced is None else (ticket(sums.device), *reduced)
 
 
 def finish(sums: Tensor, reduced: Reduced, reduction: str, samples: int) -> None:
-    """Writes the reduced loss of sums (2 or 3, programs) and the inverse of its denominator."""
+    """Write the reduced loss of sums (2 or 3, programs) and the inverse of its denominator."""
     if sums.shape[1] > MANY_PROGRAMS:
         sums = sums.sum(1, keepdim=True)
     _finish(_finishing(sums.shape[1], samples, reduction), sums, *reduced)
@@ -98,17 +98,17 @@ def _finishing(sums: int, samples: int, reduction: str) -> Launch:
 
 
 def roomy(rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An empty tensor (rows,) behind which there is room, so that kernels can read it by sixteens."""
+    """An uninitialised tensor (rows,) with padding behind it, so that kernels can load blocks of 16."""
     return torch.empty(rows + 15, dtype=dtype, device=device)[:rows]
 
 
 def code_dtype(classes: int) -> torch.dtype:
-    """The smallest type that holds the codes of rows, 0 to 2 C + 1."""
+    """The smallest type for the codes of rows, 0 to 2 C + 1."""
     return torch.uint8 if classes < 2**7 else torch.int16 if classes < 2**14 else torch.int32
 
 
 def count(codes: Tensor, counts: Tensor) -> None:
-    """Adds rows of each class and its hits to ``counts``, (2, C) int64; the codes are roomy."""
+    """Add support and true positives of each class to ``counts``, (2, C) int64; ``codes`` is padded, see ``roomy``."""
     rows = codes.numel()
     if rows:
         _count(_counting(rows, counts.shape[1]), codes, counts)
@@ -127,9 +127,9 @@ def _counting(rows: int, classes: int) -> Launch:
 def weigh(
     codes: Tensor, losses: Tensor, weight: Tensor, reduction: str | None, samples: int
 ) -> tuple[Tensor, Reduced | None]:
-    """Loss, mass and valid rows, (3, programs), of losses (rows,) that lack the class weights (C,); see ``finish``.
+    """Sums (3, programs) of loss, mass and valid rows for unweighted losses (rows,) and class weights (C,).
 
-    ``codes`` and ``losses`` are roomy.
+    The second result is the reduced loss, if there is a reduction. ``codes`` and ``losses`` are padded, see ``roomy``.
     """
     rows = losses.numel()
     launch, inside = _weighing(rows, weight.numel(), reduction, samples)
@@ -144,7 +144,7 @@ def weigh(
 
 @lru_cache(maxsize=1024)
 def _weighing(rows: int, classes: int, reduction: str | None, samples: int) -> tuple[Launch, int]:
-    """The launch, and how the kernel reduces its sums."""
+    """The launch, and the reduction inside the kernel, see ``finishes_itself``."""
     programs = _sweeps(rows, WEIGHING)
     inside = finishes_itself(reduction, programs)
     numbers, constants = (rows, -(-rows // 16), samples), (classes, rows >= SMALL, inside, LINE)
@@ -154,7 +154,7 @@ def _weighing(rows: int, classes: int, reduction: str | None, samples: int) -> t
 def denominate(
     targets: Tensor, weight: Tensor | None, reduced: Reduced, reduction: str, classes: int, ignore_index: int
 ) -> None:
-    """Writes the inverse of the denominator of class indices, contiguous, before there are losses."""
+    """Write the inverse of the denominator for contiguous class indices, before losses are computed."""
     rows = targets.numel()
     programs = _sweeps(rows, WEIGHING)
     sums = scratch(3 * programs, reduced.loss.dtype, targets.device)
@@ -171,9 +171,9 @@ def _denominating(
 
 
 def scale(tensor: Tensor, factor: Tensor, inverse: Tensor | None = None) -> None:
-    """Multiplies a tensor without gaps by a scalar, in place, which costs next to nothing where it is 1.
+    """Multiply a dense tensor by a scalar in place; almost free if the scalar is 1.
 
-    ``inverse`` of a denominator: the tensor has been divided by the number of its elements instead.
+    With ``inverse``, that of the correct denominator: the tensor was divided by the number of its elements instead.
     """
     if tensor.numel():
         _scale(_scaling(tensor.numel(), inverse is not None), tensor, factor, factor if inverse is None else inverse)
@@ -201,5 +201,5 @@ def _adding(kinds: int, programs: int, columns: int) -> Launch:
 
 
 def _sweeps(rows: int, most: int, line: int = LINE) -> int:
-    """Programs that walk over rows."""
+    """Number of programs that process the rows in lines."""
     return min(-(-rows // line), most)

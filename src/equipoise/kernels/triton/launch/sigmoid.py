@@ -1,4 +1,4 @@
-"""Launching the sigmoid kernels: strides, block sizes, and the tensors that they fill."""
+"""Launching the sigmoid kernels: strides, block sizes and output tensors."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["Observed", "SigmoidForward", "sigmoid_backward", "sigmoid_forward"]
 
 Observed = Literal["nothing", "all", "labels"]
 
-TILE = 2048  # elements of a program
-SUMMED_LABELS = 64  # labels of a program that sums up each: the fewer, the more rows, and the fewer sums are left over
+TILE = 2048  # elements per program
+SUMMED_LABELS = 64  # labels per program for sums per label: fewer labels leave more rows and fewer partial sums
 WARPS = 4
 
 _forward = Launcher(elements_forward_kernel)
@@ -31,9 +31,9 @@ _backward = Launcher(elements_backward_kernel)
 
 
 class SigmoidForward(NamedTuple):
-    """What the forward kernel leaves behind."""
+    """The results of the forward kernel."""
 
-    sums: Tensor  # (2, programs) loss, known elements; nothing where they are reduced
+    sums: Tensor  # (2, programs) loss, known elements; undefined if the kernel reduces them
     elements: Tensor | None  # losses, shaped like the logits
     observed: Tensor | None  # (4, parts, 1) or (4, parts, C): sums of p, t, p t and known elements
     reduced: Reduced | None
@@ -42,12 +42,12 @@ class SigmoidForward(NamedTuple):
 
 @dataclass(frozen=True)
 class ElementWalk:
-    """How the kernels walk over a batch."""
+    """How the kernels iterate over a batch."""
 
     geometry: Geometry
     classes: int
-    strides: tuple[int, ...]  # of the classes, one for each tensor
-    rows: int  # tile
+    strides: tuple[int, ...]  # of the classes, one per tensor
+    rows: int  # rows of a tile
     columns: int
     warps: int
 
@@ -58,24 +58,24 @@ class ElementWalk:
 
     @property
     def tiles(self) -> int:
-        """Tiles in all, one for each program."""
+        """Total number of tiles, one per program."""
         return self.row_blocks * -(-self.classes // self.columns)
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The integers that say where elements lie."""
+        """The integers from which the kernels compute the positions of elements."""
         steps = zip(self.geometry.walks, self.strides, strict=True)
         strides = [step for (_, along), class_stride in steps for step in (*along, class_stride)]
         return (self.geometry.rows, *self.geometry.sizes[1:], self.classes, *strides)
 
     def constants(self, *of_loss: Any, long: bool) -> tuple[Any, ...]:  # noqa: ANN401
-        """What a kernel is compiled for."""
+        """The compile-time constants of a kernel."""
         units = [unit for unit, _ in self.geometry.walks]
         return (*of_loss, *units, long, self.geometry.programs(self.rows)[0], self.rows, self.columns)
 
 
 class SigmoidOutputs(NamedTuple):
-    """What the forward kernel is to write beside its sums."""
+    """The outputs of the forward kernel other than its sums."""
 
     elements: bool = False
     observed: Observed = "nothing"
@@ -97,8 +97,8 @@ def sigmoid_forward(
 ) -> SigmoidForward:
     """Losses of (N, C, d1, ..., dk) logits; ``element_weight`` broadcasts to them.
 
-    ``at_once`` writes the gradient of the reduced loss as well; that of a mean divided by the number of all elements,
-    since that of the known ones is not yet known, see ``launch.rows.scale``.
+    With ``at_once`` the same pass computes the gradient of the reduced loss. The gradient of a mean is divided by the
+    number of all elements, because the number of known ones is not available yet; see ``launch.rows.scale``.
     """
     dtype, device = accumulation_dtype(logits), logits.device
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
@@ -133,9 +133,9 @@ def _forward_plan(
     weighted: bool,
     outputs: SigmoidOutputs,
 ) -> tuple[Launch, tuple[int, ...] | None, int] | None:
-    """The launch, the shape of what is observed, and how the kernel reduces its sums.
+    """The launch, the shape of the observed sums, and the reduction inside the kernel.
 
-    None where the elements cannot be walked over in place.
+    None if the tensors must be copied first.
     """
     plan, by_label, reduction = plan_of(spec.layout), outputs.observed == "labels", outputs.reduction
     tile = TILE // 2 if outputs.gradient and plan.margin >= 0 else TILE  # registers
@@ -143,10 +143,10 @@ def _forward_plan(
     if walk is None:
         return None
     inside = finishes_itself(reduction, walk.tiles)
-    looks = ("nothing", "all", "labels").index(outputs.observed)
-    once = REDUCTIONS[reduction] if outputs.gradient and reduction is not None else -1
+    seen = ("nothing", "all", "labels").index(outputs.observed)
+    fused = REDUCTIONS[reduction] if outputs.gradient and reduction is not None else -1
     of_loss = (
-        plan, _as_float(spec.ignore_value), weighted, spec.detach_focus, outputs.elements, once, looks, inside
+        plan, _as_float(spec.ignore_value), weighted, spec.detach_focus, outputs.elements, fused, seen, inside
     )  # fmt: skip
     constants = walk.constants(*of_loss, long=is_long(walk.geometry.rows, *[(shape, along) for along in strides]))
     launch = Launch(walk.tiles, (*walk.numbers, shape[0]), constants, walk.warps)
@@ -163,7 +163,7 @@ def sigmoid_backward(
     grad: Tensor,
     inverse: Tensor | None = None,
 ) -> Tensor:
-    """Gradient of the logits; ``grad`` is a scalar or shaped like them, ``inverse`` that of the denominator."""
+    """Gradient of the logits; ``grad`` is a scalar or shaped like them, ``inverse`` 1 / denominator."""
     weight = logits if element_weight is None else element_weight.expand(logits.shape)
     out = torch.empty_like(logits)
     tensors: tuple[Tensor, ...] = (logits, targets, weight, out, grad if grad.ndim else logits)
@@ -186,7 +186,7 @@ def sigmoid_backward(
 def _backward_launch(
     shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], spec: SigmoidSpec, weighted: bool, kind: int
 ) -> Launch | None:
-    """None where the elements cannot be walked over in place."""
+    """The launch; None if the tensors must be copied first."""
     plan = plan_of(spec.layout)
     walk = _walk(shape, strides, TILE, TILE, _differs_by_label(plan))
     if walk is None:
@@ -197,16 +197,16 @@ def _backward_launch(
 
 
 def _as_float(ignore_value: float | None) -> float | None:
-    """As Triton knows it, whatever kind of number it is."""
+    """As a float, whatever its type."""
     return None if ignore_value is None else float(ignore_value)
 
 
 def _walk(
     shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], tile: int, widest: int, by_label: bool
 ) -> ElementWalk | None:
-    """Where no label differs from another and all tensors lie alike, one long row; else rows of labels.
+    """One long row if all labels are treated alike and all tensors have the same dense layout; else rows of labels.
 
-    None where more than three dimensions cannot be merged.
+    None if more than three dimensions remain.
     """
     if not by_label and len(set(strides)) == 1 and _is_dense(shape, strides[0]):
         flat = Geometry((1, 1, 1), ((0, 0, 0),) * len(strides))
@@ -226,7 +226,7 @@ def _differs_by_label(plan: Plan) -> bool:
 
 
 def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the elements fill a stretch of memory without gaps or overlap."""
+    """Whether the elements fill a contiguous range of memory without gaps or overlap."""
     expected = 1
     for stride, size in sorted(zip(strides, shape, strict=True)):
         if size != 1:

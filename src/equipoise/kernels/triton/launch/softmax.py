@@ -1,4 +1,4 @@
-"""Launching the softmax kernels: strides, block sizes, and the tensors that they fill."""
+"""Launching the softmax kernels: strides, block sizes and output tensors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from equipoise.kernels.triton.plan import Plan, plan_of
 
 __all__ = ["SoftmaxForward", "is_spread", "softmax_at_once", "softmax_backward", "softmax_forward"]
 
-MOST_PROGRAMS = 8448  # that share out the tiles of whole rows in forward, so that there are not too many sums
+MOST_PROGRAMS = 8448  # of a forward pass over tiles of whole rows, which limits the number of partial sums
 LEAST_AT_ONCE = 36_000_000  # bytes: smaller logits may still be in the cache when backward reads them
 
 _forward = Launcher(forward_kernel)
@@ -40,18 +40,18 @@ _backward = Launcher(backward_kernel)
 
 
 class SoftmaxForward(NamedTuple):
-    """What the forward kernel leaves behind."""
+    """The results of the forward kernel."""
 
-    state: Tensor | None  # (2 or 3, rows) in the accumulation type, for backward where it needs it
-    sums: Tensor | None  # (3, programs) loss, mass, valid rows; None with hits, nothing where they are reduced
+    state: Tensor | None  # (2 or 3, rows) in the accumulation type, for backward if it needs it
+    sums: Tensor | None  # (3, programs) loss, mass, valid rows; None with hits, undefined if the kernel reduces them
     rows: Tensor | None  # (N, d1, ..., dk) losses
-    codes: Tensor | None  # (N, d1, ..., dk) label, by C more where it is a hit; 2 C: ignored, 2 C + 1: no such class
-    counts: Tensor | None  # (2, C) rows of each class and its hits
+    codes: Tensor | None  # (N, d1, ..., dk) label, plus C if it is a hit; 2 C: ignored, 2 C + 1: loss is NaN
+    counts: Tensor | None  # (2, C) support and hits (true positives) of each class
     reduced: Reduced | None
 
 
 class SoftmaxOutputs(NamedTuple):
-    """What the forward kernel is to write beside its sums."""
+    """The outputs of the forward kernel other than its sums."""
 
     rows: bool = False
     hits: bool = False
@@ -72,9 +72,10 @@ def softmax_forward(
     coded: bool = False,
     reduction: str | None = None,
 ) -> SoftmaxForward:
-    """Losses of (N, C, d1, ..., dk) logits; ``targets`` indices or dense, as they lie in memory.
+    """Losses of (N, C, d1, ..., dk) logits; ``targets`` indices or dense, of any strides.
 
-    With ``hits`` nothing is summed up; with ``coded`` backward will be as well, and there may be no state for it.
+    With ``hits`` there are codes and counts instead of sums. With ``coded`` backward will use the codes, and the state
+    is omitted if it can recompute it.
     """
     outputs = SoftmaxOutputs(keep_rows, hits, coded, False, reduction)
     planned = _forward_plan(Batch.of(logits, targets), spec, weight is not None, outputs)
@@ -117,9 +118,9 @@ def softmax_at_once(
     spec: SoftmaxSpec,
     reduction: str,
 ) -> tuple[Reduced, Tensor] | None:
-    """Reduced loss and the gradient of the logits in one pass; None where two passes serve better.
+    """Reduced loss and the gradient of the logits in one pass; None if two passes are faster.
 
-    The denominator has to be known beforehand, which class indices tell for little.
+    The denominator is needed beforehand; for class indices one small kernel computes it.
     """
     if (
         logits.nbytes < LEAST_AT_ONCE
@@ -161,9 +162,9 @@ def _widest_at_once(plan: Plan, element_size: int, strided: bool) -> int:
 def _forward_plan(
     batch: Batch, spec: SoftmaxSpec, weighted: bool, outputs: SoftmaxOutputs
 ) -> tuple[int, int, int, Launch] | None:
-    """Numbers that are kept of a row, number of rows, how the kernel reduces its sums, and launch.
+    """Saved numbers per row, number of rows, reduction inside the kernel, and launch.
 
-    None where the rows cannot be walked over in place.
+    None if the tensors must be copied first.
     """
     geometry, plan, shape, dense = batch.geometry(), plan_of(spec.layout), batch.shape, batch.dense
     if geometry is None:
@@ -171,8 +172,8 @@ def _forward_plan(
     rows, spread, once = geometry.rows, is_spread(plan, dense), outputs.gradient
     costly = plan.has_costly_off_target_terms or plan.true_margin >= 0
     blocks = _blocks(batch, "forward" if not once else "much at once" if costly else "at once", spread)
-    again = outputs.coded and _blocks(batch, "backward", spread).hold_rows(shape[1])
-    kept = 0 if once or again else 3 if spread else 2
+    recomputed = outputs.coded and _blocks(batch, "backward", spread).hold_rows(shape[1])
+    kept = 0 if once or recomputed else 3 if spread else 2
     split, tiles = geometry.programs(blocks.rows)
     turns = max(1, -(-tiles // MOST_PROGRAMS)) if shape[1] <= blocks.classes and not dense else 1
     programs = -(-tiles // turns)
@@ -201,9 +202,9 @@ def softmax_backward(
     *,
     coded: bool = False,
 ) -> Tensor:
-    """Gradient of the logits; ``grad`` is a scalar or one for each row, ``inverse`` that of the denominator.
+    """Gradient of the logits; ``grad`` is a scalar or has one value per row, ``inverse`` is 1 / denominator.
 
-    ``coded``: the targets are the codes of forward, which may have kept no state then.
+    With ``coded`` the targets are the codes of forward, and there may be no state.
     """
     out = filled = torch.empty_like(logits)
     kind = 2 if grad.ndim else 1 if inverse is None else 3
@@ -225,12 +226,12 @@ def softmax_backward(
 def _backward_launch(
     batch: Batch, spec: SoftmaxSpec, weighted: bool, coded: bool, kept: bool, kind: int
 ) -> Launch | None:
-    """None where the rows cannot be walked over in place."""
+    """The launch; None if the tensors must be copied first."""
     geometry, plan, classes, dense = batch.geometry(), plan_of(spec.layout), batch.shape[1], batch.dense
     if geometry is None:
         return None
     blocks = _blocks(batch, "backward", is_spread(plan, dense))
-    if not kept and not blocks.hold_rows(classes):  # the logits of forward had other strides
+    if not kept and not blocks.hold_rows(classes):  # the logits had other strides in forward
         blocks = Blocks(256, power_of_2(classes), 8, 1)
     split, programs = geometry.programs(blocks.rows)
     (z_unit, z), (g_unit, g), (t_unit, t) = geometry.walks
@@ -249,5 +250,5 @@ def _blocks(batch: Batch, work: Work, spread: bool) -> Blocks:
 
 
 def is_spread(plan: Plan, dense: bool) -> bool:
-    """Whether every class of a row has a term of its own."""
+    """Whether every class contributes a term to the loss of a row."""
     return dense or plan.label_smoothing >= 0 or plan.squared_error >= 0

@@ -15,8 +15,8 @@ from equipoise.kernels.triton.launch.rows import added
 __all__ = ["joined", "recall_weights", "steer"]
 
 BLOCK = 256
-MOST_PARTS = 1024  # of sums that one program adds up
-STEERED = 4096  # such sums of a program, of one kind
+MOST_PARTS = 1024  # partial sums that one program adds up, at most
+STEERED = 4096  # partial sums of one kind per program, at most
 
 _join = Launcher(join_kernel)
 _recall = Launcher(recall_kernel)
@@ -31,7 +31,7 @@ def recall_weights(
     recall: Tensor | None = None,
     batches: Tensor | None = None,
 ) -> Tensor:
-    """Recall weights (C,) of rows and hits of each class, (2, C); with ``momentum`` moves the average ``recall``."""
+    """Recall weights (C,) from support and hits, (2, C); with ``momentum`` also updates the average ``recall``."""
     classes = counts.shape[1]
     weight = torch.empty(classes, dtype=dtype, device=counts.device)
     launch = _weighting(classes, momentum, min_errors)
@@ -45,7 +45,7 @@ def _weighting(classes: int, momentum: float | None, min_errors: float | None) -
 
 
 def steer(seen: Tensor, gamma: Tensor, gap: Tensor, target_gap: float, gap_step: float, gamma_max: float) -> None:
-    """Updates ``gamma`` and ``gap``, (labels,), given sums of p, t, p t and 1 in parts, (4, parts, labels)."""
+    """Update ``gamma`` and ``gap``, (labels,), from partial sums of p, t, p t and 1, (4, parts, labels)."""
     if seen.shape[1] > MOST_PARTS:
         seen = added(seen).unsqueeze(1)
     _steer(_steering(seen.shape[1], gamma.numel(), target_gap, gap_step, gamma_max), seen, gamma, gap)
@@ -60,7 +60,7 @@ def _steering(parts: int, labels: int, target_gap: float, gap_step: float, gamma
 
 
 def joined(hyper: Tensor, gamma: Tensor) -> Tensor:
-    """The hyper-parameters (n,) with the exponents (labels,) behind them, a copy."""
+    """A copy of the hyper-parameters (n,), followed by the exponents (labels,)."""
     n, labels = hyper.numel(), gamma.numel()
     both = torch.empty(n + labels, dtype=hyper.dtype, device=hyper.device)
     _join(_joining(n, labels), hyper, gamma, both)
