@@ -217,7 +217,7 @@ def test_killed_process_loses_one_run(equipoise, tmp_path):
     assert [run.name for run in comparison.finished] == ["focal-0"]
     assert "epoch  1/40" in (comparison.path / comparison.failures[0].log).read_text()
     _, finished = compared(equipoise, tmp_path, jobs=1, **long)
-    assert "ce, seed 0 failed before and is tried again" in finished.out
+    assert "ce, seed 0 failed before and is trained again" in finished.out
     assert len(comparison.finished) == 2
     assert comparison.failures == []
     assert "resuming an earlier attempt" in (comparison.path / "runs" / "ce-0" / "train.log").read_text()

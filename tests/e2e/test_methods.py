@@ -109,7 +109,7 @@ def test_missing_or_unfinished_stage_one(equipoise, tmp_path, oltr):
     shutil.copytree(oltr.path / "stage-one", one)
     run = killed(equipoise, tmp_path, lambda run: run.resume_point.is_file(), stage_one=one, **OLTR)
     before = contents(run.draft)
-    for state, place in (("one that is not finished", RunFolder(one).draft), ("none", tmp_path / "elsewhere")):
+    for state, place in (("an unfinished one", RunFolder(one).draft), ("none", tmp_path / "elsewhere")):
         shutil.move(one if one.exists() else RunFolder(one).draft, place)
         refused = equipoise(tmp_path, "train", out="run", stage_one=one, **OLTR)
         assert refused.status == 2
