@@ -72,7 +72,7 @@ def test_features_in_one_file_with_several_labels(equipoise, tmp_path):
     np.savez(tmp_path / "mine.npz", features=features, labels=labels)
     run = equipoise.train(tmp_path, data="mine.npz", class_names="a,b,c", loss="bce", prior_bias=True, **QUICK)
     assert run.record.data.task == "multilabel"
-    assert run.record.preparation["mean"] == pytest.approx([50.0] * 4, abs=2)
+    assert run.record.preparation.mean == pytest.approx([50.0] * 4, abs=2)
     assert overall(run)["mean_average_precision"] > 0.9
     assert any("Drawn from the 240 training samples" in note for note in run.record.data.notes)
 
@@ -191,8 +191,8 @@ def test_parquet_of_texts(equipoise, tmp_path):
         pa.parquet.write_table(pa.table({"text": texts, "label": labels}), tmp_path / f"{split}.parquet")
     run = equipoise.train(tmp_path, data=".", epochs=10, lr=0.03)
     assert run.record.model.name == "text-bow"
-    assert {"ball", "soup"} <= set(run.record.preparation["words"])
-    assert run.record.model.vocabulary == len(run.record.preparation["words"]) + 2
+    assert {"ball", "soup"} <= set(run.record.preparation.words)
+    assert run.record.model.vocabulary == len(run.record.preparation.words) + 2
     assert overall(run)["mean_class_accuracy"] > 0.9
 
 

@@ -65,7 +65,7 @@ def test_record_of_a_run(task, run):
     assert record.spec["loss"] == canonical(TASKS[task]["loss"])
     assert record.model.name == TASKS[task]["model"]
     assert len(record.data.train_counts) == len(record.data.class_names) == record.model.num_classes
-    assert record.environment["processes"] == 1
+    assert record.environment.processes == 1
     log = (run.path / "train.log").read_text()
     assert all(f"epoch {epoch}/3" in log for epoch in (1, 2, 3))
     assert " left" in log
