@@ -51,7 +51,7 @@ def assert_same_comparison(first, second):
     assert [run.name for run in first.runs] == [run.name for run in second.runs]
     for one, other in zip(first.runs, second.runs, strict=True):
         assert_same_run(one.folder, other.folder)
-    assert first.about == second.about
+    assert first.read_plan() == second.read_plan()
     one, other = (verdict(folder) for folder in (first, second))
     del one["inputs"], other["inputs"]  # a digest of files in which times differ
     assert one == other
