@@ -74,7 +74,7 @@ class Need:
     """Seeds needed to detect a difference.
 
     Args:
-        seeds: number of seeds, None if no number up to ``MOST_SEEDS`` is sufficient.
+        seeds: number of seeds, None if even ``MOST_SEEDS`` seeds are not enough.
         limit: the bottleneck: the number of ``"seeds"``, or the ``"samples"`` of the test set, in which case more seeds
             do not help.
     """

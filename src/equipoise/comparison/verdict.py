@@ -128,7 +128,7 @@ class MetricDifference(Record):
         p_adjusted: p-value, Holm-adjusted over the losses of this metric.
         significant: whether the adjusted p-value is below the significance level.
         seeds: number of seeds.
-        seeds_needed: number to detect it with 80 % power; None if it is significant or no number is sufficient.
+        seeds_needed: number to detect it with 80 % power; None if it is significant or seeds do not help.
         limit: the bottleneck if it is not significant, ``"seeds"`` or ``"samples"``.
         usable: whether the interval is narrow enough to be of use.
     """

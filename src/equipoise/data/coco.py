@@ -15,7 +15,7 @@ from equipoise.data.files import FileImages, path_array
 from equipoise.data.source import Options, Source, agree, check_files, need_train, one_for_each_split, settle_names
 from equipoise.tasks import Task
 
-__all__ = ["Annotations", "annotation_files", "image_root_of", "read_coco"]
+__all__ = ["Annotations", "annotation_files", "image_root_of", "read_annotations", "read_coco"]
 
 PREFIX = "instances_"
 
@@ -34,16 +34,8 @@ def read_coco(path: Path, options: Options) -> Source:
     agree(path, Task.MULTILABEL, options.task)
     files = annotation_files(path) if path.is_dir() else {"train": path}
     need_train(path, files)
-    read = {split: Annotations.read(file) for split, file in files.items()}
-    categories = read["train"].categories
-    for split, own in read.items():
-        if own.categories != categories:
-            raise refuse(
-                files[split], f"categories must be those of {files['train']}", "others", "use one list of categories"
-            )
-    names = settle_names(path, tuple(categories.values()), options.class_names)
-    column: dict[Hashable, int] = {number: names.index(name) for number, name in categories.items()}
-    splits = {split: _split(files[split], own, column, len(names), options) for split, own in read.items()}
+    contents, names, column = read_annotations(path, files, options)
+    splits = {split: _split(files[split], own, column, len(names), options) for split, own in contents.items()}
     notes = []
     for split, images in splits.items():
         without = int((images.labels == 0).all(1).sum())
@@ -130,6 +122,21 @@ def _split(
     paths = path_array(root / name for name in images.values())
     check_files(file, paths)
     return options.images(paths, labels)
+
+
+def read_annotations(
+    path: Path, files: Mapping[str, Path], options: Options
+) -> tuple[dict[str, Annotations], tuple[str, ...], dict[Hashable, int]]:
+    """The files of all splits, which share their categories; the class names, and the class of each category id."""
+    contents = {split: Annotations.read(file) for split, file in files.items()}
+    categories = contents["train"].categories
+    for split, content in contents.items():
+        if content.categories != categories:
+            raise refuse(
+                files[split], f"categories must be those of {files['train']}", "others", "use one list of categories"
+            )
+    names = settle_names(path, tuple(categories.values()), options.class_names)
+    return contents, names, {number: names.index(name) for number, name in categories.items()}
 
 
 def image_root_of(file: Path, first: str, given: Path | None) -> Path:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.data.coco import Annotations, image_root_of
+from equipoise.data.coco import Annotations, image_root_of, read_annotations
 from equipoise.data.errors import refuse
 from equipoise.data.files import FileImages, path_array
-from equipoise.data.source import Options, Source, agree, check_files, need_train, one_for_each_split, settle_names
+from equipoise.data.source import Options, Source, agree, check_files, need_train, one_for_each_split
 from equipoise.tasks import Task
 
 __all__ = ["inaturalist_files", "read_inaturalist"]
@@ -33,16 +33,8 @@ def read_inaturalist(path: Path, options: Options) -> Source:
     agree(path, Task.MULTICLASS, options.task)
     files = inaturalist_files(path) or {"train": path}
     need_train(path, files)
-    read = {split: Annotations.read(file) for split, file in files.items()}
-    categories = read["train"].categories
-    for split, content in read.items():
-        if content.categories != categories:
-            raise refuse(
-                files[split], f"categories must be those of {files['train']}", "others", "use one list of them"
-            )
-    names = settle_names(path, tuple(categories.values()), options.class_names)
-    number: dict[Hashable, int] = {identifier: names.index(name) for identifier, name in categories.items()}
-    splits = {split: _split(files[split], content, number, options) for split, content in read.items()}
+    contents, names, number = read_annotations(path, files, options)
+    splits = {split: _split(files[split], content, number, options) for split, content in contents.items()}
     return Source(Task.MULTICLASS, names, splits)
 
 
