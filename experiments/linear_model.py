@@ -50,9 +50,10 @@ class Trained:
 
 
 def points(count: int, *, seed: int) -> Points:
-    """Clusters of standard deviation 1 around the corners of a square of side 4; each class has two of them.
+    """Gaussian clusters around the corners of a square of side 4; each class has two of them.
 
-    Within each cluster coordinates are combined linearly at random, as scikit-learn's ``make_classification`` does.
+    Within each cluster standard normal coordinates are combined linearly at random, as scikit-learn's
+    ``make_classification`` does.
     """
     draw = torch.Generator().manual_seed(seed)
     mixing = torch.rand(4, 2, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 2 - 1

@@ -614,3 +614,9 @@ def test_deeplab_trains_on_two_images_at_least():
         model(batch("deeplabv3", 1))
     assert model(batch("deeplabv3", 2)).isfinite().all()
     assert model.eval()(batch("deeplabv3", 1)).isfinite().all()
+
+
+def test_word_vectors_leave_padding_at_zero():
+    model = build_model("text-cnn", num_classes=2, vocabulary=3, width=2)
+    set_word_vectors(model, torch.ones(3, 2))
+    assert model.embedding.weight.tolist() == [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]

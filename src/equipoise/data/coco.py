@@ -11,11 +11,11 @@ import numpy as np
 from equipoise._reading import read_json
 from equipoise._suggestions import some
 from equipoise.data.errors import DataError, refuse
-from equipoise.data.files import FileImages, path_array
+from equipoise.data.files import FileImages, Paths, path_array
 from equipoise.data.source import Options, Source, agree, check_files, need_train, one_for_each_split, settle_names
 from equipoise.tasks import Task
 
-__all__ = ["Annotations", "annotation_files", "image_root_of", "read_annotations", "read_coco"]
+__all__ = ["Annotations", "annotation_files", "image_paths", "read_annotations", "read_coco"]
 
 PREFIX = "instances_"
 
@@ -118,10 +118,15 @@ def _split(
                 "add the category or remove the annotation",
             )
         labels[row[image], column[category]] = 1
+    return options.images(image_paths(file, images, options), labels)
+
+
+def image_paths(file: Path, images: Mapping[Hashable, str], options: Options) -> Paths:
+    """Paths of the listed images, which must exist."""
     root = image_root_of(file, next(iter(images.values())), options.image_root)
     paths = path_array(root / name for name in images.values())
     check_files(file, paths)
-    return options.images(paths, labels)
+    return paths
 
 
 def read_annotations(

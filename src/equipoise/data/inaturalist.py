@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from equipoise.data.coco import Annotations, image_root_of, read_annotations
+from equipoise.data.coco import Annotations, image_paths, read_annotations
 from equipoise.data.errors import refuse
-from equipoise.data.files import FileImages, path_array
-from equipoise.data.source import Options, Source, agree, check_files, need_train, one_for_each_split
+from equipoise.data.files import FileImages
+from equipoise.data.source import Options, Source, agree, need_train, one_for_each_split
 from equipoise.tasks import Task
 
 __all__ = ["inaturalist_files", "read_inaturalist"]
@@ -44,11 +44,12 @@ def _split(file: Path, content: Annotations, number: Mapping[Hashable, int], opt
     odd = next((image for image in images if image not in labels), None)
     if len(labels) != len(pairs) or odd is not None:
         actual = "several for one" if len(labels) != len(pairs) else f"none for {odd}"
-        raise refuse(file, "every image must have one category", actual, "pass task='multilabel' for multi-label data")
+        raise refuse(
+            file, "every image must have one category", actual, "pass task='multilabel' and the file, not its folder"
+        )
     unknown = next((category for category in labels.values() if category not in number), None)
     if unknown is not None:
         raise refuse(file, "every annotation must have one of the categories", f"category_id {unknown}", "add it")
-    root = image_root_of(file, next(iter(images.values())), options.image_root)
-    paths = path_array(root / name for name in images.values())
-    check_files(file, paths)
-    return options.images(paths, np.array([number[labels[image]] for image in images], np.int64))
+    return options.images(
+        image_paths(file, images, options), np.array([number[labels[image]] for image in images], np.int64)
+    )

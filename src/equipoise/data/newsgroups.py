@@ -32,6 +32,8 @@ def read_newsgroups(path: Path, options: Options) -> Source:
     agree(path, Task.MULTICLASS, options.task)
     groups = {split: _groups(folder) for split, folder in newsgroup_folders(path).items()}
     names = settle_names(path, in_order(name for own in groups.values() for name in own), options.class_names)
+    if len(names) < 2:
+        raise refuse(path, "there must be at least two groups", str(len(names)), "pass the folder above them")
     splits = {}
     for split, own in groups.items():
         texts, labels = [], []
@@ -41,8 +43,6 @@ def read_newsgroups(path: Path, options: Options) -> Source:
                 texts.append(text.partition("\n\n")[2] or text)
                 labels.append(names.index(name))
         splits[split] = Texts(tuple(texts), np.array(labels, np.int64))
-    if len(names) < 2:
-        raise refuse(path, "there must be at least two groups", str(len(names)), "pass the folder above them")
     return Source(Task.MULTICLASS, names, splits)
 
 

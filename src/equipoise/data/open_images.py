@@ -12,30 +12,23 @@ from equipoise._reading import check_memory
 from equipoise._suggestions import shortened, some
 from equipoise.data.errors import DataError, refuse
 from equipoise.data.files import path_array
-from equipoise.data.source import Options, Source, agree, in_order, settle_names
+from equipoise.data.source import SPLITS, Options, Source, agree, in_order, one_for_each_split, settle_names
 from equipoise.tasks import Task
 
 __all__ = ["open_images_files", "read_open_images"]
 
 ENDING = "annotations-human-imagelabels.csv"
 COLUMNS = ("ImageID", "LabelName", "Confidence")
-FOLDERS = {"train": ("train",), "val": ("validation", "val"), "test": ("test",)}
 UNKNOWN = -1
 
 
 def open_images_files(folder: Path) -> dict[str, Path]:
     """The file of labels of each split: ``train-annotations-human-imagelabels.csv``, also with ``oidv6-`` before it."""
-    files_by_split = {}
-    for split, words in FOLDERS.items():
-        for word in words:
-            files = sorted(folder.glob(f"*{word}-{ENDING}"))
-            if len(files) > 1:
-                raise refuse(
-                    folder, f"there must be one file of {split} labels", some(f.name for f in files), "keep one"
-                )
-            if files:
-                files_by_split[split] = files[0]
-    return files_by_split if "train" in files_by_split else {}
+    named = {
+        file: file.name.removesuffix(f"-{ENDING}").rpartition("-")[2] for file in sorted(folder.glob(f"*-{ENDING}"))
+    }
+    files = one_for_each_split(folder, named, "file of labels", "keep one")
+    return files if "train" in files else {}
 
 
 def read_open_images(path: Path, options: Options) -> Source:
@@ -63,7 +56,12 @@ def read_open_images(path: Path, options: Options) -> Source:
             if split != "train":
                 notes.append(f"No {split} image of {files[split].name} exists; the split was skipped.")
                 continue
-            raise refuse(files[split], "the listed images must exist", f"none in {path / 'train'}", "set image_root")
+            raise refuse(
+                files[split],
+                "the listed images must exist",
+                f"none in {(options.image_root or path) / 'train'}",
+                "set image_root",
+            )
         if len(there) < len(listed):
             notes.append(f"{len(listed) - len(there):,} of {len(listed):,} {split} images do not exist.")
         check_memory(files[split], "the labels", len(there) * len(names), DataError)
@@ -78,7 +76,7 @@ def read_open_images(path: Path, options: Options) -> Source:
 def _images(path: Path, split: str, options: Options) -> dict[str, Path]:
     """Images of a split by their identifier."""
     root = options.image_root or path
-    folders = [root / word for word in FOLDERS[split] if (root / word).is_dir()]
+    folders = [root / word for word in SPLITS[split] if (root / word).is_dir()]
     return {file.stem: file for folder in folders for file in folder.iterdir() if file.suffix.lower() == ".jpg"}
 
 

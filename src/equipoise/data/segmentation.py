@@ -138,12 +138,8 @@ def read_cityscapes(path: Path, options: Options) -> Source:
         return city / f"{image.stem.removesuffix('_leftImg8bit')}_gtFine_{kind}.png"
 
     pairs = {split: [(image, mask_of(image)) for image in own] for split, own in files.items()}
-    ignored = IGNORED if options.ignore_index is None else options.ignore_index
-    table = None
-    if kind == "labelIds":
-        table = np.full(256, ignored, np.int64)
-        table[list(CITYSCAPES.values())] = np.arange(len(CITYSCAPES))
-    return masked_source(path, pairs, options, options.class_names or tuple(CITYSCAPES), table=table, notes=notes)
+    values = tuple(CITYSCAPES.values()) if kind == "labelIds" else None
+    return masked_source(path, pairs, options, options.class_names or tuple(CITYSCAPES), values=values, notes=notes)
 
 
 def pairs_by_stem(images: Path, masks: Path, notes: list[str]) -> Pairs:
@@ -184,7 +180,7 @@ def masked_source(
     options: Options,
     names: tuple[str, ...] | None,
     *,
-    table: NDArray[np.int64] | None = None,
+    values: Sequence[int] | None = None,
     ignored: int = IGNORED,
     notes: list[str],
 ) -> Source:
@@ -195,12 +191,16 @@ def masked_source(
         pairs: image and mask of each sample.
         options: settings by the user.
         names: the classes, None for the values in the masks.
-        table: (256,) class of each value in the masks; None if the values are the classes.
+        values: value of each class in the masks, all others are ignored; None if the values are the classes.
         ignored: value to ignore unless the user says which.
         notes: messages for the user, to which this adds its own.
     """
     agree(path, Task.SEGMENTATION, options.task)
     ignored = ignored if options.ignore_index is None else options.ignore_index
+    table = None
+    if values is not None:
+        table = np.full(256, ignored, np.int64)
+        table[list(values)] = np.arange(len(values))
     for split, own in pairs.items():
         if not own:
             raise refuse(path, f"there must be images in the {split} split", "none", "fill it or remove it")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
-from equipoise.data.segmentation import IGNORED, masked_source, pairs_by_stem
+from equipoise.data.segmentation import masked_source, pairs_by_stem
 from equipoise.data.source import Options, Source
 
 __all__ = ["is_synthia", "read_synthia"]
@@ -56,7 +54,5 @@ def read_synthia(path: Path, options: Options) -> Source:
     pairs = {"train": pairs_by_stem(path / "RGB", path / LABELS, notes)}
     in_sequences = any(folder.name.startswith("Stereo_") for folder in (path / "RGB").iterdir())
     classes = SEQUENCES if in_sequences else RAND_CITYSCAPES
-    ignored = IGNORED if options.ignore_index is None else options.ignore_index
-    table = np.full(256, ignored, np.int64)
-    table[list(classes.values())] = np.arange(len(classes))
-    return masked_source(path, pairs, options, options.class_names or tuple(classes), table=table, notes=notes)
+    values, names = tuple(classes.values()), options.class_names or tuple(classes)
+    return masked_source(path, pairs, options, names, values=values, notes=notes)

@@ -215,4 +215,6 @@ def set_word_vectors(model: nn.Module, vectors: Tensor | NDArray[np.floating]) -
             f"{tuple(values.shape)}; read them with this vocabulary, and set width to that of the file"
         )
     given = values.any(dim=1, keepdim=True)
+    if embedding.padding_idx is not None:
+        given[embedding.padding_idx] = False
     weight.copy_(torch.where(given, values, weight))
