@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from equipoise.tasks import GROUP_SIZES, GROUPS
+
 __all__ = ["METRICS", "MetricInfo", "metric_info"]
 
 Unit = Literal["percent", "natural", "milliseconds"]
@@ -71,11 +73,6 @@ def _error(key: str, label: str, unit: Unit = "percent", hint: str = "") -> Metr
 ECE_HINT = "expected calibration error: gap between confidence and accuracy, in bins of equal width"
 ADA_ECE_HINT = "expected calibration error, in bins with equally many samples"
 NLL_HINT = "negative log-likelihood of the true classes"
-GROUPS = {
-    "many": "classes with more than 100 training samples",
-    "medium": "classes with 20 to 100 training samples",
-    "few": "classes with fewer than 20 training samples",
-}
 MULTILABEL = {
     "CP": "",
     "CR": "",
@@ -117,7 +114,7 @@ METRICS: Mapping[str, MetricInfo] = {
         _error("ada_ece_after", "AdaECE after"),
         MetricInfo("s99_share", "confidence above 0.99"),
         MetricInfo("s99_accuracy", "accuracy above 0.99"),
-        *(MetricInfo(key, key, hint=hint) for key, hint in GROUPS.items()),
+        *(MetricInfo(key, key, hint=f"classes with {size} training samples") for key, size in GROUP_SIZES.items()),
         MetricInfo("f_measure", "F-measure", hint="F-measure with rejection of unknown classes (Liu et al. 2019)"),
         MetricInfo("auroc", "AUROC", hint="probability that a known sample has higher confidence than an unknown one"),
         MetricInfo("unknown_rejected", "unknown rejected", hint="percentage of unknown samples that are rejected"),

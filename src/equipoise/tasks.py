@@ -10,10 +10,11 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
-__all__ = ["GROUPS", "Task", "check_binary", "is_same_task", "task_name"]
+__all__ = ["GROUPS", "GROUP_SIZES", "Task", "check_binary", "is_same_task", "task_name"]
 
-GROUPS = ("many", "medium", "few")
-"""Groups of classes by their training samples, see ``metrics.shot_groups``."""
+GROUP_SIZES = {"many": "more than 100", "medium": "20 to 100", "few": "fewer than 20"}
+"""Groups of classes, and the training samples of a class in each, see ``metrics.shot_groups``."""
+GROUPS = tuple(GROUP_SIZES)
 OTHER_NAMES = {"single": "multiclass", "multi": "multilabel", "binary": "multiclass"}
 """Names of version 0.1, and two classes, a case of several."""
 
@@ -152,6 +153,10 @@ class Task(StrEnum):
     def pixels(self) -> bool:
         """Whether every pixel has one class."""
         return self is Task.SEGMENTATION
+
+    def loss_named(self, text: str) -> str:
+        """The loss that a setting means: ``"auto"`` is the default loss."""
+        return self.default_loss if text == "auto" else text
 
     @property
     def fitted(self) -> Task:

@@ -347,6 +347,7 @@ BAD_OPTIONS = {
     "missing fit": (("--apply", "gone.json"), "gone.json"),
     "method and fit": (("--apply", "fit6.json", "--method", "vector"), "omit --method, --on and --bias"),
     "bias and fit": (("--apply", "fit6.json", "--bias"), "omit --method, --on and --bias"),
+    "gamma and fit": (("--apply", "fit6.json", "--gamma", "2"), "omit --method, --on and --bias, and --gamma"),
     "bias of another": (("--bias",), "--bias belongs to --method label-temperatures, got --method temperature"),
     "fit of other classes": (("--apply", "fit3.json", "--out", "o.npz"), "fit3.json", "for 3 classes", "has 6"),
     "fit of other task": (("--apply", "labels.json", "--out", "o.npz"), "labels.json", "for task multilabel"),

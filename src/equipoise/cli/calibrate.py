@@ -70,8 +70,8 @@ def calibrate(
     """Fit a calibrator and evaluate it on other samples, or apply a fit."""
     with bad_input():
         if apply is not None:
-            if method or on is not None or bias:
-                raise InputError("--apply takes an existing fit; omit --method, --on and --bias")
+            if method or on is not None or bias or gamma is not None:
+                raise InputError("--apply takes an existing fit; omit --method, --on and --bias, and --gamma")
             _apply(apply, file, out, task, train_counts, ignore_index)
             return
         source = opened(file, task, train_counts, ignore_index)

@@ -259,9 +259,8 @@ def _warnings(verdict: Verdict) -> Iterator[str]:
     if missing:
         names = ", ".join(missing[:NAMED]) + (" ..." if len(missing) > NAMED else "")
         data, task = verdict.data, verdict.data.task
-        what = "positive samples" if task.multilabel else "samples"
         yield (
-            f"{len(missing)} of {len(data.class_names)} {task.many} have no {what} in the test set and "
+            f"{len(missing)} of {len(data.class_names)} {task.many} have no {task.support}s in the test set and "
             f"are excluded from means over them: {names}."
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from equipoise.evaluation.results import ClassResult, Evaluation, OpenSetEvaluation, Rejection
 from equipoise.metric_registry import MetricInfo, metric_info
-from equipoise.tasks import Task
+from equipoise.tasks import GROUP_SIZES, Task
 
 __all__ = [
     "OPEN_SET_METRICS",
@@ -165,9 +165,8 @@ def _missing(evaluation: Evaluation) -> list[str]:
     if not missing:
         return []
     task, names = evaluation.task, ", ".join(missing[:5]) + (" ..." if len(missing) > 5 else "")
-    what = "positive samples" if task.multilabel else "samples"
     return [
-        f"{len(missing)} of {evaluation.classes} {task.many} have no {what} and are excluded from means over "
+        f"{len(missing)} of {evaluation.classes} {task.many} have no {task.support}s and are excluded from means over "
         f"{task.many}: {names}."
     ]
 
@@ -180,9 +179,7 @@ OPEN_SET_METRICS: Mapping[str, str] = {
     "recall": "correct predictions of known samples over these and the accepted unknown samples",
     "accuracy": "of the known samples; a rejected one counts as an error",
     "mean_class_accuracy": "the same, averaged over the classes",
-    "many": "the same of classes with more than 100 training samples",
-    "medium": "the same of classes with 20 to 100 training samples",
-    "few": "the same of classes with fewer than 20 training samples",
+    **{group: f"the same of classes with {size} training samples" for group, size in GROUP_SIZES.items()},
 }
 """Metrics of an open set in the order of tables, with their meaning."""
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from torch import Tensor
 
-from equipoise.plotting.theme import LINE, PAPER, SERIES, SHADES, SOFT, theme
+from equipoise.plotting.theme import LINE, PAPER, SERIES, SOFT, shades, theme
 
 __all__ = ["Curve", "LossFigure", "Mark", "Panel", "draw"]
 
@@ -186,7 +186,7 @@ def _draw_panel(axes: Axes, panel: Panel, ordered: bool) -> None:
 def _styles(count: int, ordered: bool) -> list[dict[str, Any]]:
     """Colours and dashes of curves; shades for ordered curves."""
     if ordered and count > 2:
-        return [{"color": SHADES[round(k * (len(SHADES) - 1) / (count - 1))]} for k in range(count)]
+        return [{"color": colour} for colour in shades(count)]
     return [{"color": SERIES[k % 4], "linestyle": DASHES[k % 4]} for k in range(count)]
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "mixed",
     "panel",
     "percent",
+    "shades",
     "short",
     "strokes",
     "theme",
@@ -142,6 +143,11 @@ _ROUNDS: tuple[tuple[tuple[float, ...], str, str], ...] = (
 def strokes(count: int) -> list[Stroke]:
     """Distinct strokes, which differ in colour, and beyond eight in dash, marker and hatch."""
     return [Stroke(SERIES[k % len(SERIES)], *_ROUNDS[k // len(SERIES) % len(_ROUNDS)]) for k in range(count)]
+
+
+def shades(count: int) -> list[str]:
+    """``count`` colours for ordered curves, from first to last."""
+    return [SHADES[round(k * (len(SHADES) - 1) / max(count - 1, 1))] for k in range(count)]
 
 
 DASHED: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (3, 3))}

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from equipoise.plotting.classes import class_axis, class_margin, gathered
 from equipoise.plotting.epochs import PANEL, epochs_axis
 from equipoise.plotting.rendering import inline_svg
-from equipoise.plotting.theme import DASHED, INK, SHADES, panel, percent, theme, titled
+from equipoise.plotting.theme import DASHED, INK, panel, percent, shades, theme, titled
 
-__all__ = ["LINES", "moments", "normalised", "shades", "weights_by_class", "weights_over_time"]
+__all__ = ["LINES", "moments", "normalised", "weights_by_class", "weights_over_time"]
 
 Array = NDArray[np.float64]
 LINES = 12
@@ -25,11 +25,6 @@ def normalised(weights: Array) -> Array:
     total = np.nansum(weights, 1, keepdims=True)
     normalised_weights: Array = np.divide(weights, total, out=np.full_like(weights, np.nan), where=total > 0)
     return normalised_weights
-
-
-def shades(count: int) -> list[str]:
-    """``count`` colours for ordered curves, from first to last."""
-    return [SHADES[round(k * (len(SHADES) - 1) / max(count - 1, 1))] for k in range(count)]
 
 
 def weights_over_time(title: str, lines: Mapping[str, Array], *, ratio: bool = False) -> str:

@@ -20,6 +20,7 @@ from equipoise.plotting.rejection import (
 from equipoise.plotting.theme import INK, css
 from equipoise.report.page import Cell, Head, Key, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
+from equipoise.tasks import GROUPS
 
 __all__ = ["compared_open_sets_section", "open_set_section"]
 
@@ -29,7 +30,7 @@ SCORES: Mapping[str, str] = {
     "energy": "logsumexp of logits",
 }
 """Scores that may separate known and unknown samples."""
-ACCURACIES = ("accuracy", "mean_class_accuracy", "many", "medium", "few")
+ACCURACIES = ("accuracy", "mean_class_accuracy", *GROUPS)
 
 
 def open_set_section(evaluation: OpenSetEvaluation) -> Section:
@@ -74,8 +75,8 @@ def compared_open_sets_section(losses: Sequence[ComparedLoss]) -> Section | None
     losses = [loss for loss in losses if loss.opens]
     if not losses:
         return None
-    first, kind = _evaluations(losses[0])[0], kind_of(loss.name for loss in losses)
-    lines = [(loss.stroke, _evaluations(loss)) for loss in losses]
+    first, kind = losses[0].opens[0], kind_of(loss.name for loss in losses)
+    lines = [(loss.stroke, loss.opens) for loss in losses]
     return Section(
         "Open set",
         f"{first.unknown:,} samples of unknown classes and {first.known:,} test samples. A sample is rejected if its "
@@ -84,7 +85,7 @@ def compared_open_sets_section(losses: Sequence[ComparedLoss]) -> Section | None
         "Means over the seeds, in percent; dots are at the thresholds.",
         tables=[_compared_table(losses)],
         keys=[
-            *(Key(loss.name, css(loss.stroke.colour), " ".join(map(str, loss.stroke.dash))) for loss in losses),
+            *(loss.key for loss in losses),
             Key("chance", css(INK), "3 3"),
         ],
         figures=[
@@ -96,7 +97,7 @@ def compared_open_sets_section(losses: Sequence[ComparedLoss]) -> Section | None
             Section(
                 "Confidence of known and unknown samples",
                 "Largest probability, all seeds together; each kind adds up to 100 %.",
-                figures=[Picture(confidence_histogram(_pooled(_evaluations(loss)), loss.name)) for loss in losses],
+                figures=[Picture(confidence_histogram(_pooled(loss.opens), loss.name)) for loss in losses],
                 folded=True,
             )
         ],
@@ -105,7 +106,7 @@ def compared_open_sets_section(losses: Sequence[ComparedLoss]) -> Section | None
 
 def _compared_table(losses: Sequence[ComparedLoss]) -> Table:
     """Accuracies without and with rejection, and AUROC by score."""
-    first = _evaluations(losses[0])[0]
+    first = losses[0].opens[0]
     kinds = [name for name in ACCURACIES if first.closed.get(name) is not None]
     scores = [name for name in SCORES if name in first.auroc]
     ways = [Head("closed", "nothing is rejected"), Head("open", "a rejected sample counts as an error")]
@@ -124,16 +125,11 @@ def _compared_table(losses: Sequence[ComparedLoss]) -> Table:
             ),
             *(_mean_cell([one.auroc[score] for one in opens]) for score in scores),
         ]
-        for loss, opens in ((loss, _evaluations(loss)) for loss in losses)
+        for loss, opens in ((loss, loss.opens) for loss in losses)
     ]
     groups = [("", 2), *((metric_info(kind).label, 2) for kind in kinds), ("AUROC", len(scores))]
     baseline = [place for place, loss in enumerate(losses) if loss.baseline]
     return Table(head, rows, groups=groups, sortable=True, marked=baseline)
-
-
-def _evaluations(loss: ComparedLoss) -> list[OpenSetEvaluation]:
-    """The evaluation of each run that has an open set."""
-    return loss.opens
 
 
 def _mean_cell(values: Sequence[float | None], words: Callable[[float], str] | None = None) -> Cell:

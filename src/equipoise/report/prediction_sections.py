@@ -15,10 +15,10 @@ from equipoise.report.examples import examples
 from equipoise.report.page import Cell, Head, Key, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import kind_of_rows, label
+from equipoise.tasks import GROUP_SIZES, GROUPS
 
 __all__ = ["classes_section", "examples_section", "reliability_section"]
 
-SIZES = {"many": "more than 100", "medium": "20 to 100", "few": "fewer than 20"}
 ROWS = 300
 """Maximum number of classes in the table of classes."""
 
@@ -36,7 +36,7 @@ def reliability_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Sec
             if both is not None
         ]
 
-    groups = {group: figures for group in SIZES if (figures := diagrams(group))}
+    groups = {group: figures for group in GROUPS if (figures := diagrams(group))}
     return Section(
         "Reliability",
         f"{capital(words.observed)} over {words.predicted}, pooled over the seeds; below the diagonal a model is "
@@ -48,7 +48,11 @@ def reliability_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Sec
         ],
         figures=diagrams("all"),
         parts=[
-            Section(f"{task.many.capitalize()} with {SIZES[group]} training {task.unit}s", figures=figures, folded=True)
+            Section(
+                f"{task.many.capitalize()} with {GROUP_SIZES[group]} training {task.unit}s",
+                figures=figures,
+                folded=True,
+            )
             for group, figures in groups.items()
             if len(groups) > 1  # otherwise the group contains all classes
         ],

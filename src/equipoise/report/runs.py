@@ -14,7 +14,8 @@ from equipoise.comparison.folder import ComparisonFolder
 from equipoise.comparison.verdict import Verdict
 from equipoise.evaluation.results import Evaluation, OpenSetEvaluation, Reliability, ReliabilityBins
 from equipoise.plotting.epochs import Series
-from equipoise.plotting.theme import INK, Stroke, strokes
+from equipoise.plotting.theme import INK, Stroke, css, strokes
+from equipoise.report.page import Key
 from equipoise.train.folder import RunFolder
 from equipoise.train.record import EpochRecord, RunRecord, RunResults, Statistic
 
@@ -40,6 +41,11 @@ class ComparedLoss:
     runs: tuple[RunFolder, ...]
     baseline: bool
     stroke: Stroke
+
+    @property
+    def key(self) -> Key:
+        """Its entry in the legend of lines."""
+        return Key(self.name, css(self.stroke.colour), " ".join(map(str, self.stroke.dash)))
 
     @cached_property
     def record(self) -> RunRecord:

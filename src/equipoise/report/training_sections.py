@@ -15,8 +15,8 @@ from equipoise.comparison.verdict import Verdict
 from equipoise.expressions import method_name
 from equipoise.metric_registry import metric_info
 from equipoise.plotting.epochs import over_time
-from equipoise.plotting.theme import css
-from equipoise.plotting.weights import LINES, normalised, shades, weights_by_class, weights_over_time
+from equipoise.plotting.theme import css, shades
+from equipoise.plotting.weights import LINES, normalised, weights_by_class, weights_over_time
 from equipoise.report.page import Key, Picture, Section
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import label
@@ -114,8 +114,8 @@ def weights_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Section
     colours = [Key(name, css(colour)) for name, colour in zip(members, shades(len(members)), strict=True)]
     section = Section(
         "Recall weights",
-        "The weight 1 − recall of each class on training batches, normalised to a sum of one: the weights "
-        "of recall loss, shown for every row (Tian et al. 2021, figures 1a and 2c). Colours go from "
+        "The weight 1 − recall of each class on training batches, normalised to a sum of one, for "
+        "rows with recall loss and for the baseline (Tian et al. 2021, figures 1a and 2c). Colours go from "
         f"the {'most common to the rarest class' if len(names) <= LINES else 'common to the rare classes'}.",
         keys=colours,
         figures=figures,
@@ -216,11 +216,7 @@ def _over_time_section(
 ) -> Section | None:
     drawn = [figure for figure in figures if figure is not None]
     names = frozenset().union(*(figure.names for figure in drawn))
-    keys = [
-        Key(loss.name, css(loss.stroke.colour), " ".join(map(str, loss.stroke.dash)))
-        for loss in losses
-        if loss.name in names
-    ]
+    keys = [loss.key for loss in losses if loss.name in names]
     pictures = [figure.picture for figure in drawn]
     return Section(title, text, keys=keys, figures=pictures, folded=folded) if drawn else None
 

@@ -255,7 +255,7 @@ def loss_of(spec: RunSpec, data: DataSet, sync: bool, text: str | None = None, e
     """The loss of the run, or of a text and for other epochs, built for the data."""
     wanted = spec.loss if text is None else text
     return build_loss(
-        data.task.default_loss if wanted == "auto" else wanted,
+        data.task.loss_named(wanted),
         task=data.task,
         num_classes=len(data.class_names),
         counts=data.train_counts.tolist(),
@@ -271,7 +271,7 @@ def loss_in_python(spec: RunSpec, data: DataSet) -> str | None:
     if spec.method != "none":
         return None
     return python_call(
-        data.task.default_loss if spec.loss == "auto" else spec.loss,
+        data.task.loss_named(spec.loss),
         num_classes=len(data.class_names),
         num_samples=len(data.train),
         epochs=spec.epochs,

@@ -257,7 +257,7 @@ def _record_of(folder: RunFolder) -> ExportRecord:
             train_counts=data.train_counts,
             samples=data.samples,
             notes=data.notes,
-            loss=data.task.default_loss if spec["loss"] == "auto" else spec["loss"],
+            loss=data.task.loss_named(spec["loss"]),
             epochs=spec["epochs"],
             checkpoint=spec["checkpoint"],
             chosen_epoch=record.best_epoch + 1,

@@ -526,7 +526,7 @@ def option_names(kind: type[Method]) -> set[str]:
 
 def is_same_loss(one: str, other: str, task: Task) -> bool:
     """Whether two texts mean the same loss in a task, whose default loss is ``"auto"``."""
-    first, second = (parse(task.default_loss if text == "auto" else text) for text in (one, other))
+    first, second = (parse(task.loss_named(text)) for text in (one, other))
     return first == second
 
 

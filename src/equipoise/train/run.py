@@ -343,7 +343,7 @@ def _summary(spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, st
     """Data, model, loss and steps in one line."""
     data, samples = prepared.task.data, len(prepared.splits["train"])
     size = sum(weight.numel() for weight in model.parameters())
-    loss = data.task.default_loss if spec.loss == "auto" else spec.loss
+    loss = data.task.loss_named(spec.loss)
     epochs = f"{spec.epochs} epoch{'s' * (spec.epochs > 1)} of {steps} steps"
     return (
         f"{data.name}: {samples} training samples, {prepared.task.num_classes} {data.task.many}; {name}, "
