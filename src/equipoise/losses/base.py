@@ -190,7 +190,7 @@ class Loss(Summand, PreciseBuffers):
         self.parts, self.epochs = tuple(parts), None if epochs is None else check_whole("epochs", epochs, low=1)
         self._passes = Passes()
         self.scheduled = any(_has_schedule(part) for part in self.parts)
-        self._warned = self._looked = False
+        self._warned = self._looked = self._positioned = False
         values = merge_values(self.parts, self._moment(0.0))
         if self.scheduled:
             self._check_end()
@@ -251,6 +251,7 @@ class Loss(Summand, PreciseBuffers):
     def _set_position(self, progress: float, epoch: float) -> None:
         if not self.scheduled:
             return
+        self._positioned = True
         self.position.copy_(torch.tensor([progress, epoch], dtype=torch.float64, device="cpu"), non_blocking=True)
         self._resolve(progress, epoch)
 
@@ -282,6 +283,7 @@ class Loss(Summand, PreciseBuffers):
             if self.epochs is not None and not math.isnan(epoch):  # saved in a longer or shorter training
                 progress = min(epoch / self.epochs, 1.0)
                 self.position[0] = progress
+            self._positioned = not math.isnan(progress)
             self._resolve(0.0 if math.isnan(progress) else progress, epoch)
 
     def hyper(self, logits: Tensor) -> Tensor:
@@ -293,7 +295,7 @@ class Loss(Summand, PreciseBuffers):
                 self.to(logits.device)
         if self.scheduled and self.training and not self._warned and not torch.compiler.is_compiling():
             self._warned = True
-            if math.isnan(float(self.position[0])):
+            if not self._positioned:  # not read from `position`, which may be on a GPU
                 warnings.warn(
                     f"{type(self).__name__} has a schedule that was never advanced, so it stays at its start; "
                     "call loss.set_epoch(epoch) or loss.set_progress(fraction) in the training loop",
