@@ -1,12 +1,12 @@
 """A training step of ``equipoise train`` against a bare PyTorch loop, and with each loss against cross-entropy.
 
-A case is one training, as the command makes it: Lightning, learning-rate schedule, statistics, history, checkpoints.
-Its epochs take turns with the losses, in a new order every round. After the epoch with the reference loss the bare loop
-trains a copy of the model for an epoch: the same data on the device, the same preparation, optimiser and batch size,
-torch's own loss, and nothing else. It is what people write: its optimiser computes as torch does when it is not told
-how, while ours is fused. So both sides of a ratio were measured side by side in one process. The first round
-only warms up. Our time is what a run records as ``seconds_per_step``, from the start of an epoch to the end of its
-last step.
+Each loss has a training as the command makes it, with its learning-rate schedule and statistics; on a GPU its steps are
+captured as CUDA graphs. The trainings take turns, an epoch each, in a new order every round. After the epoch with the
+reference loss the bare loop trains a copy of the model for an epoch: the same data on the device, the same preparation,
+optimiser and batch size, torch's own loss, and nothing else. It is what people write: its optimiser computes as torch
+does when it is not told how, while ours is fused. So both sides of a ratio were measured side by side in one process.
+The first round only warms up. Our time is that of an epoch, from its start to the end of its last step, as a run
+records it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,18 +31,17 @@ from benchmarks.targets import Check, add_checks
 from equipoise.catalogue import CATALOGUE, find
 from equipoise.data import Arrays, DataSet
 from equipoise.data.arrays import Task
-from equipoise.train.builders import learner_of, loss_of, model_of, opened, optimizer_of, ready, sampler_of
-from equipoise.train.callbacks import Recorder
-from equipoise.train.datamodule import DataModule
-from equipoise.train.folder import RunFolder
+from equipoise.train.builders import loss_of, model_of, opened, optimizer_of, ready, sampler_of, training_of
+from equipoise.train.fabric import fabric_for, launch
 from equipoise.train.loaders import DeviceLoader
-from equipoise.train.module import Learner
 from equipoise.train.preparation import Preparation
+from equipoise.train.run_loaders import RunLoaders
 from equipoise.train.spec import RunSpec
+from equipoise.train.steps import Steps
 from equipoise.train.task import TrainingTask
-from equipoise.train.trainer import quiet, trainer_for
+from equipoise.train.training import Training
 
-__all__ = ["BARE", "CASES", "BareLoop", "Case", "Settings", "Turns", "camvid", "cifar", "run"]
+__all__ = ["BARE", "CASES", "BareLoop", "Case", "Settings", "Trained", "camvid", "cifar", "run"]
 
 TARGET = 1.10
 BARE = "bare PyTorch loop"
@@ -186,37 +183,43 @@ class BareLoop:
         return (time.perf_counter() - start) / steps
 
 
-class Turns(pl.Callback):
-    """Gives each epoch its loss, and the bare loop an epoch beside each with the reference loss.
+class Trained:
+    """A training, as ``equipoise train`` makes it, an epoch at a time.
 
     Args:
-        losses: on the device; the first is the reference.
-        order: name of the loss of each epoch.
-        make_bare: trainer and learner to the bare loop.
+        spec: its settings.
+        data: what is trained on.
+        loss: on the device.
+        batch_size: samples of a step.
+        epochs: of the whole training.
     """
 
-    def __init__(
-        self,
-        losses: Mapping[str, nn.Module],
-        order: Sequence[str],
-        make_bare: Callable[[pl.Trainer, Learner], BareLoop],
-    ) -> None:
-        self.losses, self.order, self.make_bare = losses, order, make_bare
-        self.reference = next(iter(losses))
-        self.bare_seconds: list[float] = []
+    def __init__(self, spec: RunSpec, data: DataSet, loss: nn.Module, batch_size: int, epochs: int) -> None:
+        task, preparation, fabric = TrainingTask(data), Preparation.fit(data.train), fabric_for(spec)
+        launch(fabric, deterministic=False)
+        split = ready(spec, preparation, data.train)
+        steps = max(1, len(sampler_of(spec, data, split, rank=0, world_size=1)) // batch_size)
+        spec = spec.model_copy(update={"epochs": epochs})
+        self.stream = torch.cuda.Stream() if fabric.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self.stream):
+            model = model_of(spec, task, preparation)[0]
+            self.training: Training = training_of(fabric, spec, task, model, loss, preparation, steps=steps)
+            self.loader = RunLoaders(fabric, spec, data, {"train": split}, batch_size).training()
+            self.steps = Steps(self.training, self.loader)
+        self.epochs = 0
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """The model is on its device."""
-        self.bare = self.make_bare(trainer, pl_module)
-        pl_module.loss = self.losses[self.order[0]]
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """What follows an epoch is not part of its time."""
-        epoch = trainer.current_epoch
-        if self.order[epoch] == self.reference:
-            self.bare_seconds.append(self.bare.epoch())
-        if epoch + 1 < len(self.order):
-            pl_module.loss = self.losses[self.order[epoch + 1]]
+    def epoch(self) -> float:
+        """Seconds of a step, over an epoch."""
+        device = self.training.device
+        with torch.cuda.stream(self.stream):
+            self.training.begin(self.epochs)
+            self.loader.set_epoch(self.epochs)
+            drain(device)
+            start = time.perf_counter()
+            self.steps.epoch()
+            drain(device)
+        self.epochs += 1
+        return (time.perf_counter() - start) / self.training.steps
 
 
 def _measure(case: Case, settings: Settings, progress: Callable[[str], None]) -> dict[str, Any] | None:
@@ -234,30 +237,29 @@ def _measure(case: Case, settings: Settings, progress: Callable[[str], None]) ->
     rounds = settings.rounds or ROUNDS[device.type]
     batch_size = spec.batch_size or TrainingTask(data).default_batch_size(len(data.train))
     spec = spec.model_copy(
-        update={"accelerator": "gpu" if device.type == "cuda" else "cpu", "epochs": (rounds + 1) * len(wanted)}
+        update={"accelerator": "gpu" if device.type == "cuda" else "cpu", "devices": "1", "epochs": rounds + 1}
     )
     losses, failed = _losses(spec, data, wanted, batch_size, device)
     progress(f"{case.title}: {len(losses)} losses, {rounds} rounds")
-    spec = spec.model_copy(update={"epochs": (rounds + 1) * len(losses)})
-    turns = Turns(losses, _order(list(losses), rounds + 1), partial(_bare_loop, spec, data))
-    with TemporaryDirectory() as place:
-        folder = RunFolder(Path(place) / "run")
-        folder.draft.mkdir()
-        with quiet():
-            learner = _fit(spec, data, batch_size, folder, turns)
-        seconds = [row["seconds_per_step"] for row in folder.history()]
-    times: dict[str, list[float]] = {BARE: turns.bare_seconds, **{name: [] for name in losses}}
-    for name, of_epoch in zip(turns.order, seconds, strict=True):
-        times[name].append(of_epoch)
+    trained = {name: Trained(spec, data, loss, batch_size, rounds + 1) for name, loss in losses.items()}
+    training = next(iter(trained.values())).training
+    bare = _bare_loop(spec, data, next(iter(trained.values())))
+    times: dict[str, list[float]] = {BARE: [], **{name: [] for name in losses}}
+    draw = random.Random(0)
+    for _ in range(rounds + 1):
+        for name in draw.sample(list(losses), len(losses)):
+            times[name].append(trained[name].epoch())
+            if name == next(iter(losses)):
+                times[BARE].append(bare.epoch())
     return {
         "title": case.title,
         "data": "as they are" if real or case.make is None else "noise of that shape",
         "task": data.task,
         "samples": len(data.train),
-        "input_shape": list(learner.preparation.input_shape or ()),
+        "input_shape": list(training.preparation.input_shape or ()),
         "batch_size": batch_size,
-        "steps": learner.steps,
-        "weights": sum(weight.numel() for weight in learner.model.parameters()),
+        "steps": training.steps,
+        "weights": sum(weight.numel() for weight in training.model.parameters()),
         "optimizer": spec.optimizer,
         "precision": spec.precision,
         "rounds": rounds,
@@ -292,32 +294,14 @@ def _losses(
     return losses, failed
 
 
-def _order(names: Sequence[str], rounds: int) -> list[str]:
-    draw = random.Random(0)
-    return [name for _ in range(rounds) for name in draw.sample(names, len(names))]
-
-
-def _fit(spec: RunSpec, data: DataSet, batch_size: int, folder: RunFolder, turns: Turns) -> Learner:
-    """A training as ``equipoise.train.run`` makes it, up to its last epoch."""
-    task, preparation = TrainingTask(data), Preparation.fit(data.train)
-    splits = {name: ready(spec, preparation, getattr(data, name)) for name in ("train", "val", "test")}
-    steps = max(1, len(sampler_of(spec, data, splits["train"], rank=0, world_size=1)) // batch_size)
-    recorder = Recorder(folder, task.monitor, spec.checkpoint, lambda line: None)
-    trainer = trainer_for(spec, folder, [recorder, turns])
-    model, loss = model_of(spec, task, preparation)[0], loss_of(spec, data, sync=False)
-    learner = learner_of(spec, task, model, loss, preparation, steps=steps)
-    trainer.fit(learner, datamodule=DataModule(spec, data, splits, batch_size))
-    return learner
-
-
-def _bare_loop(spec: RunSpec, data: DataSet, trainer: pl.Trainer, learner: Learner) -> BareLoop:
+def _bare_loop(spec: RunSpec, data: DataSet, trained: Trained) -> BareLoop:
     """The loop on the data that the loader holds on the device."""
-    loader = trainer.train_dataloader.loader
+    loader, training = trained.loader, trained.training
     if not isinstance(loader, DeviceLoader):
         raise TypeError(
             f"the data must fit on the device to be compared, got a {type(loader).__name__}; take a larger one"
         )
-    model = deepcopy(learner.model)
+    model = deepcopy(training.model)
     inputs, labels = loader.data
     return BareLoop(
         model,
@@ -326,7 +310,7 @@ def _bare_loop(spec: RunSpec, data: DataSet, trainer: pl.Trainer, learner: Learn
         if data.task == "multilabel"
         else partial(F.cross_entropy, ignore_index=data.ignore_index),
         (inputs, _as_taken(labels, data.task)),
-        learner.preparation,
+        training.preparation,
         loader.order.batch_size,
     )
 

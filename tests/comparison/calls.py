@@ -52,7 +52,48 @@ def complain(kind, message):
     raise kind(message)
 
 
-def die(how):
+def speak_and_fail(number):
+    for _ in range(10):
+        sys.stdout.write(f"call {number}\n")
+        time.sleep(0.01)
+    raise ValueError(f"no {number}")
+
+
+def begin_and_end(file, seconds):
+    with file.open("a") as lines:
+        lines.write("begun\n")
+    time.sleep(seconds)
+
+
+def die_once(file, seconds):
+    time.sleep(seconds)
+    try:
+        file.open("x").close()
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def need_memory_alone(folder):
+    """Fails as long as the other call has not ended."""
+    from equipoise.train.errors import OutOfMemoryError
+
+    tried = folder / "tried"
+    if tried.exists():
+        return "enough"
+    tried.touch()
+    raise OutOfMemoryError("the device does not have enough memory")
+
+
+def lose_device():
+    from equipoise.train.errors import LostDeviceError
+
+    time.sleep(0.2)
+    raise LostDeviceError("an assertion failed in a kernel")
+
+
+def die(how, seconds=0.0):
+    time.sleep(seconds)
     sys.stdout.write("what it said before\n")
     if how == "segfault":
         ctypes.string_at(0)

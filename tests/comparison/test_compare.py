@@ -474,16 +474,19 @@ def gpu(name, *, threads):
 @pytest.mark.parametrize(
     ("visible", "count", "accelerator", "asked", "needed", "expected"),
     [
-        (None, 0, "auto", None, 100, (8, [{}])),
-        (None, 0, "auto", 3, 100, (3, [{}])),
-        (None, 0, "auto", 3, 2, (2, [{}])),
-        (None, 0, "auto", 3, 0, (1, [{}])),
-        (None, 2, "auto", None, None, (2, [gpu("0", threads=8), gpu("1", threads=8)])),
-        ("3,5", 2, "gpu", 4, 9, (4, [gpu("3", threads=4), gpu("5", threads=4)])),
-        (None, 2, "cpu", 2, 9, (2, [{}])),
+        (None, 0, "auto", None, 100, (8, 1, [{}])),
+        (None, 0, "auto", 3, 100, (3, 1, [{}])),
+        (None, 0, "auto", 3, 2, (2, 1, [{}])),
+        (None, 0, "auto", 3, 0, (1, 1, [{}])),
+        (None, 1, "auto", None, 35, (1, 16, [gpu("0", threads=16)])),
+        (None, 2, "auto", None, None, (2, 16, [gpu("0", threads=8), gpu("1", threads=8)])),
+        (None, 2, "auto", None, 5, (2, 3, [gpu("0", threads=8), gpu("1", threads=8)])),
+        ("3,5", 2, "gpu", 4, 9, (2, 2, [gpu("3", threads=8), gpu("5", threads=8)])),
+        (None, 2, "gpu", 1, 9, (1, 1, [gpu("0", threads=16), gpu("1", threads=16)])),
+        (None, 2, "cpu", 2, 9, (2, 1, [{}])),
     ],
 )
-def test_processes_share_the_gpus(monkeypatch, visible, count, accelerator, asked, needed, expected):
+def test_runs_share_the_gpus(monkeypatch, visible, count, accelerator, asked, needed, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(module, "_cores", lambda: 16)
@@ -491,7 +494,7 @@ def test_processes_share_the_gpus(monkeypatch, visible, count, accelerator, aske
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr("torch.cuda.device_count", lambda: count)
     jobs = module._jobs(CompareSpec(data="x", accelerator=accelerator), asked, needed, None)
-    assert (jobs.count, jobs.environments) == expected
+    assert (jobs.count, jobs.together, jobs.environments) == expected
 
 
 def test_what_is_written_can_be_read_without_the_package(here, out):

@@ -95,7 +95,7 @@ def test_the_log_of_a_process_that_died(jobs):
 
 def test_a_process_that_dies_while_it_waits_costs_nothing(jobs):
     of_one(jobs, calls.square, 2)
-    for process in jobs.idle:
+    for process in jobs.processes:
         process.process.kill()
         process.process.join()
     assert of_one(jobs, calls.square, 3).value[0] == 9
@@ -111,6 +111,73 @@ def test_processes_take_turns_with_environments():
     assert {outcome.value for outcome in outcomes} == {"3", "5"}
 
 
+# ------------------------------------------------------------------------------------------- several calls in a process
+
+
+@pytest.fixture(scope="module")
+def shared():
+    with LocalJobs(1, calls.begin, together=4) as jobs:
+        yield jobs
+
+
+def test_calls_in_one_process_overlap(shared, tmp_path):
+    file = tmp_path / "there"
+    asked = [Job("waits", calls.wait_for, (file,)), Job("leaves", calls.leave, (file,))]
+    outcomes = {outcome.name: outcome.value for outcome in shared.outcomes(asked)}
+    assert outcomes["waits"][0] < outcomes["leaves"][1] < outcomes["waits"][1]
+
+
+def test_a_failed_call_has_its_own_log(shared):
+    asked = [Job(f"wrong {n}", calls.speak_and_fail, (n,)) for n in range(3)]
+    asked += [Job(f"right {n}", calls.square, (n,)) for n in range(3)]
+    outcomes = {outcome.name: outcome for outcome in shared.outcomes(asked)}
+    assert {name for name, outcome in outcomes.items() if outcome.error} == {f"wrong {n}" for n in range(3)}
+    for n in range(3):
+        assert outcomes[f"wrong {n}"].error == f"no {n}"
+        assert f"call {n}" in outcomes[f"wrong {n}"].log
+        assert not any(f"call {other}" in outcomes[f"wrong {n}"].log for other in range(3) if other != n)
+
+
+@pytest.mark.parametrize("how", ["kill", "segfault", "exit"])
+def test_of_a_process_that_dies_only_the_guilty_call_fails(how, tmp_path):
+    asked = [Job("guilty", calls.die, (how, 0.3))]
+    asked += [Job(f"innocent {n}", calls.begin_and_end, (tmp_path / str(n), 0.6)) for n in range(3)]
+    with LocalJobs(1, calls.begin, together=4) as jobs:
+        outcomes = {outcome.name: outcome for outcome in jobs.outcomes(asked)}
+    assert {name for name, outcome in outcomes.items() if outcome.error} == {"guilty"}
+    assert "what it said before" in outcomes["guilty"].log
+    for n in range(3):
+        assert 2 <= (tmp_path / str(n)).read_text().count("begun") <= 3  # begun again after each death in company
+
+
+def test_calls_continue_in_company_after_one_kill(tmp_path):
+    """A kill from outside is no fault of any call, and no call is reported as failed."""
+    asked = [Job(str(n), calls.die_once, (tmp_path / "died", 0.3)) for n in range(3)]
+    with LocalJobs(1, calls.begin, together=3) as jobs:
+        outcomes = list(jobs.outcomes(asked))
+        assert not jobs.separate
+    assert [outcome.error for outcome in outcomes] == [None] * 3
+
+
+def test_a_call_without_memory_in_company_is_tried_alone(tmp_path):
+    asked = [
+        Job("large", calls.need_memory_alone, (tmp_path,)),
+        Job("small", calls.begin_and_end, (tmp_path / "s", 0.5)),
+    ]
+    with LocalJobs(1, calls.begin, together=2) as jobs:
+        outcomes = {outcome.name: outcome for outcome in jobs.outcomes(asked)}
+    assert outcomes["large"].value == "enough"
+    assert outcomes["small"].error is None
+
+
+def test_a_lost_device_is_found_out_alone(tmp_path):
+    asked = [Job("guilty", calls.lose_device, ()), Job("innocent", calls.begin_and_end, (tmp_path / "i", 0.5))]
+    with LocalJobs(1, calls.begin, together=2) as jobs:
+        outcomes = {outcome.name: outcome for outcome in jobs.outcomes(asked)}
+    assert outcomes["guilty"].error == "an assertion failed in a kernel"
+    assert outcomes["innocent"].error is None
+
+
 def test_a_process_that_cannot_begin():
     with LocalJobs(1, calls.begin_badly) as jobs:
         outcomes = list(jobs.outcomes([Job(str(n), calls.square, (n,)) for n in range(2)]))
@@ -122,7 +189,7 @@ def test_nothing_is_left_at_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with LocalJobs(2, calls.begin) as jobs:
         assert not any(tmp_path.iterdir())  # nor would a kill leave anything now
-        processes = [process.process for process in jobs.idle]
+        processes = [process.process for process in jobs.processes]
         next(jobs.outcomes([Job("a", calls.square, (1,)), Job("b", calls.say_who, (os.devnull,))]))
     assert not any(process.is_alive() for process in processes)
     assert not any(tmp_path.iterdir())

@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-import pytorch_lightning as pl
 
 from equipoise.comparison import compare as module
 from equipoise.comparison.compare import compare
@@ -14,6 +13,7 @@ from equipoise.comparison.jobs import attempt, take_ready
 from equipoise.comparison.plan import baseline_of, entries_of, planned_runs, run_spec, surveyed_entries
 from equipoise.comparison.spec import CompareSpec
 from equipoise.report.comparison import comparison_page
+from equipoise.train import run
 from equipoise.train.errors import TrainingError
 from equipoise.train.spec import SpecError
 from tests.e2e.commands import assert_same_run, contents
@@ -137,7 +137,7 @@ class Here:
     def __init__(self, monkeypatch):
         self.asked, self.fits, self.wrong = [], 0, {}
         monkeypatch.setattr(module, "_jobs", lambda *arguments: self)
-        monkeypatch.setattr(pl.Trainer, "fit", self.counted(pl.Trainer.fit))
+        monkeypatch.setattr(run, "fit", self.counted(run.fit))
         self.judge = module._judge  # half of the time
         monkeypatch.setattr(module, "_judge", lambda folder, page: None)
         train_one = module.train_one
@@ -150,9 +150,9 @@ class Here:
         monkeypatch.setattr(module, "train_one", one)
 
     def counted(self, fit):
-        def counting(trainer, *arguments, **options):
+        def counting(*arguments, **options):
             self.fits += 1
-            return fit(trainer, *arguments, **options)
+            return fit(*arguments, **options)
 
         return counting
 

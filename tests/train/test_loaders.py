@@ -24,7 +24,7 @@ from equipoise.data import Arrays, DataError, FileImages, Masks, Texts, digit_ma
 from equipoise.data.files import path_array
 from equipoise.tasks import Task
 from equipoise.train import loaders
-from equipoise.train.loaders import GroupedBatches, evaluation_loader, fits, labels_for_sampling, training_loader
+from equipoise.train.loaders import evaluation_loader, fits, labels_for_sampling, training_loader
 
 CPU = torch.device("cpu")
 
@@ -72,22 +72,22 @@ def test_fewer_samples_than_a_batch_are_one_smaller_batch():
 def test_epochs_differ_and_a_resumed_one_is_the_same():
     loader, orders = training(), []
     for epoch in range(3):
-        loader.sampler.set_epoch(epoch)
+        loader.set_epoch(epoch)
         orders.append(samples(loader))
     assert orders[0] != orders[1] != orders[2]
     resumed = training()
-    resumed.sampler.set_epoch(2)
+    resumed.set_epoch(2)
     assert samples(resumed) == orders[2]
     assert samples(training(seed=1)) != orders[0]
 
 
 def test_the_epoch_may_be_set_after_the_iterator_was_made():
     loader = training()
-    loader.sampler.set_epoch(1)
+    loader.set_epoch(1)
     expected = samples(loader)
-    loader.sampler.set_epoch(0)
+    loader.set_epoch(0)
     iterator = iter(loader)
-    loader.sampler.set_epoch(1)
+    loader.set_epoch(1)
     assert samples(iterator) == expected
 
 
@@ -124,7 +124,6 @@ def test_evaluation_sees_every_sample_once_in_as_many_batches_everywhere(count, 
         assert len(seen[0]) == math.ceil(math.ceil(count / world) / size)  # no more than needed
     for loader, own in zip(loaders, seen, strict=True):
         assert loader.indices.tolist() == [sample for batch in own for sample in batch]
-        assert loader.sampler is None
 
 
 def test_evaluation_comes_in_the_same_order_again():
@@ -225,7 +224,7 @@ def test_training_on_files_follows_the_sampler(tmp_path, workers):
     loader = training_loader(split, batch_size=2, sampler=sampler, device=CPU, workers=workers, seed=3)
     state = torch.get_rng_state()
     for epoch in (1, 0):
-        loader.sampler.set_epoch(epoch)
+        loader.set_epoch(epoch)
         drawn = [image[0, 0, 0].item() for inputs, _ in loader for image in inputs]
         assert drawn == list(sampler)[:6]
         assert len(drawn) == 2 * len(loader)
@@ -332,43 +331,6 @@ def test_mistakes():
         evaluation_loader(numbered(3), batch_size=0, device=CPU, workers=0, rank=0, world_size=1)
     with pytest.raises(TypeError, match="arrays or image files, got Texts; encode"):
         evaluation_loader(Texts(("a",), np.zeros(1)), batch_size=1, device=CPU, workers=0, rank=0, world_size=1)
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 9])
-def test_groups_contain_the_batches_of_an_epoch_in_order(size):
-    loader = training()
-    groups = GroupedBatches(loader, size)
-    seen = [samples(group) for group in groups]
-    assert len(seen) == len(groups)
-    assert [len(group) for group in seen[:-1]] == [size] * (len(seen) - 1)
-    assert 1 <= len(seen[-1]) <= size
-    assert [batch for group in seen for batch in group] == samples(loader)
-    assert groups.sampler is loader.sampler
-
-
-def test_lightning_sets_the_epoch_of_a_loader():
-    pl = pytest.importorskip("pytorch_lightning")
-    expected, seen = [], []
-    loader = training(8, 4)
-    for epoch in range(2):
-        loader.sampler.set_epoch(epoch)
-        expected += samples(loader)
-
-    class Learner(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(1))
-
-        def training_step(self, batch, index):
-            seen.append(batch[0][:, 0].int().tolist())
-            return self.weight.sum()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    options = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "barebones": False}
-    pl.Trainer(max_epochs=2, accelerator="cpu", enable_model_summary=False, **options).fit(Learner(), training(8, 4))
-    assert seen == expected
 
 
 @pytest.mark.gpu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import math
 import os
 import shutil
 import signal
@@ -39,7 +40,9 @@ from equipoise.train.spec import FREE, RunSpec, describe_differences
 __all__ = ["compare"]
 
 MOST_JOBS = 8
-"""Default maximum of parallel runs: each holds the data in memory."""
+"""Default maximum of parallel runs on CPUs: each holds the data in memory."""
+RUNS_PER_GPU = 16
+"""Default maximum of parallel runs on a GPU; each begins when there is memory for it."""
 GROWING = ("losses", "methods", "seeds")
 """Settings to which values may be added when a comparison is resumed."""
 
@@ -59,7 +62,7 @@ def compare(
     Args:
         spec: all settings.
         out: folder of the comparison; an interrupted one is resumed, and losses and seeds may be added.
-        jobs: parallel runs; None for one per GPU, or per core up to 8, and with Ray as many as fit.
+        jobs: parallel runs; None for as many as fit on the GPUs, or one per core up to 8, and with Ray as many as fit.
         ray: address of a Ray cluster that trains the runs; None for processes of this machine.
         say: called with messages for the user.
         console: console of a progress bar; None for no progress bar.
@@ -250,20 +253,21 @@ def _write_plan(folder: ComparisonFolder, spec: CompareSpec, entries: Sequence[E
 
 
 def _jobs(spec: CompareSpec, jobs: int | None, needed: int | None, ray: str | None) -> Jobs:
-    """Workers: processes of this machine, one per GPU if it has any, or a Ray cluster."""
+    """Workers: a process for each run, on GPUs one for all runs of a GPU; or a Ray cluster."""
     if ray is not None:
         from equipoise.comparison.ray_jobs import RayJobs
 
         return RayJobs(ray, prepare, jobs, on_gpus={"auto": None, "cpu": False}.get(spec.accelerator, True))
     check_installed("training", "pytorch_lightning")
     gpus = _gpus() if spec.accelerator in ("auto", "gpu", "cuda") else []
-    count = jobs or len(gpus) or min(MOST_JOBS, _cores())
-    count = count if needed is None else max(1, min(count, needed))  # at least one, which opens the data
+    runs = jobs or RUNS_PER_GPU * len(gpus) or min(MOST_JOBS, _cores())
+    runs = runs if needed is None else max(1, min(runs, needed))  # at least one, which opens the data
+    count = min(runs, len(gpus)) if gpus else runs
     threads = os.environ.get(
         "OMP_NUM_THREADS", str(max(1, _cores() // count))
     )  # also with GPUs: evaluation uses the CPU
     environments = [{"CUDA_VISIBLE_DEVICES": gpu, "OMP_NUM_THREADS": threads} for gpu in gpus] or [{}]
-    return LocalJobs(count, prepare, environments)
+    return LocalJobs(count, prepare, environments, together=math.ceil(runs / count))
 
 
 def _cores() -> int:
@@ -358,12 +362,13 @@ def prepare() -> None:
     import equipoise.train.run  # noqa: F401
 
     torch.set_num_threads(int(threads))
+    gc.collect()
+    gc.freeze()  # modules stay: collecting the garbage of a run need not look at them
 
 
 def train_one(spec: RunSpec, out: Path) -> None:
-    """Train one run of a comparison, in a worker process."""
-    import torch
-
+    """Train one run of a comparison, in a worker process that may train others at the same time."""
+    from equipoise.train.company import worker_process
     from equipoise.train.run import run
 
     comparison = ComparisonFolder(out.parent.parent)
@@ -372,7 +377,7 @@ def train_one(spec: RunSpec, out: Path) -> None:
             f"{comparison.path}: the folder must be seen by all machines that train, found none on "
             f"{socket.gethostname()}; choose an --out that they share"
         )
-    with at_work(comparison.path):
+    with at_work(comparison.path), worker_process().member():
         folder = RunFolder(out)
         if folder.draft.exists() and not (folder.draft / "spec.json").is_file():
             shutil.rmtree(folder.draft)  # killed before its settings were written
@@ -383,9 +388,33 @@ def train_one(spec: RunSpec, out: Path) -> None:
                 _write_line(f"{error}; what there was is kept as {set_aside(folder)}")
         try:
             run(spec, out, images_checked=True, say=_write_line)
+        except RuntimeError as error:
+            _check_device(error)
+            raise
         finally:
             gc.collect()
-            torch.cuda.empty_cache()  # other processes may use the same GPU
+            _free_memory()
+
+
+def _free_memory() -> None:
+    """Return the memory of a finished run to the device."""
+    import torch
+
+    with suppress(RuntimeError):  # the device is lost
+        torch.cuda.empty_cache()
+
+
+def _check_device(error: RuntimeError) -> None:
+    """Raise another error if the device is lost for this process."""
+    import torch
+
+    from equipoise.train.errors import LostDeviceError
+
+    if torch.cuda.is_available():
+        try:
+            torch.cuda.current_stream().synchronize()
+        except RuntimeError as lost:
+            raise LostDeviceError(f"{type(error).__name__}: {error}; the device stopped with {lost}") from error
 
 
 def _write_line(line: str) -> None:

@@ -1,4 +1,7 @@
-"""A pool of worker processes: a worker imports once and runs many calls; if it dies, only its current call fails.
+"""A pool of worker processes: a worker imports once and runs many calls, if wanted several at a time in threads.
+
+A call that fails does not affect others. If a worker dies, its only call fails; several calls are run again, and
+alone if that may find the guilty one.
 
 This module imports nothing heavy, because every worker starts with it.
 """
@@ -6,6 +9,7 @@ This module imports nothing heavy, because every worker starts with it.
 from __future__ import annotations
 
 import faulthandler
+import io
 import multiprocessing
 import os
 import signal
@@ -13,9 +17,11 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from multiprocessing import connection, reduction, resource_tracker
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -26,6 +32,10 @@ __all__ = ["Job", "JobResult", "Jobs", "LocalJobs", "attempt", "take_ready"]
 
 TICK = 0.25
 """Seconds between two calls of ``tick``."""
+LOST_DEVICE = 86
+"""Exit status of a worker that cannot use its device any more."""
+DEATHS = 2
+"""A call whose worker died so often runs without others from then on."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +64,16 @@ class JobResult:
         value: return value.
         error: error in one line; None if the call succeeded.
         log: output of a failed call.
+        alone: whether it failed for a reason that other calls in its process may have caused.
+        lost_device: whether its process cannot use its device any more.
     """
 
     name: str
     value: Any = None
     error: str | None = None
     log: str = ""
+    alone: bool = False
+    lost_device: bool = False
 
 
 class Jobs(Protocol):
@@ -81,10 +95,12 @@ class Jobs(Protocol):
         """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
 
 
-def take_ready(waiting: list[Job], busy: Iterable[Job]) -> Job | None:
-    """Remove and return the first call that does not wait for another one; None if all do."""
+def take_ready(
+    waiting: list[Job], busy: Iterable[Job], allowed: Callable[[Job], bool] = lambda call: True
+) -> Job | None:
+    """Remove and return the first allowed call that does not wait for another one; None if there is none."""
     to_come = {call.name for call in (*waiting, *busy)}
-    ready = next((call for call in waiting if call.after not in to_come), None)
+    ready = next((call for call in waiting if call.after not in to_come and allowed(call)), None)
     if ready is not None:
         waiting.remove(ready)
     return ready
@@ -92,17 +108,19 @@ def take_ready(waiting: list[Job], busy: Iterable[Job]) -> Job | None:
 
 def attempt(call: Job) -> JobResult:
     """Run a call; errors are returned as outcomes, with a traceback unless they are user errors."""
-    from equipoise.train.errors import TrainingError
+    from equipoise.train.errors import LostDeviceError, OutOfMemoryError, TrainingError
 
+    alone = lost_device = False
     try:
         return JobResult(call.name, call.function(*call.arguments))
     except (ValueError, TrainingError) as error:
         line = " ".join(str(error).split())
+        alone, lost_device = isinstance(error, OutOfMemoryError), isinstance(error, LostDeviceError)
         sys.stderr.write(f"{line}\n")
     except Exception as error:  # noqa: BLE001  (a run may fail in any way, the others go on)
         traceback.print_exc()
         line = " ".join(f"{type(error).__name__}: {error}".split())
-    return JobResult(call.name, error=line)
+    return JobResult(call.name, error=line, alone=alone, lost_device=lost_device)
 
 
 class LocalJobs:
@@ -112,25 +130,32 @@ class LocalJobs:
         count: number of workers.
         begin: called once in each worker before its first call, to import what takes long.
         environments: environment variables, assigned to the workers in turn.
+        together: maximum number of calls that a worker runs at a time, each in a thread.
     """
 
     def __init__(
-        self, count: int, begin: Callable[[], None], environments: Sequence[Mapping[str, str]] = ({},)
+        self,
+        count: int,
+        begin: Callable[[], None],
+        environments: Sequence[Mapping[str, str]] = ({},),
+        *,
+        together: int = 1,
     ) -> None:
-        self.count, self.begin, self.environments = count, begin, environments
-        self.idle: list[_Process] = []
-        self.busy: dict[_Process, Job] = {}
+        self.count, self.begin, self.environments, self.together = count, begin, environments, together
+        self.processes: list[_Process] = []
+        self.deaths: Counter[str] = Counter()
+        self.separate: set[str] = set()  # calls that run without others
 
     @property
     def at_a_time(self) -> int:
         """Maximum number of concurrent calls."""
-        return self.count
+        return self.count * self.together
 
     def __enter__(self) -> Self:
         _let_it_tidy_up_in_silence()
         try:
             for number in range(self.count):
-                self.idle.append(self._started(number))
+                self.processes.append(self._started(number))
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -139,40 +164,74 @@ class LocalJobs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for process in (*self.idle, *self.busy):
+        for process in self.processes:
             process.end()
 
     def outcomes(self, calls: Sequence[Job], tick: Callable[[], None] = lambda: None) -> Iterator[JobResult]:
         """Outcomes in the order in which they are known; ``tick`` is called some times a second meanwhile."""
         waiting = list(calls)
-        while waiting or self.busy:
-            while self.idle and (call := take_ready(waiting, self.busy.values())) is not None:
-                process = self.idle.pop(0)
-                if not process.alive:
-                    process.end()
-                    process = self._started(process.number)
-                self.busy[process] = call
-                process.give(call)
-            of = {handle: process for process in self.busy for handle in process.handles}
+        while waiting or any(process.calls for process in self.processes):
+            self._assign(waiting)
+            of = {handle: process for process in self.processes if process.calls for handle in process.handles}
             for process in dict.fromkeys(of[handle] for handle in connection.wait(list(of), TICK)):
-                self.idle.append(process)
-                yield process.outcome(self.busy.pop(process))
+                yield from self._outcomes_of(process, waiting)
             tick()
+
+    def _assign(self, waiting: list[Job]) -> None:
+        """Give calls to the workers that have room, the one with the fewest calls first."""
+        while free := [process for process in self.processes if self._has_room(process)]:
+            process = min(free, key=lambda one: len(one.calls))
+            busy = [call for one in self.processes for call in one.calls.values()]
+            call = take_ready(waiting, busy, lambda call: call.name not in self.separate)
+            if call is None and not process.calls:
+                call = take_ready(waiting, busy)
+            if call is None:
+                return
+            if not process.alive:
+                process.end()
+                place = self.processes.index(process)
+                process = self.processes[place] = self._started(process.number)
+            process.give(call)
+
+    def _has_room(self, process: _Process) -> bool:
+        return len(process.calls) < self.together and self.separate.isdisjoint(process.calls)
+
+    def _outcomes_of(self, process: _Process, waiting: list[Job]) -> Iterator[JobResult]:
+        """Outcomes that a worker has sent, and what follows for its other calls if it died."""
+        company = len(process.calls)
+        while (outcome := process.received()) is not None:
+            call = process.calls.pop(outcome.name)
+            if outcome.lost_device:
+                process.process.join()  # it ends
+            if outcome.alone and company > 1:
+                self.separate.add(call.name)
+                waiting.append(call)
+            else:
+                yield outcome
+        if process.calls and not process.alive:
+            calls, process.calls = list(process.calls.values()), {}
+            if company == 1:
+                yield process.failure(calls[0])
+                return
+            self.deaths.update(call.name for call in calls)
+            lost = process.process.exitcode == LOST_DEVICE
+            self.separate |= {call.name for call in calls if lost or self.deaths[call.name] >= DEATHS}
+            waiting[:0] = calls
 
     def _started(self, number: int) -> _Process:
         variables = self.environments[number % len(self.environments)]
-        return _Process(number, self.begin, variables)
+        return _Process(number, self.begin, variables, self.together)
 
 
 class _Process:
     """Handle of one worker process."""
 
-    def __init__(self, number: int, begin: Callable[[], None], variables: Mapping[str, str]) -> None:
-        self.number = number
+    def __init__(self, number: int, begin: Callable[[], None], variables: Mapping[str, str], together: int) -> None:
+        self.number, self.calls = number, dict[str, Job]()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  (for life; it has no name that a kill could leave)
         context = multiprocessing.get_context("spawn")
         self.ours, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, begin, dict(variables)))
+        self.process = context.Process(target=_serve, args=(theirs, begin, dict(variables), together))
         self.process.start()  # not a daemon: it may start data loader processes
         theirs.close()
         with suppress(OSError):  # it died already; waiting for its first answer reports it
@@ -190,22 +249,26 @@ class _Process:
 
     def give(self, call: Job) -> None:
         """Send a call; if the process is dead, waiting for the answer reports it."""
+        self.calls[call.name] = call
         with suppress(OSError):
             self.ours.send(call)
 
-    def outcome(self, call: Job) -> JobResult:
-        """The answer, or an error if the process died."""
-        outcome: JobResult | None = None
+    def received(self) -> JobResult | None:
+        """The next answer; None if there is none."""
         with suppress(EOFError, OSError):
-            if self.ours.poll():
-                outcome = self.ours.recv()
-        if outcome is None:
-            self.process.join()
-            outcome = JobResult(call.name, error=_cause_of_death(self.process.exitcode))
-        if outcome.error is None:
-            return outcome
+            if self.calls and self.ours.poll():
+                outcome: JobResult = self.ours.recv()
+                return outcome if outcome.error is None or outcome.log else replace(outcome, log=self._logged())
+        return None
+
+    def failure(self, call: Job) -> JobResult:
+        """The outcome of a call whose process died."""
+        self.process.join()
+        return JobResult(call.name, error=_cause_of_death(self.process.exitcode), log=self._logged())
+
+    def _logged(self) -> str:
         self.log.seek(0)
-        return JobResult(outcome.name, error=outcome.error, log=self.log.read().decode("utf-8", errors="replace"))
+        return self.log.read().decode("utf-8", errors="replace")
 
     def end(self) -> None:
         """Kill it immediately, which is safe because its files are written atomically."""
@@ -244,7 +307,9 @@ def _cause_of_death(status: int | None) -> str:
     return f"the process of the run ended with status {status}; see its log"
 
 
-def _serve(calls: connection.Connection, begin: Callable[[], None], variables: Mapping[str, str]) -> None:
+def _serve(
+    calls: connection.Connection, begin: Callable[[], None], variables: Mapping[str, str], together: int
+) -> None:
     """Main loop of a worker: start, then run calls until there are no more, or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent was interrupted too, and decides
     end_with_parent()
@@ -253,17 +318,81 @@ def _serve(calls: connection.Connection, begin: Callable[[], None], variables: M
     file = reduction.recv_handle(calls)
     os.dup2(file, 1)
     os.dup2(file, 2)
-    sys.stdout = sys.stderr = open(file, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115  (for life)
+    output = open(file, "w", encoding="utf-8", buffering=1, closefd=False)  # noqa: SIM115  (for life)
+    sys.stdout = sys.stderr = output if together == 1 else _OutputOfThreads(output)
     faulthandler.enable(file)
     begin()
+    threads = _Threads(calls)
     while True:
         try:
             call = calls.recv()
         except EOFError:
             return
+        if together > 1:
+            threads.start(call)
+            continue
         os.ftruncate(file, 0)
         os.lseek(file, 0, os.SEEK_SET)
-        calls.send(attempt(call))
+        outcome = attempt(call)
+        calls.send(outcome)
+        if outcome.lost_device:
+            os._exit(LOST_DEVICE)
+
+
+class _Threads:
+    """The calls that a worker runs at a time."""
+
+    def __init__(self, calls: connection.Connection) -> None:
+        self.calls, self.running, self.lock = calls, 0, threading.Lock()
+
+    def start(self, call: Job) -> None:
+        """Run a call in a thread, and send its outcome."""
+        with self.lock:
+            self.running += 1
+        threading.Thread(target=self._run, args=(call,), daemon=True).start()
+
+    def _run(self, call: Job) -> None:
+        log = io.StringIO()
+        _LOG.set(log)
+        outcome = JobResult(call.name, error="the run ended without a result")
+        try:
+            outcome = attempt(call)
+        finally:
+            with self.lock:
+                self.running -= 1
+                if not outcome.lost_device or not self.running:
+                    self.calls.send(outcome if outcome.error is None else replace(outcome, log=log.getvalue()))
+                if outcome.lost_device:  # any of the calls may have done it; each is tried alone
+                    os._exit(LOST_DEVICE)
+
+
+_LOG: ContextVar[io.StringIO | None] = ContextVar("log", default=None)
+
+
+class _OutputOfThreads(io.TextIOBase):
+    """Writes to the log of the call whose thread writes, and to that of the process.
+
+    Args:
+        output: log of the process.
+    """
+
+    def __init__(self, output: io.TextIOWrapper) -> None:
+        self.output = output
+
+    def write(self, text: str, /) -> int:
+        """Write to both."""
+        log = _LOG.get()
+        if log is not None:
+            log.write(text)
+        return self.output.write(text)
+
+    def flush(self) -> None:
+        """Flush the log of the process."""
+        self.output.flush()
+
+    def fileno(self) -> int:
+        """That of the process."""
+        return self.output.fileno()
 
 
 def _wait_for_parent() -> None:

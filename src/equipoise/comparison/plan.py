@@ -157,9 +157,9 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
     """
     from equipoise.doctor.suggest import suggest
     from equipoise.train.builders import check_model, check_sizes, model_of, monitor_of, opened
+    from equipoise.train.fabric import check_machine
     from equipoise.train.preparation import Preparation
     from equipoise.train.task import TrainingTask
-    from equipoise.train.trainer import check_trainer
 
     first = RunSpec(**_shared(spec))
     data, _ = opened(first)
@@ -171,7 +171,7 @@ def surveyed_entries(spec: CompareSpec, fingerprint: str | None = None) -> tuple
     check_sizes(first, data, LOOKED_AT)
     task, preparation = TrainingTask(data), Preparation.fit(data.train)
     monitor_of(first, task)
-    check_trainer(first)
+    check_machine(first)
     model, name = model_of(first, task, preparation)
     check_model(model, name, task, preparation, data.train)
     named = f"; model {name}" if spec.model == "auto" else ""

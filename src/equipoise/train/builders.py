@@ -1,4 +1,4 @@
-"""Build what the settings name: data, sampler, model, loss, optimiser and the Lightning module of them."""
+"""Build what the settings name: data, sampler, model, loss, optimiser, and the training of them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
+from lightning_fabric import Fabric, seed_everything
 from torch import nn
 
 from equipoise._checks import check_choice
@@ -27,18 +27,17 @@ from equipoise.models import build_model, find_classifier, set_prior_bias, set_w
 from equipoise.train.loaders import labels_for_sampling
 from equipoise.train.loss_text import build_loss, python_call
 from equipoise.train.methods import LossText, Method, Plain, parse_method
-from equipoise.train.module import Learner
 from equipoise.train.optimizers import build_optimizer, learning_rate_factor
 from equipoise.train.preparation import SAMPLE, Preparation
 from equipoise.train.spec import RunSpec
 from equipoise.train.task import TrainingTask
+from equipoise.train.training import Training
 
 __all__ = [
     "as_trained",
     "check_method",
     "check_model",
     "check_sizes",
-    "learner_of",
     "loss_of",
     "method_of",
     "model_of",
@@ -47,7 +46,11 @@ __all__ = [
     "optimizer_of",
     "ready",
     "sampler_of",
+    "training_of",
 ]
+
+DECODED = 2**30
+"""Maximum number of bytes of a split of image files that is decoded once for a whole training."""
 
 
 def opened(spec: RunSpec, check_images: bool = True) -> tuple[DataSet, Split | None]:
@@ -149,9 +152,10 @@ def as_trained(preparation: Preparation, split: Split) -> Split:
 
 
 def ready(spec: RunSpec, preparation: Preparation, split: Split) -> Split:
-    """Texts as tokens; image files decoded if they are cached."""
+    """Texts as tokens; image files decoded if that takes little memory, or is asked for."""
     if isinstance(split, FileImages):
-        return split.as_arrays() if spec.cache else split
+        one_size = split.size is not None or spec.batch_size != 1
+        return split.as_arrays() if spec.cache or (one_size and split.decoded_bytes <= DECODED) else split
     return preparation.as_arrays(split)
 
 
@@ -164,7 +168,7 @@ def sampler_of(spec: RunSpec, data: DataSet, split: Split, name: str | None = No
 def model_of(spec: RunSpec, task: TrainingTask, preparation: Preparation) -> tuple[nn.Module, str]:
     """The model with fresh weights, and its name."""
     name = task.default_model() if spec.model == "auto" else spec.model
-    pl.seed_everything(spec.seed, verbose=False)
+    seed_everything(spec.seed, verbose=False)
     tokens = preparation.kind == "tokens"
     try:
         model = build_model(
@@ -282,10 +286,7 @@ def loss_in_python(spec: RunSpec, data: DataSet) -> str | None:
 def optimizer_of(
     spec: RunSpec, model: nn.Module, *, fused: bool = True, body_rate: float = 1.0
 ) -> torch.optim.Optimizer:
-    """The optimiser; ``fused=False`` for the default implementation of torch.
-
-    With scaled gradients, a fused optimiser unscales them itself, too late for clipping and statistics.
-    """
+    """The optimiser; ``fused=False`` for the default implementation of torch."""
     sgd = spec.optimizer == "sgd"
     return build_optimizer(
         spec.optimizer,
@@ -293,12 +294,13 @@ def optimizer_of(
         lr=(0.1 if sgd else 1e-3) if spec.lr is None else spec.lr,
         weight_decay=(5e-4 if sgd else 1e-2) if spec.weight_decay is None else spec.weight_decay,
         momentum=spec.momentum,
-        fused=fused and not spec.precision.startswith("16"),
+        fused=fused,
         body_rate=body_rate,
     )
 
 
-def learner_of(
+def training_of(
+    fabric: Fabric,
     spec: RunSpec,
     task: TrainingTask,
     model: nn.Module,
@@ -307,10 +309,11 @@ def learner_of(
     *,
     steps: int,
     body_rate: float = 1.0,
-) -> Learner:
-    """The Lightning module of a run: ``steps`` per epoch; ``body_rate`` scales the learning rate before the head."""
+) -> Training:
+    """The training of a run: ``steps`` per epoch; ``body_rate`` scales the learning rate before the head."""
     data = task.data
-    return Learner(
+    return Training(
+        fabric,
         task,
         model,
         loss,

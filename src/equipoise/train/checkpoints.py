@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from pytorch_lightning.plugins import TorchCheckpointIO
 from torch import Tensor
 
 from equipoise._reading import InputError, read_checkpoint
 from equipoise._writing import appearing
 from equipoise.train.folder import AGAIN, RunFolder
 
-__all__ = ["AtomicCheckpoints", "SelectedWeights", "save"]
+__all__ = ["ResumePoint", "SelectedWeights", "save"]
+
+FROM_START = "it is deleted, and training starts from the first epoch"
+"""What follows if a checkpoint cannot be resumed from."""
 
 
 def save(state: Mapping[str, object], path: Path) -> None:
@@ -27,21 +29,39 @@ def save(state: Mapping[str, object], path: Path) -> None:
         draft.write_bytes(written.getbuffer())
 
 
-class AtomicCheckpoints(TorchCheckpointIO):
-    """Checkpoints that are written atomically and read without executing code."""
+@dataclass(frozen=True)
+class ResumePoint:
+    """The state after an epoch, from which an interrupted training is resumed, ``resume.ckpt``.
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ANN401
-        """Write atomically."""
-        save(checkpoint, Path(path))
+    Args:
+        epochs: number of finished epochs.
+        best_value: monitored metric of the selected epoch.
+        best_epoch: the selected epoch, from 0.
+        step_seconds: mean time of a step in the last epoch.
+        training: state of ``Training``.
+    """
 
-    def load_checkpoint(
-        self,
-        path: Any,  # noqa: ANN401
-        map_location: Any = lambda storage, location: storage,  # noqa: ANN401
-        weights_only: bool | None = None,
-    ) -> dict[str, Any]:
-        """Read tensors and plain values only."""
-        return read_checkpoint(Path(path), advice=f"delete {path} to train from the first epoch", place=map_location)
+    epochs: int
+    best_value: float
+    best_epoch: int
+    step_seconds: float
+    training: Mapping[str, Any]
+
+    def save(self, path: Path) -> None:
+        """Write the checkpoint atomically."""
+        save(vars(self), path)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the checkpoint; raises ``InputError`` if it is damaged, or of a version before 0.2."""
+        content = read_checkpoint(path, advice=FROM_START)
+        if "pytorch-lightning_version" in content:
+            raise InputError(
+                f"{path}: the file must be of this version of equipoise, got one of an earlier version; {FROM_START}"
+            )
+        if {field.name for field in fields(cls)} != content.keys() or not isinstance(content["training"], dict):
+            raise InputError(f"{path}: the file must be the state of a training, got other contents; {FROM_START}")
+        return cls(**content)
 
 
 @dataclass(frozen=True)

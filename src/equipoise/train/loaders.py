@@ -5,8 +5,7 @@ features (n, D) of float32, or tokens (n, length) of integers; labels are class 
 targets (n, C) of float32 with -1 for unknown ones, or label maps (n, height, width) of int64. The data keep their
 smaller types until they are on the device.
 
-The order of a training epoch is a function of seed and epoch. It is computed with the first batch, because Lightning
-makes its iterator before it sets the epoch.
+The order of a training epoch is a function of seed and epoch, which ``set_epoch`` sets.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import cache
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -34,7 +33,6 @@ from equipoise.data.samplers import EpochSampler
 
 __all__ = [
     "Batch",
-    "GroupedBatches",
     "Loader",
     "PairedLoaders",
     "evaluation_loader",
@@ -111,15 +109,13 @@ class Loader(ABC):
         device: of the batches.
     """
 
-    batch_sampler = None  # Lightning looks for it beside a sampler
-
     def __init__(self, order: Order, device: torch.device) -> None:
         self.order, self.device = order, device
 
-    @property
-    def sampler(self) -> EpochSampler | None:
-        """Sampler of training data; Lightning calls its ``set_epoch`` before each epoch. None otherwise."""
-        return self.order.sampler if isinstance(self.order, TrainingOrder) else None
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the sampler of training data."""
+        if isinstance(self.order, TrainingOrder):
+            self.order.sampler.set_epoch(epoch)
 
     @property
     def indices(self) -> Indices:
@@ -142,14 +138,21 @@ class DeviceLoader(Loader):
         self.data = data
 
     def __iter__(self) -> Iterator[Batch]:
-        inputs, labels = self.data
         batches = list(self.order)
+        for rows in torch.split(self.rows(batches), [len(batch) for batch in batches]):
+            yield self.gather(rows)
+
+    def rows(self, batches: list[Indices]) -> Tensor:
+        """Indices of all samples of the batches, on the device."""
         chosen = torch.from_numpy(np.concatenate(batches))
         if self.device.type == "cuda":
             chosen = chosen.pin_memory()
-        chosen = chosen.to(self.device, non_blocking=True)
-        for rows in torch.split(chosen, [len(batch) for batch in batches]):
-            yield inputs.index_select(0, rows), _targets(labels.index_select(0, rows))
+        return chosen.to(self.device, non_blocking=True)
+
+    def gather(self, rows: Tensor) -> Batch:
+        """The batch of these samples."""
+        inputs, labels = self.data
+        return inputs.index_select(0, rows), _targets(labels.index_select(0, rows))
 
 
 class HostLoader(Loader):
@@ -214,16 +217,10 @@ class PairedLoaders:
     def __init__(self, *loaders: Loader) -> None:
         self.loaders = loaders
 
-    @property
-    def sampler(self) -> PairedLoaders:
-        """All samplers, for ``set_epoch``."""
-        return self
-
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of every sampler."""
         for loader in self.loaders:
-            if loader.sampler is not None:
-                loader.sampler.set_epoch(epoch)
+            loader.set_epoch(epoch)
 
     def __len__(self) -> int:
         return min(map(len, self.loaders))
@@ -231,33 +228,6 @@ class PairedLoaders:
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         for batches in zip(*self.loaders, strict=False):
             yield tuple(chain.from_iterable(batches))
-
-
-class GroupedBatches:
-    """Groups of consecutive batches, as iterators.
-
-    Args:
-        loader: batches.
-        size: of a group; the last one of an epoch may be smaller.
-    """
-
-    batch_sampler = None  # Lightning looks for it beside a sampler
-
-    def __init__(self, loader: Loader | PairedLoaders, size: int) -> None:
-        self.loader, self.size = loader, size
-
-    @property
-    def sampler(self) -> EpochSampler | PairedLoaders | None:
-        """That of the loader."""
-        return self.loader.sampler
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.loader) / self.size)
-
-    def __iter__(self) -> Iterator[Iterator[tuple[Tensor, ...]]]:
-        batches: Iterator[tuple[Tensor, ...]] = iter(self.loader)
-        for _ in range(len(self)):
-            yield islice(batches, self.size)
 
 
 class Decoder(Dataset["Batch | DataError"]):
@@ -372,6 +342,8 @@ def _resident(split: Arrays, device: torch.device) -> Batch | None:
         if not fits(inputs.nbytes + labels.nbytes, _free_memory(device)):
             return None
         moved[device] = inputs.to(device), labels.to(device)
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # runs on other streams read them, too
     return moved[device]
 
 

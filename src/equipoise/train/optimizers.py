@@ -63,7 +63,8 @@ def build_optimizer(
         groups = [{"params": body, "lr": body_rate * lr}, {"params": head}]
     how = True if fused and all(parameter.device.type in FUSED for parameter in parameters) else None
     if name == "adamw":
-        return optim.AdamW(groups, lr=lr, weight_decay=weight_decay, fused=how)
+        on_gpu = all(parameter.device.type == "cuda" for parameter in parameters)  # may be captured as a CUDA graph
+        return optim.AdamW(groups, lr=lr, weight_decay=weight_decay, fused=how, capturable=on_gpu)
     return optim.SGD(groups, lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=momentum > 0, fused=how)
 
 

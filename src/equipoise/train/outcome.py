@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import pytorch_lightning as pl
-import torch
 from numpy.typing import NDArray
 
 from equipoise._writing import appearing
@@ -15,9 +13,9 @@ from equipoise.data import FileImages, Split
 from equipoise.evaluation import evaluate, evaluate_open_set
 from equipoise.evaluation.split import FitSplit, try_fit
 from equipoise.predictions import open_predictions
-from equipoise.train.datamodule import DataModule
 from equipoise.train.folder import RunFolder, write_json
-from equipoise.train.module import Learner
+from equipoise.train.run_loaders import RunLoaders
+from equipoise.train.training import Training
 
 __all__ = ["judge", "keep_examples", "predict"]
 
@@ -29,26 +27,23 @@ IGNORED = -100
 """Label to ignore in saved targets, which may differ from that of the data."""
 
 
-def predict(trainer: pl.Trainer, learner: Learner, data_module: DataModule, folder: RunFolder, split: str) -> None:
+def predict(training: Training, loaders: RunLoaders, folder: RunFolder, split: str) -> None:
     """Save logits and targets of a split, in the order of its samples."""
-    whole = data_module.splits[split]
-    kept = _kept(whole, learner)
+    whole, fabric = loaders.splits[split], training.fabric
+    kept = _kept(whole, training)
     if kept is not None:
-        data_module.splits[split] = whole.take(kept)
-    data_module.trainer = trainer
-    loader = data_module.evaluation(split)
-    learner.collected.clear()
-    trainer.predict(learner, loader, return_predictions=False)
-    logits, targets = (torch.cat(parts).numpy() for parts in zip(*learner.collected, strict=True))
+        loaders.splits[split] = whole.take(kept)
+    loader = loaders.evaluation(split)
+    logits, targets = (tensor.numpy() for tensor in training.predict(loader))
     order = loader.indices
-    if trainer.world_size > 1:
-        part = folder.draft / f".{split}.{trainer.global_rank}.npz"
+    if fabric.world_size > 1:
+        part = folder.draft / f".{split}.{fabric.global_rank}.npz"
         with appearing(part) as draft:
             np.savez(draft, logits=logits, targets=targets, indices=order)
-        trainer.strategy.barrier()
-        if not trainer.is_global_zero:
+        fabric.barrier()
+        if not fabric.is_global_zero:
             return
-        parts = [folder.draft / f".{split}.{rank}.npz" for rank in range(trainer.world_size)]
+        parts = [folder.draft / f".{split}.{rank}.npz" for rank in range(fabric.world_size)]
         loaded = [dict(np.load(file)) for file in parts]
         logits, targets, order = (
             np.concatenate([own[key] for own in loaded]) for key in ("logits", "targets", "indices")
@@ -56,7 +51,7 @@ def predict(trainer: pl.Trainer, learner: Learner, data_module: DataModule, fold
         for file in parts:
             file.unlink()
     in_order = np.argsort(order, kind="stable")
-    data = learner.task.data
+    data = training.task.data
     if not data.task.multilabel:
         small = np.int16 if len(data.class_names) < 2**15 else np.int64
         targets = np.where(targets == data.ignore_index, IGNORED, targets.astype(np.int64)).astype(small)
@@ -72,14 +67,14 @@ def predict(trainer: pl.Trainer, learner: Learner, data_module: DataModule, fold
         )
 
 
-def _kept(split: Split, learner: Learner) -> NDArray[np.int64] | None:
+def _kept(split: Split, training: Training) -> NDArray[np.int64] | None:
     """Indices of the images whose label maps are saved; None for all."""
-    if not learner.task.kind.pixels:
+    if not training.task.kind.pixels:
         return None
-    size = learner.preparation.input_shape
+    size = training.preparation.input_shape
     if size is None:
         return None
-    scores = learner.task.num_classes * size[1] * size[2]
+    scores = training.task.num_classes * size[1] * size[2]
     most = max(1, KEPT_SCORES // scores)
     return None if len(split) <= most else np.linspace(0, len(split) - 1, most).round().astype(np.int64)
 

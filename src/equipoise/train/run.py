@@ -7,15 +7,15 @@ import gc
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.utilities import rank_zero_only
+from lightning_fabric import Fabric
+from lightning_fabric.utilities import rank_zero_only
 from rich.console import Console
 from torch import nn
 
@@ -28,7 +28,6 @@ from equipoise.train.builders import (
     as_trained,
     check_method,
     check_model,
-    learner_of,
     loss_in_python,
     loss_of,
     method_of,
@@ -37,21 +36,24 @@ from equipoise.train.builders import (
     opened,
     ready,
     sampler_of,
+    training_of,
 )
-from equipoise.train.callbacks import ProgressBar, Recorder, SelectedEpoch
-from equipoise.train.checkpoints import SelectedWeights
-from equipoise.train.datamodule import DataModule, classifier_features
-from equipoise.train.errors import TrainingError
+from equipoise.train.checkpoints import FROM_START, ResumePoint, SelectedWeights
+from equipoise.train.company import company
+from equipoise.train.errors import OutOfMemoryError, TrainingError
+from equipoise.train.fabric import device_name, environment, fabric_for, launch, logger_for, quiet
 from equipoise.train.folder import AGAIN, RunFolder, write_json
+from equipoise.train.loop import fit
 from equipoise.train.methods import Method, Plain, RunContext, TwoStages
-from equipoise.train.module import Learner
 from equipoise.train.outcome import judge, keep_examples, predict
 from equipoise.train.preparation import Preparation
 from equipoise.train.record import DataRecord, ModelRecord, RunRecord
-from equipoise.train.spec import FREE, RunSpec, describe_differences
+from equipoise.train.recorder import Recorder, SelectedEpoch
+from equipoise.train.run_loaders import RunLoaders, classifier_features
+from equipoise.train.spec import DATA_SETTINGS, FREE, RunSpec, describe_differences
 from equipoise.train.stage_one import begin_from, named_stage_one
 from equipoise.train.task import TrainingTask
-from equipoise.train.trainer import device_name, environment, quiet, trainer_for
+from equipoise.train.training import Training
 
 __all__ = ["run"]
 
@@ -140,7 +142,10 @@ def _drop_damaged(folder: RunFolder, say: Callable[[str], None]) -> None:
     files = [file for file in (folder.resume_point, folder.draft / "checkpoint.ckpt") if file.is_file()]
     try:
         for file in files:
-            read_checkpoint(file, advice="it is deleted, and training starts from the first epoch")
+            if file == folder.resume_point:
+                ResumePoint.read(file)
+            else:
+                read_checkpoint(file, advice=FROM_START)
         if not folder.finished:
             for _ in folder.history():
                 pass  # a damaged row raises
@@ -167,10 +172,10 @@ def _explained(folder: RunFolder) -> Iterator[None]:
     try:
         yield
     except MemoryError as error:
-        raise TrainingError(f"the machine does not have enough memory: {error}") from None
+        raise OutOfMemoryError(f"the machine does not have enough memory: {error}") from None
     except torch.OutOfMemoryError as error:
         first = str(error).partition(". ")[0]
-        raise TrainingError(
+        raise OutOfMemoryError(
             f"the device does not have enough memory ({first}); lower --batch-size or --image-size, or use "
             "--precision bf16-mixed"
         ) from None
@@ -178,7 +183,7 @@ def _explained(folder: RunFolder) -> Iterator[None]:
         if not _lost_a_process(error):
             raise
         raise TrainingError("another process of this run stopped; its own message says why") from None
-    except (KeyboardInterrupt, SystemExit):  # Lightning converts the first into the second
+    except (KeyboardInterrupt, SystemExit):
         raise TrainingError(f"interrupted; {_again(folder)}") from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
@@ -210,7 +215,11 @@ class _Prepared(NamedTuple):
 
 
 def _train(
-    spec: RunSpec, folder: RunFolder, images_checked: bool, say: Callable[[str], None], console: Console | None
+    spec: RunSpec,
+    folder: RunFolder,
+    images_checked: bool,
+    say: Callable[[str], None],
+    console: Console | None,
 ) -> None:
     started, clock = datetime.now(UTC), time.perf_counter()
     prepared = _prepared(spec, folder, images_checked, say, console)
@@ -219,37 +228,46 @@ def _train(
     sampled = sampler_of(spec, data, splits["train"], rank=0, world_size=1)
     batch_size = spec.batch_size or task.default_batch_size(len(sampled))
     steps = max(1, len(sampled) // batch_size)
-    recorder = Recorder(folder, monitor_of(spec, task), spec.checkpoint, say)
-    bars = [] if console is None else [ProgressBar(console)]
-    trainer = trainer_for(spec, folder, [recorder, *bars])
+    fabric = fabric_for(spec)
     model, model_name = _model(spec, method, task, preparation)
-    data_module = DataModule(spec, data, splits, batch_size, method.second_sampler)
-    context = _context(spec, preparation, data_module, trainer, say)
-    learner = _learner(spec, prepared, model, model_name, context, steps)
-    if trainer.is_global_zero and ".py:" in model_name:  # the file may change before the model is exported
+    if fabric.is_global_zero and ".py:" in model_name:  # the file may change before the model is exported
         with appearing(folder.draft / "model.py") as draft:
             shutil.copyfile(model_name.rpartition(":")[0], draft)
-    resume = folder.resume_point if folder.resume_point.is_file() else None
-    if resume is not None:
-        say("resuming an earlier attempt")
-    say(_summary(spec, prepared, model, model_name, steps))
-    if method.learns_in_steps:
-        trainer.fit(learner, datamodule=data_module, ckpt_path=resume)
-    _serve(learner, method, folder, trainer.is_global_zero)
-    _predict(trainer, learner, data_module, folder)
-    if not trainer.is_global_zero:
+    launch(fabric, deterministic=spec.deterministic)
+    with _own_stream(fabric.device):
+        loaders = RunLoaders(fabric, spec, data, splits, batch_size, method.second_sampler)
+        context = _context(spec, preparation, loaders, say)
+        training = _training(fabric, spec, prepared, model, model_name, context, steps)
+        if folder.resume_point.is_file():
+            say("resuming an earlier attempt")
+        say(_summary(spec, prepared, model, model_name, steps))
+        leader = fabric.is_global_zero
+        recorder = Recorder(
+            folder,
+            monitor_of(spec, task),
+            spec.checkpoint,
+            say,
+            logger=logger_for(spec, folder),
+            console=console,
+            leader=leader,
+        )
+        if method.learns_in_steps:
+            fit(training, loaders.training(), loaders.evaluation("val"), recorder, say=say)
+        _serve(training, method, folder, leader)
+        _predict(training, loaders, folder)
+    if not leader:
         return
     judge(folder, say)
     if data.task.pixels:
-        keep_examples(data_module.splits["test"], folder)
+        keep_examples(loaders.splits["test"], folder)
     selected = recorder.selected
     if stage_one is not None and not method.learns_in_steps:
         selected = _selected_without_steps(recorder.monitor, stage_one, folder)
     record = RunRecord(
         data=_data_record(data, splits),
-        model=_model_record(spec, learner, model_name),
+        model=_model_record(spec, training, model_name),
         spec=spec.model_dump(),
-        loss=repr(learner.loss),
+        loss=repr(training.loss),
         loss_in_python=loss_in_python(spec, data),
         preparation=preparation,
         monitor=recorder.monitor,
@@ -261,12 +279,19 @@ def _train(
         finished=datetime.now(UTC).isoformat(timespec="milliseconds"),
         seconds=time.perf_counter() - clock,
         seconds_per_step=selected.seconds_per_step,
-        device=device_name(trainer),
-        environment=environment(trainer),
+        device=device_name(fabric),
+        environment=environment(fabric),
         equipoise=equipoise.__version__,
     )
     write_json(folder.draft / "run.json", record.to_json())
     folder.finish()
+
+
+def _own_stream(device: torch.device) -> AbstractContextManager[object]:
+    """A stream for this run on a GPU, unless it has one: the default stream cannot be captured."""
+    if device.type != "cuda" or torch.cuda.current_stream(device) != torch.cuda.default_stream(device):
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
 
 
 def _prepared(
@@ -274,9 +299,11 @@ def _prepared(
 ) -> _Prepared:
     """Open the data, check the method on them, and train stage one if the method has two stages."""
     method = method_of(spec)
-    data, unknown = opened(spec, check_images=not images_checked)
+    data, preparation, splits = company().share(
+        "data", _data_settings(spec, images_checked), partial(_opened, spec, images_checked)
+    )
     method.check_task(data.task)
-    task, preparation = TrainingTask(data), Preparation.fit(data.train)
+    task = TrainingTask(data)
     stage_one = None
     if isinstance(method, TwoStages):
         _model(spec, method, task, preparation)  # report errors before stage one is trained
@@ -285,17 +312,28 @@ def _prepared(
         stage_one = _stage_one(spec, method, folder, data, say, console)
     for note in data.notes:
         say(note)
+    return _Prepared(method, task, preparation, dict(splits), stage_one)
+
+
+def _opened(spec: RunSpec, images_checked: bool) -> tuple[DataSet, Preparation, dict[str, Split]]:
+    """The data, their preparation, and the splits as they are trained on."""
+    data, unknown = opened(spec, check_images=not images_checked)
+    preparation = Preparation.fit(data.train)
     splits = {"train": data.train, "val": data.val, "test": data.test}
     if unknown is not None:
         splits["open"] = as_trained(preparation, unknown)
-    splits = {name: ready(spec, preparation, split) for name, split in splits.items()}
-    return _Prepared(method, task, preparation, splits, stage_one)
+    return data, preparation, {name: ready(spec, preparation, split) for name, split in splits.items()}
 
 
-def _learner(
-    spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, context: RunContext, steps: int
-) -> Learner:
-    """The model that the method trains, from the weights of stage one if any, with its loss."""
+def _data_settings(spec: RunSpec, images_checked: bool) -> str:
+    """The settings that determine the data, as text."""
+    return spec.model_dump_json(include={*DATA_SETTINGS, "batch_size"}) + str(images_checked)
+
+
+def _training(
+    fabric: Fabric, spec: RunSpec, prepared: _Prepared, model: nn.Module, name: str, context: RunContext, steps: int
+) -> Training:
+    """The training of the method: its model, from the weights of stage one if any, and its loss."""
     method, task, preparation, _, stage_one = prepared
     if stage_one is not None:
         begin_from(stage_one, model, name)
@@ -306,35 +344,29 @@ def _learner(
             f"with another --out and --stage-one {stage_one.path}"
         )
     objective = method.objective(trained, context)
-    learner = learner_of(spec, task, trained, objective, preparation, steps=steps, body_rate=method.rate)
+    training = training_of(fabric, spec, task, trained, objective, preparation, steps=steps, body_rate=method.rate)
     if spec.compile != "none":
         torch.compiler.reset()  # code compiled for an earlier run in this process keeps the weights of that run
         trained.compile(mode=spec.compile)
-    return learner
+    return training
 
 
-def _context(
-    spec: RunSpec,
-    preparation: Preparation,
-    data_module: DataModule,
-    trainer: pl.Trainer,
-    say: Callable[[str], None],
-) -> RunContext:
+def _context(spec: RunSpec, preparation: Preparation, loaders: RunLoaders, say: Callable[[str], None]) -> RunContext:
     """The run, as the method sees it."""
     return RunContext(
-        loss=partial(loss_of, spec, data_module.data, trainer.world_size > 1),
-        features=partial(classifier_features, data_module, preparation, trainer.strategy.root_device),
+        loss=partial(loss_of, spec, loaders.data, loaders.fabric.world_size > 1),
+        features=partial(classifier_features, loaders, preparation),
         epochs=spec.epochs,
         seed=spec.seed,
-        ignore_index=data_module.data.ignore_index,
+        ignore_index=loaders.data.ignore_index,
         say=say,
     )
 
 
-def _predict(trainer: pl.Trainer, learner: Learner, data_module: DataModule, folder: RunFolder) -> None:
+def _predict(training: Training, loaders: RunLoaders, folder: RunFolder) -> None:
     """Save predictions of all splits except training data, and leave the process group."""
-    for split in [name for name in data_module.splits if name != "train"]:
-        predict(trainer, learner, data_module, folder, split)
+    for split in [name for name in loaders.splits if name != "train"]:
+        predict(training, loaders, folder, split)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()  # metrics of the leader would wait for processes that have exited
 
@@ -388,7 +420,7 @@ def _stage_one(
     return named_stage_one(spec.stage_one, wanted, data)
 
 
-def _serve(learner: Learner, method: Method, folder: RunFolder, leader: bool) -> None:
+def _serve(training: Training, method: Method, folder: RunFolder, leader: bool) -> None:
     """Load the selected weights into the model that predicts, and save its weights.
 
     The checkpoint also keeps the weights of the trained model, for example with two heads, so that a run that is killed
@@ -398,12 +430,12 @@ def _serve(learner: Learner, method: Method, folder: RunFolder, leader: bool) ->
     if method.learns_in_steps:
         selected = SelectedWeights.read(folder)
         epoch, trained = selected.epoch, selected.model if selected.trained is None else selected.trained
-        learner.inference_model.load_state_dict(trained)
-        learner.serve(method.served(learner.inference_model))
+        training.inference_model.load_state_dict(trained)
+        training.serve(method.served(training.inference_model))
         if isinstance(method, Plain):
             return
     if leader:
-        SelectedWeights(epoch, learner.model.state_dict(), trained).save(folder.checkpoint)
+        SelectedWeights(epoch, training.model.state_dict(), trained).save(folder.checkpoint)
 
 
 def _selected_without_steps(monitor: str, stage_one: RunFolder, folder: RunFolder) -> SelectedEpoch:
@@ -425,13 +457,13 @@ def _data_record(data: DataSet, splits: Mapping[str, Split]) -> DataRecord:
     )
 
 
-def _model_record(spec: RunSpec, learner: Learner, model_name: str) -> ModelRecord:
-    shape = None if learner.preparation.kind == "tokens" else learner.preparation.input_shape
+def _model_record(spec: RunSpec, training: Training, model_name: str) -> ModelRecord:
+    shape = None if training.preparation.kind == "tokens" else training.preparation.input_shape
     return ModelRecord(
         name=model_name,
-        parameters=sum(weight.numel() for weight in learner.model.parameters()),
+        parameters=sum(weight.numel() for weight in training.model.parameters()),
         options=spec.model_options,
-        num_classes=learner.task.num_classes,
+        num_classes=training.task.num_classes,
         input_shape=None if shape is None else list(shape),
-        vocabulary=learner.preparation.vocabulary,
+        vocabulary=training.preparation.vocabulary,
     )

@@ -157,7 +157,7 @@ class SharedSpec(BaseModel):
     separator: str | None = _data(None, "Separator of several labels in one column.")
     image_root: str | None = _data(None, "Folder that paths in tables, lists and COCO files are relative to.")
     skip_bad_images: bool = _data(False, "Skip image files that cannot be decoded, instead of raising an error.")
-    cache: bool = _data(False, "Decode all image files once and cache them in memory.")
+    cache: bool = _data(False, "Decode image files once even if they take more than 1 GiB; fewer are always kept.")
     workers: int | None = _data(
         None, "Processes that decode image files; None for the number of cores minus one, at most 8.", ge=0, le=256
     )
@@ -306,6 +306,16 @@ ROW_SETTINGS = frozenset(
     or name in ("augment", "sampler")
 )
 """Settings that can differ between rows of a comparison; data and monitor cannot."""
+
+
+DATA_SETTINGS = tuple(
+    name
+    for name, field in SharedSpec.model_fields.items()
+    if isinstance(extra := field.json_schema_extra, dict)
+    and extra["group"] == "Data"
+    and name not in ("workers", "augment", "sampler")
+)
+"""Settings that determine which data are trained on."""
 
 
 class RunSpec(SharedSpec):

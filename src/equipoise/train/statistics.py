@@ -7,7 +7,8 @@ batches at once: computing them batch by batch would take longer than the steps 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from equipoise.metrics import Accuracy, ConfidenceProfile
 from equipoise.metrics.truth import ProbabilityGap, TruthProbability
 from equipoise.train.record import Statistic
 
-__all__ = ["OBSERVATIONS", "Statistics"]
+__all__ = ["NOTHING", "OBSERVATIONS", "Observed", "Statistics", "Wanted"]
 
 OBSERVATIONS = 16
 """Approximate number of observed batches of an epoch."""
@@ -26,6 +27,28 @@ GRADIENTS = 4
 """Approximate number of observed gradients of an epoch: each norm reads all weights."""
 KEPT = 250_000
 """Approximate maximum number of logits to keep of a batch."""
+
+
+class Wanted(NamedTuple):
+    """What to observe of a step."""
+
+    logits: bool
+    gradient: bool
+
+
+NOTHING = Wanted(logits=False, gradient=False)
+
+
+class Observed(NamedTuple):
+    """What was observed of a step: rows of logits with their targets, and the norm of the gradient."""
+
+    rows: tuple[Tensor, Tensor] | None
+    norm: Tensor | None
+
+    def copied(self) -> Observed:
+        """Copies, for tensors that the next step overwrites."""
+        rows = None if self.rows is None else (self.rows[0].clone(), self.rows[1].clone())
+        return Observed(rows, None if self.norm is None else self.norm.clone())
 
 
 class Statistics(nn.Module):
@@ -49,28 +72,28 @@ class Statistics(nn.Module):
         self.kept: list[tuple[Tensor, Tensor]] = []
         self.norms: list[Tensor] = []
 
-    def wanted(self, index: int) -> bool:
-        """Whether the step with this index is observed."""
-        return index % self.every == 0
+    def wanted(self, index: int) -> Wanted:
+        """What is observed of the step with this index."""
+        return Wanted(index % self.every == 0, index % (self.every * OBSERVATIONS // GRADIENTS) == 0)
 
-    def wants_gradient(self, index: int) -> bool:
-        """Whether the gradient of this step is observed, too."""
-        return index % (self.every * OBSERVATIONS // GRADIENTS) == 0
+    def add(self, observed: Observed) -> None:
+        """Keep what was observed of a step for the end of the epoch."""
+        if observed.rows is not None:
+            self.kept.append(observed.rows)
+        if observed.norm is not None:
+            self.norms.append(observed.norm)
 
     @torch.no_grad()
-    def observe(self, logits: Tensor, targets: Tensor) -> None:
-        """Keep a part of a batch for the end of the epoch; mixed labels have no true class and are skipped."""
+    def rows(self, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor] | None:
+        """A part of a batch; None for mixed labels, which have no true class."""
         dense = targets.is_floating_point() and "recall" in self.observers
-        if not dense:
-            self.kept.append(_some(logits.detach(), targets))
+        return None if dense else _some(logits.detach(), targets)
 
     @torch.no_grad()
-    def observe_gradient(self, optimizer: torch.optim.Optimizer) -> None:
-        """Observe the norm of the gradient before a step."""
-        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    def gradient_norm(self, weights: Iterable[Tensor]) -> Tensor | None:
+        """The norm of the gradient before a step; None without one."""
         gradients = [weight.grad for weight in weights if weight.grad is not None]
-        if gradients:
-            self.norms.append(torch.nn.utils.get_total_norm(gradients))
+        return torch.nn.utils.get_total_norm(gradients) if gradients else None
 
     @torch.no_grad()
     def row(self, model: nn.Module, loss: nn.Module) -> dict[str, Statistic]:

@@ -1,4 +1,4 @@
-"""The Lightning trainer of a run, its logger and its environment."""
+"""The devices of a run through Lightning Fabric, its logger and its environment."""
 
 from __future__ import annotations
 
@@ -7,24 +7,33 @@ import logging
 import os
 import platform
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.single_device import SingleDeviceStrategy
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from lightning_fabric.utilities.warnings import PossibleUserWarning
 
-from equipoise.train.checkpoints import AtomicCheckpoints
 from equipoise.train.folder import RunFolder
 from equipoise.train.record import Environment
 from equipoise.train.spec import RunSpec
 
-__all__ = ["check_trainer", "device_name", "environment", "quiet", "trainer_for"]
+__all__ = [
+    "check_machine",
+    "device_name",
+    "environment",
+    "fabric_for",
+    "launch",
+    "logger_for",
+    "on_one_device",
+    "quiet",
+]
 
 LOGGERS = {
     "csv": "CSVLogger",
@@ -36,42 +45,47 @@ LOGGERS = {
 }
 
 
-def trainer_for(spec: RunSpec, folder: RunFolder, callbacks: Sequence[pl.Callback]) -> pl.Trainer:
-    """The trainer; settings of the machine are passed on unchanged."""
+def fabric_for(spec: RunSpec) -> Fabric:
+    """The devices, their strategy and precision; settings of the machine are passed on unchanged."""
     devices: Any = int(spec.devices) if spec.devices.lstrip("-").isdigit() else spec.devices
-    logger = _logger(spec, folder)
     try:
-        return pl.Trainer(
+        return Fabric(
             accelerator=_accelerator(spec.accelerator),
             devices=devices,
             num_nodes=spec.nodes,
             strategy=spec.strategy,
             precision=spec.precision,  # type: ignore[arg-type]
-            max_epochs=spec.epochs,
-            logger=logger,
-            callbacks=list(callbacks),
-            plugins=[AtomicCheckpoints()],
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            num_sanity_val_steps=0,
-            use_distributed_sampler=False,
-            deterministic=spec.deterministic,
-            benchmark=not spec.deterministic,
-            inference_mode=True,
         )
-    except (MisconfigurationException, ImportError, ValueError, RuntimeError) as error:
+    except (MisconfigurationException, ImportError, ValueError, RuntimeError, TypeError) as error:
         raise ValueError(
             f"--accelerator, --devices, --nodes, --strategy and --precision must suit this machine: {error}"
         ) from None
 
 
-def check_trainer(spec: RunSpec) -> None:
+def launch(fabric: Fabric, *, deterministic: bool) -> None:
+    """Start the other processes of the run, if any, and choose between deterministic and fast algorithms."""
+    if deterministic:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS refuses to be deterministic
+    torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.benchmark = not deterministic
+    try:
+        fabric.launch()
+    except TypeError as error:  # a strategy that forks needs a function to run
+        raise ValueError(f"--strategy must start processes by the command line, e.g. ddp: {error}") from None
+
+
+def on_one_device(fabric: Fabric) -> bool:
+    """Whether one process trains on one device, without wrappers around the model."""
+    return type(fabric.strategy) is SingleDeviceStrategy
+
+
+def check_machine(spec: RunSpec) -> None:
     """Raise if the machine or the logger does not exist, before anything is trained; nothing is written."""
-    quiet_loggers = spec.logger in ("none", "csv", "tensorboard")  # other loggers may create a run on a server
     with quiet():
-        trainer_for(spec if quiet_loggers else spec.model_copy(update={"logger": "none"}), RunFolder(Path("run")), ())
-    if not quiet_loggers:
+        fabric_for(spec)
+    if spec.logger in ("none", "csv", "tensorboard"):  # other loggers may create a run on a server
+        logger_for(spec, RunFolder(Path("run")))
+    else:
         _logger_kind(spec)
 
 
@@ -85,10 +99,10 @@ def _accelerator(asked: str) -> str:
     return asked
 
 
-def _logger(spec: RunSpec, folder: RunFolder) -> Any:  # noqa: ANN401
-    """The logger of that name; loggers that write files write them into the folder."""
+def logger_for(spec: RunSpec, folder: RunFolder) -> Any:  # noqa: ANN401
+    """The logger of that name, None for ``"none"``; loggers that write files write them into the folder."""
     if spec.logger == "none":
-        return False
+        return None
     kind = _logger_kind(spec)
     options = {"name": "logs", "version": ""} if spec.logger in ("csv", "tensorboard") else {}
     try:
@@ -129,7 +143,7 @@ def quiet() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def environment(trainer: pl.Trainer) -> Environment:
+def environment(fabric: Fabric) -> Environment:
     """Versions and hardware."""
     return Environment(
         python=platform.python_version(),
@@ -137,14 +151,14 @@ def environment(trainer: pl.Trainer) -> Environment:
         torch=torch.__version__,
         pytorch_lightning=version("pytorch-lightning"),
         numpy=np.__version__,
-        device=device_name(trainer),
-        processes=trainer.world_size,
+        device=device_name(fabric),
+        processes=fabric.world_size,
         cores=os.cpu_count(),
         threads=torch.get_num_threads(),
     )
 
 
-def device_name(trainer: pl.Trainer) -> str:
+def device_name(fabric: Fabric) -> str:
     """Name of the device."""
-    device = trainer.strategy.root_device
+    device = fabric.device
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
