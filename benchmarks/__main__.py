@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from benchmarks import coverage, losses, methods, metrics, page, startup, train, training
+from benchmarks import compare, coverage, losses, methods, metrics, page, startup, train, training
 from benchmarks.cases import CUDA_SHAPES, SHAPES, Link, Shapes
 from benchmarks.catalogue import all_cases
 from benchmarks.gpu import copy_bandwidth
 from benchmarks.machine import describe_machine, installed_version, keep_freed_memory
-from benchmarks.table import format_methods, format_run, format_train, format_training
+from benchmarks.table import format_compare, format_methods, format_run, format_train, format_training
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BOTH = ("float32", "bfloat16")
@@ -39,6 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
             "losses": _losses,
             "training": _training,
             "train": _train,
+            "compare": _compare,
             "methods": _methods,
             "metrics": _metrics,
             "startup": _startup,
@@ -115,6 +116,21 @@ def _train(options: argparse.Namespace) -> None:
     }
     _write(run, options.json)
     print(format_train(run))
+
+
+def _compare(options: argparse.Namespace) -> None:
+    device = torch.device(options.device)
+    chosen = {key: getattr(options, key) for key in ("rounds", "filter", "compile", "peers", "epochs")}
+    before = describe_machine(device) | {"pytorch_lightning": installed_version("pytorch-lightning")}
+    rows = compare.run(compare.Settings(device, **chosen), _progress)
+    run = {
+        "benchmark": "compare",
+        "machine": before | {"load_average_at_end": describe_machine(device)["load_average"]},
+        "settings": chosen,
+        "rows": rows,
+    }
+    _write(run, options.json)
+    print(format_compare(run))
 
 
 def _methods(options: argparse.Namespace) -> None:
@@ -249,6 +265,17 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     command = subparsers.add_parser(
+        "compare",
+        parents=[measured],
+        help="steps a second of equipoise compare against bare PyTorch loops",
+        description=compare.__doc__,
+    )
+    command.add_argument("--rounds", type=_positive, default=9, help="measured rounds (9)")
+    command.add_argument("--compile", action="store_true", help="CUDA: measure our runs with --compile, too")
+    command.add_argument("--no-peers", dest="peers", action="store_false", help="CUDA: skip the peers")
+    command.add_argument("--epochs", type=int, default=80, help="CUDA: of the timed command, 0 for none (80)")
+
+    command = subparsers.add_parser(
         "methods",
         parents=[measured],
         help="time of a training step of ResNet-32 with two heads or two branches against the plain one",
@@ -381,6 +408,7 @@ def _contents() -> str:
     lines.append("train: equipoise train against a bare loop, and with each loss; python -m benchmarks train --help")
     for device, cases in train.CASES.items():
         lines.extend(f"    {device:8}  {case.title}" for case in cases)
+    lines.append("compare: equipoise compare against bare loops; python -m benchmarks compare --help")
     lines.append("methods: a step of ResNet-32 with two heads or branches; python -m benchmarks methods --help")
     lines.append("metrics: metrics against torchmetrics, and over many pixels; python -m benchmarks metrics --help")
     lines.append("startup: imports against torch's, and the help; python -m benchmarks startup --help")

@@ -11,6 +11,7 @@ from benchmarks.machine import PEERS
 
 __all__ = [
     "blocks",
+    "format_compare",
     "format_methods",
     "format_run",
     "format_train",
@@ -102,6 +103,48 @@ def _training_cells(row: Row) -> tuple[str, ...]:
         f"{row['ratio']['low']:.3f}-{row['ratio']['high']:.3f}",
         _verdict(row),
     )
+
+
+def format_compare(run: dict[str, Any]) -> str:
+    """The table of comparisons against bare loops."""
+    machine, rows = run["machine"], run["rows"]
+    lines = [
+        f"{machine['device']}, {machine['threads']} threads of {machine['cores']} cores",
+        f"pytorch-lightning {machine['pytorch_lightning']}, {versions(machine)}; "
+        f"load average {machine['load_average']} before, {machine['load_average_at_end']} after",
+        "",
+    ]
+    if "ratio" in rows[0]:
+        header: tuple[str, ...] = ("case", "seconds", "bare loops, seconds", "ratio", "at most", "met")
+        cells = [
+            (
+                row["name"],
+                f"{row['seconds']['median']:.1f}",
+                f"{row['bare_seconds']['median']:.1f}",
+                f"{row['ratio']['median']:.2f} ({row['ratio']['low']:.2f}-{row['ratio']['high']:.2f})",
+                f"{row['limit']:g}",
+                _met(row),
+            )
+            for row in rows
+        ]
+    else:
+        header = ("case", "", "steps per second", "speed-up", "at least", "met")
+        cells = [
+            (
+                row["case"],
+                row["name"],
+                f"{row['steps_per_second']['median']:,.0f}",
+                "" if row["speed_up"] is None else f"{row['speed_up']['median']:.2f}",
+                "" if row["at_least"] is None else f"{row['at_least']:g}",
+                _met(row),
+            )
+            for row in rows
+        ]
+    return "\n".join([*lines, *_aligned(header, cells, left=(0, 1))])
+
+
+def _met(row: Row) -> str:
+    return "" if row["met"] is None else "yes" if row["met"] else "no"
 
 
 def format_train(run: dict[str, Any]) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -204,21 +204,37 @@ class Trained:
         with torch.cuda.stream(self.stream):
             model = model_of(spec, task, preparation)[0]
             self.training: Training = training_of(fabric, spec, task, model, loss, preparation, steps=steps)
+            if spec.compile != "none":
+                model.compile(mode=spec.compile)
             self.loader = RunLoaders(fabric, spec, data, {"train": split}, batch_size).training()
             self.steps = Steps(self.training, self.loader)
         self.epochs = 0
 
-    def epoch(self) -> float:
-        """Seconds of a step, over an epoch."""
-        device = self.training.device
+    def begin(self) -> None:
+        """Begin the next epoch."""
         with torch.cuda.stream(self.stream):
             self.training.begin(self.epochs)
             self.loader.set_epoch(self.epochs)
-            drain(device)
-            start = time.perf_counter()
-            self.steps.epoch()
-            drain(device)
         self.epochs += 1
+
+    def parts(self) -> Iterator[bool]:
+        """Take the steps of the epoch, part by part."""
+        parts = self.steps.parts()
+        while True:
+            with torch.cuda.stream(self.stream):
+                if next(parts, True):
+                    return
+            yield True
+
+    def epoch(self) -> float:
+        """Seconds of a step, over an epoch."""
+        device = self.training.device
+        self.begin()
+        drain(device)
+        start = time.perf_counter()
+        for _ in self.parts():
+            pass
+        drain(device)
         return (time.perf_counter() - start) / self.training.steps
 
 

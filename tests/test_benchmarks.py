@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 
@@ -11,17 +10,21 @@ import pytest
 import torch
 
 import equipoise
-from benchmarks import cases, coverage, losses, measure, methods, metrics, startup, targets, train, training
+from benchmarks import cases, compare, coverage, losses, measure, methods, metrics, startup, targets, train, training
 from benchmarks.__main__ import main
 from benchmarks.cases import CALL, TORCH, Limit, make_batch
 from benchmarks.catalogue import all_cases
 from benchmarks.gpu import copy_bandwidth, device_seconds
 from benchmarks.losses import Settings
+from benchmarks.machine import describe_machine
 from benchmarks.measure import Quartiles, Step, held_for_backward, paired_ratio, peak_bytes
 from benchmarks.page import MAIN, format_page
-from benchmarks.table import format_run
+from benchmarks.table import format_compare, format_run
 from benchmarks.targets import Check, cpu_checks, cuda_checks, floor_bytes
 from equipoise.catalogue import CATALOGUE
+from equipoise.data import digits_lt
+from equipoise.losses import CrossEntropyLoss
+from equipoise.train.spec import RunSpec
 
 CPU = torch.device("cpu")
 TINY = {"softmax": ((6, 5), (2, 3, 4, 4)), "sigmoid": ((6, 4),)}
@@ -542,24 +545,30 @@ def test_a_training_is_compared_with_a_bare_loop_and_with_every_loss_of_its_task
         assert {(row["of"], row["met"]) for row in others} == {("CrossEntropyLoss", None)}
 
 
-def test_the_bare_loop_trains_as_we_do(monkeypatch):
+def test_the_bare_loop_trains_as_we_do():
     """On our batches, and with the learning rate that it has, its weights are ours after an epoch."""
-    actual = []
+    data = digits_lt()
+    options = {"schedule": "constant", "warmup": 0.0, "optimizer": "sgd", "lr": 1e-5, "accelerator": "cpu"}
+    spec = RunSpec(data="digits-lt", model="resnet32", **options)
+    ours = train.Trained(spec, data, CrossEntropyLoss(), 16, 1)
+    bare = train._bare_loop(spec, data, ours)
+    ours.epoch()
+    for rows in torch.from_numpy(ours.loader.indices).split(16):
+        bare.step(rows)
+    weights = [one.state_dict() for one in (bare.model, ours.training.model)]
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=1e-4)
 
-    def follow(turns, trainer, learner):
-        for rows in torch.from_numpy(trainer.train_dataloader.loader.indices).split(16):
-            turns.bare.step(rows)
-        actual.append(deepcopy((learner.model.state_dict(), turns.bare.model.state_dict())))
-        turns.bare_seconds.append(1.0)
 
-    monkeypatch.setattr(train.Turns, "on_train_epoch_end", follow)
-    case = train.Case(
-        "digits-lt", "resnet32", None, {"schedule": "constant", "warmup": 0.0, "optimizer": "sgd", "lr": 1e-5}
-    )
-    train.run(train.Settings(CPU, [case], rounds=1, filter="CrossEntropyLoss"))
-    ours, bare = actual[0]
-    assert len(actual) == 2
-    torch.testing.assert_close(bare, ours, rtol=1e-3, atol=1e-4)
+def test_comparison_against_bare_loops(monkeypatch):
+    """On a CPU: the command and the bare loops with the steps of its runs."""
+    small = ["--data", "digits-lt", "--model", "mlp", "--epochs", "1", "--seeds", "1", "--losses", "ce focal"]
+    monkeypatch.setattr(compare, "README", small)
+    (row,) = compare.run(compare.Settings(CPU, rounds=1))
+    assert row["name"] == "command, 2 runs"
+    assert row["ratio"]["median"] == pytest.approx(row["seconds"]["median"] / row["bare_seconds"]["median"])
+    assert row["met"] == (row["ratio"]["median"] <= row["limit"])
+    run = {"rows": [row], "machine": describe_machine(CPU) | {"pytorch_lightning": "2", "load_average_at_end": 0}}
+    assert "command, 2 runs" in format_compare(run)
 
 
 def test_a_loss_that_rejects_the_batch_is_skipped_with_the_reason(monkeypatch):

@@ -79,7 +79,16 @@ def test_corrupt_image(refused, pictures, broken, options):
 
 def test_corrupt_image_in_one_of_two_processes(refused, pictures):
     rotten(pictures / "val" / "emu" / "01.jpg")
-    refused("val/emu/01.jpg", "another process of this run stopped", status=1, lines=2, data=pictures, **QUICK, **TWO)
+    refused(
+        "val/emu/01.jpg",
+        "another process of this run stopped",
+        status=1,
+        lines=2,
+        data=pictures,
+        workers=1,
+        **QUICK,
+        **TWO,
+    )
 
 
 def test_corrupt_image_after_the_training(refused, equipoise, pictures, tmp_path, earlier):

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -539,20 +540,21 @@ def test_features_are_kept_on_the_host_if_the_device_is_full(stage_one, tmp_path
             raise MemoryError("features must fit into the memory of meta, got ...; pass less")
         return keep(*arguments, device=device, **options)
 
-    from equipoise.train import datamodule
+    from equipoise.train import run_loaders
 
-    monkeypatch.setattr(datamodule, "keep_features", full)
-    loader = datamodule.evaluation_loader
+    monkeypatch.setattr(run_loaders, "keep_features", full)
+    loader = run_loaders.evaluation_loader
     monkeypatch.setattr(
-        datamodule, "evaluation_loader", lambda *args, device, **options: loader(*args, device="cpu", **options)
+        run_loaders, "evaluation_loader", lambda *args, device, **options: loader(*args, device="cpu", **options)
     )
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     monkeypatch.setattr(model, "to", lambda device: model)
     from equipoise.train.preparation import Preparation
 
     data = digits_lt()
-    made = datamodule.DataModule(RunSpec(data="digits-lt"), data, {"train": data.train}, 32)
-    kept = datamodule.classifier_features(made, Preparation.fit(data.train), torch.device("cuda"), model, "train")
+    fabric = SimpleNamespace(device=torch.device("cuda"), world_size=1, global_rank=0)
+    made = run_loaders.RunLoaders(fabric, RunSpec(data="digits-lt"), data, {"train": data.train}, 32)
+    kept = run_loaders.classifier_features(made, Preparation.fit(data.train), model, "train")
     assert places == ["cuda", "cpu"]
     assert len(kept.features) == len(data.train)
 

@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from equipoise.train.builders import optimizer_of
 from equipoise.train.optimizers import LEARNING_RATES, OPTIMIZERS, build_optimizer, learning_rate_factor
-from equipoise.train.spec import RunSpec
 
 
 def rates(factor, steps):
@@ -103,12 +101,6 @@ def test_fused_optimiser_resumes_bit_for_bit(name):
 
 def test_devices_without_a_fused_optimiser_have_torchs():
     assert not build_optimizer("adamw", nn.Linear(2, 1, device="meta"), lr=0.1, weight_decay=0.0).defaults["fused"]
-
-
-@pytest.mark.parametrize(("precision", "fused"), [("32-true", True), ("bf16-mixed", True), ("16-mixed", None)])
-def test_scaled_gradients_are_not_left_to_a_fused_optimiser(precision, fused):
-    spec = RunSpec(data="digits-lt", precision=precision)
-    assert optimizer_of(spec, nn.Linear(2, 1)).defaults["fused"] is fused
 
 
 def test_adamw_decays_beside_the_gradient():

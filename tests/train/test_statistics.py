@@ -12,7 +12,7 @@ from equipoise.losses import CrossEntropyLoss
 from equipoise.metrics import Accuracy, ConfidenceProfile
 from equipoise.metrics.truth import ProbabilityGap, TruthProbability
 from equipoise.train import statistics
-from equipoise.train.statistics import Statistics
+from equipoise.train.statistics import Observed, Statistics
 
 MODEL = nn.Linear(2, 3)
 
@@ -29,9 +29,13 @@ def batches(*shapes: tuple[int, ...]) -> list[tuple[torch.Tensor, torch.Tensor]]
     return [(z, torch.randint(z.shape[1], (len(z), *z.shape[2:]), generator=draw)) for z in made]
 
 
+def look(watched: Statistics, logits: torch.Tensor, targets: torch.Tensor) -> None:
+    watched.add(Observed(watched.rows(logits, targets), None))
+
+
 def row_of(watched: Statistics, seen: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, object]:
     for logits, targets in seen:
-        watched.observe(logits, targets)
+        look(watched, logits, targets)
     return watched.row(MODEL, CrossEntropyLoss())
 
 
@@ -75,7 +79,7 @@ def test_of_large_batches_some_is_kept_from_every_image_and_all_over(monkeypatch
     monkeypatch.setattr(statistics, "KEPT", 100)
     ((logits, targets),) = batches((2, 3, 20, 10))
     watched = watching(3)
-    watched.observe(logits, targets)
+    look(watched, logits, targets)
     ((rows, labels),) = watched.kept
     assert rows.shape == (2 * 16, 3)  # every 13th of 200 pixels: 1,200 logits are twelve times as many as are kept
     assert labels.shape == (2 * 16,)
@@ -91,7 +95,7 @@ def test_of_large_batches_some_is_kept_from_every_image_and_all_over(monkeypatch
 def test_what_is_kept_is_a_copy(shape):
     ((logits, targets),) = batches(shape)
     watched = watching(3)
-    watched.observe(logits, targets)
+    look(watched, logits, targets)
     before = row_of(watching(3), [(logits.clone(), targets.clone())])
     logits.zero_()
     targets.zero_()
@@ -103,8 +107,8 @@ def test_several_labels_are_kept_with_their_samples():
     logits, targets = torch.randn(8, 4, generator=draw), torch.randint(2, (8, 4), generator=draw).float()
     watched = Statistics({"gap": ProbabilityGap()}, steps=2)
     watched.reset()
-    watched.observe(logits[:3], targets[:3])
-    watched.observe(logits[3:], targets[3:])
+    look(watched, logits[:3], targets[:3])
+    look(watched, logits[3:], targets[3:])
     p = logits.double().sigmoid()
     gap = p[targets == 1].mean() - (1 - p[targets == 0]).mean()
     row = watched.row(MODEL, CrossEntropyLoss())
@@ -115,25 +119,24 @@ def test_several_labels_are_kept_with_their_samples():
 
 def test_mixed_labels_are_skipped():
     watched = watching(3)
-    watched.observe(torch.randn(4, 3), torch.full((4, 3), 1 / 3))
+    look(watched, torch.randn(4, 3), torch.full((4, 3), 1 / 3))
     assert not watched.row(MODEL, CrossEntropyLoss()).keys() & {"recall_weights", "entropy_right"}
 
 
 @pytest.mark.parametrize(("steps", "batches", "gradients"), [(3, 3, 1), (17, 17, 5), (64, 16, 4), (1000, 17, 5)])
 def test_some_batches_and_gradients_of_an_epoch_are_observed(steps, batches, gradients):
     watched = watching(3, steps)
-    seen = {index for index in range(steps) if watched.wanted(index)}
-    differentiated = {index for index in range(steps) if watched.wants_gradient(index)}
+    seen = {index for index in range(steps) if watched.wanted(index).logits}
+    differentiated = {index for index in range(steps) if watched.wanted(index).gradient}
     assert (len(seen), len(differentiated)) == (batches, gradients)
     assert 0 in differentiated <= seen
 
 
 def test_norms_are_those_of_the_gradients_that_the_optimiser_sees():
     model = nn.Linear(2, 2, bias=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     watched = watching(3)
     for size in (3.0, 4.0):
         model.weight.grad = torch.full((2, 2), size)  # the norm is twice that
-        watched.observe_gradient(optimizer)
+        watched.add(Observed(None, watched.gradient_norm(model.parameters())))
     row = watched.row(model, CrossEntropyLoss())
     assert (row["gradient_norm"], row["largest_gradient_norm"]) == pytest.approx((7.0, 8.0))

@@ -12,7 +12,9 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from equipoise.data import digits_lt
+from equipoise.heads import bilateral, decouple
 from equipoise.losses import CrossEntropyLoss, FocalLoss, current_settings
+from equipoise.models import build_model
 from equipoise.schedules import Linear
 from equipoise.train.builders import optimizer_of
 from equipoise.train.optimizers import learning_rate_factor
@@ -143,3 +145,20 @@ def test_state_continues_a_training():
     states = (one.optimizer.state_dict()["state"] for one in (training, other))
     for first, second in zip(*(state.values() for state in states), strict=True):
         assert torch.equal(first["momentum_buffer"], second["momentum_buffer"])
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "resnet32", "resnet18", "densenet121", "unet", "deeplabv3"])
+@pytest.mark.parametrize("method", ["none", "sdn", "bbn"])
+def test_models_have_the_same_outputs_with_channels_last(name, method):
+    if (method == "bbn" and not name.startswith("resnet")) or (method == "sdn" and name == "linear"):
+        pytest.skip("the method is for other models")
+    torch.manual_seed(0)
+    model = build_model(name, num_classes=3, input_shape=(3, 32, 32))
+    model = {"none": lambda model: model, "sdn": decouple, "bbn": partial(bilateral, epochs=2)}[method](model).eval()
+    inputs = torch.randn(2, 3, 32, 32)
+    expected = model(inputs)
+    model.to(memory_format=torch.channels_last)
+    outputs = model(inputs.contiguous(memory_format=torch.channels_last))
+    torch.testing.assert_close(outputs, expected, rtol=1e-3, atol=1e-4)
+    sum(output.sum() for output in (outputs if isinstance(outputs, tuple) else (outputs,))).backward()
+    assert all(weight.grad.stride() == weight.stride() for weight in model.parameters() if weight.grad is not None)

@@ -24,6 +24,7 @@ from equipoise.data.samplers import EpochSampler
 from equipoise.data.text import Vocabulary
 from equipoise.heads.rebalanced import empty_linear
 from equipoise.models import build_model, find_classifier, set_prior_bias, set_word_vectors
+from equipoise.train.fabric import on_one_device
 from equipoise.train.loaders import labels_for_sampling
 from equipoise.train.loss_text import build_loss, python_call
 from equipoise.train.methods import LossText, Method, Plain, parse_method
@@ -155,7 +156,8 @@ def ready(spec: RunSpec, preparation: Preparation, split: Split) -> Split:
     """Texts as tokens; image files decoded if that takes little memory, or is asked for."""
     if isinstance(split, FileImages):
         one_size = split.size is not None or spec.batch_size != 1
-        return split.as_arrays() if spec.cache or (one_size and split.decoded_bytes <= DECODED) else split
+        small = one_size and spec.workers is None and split.decoded_bytes <= DECODED
+        return split.as_arrays() if spec.cache or small else split
     return preparation.as_arrays(split)
 
 
@@ -328,4 +330,5 @@ def training_of(
         clip=spec.clip,
         ema=spec.ema,
         seed=spec.seed,
+        channels_last=fabric.device.type == "cuda" and on_one_device(fabric) and ":" not in spec.model,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,6 +33,9 @@ class Company:
 
     def wait(self, device: torch.device) -> None:
         """Return at once: the next value that is read from the device waits for it."""
+
+    def pace(self) -> None:
+        """Return at once: the driver limits the work that waits for a device."""
 
     def share(self, kind: str, key: Hashable, make: Callable[[], Made]) -> Made:
         """What ``make`` returns."""
@@ -90,16 +94,30 @@ class SharedProcess(Company):
 
     def wait(self, device: torch.device) -> None:
         """Let other runs use the process, on a GPU until it has finished the work of this run."""
-        finished = None
-        if device.type == "cuda":
-            finished = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            finished.record()
-        own, state = _RandomState.now(), _MEMBER.get()
+        state = _MEMBER.get()
+        state.submitted.clear()
         state.waits += 1
         if state.waits > WAITS and not state.settled:
             state.settled = True
             self._settled += 1
             self._turn.notify_all()
+        self._hand_over(_recorded() if device.type == "cuda" else None)
+
+    def pace(self) -> None:
+        """Let other runs submit their work, too, if a GPU has enough of this one.
+
+        The queue of the driver is limited: a run that fills it with an epoch would have the device for itself.
+        """
+        submitted = _MEMBER.get().submitted
+        submitted.append(_recorded())
+        if len(submitted) >= AHEAD:
+            for _ in range(AHEAD // 2 - 1):
+                submitted.popleft()
+            self._hand_over(submitted.popleft())
+
+    def _hand_over(self, finished: torch.cuda.Event | None) -> None:
+        """Let other runs use the process until an event of the device, and take the turn again."""
+        own = _RandomState.now()
         self._turn.release()
         try:
             if finished is not None:
@@ -127,11 +145,22 @@ WAITS = 2
 """A run waits twice in an epoch."""
 
 
+AHEAD = 8
+"""Maximum number of graphs that a run has waiting for the device."""
+
+
 class _Member:
     """What a company knows of one of its runs."""
 
-    waits = 0
-    settled = False
+    def __init__(self) -> None:
+        self.waits, self.settled = 0, False
+        self.submitted: deque[torch.cuda.Event] = deque()
+
+
+def _recorded() -> torch.cuda.Event:
+    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
 
 _MEMBER: ContextVar[_Member] = ContextVar("member")

@@ -63,11 +63,14 @@ def fabric_for(spec: RunSpec) -> Fabric:
 
 
 def launch(fabric: Fabric, *, deterministic: bool) -> None:
-    """Start the other processes of the run, if any, and choose between deterministic and fast algorithms."""
+    """Start the other processes of the run, if any.
+
+    Algorithms of cuDNN are chosen by its heuristics: timing them takes seconds in every thread, was no faster for the
+    models that were measured, and would make results depend on what else runs.
+    """
     if deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # without it cuBLAS refuses to be deterministic
     torch.use_deterministic_algorithms(deterministic)
-    torch.backends.cudnn.benchmark = not deterministic
     try:
         fabric.launch()
     except TypeError as error:  # a strategy that forks needs a function to run

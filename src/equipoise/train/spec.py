@@ -157,9 +157,12 @@ class SharedSpec(BaseModel):
     separator: str | None = _data(None, "Separator of several labels in one column.")
     image_root: str | None = _data(None, "Folder that paths in tables, lists and COCO files are relative to.")
     skip_bad_images: bool = _data(False, "Skip image files that cannot be decoded, instead of raising an error.")
-    cache: bool = _data(False, "Decode image files once even if they take more than 1 GiB; fewer are always kept.")
+    cache: bool = _data(False, "Decode image files once, even if a split takes more than 1 GiB.")
     workers: int | None = _data(
-        None, "Processes that decode image files; None for the number of cores minus one, at most 8.", ge=0, le=256
+        None,
+        "Processes that decode image files; None decodes small data once, others in cores minus one, at most 8.",
+        ge=0,
+        le=256,
     )
     allow_empty: bool = _data(False, "Allow classes without training samples, and validation data with a single class.")
     augment: str = _data(

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.train.company import company
 from equipoise.train.fabric import on_one_device
 from equipoise.train.loaders import DeviceLoader, Loader, PairedLoaders
 from equipoise.train.statistics import Observed, Wanted
@@ -69,11 +70,17 @@ class Steps:
 
     def epoch(self) -> None:
         """Take all steps of the epoch."""
+        for _ in self.parts():
+            pass
+
+    def parts(self) -> Iterator[None]:
+        """Take the steps of the epoch, part by part."""
         training = self.training
         if self.graphs is None or not self.captured:
             for batch in self.loader:
                 self._take(batch)
                 self.tick(training.steps_taken)
+                yield
                 if self.captured and self.looked_at >= EAGER and self._at_start_of_a_part():
                     break
         if self.captured and self.graphs is not None and training.index < training.steps:
@@ -84,6 +91,8 @@ class Steps:
                 except _CaptureError as error:
                     self._stay_eager(str(error))
                 self.tick(training.steps_taken)
+                company().pace()
+                yield
             if not self.captured:
                 self._take_rest()
 

@@ -52,6 +52,8 @@ class Training:
         clip: maximum norm of the gradient; None for no limit.
         ema: decay of an average of the weights, which is then validated and kept; None for no average.
         seed: seed of dropout and augmentation, combined with the epoch and the process.
+        channels_last: whether images and weights of convolutions have their channels last in memory, which is faster on
+            GPUs; models that view their features in another shape may not support it.
     """
 
     def __init__(
@@ -70,7 +72,11 @@ class Training:
         clip: float | None = None,
         ema: float | None = None,
         seed: int = 0,
+        channels_last: bool = False,
     ) -> None:
+        if channels_last:
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.channels_last = channels_last
         self.fabric, self.device = fabric, fabric.device
         self.task, self.preparation, self.factor, self.augment = task, preparation, factor, augment
         self.steps, self.epochs, self.clip, self.seed = steps, epochs, clip, seed
@@ -146,7 +152,7 @@ class Training:
         rows, norm = None, None
         with self.fabric.autocast():
             inputs, targets = zip(*map(self._augmented, batch[::2], batch[1::2]), strict=True)
-            outputs = self.forward(*inputs)
+            outputs = self.forward(*map(self._laid_out, inputs))
             loss: Tensor = self.loss(outputs, *targets)
             self.loss_sum.add_(loss.detach())
             if wanted.logits:
@@ -168,6 +174,11 @@ class Training:
             return self.preparation.prepare(inputs), targets
         inputs, targets = self.augment(self.preparation.scale(inputs), targets, self.generator)
         return self.preparation.normalise(inputs), targets
+
+    def _laid_out(self, inputs: Tensor) -> Tensor:
+        if self.channels_last and inputs.ndim == 4:
+            return inputs.contiguous(memory_format=torch.channels_last)
+        return inputs
 
     def _weights(self) -> Iterator[Tensor]:
         return chain.from_iterable(group["params"] for group in self.optimizer.param_groups)
@@ -206,7 +217,7 @@ class Training:
         """Logits of raw inputs."""
         with self.fabric.autocast():
             prepared = self.fabric.strategy.precision.convert_input(self.preparation.prepare(inputs))
-            return _logits(self.inference_model(prepared))
+            return _logits(self.inference_model(self._laid_out(prepared)))
 
     def validate(self, loader: Iterable[Batch]) -> None:
         """Update the metrics with all batches."""
