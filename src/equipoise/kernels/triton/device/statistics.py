@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["join_kernel", "recall_kernel", "steer_kernel"]
+__all__ = ["recall_kernel", "steer_kernel"]
 
 
 @triton.jit
@@ -65,12 +65,3 @@ def steer_kernel(
     moved = tl.minimum(tl.maximum(before + STEP * (TARGET - found), 0.0), GAMMA_MAX)
     tl.store(gamma + k, moved, mask=told)
     tl.store(gap + k, found, mask=told)
-
-
-@triton.jit
-def join_kernel(hyper, gamma, both, n, labels, BLOCK: tl.constexpr):
-    """Concatenate ``hyper`` (n,) and ``gamma`` (labels,) to (n + labels,)."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(hyper + i, mask=i < n, other=0.0)
-    value += tl.load(gamma + (i - n), mask=(i >= n) & (i < n + labels), other=0.0).to(value.dtype)
-    tl.store(both + i, value, mask=i < n + labels)
