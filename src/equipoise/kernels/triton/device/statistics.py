@@ -60,8 +60,8 @@ def steer_kernel(
     p_negative = negatives - (p_all - p_positive)  # the sum of 1 - p over the negatives
     both = (positives > 0.0) & (negatives > 0.0)
     found = p_positive / tl.where(both, positives, 1.0) - p_negative / tl.where(both, negatives, 1.0)
-    told = inside & both & (found == found)  # no update for NaN
+    usable = inside & both & (found == found)  # no update for NaN
     before = tl.load(gamma + k, mask=inside, other=0.0)
     moved = tl.minimum(tl.maximum(before + STEP * (TARGET - found), 0.0), GAMMA_MAX)
-    tl.store(gamma + k, moved, mask=told)
-    tl.store(gap + k, found, mask=told)
+    tl.store(gamma + k, moved, mask=usable)
+    tl.store(gap + k, found, mask=usable)
