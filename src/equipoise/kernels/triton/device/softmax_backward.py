@@ -58,6 +58,7 @@ def backward_tile(
     # The gradient of ignored rows is 0 for any logits. x is -inf or NaN there: it suffices to raise NaN to a number. If
     # the exponentials are at hand, and one mask holds for all classes of a store, a second store is less work.
     zeroed: tl.constexpr = ONCE and VECTOR <= 0
+    at_hand: tl.constexpr = ONCE and C <= BLOCK_C
     precise: tl.constexpr = spread and not brier and PLAN.fractional and (DENSE or PLAN.gamma_neg < 0)
 
     valid = live & (others != -1.0)
@@ -129,7 +130,7 @@ def backward_tile(
         if KEPT:
             z, t = adjusted_tile(logits, targets, at, t_at, k, z_c, t_c, label, there, hyper, C, PLAN, DENSE, LONG)
             x = relative(z, peak[:, None])
-            if spread and not zeroed:
+            if spread and not at_hand:
                 x = at_least(x, LOWEST)
         if DENSE:
             if brier:
@@ -158,6 +159,8 @@ def backward_tile(
             gradient = tl.where(is_label(k, start, label, VECTOR), back[:, None], gradient)
         inside = live[:, None] & (k < C)[None, :]
         place = (out + offsets(k, g_c, LONG))[None, :] + g_at[:, None]
+        if spread and at_hand and not zeroed:
+            gradient = tl.where(valid[:, None], gradient, 0.0)
         if zeroed:
             tl.store(place, gradient.to(out.dtype.element_ty), mask=inside & valid[:, None])
             gradient = tl.zeros_like(gradient)
