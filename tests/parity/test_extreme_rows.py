@@ -27,6 +27,8 @@ from tests.parity.budget import DEVICE, needs_kernels
 
 pytest.importorskip("triton")
 
+from equipoise.kernels.triton.launch import softmax as softmax_launch
+
 pytestmark = [needs_kernels, pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")]
 
 
@@ -124,6 +126,25 @@ def test_ignored_rows(entry, dense):
             value, gradient = both(make(entry, 4), spoiled, targets)
             torch.testing.assert_close(value, clean)
             torch.testing.assert_close(gradient.cpu(), torch.where(out.unsqueeze(1), 0.0, slope.cpu()))
+
+
+@pytest.mark.parametrize("shape", [(7, 1100), (9, 6), (2, 12, 4, 16), (2, 12, 3, 5)], ids=str)
+@pytest.mark.parametrize("at_once", [False, True], ids=["two passes", "at once"])
+def test_the_gradient_of_ignored_rows_is_0_for_any_logits(shape, at_once, monkeypatch):
+    monkeypatch.setattr(softmax_launch, "LEAST_AT_ONCE", 0 if at_once else math.inf)
+    logits, targets = logits_of(*shape, dtype=torch.float32, grad=False), indices_of(shape, ignored=0.5)
+    out = (targets == IGNORED).unsqueeze(1)
+    for form, smoothing in (("cross-entropy", 0.0), ("focal", 0.1), ("asymmetric", 0.1), ("Brier", 0.0)):
+        loss = FORMS[form](label_smoothing=smoothing)
+        clean, slope = both(loss, logits, targets)
+        assert slope.cpu()[out.expand(shape)].eq(0).all()
+        for bad in (math.nan, math.inf, -3e38):
+            spoiled = logits.clone()
+            spoiled[:, ::2] = torch.where(out, bad, logits[:, ::2])
+            with use("triton"):
+                value, gradient = value_and_gradient(loss, spoiled.to(DEVICE), targets.to(DEVICE))
+            assert torch.equal(value, clean)
+            assert torch.equal(gradient, slope)
 
 
 @pytest.mark.parametrize(("classes", "bad"), [(4, math.nan), (4, math.inf), (700, math.nan)])

@@ -53,14 +53,17 @@ def doctor(
 ) -> None:
     """Report problems and suggest losses: from predictions (FILE), from --counts, or from both."""
     with bad_input():
-        if file is None and counts is None:
-            raise InputError(
-                "doctor needs predictions or counts, got neither; try: equipoise doctor --counts 5000,500,50"
-            )
         from equipoise.doctor.diagnosis import diagnose
 
         source = None if file is None else opened(file, task, counts, ignore_index)
-        numbers = read_counts(counts) if counts is not None else source.train_counts if source is not None else None
+        if source is not None:
+            numbers = source.train_counts
+        elif counts is not None:
+            numbers = read_counts(counts)
+        else:
+            raise InputError(
+                "doctor needs predictions or counts, got neither; try: equipoise doctor --counts 5000,500,50"
+            )
         if source is None and numbers is not None and len(numbers) == 1:
             raise InputError(
                 f"--counts must have a number for each class, got only {counts!r}; "

@@ -42,7 +42,7 @@ class use:  # noqa: N801 - reads as a verb, like torch.no_grad
 
     def __init__(self, backend: Choice) -> None:
         check_choice("backend", backend, ("auto", "reference", "triton"))
-        self.before = wanted_backend["name"]
+        self.before = wanted()
         wanted_backend["name"] = backend
 
     def __enter__(self) -> use:
@@ -63,7 +63,7 @@ def backend(logits: Tensor) -> Backend:
     """The backend that computes a pointwise loss of these logits."""
     if triton_serves(logits):
         return "triton"
-    return "cpu" if wanted_backend["name"] == "auto" and cpu_serves(logits) else "reference"
+    return "cpu" if wanted() == "auto" and cpu_serves(logits) else "reference"
 
 
 def cpu_serves(tensor: Tensor) -> bool:
@@ -75,9 +75,10 @@ def cpu_serves(tensor: Tensor) -> bool:
 
 def triton_serves(logits: Tensor) -> bool:
     """Whether the kernels run for these logits; raises if they were requested by name and cannot run."""
-    if wanted_backend["name"] == "reference":
+    choice = wanted()
+    if choice == "reference":
         return False
-    if wanted_backend["name"] == "auto":
+    if choice == "auto":
         return logits.is_cuda and obstacle(logits) is None
     reason = obstacle(logits)
     if reason is not None:

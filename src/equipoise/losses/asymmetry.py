@@ -12,7 +12,6 @@ from torch import Tensor
 from equipoise._buffers import PreciseBuffers
 from equipoise._checks import check_length, check_number, is_traced, on_host, transforms_active
 from equipoise.distributed import all_sum, world_size
-from equipoise.kernels.choice import triton_serves
 
 __all__ = ["AdaptiveAsymmetry"]
 
@@ -93,11 +92,11 @@ class AdaptiveAsymmetry(PreciseBuffers):
         gamma = self._placed("gamma_neg", logits)
         if self.awaits_labels and logits.shape[1] != 1:
             with torch.inference_mode(False):  # a validation pass must not leave buffers that cannot be updated
-                self.gamma_neg = gamma.expand(logits.shape[1]).clone()
+                self.gamma_neg = gamma = gamma.expand(logits.shape[1]).clone()
                 self.gap = self._placed("gap", logits).expand(logits.shape[1]).clone()
         if self.per_class:
-            check_length("gamma_neg", self.gamma_neg.numel(), logits.shape[1])
-        return self.gamma_neg
+            check_length("gamma_neg", gamma.numel(), logits.shape[1])
+        return gamma
 
     def margin_of(self, logits: Tensor) -> Tensor | None:
         """The margin of this batch, (1,); None where this does not adapt it."""
@@ -120,10 +119,12 @@ class AdaptiveAsymmetry(PreciseBuffers):
         sums = torch.stack([p.sum(axes), t.sum(axes), (p * t).sum(axes), known.sum(axes)]).view(4, 1, -1)
         self.move(sums, logits, sync)
 
-    @torch.no_grad()
-    def move(self, sums: Tensor, logits: Tensor, sync: bool) -> None:
-        """Update the exponent from partial sums of p, t, p t and 1 over the known elements, (4, parts, 1 or C)."""
-        if transforms_active():
+    def move(self, sums: Tensor, logits: Tensor, sync: bool, *, fused: bool = False) -> None:
+        """Update the exponent from partial sums of p, t, p t and 1 over the known elements, (4, parts, 1 or C).
+
+        The sums carry no gradient. ``fused``: the kernels have computed them, and one more updates the exponent.
+        """
+        if not fused and transforms_active():  # with transforms no kernel runs
             raise RuntimeError(
                 "an adaptive exponent cannot be updated inside a torch.func transform, got training mode with "
                 f"target_gap={self.target_gap:g}; call loss.eval() first"
@@ -136,7 +137,7 @@ class AdaptiveAsymmetry(PreciseBuffers):
             seen, usable = _gap(sums.sum((1, 2)))
             moved = (margin + self.margin_step * (self.target_gap - seen)).clamp(0.0, self.margin_max)
             margin.copy_(torch.where(usable, moved, margin))
-        if gamma.dtype is sums.dtype and not torch.compiler.is_compiling() and triton_serves(logits):
+        if fused and gamma.dtype is sums.dtype:
             from equipoise.kernels.triton.launch.statistics import steer  # Triton is optional
 
             steer(sums, gamma, gap, self.target_gap, self.gap_step, self.gamma_max)

@@ -44,15 +44,14 @@ def fused_softmax_loss(
         return None  # unsupported batch weights, or recall weights of dense targets: need unreduced losses
     fixed = view_of(hyper, spec.layout, "weight")
     sync = sync and world_size() > 1
-    in_kernel = (
-        normalizer is None and not sync and not torch.compiler.is_compiling()
-    )  # the compiler fuses the reduction
+    compiling = torch.compiler.is_compiling()
+    in_kernel = normalizer is None and not sync and not compiling  # the compiler fuses the reduction
 
     def weigh(counts: Tensor | None) -> Tensor:
-        return recalls.weigh(fixed, counts, logits, sync_counts)
+        return recalls.weigh(fixed, counts, logits, sync_counts, fused=not compiling)
 
     if any(recalls.looking) and not has_terms_of_all_classes(spec):
-        if torch.compiler.is_compiling():
+        if compiling:
             return None  # the compiler applies weights and reduction to unreduced losses with counts
         loss, mass, valid = fused.softmax_weighed(logits, targets, hyper, spec, weigh, reduction if in_kernel else None)
         if in_kernel:
@@ -86,9 +85,8 @@ def fused_sigmoid_loss(
         return None  # needs whole rows: whether a sample has any known label
     arguments = (logits, targets, element_weight, hyper, spec)
     shared = sync and world_size() > 1
-    in_kernel = (
-        normalizer is None and not shared and not torch.compiler.is_compiling()
-    )  # the compiler fuses the reduction
+    compiling = torch.compiler.is_compiling()
+    in_kernel = normalizer is None and not shared and not compiling  # the compiler fuses the reduction
     observed: Observed = "nothing" if asymmetry is None else "labels" if asymmetry.per_class else "all"
     known: Tensor | None = None
     if in_kernel and reduction != "valid_mean":
@@ -96,7 +94,7 @@ def fused_sigmoid_loss(
     else:
         loss, known, sums = fused.sigmoid_totals(*arguments, observed)
     if asymmetry is not None and sums is not None:
-        asymmetry.move(sums, logits, sync)
+        asymmetry.move(sums, logits, shared, fused=not compiling)
     if known is None:
         return loss
     samples, labels = logits.shape[:2]

@@ -16,7 +16,7 @@ from equipoise._checks import (
     check_tensors,
 )
 from equipoise.kernels.autograd import sigmoid_elements
-from equipoise.kernels.choice import backend, triton_serves
+from equipoise.kernels.choice import backend
 from equipoise.kernels.hyper import Hyper, Piece, check_layout
 from equipoise.kernels.spec import SigmoidSpec
 from equipoise.losses.adjust import NegativeTolerance
@@ -220,28 +220,29 @@ class SigmoidLoss(Loss):
     ) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
         check_tensors(logits, targets)
-        hyper, layout = self.hyper(logits), self.layout
+        hyper, layout, asymmetry = self.hyper(logits), self.layout, self.asymmetry
         rows = logits if logits.ndim > 1 else logits.unsqueeze(-1)
-        if self.asymmetry is not None:
+        if asymmetry is not None:
             check_logits(logits)
-            if self.asymmetry.awaits_labels:  # the first batch sets it, so the batch must be valid
+            if asymmetry.awaits_labels:  # the first batch sets it, so the batch must be valid
                 check_sigmoid_targets(logits, targets, self.ignore_value, self.validate)
-            adapted = self.asymmetry.exponent(rows)
+            adapted = asymmetry.exponent(rows)
             start = hyper.numel()
             layout = (*layout, Piece("gamma_neg", start, start + adapted.numel()))
-            margin = self.asymmetry.margin_of(rows)
+            margin = asymmetry.margin_of(rows)
             if margin is not None:
                 end = start + adapted.numel()
                 layout = (*layout, Piece("margin", end, end + 1))
                 adapted = torch.cat([adapted, margin])
-            hyper = _joined(hyper, adapted, logits)  # a copy: the exponent is updated before backward reads it
+            # a copy, because the exponent is updated before backward reads it
+            hyper = torch.cat([hyper, adapted.to(hyper.dtype)])
         return sigmoid_reduced(
             logits,
             targets,
             hyper,
             SigmoidSpec(layout, self.ignore_value, self.detach_focus),
             element_weight=element_weight,
-            asymmetry=self.asymmetry if self.training and torch.is_grad_enabled() else None,
+            asymmetry=asymmetry if self.training and torch.is_grad_enabled() else None,
             reduction=self.reduction,
             normalizer=normalizer,
             validate=self.validate,
@@ -252,14 +253,6 @@ class SigmoidLoss(Loss):
         """Parts and options for ``repr``."""
         options = f"ignore_value={self.ignore_value:g}, reduction={self.reduction!r}, sync={self.sync}"
         return ",\n".join(text for text in (super().extra_repr(), options) if text)
-
-
-def _joined(hyper: Tensor, gamma: Tensor, logits: Tensor) -> Tensor:
-    if torch.compiler.is_compiling() or not triton_serves(logits):
-        return torch.cat([hyper, gamma.to(hyper.dtype)])
-    from equipoise.kernels.triton.launch.statistics import joined  # Triton is optional
-
-    return joined(hyper, gamma)
 
 
 def sigmoid_parts(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from equipoise._reading import map_array, read_arrays
-from equipoise.predictions.source import Array, Chunk, InputError, Predictions, no_targets, told_task
+from equipoise.predictions.source import Array, Chunk, InputError, Predictions, no_targets, resolve_task
 from equipoise.tasks import Task
 
 __all__ = ["hold_arrays", "open_arrays", "open_folder"]
@@ -67,14 +67,14 @@ def _predictions(
         actual_task = Task.SEGMENTATION if scores.ndim > 2 else Task.MULTICLASS
         if unlabelled is not None and unlabelled.multilabel:
             actual_task = Task.MULTILABEL
-        told_task(
+        resolve_task(
             path,
             scores.shape,
             scores.shape if actual_task.multilabel else (scores.shape[0], *scores.shape[2:]),
             actual_task,
         )
     else:
-        actual_task = told_task(path, scores.shape, targets.shape, task)
+        actual_task = resolve_task(path, scores.shape, targets.shape, task)
         _check_type(path, targets, actual_task)
     classes = scores.shape[1]
     if not actual_task.multilabel and classes < 2:

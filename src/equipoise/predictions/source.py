@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from equipoise._reading import InputError, reading
 from equipoise.tasks import Task
 
-__all__ = ["Array", "Chunk", "InputError", "Predictions", "no_targets", "told_task"]
+__all__ = ["Array", "Chunk", "InputError", "Predictions", "no_targets", "resolve_task"]
 
 Array: TypeAlias = NDArray[Any]
 
@@ -211,7 +211,7 @@ def no_targets(scores: Array, task: Task, ignore_index: int) -> Array:
     return np.full((scores.shape[0], *scores.shape[2:]), ignore_index, np.int64)
 
 
-def told_task(path: Path, scores: tuple[int, ...], targets: tuple[int, ...], wanted: Task | None) -> Task:
+def resolve_task(path: Path, scores: tuple[int, ...], targets: tuple[int, ...], wanted: Task | None) -> Task:
     """The task inferred from the shapes, or the requested one; raise if they do not match."""
     shapes = f"scores {scores} and targets {targets}"
     if len(scores) < 2:

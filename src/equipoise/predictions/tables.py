@@ -21,7 +21,7 @@ from equipoise._extras import missing
 from equipoise._reading import reading
 from equipoise._suggestions import nearest, repeated, shortened
 from equipoise._text_files import SAVE_AS_UTF8, header_of, no_text, read_options
-from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, no_targets, told_task
+from equipoise.predictions.source import UNKNOWN, Array, Chunk, InputError, Predictions, no_targets, resolve_task
 from equipoise.tasks import Task
 
 __all__ = ["Columns", "batches", "columns_of", "open_table"]
@@ -62,7 +62,7 @@ def open_table(
     if not columns.targets:
         columns = replace(columns, multi=unlabelled is not None and unlabelled.multilabel)
     classes = len(columns.classes)
-    actual_task = told_task(path, (-1, classes), (-1, classes) if columns.multi else (-1,), task)
+    actual_task = resolve_task(path, (-1, classes), (-1, classes) if columns.multi else (-1,), task)
     if actual_task.multiclass and classes < 2:
         only, name = columns.scores[0], columns.classes[0]
         raise InputError(

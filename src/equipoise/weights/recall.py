@@ -23,7 +23,7 @@ from equipoise._checks import (
     transforms_active,
 )
 from equipoise.distributed import all_sum
-from equipoise.kernels.choice import cpu_serves, triton_serves
+from equipoise.kernels.choice import cpu_serves
 from equipoise.kernels.hyper import accumulation_dtype
 
 __all__ = ["PrecisionWeights", "RecallWeights"]
@@ -91,18 +91,21 @@ class RecallWeights(PreciseBuffers):
         return self.momentum is None or (self.training and torch.is_grad_enabled())
 
     @torch.no_grad()
-    def weigh(self, counts: Tensor | None, logits: Tensor, sync: bool) -> Tensor:
-        """Weights (C,) from rows and true positives per class in this process, (2, C), if they depend on the batch."""
+    def weigh(self, counts: Tensor | None, logits: Tensor, sync: bool, *, fused: bool = False) -> Tensor:
+        """Weights (C,) from rows and true positives per class in this process, (2, C), if they depend on the batch.
+
+        ``fused``: the kernels have counted, and one more computes the weights.
+        """
         if self.momentum is None:
             assert counts is not None
-            return _batch_weights(counts, logits, self.min_errors, sync and self.training)
+            return _batch_weights(counts, logits, self.min_errors, sync and self.training, fused)
         dtype = accumulation_dtype(logits)
         if is_traced(logits):  # the average is not updated
             return (1.0 - self._constant("recall", logits)).to(dtype)
         recall = self._widen("recall", dtype, logits.device)
         if counts is not None:
             counts = all_sum(counts) if sync else counts
-            if self.init == "first" and recall.dtype is dtype and _by_kernel(logits):
+            if self.init == "first" and recall.dtype is dtype and fused:
                 from equipoise.kernels.triton.launch.statistics import recall_weights  # Triton is optional
 
                 batches = self._widen("batches", torch.int64, logits.device)
@@ -151,9 +154,9 @@ class BatchRecall:
         """Whether the next weights depend on the batch."""
         return True
 
-    def weigh(self, counts: Tensor, logits: Tensor, sync: bool) -> Tensor:
+    def weigh(self, counts: Tensor, logits: Tensor, sync: bool, *, fused: bool = False) -> Tensor:
         """Weights (C,) from rows and true positives per class in this process, (2, C)."""
-        return _batch_weights(counts, logits, self.min_errors, sync)
+        return _batch_weights(counts, logits, self.min_errors, sync, fused)
 
 
 class Recalls(NamedTuple):
@@ -173,29 +176,26 @@ class Recalls(NamedTuple):
                 check_num_classes(weights.num_classes, num_classes)
         return cls(recalls, [weights.looks() for weights in recalls])
 
-    def weigh(self, fixed: Tensor | None, counts: Tensor | None, logits: Tensor, sync: bool) -> Tensor:
+    def weigh(
+        self, fixed: Tensor | None, counts: Tensor | None, logits: Tensor, sync: bool, *, fused: bool = False
+    ) -> Tensor:
         """Product (C,) with fixed weights; ``counts`` (2, C) may be None where no weights look at the batch."""
         product = fixed
         for weights, looks in zip(self.weights, self.looking, strict=True):
-            dynamic = weights.weigh(counts if looks else None, logits, sync)  # type: ignore[arg-type]
+            dynamic = weights.weigh(counts if looks else None, logits, sync, fused=fused)  # type: ignore[arg-type]
             product = dynamic if product is None else product * dynamic
         assert product is not None
         return product
 
 
-def _batch_weights(counts: Tensor, logits: Tensor, min_errors: float, sync: bool) -> Tensor:
+def _batch_weights(counts: Tensor, logits: Tensor, min_errors: float, sync: bool, fused: bool) -> Tensor:
     counts, dtype = all_sum(counts) if sync else counts, accumulation_dtype(logits)
-    if _by_kernel(logits):
+    if fused:
         from equipoise.kernels.triton.launch.statistics import recall_weights  # Triton is optional
 
         return recall_weights(counts, dtype, min_errors)
     support, true_positives = counts.to(dtype)
     return torch.where(support > 0, (support - true_positives).clamp(min=min_errors) / support.clamp(min=1), 1.0)
-
-
-def _by_kernel(logits: Tensor) -> bool:
-    """Whether to use one kernel instead of a dozen small operations; the compiler fuses them itself."""
-    return not torch.compiler.is_compiling() and triton_serves(logits)
 
 
 class PrecisionWeights(PreciseBuffers):

@@ -13,6 +13,7 @@ import triton.language as tl
 
 __all__ = [
     "LOWEST",
+    "at_least",
     "confidence_gamma",
     "exp",
     "exp_relative",
@@ -72,6 +73,10 @@ if os.environ.get("TRITON_INTERPRET") == "1":  # it supports neither fma nor inl
         return (z - peak) * _unit(peak, LOG2E)
 
     @triton.jit
+    def at_least(x, bound):
+        return tl.where(x >= bound, x, bound)
+
+    @triton.jit
     def row_max(z):
         return tl.max(z, 1) + tl.sum(tl.where(z == z, 0.0, z), 1)
 
@@ -115,6 +120,11 @@ else:
         """Rounded once, at the end; the rounding of the peak is the same for all classes of a row."""
         unit = _unit(peak, LOG2E)
         return tl.fma(z, unit + tl.zeros_like(z), -(peak * unit) + tl.zeros_like(z))
+
+    @triton.jit
+    def at_least(x, bound):
+        """The larger of x and the bound; the bound where x is NaN. One instruction."""
+        return tl.maximum(x, bound)
 
     @triton.jit
     def _larger(a, b):

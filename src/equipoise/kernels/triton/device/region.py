@@ -348,7 +348,7 @@ def _labels(
 def _scanned(z, peak, own, k, C: tl.constexpr, DENSE: tl.constexpr):
     """Peak of the rows including one more tile, its exponentials, and the factor that rescales previous sums."""
     top = tl.maximum(row_max(z), peak)
-    _, fade = faded(peak, top)
+    _, fade = faded(peak, relative(peak, peak), top)
     return top, exponentials(relative(z, top[:, None]), own, k, C, not DENSE, False), fade
 
 

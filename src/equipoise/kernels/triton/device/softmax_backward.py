@@ -5,7 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from equipoise.kernels.triton.device.forms import exp_relative, log, log_relative, lowest, reciprocal, relative, unit_of
+from equipoise.kernels.triton.device.forms import (
+    LOWEST,
+    at_least,
+    exp_relative,
+    log,
+    log_relative,
+    lowest,
+    reciprocal,
+    relative,
+    unit_of,
+)
 from equipoise.kernels.triton.device.softmax_forms import (
     adjusted_tile,
     dense_terms,
@@ -29,10 +39,14 @@ def backward_tile(
     tile, peak, others, pull, factor, logits, targets, weight, hyper, out,
     rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, g_0, g_1, g_2, g_c,
     C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, CODED: tl.constexpr, KEPT: tl.constexpr,
-    WEIGHTED: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, G_UNIT: tl.constexpr, LONG: tl.constexpr,
-    SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, VECTOR: tl.constexpr,
+    WEIGHTED: tl.constexpr, ONCE: tl.constexpr, Z_UNIT: tl.constexpr, T_UNIT: tl.constexpr, G_UNIT: tl.constexpr,
+    LONG: tl.constexpr, SPLIT: tl.constexpr, EVEN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of a tile of rows, times ``factor``; with KEPT, forward has saved ``peak``, ``others`` and ``pull``."""
+    """Gradient of a tile of rows, times ``factor``; with KEPT, forward has saved ``peak``, ``others`` and ``pull``.
+
+    ONCE: the program has just computed the exponentials of a row that it holds, so that they must be the same here.
+    """
     _, live, outer, i_2 = rows_of_program(tile, rows, size_2, SPLIT, EVEN, LONG, BLOCK_R, VECTOR)
     at = places(outer, i_2, size_1, z_0, z_1, z_2, Z_UNIT, LONG)
     g_at = places(outer, i_2, size_1, g_0, g_1, g_2, G_UNIT, LONG)
@@ -41,6 +55,10 @@ def backward_tile(
     t_at, _ = present(t_at, live, VECTOR)
     brier: tl.constexpr = PLAN.squared_error >= 0
     spread: tl.constexpr = DENSE or brier or PLAN.label_smoothing >= 0
+    # The gradient of ignored rows is 0 for any logits. x is -inf or NaN there: it suffices to raise NaN to a number. If
+    # the exponentials are at hand, and one mask holds for all classes of a store, a second store is less work.
+    zeroed: tl.constexpr = ONCE and VECTOR <= 0
+    at_hand: tl.constexpr = ONCE and C <= BLOCK_C
     precise: tl.constexpr = spread and not brier and PLAN.fractional and (DENSE or PLAN.gamma_neg < 0)
 
     valid = live & (others != -1.0)
@@ -64,6 +82,7 @@ def backward_tile(
     factor = tl.where(valid, factor, 0.0)
     others = tl.where(valid, others, 0.0)
     if DENSE:
+        peak = tl.where(valid, peak, float("inf"))  # as in forward for index targets
         total = others + 1.0 if precise else others
         q = others
     else:
@@ -76,7 +95,7 @@ def backward_tile(
             z, _t = adjusted_tile(logits, targets, at, t_at, k, z_c, t_c, label, there, hyper, C, PLAN, DENSE, LONG)
             mine = is_label(k, 0, label, VECTOR)
             z = with_margin(z, mine, z_label, PLAN, DENSE, spread)
-            peak = lowest(hyper, BLOCK_R)
+            peak = tl.where(valid, lowest(hyper, BLOCK_R), float("inf"))  # as in forward
             if apart:
                 peak = tl.maximum(z_label, peak)
             peak, _x, e, others = whole_rows(z, peak, mine, k, C, not apart, padded)
@@ -85,7 +104,7 @@ def backward_tile(
         h = tl.where(valid, h, 0.0)
     total = tl.where(valid, total, 1.0)
     unit = unit_of(peak)
-    shift = relative(peak, peak)
+    shift = tl.where(valid, relative(peak, peak), 0.0)
     scale = reciprocal(total * exp_relative(shift))
     log_total = log(total) + log_relative(shift, unit)
     if spread:
@@ -111,6 +130,8 @@ def backward_tile(
         if KEPT:
             z, t = adjusted_tile(logits, targets, at, t_at, k, z_c, t_c, label, there, hyper, C, PLAN, DENSE, LONG)
             x = relative(z, peak[:, None])
+            if spread and not at_hand:
+                x = at_least(x, LOWEST)
         if DENSE:
             if brier:
                 difference, p = differences(x, t, scale, q, k, hyper, C, PLAN, DENSE)
@@ -132,11 +153,18 @@ def backward_tile(
             else:
                 if KEPT:
                     e = exp_relative(x)
+                if not zeroed:
+                    e = at_least(e, 0.0)
                 gradient = (factor * h * scale)[:, None] * e
             gradient = tl.where(is_label(k, start, label, VECTOR), back[:, None], gradient)
-        gradient = tl.where(valid[:, None], gradient, 0.0)  # ignored rows, for any logits
         inside = live[:, None] & (k < C)[None, :]
         place = (out + offsets(k, g_c, LONG))[None, :] + g_at[:, None]
+        if spread and at_hand and not zeroed:
+            gradient = tl.where(valid[:, None], gradient, 0.0)
+        if zeroed:
+            tl.store(place, gradient.to(out.dtype.element_ty), mask=inside & valid[:, None])
+            gradient = tl.zeros_like(gradient)
+            inside &= (valid == 0)[:, None]
         tl.store(place, gradient.to(out.dtype.element_ty), mask=inside)
 
 
@@ -174,5 +202,6 @@ def backward_kernel(
     backward_tile(
         tile, peak, others, pull, factor, logits, targets, weight, hyper, out,
         rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, g_0, g_1, g_2, g_c,
-        C, PLAN, DENSE, CODED, KEPT, WEIGHTED, Z_UNIT, T_UNIT, G_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
+        C, PLAN, DENSE, CODED, KEPT, WEIGHTED, False, Z_UNIT, T_UNIT, G_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C,
+        VECTOR,
     )  # fmt: skip

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from equipoise.kernels.triton.device.forms import (
     LOWEST,
+    at_least,
     confidence_gamma,
     exp,
     exp_relative,
@@ -26,7 +27,6 @@ from equipoise.kernels.triton.device.forms import (
     relative,
     row_max,
     true_form,
-    unit_of,
 )
 from equipoise.kernels.triton.device.walk import load_tile
 
@@ -139,10 +139,13 @@ def exponentials(x, own, k, C: tl.constexpr, WITHOUT: tl.constexpr, PADDED: tl.c
 
 
 @triton.jit
-def faded(peak, top):
-    """The rescaling of sums relative to ``peak`` for the new peak ``top``: its logarithm and the factor."""
-    sunk = tl.maximum(relative(peak, top) - relative(peak, peak), LOWEST)  # keeps empty sums at 0
-    return log_relative(sunk, unit_of(top)), exp_relative(sunk)
+def faded(peak, shift, top):
+    """The rescaling of sums relative to ``peak`` for the new peak ``top``: its logarithm as ``relative``, the factor.
+
+    ``shift`` is ``relative(peak, peak)``.
+    """
+    sunk = relative(peak, top) - shift
+    return sunk, exp_relative(sunk)
 
 
 @triton.jit
@@ -258,19 +261,18 @@ def other_gradient(
     gamma log p of a focal loss, are linear in x.
     """
     p = exp_relative(x) * inverse[:, None]
+    x = at_least(x, LOWEST)  # where p is 0, its products are 0 too
     if PLAN.gamma_neg_whole > 0:
         gamma = tl.load(hyper + PLAN.gamma_neg)
         by = share
         if PLAN.xi >= 0:
             by *= 1.0 - tl.load(hyper + PLAN.xi)
-        x = tl.maximum(x, LOWEST)  # where p is 0, its product is 0 too
         line = x * log_relative(gamma * by, unit)[:, None] + (by - gamma * by * log_total)[:, None]
         h = power(p, gamma, PLAN.gamma_neg_whole) * line
         if PLAN.xi >= 0:
             h += (share - by)[:, None]
     elif PLAN.gamma_neg < 0 and PLAN.gamma_pos_whole > 0 and PLAN.xi < 0:
         gamma = tl.load(hyper + PLAN.gamma_pos)
-        x = tl.maximum(x, LOWEST)
         line = x * log_relative(gamma, unit)[:, None] + (1.0 - gamma * log_total)[:, None]
         h = share[:, None]
         if PLAN.gamma_pos_whole == 2:

@@ -100,10 +100,10 @@ def _row_sums(
 
 @triton.jit
 def _powers(
-    x, e, unit, t, start, k, weight, hyper,
+    x, e, t, start, k, weight, hyper,
     C: tl.constexpr, PLAN: tl.constexpr, DENSE: tl.constexpr, WEIGHTED: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a tile of the powers of exponentials that the loss consists of, and of these powers times log p.
+    """Sums over a tile of the powers of exponentials that the loss consists of, and of these powers times x.
 
     The powers are 0, which includes the label of index targets, and up to two more.
     """
@@ -121,43 +121,46 @@ def _powers(
     if PLAN.power_0:
         inside = (k < C)[None, :]
         part = mass
-        counts = inside
         if DENSE:
             smoothing, share = smoothing_share(hyper, C, PLAN)
             part *= t * (1.0 - smoothing) + share
         if DENSE or WEIGHTED:
-            counts = inside & (part != 0.0)
             sum_0 = tl.sum(tl.where(inside, part, NOTHING), 1)
+            x = tl.where(part == 0.0, 0.0, x)
         else:  # the classes of this tile
             sum_0 += tl.minimum(C - start, x.shape[1])
-        tilt_0 = log_relative(tl.sum(tl.where(counts, part * x, NOTHING), 1), unit)
+        tilt_0 = tl.sum(tl.where(inside, part * x, NOTHING), 1)
     if PLAN.power_a > 0:
         part = power(e, e, PLAN.power_a) * mass
         sum_a = tl.sum(unpadded(part, k, C, PADDED), 1)
-        tilt_a = log_relative(tl.sum(unpadded(part * finite, k, C, PADDED), 1), unit)
+        tilt_a = tl.sum(unpadded(part * finite, k, C, PADDED), 1)
     if PLAN.power_b > 0:
         part = power(e, e, PLAN.power_b) * mass
         sum_b = tl.sum(unpadded(part, k, C, PADDED), 1)
-        tilt_b = log_relative(tl.sum(unpadded(part * finite, k, C, PADDED), 1), unit)
+        tilt_b = tl.sum(unpadded(part * finite, k, C, PADDED), 1)
     return sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b
 
 
 @triton.jit
-def _sunk(total, tilt, more, more_tilt, sunk, fade, POWER: tl.constexpr):
-    """Add the sums of one more tile to those of one power, rescaled to the new peak."""
+def _sunk(total, tilt, more, more_tilt, sunk, fade, unit, POWER: tl.constexpr):
+    """Add the sums of one more tile to those of one power, rescaled to the new peak.
+
+    The tilt of the power 0 is in natural units. That of others stays in those of the peak: where these change, the peak
+    has risen so far that the factor is about 0.
+    """
     if POWER > 0:
         faded = power(fade, fade, POWER)
         tilt = (tilt + sunk * total) * faded + more_tilt
         total = total * faded + more
     else:
-        tilt += sunk * total + more_tilt
+        tilt += log_relative(sunk * total + more_tilt, unit)
         total += more
     return total, tilt
 
 
 @triton.jit
 def _from_powers(
-    sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b, inverse, log_total, hyper, PLAN: tl.constexpr
+    sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b, unit, inverse, log_total, hyper, PLAN: tl.constexpr
 ):  # fmt: skip
     r"""Sums of m log p and of h, computed from sums of powers of p: :math:`m = \sum_j c_j p^j`.
 
@@ -183,12 +186,12 @@ def _from_powers(
         pull += c_0 * sum_0
     if PLAN.power_a > 0:
         scale = power(inverse, inverse, PLAN.power_a)
-        low = (tilt_a - log_total * sum_a) * scale
+        low = (log_relative(tilt_a, unit) - log_total * sum_a) * scale
         loss += c_a * low
         pull += c_a * (sum_a * scale + PLAN.power_a * low)
     if PLAN.power_b > 0:
         scale = power(inverse, inverse, PLAN.power_b)
-        low = (tilt_b - log_total * sum_b) * scale
+        low = (log_relative(tilt_b, unit) - log_total * sum_b) * scale
         loss += c_b * low
         pull += c_b * (sum_b * scale + PLAN.power_b * low)
     return loss, pull
@@ -231,6 +234,8 @@ def _forward_tile(
     peak = lowest(hyper, BLOCK_R)
     best = peak  # largest logit, and largest logit before the label in ``ahead``
     ahead = peak
+    if not DENSE:  # ignored rows: x is -inf or NaN for any logits, see backward
+        peak = tl.where(valid, peak, float("inf"))
     if apart:
         peak = tl.maximum(z_true, peak)
     others = nothing  # for dense targets: all classes
@@ -259,9 +264,12 @@ def _forward_tile(
             peak, x, e, others = whole_rows(z, peak, mine, k, C, not DENSE and not apart, padded)
             if summed:
                 sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b = _powers(
-                    x, e, unit_of(peak), t, 0, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
+                    x, e, t, 0, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
                 )
+                tilt_0 = log_relative(tilt_0, unit_of(peak))
+        shift = relative(peak, peak)
     else:
+        shift = relative(peak, peak)
         if HITS and VECTOR > 0:
             near = tl.full([BLOCK_R, BLOCK_C], float("-inf"), hyper.dtype.element_ty)  # the block with the label
         for start in range(0, C, BLOCK_C):
@@ -284,26 +292,31 @@ def _forward_tile(
                 peak, others = _scanned_rest(z, peak, others)
             else:
                 top = tl.maximum(row_max(z), peak)
-                sunk, fade = faded(peak, top)
+                sunk, fade = faded(peak, shift, top)
                 peak = top
+                shift = relative(peak, peak)
                 x = relative(z, peak[:, None])
                 e = exponentials(x, mine, k, C, not DENSE and not apart, padded)
                 others = others * fade + tl.sum(e, 1)
                 if summed:
+                    sunk = tl.maximum(sunk, LOWEST)  # keeps empty sums at 0
+                    unit = unit_of(peak)
                     more_0, more_tilt_0, more_a, more_tilt_a, more_b, more_tilt_b = _powers(
-                        x, e, unit_of(peak), t, start, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
+                        x, e, t, start, k, weight, hyper, C, PLAN, DENSE, WEIGHTED and not brier, padded
                     )
                     if PLAN.power_0:
-                        sum_0, tilt_0 = _sunk(sum_0, tilt_0, more_0, more_tilt_0, sunk, fade, 0)
+                        sum_0, tilt_0 = _sunk(sum_0, tilt_0, more_0, more_tilt_0, sunk, fade, unit, 0)
                     if PLAN.power_a > 0:
-                        sum_a, tilt_a = _sunk(sum_a, tilt_a, more_a, more_tilt_a, sunk, fade, PLAN.power_a)
+                        sum_a, tilt_a = _sunk(sum_a, tilt_a, more_a, more_tilt_a, sunk, fade, unit, PLAN.power_a)
                     if PLAN.power_b > 0:
-                        sum_b, tilt_b = _sunk(sum_b, tilt_b, more_b, more_tilt_b, sunk, fade, PLAN.power_b)
+                        sum_b, tilt_b = _sunk(sum_b, tilt_b, more_b, more_tilt_b, sunk, fade, unit, PLAN.power_b)
         if HITS and VECTOR > 0:  # one comparison for the block with the label instead of one per block
             ahead = tl.maximum(ahead, row_max(_before(near, tl.arange(0, BLOCK_C), label % BLOCK_C, BLOCK_C)))
 
+        if precise:
+            shift = relative(peak, peak)
+
     unit = unit_of(peak)
-    shift = relative(peak, peak)
     one = exp_relative(shift)
     if not precise:
         others *= reciprocal(one)
@@ -332,7 +345,7 @@ def _forward_tile(
                     z_true == float("-inf"), 0.0, mass * there_0
                 )  # log p of the label, -inf here, is added later
             loss, pull = _from_powers(
-                sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b, inverse, log_total, hyper, PLAN
+                sum_0, tilt_0, sum_a, tilt_a, sum_b, tilt_b, unit, inverse, log_total, hyper, PLAN
             )  # fmt: skip
     elif spread:
         if whole:
@@ -426,7 +439,7 @@ def forward_kernel(
             backward_tile(
                 tile, peak, others, pull, tl.load(inverse), logits, targets, weight, hyper, state,
                 rows, size_1, size_2, z_0, z_1, z_2, z_c, t_0, t_1, t_2, t_c, z_0, z_1, z_2, z_c, C, PLAN, DENSE,
-                False, True, WEIGHTED, Z_UNIT, T_UNIT, Z_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
+                False, True, WEIGHTED, True, Z_UNIT, T_UNIT, Z_UNIT, LONG, SPLIT, EVEN, BLOCK_R, BLOCK_C, VECTOR,
             )  # fmt: skip
         loss += more_loss
         mass += more_mass

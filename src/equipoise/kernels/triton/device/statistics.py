@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["join_kernel", "recall_kernel", "steer_kernel"]
+__all__ = ["recall_kernel", "steer_kernel"]
 
 
 @triton.jit
@@ -60,17 +60,8 @@ def steer_kernel(
     p_negative = negatives - (p_all - p_positive)  # the sum of 1 - p over the negatives
     both = (positives > 0.0) & (negatives > 0.0)
     found = p_positive / tl.where(both, positives, 1.0) - p_negative / tl.where(both, negatives, 1.0)
-    told = inside & both & (found == found)  # no update for NaN
+    usable = inside & both & (found == found)  # no update for NaN
     before = tl.load(gamma + k, mask=inside, other=0.0)
     moved = tl.minimum(tl.maximum(before + STEP * (TARGET - found), 0.0), GAMMA_MAX)
-    tl.store(gamma + k, moved, mask=told)
-    tl.store(gap + k, found, mask=told)
-
-
-@triton.jit
-def join_kernel(hyper, gamma, both, n, labels, BLOCK: tl.constexpr):
-    """Concatenate ``hyper`` (n,) and ``gamma`` (labels,) to (n + labels,)."""
-    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(hyper + i, mask=i < n, other=0.0)
-    value += tl.load(gamma + (i - n), mask=(i >= n) & (i < n + labels), other=0.0).to(value.dtype)
-    tl.store(both + i, value, mask=i < n + labels)
+    tl.store(gamma + k, moved, mask=usable)
+    tl.store(gap + k, found, mask=usable)

@@ -7,18 +7,17 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from equipoise.kernels.triton.device.statistics import join_kernel, recall_kernel, steer_kernel
+from equipoise.kernels.triton.device.statistics import recall_kernel, steer_kernel
 from equipoise.kernels.triton.launch.geometry import power_of_2
 from equipoise.kernels.triton.launch.launcher import Launch, Launcher
 from equipoise.kernels.triton.launch.rows import added
 
-__all__ = ["joined", "recall_weights", "steer"]
+__all__ = ["recall_weights", "steer"]
 
 BLOCK = 256
 MOST_PARTS = 1024  # partial sums that one program adds up, at most
 STEERED = 4096  # partial sums of one kind per program, at most
 
-_join = Launcher(join_kernel)
 _recall = Launcher(recall_kernel)
 _steer = Launcher(steer_kernel)
 
@@ -57,16 +56,3 @@ def _steering(parts: int, labels: int, target_gap: float, gap_step: float, gamma
     columns = min(BLOCK, power_of_2(labels), max(1, STEERED // rows))
     constants = (target_gap, gap_step, gamma_max, rows, columns)
     return Launch(-(-labels // columns), (parts, labels), constants, max(1, rows * columns // BLOCK // 4))
-
-
-def joined(hyper: Tensor, gamma: Tensor) -> Tensor:
-    """A copy of the hyper-parameters (n,), followed by the exponents (labels,)."""
-    n, labels = hyper.numel(), gamma.numel()
-    both = torch.empty(n + labels, dtype=hyper.dtype, device=hyper.device)
-    _join(_joining(n, labels), hyper, gamma, both)
-    return both
-
-
-@lru_cache(maxsize=1024)
-def _joining(n: int, labels: int) -> Launch:
-    return Launch(-(-(n + labels) // BLOCK), (n, labels), (BLOCK,), 1)
