@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ET
 import pytest
 from rich.console import Console
 
-from docs import readme
+from docs import recorded as readme
 from docs.charts import SCHEMES, Forest, forest_plot
 from equipoise.cli.comparison_table import print_comparison
 from equipoise.comparison.verdict import MetricDifference
@@ -47,7 +47,7 @@ def test_it_is_short():
 
 
 def test_measurements_are_the_recorded_ones():
-    assert f"<!-- measured -->\n{readme.measured()}\n<!-- end -->" in TEXT, "run python -m docs.readme"
+    assert f"<!-- measured -->\n{readme.measured()}\n<!-- end -->" in TEXT, "run python -m docs.recorded"
 
 
 @pytest.mark.parametrize("claim", readme.claims())
@@ -57,7 +57,7 @@ def test_numbers_in_sentences_are_the_recorded_ones(claim):
 
 def test_figures_are_up_to_date():
     for name, svg in readme.figures().items():
-        assert (readme.IMAGES / name).read_text(encoding="utf-8") == svg, "run python -m docs.readme"
+        assert (readme.IMAGES / name).read_text(encoding="utf-8") == svg, "run python -m docs.recorded"
         assert f'"docs/images/{name}"' in TEXT
 
 
@@ -92,7 +92,7 @@ def test_a_difference_is_drawn_where_it_is(scheme):
 def test_badges_say_what_the_project_says():
     for name, (label, value) in readme.BADGES.items():
         path = readme.IMAGES / "badges" / f"{name}.svg"
-        assert path.read_text(encoding="utf-8") == readme.badge(label, value), "run python -m docs.readme"
+        assert path.read_text(encoding="utf-8") == readme.badge(label, value), "run python -m docs.recorded"
         assert path.relative_to(ROOT).as_posix() in links(README)
         assert value.removeprefix("≥ ") in TEXT.partition("<picture>")[0]
 

@@ -1,7 +1,7 @@
-"""The parts of ``README.md`` that come from recorded results: ``python -m docs.readme`` writes them.
+"""What README and documentation take from recorded results: ``python -m docs.recorded`` writes it.
 
-The figure, the badges and the table of measurements are files or a marked part of the README; :func:`claims` are the
-phrases with numbers in its sentences. ``tests/test_readme.py`` checks all of them against the records.
+The figure, the badges and two tables are files or marked parts of pages; :func:`claims` are the phrases with numbers in
+the sentences of the README. ``tests/test_readme.py`` checks all of them against the records.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from benchmarks.coverage import format_coverage
 from docs.charts import PHONE, SCHEMES, WIDTH, Forest, forest_plot
 from docs.loss_pages import write_parts
 from equipoise.catalogue import CATALOGUE
@@ -22,15 +23,31 @@ from equipoise.comparison.sentences import interval_text, signed
 from equipoise.comparison.verdict import MetricDifference, Verdict, as_verdict
 from equipoise.plotting.theme import LIGHT
 
-__all__ = ["BADGES", "badge", "claims", "figures", "main", "measured", "verdict_of"]
+__all__ = [
+    "BADGES",
+    "REPORT",
+    "STATISTICS",
+    "badge",
+    "claims",
+    "coverage",
+    "figures",
+    "main",
+    "measured",
+    "report_parts",
+    "verdict_of",
+]
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+REPORT = ROOT / "docs" / "report.md"
+STATISTICS = ROOT / "docs" / "statistics.md"
 IMAGES = ROOT / "docs" / "images"
 
 PIXELS = [8, 19, 769, 769]
 """Shape of the logits for which the README quotes times on a GPU."""
 TORCH, TORCH_BINARY = "torch cross_entropy", "torch binary_cross_entropy_with_logits"
+
+MAIN = "mean class accuracy"
 
 Row = dict[str, Any]
 
@@ -229,8 +246,30 @@ def claims() -> list[str]:
     ]
 
 
+def coverage() -> str:
+    """The table of simulated coverage."""
+    return format_coverage(recorded("benchmarks/results/coverage.json")["rows"])
+
+
+def report_parts() -> dict[str, str]:
+    """Sentences and numbers of the comparison of digits for the page on reports."""
+    verdict = verdict_of("digits_lt")
+    better, rest = (
+        next(text for text in verdict.sentences if text.startswith(start))
+        for start in (f"Significantly better than ce in {MAIN}", "No significant difference")
+    )
+    ce, balanced = (next(row for row in verdict.rows if row.loss == name) for name in ("ce", "balanced-softmax"))
+    ends = {name: tuple(f"{100 * (row.mean(name) or 0.0):.1f}" for row in (ce, balanced)) for name in ("few", "medium")}
+    raised, lowered = (f"*{name}* from {before} to {after} %" for name, (before, after) in ends.items())
+    return {
+        "verdict": f"> {better}",
+        "rest": f"> {rest}",
+        "groups": f"On the digits, balanced softmax raises {raised} and lowers {lowered}.",
+    }
+
+
 def main() -> None:
-    """Write the figures, the badges and the table."""
+    """Write the figures, the badges and the tables."""
     for name, svg in figures().items():
         (IMAGES / name).write_text(svg, encoding="utf-8")
     (IMAGES / "badges").mkdir(exist_ok=True)
@@ -238,6 +277,8 @@ def main() -> None:
         (IMAGES / "badges" / f"{name}.svg").write_text(badge(label, value), encoding="utf-8")
     text = README.read_text(encoding="utf-8")
     README.write_text(write_parts(text, {"measured": measured()}), encoding="utf-8")
+    for file, parts in ((STATISTICS, {"coverage": coverage()}), (REPORT, report_parts())):
+        file.write_text(write_parts(file.read_text(encoding="utf-8"), parts), encoding="utf-8")
     missing = [claim for claim in claims() if claim not in re.sub(r"\s+", " ", text)]
     if missing:
         raise SystemExit("README.md must contain these phrases:\n" + "\n".join(missing))
