@@ -58,6 +58,7 @@ def _svg(size: tuple[int, float], description: str, colours: Mapping[str, str], 
     style = (
         "text{font:13px system-ui,-apple-system,'Segoe UI',sans-serif}"
         f"text{{fill:{colours['ink']}}}.soft{{fill:{colours['soft']}}}.head{{font-weight:600}}"
+        f".over{{paint-order:stroke;stroke:{colours['paper']};stroke-width:5px}}"
     )
     return "\n".join(
         [
@@ -181,7 +182,7 @@ def bar_chart(title: str, groups: Sequence[Bars], scheme: str, width: int = WIDT
                 )
                 if bar.value > longest:
                     yield _line((right - 22, y + 9), (right - 14, y - 9), colours["paper"], 4)
-                yield _text(x(bar.value) + 8, y + 4, bar.text)
+                yield _text(x(bar.value) + 8, y + 4, bar.text, kind="over")
                 top += ROW
 
     values = "; ".join(

@@ -57,10 +57,11 @@ FRAME = """<!doctype html><title></title>
 <iframe src="/%s" style="width:%dpx;height:600px;border:0"></iframe>
 <script>onload = () => setTimeout(() => {
   document.title = document.querySelector("iframe").contentDocument.documentElement.scrollHeight; }, 1500);</script>"""
-STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:860px;margin:0 auto;padding:24px;color:#1f2328;background:#fff}
+STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:860px;margin:0 auto;padding:24px}
+body{color:#1f2328;background:#fff}img{max-width:100%}
 a{color:#0969da}code{font:85% ui-monospace,monospace;background:#818b981f;padding:.2em .4em;border-radius:6px}
 pre{background:#f6f8fa;padding:16px;overflow:auto;border-radius:6px}pre code{background:none;padding:0}
-table{border-collapse:collapse;display:block;overflow:auto}td,th{border:1px solid #d1d9e0;padding:6px 13px}img{max-width:100%}
+table{border-collapse:collapse;display:block;overflow:auto}td,th{border:1px solid #d1d9e0;padding:6px 13px}
 h1,h2{border-bottom:1px solid #d1d9e0b3;padding-bottom:.3em}
 @media(prefers-color-scheme:dark){body{color:#f0f6fc;background:#0d1117}a{color:#4493f8}pre{background:#151b23}}"""
 
