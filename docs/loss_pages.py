@@ -162,7 +162,7 @@ def cheat_sheet() -> str:
         "class `weight`. [Which loss?](which-loss.md) has the reasons and measurements.",
     ]
     for group in GROUPS:
-        lines = [f"## {group.title}", "", "| loss | arguments | command | when |", "|---|---|---|---|"]
+        lines = [f"## {group.title}", "", "| loss | when | command | arguments |", "|---|---|---|---|"]
         lines += [_line(find(name)) for name in group.losses]
         parts.append("\n".join(lines))
     parts.append(
@@ -185,7 +185,7 @@ def _line(entry: Entry) -> str:
     mark = "*" if role_of(entry.name) else ""
     use = re.split(r"; (?!see)|, (?=not )|, best ", entry.use.removeprefix("Use it ").removesuffix("."))[0]
     arguments = ", ".join(f"`{text}`" for text in shown[:MOST]) + (", ..." if len(shown) > MOST else "") or "–"
-    return f"| {mark}[{entry.name}](losses/{entry.name}.md){mark} | {arguments} | `{entry.text}` | {use} |"
+    return f"| {mark}[{entry.name}](losses/{entry.name}.md){mark} | {use} | `{entry.text}` | {arguments} |"
 
 
 def new_page(entry: Entry) -> str:

@@ -41,7 +41,7 @@ def test_the_cheat_sheet_is_that_of_the_catalogue():
 def test_a_line_of_the_cheat_sheet_names_what_exists(entry):
     lines = [line for line in text_of(CHEAT_SHEET).splitlines() if f"(losses/{entry.name}.md)" in line]
     assert len(lines) == 1
-    name, arguments, command, when = (cell.strip() for cell in lines[0].strip("|").split(" | "))
+    name, when, command, arguments = (cell.strip() for cell in lines[0].strip("|").split(" | "))
     assert name.startswith("*") == bool(role_of(entry.name))
     assert find(command.strip("`")) is entry
     assert when

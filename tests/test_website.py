@@ -13,7 +13,7 @@ from website.docstrings import as_markdown
 from website.formulas import as_mathml, draw_formulas
 from website.pages import rewrite_links
 from website.screenshots import PAGES, main, readme_page
-from website.tables import let_code_break
+from website.tables import keep_spreads, let_code_break
 
 
 def test_hooks_are_found_from_anywhere(tmp_path):
@@ -89,6 +89,11 @@ def test_code_in_tables_breaks_at_signs():
         "<p><code>a.b(c=d, e=f.g.h)</code></p>"
         "<td><code>a.<wbr>b(<wbr>c=<wbr>d, e=<wbr>f.<wbr>g.<wbr>hi)</code> <code>a.b</code></td>"
     )
+
+
+def test_a_mean_stays_with_its_spread_in_tables():
+    page = keep_spreads("<p>1.5 ± 0.2</p><td>87.1 ± 2.0 ▲ a ± b</td>")
+    assert page == "<p>1.5 ± 0.2</p><td>87.1\u00a0±\u00a02.0 ▲ a ± b</td>"
 
 
 def test_screenshots_are_of_pages_that_exist():

@@ -17,6 +17,8 @@ from website import commands, formulas, pages, reference, tables
 
 __all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown"]
 
+_HIDDEN = {"cheat-sheet.md": ["navigation", "toc"], "experiments.md": ["toc"]}
+"""What pages with wide tables leave out."""
 _EXTRA = "elsewhere"  # where the pages from outside docs/ are kept between the events
 
 
@@ -71,8 +73,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     """Links that are right in the repository become right on the site; a page alone in its tab gets the room beside."""
     if page.parent is None:
         page.meta.setdefault("hide", ["navigation", "toc"] if page.is_homepage else ["navigation"])
-    if page.file.src_uri == "cheat-sheet.md":
-        page.meta.setdefault("hide", ["navigation", "toc"])
+    page.meta.setdefault("hide", _HIDDEN.get(page.file.src_uri, []))
     uri = page.file.src_uri
     others: dict[Path, pages.Elsewhere] = config.extra[_EXTRA]
     origin = {one.uri: one.source for one in others.values()}.get(uri, pages.DOCS / uri)
@@ -89,6 +90,6 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 def on_page_content(html: str, *, page: Page, **_: Any) -> str:  # noqa: ANN401
     """Draw the formulas, those of docstrings included, and let tables be narrow."""
     try:
-        return tables.let_code_break(formulas.draw_formulas(html))
+        return tables.keep_spreads(tables.let_code_break(formulas.draw_formulas(html)))
     except Exception as error:
         raise ValueError(f"{page.file.src_uri}: {error}") from error
