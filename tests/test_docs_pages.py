@@ -105,10 +105,9 @@ def test_the_example_of_the_statistics_is_the_recorded_one():
     low, high = (f"{100 * (fmean(differences) + side * margin):.1f}" for side in (-1, 1))
     assert f"paired t-test, {low} to {high} points" in page
     whole = difference("digits_lt", "mean_class_accuracy", "balanced-softmax")
-    assert (
-        f"noise of the {verdict.test_samples} test samples it is {100 * whole.low:.1f} to {100 * whole.high:.1f}"
-        in page
-    )
+    low, high = (f"{100 * limit:.1f}" for limit in (whole.low, whole.high))
+    noise = f"With the noise of the {verdict.test_samples} test samples and the other two estimates"
+    assert f"{noise} it is {low} to {high}" in page
     p_values = sorted(one.p for one in verdict.differences_in("mean_class_accuracy"))
     assert f"holm([{', '.join(f'{p:.4f}' for p in p_values)}])" in page
     recall = difference("digits_lt", "mean_class_accuracy", "recall")
