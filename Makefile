@@ -8,10 +8,10 @@ INSTALLED := $(VENV)/.installed
 export PIP_CONSTRAINT := constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all test-gpu coverage mutants lint types docs bench bench-gpu clean
+.PHONY: help demo test test-slow test-all test-gpu coverage mutants lint types docs screenshots bench bench-gpu clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(INSTALLED)  ## compare seven losses on long-tailed handwritten digits, in about a minute
 	$(BIN)/equipoise compare --data digits-lt --model mlp --seeds 5 \
@@ -54,6 +54,9 @@ docs: $(INSTALLED)  ## build the site into site/; a broken link or an unknown fo
 	@# not --quiet, which hides warnings from --strict too
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
+screenshots: $(INSTALLED)  ## draw README, documentation and reports with Chromium into screenshots/, light and dark
+	$(BIN)/python -m website.screenshots
+
 bench: $(INSTALLED)-bench  ## time the losses against torch and other libraries on the CPU
 	$(BIN)/python -m benchmarks losses --device cpu
 
@@ -61,10 +64,11 @@ bench-gpu: RESULTS := benchmarks/results
 bench-gpu: $(INSTALLED)-bench  ## time them on a CUDA device, with a training step, and write docs/performance.md
 	$(BIN)/python -m benchmarks losses --device cuda --json $(RESULTS)/losses-cuda.json
 	$(BIN)/python -m benchmarks training --device cuda --json $(RESULTS)/training-cuda.json
-	$(BIN)/python -m benchmarks table $(RESULTS)/losses-cuda.json $(RESULTS)/training-cuda.json --out docs/performance.md
+	$(BIN)/python -m benchmarks table $(RESULTS)/losses-cuda.json $(RESULTS)/training-cuda.json \
+	    $(RESULTS)/train-cuda.json --out docs/performance.md
 
 clean:  ## remove caches and build outputs; the environment stays
-	rm -rf build dist site .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist site screenshots .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt

@@ -194,11 +194,17 @@ def _coverage(options: argparse.Namespace) -> None:
 
 def _table(options: argparse.Namespace) -> None:
     run = _read(options.losses, "losses", {"shapes", "bandwidth"})
-    text = page.format_page(run, _read(options.training, "training", set()) if options.training else None)
+    training = _read(options.training, "training", set()) if options.training else None
+    trained = _read(options.train, "train", {"cases"}) if options.train else None
+    text = page.format_page(run, training, trained)
     if options.out is None:
         print(text, end="")
-    else:
-        options.out.write_text(text)
+        return
+    options.out.write_text(text)
+    images = options.out.parent / "images"
+    images.mkdir(exist_ok=True)
+    for name, svg in page.draw_charts(run).items():
+        (images / name).write_text(svg)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -323,7 +329,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("losses", type=Path, metavar="RESULTS.json", help="of python -m benchmarks losses")
     command.add_argument("training", type=Path, nargs="?", metavar="TRAINING.json", help="of python -m ... training")
-    command.add_argument("--out", type=Path, metavar="FILE", help="write the page here (standard output)")
+    command.add_argument("train", type=Path, nargs="?", metavar="TRAIN.json", help="of python -m benchmarks train")
+    command.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the page here (standard output), and its chart into images/"
+    )
     return parser
 
 

@@ -9,8 +9,9 @@ from benchmarks.cases import TORCH
 from benchmarks.table import blocks, missed, targets_met, versions
 from benchmarks.targets import CALLS, FLOORS, LARGE, OTHER_CALLS, PEAK, SMALL
 from benchmarks.training import TARGET
+from docs.charts import PHONE, SCHEMES, WIDTH, Bar, Bars, bar_chart
 
-__all__ = ["format_page"]
+__all__ = ["draw_charts", "format_page"]
 
 Row: TypeAlias = dict[str, Any]
 
@@ -35,13 +36,41 @@ MAIN = (
 )
 """Ours that the page shows, if they were measured; besides them, all that is not ours."""
 
+CHART: dict[str, dict[str, str]] = {
+    "Cross-entropy": {
+        "equipoise": "CrossEntropyLoss",
+        "torch": TORCH["softmax"],
+        "torch, compiled": "torch cross_entropy, compiled",
+    },
+    "Focal loss": {
+        "equipoise": "FocalLoss(2)",
+        "plain operations": "focal, eager formula",
+        "the same, compiled": "focal, compiled",
+        "kornia": "kornia focal_loss(2)",
+        "MONAI": "MONAI FocalLoss(2), softmax",
+    },
+    "Recall loss": {
+        "equipoise": "RecallLoss",
+        "plain operations": "recall, eager formula",
+        "the same, compiled": "recall, compiled",
+    },
+    "Dice loss": {"equipoise": "DiceLoss", "MONAI": "MONAI DiceLoss"},
+}
+"""Groups of bars: names on the chart, and rows of the run."""
+CHART_TITLE = "Time relative to F.cross_entropy"
+CHARTED = [8, 19, 769, 769]
+"""Shape of the logits of the chart."""
+LONGEST = 5.0
+"""End of the axis of the chart."""
+
 CPU_COMMANDS = """\
     python -m benchmarks losses --device cpu --json losses.json
     python -m benchmarks table losses.json --out docs/performance.md"""
 CUDA_COMMANDS = """\
     python -m benchmarks losses --device cuda --json losses.json
     python -m benchmarks training --device cuda --json training.json
-    python -m benchmarks table losses.json training.json --out docs/performance.md"""
+    python -m benchmarks train --json train.json
+    python -m benchmarks table losses.json training.json train.json --out docs/performance.md"""
 
 CUDA_READING = """\
 * **ms** is the time of the device for forward plus backward, with the quartiles: a CUDA graph of the step, replayed.
@@ -97,28 +126,122 @@ depend on it (calls of ours on logits of less than {megabytes} MB, training step
 CPU_TARGETS = "A loss is allowed a multiple of the time of another, torch's as a rule.\n\n"
 
 
-def format_page(run: dict[str, Any], training: dict[str, Any] | None = None) -> str:
-    """Markdown of a run of ``losses`` and, if there is one, of ``training``."""
+def format_page(
+    run: dict[str, Any], training: dict[str, Any] | None = None, trained: dict[str, Any] | None = None
+) -> str:
+    """Markdown of a run of ``losses`` and, if there are some, of ``training`` and of ``train``."""
     on_cuda = run["bandwidth"] is not None
     replayed = [each for each in (run, training) if each and _is_replayed(each)]
     run, training = _without_replayed(run), None if training and _is_replayed(training) else training
     sections = [
         "# Performance",
         _introduction(run, on_cuda),
-        "How to read the tables:\n\n"
-        + (CUDA_READING.format(l2=round(run["machine"]["l2_bytes"] / 1e6)) if on_cuda else CPU_READING),
-        *([REPLAYED.format(megabytes=REPLAYED_BYTES // 10**6)] if replayed else []),
-        *_shapes(run["rows"], on_cuda),
-        *(_training(training) if training else []),
+        *_picture(run),
+        *_steps(training, trained),
         *([CUDA_CALLS] if on_cuda else []),
         "## Targets",
         (CUDA_TARGETS if on_cuda else CPU_TARGETS) + _missed(run, training),
         *([CUDA_UNEVEN, CUDA_REGIONS] if on_cuda else []),
+        "## All measurements",
+        "How to read the tables:\n\n"
+        + (CUDA_READING.format(l2=round(run["machine"]["l2_bytes"] / 1e6)) if on_cuda else CPU_READING),
+        *([REPLAYED.format(megabytes=REPLAYED_BYTES // 10**6)] if replayed else []),
+        *_shapes(run["rows"], on_cuda),
         "## Measure it yourself",
         "In a checkout of the project with `pip install -e '.[bench]'`:\n\n"
         + (CUDA_COMMANDS if on_cuda else CPU_COMMANDS),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def draw_charts(run: dict[str, Any]) -> dict[str, str]:
+    """The chart of the page as SVG by file name; empty if the run has too little for it."""
+    groups = _bars(_charted(run))
+    longest = min(LONGEST, max((bar.value for group in groups for bar in group.rows), default=0.0))
+    return {
+        f"performance{kind}-{scheme}.svg": bar_chart(CHART_TITLE, groups, scheme, width, longest=longest)
+        for scheme in SCHEMES
+        for kind, width in {"": WIDTH, "-phone": PHONE}.items()
+        if groups
+    }
+
+
+def _charted(run: dict[str, Any]) -> list[Row]:
+    """The rows of the chart: those of ``CHARTED``, or else of the first softmax in float32."""
+    shown = [
+        rows
+        for (link, _, dtype), rows in blocks(run["rows"])
+        if link == "softmax" and dtype == "float32" and any(row["name"] == TORCH[link] for row in rows)
+    ]
+    return next((rows for rows in shown if rows[0]["shape"] == CHARTED), shown[0] if shown else [])
+
+
+def _bars(rows: list[Row]) -> list[Bars]:
+    """The groups of which a loss of ours and one other were measured."""
+    known = {row["name"]: _times_torch(row) for row in rows if row["status"] == "ok"}
+    groups = []
+    for title, names in CHART.items():
+        bars = [
+            Bar(name, value, f"{value:.2f}x", name == "equipoise")
+            for name, row in names.items()
+            if (value := known.get(row)) is not None
+        ]
+        if len(bars) > 1 and bars[0].ours:
+            groups.append(Bars(title, bars))
+    return groups
+
+
+def _times_torch(row: Row) -> float | None:
+    """Time relative to torch's cross-entropy: of the device if there is one, of the call otherwise."""
+    if "device_ratios" in row:
+        return row["device_ratios"].get(TORCH[row["link"]])
+    ratio = row["ratios"].get(TORCH[row["link"]])
+    return None if ratio is None else ratio["median"]
+
+
+def _picture(run: dict[str, Any]) -> list[str]:
+    """The chart, for light and dark pages, and what it shows."""
+    rows = _charted(run)
+    if not _bars(rows):
+        return []
+    pictures = [
+        f"""<picture>
+  <source media="(max-width: 600px)" srcset="images/performance-phone-{scheme}.svg">
+  <img src="images/performance-{scheme}.svg#gh-{scheme}-mode-only" alt="{CHART_TITLE}, losses of several libraries">
+</picture>"""
+        for scheme in SCHEMES
+    ]
+    time = "device time" if run["bandwidth"] is not None else "time of a call"
+    shape = tuple(rows[0]["shape"])
+    return ["\n".join(pictures), f"Forward plus backward at {shape}, {rows[0]['dtype']}: {time}; the line is torch's."]
+
+
+def _steps(training: dict[str, Any] | None, trained: dict[str, Any] | None) -> list[str]:
+    """The section on training steps: of ``equipoise train``, and of a small network with each loss."""
+    parts = [*(_trained(trained) if trained else []), *(_training(training) if training else [])]
+    return ["## A whole training step", *parts] if parts else []
+
+
+def _trained(run: dict[str, Any]) -> list[str]:
+    rows = []
+    for case in run["cases"]:
+        bare, ours, *others = case["rows"]
+        ratios = [row["ratio"]["median"] for row in others]
+        rows.append(
+            [
+                case["title"],
+                _time(bare["milliseconds"]),
+                _ratio(ours["ratio"]["median"]),
+                f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else "–",
+            ]
+        )
+    about = (
+        f"A step of `equipoise train` on {run['machine']['device']}, {run['machine']['date']}, relative to a bare "
+        f"PyTorch loop with the same model, data and cross-entropy, in {run['cases'][0]['rounds']} rounds; and the "
+        "other losses of the task, relative to the step of `equipoise train` with cross-entropy. Values below 1 are "
+        "noise."
+    )
+    return [about, _markdown(("training", "bare loop, ms", "× bare loop", "other losses"), rows)]
 
 
 def _is_replayed(run: dict[str, Any]) -> bool:
@@ -146,7 +269,7 @@ def _introduction(run: dict[str, Any], on_cuda: bool) -> str:
     return (
         "What the losses cost in a training step, next to torch's own, the same formulas in plain torch operations"
         f"{' (also under `torch.compile`)' if on_cuda else ''} and other libraries, all in one run. "
-        "This page is generated from its results.\n\n"
+        "This page is generated from recorded results.\n\n"
         f"Measured on {machine['date']} on {machine['device']}{copy}. {_sentence(versions(machine))} "
         f"Medians over {run['settings']['rounds']} rounds, quartiles in brackets."
     )
@@ -160,7 +283,11 @@ def _shapes(rows: list[Row], on_cuda: bool) -> list[str]:
     return [
         text
         for (link, shape, dtype), block in blocks(rows)
-        for text in (f"## {link.capitalize()} {shape}, {dtype}", _losses(_shown(block), on_cuda))
+        for text in (
+            f'<details markdown="1">\n<summary>{link.capitalize()} {shape}, {dtype}</summary>',
+            _losses(_shown(block), on_cuda),
+            "</details>",
+        )
     ]
 
 
@@ -209,7 +336,7 @@ def _training(run: dict[str, Any]) -> list[str]:
         f"takes turns with torch's on one network, in {settings['rounds']} rounds. The target is at most {TARGET:g} "
         "times torch's."
     )
-    return ["## A whole training step", about, _markdown(("loss", "ms", "× torch"), rows)]
+    return [about, _markdown(("loss", "ms", "× torch"), rows)]
 
 
 def _missed(run: dict[str, Any], training: dict[str, Any] | None) -> str:

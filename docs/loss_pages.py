@@ -2,8 +2,8 @@
 
 It also starts the page of a new loss, with TODO where text is missing. A page is written by hand except for two parts:
 ``<!-- facts -->`` (use, source, names) and ``<!-- arguments -->`` (the call with every default, what the arguments
-mean). ``index.md`` has a table of all losses and of their shared options. The figures in ``images`` are regenerated as
-well.
+mean). ``index.md`` has a table of all losses and of their shared options; ``docs/cheat-sheet.md`` and the figures in
+``images`` are generated whole.
 """
 
 from __future__ import annotations
@@ -14,13 +14,25 @@ import textwrap
 from pathlib import Path
 
 import equipoise
+from docs.loss_groups import GROUPS, Group, role_of
 from equipoise.catalogue import CATALOGUE, Entry, Link, find
 from equipoise.cli.describe import arguments_of, call_of, signature_of
-from equipoise.cli.listing import GROUPS
 
-__all__ = ["FOLDER", "arguments", "facts", "index_tables", "main", "new_page", "page_of", "write_parts"]
+__all__ = [
+    "CHEAT_SHEET",
+    "FOLDER",
+    "arguments",
+    "cheat_sheet",
+    "facts",
+    "index_tables",
+    "main",
+    "new_page",
+    "page_of",
+    "write_parts",
+]
 
 FOLDER = Path(__file__).parent / "losses"
+CHEAT_SHEET = Path(__file__).parent / "cheat-sheet.md"
 
 PAPERS = {
     "Ridnik et al. 2021": "https://arxiv.org/abs/2009.14119",
@@ -58,6 +70,9 @@ SHARED: dict[Link, str] = {"softmax": "CrossEntropyLoss", "sigmoid": "BinaryCros
 """The loss whose options are shared by all losses of a link."""
 
 
+_ROLES = {"": "", "baseline": "**Baseline.** ", "counter-example": "**A counter-example, not for training.** "}
+
+
 def page_of(entry: Entry) -> Path:
     """The page of a loss."""
     return FOLDER / f"{entry.name}.md"
@@ -66,7 +81,9 @@ def page_of(entry: Entry) -> Path:
 def facts(entry: Entry) -> str:
     """Use, source and names."""
     named = ", ".join(f"`{name}`" for name in entry.names)
-    return f"{entry.use}\n\nSource: {_linked(entry.source)}.\n\nNames in commands: {named}."
+    return (
+        f"{_ROLES[role_of(entry.name)]}{entry.use}\n\nSource: {_linked(entry.source)}.\n\nNames in commands: {named}."
+    )
 
 
 def _linked(source: str) -> str:
@@ -114,18 +131,61 @@ def _anchor(link: Link) -> str:
 
 
 def index_tables() -> dict[str, str]:
-    """The generated parts of ``index.md`` by name: all losses, and their shared options."""
-    tables = {}
-    for link, heading in GROUPS.items():
-        lines = [f"### {heading}", "", "| loss | when | source |", "|---|---|---|"]
-        for entry in CATALOGUE:
-            if entry.link == link:
-                lines.append(f"| [{entry.name}]({entry.name}.md) | {entry.use} | {_linked(entry.paper)} |")
-        tables[link] = "\n".join(lines)
-        entry = find(SHARED[link])
+    """The generated parts of ``index.md`` by name: all losses by task, and the shared options of each link."""
+    tables = {group.key: _losses(group) for group in GROUPS}
+    for link, name in SHARED.items():
+        entry = find(name)
         shared = [name for name in signature_of(entry).parameters if name not in ("preset", "pos_weight")]
         tables[_anchor(link)] = _table(entry, shared)
     return tables
+
+
+def _losses(group: Group) -> str:
+    lines = [f"### {group.title}", "", "| loss | when | source |", "|---|---|---|"]
+    for entry in map(find, group.losses):
+        role = f" *{role_of(entry.name)}*" if role_of(entry.name) else ""
+        lines.append(f"| [{entry.name}]({entry.name}.md){role} | {entry.use} | {_linked(entry.paper)} |")
+    return "\n".join(lines)
+
+
+MOST = 5
+"""Arguments of a loss on the cheat sheet; its page has all."""
+
+
+def cheat_sheet() -> str:
+    """Every loss in a line, by task."""
+    parts = [
+        "# Cheat sheet",
+        "Every loss with its own arguments and their defaults, its name in commands, and when to use it. `counts` are "
+        "the training samples of each class. Baselines and counter-examples are in *italics*. All take logits first, "
+        "then targets, and [shared options](losses/index.md#options-softmax) such as `ignore_index`, `reduction` and "
+        "class `weight`. [Which loss?](which-loss.md) has the reasons and measurements.",
+    ]
+    for group in GROUPS:
+        lines = [f"## {group.title}", "", "| loss | when | command | arguments |", "|---|---|---|---|"]
+        lines += [_line(find(name)) for name in group.losses]
+        parts.append("\n".join(lines))
+    parts.append(
+        "## Combine\n\n"
+        "| | in Python | in commands |\n|---|---|---|\n"
+        "| sum | `CrossEntropyLoss() + 0.5 * DiceLoss()` | `ce + 0.5 * dice` |\n"
+        "| class weights | `FocalLoss(weight=[1.0, 2.0, 4.0])` | |\n"
+        "| [schedule](schedules.md) | `FocalLoss(gamma=Linear(0, 3))` | |\n"
+        "| candidates, chosen on validation data | | `focal(gamma=[1, 2, 3])` |"
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def _line(entry: Entry) -> str:
+    known = signature_of(entry).parameters
+    own = [name for name in _own_names(entry) if name not in _shared_names(entry.link) and name != "preset"]
+    shown = [
+        name if known[name].default is inspect.Parameter.empty else f"{name}={known[name].default!r}" for name in own
+    ]
+    mark = "*" if role_of(entry.name) else ""
+    use = re.split(r"; (?!see)|, (?=not )|, best ", entry.use.removeprefix("Use it ").removesuffix("."))[0]
+    arguments = ", ".join(f"`{text}`" for text in shown[:MOST]) + (", ..." if len(shown) > MOST else "") or "–"
+    return f"| {mark}[{entry.name}](losses/{entry.name}.md){mark} | {use} | `{entry.text}` | {arguments} |"
 
 
 def new_page(entry: Entry) -> str:
@@ -188,6 +248,7 @@ def main() -> None:
         figure = figure_of(entry)
         svg = svg_file(draw(figure), figure.description)
         (FOLDER / "images" / f"{entry.name}.svg").write_text(svg, encoding="utf-8")
+    CHEAT_SHEET.write_text(cheat_sheet(), encoding="utf-8")
     index = FOLDER / "index.md"
     index.write_text(write_parts(index.read_text("utf-8"), index_tables()), encoding="utf-8")
 

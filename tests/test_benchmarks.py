@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import xml.etree.ElementTree as ET
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from benchmarks.gpu import copy_bandwidth, device_seconds
 from benchmarks.losses import Settings
 from benchmarks.machine import describe_machine
 from benchmarks.measure import Quartiles, Step, held_for_backward, paired_ratio, peak_bytes
-from benchmarks.page import MAIN, format_page
+from benchmarks.page import LONGEST, MAIN, draw_charts, format_page
 from benchmarks.table import format_compare, format_run
 from benchmarks.targets import Check, cpu_checks, cuda_checks, floor_bytes
 from equipoise.catalogue import CATALOGUE
@@ -437,15 +438,20 @@ def test_results_give_a_page(monkeypatch, tmp_path, capsys):
     assert "| focal, eager formula |" in page
     assert "| **LDAMLoss** |" in page
     assert f"| {steps['rows'][1]['ratio']['median']:.3f} (" in page
-    for heading in ("# Performance", "## Softmax (6, 5), float32", "## A whole training step", "## Targets"):
-        assert f"{heading}\n" in page
+    for line in (
+        "# Performance",
+        "<summary>Softmax (6, 5), float32</summary>",
+        "## A whole training step",
+        "## Targets",
+    ):
+        assert f"{line}\n" in page
     assert "* `LDAMLoss`, training step:" in page
     assert f"Measured on {run['machine']['date']} on {run['machine']['device']}" in page
     with pytest.raises(SystemExit, match=r"nowhere\.json must be a result of python -m benchmarks losses --json, got"):
         main(["table", str(tmp_path / "nowhere.json")])
     main(["table", str(measured)])  # the training is not needed, and without a file the page is printed
     printed = capsys.readouterr().out
-    assert "## Softmax (6, 5), float32" in printed
+    assert "<summary>Softmax (6, 5), float32</summary>" in printed
     assert "training step" not in printed.partition("## Targets")[2]
     with pytest.raises(SystemExit, match=r"losses\.json must come from python -m benchmarks training"):
         main(["table", str(measured), str(measured)])
@@ -487,10 +493,41 @@ def test_calls_from_a_part_that_was_retired_are_not_on_the_page(cuda_run):
 
 def test_the_page_on_performance_is_that_of_the_recorded_runs():
     root = Path(__file__).parent.parent
-    recorded = (root / "benchmarks" / "results" / f"{name}-cuda.json" for name in ("losses", "training"))
-    assert format_page(*(json.loads(file.read_text()) for file in recorded)) == (
-        root / "docs" / "performance.md"
-    ).read_text(encoding="utf-8")
+    files = (root / "benchmarks" / "results" / f"{name}-cuda.json" for name in ("losses", "training", "train"))
+    run, *steps = (json.loads(file.read_text()) for file in files)
+    text = (root / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert format_page(run, *steps) == text
+    charts = draw_charts(run)
+    assert len(charts) == 4
+    for name, svg in charts.items():
+        assert (root / "docs" / "images" / name).read_text(encoding="utf-8") == svg, "run make bench-gpu"
+        assert f'"images/{name}' in text
+    head = text.partition("## All measurements")[0]
+    assert head.index("<picture>") < head.index("## A whole training step") < head.index("## Targets")
+    assert "<details" not in head
+
+
+def test_the_chart_has_the_times_of_the_run(cuda_run):
+    run = cuda_run({})
+    rows = {row["name"]: row for row in run["rows"]}
+    for svg in draw_charts(run).values():
+        drawn = ET.fromstring(svg)
+        texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+        ratio = rows["FocalLoss(2)"]["device_ratios"][TORCH["softmax"]]
+        place = texts.index("Focal loss")
+        assert texts[place + 1 : place + 3] == ["equipoise", f"{ratio:.2f}x"]
+        widths = [float(bar.get("width")) for bar in drawn.iter("{http://www.w3.org/2000/svg}rect")][1:]
+        values = [float(text.removesuffix("x")) for text in texts if text.endswith("x") and text[0].isdigit()]
+        longest = max(range(len(values)), key=values.__getitem__)
+        for width, value in zip(widths, values, strict=True):
+            if values[longest] <= LONGEST and value > 0.2:
+                assert width / widths[longest] == pytest.approx(value / values[longest], abs=0.02)
+
+
+def test_a_run_without_peers_has_no_chart(cuda_run):
+    run = cuda_run({}, filter="ldam")
+    assert draw_charts(run) == {}
+    assert "<picture>" not in format_page(run)
 
 
 # ------------------------------------------------------------------------------------------------------------ metrics

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import equipoise
+from docs.loss_groups import BASELINES, GROUPS, role_of
 from docs.loss_pages import FOLDER, arguments, facts, index_tables, new_page, page_of, write_parts
 from equipoise.catalogue import CATALOGUE, Entry
 from equipoise.cli.describe import signature_of
@@ -119,6 +120,26 @@ def test_the_index_lists_what_there_is():
     for name, text in index_tables().items():
         assert part(index, name) == text
     assert set(re.findall(r"^\| \[(\w+)\]", index, flags=re.MULTILINE)) == {entry.name for entry in CATALOGUE}
+
+
+def test_every_loss_is_in_one_group_for_its_task():
+    listed = [name for group in GROUPS for name in group.losses]
+    assert sorted(listed) == sorted(entry.name for entry in CATALOGUE)
+    links = {entry.name: entry.link for entry in CATALOGUE}
+    kinds = {group.key: {links[name] for name in group.losses} for group in GROUPS}
+    assert kinds["multi-label"] == {"sigmoid"}
+    assert kinds["segmentation"] == {"region"}
+    assert kinds["long-tail"] == kinds["calibration"] == kinds["counter-example"] == {"softmax"}
+
+
+def test_baselines_are_marked_and_last():
+    index = (FOLDER / "index.md").read_text("utf-8")
+    assert set(re.findall(r"^\| \[(\w+)\]\(\w+\.md\) \*baseline\*", index, flags=re.MULTILINE)) == set(BASELINES)
+    assert re.findall(r"^\| \[(\w+)\]\(\w+\.md\) \*counter-example\*", index, flags=re.MULTILINE) == ["PrecisionLoss"]
+    for group in GROUPS:
+        roles = [bool(role_of(name)) for name in group.losses]
+        assert roles == sorted(roles), "baselines come last"
+    assert "**Baseline.**" in (FOLDER / "CrossEntropyLoss.md").read_text("utf-8")
 
 
 def test_a_part_that_is_not_marked_is_an_error():

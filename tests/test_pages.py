@@ -46,7 +46,7 @@ def test_sessions_say_what_the_page_says(page, tmp_path, monkeypatch):
 
 
 def test_there_is_code():
-    assert sum(block.page.name == "README.md" and block.page.parent == ROOT for block in PYTHON) >= 4
+    assert sum(block.page.name == "README.md" and block.page.parent == ROOT for block in PYTHON) >= 2
     assert SESSIONS
 
 
@@ -133,7 +133,8 @@ def test_links_and_images_exist(page):
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
-        if not target.exists() or (anchor and anchor not in anchors(target)):
+        is_page = target.suffix == ".md"  # the anchor of a picture chooses between light and dark
+        if not target.exists() or (anchor and is_page and anchor not in anchors(target)):
             lost.append(link)
     assert lost == []
 

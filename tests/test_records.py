@@ -157,6 +157,6 @@ def test_recorded_verdicts_of_earlier_formats_are_read(name):
     assert as_verdict(replace(verdict, format=FORMAT).to_json()) == replace(verdict, format=FORMAT)
 
 
-@pytest.mark.parametrize("name", [*COMPARED.values(), "digits_lt_methods"])
+@pytest.mark.parametrize("name", [*COMPARED.values(), "digits_lt", "digits_lt_methods"])
 def test_a_record_names_the_system_and_not_its_kernel(name):
     assert read(name)["environment"]["platform"] == "Linux x86_64"

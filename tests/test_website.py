@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -11,7 +12,8 @@ from tests.pages import ROOT
 from website.docstrings import as_markdown
 from website.formulas import as_mathml, draw_formulas
 from website.pages import rewrite_links
-from website.tables import let_code_break
+from website.screenshots import PAGES, main, readme_page
+from website.tables import keep_spreads, let_code_break
 
 
 def test_hooks_are_found_from_anywhere(tmp_path):
@@ -87,3 +89,30 @@ def test_code_in_tables_breaks_at_signs():
         "<p><code>a.b(c=d, e=f.g.h)</code></p>"
         "<td><code>a.<wbr>b(<wbr>c=<wbr>d, e=<wbr>f.<wbr>g.<wbr>hi)</code> <code>a.b</code></td>"
     )
+
+
+def test_a_mean_stays_with_its_spread_in_tables():
+    page = keep_spreads("<p>1.5 ± 0.2</p><td>87.1 ± 2.0 ▲ a ± b</td>")
+    assert page == "<p>1.5 ± 0.2</p><td>87.1\u00a0±\u00a02.0 ▲ a ± b</td>"
+
+
+def test_screenshots_are_of_pages_that_exist():
+    for name, page in PAGES.items():
+        if name != "readme":
+            sources = [ROOT / page, ROOT / "docs" / page.replace(".html", ".md")]
+            assert any(source.exists() for source in sources), page
+
+
+def test_the_readme_is_rendered_with_its_figure_and_tables():
+    page = readme_page()
+    assert 'srcset="docs/images/rare-classes-dark.svg"' in page
+    assert page.count("<table>") == 1
+    assert "<code>make demo" in page
+    assert not re.search(r"^(#|\||```)", page.partition("<body>")[2], re.MULTILINE)
+
+
+def test_an_unknown_screenshot_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["screenshots", "nowhere"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "names must be among readme, home" in capsys.readouterr().err

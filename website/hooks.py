@@ -12,10 +12,13 @@ from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # ``mkdocs build`` does not, ``python -m mkdocs`` does
 
+from docs.loss_groups import GROUPS
 from website import commands, formulas, pages, reference, tables
 
 __all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown"]
 
+_HIDDEN = {"cheat-sheet.md": ["navigation", "toc"], "experiments.md": ["toc"]}
+"""What pages with wide tables leave out."""
 _EXTRA = "elsewhere"  # where the pages from outside docs/ are kept between the events
 
 
@@ -29,13 +32,19 @@ def _in_folder(folder: str) -> list[str]:
     return sorted(inside, key=lambda uri: (not uri.endswith("/index.md"), not uri.endswith("/commands.md"), uri))
 
 
+def _losses() -> list[Any]:
+    """The pages of the losses by task, below their index."""
+    return ["losses/index.md", *({one.short: [f"losses/{name}.md" for name in one.losses]} for one in GROUPS)]
+
+
 def _filled(nav: Any) -> Any:  # noqa: ANN401
-    """The navigation with ``folder/`` replaced by the pages of that folder."""
+    """The navigation with ``folder/`` replaced by the pages of that folder, and by its pages alone inside a list."""
     if isinstance(nav, list):
-        return [_filled(entry) for entry in nav]
+        filled = [(entry, _filled(entry)) for entry in nav]
+        return [one for entry, each in filled for one in (each if isinstance(entry, str) and entry != each else [each])]
     if isinstance(nav, dict):
         return {title: _filled(entry) for title, entry in nav.items()}
-    return _in_folder(nav) if nav.endswith("/") else nav
+    return _losses() if nav == "losses/" else _in_folder(nav) if nav.endswith("/") else nav
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -46,7 +55,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add README, examples, what pages link to, and the reference."""
+    """Add the pages of the root, examples, what pages link to, and the reference."""
     for one in config.extra[_EXTRA].values():
         if one.content is None:
             files.append(File.generated(config, one.uri, abs_src_path=str(one.source)))
@@ -63,7 +72,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links that are right in the repository become right on the site; a page alone in its tab gets the room beside."""
     if page.parent is None:
-        page.meta.setdefault("hide", ["navigation"])
+        page.meta.setdefault("hide", ["navigation", "toc"] if page.is_homepage else ["navigation"])
+    page.meta.setdefault("hide", _HIDDEN.get(page.file.src_uri, []))
     uri = page.file.src_uri
     others: dict[Path, pages.Elsewhere] = config.extra[_EXTRA]
     origin = {one.uri: one.source for one in others.values()}.get(uri, pages.DOCS / uri)
@@ -80,6 +90,6 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 def on_page_content(html: str, *, page: Page, **_: Any) -> str:  # noqa: ANN401
     """Draw the formulas, those of docstrings included, and let tables be narrow."""
     try:
-        return tables.let_code_break(formulas.draw_formulas(html))
+        return tables.keep_spreads(tables.let_code_break(formulas.draw_formulas(html)))
     except Exception as error:
         raise ValueError(f"{page.file.src_uri}: {error}") from error

@@ -18,7 +18,7 @@ DOCS = ROOT / "docs"
 
 # Code is shown, everything else is copied.
 _CODE = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".sh": "bash", ".toml": "toml"}
-_AS_PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+_AS_PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 # Code stays as it is; group 2 is the target of a link or an image.
 _LINK = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]+`)|(?<=\]\()([^)\s]+)", re.DOTALL)
 
@@ -75,7 +75,7 @@ def _targets(page: Path) -> list[Path]:
 
 
 def elsewhere() -> dict[Path, Elsewhere]:
-    """The pages of the root, all examples, and whatever a page links to that mkdocs would not find in docs/."""
+    """Pages of the root, all examples, and whatever a page links to that mkdocs would not find in docs/."""
     waiting = [ROOT / name for name in _AS_PAGES]
     waiting += [path for path in sorted((ROOT / "examples").glob("*")) if path.suffix in (".md", ".py")]
     for page in sorted(DOCS.rglob("*.md")):
