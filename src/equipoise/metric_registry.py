@@ -9,7 +9,7 @@ from typing import Literal
 
 from equipoise.tasks import GROUP_SIZES, GROUPS
 
-__all__ = ["METRICS", "MetricInfo", "metric_info"]
+__all__ = ["METRICS", "TVERSKY", "MetricInfo", "metric_info"]
 
 Unit = Literal["percent", "natural", "milliseconds"]
 SCALES: Mapping[Unit, float] = {"percent": 100.0, "natural": 1.0, "milliseconds": 1000.0}
@@ -73,6 +73,9 @@ def _error(key: str, label: str, unit: Unit = "percent", hint: str = "") -> Metr
 ECE_HINT = "expected calibration error: gap between confidence and accuracy, in bins of equal width"
 ADA_ECE_HINT = "expected calibration error, in bins with equally many samples"
 NLL_HINT = "negative log-likelihood of the true classes"
+TVERSKY = (0.3, 0.7)
+"""Costs of false positives and false negatives in the Tversky index of Salehi et al. (2017)."""
+TVERSKY_HINT = "Tversky index: IoU with false positives counted {:g} times, false negatives {:g} times".format(*TVERSKY)
 MULTILABEL = {
     "CP": "",
     "CR": "",
@@ -91,13 +94,18 @@ METRICS: Mapping[str, MetricInfo] = {
         MetricInfo("macro_f1", "macro F1", hint="mean F1 over the classes"),
         MetricInfo("mean_average_precision", "mAP", hint="mean average precision over the labels"),
         MetricInfo("average_precision", "average precision"),
-        MetricInfo("mean_iou", "mean IoU", hint="mean intersection over union of the classes"),
+        MetricInfo("mean_iou", "mean IoU", hint="mean intersection over union (Jaccard index) of the classes"),
         MetricInfo("mean_accuracy", "mean class accuracy", hint="mean recall over the classes, in pixels"),
+        MetricInfo("mean_precision", "mean precision", hint="mean precision of the classes, in pixels"),
+        MetricInfo("mean_dice", "mean Dice", hint="mean Dice index (F1) of the classes, in pixels"),
+        MetricInfo("mean_tversky", "mean Tversky", hint=f"mean of {TVERSKY_HINT}"),
         MetricInfo(
             "pixel_accuracy", "pixel accuracy", hint="percentage of pixels whose predicted class is the true one"
         ),
         MetricInfo("frequency_weighted_iou", "frequency-weighted IoU"),
         MetricInfo("iou", "IoU"),
+        MetricInfo("dice", "Dice"),
+        MetricInfo("tversky", "Tversky", hint=TVERSKY_HINT),
         MetricInfo("precision", "precision"),
         MetricInfo("recall", "recall"),
         MetricInfo("f1", "F1"),

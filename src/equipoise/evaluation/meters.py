@@ -114,7 +114,8 @@ def decision_scores(task: Task, metrics: Mapping[str, Any]) -> dict[str, Tensor]
         return scores
     if task.pixels:
         values = metrics["overlap"].compute()
-        return {key: values[key] for key in ("mean_iou", "mean_accuracy", "pixel_accuracy", "frequency_weighted_iou")}
+        means = ("mean_iou", "mean_accuracy", "mean_precision", "mean_dice", "mean_tversky")
+        return {key: values[key] for key in (*means, "pixel_accuracy", "frequency_weighted_iou")}
     values = metrics["accuracy"].compute()
     return {name: values[key] for key, name in ACCURACIES.items() if key in values}
 
@@ -233,7 +234,7 @@ class SegmentationMeter(Meter):
 
     def per_class(self) -> list[ClassResult]:
         computed, matrix = self.metrics["overlap"].compute(), self.metrics["overlap"].confusion
-        names = ("iou", "accuracy", "precision")
+        names = ("iou", "accuracy", "precision", "dice", "tversky")
         return self.class_rows(matrix.sum(1), matrix.sum(0), **{name: computed[name] for name in names})
 
 
