@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 import equipoise
 from equipoise import losses
+from equipoise.cli.app import COMMANDS
+from equipoise.metric_registry import METRICS
 from equipoise.models import MODELS
 from equipoise.train.methods import METHODS
 from experiments import linear_model
@@ -46,8 +49,23 @@ def test_every_numbered_item_is_listed_once(paper):
     assert sorted(listed) == sorted(expected)
 
 
+def command_exists(words):
+    """Whether the command has the options, and each name of --metrics is a metric."""
+    command, *rest = words
+    if command not in COMMANDS:
+        return False
+    parameters = inspect.signature(getattr(importlib.import_module(f"equipoise.cli.{command}"), command)).parameters
+    known = {f"--{parameter.replace('_', '-')}" for parameter in parameters}
+    metrics = rest[rest.index("--metrics") + 1].split(",") if "--metrics" in rest else []
+    return {word for word in rest if word.startswith("--")} <= known and all(
+        name.removesuffix("_after") in METRICS for name in metrics
+    )
+
+
 def exists(name):
-    """A file, a model, a method, an argument of a loss, or a public name."""
+    """A file, a model, a method, an argument of a loss, a command with its options and metrics, or a public name."""
+    if name.startswith("equipoise "):
+        return command_exists(name.split()[1:])
     if "/" in name:
         return (ROOT / name).is_file()
     argument = re.fullmatch(r'(\w+)="([\w-]+)"', name)
@@ -71,6 +89,9 @@ def test_what_the_tables_name_exists(paper):
 def test_a_name_that_does_not_exist_is_noticed():
     assert not exists("NoSuchLoss")
     assert not exists("experiments/specs/none.yaml")
+    assert not exists("equipoise report --metrics mcee")
+    assert not exists("equipoise report --metric mce")
+    assert not exists("equipoise measure")
     assert exists("wideresnet26-10")
     assert exists("sdn")
 

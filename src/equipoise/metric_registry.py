@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from equipoise.tasks import GROUP_SIZES, GROUPS
@@ -61,8 +61,13 @@ def metric_info(key: str) -> MetricInfo:
 
     >>> metric_info("ece").higher_is_better, metric_info("my_score").label
     (False, 'my score')
+    >>> metric_info("mce_after").label, metric_info("mce_after").higher_is_better  # after temperature scaling
+    ('MCE after', False)
     """
-    return METRICS.get(key) or MetricInfo(key, key.replace("_", " "))
+    known = METRICS.get(key)
+    if known is None and (before := METRICS.get(key.removesuffix("_after"))) is not None:
+        return replace(before, key=key, label=f"{before.label} after", hint="")
+    return known or MetricInfo(key, key.replace("_", " "))
 
 
 def _error(key: str, label: str, unit: Unit = "percent", hint: str = "") -> MetricInfo:
@@ -117,9 +122,6 @@ METRICS: Mapping[str, MetricInfo] = {
         _error("ada_ece", "AdaECE", hint=ADA_ECE_HINT),
         _error("classwise_ece", "classwise ECE"),
         _error("mce", "MCE"),
-        _error("nll_after", "NLL after", "natural"),
-        _error("ece_after", "ECE after"),
-        _error("ada_ece_after", "AdaECE after"),
         MetricInfo("s99_share", "confidence above 0.99"),
         MetricInfo("s99_accuracy", "accuracy above 0.99"),
         *(MetricInfo(key, key, hint=f"classes with {size} training samples") for key, size in GROUP_SIZES.items()),

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 CALIBRATION = ("nll", "brier", "ece", "ada_ece", "classwise_ece", "mce")
-"""Metrics that a calibration may change; lower is better."""
+"""Calibration metrics; lower is better."""
 KEPT = 20_000_000
 """Maximum number of scores for which metrics that need a sort are computed exactly."""
 
@@ -153,7 +153,7 @@ class Meter(ABC):
                 metric.update(scores if logits is None or name != "nll" else logits, targets)
 
     def calibration(self) -> dict[str, float | None]:
-        """The metrics of ``CALIBRATION`` that the task has."""
+        """Metrics that a calibration may change: those of ``CALIBRATION`` that the task has."""
         curve = self.metrics["ece"].curve()
         gaps = (curve.accuracy - curve.confidence).abs()
         values = {name: plain(self.metrics[name].compute()) for name in CALIBRATION if name in self.metrics}
@@ -214,11 +214,11 @@ class SingleMeter(Meter):
         self.metrics["classwise_ece"] = CalibrationError(bins, kind="classwise", **self.common)
         self.metrics["confident"] = ConfidentShare(**self.common)
 
-    def overall(self) -> dict[str, float | None]:
-        """Metrics of all samples."""
+    def calibration(self) -> dict[str, float | None]:
+        """Metrics that a calibration may change, with the confident samples."""
         confident = self.metrics["confident"].compute()
         return {
-            **super().overall(),
+            **super().calibration(),
             "s99_share": plain(confident["share"]),
             "s99_accuracy": plain(confident["accuracy"]),
         }
