@@ -28,7 +28,7 @@ from equipoise.train.loaders import labels_for_sampling
 from equipoise.train.loss_text import build_loss, python_call
 from equipoise.train.methods import LossText, Method, Plain, parse_method
 from equipoise.train.module import Learner
-from equipoise.train.optimizers import build_optimizer, learning_rate_factor
+from equipoise.train.optimizers import OPTIMIZERS, build_optimizer, learning_rate_factor
 from equipoise.train.preparation import SAMPLE, Preparation
 from equipoise.train.spec import RunSpec
 from equipoise.train.task import TrainingTask
@@ -286,12 +286,12 @@ def optimizer_of(
 
     With scaled gradients, a fused optimiser unscales them itself, too late for clipping and statistics.
     """
-    sgd = spec.optimizer == "sgd"
+    lr, weight_decay = OPTIMIZERS[spec.optimizer]
     return build_optimizer(
         spec.optimizer,
         model,
-        lr=(0.1 if sgd else 1e-3) if spec.lr is None else spec.lr,
-        weight_decay=(5e-4 if sgd else 1e-2) if spec.weight_decay is None else spec.weight_decay,
+        lr=lr if spec.lr is None else spec.lr,
+        weight_decay=weight_decay if spec.weight_decay is None else spec.weight_decay,
         momentum=spec.momentum,
         fused=fused and not spec.precision.startswith("16"),
         body_rate=body_rate,

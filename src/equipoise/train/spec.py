@@ -189,9 +189,15 @@ class SharedSpec(BaseModel):
         ge=1,
         le=2**24,
     )
-    optimizer: Literal["sgd", "adamw"] = _train("adamw", "sgd (with Nesterov momentum) or adamw.")
-    lr: float | None = _train(None, "Maximum learning rate; None for 0.1 (sgd) or 0.001 (adamw).", gt=0)
-    weight_decay: float | None = _train(None, "Weight decay; None for 0.0005 (sgd) or 0.01 (adamw).", ge=0)
+    optimizer: Literal["sgd", "momentum", "adagrad", "adamw"] = _train(
+        "adamw", "sgd (with Nesterov momentum), momentum (SGD without), adagrad or adamw."
+    )
+    lr: float | None = _train(
+        None, "Maximum learning rate; None for 0.1 (sgd, momentum), 0.01 (adagrad) or 0.001 (adamw).", gt=0
+    )
+    weight_decay: float | None = _train(
+        None, "Weight decay; None for 0.0005 (sgd, momentum), 0 (adagrad) or 0.01 (adamw).", ge=0
+    )
     momentum: float = _train(0.9, "SGD momentum.", ge=0, lt=1)
     schedule: Literal["cosine", "step", "one-cycle", "constant"] = _train(
         "cosine", "Learning rate schedule: cosine, step, one-cycle or constant."
