@@ -27,6 +27,7 @@ NUMBERED = {
     "Ridnik et al. 2021": {"equation": 11, "table": 13, "figure": 9},
 }
 """How many of each the papers have, with their appendices."""
+ARGUED = (losses.AsymmetricSoftmaxLoss, losses.AsymmetricLoss)
 PLACES = ("losses", "metrics", "calibration", "heads", "data", "weights", "schedules")
 
 
@@ -68,9 +69,9 @@ def exists(name):
         return command_exists(name.split()[1:])
     if "/" in name:
         return (ROOT / name).is_file()
-    argument = re.fullmatch(r'(\w+)="([\w-]+)"', name)
+    argument = re.fullmatch(r'(\w+)=("?)([\w.-]+)\2', name)
     if argument:
-        return losses.AsymmetricSoftmaxLoss(**{argument[1]: argument[2]}) is not None
+        return any(argument[1] in inspect.signature(loss).parameters for loss in ARGUED)
     places = [equipoise, *(importlib.import_module(f"equipoise.{place}") for place in PLACES)]
     return name in MODELS or name in METHODS or any(name in place.__all__ for place in places)
 
