@@ -164,8 +164,8 @@ class SharedSpec(BaseModel):
     allow_empty: bool = _data(False, "Allow classes without training samples, and validation data with a single class.")
     augment: str = _data(
         "",
-        "Augmentation of training images, comma-separated: flip, crop:4, colour:0.4, erase:0.5, mixup:0.2, cutmix:1, "
-        "randaugment:2:0.3.",
+        "Augmentation of training images, comma-separated: flip, crop:4, colour:0.4, erase:0.5, erase-noise:0.5, "
+        "mixup:0.2, cutmix:1, randaugment:2:0.3.",
     )
     sampler: Sampler = _data("none", f"Sampling of classes: {', '.join(get_args(Sampler))}.")
 
