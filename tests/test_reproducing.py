@@ -15,6 +15,7 @@ from equipoise.cli.app import COMMANDS
 from equipoise.metric_registry import METRICS
 from equipoise.models import MODELS
 from equipoise.train.methods import METHODS
+from equipoise.train.rows import expand_rows, read_row
 from experiments import linear_model
 from tests.pages import ROOT
 
@@ -50,6 +51,14 @@ def test_every_numbered_item_is_listed_once(paper):
     assert sorted(listed) == sorted(expected)
 
 
+def row_exists(text):
+    """Whether a text is a loss or a method with its candidates."""
+    try:
+        return all(map(read_row, expand_rows(text)))
+    except ValueError:
+        return False
+
+
 def command_exists(words):
     """Whether the command has the options, and each name of --metrics is a metric."""
     command, *rest = words
@@ -64,9 +73,11 @@ def command_exists(words):
 
 
 def exists(name):
-    """A file, a model, a method, an argument of a loss, a command with its options and metrics, or a public name."""
+    """A file, a model, a method, an argument of a loss, a command, a row of a comparison, or a public name."""
     if name.startswith("equipoise "):
         return command_exists(name.split()[1:])
+    if "(" in name:
+        return row_exists(name)
     if "/" in name:
         return (ROOT / name).is_file()
     argument = re.fullmatch(r'(\w+)=("?)([\w.-]+)\2', name)
@@ -93,6 +104,8 @@ def test_a_name_that_does_not_exist_is_noticed():
     assert not exists("equipoise report --metrics mcee")
     assert not exists("equipoise report --metric mce")
     assert not exists("equipoise measure")
+    assert not exists("recall(alpha=[0.1, 0.2])")
+    assert exists("recall(momentum=[0.1, 0.2])")
     assert exists("wideresnet26-10")
     assert exists("sdn")
 

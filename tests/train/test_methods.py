@@ -252,6 +252,7 @@ def test_oltr_with_attention_trains_and_its_export_is_what_predicted(tmp_path):
 def test_attention_behind_a_module_without_maps(method, words, tmp_path):
     with pytest.raises(ValueError, match=re.escape(words).replace("64", r"\d+")):
         trained(tmp_path / "run", method=method, **CONVOLUTIONS)
+    assert (tmp_path / "run.unfinished" / "stage-one").exists() == ("fc" in method)
 
 
 def test_method_none_is_the_loss_alone(stage_one, tmp_path):

@@ -22,11 +22,12 @@ from equipoise.data.files import Size
 from equipoise.data.opening import resized, without_bad_images
 from equipoise.data.samplers import EpochSampler
 from equipoise.data.text import Vocabulary
+from equipoise.heads.attention import module_named
 from equipoise.heads.rebalanced import empty_linear
 from equipoise.models import build_model, find_classifier, set_prior_bias, set_word_vectors
 from equipoise.train.loaders import labels_for_sampling
 from equipoise.train.loss_text import build_loss, python_call
-from equipoise.train.methods import LossText, Method, Plain, parse_method
+from equipoise.train.methods import AttentiveOpenLongTail, LossText, Method, Plain, parse_method
 from equipoise.train.module import Learner
 from equipoise.train.optimizers import OPTIMIZERS, build_optimizer, learning_rate_factor
 from equipoise.train.preparation import SAMPLE, Preparation
@@ -218,7 +219,7 @@ def check_model(model: nn.Module, name: str, task: TrainingTask, preparation: Pr
 
 
 def check_method(method: Method, model: nn.Module, name: str, task: TrainingTask) -> None:
-    """Raise unless the method can find and replace the last layer of the model."""
+    """Raise unless the method finds the layers of the model that it changes."""
     if isinstance(method, Plain):
         return
     try:
@@ -234,6 +235,8 @@ def check_method(method: Method, model: nn.Module, name: str, task: TrainingTask
             f"{str(error).partition('; ')[0]}; let the model have a method get_classifier() that returns it, or train "
             "with a --loss alone"
         ) from None
+    if isinstance(method, AttentiveOpenLongTail):
+        module_named(model, method.after)
 
 
 def monitor_of(spec: RunSpec, task: TrainingTask) -> str:

@@ -42,6 +42,7 @@ from equipoise.train.record import MethodSettings
 
 __all__ = [
     "METHODS",
+    "AttentiveOpenLongTail",
     "Method",
     "RunContext",
     "TwoStages",
