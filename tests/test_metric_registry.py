@@ -34,6 +34,13 @@ def test_an_unknown_metric_is_shown_as_a_fraction():
     assert metric_info("pairs_found").text(0.125) == "12.50"
 
 
+@pytest.mark.parametrize("key", ["ece", "mce", "nll", "s99_share"])
+def test_a_metric_after_calibration_has_the_unit_and_direction_of_the_metric(key):
+    before, after = metric_info(key), metric_info(f"{key}_after")
+    assert (after.unit, after.higher_is_better) == (before.unit, before.higher_is_better)
+    assert (after.key, after.label) == (f"{key}_after", f"{before.label} after")
+
+
 def test_it_is_read_without_torch():
     code = "import sys, equipoise.metric_registry; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "False\n"

@@ -367,6 +367,7 @@ def test_theory_by_name():
     assert list(inspect.signature(eq.focal_gradient_ratio).parameters) == ["p", "gamma"]
     assert list(inspect.signature(eq.focal_optimum).parameters) == ["posterior", "gamma"]
     assert list(inspect.signature(eq.focal_kl_bound).parameters) == ["probs", "posterior", "gamma"]
+    assert list(inspect.signature(eq.smoothing_for).parameters) == ["alpha", "num_classes"]
     assert eq.mislabel_point(0.0, 0.0) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 
 import pytest
@@ -10,8 +11,11 @@ import torch
 
 import equipoise
 from equipoise import losses
+from equipoise.cli.app import COMMANDS
+from equipoise.metric_registry import METRICS
 from equipoise.models import MODELS
 from equipoise.train.methods import METHODS
+from equipoise.train.rows import expand_rows, read_row
 from experiments import linear_model
 from tests.pages import ROOT
 
@@ -24,6 +28,7 @@ NUMBERED = {
     "Ridnik et al. 2021": {"equation": 11, "table": 13, "figure": 9},
 }
 """How many of each the papers have, with their appendices."""
+ARGUED = (losses.AsymmetricSoftmaxLoss, losses.AsymmetricLoss)
 PLACES = ("losses", "metrics", "calibration", "heads", "data", "weights", "schedules")
 
 
@@ -46,13 +51,38 @@ def test_every_numbered_item_is_listed_once(paper):
     assert sorted(listed) == sorted(expected)
 
 
+def row_exists(text):
+    """Whether a text is a loss or a method with its candidates."""
+    try:
+        return all(map(read_row, expand_rows(text)))
+    except ValueError:
+        return False
+
+
+def command_exists(words):
+    """Whether the command has the options, and each name of --metrics is a metric."""
+    command, *rest = words
+    if command not in COMMANDS:
+        return False
+    parameters = inspect.signature(getattr(importlib.import_module(f"equipoise.cli.{command}"), command)).parameters
+    known = {f"--{parameter.replace('_', '-')}" for parameter in parameters}
+    metrics = rest[rest.index("--metrics") + 1].split(",") if "--metrics" in rest else []
+    return {word for word in rest if word.startswith("--")} <= known and all(
+        name.removesuffix("_after") in METRICS for name in metrics
+    )
+
+
 def exists(name):
-    """A file, a model, a method, an argument of a loss, or a public name."""
+    """A file, a model, a method, an argument of a loss, a command, a row of a comparison, or a public name."""
+    if name.startswith("equipoise "):
+        return command_exists(name.split()[1:])
+    if "(" in name:
+        return row_exists(name)
     if "/" in name:
         return (ROOT / name).is_file()
-    argument = re.fullmatch(r'(\w+)="([\w-]+)"', name)
+    argument = re.fullmatch(r'(\w+)=("?)([\w.-]+)\2', name)
     if argument:
-        return losses.AsymmetricSoftmaxLoss(**{argument[1]: argument[2]}) is not None
+        return any(argument[1] in inspect.signature(loss).parameters for loss in ARGUED)
     places = [equipoise, *(importlib.import_module(f"equipoise.{place}") for place in PLACES)]
     return name in MODELS or name in METHODS or any(name in place.__all__ for place in places)
 
@@ -71,6 +101,11 @@ def test_what_the_tables_name_exists(paper):
 def test_a_name_that_does_not_exist_is_noticed():
     assert not exists("NoSuchLoss")
     assert not exists("experiments/specs/none.yaml")
+    assert not exists("equipoise report --metrics mcee")
+    assert not exists("equipoise report --metric mce")
+    assert not exists("equipoise measure")
+    assert not exists("recall(alpha=[0.1, 0.2])")
+    assert exists("recall(momentum=[0.1, 0.2])")
     assert exists("wideresnet26-10")
     assert exists("sdn")
 

@@ -64,7 +64,7 @@ def renamed(path, *, key="task"):
 def test_every_task_has_every_attribute(task):
     for name in Task.__annotations__:
         assert getattr(task, name), name
-    assert {task.main, task.monitor, *RESAMPLED[task]} <= METRICS.keys()
+    assert {task.main, task.monitor, *(name.removesuffix("_after") for name in RESAMPLED[task])} <= METRICS.keys()
     assert {task.monitor} <= set(task.metrics) <= set(RESAMPLED[task])
     assert task.default_loss in {entry.text for entry in CATALOGUE if entry.link in task.losses}
     assert (task.link == "sigmoid") == task.multilabel

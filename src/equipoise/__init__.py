@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         focal_optimum,
         gamma_for,
         mislabel_point,
+        smoothing_for,
     )
     from equipoise.train.export import load_exported
 
@@ -118,5 +119,6 @@ __all__ = [
     "mislabel_point",
     "models",
     "schedules",
+    "smoothing_for",
     "weights",
 ]

@@ -103,11 +103,19 @@ def checks_keywords(function: Function) -> Function:
     return called  # type: ignore[return-value]
 
 
-def takes_options_of(shared: Callable[..., Any], **changed: Any) -> Callable[[Function], Function]:  # noqa: ANN401
-    """Decorator: expand the ``**options`` passed to ``shared`` in the signature, some with ``changed`` defaults."""
+def takes_options_of(
+    shared: Callable[..., Any],
+    *,
+    shown: Mapping[str, Any] | None = None,
+    **changed: Any,  # noqa: ANN401
+) -> Callable[[Function], Function]:
+    """Decorator: expand the ``**options`` passed to ``shared`` in the signature, some with ``changed`` defaults.
+
+    Defaults that are ``shown`` are set by the function itself.
+    """
 
     def decorate(function: Function) -> Function:
-        function.__signature__ = written_out(function, [shared], changed)  # type: ignore[attr-defined]
+        function.__signature__ = written_out(function, [shared], {**(shown or {}), **changed})  # type: ignore[attr-defined]
         if not changed:
             return checks_keywords(function)
 

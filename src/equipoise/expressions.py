@@ -57,7 +57,10 @@ __all__ = [
     "same",
 ]
 
-METHOD_NAMES = ("none", "sdn", "ldam-drw", "bbn", "crt", "lws", "tau-norm", "ncm", "oltr")
+METHOD_NAMES = (
+    *("none", "sdn", "ldam-drw", "bbn", "crt", "lws", "tau-norm", "ncm"),
+    *("oltr", "oltr-attention", "lifted", "range"),
+)
 """Names of ``equipoise.train.methods.METHODS``."""
 LOSS_ARGUMENTS = ("backbone", "classifier", "feature", "loss")
 """Arguments of methods that are losses."""

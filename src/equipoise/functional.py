@@ -1,9 +1,9 @@
 """The losses as stateless functions. Arguments have the meaning and defaults of the corresponding classes.
 
 Common keyword arguments of the softmax losses: ``weight`` (C,), ``label_smoothing``, ``ignore_index``, ``reduction``,
-``normalizer``, ``validate``; to the sigmoid losses: ``weight`` (C,), ``ignore_value``, ``reduction``,
-``element_weight``, ``normalizer``, ``validate``. Everything that changes during training (schedules, moving averages,
-adaptive exponents, statistics synchronised between processes) is only available in the classes.
+``normalizer``, ``validate``; to the sigmoid losses: ``weight`` (C,), ``ignore_value``, ``unknown_weight``,
+``reduction``, ``element_weight``, ``normalizer``, ``validate``. Everything that changes during training (schedules,
+moving averages, adaptive exponents, statistics synchronised between processes) is only available in the classes.
 
 Shape: ``logits`` (N, C, d1, ..., dk), ``targets`` indices (N, d1, ..., dk) or dense like the logits; for the sigmoid
 losses both (N, C, d1, ..., dk). The result is a scalar, or unreduced for ``reduction="none"``.
@@ -26,10 +26,11 @@ from equipoise.losses.base import LossPart, Scalar, argument_names, fixed_expone
 from equipoise.losses.modulate import ByConfidence, Gamma, Modulation, asymmetric, cyclical, focal
 from equipoise.losses.named import distribution_bias
 from equipoise.losses.objectives import calibration_term, keep_hardest
+from equipoise.losses.off_target import Negatives, negative_rows, off_target_smoothing
 from equipoise.losses.reduce import check_reduction
 from equipoise.losses.region import dice_loss, lovasz_softmax_loss, soft_iou_loss, tversky_loss
 from equipoise.losses.settings import scheduled_values
-from equipoise.losses.sigmoid import sigmoid_parts, sigmoid_reduced
+from equipoise.losses.sigmoid import sigmoid_parts, sigmoid_reduced, unknown_as_negatives
 from equipoise.losses.softmax import Rows, reduce_rows, softmax_parts, softmax_pipeline, softmax_reduced
 from equipoise.schedules import Moment
 from equipoise.weights.deferred import ClassWeights
@@ -83,6 +84,7 @@ class SigmoidArguments(TypedDict, total=False):
 
     weight: Tensor | Sequence[float] | None
     ignore_value: float
+    unknown_weight: float
     reduction: str
     element_weight: Tensor | None
     normalizer: Tensor | float | None
@@ -114,7 +116,7 @@ def _softmax(
     class_weight: Tensor | None = None,
     batch_weights: Sequence[Callable[[Tensor, Tensor, Tensor, bool], Tensor]] = (),
     more_parts: Sequence[LossPart] = (),
-    finish: Callable[[Rows], Rows] | None = None,
+    finish: Callable[[Rows, Tensor, Layout], Rows] | None = None,
     weight: Tensor | Sequence[float] | None = None,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
@@ -150,7 +152,22 @@ def _softmax(
         batch_weights=batch_weights,
         validate=validate,
     )
-    return reduce_rows(finish(rows), logits, reduction, normalizer)
+    return reduce_rows(finish(rows, hyper, spec.layout), logits, reduction, normalizer)
+
+
+def _off_target(
+    logits: Tensor, targets: Tensor, modulation: Modulation, negatives: Negatives, options: SoftmaxArguments
+) -> Tensor:
+    """A softmax loss with a term for every other class, in one of the forms of ``losses.off_target``."""
+    smoothing = off_target_smoothing(negatives, options.get("label_smoothing"))
+    options["label_smoothing"] = smoothing  # type: ignore[typeddict-item]  # a number where the argument is one
+    if negatives == "smoothing":
+        return _softmax(logits, targets, modulation, **options)
+
+    def finish(rows: Rows, hyper: Tensor, layout: Layout) -> Rows:
+        return rows._replace(loss=rows.loss + negative_rows(rows, hyper, layout))
+
+    return _softmax(logits, targets, modulation, finish=finish, **options)
 
 
 @takes_options_of(_softmax)
@@ -209,20 +226,24 @@ def cyclical_focal_loss(
     return _softmax(logits, targets, modulation, **options)
 
 
-@takes_options_of(_softmax, label_smoothing=0.1)
+@takes_options_of(_softmax, shown={"label_smoothing": 0.1})
 def asymmetric_softmax_loss(
     logits: Tensor,
     targets: Tensor,
     *,
     gamma_pos: Gamma = 0.0,
     gamma_neg: Gamma = 4.0,
+    negatives: Negatives = "smoothing",
     **options: Unpack[SoftmaxArguments],
 ) -> Tensor:
-    """Asymmetric softmax loss, see ``AsymmetricSoftmaxLoss``; ``label_smoothing`` is 0.1 by default."""
-    return _softmax(logits, targets, asymmetric(gamma_pos, gamma_neg), **options)
+    """Asymmetric softmax loss, see ``AsymmetricSoftmaxLoss``.
+
+    ``label_smoothing`` is 0.1 by default, and 0 with ``negatives="one-vs-rest"``.
+    """
+    return _off_target(logits, targets, asymmetric(gamma_pos, gamma_neg), negatives, options)
 
 
-@takes_options_of(_softmax, label_smoothing=0.1)
+@takes_options_of(_softmax, shown={"label_smoothing": 0.1})
 def cyclical_asymmetric_loss(
     logits: Tensor,
     targets: Tensor,
@@ -231,10 +252,14 @@ def cyclical_asymmetric_loss(
     gamma_hc: float = 2.0,
     gamma_pos: Gamma = 0.0,
     gamma_neg: Gamma = 4.0,
+    negatives: Negatives = "smoothing",
     **options: Unpack[SoftmaxArguments],
 ) -> Tensor:
-    """Cyclical asymmetric loss at a given ``xi``, see ``CyclicalAsymmetricLoss``; smoothing 0.1 by default."""
-    return _softmax(logits, targets, cyclical(xi, gamma_hc, gamma_pos, gamma_neg), **options)
+    """Cyclical asymmetric loss at a given ``xi``, see ``CyclicalAsymmetricLoss``.
+
+    ``label_smoothing`` is 0.1 by default, and 0 with ``negatives="one-vs-rest"``.
+    """
+    return _off_target(logits, targets, cyclical(xi, gamma_hc, gamma_pos, gamma_neg), negatives, options)
 
 
 @takes_options_of(_softmax, reduction="valid_mean")
@@ -323,7 +348,7 @@ def ohem_loss(
     check_number("keep", keep, low=0.0, high=1.0)
     least = check_whole("min_kept", min_kept, low=0)
     fraction = torch.tensor(keep, dtype=torch.float64, device="cpu" if logits.device.type == "mps" else logits.device)
-    return _softmax(logits, targets, finish=lambda rows: keep_hardest(rows, fraction, least), **options)
+    return _softmax(logits, targets, finish=lambda rows, *_: keep_hardest(rows, fraction, least), **options)
 
 
 @takes_options_of(_softmax)
@@ -339,7 +364,7 @@ def mmce_loss(
     check_choice("normalization", normalization, ("published", "definition"))
     check_number("strength", strength, low=0.0)
 
-    def finish(rows: Rows) -> Rows:
+    def finish(rows: Rows, *_: object) -> Rows:
         return rows._replace(loss=rows.loss + calibration_term(rows, strength, normalization))
 
     return _softmax(logits, targets, finish=finish, **options)
@@ -357,6 +382,7 @@ def _sigmoid(
     detach_focus: bool = False,
     weight: Tensor | Sequence[float] | None = None,
     ignore_value: float = -1,
+    unknown_weight: float = 0.0,
     reduction: str = "mean",
     element_weight: Tensor | None = None,
     normalizer: Tensor | float | None = None,
@@ -364,6 +390,8 @@ def _sigmoid(
 ) -> Tensor:
     check_tensors(logits, targets)
     check_reduction(reduction)
+    if check_number("unknown_weight", unknown_weight, low=0.0):
+        targets, element_weight = unknown_as_negatives(logits, targets, element_weight, ignore_value, unknown_weight)
     fixed: list[LossPart] = [] if weight is None else [ClassWeights(weight)]
     parts = [*sigmoid_parts(modulation, fixed, pos_weight, alpha, margin), *more_parts]
     values = _resolve(parts)

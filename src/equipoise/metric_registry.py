@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from equipoise.tasks import GROUP_SIZES, GROUPS
 
-__all__ = ["METRICS", "MetricInfo", "metric_info"]
+__all__ = ["METRICS", "TVERSKY", "MetricInfo", "metric_info"]
 
 Unit = Literal["percent", "natural", "milliseconds"]
 SCALES: Mapping[Unit, float] = {"percent": 100.0, "natural": 1.0, "milliseconds": 1000.0}
@@ -61,8 +61,13 @@ def metric_info(key: str) -> MetricInfo:
 
     >>> metric_info("ece").higher_is_better, metric_info("my_score").label
     (False, 'my score')
+    >>> metric_info("mce_after").label, metric_info("mce_after").higher_is_better  # after temperature scaling
+    ('MCE after', False)
     """
-    return METRICS.get(key) or MetricInfo(key, key.replace("_", " "))
+    known = METRICS.get(key)
+    if known is None and (before := METRICS.get(key.removesuffix("_after"))) is not None:
+        return replace(before, key=key, label=f"{before.label} after", hint="")
+    return known or MetricInfo(key, key.replace("_", " "))
 
 
 def _error(key: str, label: str, unit: Unit = "percent", hint: str = "") -> MetricInfo:
@@ -73,6 +78,9 @@ def _error(key: str, label: str, unit: Unit = "percent", hint: str = "") -> Metr
 ECE_HINT = "expected calibration error: gap between confidence and accuracy, in bins of equal width"
 ADA_ECE_HINT = "expected calibration error, in bins with equally many samples"
 NLL_HINT = "negative log-likelihood of the true classes"
+TVERSKY = (0.3, 0.7)
+"""Costs of false positives and false negatives in the Tversky index of Salehi et al. (2017)."""
+TVERSKY_HINT = "Tversky index: IoU with false positives counted {:g} times, false negatives {:g} times".format(*TVERSKY)
 MULTILABEL = {
     "CP": "",
     "CR": "",
@@ -91,13 +99,18 @@ METRICS: Mapping[str, MetricInfo] = {
         MetricInfo("macro_f1", "macro F1", hint="mean F1 over the classes"),
         MetricInfo("mean_average_precision", "mAP", hint="mean average precision over the labels"),
         MetricInfo("average_precision", "average precision"),
-        MetricInfo("mean_iou", "mean IoU", hint="mean intersection over union of the classes"),
+        MetricInfo("mean_iou", "mean IoU", hint="mean intersection over union (Jaccard index) of the classes"),
         MetricInfo("mean_accuracy", "mean class accuracy", hint="mean recall over the classes, in pixels"),
+        MetricInfo("mean_precision", "mean precision", hint="mean precision of the classes, in pixels"),
+        MetricInfo("mean_dice", "mean Dice", hint="mean Dice index (F1) of the classes, in pixels"),
+        MetricInfo("mean_tversky", "mean Tversky", hint=f"mean of {TVERSKY_HINT}"),
         MetricInfo(
             "pixel_accuracy", "pixel accuracy", hint="percentage of pixels whose predicted class is the true one"
         ),
         MetricInfo("frequency_weighted_iou", "frequency-weighted IoU"),
         MetricInfo("iou", "IoU"),
+        MetricInfo("dice", "Dice"),
+        MetricInfo("tversky", "Tversky", hint=TVERSKY_HINT),
         MetricInfo("precision", "precision"),
         MetricInfo("recall", "recall"),
         MetricInfo("f1", "F1"),
@@ -109,9 +122,6 @@ METRICS: Mapping[str, MetricInfo] = {
         _error("ada_ece", "AdaECE", hint=ADA_ECE_HINT),
         _error("classwise_ece", "classwise ECE"),
         _error("mce", "MCE"),
-        _error("nll_after", "NLL after", "natural"),
-        _error("ece_after", "ECE after"),
-        _error("ada_ece_after", "AdaECE after"),
         MetricInfo("s99_share", "confidence above 0.99"),
         MetricInfo("s99_accuracy", "accuracy above 0.99"),
         *(MetricInfo(key, key, hint=f"classes with {size} training samples") for key, size in GROUP_SIZES.items()),

@@ -88,6 +88,20 @@ def test_the_table_holds_the_numbers(tmp_path, task):
 GIVEN_THE_TRUTH = "samples whose true class is in it"
 
 
+def test_the_temperature_by_the_calibration_error(tmp_path):
+    arrays = arrays_of("multiclass", samples=60)
+    path = save(tmp_path, "npz", arrays | {"logits": 3 * arrays["logits"]})
+    ran = run("evaluate", path, "--json", "--temperature-by", "ece")
+    assert json.loads(ran.stdout) == evaluate(open_predictions(path), temperature_by="ece").to_json()
+    page = tmp_path / "page.html"
+    ran = run("evaluate", path, "--temperature-by", "ece", "--html", page, columns=120)
+    assert "Temperature scaling by ECE, fitted on the other half of the samples" in " ".join(ran.stdout.split())
+    assert "fitted on the other half, by ECE." in page.read_text(encoding="utf-8")
+    before, after = (float(number_in(ran.stdout, "confidence above 0.99", column)) for column in (0, 1))
+    assert after < before
+    refused(run("evaluate", path, "--temperature-by", "mce"), "temperature_by must be one of 'nll', 'ece', got 'mce'")
+
+
 def test_two_kinds_of_calibration_error_have_two_names(tmp_path):
     output = run("evaluate", save(tmp_path, "npz", arrays_of("multiclass")), columns=200).stdout
     assert re.search("^training samples .* ECE$", output, re.MULTILINE)

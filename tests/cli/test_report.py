@@ -51,6 +51,10 @@ def test_metrics_of_the_tables(folder, tmp_path):
     assert ran.exit_code == 0, ran.output
     assert (tmp_path / "t.md").read_text().startswith("| loss | ECE | accuracy |\n")
     assert "NLL" in folder.report.read_text(encoding="utf-8")  # the page has all
+    page = folder.report.read_text(encoding="utf-8")
+    assert "Further metrics" in page
+    ran = run("report", folder.path, "--markdown", tmp_path / "t.md", "--metrics", "mce,mce_after,s99_share_after")
+    assert (tmp_path / "t.md").read_text().startswith("| loss | MCE | MCE after | confidence above 0.99 after |\n")
     ran = run("report", folder.path, "--csv", tmp_path / "t", "--metrics", "x")
     refused(ran, "--metrics must be some of accuracy,", "got x")
     refused(run("report", folder.path, "--metrics", "ece"), "--metrics requires a table")

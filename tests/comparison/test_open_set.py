@@ -42,7 +42,7 @@ def test_numbers_on_all_samples_are_those_of_the_evaluation(tmp_path, ties):
     run, values = statistics_of(folder), values_of(folder)
     assert (run.test.samples, *run.open_sizes) == (240, 70, 240)
     metrics = run.weigh(*(np.ones((samples, 1)) for samples in (240, 70, 240)))
-    assert set(metrics) == {*METRICS["multiclass"], *OPEN_METRICS} == set(values)
+    assert set(metrics) == {*METRICS["multiclass"], *OPEN_METRICS} < set(values)
     for name in OPEN_METRICS:
         assert 0 < values[name] < 1
         assert metrics[name][0] == pytest.approx(values[name], abs=1e-9), name

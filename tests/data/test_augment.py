@@ -102,6 +102,23 @@ def test_erase_blacks_out_a_share():
     assert torch.equal(Erase(0.0)(images, labels, seeded())[0], images)
 
 
+def test_erase_with_noise_fills_the_same_rectangles():
+    images, labels = torch.full((300, 3, 32, 32), 2.0), torch.zeros(300, dtype=torch.long)
+    (erase,) = augmentations_from("erase-noise:0.6:0.1:0.2", num_classes=5).steps
+    assert erase == Erase(0.6, 0.1, 0.2, noise=True)
+    noisy, _ = erase(images, labels, seeded())
+    black, _ = Erase(0.6, 0.1, 0.2)(images, labels, seeded())
+    erased = black == 0
+    assert torch.equal(noisy != 2.0, erased)
+    assert 0.5 < erased.flatten(1).any(1).float().mean() < 0.7
+    values = noisy[erased]
+    assert values.unique().numel() > 0.99 * values.numel()  # new for each pixel and channel
+    assert 0 <= values.min() < 0.01
+    assert 0.99 < values.max() < 1
+    assert_close(values.mean(), torch.tensor(0.5), atol=0.01, rtol=0)
+    assert torch.equal(noisy, erase(images, labels, seeded())[0])
+
+
 def test_mixup_mixes_images_and_labels_by_the_same_share():
     images, labels = batch(32)
     images = labels.view(-1, 1, 1, 1).float().expand(-1, 3, 12, 10) / 4  # the image says its label

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from equipoise.data import Arrays, DataError, FileImages, Texts, open_data
 from equipoise.data.camvid import CLASSES as CAMVID
@@ -575,6 +576,65 @@ def test_masks_of_colours_are_still_refused(tmp_path):
     picture(tmp_path / "RGB" / "0.png", mode="RGB", shade=(9, 9, 9))
     picture(tmp_path / "GT" / "LABELS" / "0.png", mode="RGB", shade=(9, 9, 9))
     with pytest.raises(DataError, match=r"one class index per pixel .* found mode RGB"):
+        open_data(tmp_path)
+
+
+COLOURS = {"Animal": (64, 128, 64), "Archway": (192, 0, 128), "Void": (0, 0, 0), "Wall": (64, 192, 0)}
+
+
+def colour_mask(path, names):
+    """An RGB label map from rows of names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.array([[COLOURS[name] for name in row] for row in names], np.uint8)).save(path)
+
+
+ROWS = [["Wall", "Animal", "Void"], ["Archway", "Wall", "Wall"]]
+VALUES = [[2, 0, 255], [1, 2, 2]]
+
+
+@pytest.mark.parametrize("below", ["", "LabeledApproved_full/"])
+def test_camvid_with_colours_of_its_authors(tmp_path, below):
+    for i in range(8):
+        picture(tmp_path / "701_StillsRaw_full" / f"0001TP_00{i}.png", mode="RGB", shade=(9, 9, 9), size=(3, 2))
+        colour_mask(tmp_path / "LabeledApproved_full" / f"0001TP_00{i}_L.png", ROWS)
+    lines = [f"{r} {g} {b}\t\t{name}\r\n" for name, (r, g, b) in COLOURS.items()]
+    (tmp_path / f"{below}label_colors.txt").write_text("".join(lines))
+    data = open_data(tmp_path, **HALF)
+    assert (data.task, data.class_names, data.ignore_index) == ("segmentation", ("Animal", "Archway", "Wall"), 255)
+    assert sum(map(len, (data.train, data.val, data.test))) == 8
+    assert data.train_counts.tolist() == [len(data.train), len(data.train), 3 * len(data.train)]
+    assert data.train.load(0)[1].tolist() == VALUES
+    assert data.train.as_arrays().labels[0].tolist() == VALUES
+
+
+def test_camvid_with_colours_and_splits(tmp_path):
+    for part, count in (("train", 3), ("val", 2), ("test", 2)):
+        for i in range(count):
+            picture(tmp_path / part / f"0001TP_{part}{i}.png", mode="RGB", shade=(9, 9, 9), size=(6, 4))
+            colour_mask(
+                tmp_path / f"{part}_labels" / f"0001TP_{part}{i}_L.png", np.array(ROWS).repeat(2, 0).repeat(2, 1)
+            )
+    table = "".join(f"{name},{r}, {g},{b}\n" for name, (r, g, b) in COLOURS.items())
+    (tmp_path / "class_dict.csv").write_text(f"name,r,g,b\n{table}")
+    data = open_data(tmp_path, image_size=(2, 3))
+    assert [len(split) for split in (data.train, data.val, data.test)] == [3, 2, 2]
+    assert data.train_counts.tolist() == [12, 12, 36]
+    assert data.test.load(1)[1].tolist() == VALUES
+
+
+def test_colours_that_are_not_listed(tmp_path):
+    picture(tmp_path / "train" / "a.png", mode="RGB", shade=(9, 9, 9), size=(2, 1))
+    path = tmp_path / "train_labels" / "a_L.png"
+    path.parent.mkdir()
+    Image.fromarray(np.array([[COLOURS["Wall"], (64, 192, 1)]], np.uint8)).save(path)
+    file = tmp_path / "class_dict.csv"
+    file.write_text("name,r,g,b\nWall,64,192,0\n")
+    with pytest.raises(
+        DataError, match=r"a_L.png: every colour .* found red 64, green 192, blue 1; store masks as PNG"
+    ):
+        open_data(tmp_path)
+    file.write_text("name,r,g,b\nWall,64,high,0\n")
+    with pytest.raises(DataError, match=r"class_dict.csv: a line must have a colour, three numbers, and a name"):
         open_data(tmp_path)
 
 

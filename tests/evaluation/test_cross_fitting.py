@@ -11,7 +11,7 @@ from equipoise.calibration import fit_label_temperatures, fit_temperature
 from equipoise.evaluation import evaluate
 from equipoise.evaluation import split as splits
 from equipoise.evaluation.split import FitSplit, cross_fit, try_fit
-from equipoise.metrics import NegativeLogLikelihood
+from equipoise.metrics import CalibrationError, ConfidentShare, NegativeLogLikelihood
 from equipoise.predictions import open_predictions
 from equipoise.predictions import source as sources
 from tests.predictions.saved import arrays_of, save
@@ -40,7 +40,7 @@ def test_memorising_fit_gains_nothing(tmp_path, monkeypatch, task):
     arrays["logits"][:, 0] = own / 100
     source = open_predictions(save(tmp_path, "npz", arrays))
     module = importlib.import_module("equipoise.evaluation.closed_set")
-    monkeypatch.setattr(module, "METHODS", {source.task.calibration: SimpleNamespace(fit=Memory)})
+    monkeypatch.setattr(module, "temperature_scaling", lambda task, by: SimpleNamespace(fit=Memory))
     result = evaluate(source).calibration
     assert result.after["nll"] == pytest.approx(result.before["nll"], rel=1e-12)
     leaking = Memory(torch.from_numpy(arrays["logits"]), None)  # the test can fail: seen samples do change
@@ -62,6 +62,44 @@ def test_the_numbers_are_those_of_two_fits_on_halves(tmp_path, task):
     assert result.after["nll"] == pytest.approx(float(metric.compute()), rel=1e-9)
     assert result.after["nll"] < result.before["nll"]  # the scores are too sharp by half
     assert len(result.fits) == 2
+
+
+@pytest.mark.parametrize("task", ["multiclass", "segmentation"])
+def test_the_temperature_is_chosen_by_the_calibration_error_on_request(task):
+    """Metrics after it are those of each half divided by the grid temperature of the other half."""
+    arrays = arrays_of(task, samples=300)
+    right = arrays["logits"].argmax(1)
+    arrays["targets"] = np.where(arrays["logits"].max(1) > 2.5, right, arrays["targets"])  # some confident and right
+    arrays["logits"] *= 3.0
+    logits, targets = torch.from_numpy(arrays["logits"]), torch.from_numpy(arrays["targets"])
+    first = torch.cat([part.first for part in FitSplit(open_predictions(arrays), 2).parts()])
+    after = logits.clone()
+    for half in (first, ~first):
+        errors = []
+        for step in range(1, 101):
+            metric = CalibrationError()
+            metric.update(logits[~half] * (10 / step), targets[~half])
+            errors.append(float(metric.compute()))
+        after[half] /= (np.argmin(errors) + 1) / 10
+    result = evaluate(open_predictions(arrays), seed=2, temperature_by="ece").calibration
+    assert result.by == "ece"
+    for name, metric in {"nll": NegativeLogLikelihood(), "ece": CalibrationError()}.items():
+        assert result.after[name] == pytest.approx(float(metric(after, targets)), rel=1e-9), name
+    other = evaluate(open_predictions(arrays), seed=2).calibration
+    assert other.by == "nll"
+    assert other.after["nll"] < result.after["nll"]
+    if task == "multiclass":
+        confident = ConfidentShare()(after, targets)
+        assert result.after["s99_share"] == pytest.approx(float(confident["share"]))
+        assert result.after["s99_accuracy"] == pytest.approx(float(confident["accuracy"]))
+        assert result.after["s99_share"] < result.before["s99_share"]
+
+
+def test_labels_have_temperatures_by_likelihood():
+    with pytest.raises(ValueError, match="temperature_by must be 'nll' for multi-label data, got 'ece'; omit it"):
+        evaluate(arrays_of("multilabel"), temperature_by="ece")
+    with pytest.raises(ValueError, match="temperature_by must be one of 'nll', 'ece', got 'mce'"):
+        evaluate(arrays_of("multiclass"), temperature_by="mce")
 
 
 def test_the_seed_decides_the_halves(tmp_path):

@@ -46,6 +46,17 @@ def gaps_by_hand(confidence, correct, bins=15):
     return [abs(correct[place == k].mean() - confidence[place == k].mean()) for k in np.unique(place)]
 
 
+def tversky_by_hand(labels, chosen, alpha, beta):
+    """Tversky index of each class, from sets of pixels."""
+    pixels = np.arange(len(labels))
+    indices = []
+    for k in range(labels.max() + 1):
+        true, predicted = (set(pixels[values == k].tolist()) for values in (labels, chosen))
+        both = len(true & predicted)
+        indices.append(both / (both + alpha * len(predicted - true) + beta * len(true - predicted)))
+    return np.array(indices)
+
+
 @pytest.mark.parametrize("probs", [False, True])
 def test_single_label(tmp_path, probs):
     arrays = arrays_of("multiclass", probs=probs)
@@ -147,9 +158,13 @@ def test_segmentation(tmp_path, probs):
     rows, labels = rows_of(arrays)
     chosen = rows.argmax(1)
     iou = jaccard_score(labels, chosen, average=None)
+    tversky = tversky_by_hand(labels, chosen, alpha=0.3, beta=0.7)
     expected = {
         "mean_iou": iou.mean(),
         "mean_accuracy": balanced_accuracy_score(labels, chosen),
+        "mean_precision": precision_score(labels, chosen, average="macro"),
+        "mean_dice": f1_score(labels, chosen, average="macro"),
+        "mean_tversky": tversky.mean(),
         "pixel_accuracy": accuracy_score(labels, chosen),
         "frequency_weighted_iou": jaccard_score(labels, chosen, average="weighted"),
         "nll": log_loss(labels, rows, labels=range(6)),
@@ -159,6 +174,8 @@ def test_segmentation(tmp_path, probs):
         assert evaluation.overall[name] == pytest.approx(value, rel=1e-9), name
     for k, row in enumerate(evaluation.per_class):
         assert row.metrics["iou"] == pytest.approx(iou[k])
+        assert row.metrics["dice"] == pytest.approx(2 * iou[k] / (1 + iou[k]))
+        assert row.metrics["tversky"] == pytest.approx(tversky[k])
         assert row.support == (labels == k).sum()
     assert evaluation.samples == 30
 

@@ -69,6 +69,22 @@ def test_the_published_form_is_as_before():
     assert torch.equal(smoothed(LOGITS, LABELS), eq.functional.asymmetric_softmax_loss(LOGITS, LABELS))
 
 
+def test_functions_are_the_losses():
+    weight = torch.tensor([1.0, 2.0, 0.5, 3.0, 0.0], dtype=torch.float64)
+    asymmetric, cyclical = eq.functional.asymmetric_softmax_loss, eq.functional.cyclical_asymmetric_loss
+    rows = asymmetric(LOGITS, LABELS, weight=weight, reduction="none", **TEXT)
+    assert_close(rows, formula(LOGITS, LABELS, weight=weight))
+    loss = eq.CyclicalAsymmetricLoss(9, **TEXT)
+    for epoch, xi in {0: 1.0, 1: 0.5, 2: 0.0, 5: 0.5, 8: 1.0}.items():
+        loss.set_epoch(epoch)
+        assert_close(cyclical(LOGITS, LABELS, xi=xi, **TEXT), loss(LOGITS, LABELS))
+    assert torch.equal(asymmetric(LOGITS, LABELS), asymmetric(LOGITS, LABELS, label_smoothing=0.1))
+    with pytest.raises(ValueError, match=r"must be 0 with negatives='one-vs-rest', got 0\.1; omit it"):
+        asymmetric(LOGITS, LABELS, label_smoothing=0.1, **TEXT)
+    with pytest.raises(ValueError, match="negatives must be one of 'smoothing', 'one-vs-rest', got 'rest'"):
+        cyclical(LOGITS, LABELS, xi=0.5, negatives="rest")
+
+
 def test_class_weights_stand_inside_the_sum():
     weight = torch.tensor([1.0, 2.0, 0.5, 3.0, 0.0], dtype=torch.float64)
     loss = eq.AsymmetricSoftmaxLoss(weight=weight, reduction="none", **TEXT)

@@ -205,6 +205,28 @@ def test_a_margin_lowers_the_mislabel_point():
     assert round(eq.mislabel_point(4.0, 0.05), 3) == 0.9
 
 
+@pytest.mark.parametrize("classes", [2, 3, 10, 1000])
+@pytest.mark.parametrize("alpha", [0.0, 0.05, 0.1, 0.5])
+def test_label_smoothing_shared_by_the_other_classes(alpha, classes):
+    """s = (1 - alpha) q + alpha (1 - q) / (K - 1), as section 5 of Mukhoti et al. has it."""
+    draw = torch.Generator().manual_seed(classes)
+    logits = 3 * torch.randn(20, classes, generator=draw, dtype=torch.float64)
+    targets = torch.randint(classes, (20,), generator=draw)
+    one_hot = torch.eye(classes, dtype=torch.float64)[targets]
+    smoothed = (1 - alpha) * one_hot + alpha * (1 - one_hot) / (classes - 1)
+    expected = -(smoothed * logits.log_softmax(1)).sum(1).mean()
+    smoothing = eq.smoothing_for(alpha, classes)
+    assert_close(eq.CrossEntropyLoss(label_smoothing=smoothing)(logits, targets), expected, rtol=1e-12, atol=0)
+
+
+def test_most_label_smoothing_gives_uniform_targets():
+    assert [eq.smoothing_for((k - 1) / k, k) for k in (2, 3, 7, 10, 1000)] == [1.0] * 5
+    with pytest.raises(ValueError, match=r"alpha must be a finite number in \[0, 0.9\], got 0.95"):
+        eq.smoothing_for(0.95, 10)
+    with pytest.raises(ValueError, match="num_classes must be an integer of at least 2, got 1"):
+        eq.smoothing_for(0.05, 1)
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.float64, Fraction], ids=lambda kind: kind.__name__)
 def test_any_kind_of_real_number_is_taken(kind):
     assert eq.gamma_for(kind(0.25)) == eq.gamma_for(0.25)

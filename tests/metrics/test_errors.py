@@ -157,6 +157,8 @@ def test_the_number_of_classes_is_kept():
         (lambda: MultilabelScores(3, threshold=2.0), ("threshold", "[0, 1]", "got [2.0]")),
         (lambda: MultilabelAveragePrecision(3, average="mean"), ("average", "'macro'", "got 'mean'")),
         (lambda: SegmentationScores(3, predictions="maps"), ("predictions", "'labels'", "got 'maps'")),
+        (lambda: SegmentationScores(3, tversky=(0.3, -0.7)), ("tversky", "[0, inf]", "got -0.7")),
+        (lambda: SegmentationScores(3, tversky=(0.0, 0.0)), ("tversky", "above 0", "got (0.0, 0.0)")),
         (lambda: OpenSetScores(unknown=-100), ("unknown", "ignore_index", "got -100")),
         (lambda: bootstrap(torch.mean, torch.ones(3), torch.ones(4)), ("arrays", "same number", "got [3, 4]")),
         (lambda: bootstrap(torch.mean, torch.ones(0)), ("arrays", "at least one", "got [0]")),

@@ -225,22 +225,25 @@ def test_scores_of_classes(size, seed):
     place = [list(np.argsort(-row, kind="stable")).index(y) for row, y in zip(rows, own, strict=True)]
     for k in (1, 2, 3):
         close(actual[f"top{k}"], np.mean(np.array(place) < k))
-    each, f1, iou, precision = [], [], [], []
+    each, f1, iou, precision, tversky = [], [], [], [], []
     for c in range(C):
         true, predictions, both = (own == c).sum(), (predicted == c).sum(), ((own == c) & right).sum()
         each.append(both / true if true else math.nan)
         f1.append(2 * both / (true + predictions) if true + predictions else math.nan)
         iou.append(both / (true + predictions - both) if true + predictions else math.nan)
         precision.append(both / predictions if predictions else math.nan)
+        cost = both + 0.25 * (predictions - both) + 2.0 * (true - both)
+        tversky.append(both / cost if cost else math.nan)
     close(actual["per_class"], each)
     close(actual["f1"], f1)
     close(actual["mean_class"], np.nanmean(each))
     close(actual["macro_f1"], np.nanmean(f1))
-    areas = SegmentationScores(C)(scores, targets)
-    close(areas["iou"], iou)
+    areas = SegmentationScores(C, tversky=(0.25, 2.0))(scores, targets)
+    for name, expected in {"iou": iou, "dice": f1, "precision": precision, "tversky": tversky}.items():
+        close(areas[name], expected)
+        close(areas[f"mean_{name}"], np.nanmean(expected))
     close(areas["accuracy"], each)
     close(areas["pixel_accuracy"], right.mean())
-    close(areas["mean_iou"], np.nanmean(iou))
     close(areas["mean_accuracy"], np.nanmean(each))
     close(areas["frequency_weighted_iou"], np.nansum(np.bincount(own, minlength=C) / len(own) * np.array(iou)))
 

@@ -28,7 +28,7 @@ from tests.report.reading import Reader, brightness, labels
 ODD_NAMES = ["<b>x</b>", "<script>alert(1)</script>", "\"&'", "$a_b$", 'id="x" 1.23456', "]]> </svg> -->"]
 SECTIONS = {
     "multiclass": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Training",
-               "Correct and wrong predictions", "Recall weights", "Reproduce"],
+               "Candidates", "Correct and wrong predictions", "Recall weights", "Reproduce"],
     "multilabel": ["Results", "Differences from bce", "Accuracy and calibration", "Reliability", "Labels", "Training",
               "Positives and negatives", "Reproduce"],
     "segmentation": ["Results", "Differences from ce", "Accuracy and calibration", "Reliability", "Classes", "Examples",
@@ -40,6 +40,8 @@ FIGURES = {
         "before temperature: mean class accuracy, % against ECE, %", "after temperature: mean class accuracy",
         "Reliability diagram: ce", "Reliability diagram: recall", "focal:gamma=1,3: a bar for each of 6 classes",
         "training loss / first epoch, over the epochs, a line for each of ce, focal:gamma=1,3, recall",
+        "training loss, over the epochs, a line for each of focal:gamma=1, focal:gamma=3",
+        "NLL, validation, over the epochs, a line for each of focal:gamma=1, focal:gamma=3",
         "mean class accuracy, validation", "norm of the gradient", "NLL of wrong predictions",
         "entropy of correct predictions", "recall: over time", "recall: by class", "ce: over time", "focal weights",
         "recall weights", "recall / focal",
@@ -222,7 +224,7 @@ def test_where_any_row_is_a_method_rows_are_not_called_losses(methods, single):
     assert "connects the Pareto-optimal methods" in text
     assert "on validation data, not on test data" in text
     heads = [name for head in re.findall(r"<thead>.*?</thead>", methods, re.DOTALL) for name in Reader(head).words]
-    assert heads.count("method") == 3  # results, hyper-parameters, failed runs
+    assert heads.count("method") == 4  # results, further metrics, hyper-parameters, failed runs
     assert "loss" not in heads
     assert "the number of losses" in comparison_page(single, read_verdict(single))
 

@@ -13,7 +13,7 @@ from equipoise.comparison.command import command_of
 from equipoise.comparison.spec import CompareSpec
 from equipoise.plotting.theme import INK
 from equipoise.report.examples import class_colours, examples, stored_array
-from equipoise.report.runs import compared_losses
+from equipoise.report.runs import compared_candidates, compared_losses
 from equipoise.train.folder import plain
 from tests.report.comparisons import read_verdict, write_comparison
 
@@ -41,6 +41,27 @@ def test_losses_have_the_runs_of_what_was_chosen(losses):
     assert [loss.baseline for loss in losses] == [True, False, False]
     assert losses[0].stroke.colour == INK
     assert len({loss.stroke for loss in losses}) == 3
+
+
+def test_every_candidate_has_its_runs(folder):
+    sweeps = compared_candidates(folder, read_verdict(folder))
+    assert list(sweeps) == ["focal:gamma=1,3"]
+    candidates = sweeps["focal:gamma=1,3"]
+    assert [one.name for one in candidates] == ["focal:gamma=1", "focal:gamma=3"]
+    for one in candidates:
+        stem = one.name.replace(":", "-")
+        assert [run.path.name for run in one.runs] == [f"{stem}-{seed}" for seed in range(3)]
+    assert candidates[0].stroke != candidates[1].stroke
+
+
+def test_a_candidate_without_finished_runs_has_no_line(tmp_path):
+    folder = write_comparison(tmp_path / "c", losses=("ce", "focal:gamma=1,2,3"), seeds=1)
+    verdict = read_verdict(folder)
+    (folder.path / "runs" / "focal-gamma=2-0").rename(folder.path / "moved")
+    (candidates,) = compared_candidates(folder, verdict).values()
+    assert [one.name for one in candidates] == ["focal:gamma=1", "focal:gamma=3"]
+    (folder.path / "runs" / "focal-gamma=1-0").rename(folder.path / "moved too")
+    assert compared_candidates(folder, verdict) == {}
 
 
 def test_a_series_is_the_mean_of_the_seeds_and_their_range(losses):

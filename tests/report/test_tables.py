@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from equipoise.comparison.verdict import Summary
-from equipoise.report.tables import as_csv, as_latex, as_markdown, results_of, with_metrics
+from equipoise.report.tables import as_csv, as_latex, as_markdown, further_metrics, results_of, with_metrics
 from tests.comparison.verdicts import difference_of, result_of, summary, verdict_of
 
 NAMES = ("ce", "focal:gamma=1,2", "a|b_$x$ <b>")
@@ -81,6 +81,17 @@ def test_where_all_are_equal_none_is_bold(verdict):
     verdict = replace(verdict, rows=tuple(equal))
     assert not any(row["accuracy"].best for row in results_of(verdict))
     assert as_markdown(verdict).count("**") == bold - 2
+
+
+def test_metrics_that_are_measured_and_not_compared_can_be_chosen(verdict):
+    rows = [replace(row, metrics={**row.metrics, "mce": summary(0.2 + 0.1 * n)}) for n, row in enumerate(verdict.rows)]
+    rows[0] = replace(rows[0], metrics={**rows[0].metrics, "s99_accuracy": Summary(None, None, ())})
+    verdict = replace(verdict, rows=tuple(rows), equal_metrics={"accuracy": "nll"})
+    assert further_metrics(verdict) == ["mce"]
+    table = as_markdown(with_metrics(verdict, ["mce"])).splitlines()
+    assert table[0] == "| loss | MCE |"
+    assert "**20.00" in table[2]
+    assert "mce" not in as_csv(verdict)
 
 
 def test_metrics_are_chosen_in_their_order(verdict):

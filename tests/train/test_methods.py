@@ -14,18 +14,26 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from equipoise import LDAMLoss
+from equipoise import CrossEntropyLoss, LDAMLoss
 from equipoise.comparison.kinds import DISTANCES, MADE_AFTERWARDS
 from equipoise.data import digits_lt, open_data, sampler_for
 from equipoise.expressions import canonical, is_method
-from equipoise.heads import BilateralModel, CosineClassifier, decouple, features, normalize_classifier
+from equipoise.heads import (
+    BilateralModel,
+    CosineClassifier,
+    ModulatedAttention,
+    decouple,
+    features,
+    normalize_classifier,
+)
+from equipoise.losses import LiftedStructureLoss, RangeLoss
 from equipoise.models import MLP, build_model, find_classifier
 from equipoise.train import run as module
 from equipoise.train.builders import loss_of
 from equipoise.train.errors import TrainingError
 from equipoise.train.export import export_run, load_exported
 from equipoise.train.folder import RunFolder
-from equipoise.train.methods import METHODS, MixedLoss, parse_method
+from equipoise.train.methods import METHODS, MixedLoss, RunContext, parse_method
 from equipoise.train.record import MethodSettings
 from equipoise.train.rows import expand_rows, read_row
 from equipoise.train.run import run
@@ -158,7 +166,10 @@ def test_mistakes_in_a_text(text, words):
     [
         ({"method": "sdn", "loss": "ce"}, "a method names its losses itself, got sdn and loss ce"),
         ({"loss": "sdn:feature=ce"}, "give it as --method sdn:feature=ce"),
-        ({"method": "sdn", "stage_one": "x"}, "methods with two stages only (crt, lws, tau-norm, ncm, oltr)"),
+        (
+            {"method": "sdn", "stage_one": "x"},
+            "methods with two stages only (crt, lws, tau-norm, ncm, oltr, oltr-attention)",
+        ),
         ({"stage_one": "x"}, "got method none; omit it"),
     ],
 )
@@ -190,6 +201,59 @@ def test_a_method_trains_and_its_export_is_what_predicted(method, stage_one, tmp
     inputs = open_data("digits-lt").test.inputs[:50]
     assert_close(exported.logits(inputs, calibrated=False), saved_logits(finished)[:50], rtol=1e-5, atol=1e-5)
     assert not isinstance(exported.model, BilateralModel) or method == "bbn"
+
+
+CONVOLUTIONS = {"model": "resnet32", "model_options": {"width": 4}}
+
+
+@pytest.mark.parametrize("method", ["lifted", "range(weight=0.01, k=1)", "lifted(loss=focal, margin=2)"])
+def test_a_loss_of_the_features_beside_that_of_the_logits(method, stage_one, tmp_path):
+    finished = trained(tmp_path / "run", method=method)
+    assert finished.results.test.overall["mean_class_accuracy"] > 0.2
+    assert not torch.allclose(saved_logits(finished), saved_logits(stage_one))
+    exported = load_exported(export_run(finished.path, tmp_path / "exported"))
+    inputs = open_data("digits-lt").test.inputs[:50]
+    assert_close(exported.logits(inputs, calibrated=False), saved_logits(finished)[:50], rtol=1e-5, atol=1e-5)
+
+
+def test_the_loss_of_the_features_has_its_factor():
+    draw = torch.Generator().manual_seed(0)
+    features, logits = (torch.randn(12, size, generator=draw) for size in (5, 3))
+    labels = torch.arange(12) % 3
+    context = RunContext(
+        loss=lambda text, *epochs: CrossEntropyLoss(), features=None, epochs=1, seed=0, ignore_index=-100, say=print
+    )
+    plain = CrossEntropyLoss()(logits, labels)
+    for text, embedding in {
+        "lifted(weight=0.3, margin=2)": LiftedStructureLoss(2.0),
+        "range(weight=0.3, k=3, margin=7, intra=0.5, inter=2)": RangeLoss(3, margin=7.0, intra=0.5, inter=2.0),
+    }.items():
+        objective = parse_method(text).objective(nn.Identity(), context)
+        objective.set_epoch(0)
+        assert_close(objective((features, logits), labels), plain + 0.3 * embedding(features, labels))
+
+
+def test_oltr_with_attention_trains_and_its_export_is_what_predicted(tmp_path):
+    finished = trained(tmp_path / "run", method="oltr-attention(after=layer3)", **CONVOLUTIONS)
+    exported = load_exported(export_run(finished.path, tmp_path / "exported"))
+    inputs = open_data("digits-lt").test.inputs[:50]
+    assert_close(exported.logits(inputs, calibrated=False), saved_logits(finished)[:50], rtol=1e-5, atol=1e-5)
+    (attention,) = (one for one in exported.model.modules() if isinstance(one, ModulatedAttention))
+    assert attention.spatial.weight.shape == (4, 4 * 16)  # maps of 2 x 2
+    assert bool(attention.out.weight.any())  # trained: it starts at 0
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("oltr-attention", "after must name a module of CifarResNet, got 'layer4'"),
+        ("oltr-attention(after=fc)", "after must name a module that returns maps (N, D, h, w), got (64, 10)"),
+    ],
+)
+def test_attention_behind_a_module_without_maps(method, words, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(words).replace("64", r"\d+")):
+        trained(tmp_path / "run", method=method, **CONVOLUTIONS)
+    assert (tmp_path / "run.unfinished" / "stage-one").exists() == ("fc" in method)
 
 
 def test_method_none_is_the_loss_alone(stage_one, tmp_path):

@@ -3,6 +3,7 @@
 import io
 import math
 from copy import deepcopy
+from typing import get_args
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from equipoise.train.builders import optimizer_of
 from equipoise.train.optimizers import LEARNING_RATES, OPTIMIZERS, build_optimizer, learning_rate_factor
+from equipoise.train.spec import RunSpec
 
 
 def rates(factor, steps):
@@ -53,6 +56,45 @@ def test_sgd_is_that_of_nesterov():
             optimizer.step()
     torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-6, atol=0)
     assert build_optimizer("sgd", ours, lr=0.1, weight_decay=0.0, momentum=0.0).defaults["nesterov"] is False
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.8])
+def test_momentum_is_that_of_polyak(momentum):
+    """Without the look-ahead of Nesterov: v = m v + g + d w, w = w - lr v."""
+    model = nn.Linear(3, 2).double()
+    weight, velocity = model.weight.detach().clone(), torch.zeros(2, 3, dtype=torch.float64)
+    optimizer = build_optimizer("momentum", model, lr=0.2, weight_decay=0.01, momentum=momentum)
+    for i in range(4):
+        gradient = torch.randn(2, 3, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
+        model.weight.grad = gradient.clone()
+        optimizer.step()
+        velocity = momentum * velocity + gradient + 0.01 * weight
+        weight = weight - 0.2 * velocity
+    torch.testing.assert_close(model.weight.detach(), weight, rtol=1e-12, atol=0)
+
+
+def test_adagrad_divides_by_the_root_of_the_summed_squares():
+    model = nn.Linear(3, 2).double()
+    weight, total = model.weight.detach().clone(), torch.zeros(2, 3, dtype=torch.float64)
+    optimizer = build_optimizer("adagrad", model, lr=0.05, weight_decay=1e-4)
+    for i in range(4):
+        gradient = torch.randn(2, 3, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
+        model.weight.grad = gradient.clone()
+        optimizer.step()
+        decayed = gradient + 1e-4 * weight
+        total = total + decayed.square()
+        weight = weight - 0.05 * decayed / (total.sqrt() + 1e-10)
+    torch.testing.assert_close(model.weight.detach(), weight, rtol=1e-12, atol=0)
+
+
+def test_every_optimiser_of_a_run_has_its_defaults():
+    kind = RunSpec.model_fields["optimizer"].annotation
+    assert set(get_args(kind)) == set(OPTIMIZERS)
+    for name, (lr, weight_decay) in OPTIMIZERS.items():
+        defaults = optimizer_of(RunSpec(data="digits-lt", optimizer=name), nn.Linear(2, 1)).defaults
+        assert (defaults["lr"], defaults["weight_decay"]) == (lr, weight_decay)
+    chosen = optimizer_of(RunSpec(data="digits-lt", optimizer="adagrad", lr=0.5, weight_decay=0.25), nn.Linear(2, 1))
+    assert (chosen.defaults["lr"], chosen.defaults["weight_decay"]) == (0.5, 0.25)
 
 
 def steps_of(optimizer, model, count, start=0):
@@ -162,7 +204,7 @@ def test_a_factor_between_nothing_and_the_highest_rate(schedule, warmup, progres
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: build_optimizer("adam", nn.Linear(1, 1), lr=0.1, weight_decay=0.0), "'sgd', 'adamw', got 'adam'"),
+        (lambda: build_optimizer("adam", nn.Linear(1, 1), lr=0.1, weight_decay=0.0), "'adamw', got 'adam'"),
         (lambda: build_optimizer("sgd", nn.Linear(1, 1), lr=0.0, weight_decay=0.0), "lr must be"),
         (lambda: build_optimizer("sgd", nn.Linear(1, 1), lr=0.1, weight_decay=-1.0), "weight_decay must be"),
         (lambda: build_optimizer("sgd", nn.Linear(1, 1), lr=0.1, weight_decay=0.0, momentum=1.0), "momentum must be"),

@@ -49,6 +49,20 @@ def test_training_images_become_standard():
     assert_close(seen.var((0, 2, 3), correction=0), torch.ones(3, dtype=torch.float64), atol=1e-5, rtol=0)
 
 
+def test_unit_scaling_keeps_pixels_in_0_to_1_and_features_as_they_are(tmp_path):
+    preparation = Preparation.fit(Arrays(IMAGES, np.zeros(len(IMAGES), np.int64)), scaling="unit")
+    assert_close(preparation.prepare(torch.from_numpy(IMAGES)), torch.from_numpy(IMAGES) / 255, rtol=0, atol=0)
+    assert (preparation.mean, preparation.std) == ((0.0,) * 3, (1.0,) * 3)
+    plain = Preparation.fit(Arrays(FEATURES, LABELS), scaling="unit")
+    assert torch.equal(plain.prepare(torch.from_numpy(FEATURES)), torch.from_numpy(FEATURES))
+    from_files = Preparation.fit(files(tmp_path, IMAGES), scaling="unit")
+    assert (from_files.mean, from_files.std, from_files.input_shape) == ((0.0,) * 3, (1.0,) * 3, (3, 6, 5))
+    text = Texts(TEXTS, np.zeros(4, np.int64))
+    assert Preparation.fit(text, scaling="unit") == Preparation.fit(text)
+    with pytest.raises(ValueError, match="scaling must be one of 'standard', 'unit', got 'none'"):
+        Preparation.fit(text, scaling="none")
+
+
 def test_the_mean_of_images_is_in_units_of_one_and_summed_over_parts(monkeypatch):
     whole = images()
     np.testing.assert_allclose(whole.mean, IMAGES.mean((0, 2, 3)) / 255)

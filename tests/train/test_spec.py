@@ -62,7 +62,7 @@ def test_all_mistakes_are_named_together():
     assert "data: it must be given" in text
     assert "epoch: there is no such setting; did you mean 'epochs'?" in text
     assert "lr: input should be greater than 0, got -1" in text
-    assert "optimizer: input should be 'sgd' or 'adamw', got 'adam'" in text
+    assert "optimizer: input should be 'sgd', 'momentum', 'adagrad' or 'adamw', got 'adam'" in text
     assert "did you mean 'focal'?" in text
     assert "did you mean 'resnet32'?" in text
     assert "augment must be a list of flip" in text

@@ -20,7 +20,7 @@ from equipoise.calibration.histogram import HistogramBinning, fit_histogram
 from equipoise.calibration.inputs import logits_from_probs
 from equipoise.calibration.isotonic import IsotonicCalibration, fit_isotonic
 from equipoise.calibration.labels import LabelTemperatures, fit_label_temperatures
-from equipoise.calibration.methods import METHODS, Method
+from equipoise.calibration.methods import METHODS, Method, temperature_scaling
 from equipoise.calibration.prior import PriorCorrection, correct_prior, estimate_prior, fit_prior
 from equipoise.calibration.storage import load, save
 from equipoise.calibration.temperature import Temperature, fit_temperature
@@ -58,4 +58,5 @@ __all__ = [
     "load",
     "logits_from_probs",
     "save",
+    "temperature_scaling",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
+from equipoise._checks import check_choice
 from equipoise.calibration.dirichlet import fit_dirichlet
 from equipoise.calibration.fitted import Fitted
 from equipoise.calibration.focal import fit_focal
@@ -20,7 +21,7 @@ from equipoise.calibration.thresholds import fit_thresholds
 from equipoise.calibration.vector import fit_vector
 from equipoise.tasks import Task
 
-__all__ = ["METHODS", "Method"]
+__all__ = ["METHODS", "Method", "temperature_scaling"]
 
 
 @dataclass(frozen=True)
@@ -93,3 +94,19 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         )
     }
 )
+
+
+def temperature_scaling(task: Task, by: str = "nll") -> Method:
+    """The method that evaluations and runs fit: one temperature, or one per label of multi-label data.
+
+    Args:
+        task: of the predictions.
+        by: what one temperature minimises, ``"nll"`` or ``"ece"``, as in ``fit_temperature``; labels have ``"nll"``.
+
+    >>> temperature_scaling(Task.SEGMENTATION, "ece").name
+    'temperature-ece'
+    """
+    check_choice("temperature_by", by, ("nll", "ece"))
+    if by == "ece" and task.multilabel:
+        raise ValueError("temperature_by must be 'nll' for multi-label data, got 'ece'; omit it")
+    return METHODS["temperature-ece" if by == "ece" else task.calibration]

@@ -34,6 +34,12 @@ def evaluate(
     bootstrap: Annotated[
         int, typer.Option(min=0, metavar="N", help="95 % confidence intervals from N bootstrap resamplings.")
     ] = 0,
+    temperature_by: Annotated[
+        str,
+        typer.Option(
+            metavar="METRIC", help="Metric that the temperature minimises: nll, or ece on the grid 0.1 ... 10."
+        ),
+    ] = "nll",
     worst: Annotated[int, typer.Option(min=0, help="How many of the worst classes to show.")] = 5,
     seed: Seed = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON.")] = False,
@@ -90,7 +96,14 @@ def evaluate(
                 source, unknown, threshold=open_threshold, val=known_val, open_val=unknown_val, seed=seed
             )
         with walking(source, walks=2) as progress:
-            evaluation = evaluate_predictions(source, bins=bins, bootstrap=bootstrap, seed=seed, progress=progress)
+            evaluation = evaluate_predictions(
+                source,
+                bins=bins,
+                bootstrap=bootstrap,
+                seed=seed,
+                temperature_by=temperature_by,  # type: ignore[arg-type]  # it is checked there
+                progress=progress,
+            )
             evaluation = replace(evaluation, open_set=rejection)
         if html is not None:
             from equipoise.report.evaluation import evaluation_page

@@ -25,7 +25,11 @@ def report(
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")] = None,
     metrics: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Metrics of these tables, e.g. accuracy,few,ece.", show_default="all"),
+        typer.Option(
+            metavar="NAMES",
+            help="Metrics of these tables, e.g. accuracy,few,ece,mce_after.",
+            show_default="all compared",
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The report.", show_default="DIR/report.html")

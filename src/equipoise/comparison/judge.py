@@ -178,7 +178,7 @@ def _row(entry: Entry, seeds: Sequence[int], runs: Runs) -> LossResult:
         seeds=tuple(finished),
         failed_seeds=tuple(seed for seed in seeds if seed not in finished),
         metrics={
-            name: _summary([run.metrics[name] for run in finished.values()])
+            name: _summary([run.metrics.get(name) for run in finished.values()])
             for name in (() if first is None else first.metrics)
         },
         groups=_groups(list(finished.values())),

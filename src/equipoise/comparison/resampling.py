@@ -66,13 +66,13 @@ class RunStatistics:
 
 
 def values_of(folder: RunFolder) -> dict[str, float | None]:
-    """The metrics of a finished run on all test samples; None for undefined metrics."""
+    """Every metric of a finished run on all test samples, those of ``METRICS`` first; None for undefined metrics."""
     results = folder.results
     test = results.test
     known = {**test.overall, **{row.name: row.metrics[test.main] for row in test.groups}}
     known |= {name + AFTER: value for name, value in (test.calibration.after or {}).items()}
     opened = {name: results.open.overall[name] for name in OPEN_METRICS} if results.open is not None else {}
-    return {name: known.get(name) for name in METRICS[test.task]} | opened
+    return dict.fromkeys(METRICS[test.task]) | known | opened
 
 
 def statistics_of(folder: RunFolder) -> RunStatistics:

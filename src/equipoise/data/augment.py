@@ -157,17 +157,19 @@ def _box(images: Tensor, area: Tensor, aspect: Tensor, generator: torch.Generato
 
 @dataclass(frozen=True)
 class Erase:
-    """Black out a rectangle (cutout, DeVries and Taylor 2017; random erasing, Zhong et al. 2020).
+    """Black out a rectangle (cutout, DeVries & Taylor 2017) or fill it with noise (random erasing, Zhong et al. 2020).
 
     Args:
         p: probability per image.
         low: minimum fraction of the image.
         high: maximum fraction.
+        noise: whether the rectangle is filled with uniform noise, new for each pixel and channel.
     """
 
     p: float = 0.5
     low: float = 0.02
     high: float = 0.25
+    noise: bool = False
 
     def __post_init__(self) -> None:
         check_number("p", self.p, low=0.0, high=1.0)
@@ -180,7 +182,10 @@ class Erase:
         aspect = _uniform(images, generator, -math.log(3.0), math.log(3.0)).exp()
         box = _box(images, area, aspect, generator)
         chosen = (_uniform(images, generator) < self.p).view(-1, 1, 1) & box
-        return images.masked_fill(chosen.unsqueeze(1), 0.0), labels
+        if not self.noise:
+            return images.masked_fill(chosen.unsqueeze(1), 0.0), labels
+        drawn = torch.rand(images.shape, generator=generator, device=images.device, dtype=images.dtype)
+        return torch.where(chosen.unsqueeze(1), drawn, images), labels
 
 
 def _dense(labels: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
@@ -351,6 +356,10 @@ def _crop(padding: float = 4, *, fill: int) -> Crop:
     return Crop(int(padding), fill)
 
 
+def _erase(p: float = 0.5, low: float = 0.02, high: float = 0.25, *, noise: bool) -> Erase:
+    return Erase(p, low, high, noise)
+
+
 def _rand_augment(count: float = 2, strength: float = 0.3, *, fill: int) -> RandAugment:
     return RandAugment(int(count), strength, fill)
 
@@ -360,7 +369,8 @@ AUGMENTATIONS: Mapping[str, Callable[[list[float], int, int], Augmentation]] = M
         "flip": lambda numbers, classes, fill: Flip(*numbers),
         "crop": lambda numbers, classes, fill: _crop(*numbers, fill=fill),
         "colour": lambda numbers, classes, fill: Colour(*(numbers * 3 if len(numbers) == 1 else numbers)),
-        "erase": lambda numbers, classes, fill: Erase(*numbers),
+        "erase": lambda numbers, classes, fill: _erase(*numbers, noise=False),
+        "erase-noise": lambda numbers, classes, fill: _erase(*numbers, noise=True),
         "mixup": lambda numbers, classes, fill: Mixup(classes, *numbers),
         "cutmix": lambda numbers, classes, fill: CutMix(classes, *numbers),
         "randaugment": lambda numbers, classes, fill: _rand_augment(*numbers, fill=fill),

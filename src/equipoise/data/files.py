@@ -20,7 +20,7 @@ from equipoise.data.errors import DataError, UndecodableError, refuse
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["FileImages", "Fit", "Masks", "Paths", "Progress", "Size", "path_array"]
+__all__ = ["Colours", "FileImages", "Fit", "Masks", "Paths", "Progress", "Size", "path_array"]
 
 Fit = Literal["stretch", "crop"]
 Size: TypeAlias = tuple[int, int]
@@ -41,6 +41,40 @@ def path_array(paths: Iterable[str | Path]) -> Paths:
 
 
 @dataclass(frozen=True, eq=False)
+class Colours:
+    """The values that RGB colours of masks stand for.
+
+    Args:
+        rgb: (K, 3) colours.
+        values: (K,) values from 0 to 255.
+    """
+
+    rgb: NDArray[np.int64]
+    values: NDArray[np.uint8]
+
+    def decode(self, path: str | Path, mask: Image.Image) -> Image.Image:
+        """A mask of values; raises for a colour that is not listed."""
+        known, pixels = (_colour_codes(colours) for colours in (self.rgb, np.asarray(_rgb(path, mask), np.int64)))
+        order = known.argsort()
+        place = order[np.searchsorted(known, pixels, sorter=order).clip(max=len(known) - 1)]
+        strange = known[place] != pixels
+        if strange.any():
+            code = int(pixels[strange][0])
+            raise refuse(
+                path,
+                "every colour of a mask must be in the list of colours",
+                f"red {code >> 16}, green {code >> 8 & 255}, blue {code & 255}",
+                "store masks as PNG, which keeps colours, or complete the list",
+            )
+        return pillow().fromarray(self.values[place])  # type: ignore[no-any-return]
+
+
+def _colour_codes(rgb: NDArray[np.int64]) -> NDArray[np.int64]:
+    codes: NDArray[np.int64] = rgb @ np.array([1 << 16, 1 << 8, 1])
+    return codes
+
+
+@dataclass(frozen=True, eq=False)
 class Masks:
     """Label maps in files.
 
@@ -49,12 +83,14 @@ class Masks:
         pixels: (N, C) pixels per class and file.
         ignore_index: value to ignore.
         table: (256,) class of each value in the files, None if the values are the classes.
+        colours: values of the colours in RGB masks, None if masks hold values.
     """
 
     paths: Paths
     pixels: NDArray[np.int64]
     ignore_index: int
     table: NDArray[np.int64] | None = None
+    colours: Colours | None = None
 
     def take(self, indices: NDArray[np.int64]) -> Masks:
         """Select masks."""
@@ -176,7 +212,7 @@ class FileImages:
 
     def _load_mask(self, i: int) -> NDArray[Any]:
         assert self.masks is not None
-        values = read_mask(self.masks.paths[i], self.size, self.fit)
+        values = read_mask(self.masks.paths[i], self.size, self.fit, self.masks.colours)
         if self.masks.table is not None:
             values = self.masks.table[np.minimum(values, 255)]
         return values.astype(self.masks.dtype)
@@ -262,19 +298,23 @@ def pixels_of(
     return np.ascontiguousarray(np.asarray(pixels, np.uint8).transpose(2, 0, 1))
 
 
-def read_mask(path: str | Path, size: Size | None = None, fit: Fit = "stretch") -> NDArray[np.int64]:
+def read_mask(
+    path: str | Path, size: Size | None = None, fit: Fit = "stretch", colours: Colours | None = None
+) -> NDArray[np.int64]:
     """Values of a mask, (height, width), resized by nearest neighbour."""
     with opened(path) as image:
-        mask = _class_channel(path, image)
+        mask = _class_channel(path, image, colours)
         return np.asarray(_sized(mask, size, fit, pillow().Resampling.NEAREST)).astype(np.int64)
 
 
-def mask_histogram(path: str | Path, image_path: str | Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def mask_histogram(
+    path: str | Path, image_path: str | Path, colours: Colours | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Values of a mask and their pixel counts; raises if its image has another size."""
     with opened(image_path) as image:
         expected = image.size
     with opened(path) as image:
-        mask = _class_channel(path, image)
+        mask = _class_channel(path, image, colours)
         if mask.size != expected:
             raise refuse(
                 path,
@@ -290,8 +330,10 @@ def mask_histogram(path: str | Path, image_path: str | Path) -> tuple[NDArray[np
         return values.astype(np.int64), counts.astype(np.int64)
 
 
-def _class_channel(path: str | Path, mask: Image.Image) -> Image.Image:
+def _class_channel(path: str | Path, mask: Image.Image, colours: Colours | None) -> Image.Image:
     """The classes of an open mask: its only channel, or the first of three with 16 bits, as in SYNTHIA."""
+    if colours is not None:
+        return colours.decode(path, mask)
     if mask.mode in ("1", "L", "P", "I", "I;16", "I;16B", "I;16L"):
         return mask
     tiles = getattr(mask, "tile", [])  # the encoded data, and how to decode it

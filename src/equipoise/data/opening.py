@@ -16,7 +16,7 @@ from equipoise._reading import reading
 from equipoise._suggestions import repeated, some
 from equipoise.data import longtail as tails
 from equipoise.data.arrays import Arrays, DataSet, Split, class_counts
-from equipoise.data.camvid import is_camvid, read_camvid
+from equipoise.data.camvid import camvid_colours, is_camvid, read_camvid, read_camvid_colours
 from equipoise.data.cifar import cifar_files, read_cifar
 from equipoise.data.coco import annotation_files, read_coco
 from equipoise.data.embedded import EMBEDDED
@@ -79,6 +79,7 @@ FOLDERS: tuple[tuple[str, Callable[[Path], object], Reader], ...] = (
     ),
     ("RGB/ and GT/LABELS/ (SYNTHIA)", is_synthia, read_synthia),
     ("train/ and trainannot/ (CamVid)", is_camvid, read_camvid),
+    ("701_StillsRaw_full/ or train_labels/, with colours (CamVid)", camvid_colours, read_camvid_colours),
     ("images/ and masks/", mask_folders, read_mask_folders),
     ("annotations/instances_train*.json (COCO)", annotation_files, read_coco),
     ("train2018.json (iNaturalist)", inaturalist_files, read_inaturalist),

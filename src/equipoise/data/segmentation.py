@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from equipoise._suggestions import some
 from equipoise.data.errors import UndecodableError, refuse
-from equipoise.data.files import FileImages, Masks, in_threads, mask_histogram, path_array
+from equipoise.data.files import Colours, FileImages, Masks, in_threads, mask_histogram, path_array
 from equipoise.data.source import (
     MOST_CLASSES_OF_MAPS,
     Options,
@@ -181,6 +181,7 @@ def masked_source(
     names: tuple[str, ...] | None,
     *,
     values: Sequence[int] | None = None,
+    colours: Colours | None = None,
     ignored: int = IGNORED,
     notes: list[str],
 ) -> Source:
@@ -192,6 +193,7 @@ def masked_source(
         options: settings by the user.
         names: the classes, None for the values in the masks.
         values: value of each class in the masks, all others are ignored; None if the values are the classes.
+        colours: values of the colours in RGB masks; None if masks hold values.
         ignored: value to ignore unless the user says which.
         notes: messages for the user, to which this adds its own.
     """
@@ -207,7 +209,7 @@ def masked_source(
         missing = next((file for pair in own for file in pair if not file.is_file()), None)
         if missing is not None:
             raise refuse(missing, "every image must have its file and its mask", "no such file", "add or remove both")
-    pairs, histograms = _histograms(path, pairs, options, notes)
+    pairs, histograms = _histograms(path, pairs, options, colours, notes)
     files = [mask for own in pairs.values() for _, mask in own]
     wanted = options.class_names if names is None else names
     if wanted is not None:  # before pixels are counted, one column per class
@@ -219,7 +221,7 @@ def masked_source(
     for split, own in pairs.items():
         counts = pixels[start : start + len(own)]
         start += len(own)
-        masks = Masks(path_array(mask for _, mask in own), counts, ignored, table)
+        masks = Masks(path_array(mask for _, mask in own), counts, ignored, table, colours)
         images = path_array(image for image, _ in own)
         splits[split] = FileImages(images, (counts > 0).astype(np.int8), options.image_size, options.fit, masks)
     return Source(Task.SEGMENTATION, class_names, splits, ignored, tuple(notes))
@@ -264,7 +266,7 @@ def _class_pixels(
 
 
 def _histograms(
-    path: Path, pairs: Mapping[str, Pairs], options: Options, notes: list[str]
+    path: Path, pairs: Mapping[str, Pairs], options: Options, colours: Colours | None, notes: list[str]
 ) -> tuple[Mapping[str, Pairs], list[Histogram]]:
     """Images and masks that can be decoded, and the histograms of these masks."""
     flat = [pair for own in pairs.values() for pair in own]
@@ -272,7 +274,7 @@ def _histograms(
     def read(number: int) -> Histogram | UndecodableError:
         image, mask = flat[number]
         try:
-            return mask_histogram(mask, image)
+            return mask_histogram(mask, image, colours)
         except UndecodableError as error:
             if not (options.check_images or options.skip_bad_images):
                 raise

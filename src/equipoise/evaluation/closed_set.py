@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from equipoise._checks import check_whole
-from equipoise.calibration import METHODS, Fitted
+from equipoise.calibration import Fitted, Method, temperature_scaling
 from equipoise.evaluation.meters import meter_for
 from equipoise.evaluation.results import FORMAT, Calibration, Evaluation, Reliability
 from equipoise.evaluation.rounding import Rounding
@@ -35,6 +35,7 @@ def evaluate(
     bootstrap: int = 0,
     seed: int = 0,
     fitted: Fitted | None = None,
+    temperature_by: Literal["nll", "ece"] = "nll",
     progress: Callable[[int], None] = lambda samples: None,
 ) -> Evaluation:
     """Evaluate saved predictions.
@@ -47,6 +48,8 @@ def evaluate(
         seed: random seed of the halves for cross-fitting the temperature, and of the resampling.
         fitted: calibration fitted on validation data, evaluated instead of temperatures that are cross-fitted on halves
             of ``source``.
+        temperature_by: what the temperature minimises, ``"nll"``, or ``"ece"`` on a grid, as in
+            :func:`equipoise.calibration.fit_temperature`; of ``fitted``, what it was fitted by.
         progress: called with the number of samples read since the last call; every sample is read twice.
 
     Returns:
@@ -58,6 +61,7 @@ def evaluate(
     check_whole("bins", bins, low=1, high=MOST_BINS)
     check_whole("bootstrap", bootstrap, low=0, high=MOST_DRAWS)
     source = source if isinstance(source, Predictions) else open_predictions(source)
+    method = temperature_scaling(source.task, temperature_by)
     split = FitSplit(source, seed, progress=progress)
     before = meter_for(source, from_logits=source.from_logits, bins=bins)
     collector = COLLECTORS[source.task](source, metrics=WITH_INTERVALS[source.task], bins=bins) if bootstrap else None
@@ -81,7 +85,9 @@ def evaluate(
             "or --ignore-index"
         )
     intervals = _intervals(collector.finish(), bootstrap, seed) if collector is not None else {}
-    fits = _temperatures(source, [rows.finish() for rows in halves]) if fitted is None else [(fitted, fitted.note)]
+    fits = (
+        _temperatures(method, source, [rows.finish() for rows in halves]) if fitted is None else [(fitted, fitted.note)]
+    )
     (for_first, _), (for_second, _) = fits[0], fits[-1]
     after = None
     if for_first is not None and for_second is not None:
@@ -116,6 +122,7 @@ def evaluate(
             fits=[fit.describe() for fit, _ in reversed(fits) if fit is not None],
             fitted_on="the other half of the samples" if fitted is None else "validation data",
             note="; ".join(dict.fromkeys(notes)),
+            by=temperature_by,
         ),
         groups=before.group_rows(per_class),
         per_class=per_class,
@@ -123,9 +130,9 @@ def evaluate(
     )
 
 
-def _temperatures(source: Predictions, halves: list[FitRows]) -> list[tuple[Fitted | None, str]]:
+def _temperatures(method: Method, source: Predictions, halves: list[FitRows]) -> list[tuple[Fitted | None, str]]:
     """For each half a temperature, or one per label, fitted on the other half, with its note or the reason for None."""
-    return cross_fit(METHODS[source.task.calibration].fit, halves, **source.ignoring)
+    return cross_fit(method.fit, halves, **source.ignoring)
 
 
 def _intervals(statistics: SampleStatistics, draws: int, seed: int) -> dict[str, list[float]]:

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 CALIBRATION = ("nll", "brier", "ece", "ada_ece", "classwise_ece", "mce")
-"""Metrics that a calibration may change; lower is better."""
+"""Calibration metrics; lower is better."""
 KEPT = 20_000_000
 """Maximum number of scores for which metrics that need a sort are computed exactly."""
 
@@ -114,7 +114,8 @@ def decision_scores(task: Task, metrics: Mapping[str, Any]) -> dict[str, Tensor]
         return scores
     if task.pixels:
         values = metrics["overlap"].compute()
-        return {key: values[key] for key in ("mean_iou", "mean_accuracy", "pixel_accuracy", "frequency_weighted_iou")}
+        means = ("mean_iou", "mean_accuracy", "mean_precision", "mean_dice", "mean_tversky")
+        return {key: values[key] for key in (*means, "pixel_accuracy", "frequency_weighted_iou")}
     values = metrics["accuracy"].compute()
     return {name: values[key] for key, name in ACCURACIES.items() if key in values}
 
@@ -152,7 +153,7 @@ class Meter(ABC):
                 metric.update(scores if logits is None or name != "nll" else logits, targets)
 
     def calibration(self) -> dict[str, float | None]:
-        """The metrics of ``CALIBRATION`` that the task has."""
+        """Metrics that a calibration may change: those of ``CALIBRATION`` that the task has."""
         curve = self.metrics["ece"].curve()
         gaps = (curve.accuracy - curve.confidence).abs()
         values = {name: plain(self.metrics[name].compute()) for name in CALIBRATION if name in self.metrics}
@@ -213,11 +214,11 @@ class SingleMeter(Meter):
         self.metrics["classwise_ece"] = CalibrationError(bins, kind="classwise", **self.common)
         self.metrics["confident"] = ConfidentShare(**self.common)
 
-    def overall(self) -> dict[str, float | None]:
-        """Metrics of all samples."""
+    def calibration(self) -> dict[str, float | None]:
+        """Metrics that a calibration may change, with the confident samples."""
         confident = self.metrics["confident"].compute()
         return {
-            **super().overall(),
+            **super().calibration(),
             "s99_share": plain(confident["share"]),
             "s99_accuracy": plain(confident["accuracy"]),
         }
@@ -233,7 +234,7 @@ class SegmentationMeter(Meter):
 
     def per_class(self) -> list[ClassResult]:
         computed, matrix = self.metrics["overlap"].compute(), self.metrics["overlap"].confusion
-        names = ("iou", "accuracy", "precision")
+        names = ("iou", "accuracy", "precision", "dice", "tversky")
         return self.class_rows(matrix.sum(1), matrix.sum(0), **{name: computed[name] for name in names})
 
 

@@ -84,6 +84,7 @@ class Calibration(Record):
         fits: descriptions of the fits.
         fitted_on: samples that they were fitted on.
         note: reason for a missing fit, or a note on the fit.
+        by: what the fit minimises, ``"nll"`` or ``"ece"``.
     """
 
     before: dict[str, float | None]
@@ -91,6 +92,7 @@ class Calibration(Record):
     fits: list[str]
     fitted_on: str
     note: str
+    by: str = "nll"
 
     def metric(self, key: str) -> tuple[float | None, float | None]:
         """A metric before and after calibration; None if undefined."""

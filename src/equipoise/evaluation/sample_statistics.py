@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import expit
 
+from equipoise.metric_registry import TVERSKY
 from equipoise.predictions import Predictions
 from equipoise.tasks import GROUPS, Task
 
@@ -143,6 +144,13 @@ RECALL = ResampledMetric(("hits", "support"), lambda hits, support: hits / suppo
 AVERAGE_PRECISION = ResampledMetric(("average_precision",), lambda precision: precision, "all")
 F1 = ResampledMetric(COUNTS, lambda hits, support, predicted: 2.0 * hits / (support + predicted), "all")
 IOU = ResampledMetric(COUNTS, lambda hits, support, predicted: hits / (support + predicted - hits), "all")
+PRECISION = ResampledMetric(("hits", "predicted"), lambda hits, predicted: hits / predicted, "all")
+ALPHA, BETA = TVERSKY
+TVERSKY_INDEX = ResampledMetric(
+    COUNTS,
+    lambda hits, support, predicted: hits / (hits + ALPHA * (predicted - hits) + BETA * (support - hits)),
+    "all",
+)
 OVERALL_F1 = ResampledMetric(
     COUNTS,
     lambda hits, support, predicted: np.where(
@@ -174,7 +182,15 @@ METRICS: Mapping[Task, Mapping[str, ResampledMetric]] = {
             "CF1": ResampledMetric(COUNTS, _class_f1),
             "OF1": OVERALL_F1,
         },
-        Task.SEGMENTATION: {"mean_iou": IOU, **_by_group(IOU), "mean_accuracy": RECALL, "pixel_accuracy": ACCURACY},
+        Task.SEGMENTATION: {
+            "mean_iou": IOU,
+            **_by_group(IOU),
+            "mean_accuracy": RECALL,
+            "mean_precision": PRECISION,
+            "mean_dice": F1,
+            "mean_tversky": TVERSKY_INDEX,
+            "pixel_accuracy": ACCURACY,
+        },
     }.items()
 }
 """Metrics that can be resampled, by task."""

@@ -120,6 +120,7 @@ def _calibration(evaluation: Evaluation) -> list[str]:
         return []
     nll_before, nll_after = calibration.metric("nll")
     kind = "Label-wise temperature scaling" if evaluation.task.multilabel else "Temperature scaling"
+    kind += " by ECE" if calibration.by == "ece" else ""
     change = "lowers" if after < before else "raises"
     likelihood = f" and changes the NLL from {nll.text(nll_before)} to {nll.text(nll_after)}"
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from equipoise.heads.attention import ModulatedAttention, insert_attention
 from equipoise.heads.bilateral import BilateralModel, BranchMixing, bilateral, find_last_block
 from equipoise.heads.cosine import CosineClassifier, normalize_classifier
 from equipoise.heads.decoupled import DecoupledHead, DecoupledLogits, DecoupledLoss, DecoupledModel, decouple
@@ -30,12 +31,14 @@ __all__ = [
     "KeptFeatures",
     "LearnableWeightScaling",
     "MetaEmbedding",
+    "ModulatedAttention",
     "NearestClassMean",
     "TauChoice",
     "bilateral",
     "choose_tau",
     "decouple",
     "find_last_block",
+    "insert_attention",
     "keep_features",
     "normalize_classifier",
     "open_set_prediction",

@@ -144,7 +144,7 @@ class MetaEmbedding(nn.Module):
 
     and logits :math:`16 \cos(v^{meta}, W_c) \|v^{meta}\| / (1 + \|v^{meta}\|)`. The centroids M are trained by
     :class:`CentroidMemory` only: no gradient of the logits reaches them, as published. The attention inside the
-    backbone of the published code is not implemented.
+    backbone is :class:`equipoise.heads.ModulatedAttention`.
 
     Args:
         in_features: D.

@@ -32,7 +32,14 @@ from equipoise.losses.settings import current_settings
 from equipoise.losses.sigmoid import SigmoidLoss
 from equipoise.losses.softmax import SoftmaxLoss
 from equipoise.losses.sums import SumOfLosses
-from equipoise.losses.theory import focal_gradient_ratio, focal_kl_bound, focal_optimum, gamma_for, mislabel_point
+from equipoise.losses.theory import (
+    focal_gradient_ratio,
+    focal_kl_bound,
+    focal_optimum,
+    gamma_for,
+    mislabel_point,
+    smoothing_for,
+)
 
 __all__ = [
     "AdaptiveAsymmetry",
@@ -81,4 +88,5 @@ __all__ = [
     "logit_adjustment",
     "margin_adjustment",
     "mislabel_point",
+    "smoothing_for",
 ]

@@ -1,9 +1,10 @@
 """The losses of the papers and their baselines by name; each is a combination of parts.
 
 Keyword arguments of all softmax losses: ``weight``, ``label_smoothing``, ``ignore_index``, ``reduction``, ``sync``,
-``validate``, see ``SoftmaxLoss``; of all sigmoid losses: ``weight``, ``ignore_value``, ``reduction``, ``sync``,
-``validate``, see ``SigmoidLoss``. ``preset="published"`` selects the defaults of the published code where they
-differ from the paper; arguments that you pass take precedence. Shapes are those of ``SoftmaxLoss`` and ``SigmoidLoss``.
+``validate``, see ``SoftmaxLoss``; of all sigmoid losses: ``weight``, ``ignore_value``, ``unknown_weight``,
+``reduction``, ``sync``, ``validate``, see ``SigmoidLoss``. ``preset="published"`` selects the defaults of the published
+code where they differ from the paper; arguments that you pass take precedence. Shapes are those of ``SoftmaxLoss`` and
+``SigmoidLoss``.
 """
 
 from __future__ import annotations

@@ -20,10 +20,13 @@ from equipoise.kernels.spec import SigmoidSpec
 from equipoise.losses.modulate import Modulation
 from equipoise.losses.softmax import RowLoss, Rows, SoftmaxLoss
 from equipoise.losses.typed_kwargs import SoftmaxOptions
+from equipoise.schedules import Number
 
-__all__ = ["Negatives", "OffTargetLoss", "softmax_log_odds"]
+__all__ = ["Negatives", "OffTargetLoss", "negative_rows", "off_target_smoothing", "softmax_log_odds"]
 
 Negatives = Literal["smoothing", "one-vs-rest"]
+SMOOTHING = 0.1
+"""Label smoothing of the published code."""
 UNKNOWN = -1.0
 """Target of the elements that are no negatives."""
 
@@ -39,20 +42,12 @@ class OffTargetLoss(RowLoss):
     """
 
     kernels = SoftmaxLoss.kernels
-    option_defaults: ClassVar[SoftmaxOptions] = {"label_smoothing": 0.1}
+    option_defaults: ClassVar[SoftmaxOptions] = {"label_smoothing": SMOOTHING}
 
     def __init__(self, modulation: Modulation, *, negatives: Negatives, **options: Unpack[SoftmaxOptions]) -> None:
-        check_choice("negatives", negatives, ("smoothing", "one-vs-rest"))
+        options["label_smoothing"] = off_target_smoothing(negatives, options.get("label_smoothing"))
         self.negatives = negatives
-        if not self._separate:
-            options = self.option_defaults | options
-        else:
-            smoothing = options.get("label_smoothing", 0.0)
-            if smoothing != 0.0:
-                raise ValueError(
-                    f"label_smoothing must be 0 with negatives='one-vs-rest', got {smoothing!r}; omit it, or take "
-                    "negatives='smoothing'"
-                )
+        if self._separate:
             self.kernels = "fused kernels for the terms of the target and of the other classes, PyTorch between them"
         super().__init__(modulation, **options)
 
@@ -76,6 +71,19 @@ class OffTargetLoss(RowLoss):
     def extra_repr(self) -> str:
         """Parts and options for ``repr``."""
         return f"{super().extra_repr()}, negatives={self.negatives!r}"
+
+
+def off_target_smoothing(negatives: Negatives, given: Number | None) -> Number:
+    """The label smoothing of a form: the given one, or its default; raise if the form does without."""
+    check_choice("negatives", negatives, ("smoothing", "one-vs-rest"))
+    if negatives == "smoothing":
+        return SMOOTHING if given is None else given
+    if given not in (None, 0.0):
+        raise ValueError(
+            f"label_smoothing must be 0 with negatives='one-vs-rest', got {given!r}; omit it, or take "
+            "negatives='smoothing'"
+        )
+    return 0.0
 
 
 def negative_rows(rows: Rows, hyper: Tensor, layout: Layout) -> Tensor:

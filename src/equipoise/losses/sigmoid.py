@@ -12,12 +12,13 @@ from equipoise._checks import (
     check_ignore_value,
     check_logit_values,
     check_logits,
+    check_number,
     check_sigmoid_targets,
     check_tensors,
 )
 from equipoise.kernels.autograd import sigmoid_elements
 from equipoise.kernels.choice import backend
-from equipoise.kernels.hyper import Hyper, Piece, check_layout
+from equipoise.kernels.hyper import Hyper, Piece, accumulation_dtype, check_layout
 from equipoise.kernels.spec import SigmoidSpec
 from equipoise.losses.adjust import NegativeTolerance
 from equipoise.losses.asymmetry import AdaptiveAsymmetry
@@ -94,6 +95,15 @@ def sigmoid_reduced(
     return reduce_loss(loss, reduction, elements.denominator, sync=sync, normalizer=normalizer)
 
 
+def unknown_as_negatives(
+    logits: Tensor, targets: Tensor, element_weight: Tensor | None, ignore_value: float, unknown_weight: float
+) -> tuple[Tensor, Tensor]:
+    """Targets in which unknown labels are negatives, and element weights that give these ``unknown_weight``."""
+    unknown = targets == ignore_value
+    weight = torch.ones_like(targets, dtype=accumulation_dtype(logits)).masked_fill(unknown, unknown_weight)
+    return targets.masked_fill(unknown, 0), weight if element_weight is None else weight * element_weight
+
+
 def sigmoid_batch(
     logits: Tensor,
     targets: Tensor,
@@ -152,6 +162,7 @@ class SigmoidLoss(Loss):
         rebalanced: ``Rebalanced(...)``, element weights that correct for the repeated sampling of common labels.
         asymmetry: ``AdaptiveAsymmetry(...)``, which adapts gamma_neg and, if configured, the margin during training.
         ignore_value: targets with this value are unknown and ignored.
+        unknown_weight: if above 0, unknown labels are negatives with this weight (Ridnik et al. 2021, appendix G).
         reduction: ``"mean"``, ``"valid_mean"``, ``"batch_mean"``, ``"sum"`` or ``"none"``, see ``losses.reduce``.
         sync: under ``torch.distributed``, synchronise statistics and denominators (training mode only).
         validate: check the values of the targets even if this synchronises or breaks a graph.
@@ -181,6 +192,7 @@ class SigmoidLoss(Loss):
         detach_focus: bool = False,
         asymmetry: AdaptiveAsymmetry | None = None,
         ignore_value: float = -1,
+        unknown_weight: float = 0.0,
         reduction: str = "mean",
         sync: bool = False,
         validate: bool = False,
@@ -208,6 +220,7 @@ class SigmoidLoss(Loss):
         check_reduction(reduction)
         self.detach_focus, self.asymmetry = detach_focus, asymmetry
         self.ignore_value = check_ignore_value(ignore_value)
+        self.unknown_weight = check_number("unknown_weight", unknown_weight, low=0.0)
         self.reduction, self.sync, self.validate = reduction, sync, validate
 
     def forward(
@@ -220,6 +233,10 @@ class SigmoidLoss(Loss):
     ) -> Tensor:
         """Loss of a batch; ``normalizer`` replaces the denominator (gradient accumulation)."""
         check_tensors(logits, targets)
+        if self.unknown_weight:
+            targets, element_weight = unknown_as_negatives(
+                logits, targets, element_weight, self.ignore_value, self.unknown_weight
+            )
         hyper, layout, asymmetry = self.hyper(logits), self.layout, self.asymmetry
         rows = logits if logits.ndim > 1 else logits.unsqueeze(-1)
         if asymmetry is not None:
@@ -252,6 +269,8 @@ class SigmoidLoss(Loss):
     def extra_repr(self) -> str:
         """Parts and options for ``repr``."""
         options = f"ignore_value={self.ignore_value:g}, reduction={self.reduction!r}, sync={self.sync}"
+        if self.unknown_weight:
+            options += f", unknown_weight={self.unknown_weight:g}"
         return ",\n".join(text for text in (super().extra_repr(), options) if text)
 
 

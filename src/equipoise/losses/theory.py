@@ -7,9 +7,16 @@ import math
 import torch
 from torch import Tensor
 
-from equipoise._checks import check_number
+from equipoise._checks import check_number, check_whole
 
-__all__ = ["focal_gradient_ratio", "focal_kl_bound", "focal_optimum", "gamma_for", "mislabel_point"]
+__all__ = [
+    "focal_gradient_ratio",
+    "focal_kl_bound",
+    "focal_optimum",
+    "gamma_for",
+    "mislabel_point",
+    "smoothing_for",
+]
 
 
 def focal_gradient_ratio(p: float, gamma: float) -> float:
@@ -150,3 +157,22 @@ def mislabel_point(gamma: float, margin: float) -> float:
     if growth(low) <= 0.0:  # decreasing from the start
         return margin
     return 1.0 / (1.0 + math.exp(-float(brentq(growth, low, high, xtol=1e-12))))
+
+
+def smoothing_for(alpha: float, num_classes: int) -> float:
+    r"""``label_smoothing`` with which the other classes share :math:`\alpha` (Mukhoti et al. 2020, section 5).
+
+    There a target is :math:`1 - \alpha` for the true class and :math:`\alpha / (K - 1)` for each other one. As in
+    torch, ``label_smoothing`` :math:`\epsilon` spreads over all classes, the true one too, so
+    :math:`\epsilon = \alpha K / (K - 1)`. A text of a loss has it as ``ce(label_smoothing=others(0.05))``.
+
+    Args:
+        alpha: in [0, (K - 1) / K], from one-hot to uniform targets.
+        num_classes: K.
+
+    >>> smoothing_for(0.05, 2), round(smoothing_for(0.05, 10), 4)
+    (0.1, 0.0556)
+    """
+    num_classes = check_whole("num_classes", num_classes, low=2)
+    alpha = check_number("alpha", alpha, low=0.0, high=(num_classes - 1) / num_classes)
+    return min(1.0, alpha * num_classes / (num_classes - 1))

@@ -44,6 +44,7 @@ class SigmoidOptions(_Common, _Weighted, _Timed, total=False):
     """Keyword arguments that every sigmoid loss takes."""
 
     ignore_value: float
+    unknown_weight: float
 
 
 class CrossEntropyOptions(_Rows, _Timed, total=False):
@@ -58,3 +59,4 @@ class BinaryCrossEntropyOptions(_Common, _Timed, total=False):
     """Keyword arguments of ``BinaryCrossEntropyLoss``, whose ``weight`` is positional."""
 
     ignore_value: float
+    unknown_weight: float

@@ -7,7 +7,8 @@ from typing import Unpack
 import torch
 from torch import Tensor
 
-from equipoise._checks import INDICES, check_choice, check_whole, checks_values
+from equipoise._checks import INDICES, check_choice, check_number, check_whole, checks_values
+from equipoise.metric_registry import TVERSKY
 from equipoise.metrics._inputs import BLOCK, DEVICE_BLOCK, check_classes, class_blocks, predictions, tally
 from equipoise.metrics._metric import MetricOptions, StreamingMetric
 
@@ -21,44 +22,53 @@ def confusion(predicted: Tensor, labels: Tensor, valid: Tensor, num_classes: int
     return tally(slots, size + 1)[:size].view(num_classes, num_classes)
 
 
-def segmentation_scores(matrix: Tensor) -> dict[str, Tensor]:
+def segmentation_scores(matrix: Tensor, *, tversky: tuple[float, float] = TVERSKY) -> dict[str, Tensor]:
     r"""Values from a confusion matrix (C, C), rows true and columns predicted.
 
-    Of each class: IoU :math:`TP / (TP + FP + FN)`, accuracy (recall) :math:`TP / (TP + FN)`, precision
+    Of each class: IoU (Jaccard index) :math:`TP / (TP + FP + FN)`, Dice (F1) :math:`2 TP / (2 TP + FP + FN)`, Tversky
+    :math:`TP / (TP + \alpha FP + \beta FN)`, accuracy (recall) :math:`TP / (TP + FN)`, precision
     :math:`TP / (TP + FP)`; 0 / 0 is NaN, and means are over the classes with a value.
+
+    Args:
+        matrix: the confusion matrix.
+        tversky: :math:`\alpha`, the cost of false positives, and :math:`\beta`, that of false negatives.
     """
     matrix = matrix.double()
     tp, support, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
-    iou, accuracy, precision = tp / (support + predicted - tp), tp / support, tp / predicted
+    alpha, beta = tversky
+    per_class = {
+        "iou": tp / (support + predicted - tp),
+        "accuracy": tp / support,
+        "precision": tp / predicted,
+        "dice": 2 * tp / (support + predicted),
+        "tversky": tp / (tp + alpha * (predicted - tp) + beta * (support - tp)),
+    }
     total = support.sum()
     return {
-        "mean_iou": iou.nanmean(),
-        "mean_accuracy": accuracy.nanmean(),
-        "mean_precision": precision.nanmean(),
+        **{f"mean_{name}": values.nanmean() for name, values in per_class.items()},
         "pixel_accuracy": tp.sum() / total,
-        "frequency_weighted_iou": (support * iou).nansum() / total,
-        "iou": iou,
-        "accuracy": accuracy,
-        "precision": precision,
+        "frequency_weighted_iou": (support * per_class["iou"]).nansum() / total,
+        **per_class,
     }
 
 
 class SegmentationScores(StreamingMetric):
-    """IoU, accuracy and precision of each class, and their means.
+    """IoU, Dice, Tversky, accuracy and precision of each class, and their means.
 
     A class that neither occurs nor is predicted has no IoU (NaN) and is excluded from means; one that is predicted but
-    never occurs has IoU 0.
+    never occurs has IoU 0. Dice and Tversky likewise.
 
     Args:
         num_classes: C.
         ignore_index: target to ignore.
         predictions: ``"scores"`` (N, C, d1, ..., dk), or ``"labels"``, maps of class indices shaped as the targets.
+        tversky: costs of false positives and of false negatives in the Tversky index.
         from_logits: False if scores are probabilities.
         validate: check values even if this waits for a device; on the CPU they are always checked.
         options: of ``torchmetrics.Metric``.
 
-    Shape: targets (N, d1, ..., dk). Result: a dict of ``mean_iou``, ``mean_accuracy``, ``mean_precision``,
-    ``pixel_accuracy``, ``frequency_weighted_iou``, and ``iou``, ``accuracy``, ``precision`` of shape (C,). The state
+    Shape: targets (N, d1, ..., dk). Result: a dict of ``iou``, ``accuracy``, ``precision``, ``dice``, ``tversky`` of
+    shape (C,), their means ``mean_iou``, ..., and ``pixel_accuracy``, ``frequency_weighted_iou``. The state
     ``confusion`` is the (C, C) matrix, rows true and columns predicted.
 
     >>> metric = SegmentationScores(3, predictions="labels", ignore_index=255)
@@ -77,6 +87,7 @@ class SegmentationScores(StreamingMetric):
         *,
         ignore_index: int = -100,
         predictions: str = "scores",
+        tversky: tuple[float, float] = TVERSKY,
         from_logits: bool = True,
         validate: bool = False,
         **options: Unpack[MetricOptions],
@@ -85,6 +96,7 @@ class SegmentationScores(StreamingMetric):
         num_classes = check_whole("num_classes", num_classes, low=1)
         check_choice("predictions", predictions, ("scores", "labels"))
         self.num_classes, self.ignore_index, self.predictions = num_classes, ignore_index, predictions
+        self.tversky = _check_costs(tversky)
         self.add_sum("confusion", num_classes, num_classes)
 
     def add_batch(self, scores: Tensor, targets: Tensor) -> None:
@@ -134,4 +146,13 @@ class SegmentationScores(StreamingMetric):
 
     def compute(self) -> dict[str, Tensor]:
         """All values in float64; NaN without data."""
-        return segmentation_scores(self.confusion)
+        return segmentation_scores(self.confusion, tversky=self.tversky)
+
+
+def _check_costs(tversky: tuple[float, float]) -> tuple[float, float]:
+    if not isinstance(tversky, (tuple, list)) or len(tversky) != 2:
+        raise TypeError(f"tversky must be a pair of costs, got {tversky!r}; pass e.g. (0.3, 0.7)")
+    alpha, beta = (check_number(f"tversky[{place}]", cost, low=0.0) for place, cost in enumerate(tversky))
+    if alpha + beta == 0.0:
+        raise ValueError("tversky must hold a cost above 0, got (0.0, 0.0); pass e.g. (0.3, 0.7)")
+    return alpha, beta

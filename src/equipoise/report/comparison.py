@@ -11,11 +11,12 @@ from equipoise.report.open_set import compared_open_sets_section
 from equipoise.report.page import render
 from equipoise.report.prediction_sections import classes_section, examples_section, reliability_section
 from equipoise.report.provenance import provenance_section
-from equipoise.report.runs import ComparedLoss, compared_losses
+from equipoise.report.runs import ComparedLoss, compared_candidates, compared_losses
 from equipoise.report.training_sections import (
     asymmetry_section,
     learning_section,
     right_and_wrong_section,
+    sweeps_section,
     weights_section,
 )
 from equipoise.report.verdict_sections import differences_section, results_section, tradeoff_section
@@ -44,6 +45,7 @@ def comparison_page(folder: ComparisonFolder, verdict: Verdict) -> str:
         compared_open_sets_section(losses),
         examples_section(losses, verdict),
         learning_section(losses, verdict),
+        sweeps_section(compared_candidates(folder, verdict), verdict),
         right_and_wrong_section(losses),
         weights_section(losses, verdict),
         asymmetry_section(losses),

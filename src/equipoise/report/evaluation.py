@@ -58,6 +58,7 @@ def _calibration(evaluation: Evaluation) -> Section:
         for metric, value in ((metric_info(key), value) for key, value in calibration.before.items())
     ]
     notes = [*calibration.fits, *([calibration.note] if calibration.note else []), *_definitions(evaluation)]
+    by = ", by ECE" if calibration.by == "ece" else ""
     words = EVERY_LABEL if evaluation.task.multilabel else TOP_LABEL
     diagrams = [
         Picture(reliability_diagram("all samples" if name == "all" else f"{name} training samples", curves, words))
@@ -65,8 +66,8 @@ def _calibration(evaluation: Evaluation) -> Section:
     ]
     return Section(
         "Calibration",
-        "Each half of the samples is calibrated by a temperature fitted on the other half. Below the diagonal of a "
-        f"diagram, the {words.predicted} exceeds the {words.observed}: the model is overconfident.",
+        f"Each half of the samples is calibrated by a temperature fitted on the other half{by}. Below the diagonal of "
+        f"a diagram, the {words.predicted} exceeds the {words.observed}: the model is overconfident.",
         tables=[Table(["", "uncalibrated", *(["after temperature scaling"] if after else [])], rows)],
         figures=[
             *diagrams,

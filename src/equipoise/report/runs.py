@@ -19,7 +19,7 @@ from equipoise.report.page import Key
 from equipoise.train.folder import RunFolder
 from equipoise.train.record import EpochRecord, RunRecord, RunResults, Statistic
 
-__all__ = ["ComparedLoss", "compared_losses"]
+__all__ = ["ComparedLoss", "compared_candidates", "compared_losses"]
 
 Array = NDArray[np.float64]
 
@@ -137,6 +137,22 @@ def compared_losses(folder: ComparisonFolder, verdict: Verdict) -> list[Compared
         if runs and row.chosen is not None:
             losses.append(ComparedLoss(row.loss, row.chosen, runs, row.loss == verdict.baseline, styles[row.loss]))
     return losses
+
+
+def compared_candidates(folder: ComparisonFolder, verdict: Verdict) -> dict[str, list[ComparedLoss]]:
+    """Finished runs of each candidate, by the row that has several of them."""
+    finished = folder.finished
+    sweeps: dict[str, list[ComparedLoss]] = {}
+    for row in verdict.rows:
+        runs = {one.text: tuple(run.folder for run in finished if run.loss == one.text) for one in row.candidates}
+        known = {text: own for text, own in runs.items() if own}
+        if len(known) > 1:
+            styles = strokes(len(known))
+            sweeps[row.loss] = [
+                ComparedLoss(text, text, own, False, stroke)
+                for (text, own), stroke in zip(known.items(), styles, strict=True)
+            ]
+    return sweeps
 
 
 def _number(value: Statistic) -> float:

@@ -12,12 +12,14 @@ from equipoise._formatting import shown
 from equipoise.comparison.kinds import Kind, kind_of
 from equipoise.comparison.verdict import LossResult, Verdict
 from equipoise.metric_registry import metric_info
+from equipoise.tasks import GROUPS
 
 __all__ = [
     "Result",
     "as_csv",
     "as_latex",
     "as_markdown",
+    "further_metrics",
     "kind_of_rows",
     "label",
     "results_of",
@@ -95,17 +97,24 @@ def results_of(verdict: Verdict) -> list[dict[str, Result]]:
     return [{metric: result(row, metric) for metric in verdict.metrics} for row in verdict.rows]
 
 
+def further_metrics(verdict: Verdict) -> list[str]:
+    """Metrics of the evaluations that are not compared, such as the MCE."""
+    measured = dict.fromkeys(name for row in verdict.rows for name in row.metrics if row.mean(name) is not None)
+    return [name for name in measured if name not in {*verdict.metrics, *verdict.equal_metrics, *GROUPS}]
+
+
 def with_metrics(verdict: Verdict, names: Sequence[str]) -> Verdict:
-    """The verdict restricted to these metrics, in this order.
+    """The verdict restricted to these metrics of the evaluations, in this order; not all of them are compared.
 
     Raises:
         ValueError: a metric is unknown.
     """
     names = [verdict.equal_metrics.get(name, name) for name in names]
-    unknown = [name for name in names if name not in verdict.metrics]
+    known = [*verdict.metrics, *further_metrics(verdict)]
+    unknown = [name for name in names if name not in known]
     if unknown or not names:
         raise ValueError(
-            f"--metrics must be some of {','.join(verdict.metrics)}, got {','.join(unknown) or 'none'}; use these names"
+            f"--metrics must be some of {','.join(known)}, got {','.join(unknown) or 'none'}; use these names"
         )
     return replace(verdict, metrics=tuple(dict.fromkeys(names)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from equipoise.report.page import Key, Picture, Section
 from equipoise.report.runs import ComparedLoss
 from equipoise.report.tables import label
 
-__all__ = ["asymmetry_section", "learning_section", "right_and_wrong_section", "weights_section"]
+__all__ = ["asymmetry_section", "learning_section", "right_and_wrong_section", "sweeps_section", "weights_section"]
 
 Array = NDArray[np.float64]
 
@@ -58,6 +58,31 @@ def learning_section(losses: Sequence[ComparedLoss], verdict: Verdict) -> Sectio
         f"so each training loss is divided by that of its first epoch.{_without_lines(losses)}",
         losses,
         figures,
+    )
+
+
+def sweeps_section(sweeps: Mapping[str, Sequence[ComparedLoss]], verdict: Verdict) -> Section | None:
+    """A line for each candidate of a row, also of those that were not chosen (Tian et al. 2021, figure 5)."""
+    scores = dict.fromkeys((verdict.main_metric, "nll", "ece"))
+
+    def part(name: str, candidates: Sequence[ComparedLoss]) -> Section | None:
+        figures = [
+            _lines(candidates, "train", "loss", "training loss"),
+            *(
+                _lines(candidates, "val", key, f"{label(key)}, validation", percent=metric_info(key).unit == "percent")
+                for key in scores
+            ),
+        ]
+        return _over_time_section(name, "", candidates, figures, folded=len(sweeps) > 3)
+
+    parts = [section for name, own in sweeps.items() if (section := part(name, own)) is not None]
+    if not parts:
+        return None
+    return Section(
+        "Candidates",
+        "The candidates of each row, one line each: means over the seeds, bands their range. Training losses of "
+        "different settings may have different scales.",
+        parts=parts,
     )
 
 

@@ -16,7 +16,7 @@ from equipoise.metric_registry import metric_info
 from equipoise.plotting.differences import Point, difference_plot, pareto_plot
 from equipoise.report.page import Cell, Head, Picture, Section, Table
 from equipoise.report.runs import ComparedLoss
-from equipoise.report.tables import Result, kind_of_rows, label, results_of, spread
+from equipoise.report.tables import Result, further_metrics, kind_of_rows, label, results_of, spread, with_metrics
 from equipoise.tasks import GROUPS
 
 __all__ = ["differences_section", "results_section", "tradeoff_section"]
@@ -37,7 +37,8 @@ def results_section(folder: ComparisonFolder, verdict: Verdict) -> Section:
         else "Fractions in percent. One seed: no interval and no significance test. Bold: the best. Click a heading to "
         "sort."
     )
-    parts = [part for part in (_use(folder, verdict), _choices(verdict), _failures(folder, kind)) if part is not None]
+    sections = (_use(folder, verdict), _further(verdict), _choices(verdict), _failures(folder, kind))
+    parts = [part for part in sections if part is not None]
     return Section("Results", text, tables=_tables(verdict), notes=_no_probabilities(verdict), parts=parts)
 
 
@@ -48,6 +49,16 @@ def _tables(verdict: Verdict) -> list[Table]:
     metrics = sorted(known, key=lambda name: ORDER.index(_group(name)))
     parts = [[name for name in metrics if (name in OPEN_METRICS) == unknown] for unknown in (False, True)]
     return [_table(verdict, everything, part) for part in parts if part]
+
+
+def _further(verdict: Verdict) -> Section | None:
+    """Metrics that are measured and not compared, as a folded table."""
+    names = sorted(further_metrics(verdict), key=lambda name: ORDER.index(_group(name)))
+    if not names:
+        return None
+    shown_only = with_metrics(verdict, names)
+    text = "Measured on test data, not compared with the baseline."
+    return Section("Further metrics", text, tables=[_table(shown_only, results_of(shown_only), names)], folded=True)
 
 
 def _table(verdict: Verdict, everything: Sequence[Mapping[str, Result]], metrics: Sequence[str]) -> Table:

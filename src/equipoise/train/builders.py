@@ -22,13 +22,14 @@ from equipoise.data.files import Size
 from equipoise.data.opening import resized, without_bad_images
 from equipoise.data.samplers import EpochSampler
 from equipoise.data.text import Vocabulary
+from equipoise.heads.attention import module_named
 from equipoise.heads.rebalanced import empty_linear
 from equipoise.models import build_model, find_classifier, set_prior_bias, set_word_vectors
 from equipoise.train.fabric import on_one_device
 from equipoise.train.loaders import labels_for_sampling
 from equipoise.train.loss_text import build_loss, python_call
-from equipoise.train.methods import LossText, Method, Plain, parse_method
-from equipoise.train.optimizers import build_optimizer, learning_rate_factor
+from equipoise.train.methods import AttentiveOpenLongTail, LossText, Method, Plain, parse_method
+from equipoise.train.optimizers import OPTIMIZERS, build_optimizer, learning_rate_factor
 from equipoise.train.preparation import SAMPLE, Preparation
 from equipoise.train.spec import RunSpec
 from equipoise.train.task import TrainingTask
@@ -224,7 +225,7 @@ def check_model(model: nn.Module, name: str, task: TrainingTask, preparation: Pr
 
 
 def check_method(method: Method, model: nn.Module, name: str, task: TrainingTask) -> None:
-    """Raise unless the method can find and replace the last layer of the model."""
+    """Raise unless the method finds the layers of the model that it changes."""
     if isinstance(method, Plain):
         return
     try:
@@ -240,6 +241,8 @@ def check_method(method: Method, model: nn.Module, name: str, task: TrainingTask
             f"{str(error).partition('; ')[0]}; let the model have a method get_classifier() that returns it, or train "
             "with a --loss alone"
         ) from None
+    if isinstance(method, AttentiveOpenLongTail):
+        module_named(model, method.after)
 
 
 def monitor_of(spec: RunSpec, task: TrainingTask) -> str:
@@ -289,12 +292,12 @@ def optimizer_of(
     spec: RunSpec, model: nn.Module, *, fused: bool = True, body_rate: float = 1.0
 ) -> torch.optim.Optimizer:
     """The optimiser; ``fused=False`` for the default implementation of torch."""
-    sgd = spec.optimizer == "sgd"
+    lr, weight_decay = OPTIMIZERS[spec.optimizer]
     return build_optimizer(
         spec.optimizer,
         model,
-        lr=(0.1 if sgd else 1e-3) if spec.lr is None else spec.lr,
-        weight_decay=(5e-4 if sgd else 1e-2) if spec.weight_decay is None else spec.weight_decay,
+        lr=lr if spec.lr is None else spec.lr,
+        weight_decay=weight_decay if spec.weight_decay is None else spec.weight_decay,
         momentum=spec.momentum,
         fused=fused,
         body_rate=body_rate,

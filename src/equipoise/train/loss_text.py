@@ -8,6 +8,7 @@ is a keyword argument of the loss. Data and run provide the number of classes, c
                                               a schedule over the training
     inverse, square-root, effective(0.999), median, drw, drw(0.9)
                                               for weight only: a rule on the training counts
+    others(0.05)                              for label_smoothing only: 0.05, shared by the other classes
 
 The FUNCTION of ``FILE.py:FUNCTION`` is a class or function that returns an ``nn.Module`` of logits and targets. Of the
 arguments that data and run provide, it receives those in its signature.
@@ -37,6 +38,7 @@ from equipoise.expressions import check_loss_names as check_names
 from equipoise.kernels.hyper import check_layout
 from equipoise.losses import Loss, SumOfLosses
 from equipoise.losses.base import merge_values
+from equipoise.losses.theory import smoothing_for
 from equipoise.schedules import Cosine, Linear, Moment, Parabolic, Schedule, Steps
 from equipoise.tasks import Task
 from equipoise.user_code import made_by
@@ -259,7 +261,7 @@ def _python_term(term: Term, known: Mapping[str, str], epochs: int, ignore_index
     accepted, parameters = _arguments(term.name), inspect.signature(getattr(losses, term.name)).parameters
     required = [name for name, one in parameters.items() if one.default is one.empty]
     first = [known[name] for name in required if name in known]
-    options = {name: _as_python(value) for name, value in term.options.items()}
+    options = {name: _as_python(value, known) for name, value in term.options.items()}
     if None in options.values():
         return None
     moves = any("equipoise.schedules." in str(value) for value in options.values())
@@ -270,13 +272,15 @@ def _python_term(term: Term, known: Mapping[str, str], epochs: int, ignore_index
     return f"equipoise.{term.name}({', '.join([*first, *(f'{name}={value}' for name, value in options.items())])})"
 
 
-def _as_python(value: Given) -> str | None:
+def _as_python(value: Given, known: Mapping[str, str]) -> str | None:
     """A value as a Python expression; None for deferred weights, which need more than an expression."""
+    if isinstance(value, Call) and value.name == "others":
+        return f"equipoise.losses.smoothing_for({value.arguments[0]!r}, {known['num_classes']})"
     if isinstance(value, Call):
         rule = None if value.name == "drw" else WEIGHTS[value.name].__name__
         return rule and f"equipoise.weights.{rule}({', '.join(['counts', *map(repr, value.arguments)])})"
     if isinstance(value, tuple):
-        return f"[{', '.join(filter(None, map(_as_python, value)))}]"
+        return f"[{', '.join(filter(None, (_as_python(one, known) for one in value)))}]"
     return f"equipoise.schedules.{value!r}" if isinstance(value, Schedule) else repr(value)
 
 
@@ -325,7 +329,7 @@ def _build(term: Term, facts: _Facts) -> Loss:
     """A loss from the facts that it accepts and the options in the text."""
     given: dict[str, Any] = {key: value for key, value in vars(facts).items() if key in _arguments(term.name)}
     for key, value in term.options.items():
-        given[key] = _weights(value, facts.counts) if isinstance(value, Call) else value
+        given[key] = _from_facts(value, facts) if isinstance(value, Call) else value
     if term.name == "LovaszSoftmaxLoss" and not given.get("per_image") and "sync" not in term.options:
         given["sync"] = False  # its sort stays inside a process: each process has its own loss, and DDP averages them
     if "num_samples" in given and max(facts.counts) >= facts.num_samples:
@@ -347,7 +351,7 @@ def _build_own(term: Term, facts: _Facts, task: Task) -> OwnLoss:
     options: dict[str, Any] = dict(term.options)
     for key, value in term.options.items():
         if isinstance(value, Call):
-            weights = _weights(value, facts.counts)
+            weights = _from_facts(value, facts)
             options[key] = weights.float() if isinstance(weights, Tensor) else weights  # as losses of torch take them
     try:
         loss = made_by(term.name, "loss", needed={}, offered=vars(facts), options=options, called_with=2)
@@ -394,6 +398,13 @@ def _weights(rule: Call, counts: Sequence[float]) -> Tensor | Deferred:
     return _called(rule, WEIGHTS[rule.name], counts)
 
 
+def _from_facts(rule: Call, facts: _Facts) -> Tensor | Deferred | float:
+    """Class weights, or label smoothing that depends on the number of classes."""
+    if rule.name in WEIGHTS:
+        return _weights(rule, facts.counts)
+    return smoothing_for(rule.arguments[0], facts.num_classes)  # type: ignore[arg-type]  # a number, see _option
+
+
 def _called(call: Call, make: Callable[..., _Made], *first: object) -> _Made:
     """Call ``make`` with the arguments of a text."""
     signature = inspect.signature(make)
@@ -431,6 +442,8 @@ def _option(name: str, key: str, given: Value) -> Given:
         raise ValueError(f"{key} of {name} must be one value, got {text}; candidates are for equipoise compare")
     if key == "weight" and isinstance(given, (str, Call)):
         return _weight_rule(given)
+    if key == "label_smoothing" and isinstance(given, Call) and given.name == "others":
+        return _others(given)
     value = _scheduled(given)
     if arguments is not None and not _fits(value, arguments[key]):
         expected = " or ".join(dict.fromkeys(KINDS[kind] for kind in arguments[key] if kind in KINDS))
@@ -477,6 +490,14 @@ def _weight_rule(value: str | Call) -> Call:
     if rule.name not in WEIGHTS:
         raise ValueError(f"weight must be numbers or a rule, got {rule.name!r}; {nearest(rule.name, WEIGHTS)}")
     _weights(rule, [1.0])  # reports errors in the arguments without data
+    return rule
+
+
+def _others(rule: Call) -> Call:
+    """Label smoothing by the mass of the other classes, checked without the number of classes."""
+    if len(rule.arguments) != 1 or not _fits(rule.arguments[0], (float,)):
+        raise ValueError(f"others(alpha) must get one number, got {rule}; write e.g. label_smoothing=others(0.05)")
+    check_number("alpha of others", rule.arguments[0], low=0.0, high=1.0, open_high=True)  # type: ignore[arg-type]
     return rule
 
 

@@ -6,6 +6,7 @@ method is a class whose fields are its arguments; ``METHODS`` has them by name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NewType, get_type_hints
@@ -31,7 +32,9 @@ from equipoise.heads import (
     retrain_classifier,
     tau_normalized,
 )
+from equipoise.heads.attention import insert_attention, module_named
 from equipoise.heads.features import features_dim, labels_at
+from equipoise.losses import LiftedStructureLoss, RangeLoss
 from equipoise.models import features_of, find_classifier, replace_classifier
 from equipoise.tasks import Task
 from equipoise.train.loss_text import parse_loss
@@ -39,6 +42,7 @@ from equipoise.train.record import MethodSettings
 
 __all__ = [
     "METHODS",
+    "AttentiveOpenLongTail",
     "Method",
     "RunContext",
     "TwoStages",
@@ -421,6 +425,108 @@ class OpenLongTail(TwoStages):
         return model
 
 
+@dataclass(frozen=True)
+class AttentiveOpenLongTail(OpenLongTail):
+    """OLTR with modulated attention on feature maps, as published (Liu et al. 2019, section 3.3).
+
+    Args:
+        after: qualified name of the module that returns the maps.
+    """
+
+    after: str = "layer4"
+
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
+        """The model with attention and a memory; the features that fill the memory are unchanged at first."""
+        shapes: list[tuple[int, ...]] = []
+        inner = module_named(model, self.after)
+        hook = inner.register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
+        view = super().trained(model, context)
+        hook.remove()
+        if len(shapes[0]) != 4:
+            raise ValueError(f"after must name a module that returns maps (N, D, h, w), got {tuple(shapes[0])}")
+        insert_attention(model, self.after, shapes[0][1], math.prod(shapes[0][2:]))
+        return view
+
+    def shaped(self, model: nn.Module) -> nn.Module:
+        """A model with attention, whose size comes with its weights, and an empty memory."""
+        insert_attention(model, self.after, channels=2, places=1)
+        return super().shaped(model)
+
+
+@dataclass(frozen=True)
+class EmbeddingMethod(Method):
+    """A loss of the logits plus a loss of the features, in one stage.
+
+    Args:
+        loss: loss of the logits.
+        weight: factor of the loss of the features.
+    """
+
+    tasks = (Task.MULTICLASS,)
+
+    loss: LossText = LossText("auto")
+    weight: float = 0.1
+
+    def trained(self, model: nn.Module, context: RunContext) -> nn.Module:
+        """The model, returning features too."""
+        return features_of(model)
+
+    def objective(self, model: nn.Module, context: RunContext) -> nn.Module:
+        """The sum of both losses."""
+        return EmbeddingLoss(context.loss(self.loss), self.embedding(context.ignore_index), self.weight)
+
+    def embedding(self, ignore_index: int) -> nn.Module:
+        """The loss of the features."""
+        raise NotImplementedError
+
+    def served(self, model: nn.Module) -> nn.Module:
+        """The model, returning logits alone."""
+        model.close()  # type: ignore[operator]
+        inner: nn.Module = model.model  # type: ignore[assignment]
+        return inner
+
+
+@dataclass(frozen=True)
+class LiftedStructure(EmbeddingMethod):
+    """Lifted structured embedding (Oh Song et al. 2016) beside a loss of the logits.
+
+    Args:
+        loss: loss of the logits.
+        weight: factor of the loss of the features.
+        margin: between samples of different classes, as a distance of features.
+    """
+
+    margin: float = 1.0
+
+    def embedding(self, ignore_index: int) -> nn.Module:
+        """The lifted-structure loss."""
+        return LiftedStructureLoss(self.margin, ignore_index=ignore_index)
+
+
+@dataclass(frozen=True)
+class Range(EmbeddingMethod):
+    """Range loss (Zhang et al. 2017) beside a loss of the logits.
+
+    Args:
+        loss: loss of the logits.
+        weight: factor of the loss of the features.
+        k: number of largest distances per class.
+        margin: between the centres of classes, as a squared distance of features.
+        intra: factor of the ranges.
+        inter: factor of the distance between centres.
+    """
+
+    weight: float = 0.001
+    k: int = 2
+    margin: float = 5.0
+    intra: float = 1.0
+    inter: float = 1.0
+
+    def embedding(self, ignore_index: int) -> nn.Module:
+        """The range loss."""
+        return RangeLoss(self.k, margin=self.margin, intra=self.intra, inter=self.inter, ignore_index=ignore_index)
+
+
 METHODS: Mapping[str, type[Method]] = {
     "none": Plain,
     "sdn": SimpleDecoupledNetwork,
@@ -431,6 +537,9 @@ METHODS: Mapping[str, type[Method]] = {
     "tau-norm": TauNorm,
     "ncm": NearestMean,
     "oltr": OpenLongTail,
+    "oltr-attention": AttentiveOpenLongTail,
+    "lifted": LiftedStructure,
+    "range": Range,
 }
 """Methods by name."""
 
@@ -455,6 +564,30 @@ class MixedLoss(nn.Module):
     def set_epoch(self, epoch: float) -> None:
         """Update the mixing and the schedules of the loss."""
         self._model[0].set_epoch(epoch)
+        self.loss.set_epoch(epoch)  # type: ignore[operator]
+
+
+class EmbeddingLoss(nn.Module):
+    """The loss of logits plus a factor times a loss of the features of the samples.
+
+    Args:
+        loss: loss of logits and labels.
+        embedding: loss of features (N, D) and labels.
+        factor: weight of the loss of the features.
+    """
+
+    def __init__(self, loss: nn.Module, embedding: nn.Module, factor: float) -> None:
+        super().__init__()
+        self.loss, self.embedding, self.factor = loss, embedding, factor
+
+    def forward(self, seen: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
+        """The loss of features and logits."""
+        features, logits = seen
+        total: Tensor = self.loss(logits, targets) + self.factor * self.embedding(features.flatten(1), targets)
+        return total
+
+    def set_epoch(self, epoch: float) -> None:
+        """Update the schedules of the loss."""
         self.loss.set_epoch(epoch)  # type: ignore[operator]
 
 

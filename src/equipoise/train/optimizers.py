@@ -13,9 +13,8 @@ from equipoise.schedules import Constant, Cosine, Linear, Schedule, Steps, join
 
 __all__ = ["LEARNING_RATES", "OPTIMIZERS", "build_optimizer", "learning_rate_factor"]
 
-OPTIMIZERS = ("sgd", "adamw")
-FUSED = ("cpu", "cuda")
-"""Devices with fused optimisers."""
+OPTIMIZERS = {"sgd": (0.1, 5e-4), "momentum": (0.1, 5e-4), "adagrad": (1e-2, 0.0), "adamw": (1e-3, 1e-2)}
+"""Optimisers by name, with the default learning rate and weight decay of a run."""
 LEARNING_RATES = ("cosine", "step", "one-cycle", "constant")
 
 
@@ -35,18 +34,18 @@ def build_optimizer(
     up to rounding, in a fraction of the time.
 
     Args:
-        name: ``"sgd"``, with Nesterov's momentum, or ``"adamw"``.
+        name: ``"sgd"``, with Nesterov's momentum; ``"momentum"``, SGD without it; ``"adagrad"`` or ``"adamw"``.
         model: the model to train.
         lr: maximum learning rate.
-        weight_decay: added to the gradient by SGD, decoupled from it in AdamW.
-        momentum: momentum of SGD, in [0, 1); AdamW has betas of 0.9 and 0.999.
+        weight_decay: added to the gradient by SGD and AdaGrad, decoupled from it in AdamW.
+        momentum: momentum of SGD, in [0, 1); AdaGrad has none, AdamW has betas of 0.9 and 0.999.
         fused: False for the default implementation of torch.
         body_rate: learning rate of the layers before the classifier, relative to ``lr``.
 
     >>> build_optimizer("sgd", nn.Linear(2, 3), lr=0.1, weight_decay=5e-4).defaults["nesterov"]
     True
     """
-    check_choice("optimizer", name, OPTIMIZERS)
+    check_choice("optimizer", name, tuple(OPTIMIZERS))
     check_number("lr", lr, low=0.0, open_low=True)
     check_number("weight_decay", weight_decay, low=0.0)
     check_number("momentum", momentum, low=0.0, high=1.0, open_high=True)
@@ -61,11 +60,15 @@ def build_optimizer(
         body = [parameter for parameter in parameters if id(parameter) not in own]
         head = [parameter for parameter in parameters if id(parameter) in own]
         groups = [{"params": body, "lr": body_rate * lr}, {"params": head}]
-    how = True if fused and all(parameter.device.type in FUSED for parameter in parameters) else None
+    devices = ("cpu",) if name == "adagrad" else ("cpu", "cuda")  # those with a fused implementation
+    common: dict[str, Any] = {"lr": lr, "weight_decay": weight_decay}
+    common["fused"] = True if fused and all(one.device.type in devices for one in parameters) else None
     if name == "adamw":
-        on_gpu = all(parameter.device.type == "cuda" for parameter in parameters)  # may be captured as a CUDA graph
-        return optim.AdamW(groups, lr=lr, weight_decay=weight_decay, fused=how, capturable=on_gpu)
-    return optim.SGD(groups, lr=lr, weight_decay=weight_decay, momentum=momentum, nesterov=momentum > 0, fused=how)
+        on_gpu = all(one.device.type == "cuda" for one in parameters)  # may be captured as a CUDA graph
+        return optim.AdamW(groups, **common, capturable=on_gpu)
+    if name == "adagrad":
+        return optim.Adagrad(groups, **common)
+    return optim.SGD(groups, momentum=momentum, nesterov=name == "sgd" and momentum > 0, **common)
 
 
 def learning_rate_factor(

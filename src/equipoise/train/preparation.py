@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -66,12 +66,25 @@ class Preparation(PreparationRecord):
             raise ValueError(f"std must be positive, got {min(self.std)}; take 1 where nothing varies")
 
     @classmethod
-    def fit(cls, split: Split) -> Preparation:
+    def fit(cls, split: Split, *, scaling: Literal["standard", "unit"] = "standard") -> Preparation:
         """Fit the preparation on a training split.
 
         Of image files, an evenly spaced sample is decoded. Texts are truncated at the 95th percentile of their
         lengths, at most 256 words.
+
+        Args:
+            split: the training split.
+            scaling: ``"standard"`` for pixels and features of mean 0 and standard deviation 1; ``"unit"`` for pixels in
+                [0, 1] and features as they are.
         """
+        check_choice("scaling", scaling, ("standard", "unit"))
+        fitted = cls._fit(split)
+        if scaling == "unit":
+            return replace(fitted, mean=(0.0,) * len(fitted.mean), std=(1.0,) * len(fitted.std))
+        return fitted
+
+    @classmethod
+    def _fit(cls, split: Split) -> Preparation:
         if not len(split):
             raise DataError("the training split must hold samples, found none; add training data")
         if isinstance(split, Texts):

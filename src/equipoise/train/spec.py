@@ -167,8 +167,8 @@ class SharedSpec(BaseModel):
     allow_empty: bool = _data(False, "Allow classes without training samples, and validation data with a single class.")
     augment: str = _data(
         "",
-        "Augmentation of training images, comma-separated: flip, crop:4, colour:0.4, erase:0.5, mixup:0.2, cutmix:1, "
-        "randaugment:2:0.3.",
+        "Augmentation of training images, comma-separated: flip, crop:4, colour:0.4, erase:0.5, erase-noise:0.5, "
+        "mixup:0.2, cutmix:1, randaugment:2:0.3.",
     )
     sampler: Sampler = _data("none", f"Sampling of classes: {', '.join(get_args(Sampler))}.")
 
@@ -192,9 +192,15 @@ class SharedSpec(BaseModel):
         ge=1,
         le=2**24,
     )
-    optimizer: Literal["sgd", "adamw"] = _train("adamw", "sgd (with Nesterov momentum) or adamw.")
-    lr: float | None = _train(None, "Maximum learning rate; None for 0.1 (sgd) or 0.001 (adamw).", gt=0)
-    weight_decay: float | None = _train(None, "Weight decay; None for 0.0005 (sgd) or 0.01 (adamw).", ge=0)
+    optimizer: Literal["sgd", "momentum", "adagrad", "adamw"] = _train(
+        "adamw", "sgd (with Nesterov momentum), momentum (SGD without), adagrad or adamw."
+    )
+    lr: float | None = _train(
+        None, "Maximum learning rate; None for 0.1 (sgd, momentum), 0.01 (adagrad) or 0.001 (adamw).", gt=0
+    )
+    weight_decay: float | None = _train(
+        None, "Weight decay; None for 0.0005 (sgd, momentum), 0 (adagrad) or 0.01 (adamw).", ge=0
+    )
     momentum: float = _train(0.9, "SGD momentum.", ge=0, lt=1)
     schedule: Literal["cosine", "step", "one-cycle", "constant"] = _train(
         "cosine", "Learning rate schedule: cosine, step, one-cycle or constant."
